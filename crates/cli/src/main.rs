@@ -1,0 +1,2 @@
+//! The `caravan` command.
+fn main() {}
