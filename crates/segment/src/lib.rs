@@ -1,1 +1,21 @@
-//! caravan-segment
+//! Shared memory between processes: the ground that rings and links stand on.
+//!
+//! - [`Segment`]: a memfd mapped whole at its maximum, grown with `fallocate(2)` so that a full
+//!   machine is an error and never a SIGBUS; [`Window`] is a checked part of one.
+//! - [`passing`]: hands descriptors to another process of the same user and network namespace,
+//!   proven by `SO_PEERCRED` and a nonce.
+//! - [`counters`]: a labelled table of 64-bit counters that anybody of the same user can read
+//!   while its owner writes; `caravan top` does.
+//! - [`process`]: whether another process still lives (pidfd).
+//!
+//! Bytes that a peer can write are never viewed as `&[u8]`: they are copied through raw pointers
+//! (`copy_in`, `copy_out`) or read as atomic words.
+
+pub mod counters;
+mod error;
+mod memory;
+pub mod passing;
+pub mod process;
+
+pub use error::Error;
+pub use memory::{Pages, Segment, Window};

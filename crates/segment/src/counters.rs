@@ -1,0 +1,269 @@
+//! Labelled 64-bit counters in shared memory: written by one process, read by any of its user.
+//!
+//! Each process has at most one [`Table`], a memfd called `caravan-counters`. Readers find it as
+//! a link in `/proc/PID/fd`, which the kernel opens for the same user only: there is no file to
+//! leave behind and nothing to register. A table has a row for each link; it says itself what its
+//! counters are called, so that a reader of another version can still print them.
+//!
+//! Layout, all numbers in the host's byte order:
+//!
+//! | offset | holds |
+//! |---|---|
+//! | 0 | magic |
+//! | 8 | rows ever used; those past it have never been written |
+//! | 16 | number of counters in a row |
+//! | 64 | the process's label, [`LABEL_BYTES`] |
+//! | 1024 | names of the counters, [`NAME_BYTES`] each |
+//! | 4096 + n * [`ROW_BYTES`] | row n |
+//!
+//! A row: a generation (odd while its labels are being written, 0 while it is free), then four
+//! labels, then the counters. Every counter has one writer at a time, so counting is a plain load
+//! and store, without a locked instruction.
+
+mod read;
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{Error, Pages, Segment, Window};
+
+pub use read::{ProcessCounters, RowCounters, read_all, read_process};
+
+/// Name of the memfd.
+pub const SEGMENT_NAME: &str = "caravan-counters";
+/// Rows of a table at most; links past that count in memory that no other process sees.
+pub const ROWS_MAX: usize = 1024;
+/// Counters of a row at most.
+pub const COUNTERS_MAX: usize = 32;
+/// Bytes of a label: longer ones are cut.
+pub const LABEL_BYTES: usize = 256;
+/// Bytes of a counter's name.
+pub const NAME_BYTES: usize = 32;
+/// Bytes of a row.
+pub const ROW_BYTES: usize = 2048;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"caravan1");
+const ROWS_USED_AT: usize = 8;
+const COUNTER_COUNT_AT: usize = 16;
+const PROCESS_LABEL_AT: usize = 64;
+const NAMES_AT: usize = 1024;
+const ROWS_AT: usize = 4096;
+const ROW_LABELS_AT: usize = 64;
+const ROW_COUNTERS_AT: usize = ROW_LABELS_AT + 4 * LABEL_BYTES;
+const TABLE_BYTES: usize = ROWS_AT + ROWS_MAX * ROW_BYTES;
+
+const _: () = assert!(ROW_COUNTERS_AT + COUNTERS_MAX * 8 <= ROW_BYTES);
+const _: () = assert!(NAMES_AT + COUNTERS_MAX * NAME_BYTES <= ROWS_AT);
+
+/// What a row is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Label {
+    /// This end of the link, as its face calls it (a node's name).
+    Local = 0,
+    /// The other end.
+    Peer = 1,
+    /// What carries it: `shm`, `tcp`.
+    Transport = 2,
+    /// Why that, and not something better.
+    Reason = 3,
+}
+
+/// The table of one process: its writing side. Any thread may add rows.
+#[derive(Debug)]
+pub struct Table {
+    window: Window,
+    counter_count: usize,
+    free: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Table {
+    /// Makes the table, with the names of the counters that every row has.
+    pub fn create(process_label: &str, counter_names: &[&str]) -> Result<Self, Error> {
+        Self::create_named(SEGMENT_NAME, process_label, counter_names)
+    }
+
+    fn create_named(
+        segment_name: &str,
+        process_label: &str,
+        counter_names: &[&str],
+    ) -> Result<Self, Error> {
+        if counter_names.len() > COUNTERS_MAX {
+            return Err(Error::Size {
+                bytes: counter_names.len() as u64,
+                maximum: COUNTERS_MAX as u64,
+            });
+        }
+        let segment = Arc::new(Segment::create(
+            segment_name,
+            TABLE_BYTES as u64,
+            Pages::Small,
+        )?);
+        segment.grow(TABLE_BYTES as u64)?;
+        let window = segment.window(0, TABLE_BYTES as u64)?;
+        write_text(&window, PROCESS_LABEL_AT, LABEL_BYTES, process_label);
+        for (i, name) in counter_names.iter().enumerate() {
+            write_text(&window, NAMES_AT + i * NAME_BYTES, NAME_BYTES, name);
+        }
+        window
+            .word(COUNTER_COUNT_AT)
+            .store(counter_names.len() as u64, Ordering::Relaxed);
+        // pairs with the Acquire in read::Reader::open
+        window.word(0).store(MAGIC, Ordering::Release);
+        let free = Arc::new(Mutex::new((0..ROWS_MAX).rev().collect()));
+        Ok(Self {
+            window,
+            counter_count: counter_names.len(),
+            free,
+        })
+    }
+
+    /// Says what this process is called now (a node's name is known only once it is distributed).
+    pub fn set_process_label(&self, label: &str) {
+        write_text(&self.window, PROCESS_LABEL_AT, LABEL_BYTES, label);
+    }
+
+    /// Takes a row with all counters at zero. It is freed when the [`Row`] is dropped.
+    pub fn row(&self, labels: [(Label, &str); 4]) -> Result<Row, Error> {
+        let taken = self
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        let row = match taken {
+            Some(index) => {
+                let window = self
+                    .window
+                    .part((ROWS_AT + index * ROW_BYTES) as u64, ROW_BYTES as u64)?;
+                self.window
+                    .word(ROWS_USED_AT)
+                    .fetch_max(index as u64 + 1, Ordering::Relaxed);
+                Row {
+                    window,
+                    counter_count: self.counter_count,
+                    home: Some((index, Arc::clone(&self.free))),
+                }
+            }
+            None => {
+                let segment = Arc::new(Segment::create(
+                    "caravan-counters-unlisted",
+                    ROW_BYTES as u64,
+                    Pages::Small,
+                )?);
+                segment.grow(ROW_BYTES as u64)?;
+                let window = segment.window(0, ROW_BYTES as u64)?;
+                Row {
+                    window,
+                    counter_count: self.counter_count,
+                    home: None,
+                }
+            }
+        };
+        row.begin();
+        for i in 0..COUNTERS_MAX {
+            row.counter(i).store(0, Ordering::Relaxed);
+        }
+        for (label, text) in labels {
+            row.write_label(label, text);
+        }
+        row.end();
+        Ok(row)
+    }
+}
+
+/// One row of a [`Table`]: one writer at a time.
+#[derive(Debug)]
+pub struct Row {
+    window: Window,
+    counter_count: usize,
+    home: Option<(usize, Arc<Mutex<Vec<usize>>>)>,
+}
+
+impl Row {
+    fn counter(&self, index: usize) -> &AtomicU64 {
+        self.window.word(ROW_COUNTERS_AT + index * 8)
+    }
+
+    /// Adds `n` to counter `index`. Only the row's one writer may call it.
+    #[inline]
+    pub fn add(&self, index: usize, n: u64) {
+        let counter = self.counter(index);
+        counter.store(
+            counter.load(Ordering::Relaxed).wrapping_add(n),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Sets counter `index`, for a gauge.
+    #[inline]
+    pub fn set(&self, index: usize, value: u64) {
+        self.counter(index).store(value, Ordering::Relaxed);
+    }
+
+    /// The value of counter `index`.
+    pub fn value(&self, index: usize) -> u64 {
+        self.counter(index).load(Ordering::Relaxed)
+    }
+
+    /// Number of counters.
+    pub fn counter_count(&self) -> usize {
+        self.counter_count
+    }
+
+    /// Changes one label.
+    pub fn set_label(&self, label: Label, text: &str) {
+        self.begin();
+        self.write_label(label, text);
+        self.end();
+    }
+
+    fn write_label(&self, label: Label, text: &str) {
+        write_text(
+            &self.window,
+            ROW_LABELS_AT + label as usize * LABEL_BYTES,
+            LABEL_BYTES,
+            text,
+        );
+    }
+
+    /// Makes the generation odd: readers try again.
+    fn begin(&self) {
+        let generation = self.window.word(0);
+        generation.store(generation.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+        // pairs with the Acquire fence in read::row
+        fence(Ordering::Release);
+    }
+
+    /// Makes the generation even and new.
+    fn end(&self) {
+        let generation = self.window.word(0);
+        // pairs with the Acquire load in read::row
+        generation.store(
+            (generation.load(Ordering::Relaxed) | 1)
+                .wrapping_add(1)
+                .max(2),
+            Ordering::Release,
+        );
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        self.window.word(0).store(0, Ordering::Release);
+        if let Some((index, free)) = self.home.take() {
+            free.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(index);
+        }
+    }
+}
+
+/// Writes `text`, cut at a character's border, and fills up with zeros.
+fn write_text(window: &Window, offset: usize, bytes: usize, text: &str) {
+    let mut length = text.len().min(bytes - 1);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    let mut padded = [0; LABEL_BYTES];
+    padded[..length].copy_from_slice(&text.as_bytes()[..length]);
+    window.copy_in(offset, &padded[..bytes]);
+}
