@@ -1,0 +1,90 @@
+# Caravan. `make help` says what there is.
+#
+# Every recipe that needs tools first asks scripts/bootstrap to install what is missing, and sources
+# scripts/env to use the same ones. cargo uses the cores by itself, so the targets take turns.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := build
+
+PREFIX = /usr/local
+DESTDIR =
+# make test STAGES="eunit ct" runs only these.
+STAGES =
+
+root = $(DESTDIR)$(PREFIX)
+library = $(root)/lib/caravan
+documents = $(root)/share/doc/caravan
+
+.PHONY: build
+build: ## build the command, the driver and the Erlang applications
+	@scripts/bootstrap build
+	@. scripts/env && "$$CARGO" build --release --locked
+	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
+	@. scripts/env && escript scripts/erlang_build erlang bench/erlang
+
+.PHONY: driver
+driver: ## build the driver alone, as a dependency of your own project needs it
+	@scripts/bootstrap build
+	@. scripts/env && "$$CARGO" build --release --locked --package caravan-carrier
+	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
+
+.PHONY: demo
+demo: build ## measure four Erlang nodes over TCP and over Caravan on this machine (3 minutes)
+	@target/release/caravan bench erlang
+
+.PHONY: test
+test: ## run every test (STAGES="..." for some of them)
+	@scripts/bootstrap test
+	@$(MAKE) --no-print-directory build
+	@scripts/test $(STAGES)
+
+.PHONY: bench
+bench: build ## measure the ring beside a bare loop in C
+	@. scripts/env && bench/ring/run
+
+.PHONY: otp-suites
+otp-suites: ## run OTP's own distribution suites over TCP and over Caravan (long)
+	@scripts/bootstrap otp-suites
+	@$(MAKE) --no-print-directory build
+	@. scripts/env && tests/otp-suites/run $(SUITES)
+
+.PHONY: apps
+apps: ## run RabbitMQ as a two-node cluster over Caravan (installs it)
+	@scripts/bootstrap apps
+	@$(MAKE) --no-print-directory build
+	@. scripts/env && tests/apps/run
+
+.PHONY: doc
+doc: ## write the reference of the crates and of the Erlang modules
+	@scripts/bootstrap test
+	@scripts/test cargo-doc edoc
+	@echo "caravan: target/doc/caravan_fabric/index.html and erlang/doc/index.html"
+
+# Only copies: `sudo make install` must not build as root, with root's idea of the tools.
+.PHONY: install
+install: ## copy what is built to PREFIX (/usr/local)
+	@for file in target/release/caravan erlang/priv/caravan_driver.so erlang/ebin/caravan.app \
+	    bench/erlang/ebin/caravan_bench.app; do \
+	    test -e "$$file" || { echo "caravan: $$file is not built: run make first." >&2; exit 1; }; done
+	@install -d "$(root)/bin" "$(library)/erlang/ebin" "$(library)/erlang/priv" \
+	    "$(library)/bench/erlang/ebin" "$(documents)"
+	@install -m 755 target/release/caravan "$(root)/bin/caravan"
+	@install -m 644 erlang/ebin/*.beam erlang/ebin/*.app "$(library)/erlang/ebin"
+	@install -m 755 erlang/priv/caravan_driver.so "$(library)/erlang/priv/caravan_driver.so"
+	@install -m 644 bench/erlang/ebin/*.beam bench/erlang/ebin/*.app "$(library)/bench/erlang/ebin"
+	@install -m 644 README.md CHANGELOG.md LICENSE docs/*.md "$(documents)"
+	@echo "caravan: installed. Start a node with: erl -sname a -proto_dist caravan -pa $(PREFIX)/lib/caravan/erlang/ebin"
+
+.PHONY: uninstall
+uninstall: ## remove what install copied
+	@rm -f "$(root)/bin/caravan"
+	@rm -rf "$(library)" "$(documents)"
+	@echo "caravan: removed from $(root)."
+
+.PHONY: clean
+clean: ## remove everything that was built
+	@rm -rf target erlang/ebin erlang/priv erlang/_build erlang/doc bench/erlang/ebin bench/erlang/_build results
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
