@@ -1,0 +1,378 @@
+//! The positions of a ring, and the two hand-shakes of sleeping and waking.
+//!
+//! Invariant of a producer: `head_seen <= published <= committed <= head_seen + capacity`.
+//! Invariant of a consumer: `head <= tail_seen <= head + capacity`.
+//!
+//! Waiting is Dekker's pattern, once in each direction. The waiter writes its flag, fences, looks
+//! again, and only then sleeps; the other side writes its position, fences, and looks at the flag.
+//! With both fences sequentially consistent, at least one of them sees the other. The flag is
+//! cleared by a swap, so exactly one side acts on it.
+//!
+//! | who | change | why |
+//! |---|---|---|
+//! | consumer | `consumer_asleep` 0 -> 1 | it found nothing and is about to wait |
+//! | consumer | 1 -> 0 | it found something after all, or woke by itself |
+//! | producer | 1 -> 0 | it published, and now rings the bell |
+//! | producer | `producer_wants` 0 -> position | there is no room, and it is about to wait |
+//! | producer | position -> 0 | there is room after all, or it woke by itself |
+//! | consumer | position -> 0 | it released that far, and now rings the bell |
+
+use std::sync::atomic::Ordering;
+
+use crate::memory::{Cursors, Word};
+
+/// The other side wrote a position that it cannot have: it is broken or hostile, and the ring is
+/// not to be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer wrote {cursor} = {value} where only {low}..={high} is possible")]
+pub struct Corrupt {
+    /// Which word.
+    pub cursor: &'static str,
+    /// What it holds.
+    pub value: u64,
+    /// The least it could hold.
+    pub low: u64,
+    /// The most it could hold.
+    pub high: u64,
+}
+
+/// Whether the other side must be woken.
+#[must_use = "a wake-up that nobody delivers leaves the peer asleep"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// It sleeps, and its flag has been cleared: ring its bell, once.
+    Bell,
+    /// It is awake.
+    Quiet,
+}
+
+/// A run of offsets in the buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// First offset.
+    pub offset: usize,
+    /// How many.
+    pub length: usize,
+}
+
+/// A run of positions: two spans where it passes the end of the buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// Up to the end of the buffer.
+    pub first: Span,
+    /// From its start; often empty.
+    pub second: Span,
+}
+
+impl Spans {
+    #[inline]
+    fn of(position: u64, length: u64, capacity: u64) -> Self {
+        let offset = (position & (capacity - 1)) as usize;
+        let length = length as usize;
+        let before_end = length.min(capacity as usize - offset);
+        Self {
+            first: Span {
+                offset,
+                length: before_end,
+            },
+            second: Span {
+                offset: 0,
+                length: length - before_end,
+            },
+        }
+    }
+
+    /// Bytes or items in both.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.first.length + self.second.length
+    }
+
+    /// True if there is nothing.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.length() == 0
+    }
+}
+
+/// The writing side's positions. One thread at a time.
+#[derive(Debug)]
+pub struct ProducerCursor<C> {
+    shared: C,
+    capacity: u64,
+    committed: u64,
+    published: u64,
+    head_seen: u64,
+}
+
+impl<C: Cursors> ProducerCursor<C> {
+    /// The producer of an empty ring. `capacity` is a power of two.
+    pub fn new(shared: C, capacity: u64) -> Self {
+        assert!(
+            capacity.is_power_of_two(),
+            "a ring's capacity is a power of two, not {capacity}"
+        );
+        Self {
+            shared,
+            capacity,
+            committed: 0,
+            published: 0,
+            head_seen: 0,
+        }
+    }
+
+    /// What always holds; tests call it after each step.
+    pub fn invariants(&self) -> bool {
+        self.head_seen <= self.published
+            && self.published <= self.committed
+            && self.committed - self.head_seen <= self.capacity
+    }
+
+    /// The shared words.
+    pub fn shared(&self) -> &C {
+        &self.shared
+    }
+
+    /// Units in the buffer.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Everything before it has been published.
+    pub fn published_position(&self) -> u64 {
+        self.published
+    }
+
+    /// Everything before it has been filled.
+    pub fn committed_position(&self) -> u64 {
+        self.committed
+    }
+
+    /// Units that the consumer had not released when this side last looked.
+    pub fn used(&self) -> u64 {
+        self.committed - self.head_seen
+    }
+
+    #[inline]
+    fn free(&self) -> u64 {
+        self.capacity - self.used()
+    }
+
+    /// Looks at the consumer's position.
+    #[inline]
+    pub fn refresh(&mut self) -> Result<(), Corrupt> {
+        // pairs with the Release in ConsumerCursor::release
+        let head = self.shared.head_position().load(Ordering::Acquire);
+        if head < self.head_seen || head > self.published {
+            return Err(Corrupt {
+                cursor: "head_position",
+                value: head,
+                low: self.head_seen,
+                high: self.published,
+            });
+        }
+        self.head_seen = head;
+        Ok(())
+    }
+
+    /// Room for up to `length` units after what is committed; less, or nothing, if the ring is
+    /// that full. The room is this side's until it is committed.
+    #[inline]
+    pub fn claim(&mut self, length: u64) -> Result<Spans, Corrupt> {
+        if self.free() < length {
+            self.refresh()?;
+        }
+        Ok(Spans::of(
+            self.committed,
+            length.min(self.free()),
+            self.capacity,
+        ))
+    }
+
+    /// Says that the first `length` units of the last claim are filled.
+    #[inline]
+    pub fn commit(&mut self, length: u64) {
+        assert!(
+            length <= self.free(),
+            "{length} committed where only {} were free",
+            self.free()
+        );
+        self.committed += length;
+    }
+
+    /// Makes everything committed visible to the consumer.
+    #[inline]
+    pub fn publish(&mut self) -> Wake {
+        if self.published == self.committed {
+            return Wake::Quiet;
+        }
+        self.published = self.committed;
+        // pairs with the Acquire in ConsumerCursor::refresh
+        self.shared
+            .tail_position()
+            .store(self.published, Ordering::Release);
+        // pairs with the fence in ConsumerCursor::sleep
+        self.shared.fence();
+        if self.shared.consumer_asleep().load(Ordering::Relaxed) == 0 {
+            return Wake::Quiet;
+        }
+        if self.shared.consumer_asleep().swap(0, Ordering::AcqRel) == 0 {
+            Wake::Quiet
+        } else {
+            Wake::Bell
+        }
+    }
+
+    /// Asks for the bell once `length` units are free. False if they are free already: then there
+    /// is nothing to wait for.
+    pub fn wait_for_room(&mut self, length: u64) -> Result<bool, Corrupt> {
+        let length = length.clamp(1, self.capacity);
+        if self.free() >= length {
+            return Ok(false);
+        }
+        // Not 0: with less than `length` free, `committed + length` is past `capacity`.
+        let wanted = self.committed + length - self.capacity;
+        self.shared
+            .producer_wants()
+            .store(wanted, Ordering::Relaxed);
+        // pairs with the fence in ConsumerCursor::release
+        self.shared.fence();
+        self.refresh()?;
+        if self.free() >= length {
+            self.stop_waiting();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Takes back what [`wait_for_room`](Self::wait_for_room) asked for. A bell may come all the
+    /// same.
+    pub fn stop_waiting(&mut self) {
+        self.shared.producer_wants().swap(0, Ordering::AcqRel);
+    }
+}
+
+/// The reading side's positions. One thread at a time.
+#[derive(Debug)]
+pub struct ConsumerCursor<C> {
+    shared: C,
+    capacity: u64,
+    head: u64,
+    tail_seen: u64,
+}
+
+impl<C: Cursors> ConsumerCursor<C> {
+    /// The consumer of an empty ring. `capacity` is a power of two.
+    pub fn new(shared: C, capacity: u64) -> Self {
+        assert!(
+            capacity.is_power_of_two(),
+            "a ring's capacity is a power of two, not {capacity}"
+        );
+        Self {
+            shared,
+            capacity,
+            head: 0,
+            tail_seen: 0,
+        }
+    }
+
+    /// What always holds; tests call it after each step.
+    pub fn invariants(&self) -> bool {
+        self.head <= self.tail_seen && self.tail_seen - self.head <= self.capacity
+    }
+
+    /// The shared words.
+    pub fn shared(&self) -> &C {
+        &self.shared
+    }
+
+    /// Units in the buffer.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Everything before it has been released.
+    pub fn head_position(&self) -> u64 {
+        self.head
+    }
+
+    /// Units published and not released, when this side last looked.
+    #[inline]
+    pub fn available(&self) -> u64 {
+        self.tail_seen - self.head
+    }
+
+    /// Looks at the producer's position.
+    #[inline]
+    pub fn refresh(&mut self) -> Result<(), Corrupt> {
+        // pairs with the Release in ProducerCursor::publish
+        let tail = self.shared.tail_position().load(Ordering::Acquire);
+        if tail < self.tail_seen || tail - self.head > self.capacity {
+            return Err(Corrupt {
+                cursor: "tail_position",
+                value: tail,
+                low: self.tail_seen,
+                high: self.head.saturating_add(self.capacity),
+            });
+        }
+        self.tail_seen = tail;
+        Ok(())
+    }
+
+    /// What can be read: at least `length` units if that many are there, else all there are.
+    #[inline]
+    pub fn poll(&mut self, length: u64) -> Result<Spans, Corrupt> {
+        if self.available() < length {
+            self.refresh()?;
+        }
+        Ok(Spans::of(self.head, self.available(), self.capacity))
+    }
+
+    /// Gives the first `length` units of what was polled back to the producer.
+    #[inline]
+    pub fn release(&mut self, length: u64) -> Wake {
+        assert!(
+            length <= self.available(),
+            "{length} released where only {} were available",
+            self.available()
+        );
+        self.head += length;
+        // pairs with the Acquire in ProducerCursor::refresh
+        self.shared
+            .head_position()
+            .store(self.head, Ordering::Release);
+        // pairs with the fence in ProducerCursor::wait_for_room
+        self.shared.fence();
+        let wanted = self.shared.producer_wants().load(Ordering::Relaxed);
+        if wanted == 0 || self.head < wanted {
+            return Wake::Quiet;
+        }
+        if self.shared.producer_wants().swap(0, Ordering::AcqRel) == 0 {
+            Wake::Quiet
+        } else {
+            Wake::Bell
+        }
+    }
+
+    /// Says that this side is about to wait for its bell. False if there is something to read
+    /// after all: then it must not wait.
+    pub fn sleep(&mut self) -> Result<bool, Corrupt> {
+        if self.available() > 0 {
+            return Ok(false);
+        }
+        self.shared.consumer_asleep().store(1, Ordering::Relaxed);
+        // pairs with the fence in ProducerCursor::publish
+        self.shared.fence();
+        self.refresh()?;
+        if self.available() > 0 {
+            self.wake();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Says that this side no longer waits. A bell may come all the same.
+    pub fn wake(&mut self) {
+        self.shared.consumer_asleep().swap(0, Ordering::AcqRel);
+    }
+}

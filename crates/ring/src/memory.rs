@@ -1,0 +1,200 @@
+//! How a ring reaches the memory that its two sides share.
+//!
+//! The cursors see it through [`Cursors`] and [`Word`], so that a model checker can put its own
+//! atomics there; data goes through [`Bytes`] or [`Slots`].
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use caravan_segment::{Error, Window};
+
+/// A 64-bit word that both sides can reach.
+pub trait Word {
+    /// Atomic load.
+    fn load(&self, order: Ordering) -> u64;
+    /// Atomic store.
+    fn store(&self, value: u64, order: Ordering);
+    /// Atomic exchange.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.swap(value, order)
+    }
+}
+
+/// The four shared words of a ring.
+///
+/// | word | written by | read by | means |
+/// |---|---|---|---|
+/// | `tail_position` | producer | consumer | everything before it may be read |
+/// | `head_position` | consumer | producer | everything before it may be overwritten |
+/// | `consumer_asleep` | consumer: 1; producer: 0 by swap | producer | 1: ring the bell after publishing |
+/// | `producer_wants` | producer: position; consumer: 0 by swap | consumer | not 0: ring the bell once `head_position` has reached it |
+pub trait Cursors {
+    /// The kind of word.
+    type Word: Word;
+    /// End of what may be read.
+    fn tail_position(&self) -> &Self::Word;
+    /// End of what may be overwritten.
+    fn head_position(&self) -> &Self::Word;
+    /// 1 while the consumer sleeps.
+    fn consumer_asleep(&self) -> &Self::Word;
+    /// The head position that a blocked producer waits for, or 0.
+    fn producer_wants(&self) -> &Self::Word;
+    /// A sequentially consistent fence.
+    fn fence(&self);
+}
+
+/// The buffer of a byte ring. Offsets are always below `capacity`, and `offset + len` too.
+pub trait Bytes {
+    /// Bytes in it: a power of two.
+    fn capacity(&self) -> u64;
+    /// Copies `from` to `offset`.
+    fn copy_in(&self, offset: usize, from: &[u8]);
+    /// Copies bytes at `offset` to `to`.
+    fn copy_out(&self, offset: usize, to: &mut [u8]);
+}
+
+/// The buffer of a slot ring.
+pub trait Slots {
+    /// Slots in it: a power of two.
+    fn capacity(&self) -> u64;
+    /// Puts `item` into slot `index`.
+    fn put(&self, index: usize, item: u32);
+    /// The item in slot `index`.
+    fn take(&self, index: usize) -> u32;
+}
+
+/// Bytes of the four words in shared memory: each on a pair of cache lines of its own, because
+/// processors fetch lines in pairs.
+pub const HEADER_BYTES: usize = 512;
+
+const TAIL_AT: usize = 0;
+const HEAD_AT: usize = 128;
+const ASLEEP_AT: usize = 256;
+const WANTS_AT: usize = 384;
+
+/// The four words, in mapped memory. All zero is an empty ring, so fresh memory is one.
+#[derive(Clone, Debug)]
+pub struct MappedCursors {
+    header: Window,
+}
+
+impl MappedCursors {
+    /// The words in the first [`HEADER_BYTES`] of `window`.
+    pub fn new(window: &Window) -> Result<Self, Error> {
+        Ok(Self {
+            header: window.part(0, HEADER_BYTES as u64)?,
+        })
+    }
+}
+
+impl Cursors for MappedCursors {
+    type Word = AtomicU64;
+    #[inline]
+    fn tail_position(&self) -> &AtomicU64 {
+        self.header.word(TAIL_AT)
+    }
+    #[inline]
+    fn head_position(&self) -> &AtomicU64 {
+        self.header.word(HEAD_AT)
+    }
+    #[inline]
+    fn consumer_asleep(&self) -> &AtomicU64 {
+        self.header.word(ASLEEP_AT)
+    }
+    #[inline]
+    fn producer_wants(&self) -> &AtomicU64 {
+        self.header.word(WANTS_AT)
+    }
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The buffer of a byte ring in mapped memory.
+#[derive(Clone, Debug)]
+pub struct MappedBytes {
+    window: Window,
+}
+
+impl MappedBytes {
+    /// All of `window`, whose size must be a power of two.
+    pub fn new(window: Window) -> Result<Self, Error> {
+        power_of_two(window.bytes())?;
+        Ok(Self { window })
+    }
+
+    /// The memory behind it, for system calls that read or write it in place.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+}
+
+impl Bytes for MappedBytes {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.window.bytes()
+    }
+    #[inline]
+    fn copy_in(&self, offset: usize, from: &[u8]) {
+        self.window.copy_in(offset, from);
+    }
+    #[inline]
+    fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        self.window.copy_out(offset, to);
+    }
+}
+
+/// The buffer of a slot ring in mapped memory: 32-bit items.
+#[derive(Clone, Debug)]
+pub struct MappedSlots {
+    window: Window,
+}
+
+impl MappedSlots {
+    /// All of `window`, whose size must be a power of two.
+    pub fn new(window: Window) -> Result<Self, Error> {
+        power_of_two(window.bytes())?;
+        Ok(Self { window })
+    }
+}
+
+impl Slots for MappedSlots {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.window.bytes() / 4
+    }
+    #[inline]
+    fn put(&self, index: usize, item: u32) {
+        self.window
+            .half_word(index * 4)
+            .store(item, Ordering::Relaxed);
+    }
+    #[inline]
+    fn take(&self, index: usize) -> u32 {
+        self.window.half_word(index * 4).load(Ordering::Relaxed)
+    }
+}
+
+fn power_of_two(bytes: u64) -> Result<(), Error> {
+    if bytes.is_power_of_two() && bytes >= 8 {
+        Ok(())
+    } else {
+        Err(Error::Size {
+            bytes,
+            maximum: 1 << 40,
+        })
+    }
+}

@@ -1,0 +1,66 @@
+//! Records with a length in front, on a byte ring.
+//!
+//! A record is four bytes of length (little-endian) and that many bytes. It may be larger than
+//! the ring: it then flows through in pieces, as the ring is a stream. Length 0 is a record too.
+
+use crate::byte_ring::ByteConsumer;
+use crate::memory::{Bytes, Cursors};
+
+/// Bytes in front of a record.
+pub const LENGTH_BYTES: usize = 4;
+
+/// A record that says it is longer than its reader takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer announced a record of {length} bytes, where at most {maximum} are taken")]
+pub struct TooLong {
+    /// What it says.
+    pub length: u64,
+    /// What is taken.
+    pub maximum: u64,
+}
+
+/// The bytes in front of a record of `length` bytes.
+#[inline]
+pub fn prefix(length: u32) -> [u8; LENGTH_BYTES] {
+    length.to_le_bytes()
+}
+
+/// Reads the lengths off a stream, where one can arrive in pieces.
+#[derive(Debug)]
+pub struct LengthReader {
+    partial: [u8; LENGTH_BYTES],
+    have: usize,
+    maximum: u32,
+}
+
+impl LengthReader {
+    /// Takes records of up to `maximum` bytes.
+    pub fn new(maximum: u32) -> Self {
+        Self {
+            partial: [0; LENGTH_BYTES],
+            have: 0,
+            maximum,
+        }
+    }
+
+    /// The length of the next record, once all four bytes of it are there.
+    #[inline]
+    pub fn next<C: Cursors, B: Bytes>(
+        &mut self,
+        ring: &mut ByteConsumer<C, B>,
+    ) -> Result<Option<u32>, TooLong> {
+        self.have += ring.read(&mut self.partial[self.have..]);
+        if self.have < LENGTH_BYTES {
+            return Ok(None);
+        }
+        self.have = 0;
+        let length = u32::from_le_bytes(self.partial);
+        if length > self.maximum {
+            return Err(TooLong {
+                length: u64::from(length),
+                maximum: u64::from(self.maximum),
+            });
+        }
+        Ok(Some(length))
+    }
+}
