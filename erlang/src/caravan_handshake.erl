@@ -1,0 +1,380 @@
+%% @doc The process of one connection: handshake, choice of the transport, and then OTP's tick loop.
+%%
+%% The handshake is OTP's own (`dist_util') over TCP; the functions that it is given here do what
+%% `inet_tcp_dist' does, with three additions. Packets that carry our name carry the capability,
+%% too. After the cookies have been checked on both sides, and before nodeup, the sides may agree
+%% on shared memory; then the driver's port becomes the distribution controller, and the TCP
+%% socket stays open, silent, as the sign of life. Last, the link gets its row in `caravan_links'.
+%%
+%% What the functions must remember between one call and the next is in the process dictionary:
+%% `dist_util' calls them with the socket and nothing else, all in this one process, and some of
+%% them for as long as the connection lives.
+-module(caravan_handshake).
+
+-include_lib("kernel/include/dist.hrl").
+-include_lib("kernel/include/dist_util.hrl").
+-include_lib("kernel/include/net_address.hrl").
+-include_lib("kernel/include/logger.hrl").
+
+-export([accept/7, setup/7]).
+-export([tick/1, getstat/1]).
+
+-define(KEY, '$caravan_connection').
+-define(NEGOTIATION_MS, 5000).
+
+-record(connection, {role :: caravan_negotiation:role(),
+                     inet :: caravan_tcp:inet(),
+                     options :: caravan_options:options(),
+                     driver :: caravan_transport:driver(),
+                     peer = none :: none | caravan_capability:capability(),
+                     me :: binary(),
+                     peer_name :: binary(),
+                     port :: undefined | port(),
+                     transport = tcp :: shm | tcp,
+                     reason = <<>> :: binary()}).
+
+%% @doc The body of the process for a connection that another node opened.
+-spec accept(caravan_tcp:inet(), pid(), pid(), inet:socket(), node(), list(), pos_integer()) ->
+          no_return().
+accept(Inet, Kernel, Acceptor, Socket, MyNode, Allowed, SetupTime) ->
+    ok = caravan_tcp:own(Acceptor),
+    Timer = dist_util:start_timer(SetupTime),
+    case caravan_tcp:peer_allowed(Inet, Socket) of
+        true -> ok;
+        {false, Ip} ->
+            ?LOG_ERROR("caravan: connection attempt from disallowed address ~ts",
+                       [inet:ntoa(Ip)]),
+            ?shutdown(no_node)
+    end,
+    Options = options(),
+    remember(#connection{role = acceptor, inet = Inet, options = Options,
+                         driver = caravan_links:driver(),
+                         me = atom_to_binary(MyNode), peer_name = <<>>}),
+    HsData = (functions(Inet, Options))
+        #hs_data{kernel_pid = Kernel, this_node = MyNode, socket = Socket, timer = Timer,
+                 allowed = Allowed,
+                 f_address = fun(S, Node) -> accepted_address(Inet, S, Node) end},
+    dist_util:handshake_other_started(HsData).
+
+%% @doc The body of the process for a connection that this node opens.
+-spec setup(caravan_tcp:inet(), pid(), node(), term(), node(), longnames | shortnames,
+            pos_integer()) -> no_return().
+setup(Inet, Kernel, Node, Type, MyNode, Names, SetupTime) ->
+    Timer = dist_util:start_timer(SetupTime),
+    Reset = fun() -> dist_util:reset_timer(Timer) end,
+    {Place, Socket} = reach(Inet, Node, Names, Reset),
+    #{host := Host, ip := Ip, port := Port, version := Version} = Place,
+    Options = options(),
+    remember(#connection{role = initiator, inet = Inet, options = Options,
+                         driver = caravan_links:driver(),
+                         me = atom_to_binary(MyNode), peer_name = atom_to_binary(Node)}),
+    Address = #net_address{address = {Ip, Port}, host = Host, protocol = tcp,
+                           family = Inet:family()},
+    HsData = (functions(Inet, Options))
+        #hs_data{kernel_pid = Kernel, other_node = Node, this_node = MyNode, socket = Socket,
+                 timer = Timer, other_version = Version, request_type = Type,
+                 f_address = fun(_, _) -> Address end},
+    dist_util:handshake_we_started(HsData).
+
+%% ---------------------------------------------------------------------------------------------
+%% What dist_util calls. In order: send and recv for each packet, pre_nodeup, getll, (setnode),
+%% address, (nodeup), post_nodeup, handshake_complete, and then tick and getstat.
+
+-spec functions(caravan_tcp:inet(), caravan_options:options()) -> #hs_data{}.
+functions(Inet, Options) ->
+    #hs_data{this_flags = 0,
+             reject_flags = rejected_flags(Options),
+             f_send = fun(S, Data) -> send(Inet, S, Data) end,
+             f_recv = fun(S, Length, Timeout) -> recv(Inet, S, Length, Timeout) end,
+             f_setopts_pre_nodeup = fun pre_nodeup/1,
+             f_getll = fun getll/1,
+             f_setopts_post_nodeup = fun post_nodeup/1,
+             f_handshake_complete = fun handshake_complete/3,
+             mf_tick = fun ?MODULE:tick/1,
+             mf_getstat = fun ?MODULE:getstat/1,
+             mf_setopts = fun caravan_tcp:setopts/2,
+             mf_getopts = fun caravan_tcp:getopts/2}.
+
+-spec send(caravan_tcp:inet(), inet:socket(), iodata()) -> ok | {error, term()}.
+send(Inet, Socket, Data) ->
+    #connection{role = Role} = Connection = recall(),
+    case iolist_to_binary(Data) of
+        <<$N, _/binary>> = Packet ->
+            Inet:send(Socket, with_capability(Connection, Packet));
+        <<Tag, _/binary>> = Packet when Tag =:= $r, Role =:= initiator;
+                                        Tag =:= $a, Role =:= acceptor ->
+            %% The last packet before the other side may say nodeup. Refusing later would show
+            %% it a node that comes and goes.
+            refuse_early(Connection),
+            Inet:send(Socket, Packet);
+        <<$s, _/binary>> = Packet ->
+            case caravan_capability:assigned_name(Packet) of
+                {ok, Name} -> remember(Connection#connection{peer_name = Name});
+                error -> ok
+            end,
+            Inet:send(Socket, Packet);
+        Packet ->
+            Inet:send(Socket, Packet)
+    end.
+
+%% The answer to a node that does not speak Caravan is the one that inet_tcp would give.
+-spec with_capability(#connection{}, binary()) -> iodata().
+with_capability(#connection{role = acceptor, peer = none}, Packet) ->
+    Packet;
+with_capability(#connection{role = Role, options = #{transport := Named}, driver = Driver},
+                Packet) ->
+    Which = case Role of
+                initiator -> name;
+                acceptor -> challenge
+            end,
+    caravan_capability:append(Which, Packet, caravan_transport:offer(Named, Driver)).
+
+-spec recv(caravan_tcp:inet(), inet:socket(), non_neg_integer(), timeout()) ->
+          {ok, term()} | {error, term()}.
+recv(Inet, Socket, Length, Timeout) ->
+    Result = Inet:recv(Socket, Length, Timeout),
+    case {Result, recall()} of
+        {{ok, [$N | _] = Packet}, #connection{role = acceptor} = Connection} ->
+            Name = case caravan_capability:name(name, Packet) of
+                       {ok, Text} -> unicode:characters_to_binary(Text, latin1);
+                       error -> <<>>
+                   end,
+            remember(Connection#connection{peer = caravan_capability:parse(name, Packet),
+                                           peer_name = Name});
+        {{ok, [$N | _] = Packet}, #connection{role = initiator} = Connection} ->
+            remember(Connection#connection{peer = caravan_capability:parse(challenge, Packet)});
+        {{ok, [$s | _] = Packet}, #connection{role = initiator} = Connection} ->
+            case caravan_capability:assigned_name(Packet) of
+                {ok, Name} -> remember(Connection#connection{me = Name});
+                error -> ok
+            end;
+        _ ->
+            ok
+    end,
+    Result.
+
+%% The cookies have been checked. The setup timer has been cancelled: from here on the time limit
+%% is our own.
+-spec pre_nodeup(inet:socket()) -> ok | {error, term()}.
+pre_nodeup(Socket) ->
+    #connection{options = #{transport := Named}, driver = Driver, peer = Peer} = Connection =
+        recall(),
+    case caravan_transport:choose(Named, Driver, Peer) of
+        try_shm ->
+            case try_shm(Connection, Socket) of
+                {shm, Port} ->
+                    remember(Connection#connection{transport = shm, port = Port}),
+                    ok;
+                {tcp, Why} ->
+                    settle(Connection, Socket, caravan_transport:settle(Named, Peer, Why));
+                {error, Why} ->
+                    ?LOG_ERROR("caravan: no link to ~ts: ~tp while agreeing on the transport",
+                               [Connection#connection.peer_name, Why]),
+                    {error, Why}
+            end;
+        Choice ->
+            settle(Connection, Socket, Choice)
+    end.
+
+-spec getll(inet:socket()) -> {ok, port()} | {error, term()}.
+getll(Socket) ->
+    #connection{transport = Transport, port = Port, reason = Reason, options = Options} =
+        Connection = recall(),
+    LinkPort = case Transport of
+                   shm -> Port;
+                   tcp -> counters_port(Connection)
+               end,
+    %% In an accepting process the other node's name is that of its first packet, or the one that
+    %% we gave it; dist_util has checked both.
+    caravan_links:up(#{node => binary_to_atom(Connection#connection.peer_name),
+                       transport => Transport, reason => Reason, socket => Socket,
+                       port => LinkPort, ring_bytes => maps:get(ring_bytes, Options)}),
+    case Transport of
+        shm -> {ok, Port};
+        tcp -> inet:getll(Socket)
+    end.
+
+-spec accepted_address(caravan_tcp:inet(), inet:socket(), node()) -> caravan_tcp:address().
+accepted_address(Inet, Socket, Node) ->
+    case caravan_tcp:peer_address(Inet, Socket, Node) of
+        {ok, Address} -> Address;
+        {error, _} -> ?shutdown(no_node)
+    end.
+
+-spec post_nodeup(inet:socket()) -> ok | {error, term()}.
+post_nodeup(Socket) ->
+    case recall() of
+        #connection{transport = shm} -> ok;
+        #connection{transport = tcp} -> caravan_tcp:traffic_options(Socket)
+    end.
+
+-spec handshake_complete(inet:socket(), node(), term()) -> ok.
+handshake_complete(Socket, _Node, _DHandle) ->
+    Connection = recall(),
+    log(Connection),
+    case Connection of
+        #connection{transport = shm, port = Port} ->
+            _ = caravan_poller:start_link(Port, Socket),
+            ok;
+        _ ->
+            ok
+    end.
+
+%% @private
+-spec tick(inet:socket()) -> ok | {error, term()}.
+tick(Socket) ->
+    Result = case recall() of
+                 #connection{transport = shm, port = Port} -> caravan_driver:tick(Port);
+                 #connection{inet = Inet} -> caravan_tcp:tick(Inet, Socket)
+             end,
+    case Result of
+        ok -> ok;
+        {error, _} ->
+            self() ! {tcp_closed, Socket},
+            Result
+    end.
+
+%% @private
+-spec getstat(inet:socket()) ->
+          {ok, non_neg_integer(), non_neg_integer(), non_neg_integer()} | {error, term()}.
+getstat(Socket) ->
+    case recall() of
+        #connection{transport = shm, port = Port} -> caravan_driver:stat(Port);
+        #connection{} -> caravan_tcp:getstat(Socket)
+    end.
+
+%% ---------------------------------------------------------------------------------------------
+
+-spec remember(#connection{}) -> ok.
+remember(Connection) ->
+    put(?KEY, Connection),
+    ok.
+
+-spec recall() -> #connection{}.
+recall() ->
+    get(?KEY).
+
+%% Read for each connection: a changed environment counts from the next connection on.
+-spec options() -> caravan_options:options().
+options() ->
+    case caravan_options:read() of
+        {ok, Options} -> Options;
+        {error, Sentence} ->
+            ?LOG_ERROR("caravan: no connection is set up: ~ts", [Sentence]),
+            ?shutdown(no_node)
+    end.
+
+-spec rejected_flags(caravan_options:options()) -> non_neg_integer().
+rejected_flags(#{fragments := true}) -> 0;
+rejected_flags(#{fragments := false}) -> ?DFLAG_FRAGMENTS band dist_util:rejectable_flags().
+
+-spec reach(caravan_tcp:inet(), node(), longnames | shortnames, fun(() -> term())) ->
+          {map(), inet:socket()}.
+reach(Inet, Node, Names, Reset) ->
+    case caravan_tcp:locate(Inet, Node, Names, Reset) of
+        {ok, #{ip := Ip, port := Port} = Place} ->
+            _ = Reset(),
+            case caravan_tcp:connect(Inet, Ip, Port) of
+                {ok, Socket} -> {Place, Socket};
+                {error, _} -> ?shutdown(Node)
+            end;
+        {error, _} ->
+            ?shutdown(Node)
+    end.
+
+-spec refuse_early(#connection{}) -> ok.
+refuse_early(#connection{options = #{transport := Named}, driver = Driver, peer = Peer} = C) ->
+    case caravan_transport:choose(Named, Driver, Peer) of
+        {refuse, Why} -> refuse(C, Why);
+        _ -> ok
+    end.
+
+-spec refuse(#connection{}, binary()) -> no_return().
+refuse(#connection{peer_name = Name}, Why) ->
+    ?LOG_ERROR("caravan: no link to ~ts: ~ts", [Name, Why]),
+    ?shutdown(no_node).
+
+-spec settle(#connection{}, inet:socket(), {tcp, binary()} | {refuse, binary()}) ->
+          ok | {error, term()}.
+settle(Connection, Socket, {tcp, Why}) ->
+    remember(Connection#connection{transport = tcp, reason = Why}),
+    caravan_tcp:setup_options(Socket);
+settle(Connection, _, {refuse, Why}) ->
+    refuse(Connection, Why).
+
+%% The port belongs to this process: whichever of the two ends first takes the other with it.
+-spec try_shm(#connection{}, inet:socket()) ->
+          {shm, port()} | {tcp, binary()} | {error, term()}.
+try_shm(#connection{role = Role, inet = Inet} = Connection, Socket) ->
+    Opened = configured_port(Connection),
+    Channel = #{send => fun(Data) -> Inet:send(Socket, Data) end,
+                recv => fun(Timeout) -> Inet:recv(Socket, 0, Timeout) end},
+    Result = caravan_negotiation:run(Role, Channel, link_steps(Opened), ?NEGOTIATION_MS),
+    case {Result, Opened} of
+        {shm, {ok, Port}} ->
+            {ok, Fd} = inet:getfd(Socket),
+            case caravan_driver:lifeline(Port, Fd) of
+                ok -> {shm, Port};
+                {error, _} = Error -> Error
+            end;
+        {_, {ok, Port}} ->
+            caravan_driver:close(Port),
+            Result;
+        {_, {error, _}} ->
+            Result
+    end.
+
+%% Where no port could be opened, the other side is told so in our turn.
+-spec link_steps({ok, port()} | {error, binary()}) -> caravan_negotiation:link().
+link_steps({ok, Port}) ->
+    #{listen => fun() -> caravan_driver:listen(Port) end,
+      connect => fun(Descriptor) -> caravan_driver:connect(Port, Descriptor) end,
+      accept => fun() -> caravan_driver:accept(Port) end};
+link_steps({error, _} = Error) ->
+    #{listen => fun() -> Error end, connect => fun(_) -> Error end, accept => fun() -> Error end}.
+
+-spec configured_port(#connection{}) -> {ok, port()} | {error, binary()}.
+configured_port(#connection{options = Options, me = Me, peer_name = Peer}) ->
+    #{ring_bytes := RingBytes, busy_bytes := BusyBytes, spin := Spin, fragments := Fragments} =
+        Options,
+    case caravan_driver:open() of
+        {ok, Port} ->
+            case caravan_driver:configure(
+                   Port, #{ring_bytes => RingBytes, busy_bytes => BusyBytes,
+                           spin => caravan_options:spins(Spin, erlang:system_info(emu_args)),
+                           fragments => Fragments, me => Me, peer => Peer}) of
+                ok -> {ok, Port};
+                Error ->
+                    caravan_driver:close(Port),
+                    Error
+            end;
+        Error ->
+            Error
+    end.
+
+%% A TCP connection has a port of the driver, too, where there is a driver: its counters are read
+%% by others than this node.
+-spec counters_port(#connection{}) -> undefined | port().
+counters_port(#connection{driver = ok, reason = Reason} = Connection) ->
+    case configured_port(Connection) of
+        {ok, Port} ->
+            case caravan_driver:tcp_row(Port, Reason) of
+                ok -> Port;
+                {error, _} ->
+                    caravan_driver:close(Port),
+                    undefined
+            end;
+        {error, _} ->
+            undefined
+    end;
+counters_port(_) ->
+    undefined.
+
+%% A node that does not speak Caravan, erl_call above all, is nothing to remark upon.
+-spec log(#connection{}) -> ok.
+log(#connection{transport = shm, peer_name = Name}) ->
+    ?LOG_INFO("caravan: shared memory to ~ts", [Name]);
+log(#connection{transport = tcp, peer_name = Name, reason = Reason, peer = none}) ->
+    ?LOG_INFO("caravan: TCP to ~ts: ~ts", [Name, Reason]);
+log(#connection{transport = tcp, peer_name = Name, reason = Reason}) ->
+    ?LOG_NOTICE("caravan: TCP to ~ts: ~ts", [Name, Reason]).

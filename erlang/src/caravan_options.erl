@@ -1,0 +1,194 @@
+%% @doc The options of this node: what they are called, what they take, where they come from.
+%%
+%% They are read from the application environment of `caravan' and from the command line, where
+%% the command line wins:
+%% ```
+%% erl -sname a -proto_dist caravan -caravan transport shm -caravan ring_bytes 4194304
+%% '''
+%% ```
+%% [{caravan, [{transport, shm}, {ring_bytes, 4194304}]}].   % sys.config
+%% '''
+%% <table border="1">
+%% <tr><th>option</th><th>takes</th><th>default</th></tr>
+%% <tr><td>`transport'</td><td>`auto', `shm', `tcp'</td><td>`auto'</td></tr>
+%% <tr><td>`ring_bytes'</td><td>a power of two, 64 KiB to 1 GiB; one ring each way</td><td>1 MiB</td></tr>
+%% <tr><td>`spin'</td><td>`auto', `on', `off'</td><td>`auto' (`off' under `+sbwt none')</td></tr>
+%% <tr><td>`busy_bytes'</td><td>1 KiB to 1 GiB; bytes queued in the driver above which senders are
+%%   suspended</td><td>128 KiB</td></tr>
+%% <tr><td>`fragments'</td><td>`true', `false'; whether the emulator may split long messages</td>
+%%   <td>`true'</td></tr>
+%% </table>
+%% A value that an option does not take stops the start of the distribution with a sentence that
+%% names the option.
+-module(caravan_options).
+
+-export([read/0, check/2, spins/2, doubled_proto_dist/1]).
+-export_type([options/0]).
+
+-type options() :: #{transport := auto | shm | tcp,
+                     ring_bytes := pos_integer(),
+                     spin := auto | on | off,
+                     busy_bytes := pos_integer(),
+                     fragments := boolean()}.
+
+-define(MIN_RING_BYTES, 16#10000).
+-define(MAX_RING_BYTES, 16#40000000).
+-define(MIN_BUSY_BYTES, 1024).
+-define(MAX_BUSY_BYTES, 16#40000000).
+
+%% @doc The options as they stand now. The distribution starts before applications are loaded,
+%% so this loads `caravan' for its environment (from `sys.config', too) to be there.
+-spec read() -> {ok, options()} | {error, Sentence :: string()}.
+read() ->
+    Flags = case init:get_argument(caravan) of
+                {ok, Lists} -> Lists;
+                error -> []
+            end,
+    %% The flags are looked at before the load: the application controller reads them, too, and
+    %% its way of refusing one is to bring the node down without naming it.
+    case check([], Flags) of
+        {ok, _} ->
+            _ = application:load(caravan),
+            check(proplists:delete(included_applications, application:get_all_env(caravan)), Flags);
+        Error ->
+            Error
+    end.
+
+%% @doc Options out of an environment and the values of `-caravan' flags, as `init' gives them.
+-spec check([{atom(), term()}], [[string()]]) -> {ok, options()} | {error, Sentence :: string()}.
+check(Environment, Flags) ->
+    case pairs(Flags) of
+        {ok, Pairs} -> fold(Environment ++ Pairs, defaults());
+        Error -> Error
+    end.
+
+%% @doc Whether to spin: `auto' is `off' on a node whose schedulers were told not to busy-wait.
+%% `EmulatorArguments' is what `erlang:system_info(emu_args)' returns: `+sbwt none' arrives there
+%% as `"-sbwt", "none"' (or in one word), wherever it was given, ERL_FLAGS included.
+-spec spins(auto | on | off, [string()]) -> auto | on | off.
+spins(auto, EmulatorArguments) ->
+    case busy_wait(EmulatorArguments, default) of
+        "none" -> off;
+        _ -> auto
+    end;
+spins(Spin, _) ->
+    Spin.
+
+%% @doc A warning where `-proto_dist' was given in more than one flag and one of them names
+%% Caravan: OTP then starts inet_tcp, in silence.
+-spec doubled_proto_dist({ok, [[string()]]} | error) -> none | {warning, Sentence :: string()}.
+doubled_proto_dist({ok, [_, _ | _] = Flags}) ->
+    Named = lists:append(Flags),
+    case lists:member("caravan", Named) orelse lists:member("caravan6", Named) of
+        true ->
+            {warning,
+             lists:flatten(io_lib:format(
+               "-proto_dist was given ~b times (~s): Erlang/OTP then ignores all of them and starts "
+               "inet_tcp, so that this node speaks plain TCP; give the flag once (look into "
+               "vm.args, ERL_FLAGS, ERL_AFLAGS and ERL_ZFLAGS)",
+               [length(Flags), lists:join(", ", Named)]))};
+        false ->
+            none
+    end;
+doubled_proto_dist(_) ->
+    none.
+
+%% ---------------------------------------------------------------------------------------------
+
+-spec defaults() -> options().
+defaults() ->
+    #{transport => auto, ring_bytes => 16#100000, spin => auto, busy_bytes => 16#20000,
+      fragments => true}.
+
+%% One flag may carry several pairs: `-caravan transport shm spin off'.
+-spec pairs([[string()]]) -> {ok, [{atom(), term()}]} | {error, string()}.
+pairs(Flags) ->
+    pairs(lists:append(Flags), []).
+
+-spec pairs([string()], [{atom(), term()}]) -> {ok, [{atom(), term()}]} | {error, string()}.
+pairs([Name, Text | Rest], Pairs) ->
+    case known(Name) of
+        {ok, Option} -> pairs(Rest, [{Option, value(Text)} | Pairs]);
+        error -> unknown(Name)
+    end;
+pairs([Name], _) ->
+    case known(Name) of
+        {ok, Option} -> sentence("the caravan option ~s takes ~s; no value was given",
+                                 [Name, takes(Option)]);
+        error -> unknown(Name)
+    end;
+pairs([], Pairs) ->
+    {ok, lists:reverse(Pairs)}.
+
+-spec known(string()) -> {ok, atom()} | error.
+known(Name) ->
+    case [Option || Option <- maps:keys(defaults()), atom_to_list(Option) =:= Name] of
+        [Option] -> {ok, Option};
+        [] -> error
+    end.
+
+%% Text that is neither a number nor a word of ours stays text and is refused with the rest.
+-spec value(string()) -> integer() | atom() | string().
+value(Text) ->
+    try list_to_integer(Text)
+    catch error:badarg ->
+            case lists:member(Text, ["auto", "shm", "tcp", "on", "off", "true", "false"]) of
+                true -> list_to_atom(Text);
+                false -> Text
+            end
+    end.
+
+-spec fold([{atom(), term()}], options()) -> {ok, options()} | {error, string()}.
+fold([{Option, Value} | Rest], Options) when is_map_key(Option, Options) ->
+    case takes(Option, Value) of
+        true -> fold(Rest, Options#{Option := Value});
+        false -> sentence("the caravan option ~s takes ~s; it was given ~tp",
+                          [Option, takes(Option), Value])
+    end;
+fold([{Option, _} | _], _) ->
+    unknown(Option);
+fold([], Options) ->
+    {ok, Options}.
+
+-spec takes(atom(), term()) -> boolean().
+takes(transport, Value) -> lists:member(Value, [auto, shm, tcp]);
+takes(spin, Value) -> lists:member(Value, [auto, on, off]);
+takes(fragments, Value) -> is_boolean(Value);
+takes(ring_bytes, Value) ->
+    is_integer(Value) andalso Value >= ?MIN_RING_BYTES andalso Value =< ?MAX_RING_BYTES
+        andalso Value band (Value - 1) =:= 0;
+takes(busy_bytes, Value) ->
+    is_integer(Value) andalso Value >= ?MIN_BUSY_BYTES andalso Value =< ?MAX_BUSY_BYTES.
+
+-spec takes(atom()) -> string().
+takes(transport) -> "auto, shm or tcp";
+takes(spin) -> "auto, on or off";
+takes(fragments) -> "true or false";
+takes(ring_bytes) ->
+    lists:flatten(io_lib:format("a power of two from ~b to ~b (bytes)",
+                                [?MIN_RING_BYTES, ?MAX_RING_BYTES]));
+takes(busy_bytes) ->
+    lists:flatten(io_lib:format("a number from ~b to ~b (bytes)",
+                                [?MIN_BUSY_BYTES, ?MAX_BUSY_BYTES])).
+
+-spec unknown(atom() | string()) -> {error, string()}.
+unknown(Name) ->
+    Names = lists:sort([atom_to_list(Option) || Option <- maps:keys(defaults())]),
+    sentence("caravan has no option ~ts; its options are ~s", [Name, lists:join(", ", Names)]).
+
+-spec sentence(string(), [term()]) -> {error, string()}.
+sentence(Format, Arguments) ->
+    {error, lists:flatten(io_lib:format(Format, Arguments))}.
+
+%% The last one given counts, as in the emulator; what follows "--" is not for the emulator.
+-spec busy_wait([string()], default | string()) -> default | string().
+busy_wait(["--" | _], Found) -> Found;
+busy_wait(["-sbwt", Value | Rest], _) -> busy_wait(Rest, Value);
+busy_wait(["-sbwt" ++ Value | Rest], Found) when Value =/= "dcpu", Value =/= "dio", Value =/= [] ->
+    case Value of
+        "dcpu" ++ _ -> busy_wait(Rest, Found);
+        "dio" ++ _ -> busy_wait(Rest, Found);
+        _ -> busy_wait(Rest, Value)
+    end;
+busy_wait([_ | Rest], Found) -> busy_wait(Rest, Found);
+busy_wait([], Found) -> Found.

@@ -1,0 +1,276 @@
+%% @doc The TCP side of a connection: listening, accepting, connecting, and the socket options.
+%%
+%% It means what `inet_tcp_dist' means, with the same parameters of `kernel': whoever knows
+%% `inet_dist_listen_min', `inet_dist_use_interface' and the others finds them working here.
+%% `Inet' is `inet_tcp' or `inet6_tcp' throughout.
+-module(caravan_tcp).
+
+-include_lib("kernel/include/net_address.hrl").
+
+-export([address/1, listen/3, accept_loop/3, own/1, reachable/2, locate/4, connect/3]).
+-export([peer_allowed/2, peer_address/3, setup_options/1, traffic_options/1]).
+-export([setopts/2, getopts/2, tick/2, getstat/1, epmd/2]).
+-export_type([inet/0, address/0]).
+
+-type inet() :: inet_tcp | inet6_tcp.
+-type address() :: #net_address{}.
+
+%% @doc The address of this node, as far as it is known without a listening socket.
+-spec address(inet()) -> address().
+address(Inet) ->
+    {ok, Host} = inet:gethostname(),
+    #net_address{host = Host, protocol = tcp, family = Inet:family()}.
+
+%% @doc Listens, and registers the port under the node's name.
+-spec listen(inet(), atom() | string(), string()) ->
+          {ok, {inet:socket(), address(), Creation :: integer()}} | {error, term()}.
+listen(Inet, Name, Host) ->
+    {ok, Port} = epmd(listen_port_please, [Name, Host]),
+    {First, Last} = case Port of
+                        0 -> port_range();
+                        _ -> {Port, Port}
+                    end,
+    case listen_in_range(Inet, First, Last, listen_options()) of
+        {ok, Socket} ->
+            {ok, {_, Chosen} = Bound} = inet:sockname(Socket),
+            case (net_kernel:epmd_module()):register_node(Name, Chosen, Inet) of
+                {ok, Creation} ->
+                    {ok, {Socket, (address(Inet))#net_address{address = Bound}, Creation}};
+                Error ->
+                    Inet:close(Socket),
+                    Error
+            end;
+        Error ->
+            Error
+    end.
+
+%% @doc Runs in a process of its own for as long as the node listens.
+-spec accept_loop(inet(), Kernel :: pid(), inet:socket()) -> no_return().
+accept_loop(Inet, Kernel, Listener) ->
+    case Inet:accept(Listener) of
+        {ok, Socket} ->
+            Kernel ! {accept, self(), Socket, Inet:family(), tcp},
+            receive
+                {Kernel, controller, Owner} ->
+                    _ = Inet:controlling_process(Socket, Owner),
+                    Owner ! {self(), controller};
+                {Kernel, unsupported_protocol} ->
+                    exit(unsupported_protocol)
+            end,
+            accept_loop(Inet, Kernel, Listener);
+        Error ->
+            exit(Error)
+    end.
+
+%% @doc Waits until the accepting process has made the caller the socket's owner.
+-spec own(Acceptor :: pid()) -> ok.
+own(Acceptor) ->
+    receive
+        {Acceptor, controller} -> ok
+    end.
+
+%% @doc Whether the host part of a node's name has an address in this family.
+-spec reachable(inet(), node()) -> boolean().
+reachable(Inet, Node) ->
+    case string:split(atom_to_list(Node), "@", all) of
+        [[_ | _] = Name, [_ | _] = Host] ->
+            case epmd(address_please, [Name, Host, Inet:family()]) of
+                {ok, _} -> true;
+                {ok, _, _, _} -> true;
+                _ -> false
+            end;
+        _ ->
+            false
+    end.
+
+%% @doc Where a node listens.
+-spec locate(inet(), node(), longnames | shortnames, Reset :: fun(() -> term())) ->
+          {ok, #{host := string(), ip := term(), port := integer(), version := term()}} |
+          {error, term()}.
+locate(Inet, Node, Names, Reset) ->
+    case name_and_host(Inet, Node, Names) of
+        {ok, Name, Host} ->
+            case epmd(address_please, [Name, Host, Inet:family()]) of
+                {ok, Ip, Port, Version} ->
+                    {ok, #{host => Host, ip => Ip, port => Port, version => Version}};
+                {ok, Ip} ->
+                    _ = Reset(),
+                    case (net_kernel:epmd_module()):port_please(Name, Ip) of
+                        {port, Port, Version} ->
+                            {ok, #{host => Host, ip => Ip, port => Port, version => Version}};
+                        Error -> {error, {no_port, Error}}
+                    end;
+                Error ->
+                    {error, {no_address, Error}}
+            end;
+        Error ->
+            Error
+    end.
+
+%% @doc Connects, as `inet_dist_connect_options' has it.
+-spec connect(inet(), term(), integer()) -> {ok, inet:socket()} | {error, term()}.
+connect(Inet, Ip, Port) ->
+    Inet:connect(Ip, Port, application:get_env(kernel, inet_dist_connect_options, [])
+                 ++ [{active, false}, {packet, 2}]).
+
+%% @doc With the parameter `check_ip' of `kernel' set to true, only hosts on a network that this
+%% host has an address in may connect.
+-spec peer_allowed(inet(), inet:socket()) -> true | {false, term()}.
+peer_allowed(Inet, Socket) ->
+    case application:get_env(kernel, check_ip, false) of
+        true ->
+            {ok, {Peer, _}} = inet:peername(Socket),
+            {ok, Interfaces} = inet:getifaddrs(),
+            lists:any(fun({Address, Mask}) ->
+                              tuple_size(Address) =:= tuple_size(Peer) andalso
+                                  Inet:mask(Mask, Address) =:= Inet:mask(Mask, Peer)
+                      end, lists:append([networks(Flags) || {_, Flags} <- Interfaces]))
+                orelse {false, Peer};
+        _ ->
+            true
+    end.
+
+%% @doc The address of an accepted connection's peer, for `net_kernel'.
+-spec peer_address(inet(), inet:socket(), node()) -> {ok, address()} | {error, term()}.
+peer_address(Inet, Socket, Node) ->
+    case {inet:peername(Socket), string:split(atom_to_list(Node), "@", all)} of
+        {{ok, Address}, [_, Host]} ->
+            {ok, #net_address{address = Address, host = Host, protocol = tcp,
+                              family = Inet:family()}};
+        {{ok, _}, _} -> {error, not_a_node_name};
+        {Error, _} -> Error
+    end.
+
+%% @doc Options for the time between handshake and nodeup.
+-spec setup_options(inet:socket()) -> ok | {error, term()}.
+setup_options(Socket) ->
+    inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay()]).
+
+%% @doc Options with which the socket feeds the emulator by itself.
+-spec traffic_options(inet:socket()) -> ok | {error, term()}.
+traffic_options(Socket) ->
+    inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]).
+
+%% @doc `net_kernel:setopts/2': everything but what the distribution itself depends on.
+-spec setopts(inet:socket(), [term()]) -> ok | {error, term()}.
+setopts(Socket, Options) ->
+    case [Option || {Name, _} = Option <- Options, lists:member(Name, [active, deliver, packet])] of
+        [] -> inet:setopts(Socket, Options);
+        Ours -> {error, {badopts, Ours}}
+    end.
+
+%% @doc `net_kernel:getopts/2'.
+-spec getopts(inet:socket(), [term()]) -> {ok, [term()]} | {error, term()}.
+getopts(Socket, Options) ->
+    inet:getopts(Socket, Options).
+
+%% @doc An empty packet, past the busy mark if need be.
+-spec tick(inet(), inet:socket()) -> ok | {error, term()}.
+tick(Inet, Socket) ->
+    Inet:send(Socket, [], [force]).
+
+%% @doc Packets received, packets sent, bytes queued.
+-spec getstat(inet:socket()) ->
+          {ok, non_neg_integer(), non_neg_integer(), non_neg_integer()} | {error, term()}.
+getstat(Socket) ->
+    case inet:getstat(Socket, [recv_cnt, send_cnt, send_pend]) of
+        {ok, Counts} ->
+            #{recv_cnt := Received, send_cnt := Sent, send_pend := Pending} =
+                maps:from_list(Counts),
+            {ok, Received, Sent, Pending};
+        Error ->
+            Error
+    end.
+
+%% @doc Calls the epmd module of this node, or OTP's own where it leaves a function out.
+-spec epmd(atom(), [term()]) -> term().
+epmd(Function, Arguments) ->
+    Module = net_kernel:epmd_module(),
+    _ = erlang:module_loaded(Module) orelse code:ensure_loaded(Module),
+    case erlang:function_exported(Module, Function, length(Arguments)) of
+        true -> apply(Module, Function, Arguments);
+        false -> apply(erl_epmd, Function, Arguments)
+    end.
+
+%% ---------------------------------------------------------------------------------------------
+
+-spec port_range() -> {integer(), integer()}.
+port_range() ->
+    case application:get_env(kernel, inet_dist_listen_min) of
+        {ok, First} when is_integer(First) ->
+            case application:get_env(kernel, inet_dist_listen_max) of
+                {ok, Last} when is_integer(Last) -> {First, Last};
+                _ -> {First, First}
+            end;
+        _ ->
+            {0, 0}
+    end.
+
+-spec listen_in_range(inet(), integer(), integer(), [term()]) ->
+          {ok, inet:socket()} | {error, term()}.
+listen_in_range(_, First, Last, _) when First > Last ->
+    {error, eaddrinuse};
+listen_in_range(Inet, First, Last, Options) ->
+    case Inet:listen(First, Options) of
+        {error, eaddrinuse} -> listen_in_range(Inet, First + 1, Last, Options);
+        Result -> Result
+    end.
+
+%% The user's options come after our defaults and before what the handshake depends on, and lose
+%% to the latter.
+-spec listen_options() -> [term()].
+listen_options() ->
+    Forced = case application:get_env(kernel, inet_dist_use_interface) of
+                 {ok, Ip} -> [{ip, Ip}];
+                 undefined -> []
+             end ++ [{active, false}, {packet, 2}],
+    User = [Option || Option <- application:get_env(kernel, inet_dist_listen_options, []),
+                      not (is_tuple(Option) andalso tuple_size(Option) =:= 2
+                           andalso lists:keymember(element(1, Option), 1, Forced))],
+    Defaults = [Option || {Name, _} = Option <- [{reuseaddr, true}, {backlog, 128}],
+                          not lists:keymember(Name, 1, User)],
+    Defaults ++ User ++ Forced.
+
+-spec nodelay() -> {nodelay, boolean()}.
+nodelay() ->
+    {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
+
+%% Interface flags come as [..., {addr, A}, {netmask, M}, ...], one pair for each address.
+-spec networks([term()]) -> [{tuple(), tuple()}].
+networks([{addr, Address} | Rest]) ->
+    case lists:keyfind(netmask, 1, Rest) of
+        {netmask, Mask} when tuple_size(Mask) =:= tuple_size(Address) ->
+            [{Address, Mask} | networks(Rest)];
+        _ -> networks(Rest)
+    end;
+networks([_ | Rest]) -> networks(Rest);
+networks([]) -> [].
+
+-spec name_and_host(inet(), node(), longnames | shortnames) ->
+          {ok, string(), string()} | {error, illegal_name}.
+name_and_host(Inet, Node, Names) ->
+    case string:split(atom_to_list(Node), "@", all) of
+        [Name, Host] ->
+            Dotted = lists:member($., Host),
+            case Names of
+                shortnames when Dotted ->
+                    refuse("** System NOT running to use fully qualified hostnames **~n"
+                           "** Hostname ~ts is illegal **~n", [Host]);
+                longnames when not Dotted ->
+                    %% An IPv6 address has no dots and is a full host name all the same.
+                    case Inet:parse_address(Host) of
+                        {ok, _} -> {ok, Name, Host};
+                        _ -> refuse("** System running to use fully qualified hostnames **~n"
+                                    "** Hostname ~ts is illegal **~n", [Host])
+                    end;
+                _ ->
+                    {ok, Name, Host}
+            end;
+        _ ->
+            refuse("** Nodename ~tp illegal, it is not of the form name@host **~n", [Node])
+    end.
+
+-spec refuse(string(), [term()]) -> {error, illegal_name}.
+refuse(Format, Arguments) ->
+    error_logger:error_msg(Format, Arguments),
+    {error, illegal_name}.
