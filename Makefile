@@ -58,7 +58,7 @@ apps: ## run RabbitMQ as a two-node cluster over Caravan (installs it)
 doc: ## write the reference of the crates and of the Erlang modules
 	@scripts/bootstrap test
 	@scripts/test cargo-doc edoc
-	@echo "caravan: target/doc/caravan_fabric/index.html and erlang/doc/index.html"
+	@echo "caravan: target/doc/caravan_fabric/index.html and erlang/_build/edoc/index.html"
 
 # Only copies: `sudo make install` must not build as root, with root's idea of the tools.
 .PHONY: install
@@ -83,7 +83,7 @@ uninstall: ## remove what install copied
 
 .PHONY: clean
 clean: ## remove everything that was built
-	@rm -rf target erlang/ebin erlang/priv erlang/_build erlang/doc bench/erlang/ebin bench/erlang/_build results
+	@rm -rf target erlang/ebin erlang/priv erlang/_build bench/erlang/ebin bench/erlang/_build results
 
 .PHONY: help
 help: ## this list
