@@ -1,0 +1,82 @@
+%% @doc Binaries streamed one way, and round trips behind such a stream.
+%%
+%% The sink acknowledges every binary, and the source keeps at most `InFlight' of them
+%% unacknowledged, so what is measured is a stream with a bounded memory, not how fast
+%% a queue can grow. The same binary is sent each time.
+-module(caravan_bench_stream).
+
+-export([start_sink/0, run/4, ping_behind/4]).
+
+%% A figure needs this many binaries, even where they take longer than the window.
+-define(LEAST_COUNT, 4).
+%% How long the stream runs before the first ping behind it.
+-define(STREAM_WARM_UP_MS, 100).
+
+-spec start_sink() -> ok.
+start_sink() ->
+    true = register(caravan_bench_sink, spawn(fun sink/0)),
+    ok.
+
+sink() ->
+    receive
+        {data, From, Bytes, Binary} when byte_size(Binary) =:= Bytes -> From ! ack;
+        {hello, From} -> From ! {sink, self()}
+    end,
+    sink().
+
+%% `bytes' were acknowledged in `wall_ns', which begins once as many binaries as may be
+%% in flight were acknowledged; `bytes_total' is all that was sent.
+-spec run(node(), pos_integer(), pos_integer(), pos_integer()) -> [{atom(), integer()}].
+run(Node, Bytes, InFlight, WindowMs) ->
+    End = erlang:monotonic_time(nanosecond) + WindowMs * 1_000_000,
+    Enough = fun(Count) -> Count > ?LEAST_COUNT andalso erlang:monotonic_time(nanosecond) >= End end,
+    {Source, Monitor} = source(Node, Bytes, InFlight, Enough),
+    receive
+        {'DOWN', Monitor, process, Source, {streamed, Fields}} -> Fields;
+        {'DOWN', Monitor, process, Source, Reason} -> error(Reason)
+    end.
+
+%% A ping-pong on the connection that a stream of `Bytes' binaries fills meanwhile.
+-spec ping_behind(node(), pos_integer(), pos_integer(), pos_integer()) -> [{atom(), integer()}].
+ping_behind(Node, Bytes, InFlight, WindowMs) ->
+    Stop = atomics:new(1, []),
+    {Source, Monitor} = source(Node, Bytes, InFlight, fun(_) -> atomics:get(Stop, 1) =:= 1 end),
+    receive after ?STREAM_WARM_UP_MS -> ok end,
+    Pings = caravan_bench_ping:run(Node, WindowMs),
+    atomics:put(Stop, 1, 1),
+    receive
+        {'DOWN', Monitor, process, Source, {streamed, Fields}} ->
+            [{bytes_total, proplists:get_value(bytes_total, Fields)} | Pings];
+        {'DOWN', Monitor, process, Source, Reason} ->
+            error(Reason)
+    end.
+
+source(Node, Bytes, InFlight, Enough) ->
+    spawn_monitor(fun() ->
+                          {caravan_bench_sink, Node} ! {hello, self()},
+                          Sink = receive {sink, Pid} -> Pid end,
+                          Message = {data, self(), Bytes, binary:copy(<<"caravan!">>, Bytes div 8)},
+                          exit({streamed, stream(Sink, Message, InFlight, Enough)})
+                  end).
+
+stream(Sink, Message = {data, _, Bytes, _}, InFlight, Enough) ->
+    lists:foreach(fun(_) -> Sink ! Message end, lists:seq(1, InFlight)),
+    {_, First} = pump(Sink, Message, fun(Count) -> Count =:= InFlight end, 0, 0),
+    {Count, Last} = pump(Sink, Message, Enough, First, 0),
+    lists:foreach(fun(_) -> acknowledged() end, lists:seq(1, InFlight)),
+    [{bytes, Count * Bytes}, {wall_ns, Last - First},
+     {bytes_total, (Count + 2 * InFlight) * Bytes}].
+
+%% Each acknowledgement lets one more binary go.
+pump(Sink, Message, Enough, Last, Count) ->
+    case Enough(Count) of
+        true ->
+            {Count, Last};
+        false ->
+            acknowledged(),
+            Now = erlang:monotonic_time(nanosecond),
+            Sink ! Message,
+            pump(Sink, Message, Enough, Now, Count + 1)
+    end.
+
+acknowledged() -> receive ack -> ok end.
