@@ -1,1 +1,21 @@
-//! caravan-fabric
+//! Moving bytes between two processes by whatever the machine has.
+//!
+//! - [`contract`]: what a transport must do, and what must not be assumed of it.
+//! - [`shm`]: the same host and user, through mapped memory.
+//! - [`sim`]: a seeded network that breaks whatever the contract leaves unpromised; for tests.
+//! - [`Link`]: a ring each way over any of them, with waiting and waking.
+//! - [`SpinPolicy`]: when to poll and when to sleep; one object for every face.
+//!
+//! Fabric never listens for strangers: a face has a control channel (an authenticated connection)
+//! and carries a small descriptor across it.
+
+pub mod contract;
+mod link;
+mod link_staged;
+pub mod shm;
+
+mod spin;
+
+pub use contract::{Endpoint, Error};
+pub use link::{Link, LinkCounts, RING_BYTES_MAX, RING_BYTES_MIN};
+pub use spin::{SpinMode, SpinPolicy, Turn};

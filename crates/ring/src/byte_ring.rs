@@ -13,10 +13,7 @@ pub struct ByteProducer<C, B> {
 impl<C: Cursors, B: Bytes> ByteProducer<C, B> {
     /// The producer of an empty ring.
     pub fn new(cursors: C, bytes: B) -> Self {
-        Self {
-            cursor: ProducerCursor::new(cursors, bytes.capacity()),
-            bytes,
-        }
+        Self { cursor: ProducerCursor::new(cursors, bytes.capacity()), bytes }
     }
 
     /// The positions.
@@ -79,11 +76,7 @@ pub struct ByteConsumer<C, B> {
 impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
     /// The consumer of an empty ring.
     pub fn new(cursors: C, bytes: B) -> Self {
-        Self {
-            cursor: ConsumerCursor::new(cursors, bytes.capacity()),
-            bytes,
-            read: 0,
-        }
+        Self { cursor: ConsumerCursor::new(cursors, bytes.capacity()), bytes, read: 0 }
     }
 
     /// The positions.
@@ -141,11 +134,7 @@ impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
     /// Counts `length` bytes of the last poll as read, when they were read in place.
     #[inline]
     pub fn skip(&mut self, length: usize) {
-        assert!(
-            length <= self.unread(),
-            "{length} skipped where only {} were there",
-            self.unread()
-        );
+        assert!(length <= self.unread(), "{length} skipped where only {} were there", self.unread());
         self.read += length as u64;
     }
 
@@ -167,20 +156,12 @@ impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
 
 /// What is left of `spans` behind its first `length` bytes.
 fn skip(spans: Spans, length: usize) -> Spans {
-    let behind = |span: Span, length: usize| Span {
-        offset: span.offset + length,
-        length: span.length - length,
-    };
+    let behind =
+        |span: Span, length: usize| Span { offset: span.offset + length, length: span.length - length };
     if length < spans.first.length {
-        Spans {
-            first: behind(spans.first, length),
-            second: spans.second,
-        }
+        Spans { first: behind(spans.first, length), second: spans.second }
     } else {
-        Spans {
-            first: behind(spans.second, length - spans.first.length),
-            second: Span::default(),
-        }
+        Spans { first: behind(spans.second, length - spans.first.length), second: Span::default() }
     }
 }
 
@@ -202,10 +183,7 @@ mod tests {
         let window = segment.window(0, bytes).unwrap();
         let cursors = MappedCursors::new(&window).unwrap();
         let data = MappedBytes::new(window.part(HEADER_BYTES as u64, capacity).unwrap()).unwrap();
-        (
-            ByteProducer::new(cursors.clone(), data.clone()),
-            ByteConsumer::new(cursors, data),
-        )
+        (ByteProducer::new(cursors.clone(), data.clone()), ByteConsumer::new(cursors, data))
     }
 
     #[test]
@@ -243,10 +221,7 @@ mod tests {
         assert_eq!(producer.publish(), Wake::Bell);
         producer.append(b"b").unwrap();
         assert_eq!(producer.publish(), Wake::Quiet);
-        assert!(
-            !consumer.cursor().sleep().unwrap(),
-            "there is something to read"
-        );
+        assert!(!consumer.cursor().sleep().unwrap(), "there is something to read");
     }
 
     #[test]
@@ -304,20 +279,12 @@ mod tests {
         let _ = producer.publish();
         consumer.refresh().unwrap();
         for tail in [3, 17, u64::MAX, 1 << 63] {
-            producer
-                .position()
-                .shared()
-                .tail_position()
-                .store(tail, std::sync::atomic::Ordering::Relaxed);
+            producer.position().shared().tail_position().store(tail, std::sync::atomic::Ordering::Relaxed);
             let error = consumer.refresh().unwrap_err();
             assert_eq!((error.cursor, error.value), ("tail_position", tail));
         }
         for head in [5, u64::MAX] {
-            producer
-                .position()
-                .shared()
-                .head_position()
-                .store(head, std::sync::atomic::Ordering::Relaxed);
+            producer.position().shared().head_position().store(head, std::sync::atomic::Ordering::Relaxed);
             let error = producer.claim(16).unwrap_err();
             assert_eq!((error.cursor, error.value), ("head_position", head));
         }

@@ -71,14 +71,8 @@ impl Spans {
         let length = length as usize;
         let before_end = length.min(capacity as usize - offset);
         Self {
-            first: Span {
-                offset,
-                length: before_end,
-            },
-            second: Span {
-                offset: 0,
-                length: length - before_end,
-            },
+            first: Span { offset, length: before_end },
+            second: Span { offset: 0, length: length - before_end },
         }
     }
 
@@ -108,17 +102,8 @@ pub struct ProducerCursor<C> {
 impl<C: Cursors> ProducerCursor<C> {
     /// The producer of an empty ring. `capacity` is a power of two.
     pub fn new(shared: C, capacity: u64) -> Self {
-        assert!(
-            capacity.is_power_of_two(),
-            "a ring's capacity is a power of two, not {capacity}"
-        );
-        Self {
-            shared,
-            capacity,
-            committed: 0,
-            published: 0,
-            head_seen: 0,
-        }
+        assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
+        Self { shared, capacity, committed: 0, published: 0, head_seen: 0 }
     }
 
     /// What always holds; tests call it after each step.
@@ -182,21 +167,13 @@ impl<C: Cursors> ProducerCursor<C> {
         if self.free() < length {
             self.refresh()?;
         }
-        Ok(Spans::of(
-            self.committed,
-            length.min(self.free()),
-            self.capacity,
-        ))
+        Ok(Spans::of(self.committed, length.min(self.free()), self.capacity))
     }
 
     /// Says that the first `length` units of the last claim are filled.
     #[inline]
     pub fn commit(&mut self, length: u64) {
-        assert!(
-            length <= self.free(),
-            "{length} committed where only {} were free",
-            self.free()
-        );
+        assert!(length <= self.free(), "{length} committed where only {} were free", self.free());
         self.committed += length;
     }
 
@@ -208,19 +185,13 @@ impl<C: Cursors> ProducerCursor<C> {
         }
         self.published = self.committed;
         // pairs with the Acquire in ConsumerCursor::refresh
-        self.shared
-            .tail_position()
-            .store(self.published, Ordering::Release);
+        self.shared.tail_position().store(self.published, Ordering::Release);
         // pairs with the fence in ConsumerCursor::sleep
         self.shared.fence();
         if self.shared.consumer_asleep().load(Ordering::Relaxed) == 0 {
             return Wake::Quiet;
         }
-        if self.shared.consumer_asleep().swap(0, Ordering::AcqRel) == 0 {
-            Wake::Quiet
-        } else {
-            Wake::Bell
-        }
+        if self.shared.consumer_asleep().swap(0, Ordering::AcqRel) == 0 { Wake::Quiet } else { Wake::Bell }
     }
 
     /// Asks for the bell once `length` units are free. False if they are free already: then there
@@ -232,9 +203,7 @@ impl<C: Cursors> ProducerCursor<C> {
         }
         // Not 0: with less than `length` free, `committed + length` is past `capacity`.
         let wanted = self.committed + length - self.capacity;
-        self.shared
-            .producer_wants()
-            .store(wanted, Ordering::Relaxed);
+        self.shared.producer_wants().store(wanted, Ordering::Relaxed);
         // pairs with the fence in ConsumerCursor::release
         self.shared.fence();
         self.refresh()?;
@@ -264,16 +233,8 @@ pub struct ConsumerCursor<C> {
 impl<C: Cursors> ConsumerCursor<C> {
     /// The consumer of an empty ring. `capacity` is a power of two.
     pub fn new(shared: C, capacity: u64) -> Self {
-        assert!(
-            capacity.is_power_of_two(),
-            "a ring's capacity is a power of two, not {capacity}"
-        );
-        Self {
-            shared,
-            capacity,
-            head: 0,
-            tail_seen: 0,
-        }
+        assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
+        Self { shared, capacity, head: 0, tail_seen: 0 }
     }
 
     /// What always holds; tests call it after each step.
@@ -338,20 +299,14 @@ impl<C: Cursors> ConsumerCursor<C> {
         );
         self.head += length;
         // pairs with the Acquire in ProducerCursor::refresh
-        self.shared
-            .head_position()
-            .store(self.head, Ordering::Release);
+        self.shared.head_position().store(self.head, Ordering::Release);
         // pairs with the fence in ProducerCursor::wait_for_room
         self.shared.fence();
         let wanted = self.shared.producer_wants().load(Ordering::Relaxed);
         if wanted == 0 || self.head < wanted {
             return Wake::Quiet;
         }
-        if self.shared.producer_wants().swap(0, Ordering::AcqRel) == 0 {
-            Wake::Quiet
-        } else {
-            Wake::Bell
-        }
+        if self.shared.producer_wants().swap(0, Ordering::AcqRel) == 0 { Wake::Quiet } else { Wake::Bell }
     }
 
     /// Says that this side is about to wait for its bell. False if there is something to read

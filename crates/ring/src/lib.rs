@@ -24,7 +24,5 @@ mod slot_ring;
 
 pub use byte_ring::{ByteConsumer, ByteProducer};
 pub use cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
-pub use memory::{
-    Bytes, Cursors, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, Slots, Word,
-};
+pub use memory::{Bytes, Cursors, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, Slots, Word};
 pub use slot_ring::{SlotConsumer, SlotProducer};

@@ -93,9 +93,7 @@ pub struct MappedCursors {
 impl MappedCursors {
     /// The words in the first [`HEADER_BYTES`] of `window`.
     pub fn new(window: &Window) -> Result<Self, Error> {
-        Ok(Self {
-            header: window.part(0, HEADER_BYTES as u64)?,
-        })
+        Ok(Self { header: window.part(0, HEADER_BYTES as u64)? })
     }
 }
 
@@ -178,9 +176,7 @@ impl Slots for MappedSlots {
     }
     #[inline]
     fn put(&self, index: usize, item: u32) {
-        self.window
-            .half_word(index * 4)
-            .store(item, Ordering::Relaxed);
+        self.window.half_word(index * 4).store(item, Ordering::Relaxed);
     }
     #[inline]
     fn take(&self, index: usize) -> u32 {
@@ -189,12 +185,5 @@ impl Slots for MappedSlots {
 }
 
 fn power_of_two(bytes: u64) -> Result<(), Error> {
-    if bytes.is_power_of_two() && bytes >= 8 {
-        Ok(())
-    } else {
-        Err(Error::Size {
-            bytes,
-            maximum: 1 << 40,
-        })
-    }
+    if bytes.is_power_of_two() && bytes >= 8 { Ok(()) } else { Err(Error::Size { bytes, maximum: 1 << 40 }) }
 }

@@ -36,11 +36,7 @@ pub struct LengthReader {
 impl LengthReader {
     /// Takes records of up to `maximum` bytes.
     pub fn new(maximum: u32) -> Self {
-        Self {
-            partial: [0; LENGTH_BYTES],
-            have: 0,
-            maximum,
-        }
+        Self { partial: [0; LENGTH_BYTES], have: 0, maximum }
     }
 
     /// The length of the next record, once all four bytes of it are there.
@@ -56,10 +52,7 @@ impl LengthReader {
         self.have = 0;
         let length = u32::from_le_bytes(self.partial);
         if length > self.maximum {
-            return Err(TooLong {
-                length: u64::from(length),
-                maximum: u64::from(self.maximum),
-            });
+            return Err(TooLong { length: u64::from(length), maximum: u64::from(self.maximum) });
         }
         Ok(Some(length))
     }

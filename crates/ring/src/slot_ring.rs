@@ -13,10 +13,7 @@ pub struct SlotProducer<C, S> {
 impl<C: Cursors, S: Slots> SlotProducer<C, S> {
     /// The producer of an empty ring.
     pub fn new(cursors: C, slots: S) -> Self {
-        Self {
-            cursor: ProducerCursor::new(cursors, slots.capacity()),
-            slots,
-        }
+        Self { cursor: ProducerCursor::new(cursors, slots.capacity()), slots }
     }
 
     /// The positions.
@@ -53,10 +50,7 @@ pub struct SlotConsumer<C, S> {
 impl<C: Cursors, S: Slots> SlotConsumer<C, S> {
     /// The consumer of an empty ring.
     pub fn new(cursors: C, slots: S) -> Self {
-        Self {
-            cursor: ConsumerCursor::new(cursors, slots.capacity()),
-            slots,
-        }
+        Self { cursor: ConsumerCursor::new(cursors, slots.capacity()), slots }
     }
 
     /// The positions.
@@ -67,11 +61,7 @@ impl<C: Cursors, S: Slots> SlotConsumer<C, S> {
     /// Hands up to `limit` items to `each`, oldest first, then gives their slots back at once.
     /// Returns how many there were, and whether the producer must be woken.
     #[inline]
-    pub fn drain(
-        &mut self,
-        limit: usize,
-        mut each: impl FnMut(u32),
-    ) -> Result<(usize, Wake), Corrupt> {
+    pub fn drain(&mut self, limit: usize, mut each: impl FnMut(u32)) -> Result<(usize, Wake), Corrupt> {
         let spans = self.cursor.poll(limit as u64)?;
         let count = spans.length().min(limit);
         let first = count.min(spans.first.length);

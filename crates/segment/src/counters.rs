@@ -82,39 +82,22 @@ impl Table {
         Self::create_named(SEGMENT_NAME, process_label, counter_names)
     }
 
-    fn create_named(
-        segment_name: &str,
-        process_label: &str,
-        counter_names: &[&str],
-    ) -> Result<Self, Error> {
+    fn create_named(segment_name: &str, process_label: &str, counter_names: &[&str]) -> Result<Self, Error> {
         if counter_names.len() > COUNTERS_MAX {
-            return Err(Error::Size {
-                bytes: counter_names.len() as u64,
-                maximum: COUNTERS_MAX as u64,
-            });
+            return Err(Error::Size { bytes: counter_names.len() as u64, maximum: COUNTERS_MAX as u64 });
         }
-        let segment = Arc::new(Segment::create(
-            segment_name,
-            TABLE_BYTES as u64,
-            Pages::Small,
-        )?);
+        let segment = Arc::new(Segment::create(segment_name, TABLE_BYTES as u64, Pages::Small)?);
         segment.grow(TABLE_BYTES as u64)?;
         let window = segment.window(0, TABLE_BYTES as u64)?;
         write_text(&window, PROCESS_LABEL_AT, LABEL_BYTES, process_label);
         for (i, name) in counter_names.iter().enumerate() {
             write_text(&window, NAMES_AT + i * NAME_BYTES, NAME_BYTES, name);
         }
-        window
-            .word(COUNTER_COUNT_AT)
-            .store(counter_names.len() as u64, Ordering::Relaxed);
+        window.word(COUNTER_COUNT_AT).store(counter_names.len() as u64, Ordering::Relaxed);
         // pairs with the Acquire in read::Reader::open
         window.word(0).store(MAGIC, Ordering::Release);
         let free = Arc::new(Mutex::new((0..ROWS_MAX).rev().collect()));
-        Ok(Self {
-            window,
-            counter_count: counter_names.len(),
-            free,
-        })
+        Ok(Self { window, counter_count: counter_names.len(), free })
     }
 
     /// Says what this process is called now (a node's name is known only once it is distributed).
@@ -124,38 +107,19 @@ impl Table {
 
     /// Takes a row with all counters at zero. It is freed when the [`Row`] is dropped.
     pub fn row(&self, labels: [(Label, &str); 4]) -> Result<Row, Error> {
-        let taken = self
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        let taken = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let row = match taken {
             Some(index) => {
-                let window = self
-                    .window
-                    .part((ROWS_AT + index * ROW_BYTES) as u64, ROW_BYTES as u64)?;
-                self.window
-                    .word(ROWS_USED_AT)
-                    .fetch_max(index as u64 + 1, Ordering::Relaxed);
-                Row {
-                    window,
-                    counter_count: self.counter_count,
-                    home: Some((index, Arc::clone(&self.free))),
-                }
+                let window = self.window.part((ROWS_AT + index * ROW_BYTES) as u64, ROW_BYTES as u64)?;
+                self.window.word(ROWS_USED_AT).fetch_max(index as u64 + 1, Ordering::Relaxed);
+                Row { window, counter_count: self.counter_count, home: Some((index, Arc::clone(&self.free))) }
             }
             None => {
-                let segment = Arc::new(Segment::create(
-                    "caravan-counters-unlisted",
-                    ROW_BYTES as u64,
-                    Pages::Small,
-                )?);
+                let segment =
+                    Arc::new(Segment::create("caravan-counters-unlisted", ROW_BYTES as u64, Pages::Small)?);
                 segment.grow(ROW_BYTES as u64)?;
                 let window = segment.window(0, ROW_BYTES as u64)?;
-                Row {
-                    window,
-                    counter_count: self.counter_count,
-                    home: None,
-                }
+                Row { window, counter_count: self.counter_count, home: None }
             }
         };
         row.begin();
@@ -187,10 +151,7 @@ impl Row {
     #[inline]
     pub fn add(&self, index: usize, n: u64) {
         let counter = self.counter(index);
-        counter.store(
-            counter.load(Ordering::Relaxed).wrapping_add(n),
-            Ordering::Relaxed,
-        );
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
     /// Sets counter `index`, for a gauge.
@@ -217,12 +178,7 @@ impl Row {
     }
 
     fn write_label(&self, label: Label, text: &str) {
-        write_text(
-            &self.window,
-            ROW_LABELS_AT + label as usize * LABEL_BYTES,
-            LABEL_BYTES,
-            text,
-        );
+        write_text(&self.window, ROW_LABELS_AT + label as usize * LABEL_BYTES, LABEL_BYTES, text);
     }
 
     /// Makes the generation odd: readers try again.
@@ -237,12 +193,7 @@ impl Row {
     fn end(&self) {
         let generation = self.window.word(0);
         // pairs with the Acquire load in read::row
-        generation.store(
-            (generation.load(Ordering::Relaxed) | 1)
-                .wrapping_add(1)
-                .max(2),
-            Ordering::Release,
-        );
+        generation.store((generation.load(Ordering::Relaxed) | 1).wrapping_add(1).max(2), Ordering::Release);
     }
 }
 
@@ -250,9 +201,7 @@ impl Drop for Row {
     fn drop(&mut self) {
         self.window.word(0).store(0, Ordering::Release);
         if let Some((index, free)) = self.home.take() {
-            free.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(index);
+            free.lock().unwrap_or_else(PoisonError::into_inner).push(index);
         }
     }
 }

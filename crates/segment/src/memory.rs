@@ -54,19 +54,13 @@ impl Segment {
     /// [`grow`](Self::grow). `name` shows up in `/proc/PID/fd` and `/proc/PID/maps`.
     pub fn create(name: &str, maximum_bytes: u64, pages: Pages) -> Result<Self, Error> {
         if maximum_bytes == 0 || maximum_bytes > SEGMENT_BYTES_MAX {
-            return Err(Error::Size {
-                bytes: maximum_bytes,
-                maximum: SEGMENT_BYTES_MAX,
-            });
+            return Err(Error::Size { bytes: maximum_bytes, maximum: SEGMENT_BYTES_MAX });
         }
         if pages == Pages::HugeIfOffered {
             let bytes = maximum_bytes.next_multiple_of(2 << 20);
-            if let Ok(segment) = Self::create_with(
-                name,
-                bytes,
-                MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
-                pages,
-            ) {
+            if let Ok(segment) =
+                Self::create_with(name, bytes, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, pages)
+            {
                 // Reserved pages are taken at once: a promise the kernel may break later is none.
                 if segment.grow(bytes).is_ok() {
                     return Ok(segment);
@@ -89,12 +83,9 @@ impl Segment {
     /// Maps a segment received from another process. Refuses a file that is not sealed against
     /// shrinking and growing, or that does not have exactly `bytes` bytes, all backed by memory.
     pub fn attach(file: OwnedFd, bytes: u64) -> Result<Self, Error> {
-        let seals =
-            rustix::fs::fcntl_get_seals(&file).map_err(|_| Error::Foreign("it is not a memfd"))?;
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| Error::Foreign("it is not a memfd"))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
-            return Err(Error::Foreign(
-                "it is not sealed against a change of its size",
-            ));
+            return Err(Error::Foreign("it is not sealed against a change of its size"));
         }
         if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
             return Err(Error::Foreign("it is sealed against writing"));
@@ -103,11 +94,7 @@ impl Segment {
         if bytes == 0 || bytes > SEGMENT_BYTES_MAX || u64::try_from(status.st_size) != Ok(bytes) {
             return Err(Error::Foreign("its size is not what the peer said"));
         }
-        let missing = bytes.saturating_sub(
-            u64::try_from(status.st_blocks)
-                .unwrap_or(0)
-                .saturating_mul(512),
-        );
+        let missing = bytes.saturating_sub(u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512));
         affordable(missing)?;
         // A hole would only be filled on first touch, where a full machine means SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
@@ -116,10 +103,7 @@ impl Segment {
     }
 
     fn map(file: OwnedFd, bytes: u64, committed: u64, pages: Pages) -> Result<Self, Error> {
-        let length = usize::try_from(bytes).map_err(|_| Error::Size {
-            bytes,
-            maximum: usize::MAX as u64,
-        })?;
+        let length = usize::try_from(bytes).map_err(|_| Error::Size { bytes, maximum: usize::MAX as u64 })?;
         // SAFETY: a null hint lets the kernel choose addresses that nothing else uses; `length` is
         // the file's size, and is not zero.
         let mapping = unsafe {
@@ -134,32 +118,18 @@ impl Segment {
         };
         let mapping = mapping.map_err(|source| match source {
             Errno::NOMEM => Error::OutOfMemory { bytes, source },
-            _ => Error::System {
-                call: "mmap",
-                source,
-            },
+            _ => Error::System { call: "mmap", source },
         })?;
-        let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(Error::System {
-            call: "mmap",
-            source: Errno::FAULT,
-        })?;
-        Ok(Self {
-            file,
-            mapping,
-            maximum_bytes: bytes,
-            committed_bytes: AtomicU64::new(committed),
-            pages,
-        })
+        let mapping =
+            NonNull::new(mapping.cast::<u8>()).ok_or(Error::System { call: "mmap", source: Errno::FAULT })?;
+        Ok(Self { file, mapping, maximum_bytes: bytes, committed_bytes: AtomicU64::new(committed), pages })
     }
 
     /// Has the kernel back the first `bytes` with memory. Any process that shares the segment may
     /// call it; all of them then see the memory.
     pub fn grow(&self, bytes: u64) -> Result<(), Error> {
         if bytes > self.maximum_bytes {
-            return Err(Error::Size {
-                bytes,
-                maximum: self.maximum_bytes,
-            });
+            return Err(Error::Size { bytes, maximum: self.maximum_bytes });
         }
         let committed = self.committed_bytes.load(Ordering::Relaxed);
         if bytes > committed {
@@ -199,20 +169,12 @@ impl Segment {
         match offset.checked_add(bytes) {
             Some(end) if end <= committed && offset % 8 == 0 => {}
             _ => {
-                return Err(Error::Range {
-                    offset,
-                    bytes,
-                    segment_bytes: committed,
-                });
+                return Err(Error::Range { offset, bytes, segment_bytes: committed });
             }
         }
         // SAFETY: `offset <= committed_bytes <= maximum_bytes`, the length of the mapping.
         let start = unsafe { self.mapping.add(offset as usize) };
-        Ok(Window {
-            start,
-            bytes: bytes as usize,
-            segment: Arc::clone(self),
-        })
+        Ok(Window { start, bytes: bytes as usize, segment: Arc::clone(self) })
     }
 }
 
@@ -222,19 +184,14 @@ fn affordable(bytes: u64) -> Result<(), Error> {
     if bytes < CHECKED_GROWTH_BYTES {
         return Ok(());
     }
-    let available = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-            line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-        });
+    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    });
     match available {
-        Some(kilobytes) if bytes > kilobytes * 1024 => Err(Error::OutOfMemory {
-            bytes,
-            source: Errno::NOMEM,
-        }),
+        Some(kilobytes) if bytes > kilobytes * 1024 => {
+            Err(Error::OutOfMemory { bytes, source: Errno::NOMEM })
+        }
         _ => Ok(()),
     }
 }
@@ -249,9 +206,8 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: mapped in `map` with this length; every window holds an `Arc` to this value, so
         // none is left.
-        let unmapped = unsafe {
-            rustix::mm::munmap(self.mapping.as_ptr().cast(), self.maximum_bytes as usize)
-        };
+        let unmapped =
+            unsafe { rustix::mm::munmap(self.mapping.as_ptr().cast(), self.maximum_bytes as usize) };
         debug_assert!(unmapped.is_ok());
     }
 }
@@ -288,20 +244,12 @@ impl Window {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes() && offset % 8 == 0 => {}
             _ => {
-                return Err(Error::Range {
-                    offset,
-                    bytes,
-                    segment_bytes: self.bytes(),
-                });
+                return Err(Error::Range { offset, bytes, segment_bytes: self.bytes() });
             }
         }
         // SAFETY: `offset` is inside the window.
         let start = unsafe { self.start.add(offset as usize) };
-        Ok(Window {
-            start,
-            bytes: bytes as usize,
-            segment: Arc::clone(&self.segment),
-        })
+        Ok(Window { start, bytes: bytes as usize, segment: Arc::clone(&self.segment) })
     }
 
     #[inline]
@@ -328,10 +276,7 @@ impl Window {
     #[inline]
     pub fn half_word(&self, offset: usize) -> &AtomicU32 {
         self.check(offset, 4);
-        assert!(
-            offset % 4 == 0,
-            "a half word at {offset} would not be aligned"
-        );
+        assert!(offset % 4 == 0, "a half word at {offset} would not be aligned");
         // SAFETY: as in `word`.
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
@@ -343,9 +288,7 @@ impl Window {
         // SAFETY: in bounds; `from` is private memory of this process, so the two do not overlap.
         // A peer may read at the same time: it gets torn bytes, which it must not use before the
         // cursor says so.
-        unsafe {
-            ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(offset), from.len())
-        }
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(offset), from.len()) }
     }
 
     /// Copies the bytes at `offset` to `to`.
@@ -354,9 +297,7 @@ impl Window {
         self.check(offset, to.len());
         // SAFETY: in bounds; `to` is private and exclusive. A lying peer may write at the same
         // time: then `to` holds bytes of its choice, as it could have sent anyway.
-        unsafe {
-            ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len())
-        }
+        unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
     }
 
     /// Copies `bytes` from this window at `offset` to `to_offset` of another one.
@@ -364,13 +305,7 @@ impl Window {
         self.check(offset, bytes);
         to.check(to_offset, bytes);
         // SAFETY: both are in bounds; `copy` allows them to overlap.
-        unsafe {
-            ptr::copy(
-                self.start.as_ptr().add(offset),
-                to.start.as_ptr().add(to_offset),
-                bytes,
-            )
-        }
+        unsafe { ptr::copy(self.start.as_ptr().add(offset), to.start.as_ptr().add(to_offset), bytes) }
     }
 
     /// The address of the bytes `offset..offset + bytes`, for a system call or a foreign function
@@ -397,8 +332,7 @@ mod tests {
     #[test]
     fn two_mappings_of_one_file_see_the_same_bytes() {
         let ours = segment(8192);
-        let theirs =
-            Arc::new(Segment::attach(ours.as_fd().try_clone_to_owned().unwrap(), 8192).unwrap());
+        let theirs = Arc::new(Segment::attach(ours.as_fd().try_clone_to_owned().unwrap(), 8192).unwrap());
         ours.window(0, 8192).unwrap().copy_in(100, b"over there");
         let mut seen = [0; 10];
         theirs.window(96, 64).unwrap().copy_out(4, &mut seen);
@@ -412,14 +346,8 @@ mod tests {
         segment.grow(4096).unwrap();
         assert!(segment.window(0, 4096).is_ok());
         assert!(matches!(segment.window(8, 4096), Err(Error::Range { .. })));
-        assert!(matches!(
-            segment.window(u64::MAX - 3, 8),
-            Err(Error::Range { .. })
-        ));
-        assert!(matches!(
-            segment.grow((1 << 20) + 1),
-            Err(Error::Size { .. })
-        ));
+        assert!(matches!(segment.window(u64::MAX - 3, 8), Err(Error::Range { .. })));
+        assert!(matches!(segment.grow((1 << 20) + 1), Err(Error::Size { .. })));
     }
 
     #[test]
@@ -432,22 +360,15 @@ mod tests {
     fn a_file_that_could_shrink_is_refused() {
         let file = rustix::fs::memfd_create("caravan-test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&file, 4096).unwrap();
-        assert!(matches!(
-            Segment::attach(file, 4096),
-            Err(Error::Foreign(_))
-        ));
+        assert!(matches!(Segment::attach(file, 4096), Err(Error::Foreign(_))));
         let sealed = segment(4096);
         let file = sealed.as_fd().try_clone_to_owned().unwrap();
-        assert!(matches!(
-            Segment::attach(file, 8192),
-            Err(Error::Foreign(_))
-        ));
+        assert!(matches!(Segment::attach(file, 8192), Err(Error::Foreign(_))));
     }
 
     #[test]
     fn huge_pages_or_not_it_works_and_says_so() {
-        let segment =
-            Arc::new(Segment::create("caravan-test", 4 << 20, Pages::HugeIfOffered).unwrap());
+        let segment = Arc::new(Segment::create("caravan-test", 4 << 20, Pages::HugeIfOffered).unwrap());
         segment.grow(segment.maximum_bytes()).unwrap();
         let window = segment.window(0, 4 << 20).unwrap();
         window.word((4 << 20) - 8).store(7, Ordering::Relaxed);
@@ -457,9 +378,6 @@ mod tests {
     #[test]
     fn more_memory_than_there_is_is_an_error() {
         let segment = Segment::create("caravan-test", 1 << 43, Pages::Small).unwrap();
-        assert!(matches!(
-            segment.grow(1 << 43),
-            Err(Error::OutOfMemory { .. })
-        ));
+        assert!(matches!(segment.grow(1 << 43), Err(Error::OutOfMemory { .. })));
     }
 }

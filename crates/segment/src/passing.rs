@@ -51,16 +51,11 @@ impl Address {
 
     /// As it came over the control channel.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        let (name, nonce) = bytes
-            .split_at_checked(SECRET_BYTES)
-            .ok_or(Error::Malformed("the address is short"))?;
+        let (name, nonce) =
+            bytes.split_at_checked(SECRET_BYTES).ok_or(Error::Malformed("the address is short"))?;
         Ok(Self {
-            name: name
-                .try_into()
-                .map_err(|_| Error::Malformed("the address is short"))?,
-            nonce: nonce
-                .try_into()
-                .map_err(|_| Error::Malformed("the address has a wrong length"))?,
+            name: name.try_into().map_err(|_| Error::Malformed("the address is short"))?,
+            nonce: nonce.try_into().map_err(|_| Error::Malformed("the address has a wrong length"))?,
         })
     }
 
@@ -111,20 +106,11 @@ pub struct Doorway {
 impl Doorway {
     /// Opens a doorway under a fresh random name.
     pub fn listen() -> Result<(Self, Address), Error> {
-        let address = Address {
-            name: random()?,
-            nonce: random()?,
-        };
+        let address = Address { name: random()?, nonce: random()? };
         let socket = seqpacket()?;
         rustix::net::bind(&socket, &address.socket_address()?).map_err(system("bind"))?;
         rustix::net::listen(&socket, REFUSALS_MAX as i32).map_err(system("listen"))?;
-        Ok((
-            Self {
-                socket,
-                nonce: address.nonce,
-            },
-            address,
-        ))
+        Ok((Self { socket, nonce: address.nonce }, address))
     }
 
     /// Takes the message of the one who knows the nonce; refuses all others. [`Error::NotThere`]
@@ -137,10 +123,7 @@ impl Doorway {
                 Ok(connection) => connection,
                 Err(Errno::AGAIN) => return Err(refused),
                 Err(source) => {
-                    return Err(Error::System {
-                        call: "accept4",
-                        source,
-                    });
+                    return Err(Error::System { call: "accept4", source });
                 }
             };
             match self.receive(&connection) {
@@ -157,19 +140,11 @@ impl Doorway {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let received = rustix::net::recvmsg(
-            connection,
-            &mut parts,
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )
-        .map_err(|source| match source {
-            Errno::AGAIN => Error::NotThere,
-            _ => Error::System {
-                call: "recvmsg",
-                source,
-            },
-        })?;
+        let received = rustix::net::recvmsg(connection, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+            .map_err(|source| match source {
+                Errno::AGAIN => Error::NotThere,
+                _ => Error::System { call: "recvmsg", source },
+            })?;
         let mut descriptors = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {
@@ -177,37 +152,24 @@ impl Doorway {
             }
         }
         let message = bytes.get(..received.bytes).unwrap_or_default();
-        let (nonce, payload) = message
-            .split_at_checked(SECRET_BYTES)
-            .ok_or(Error::WrongNonce)?;
+        let (nonce, payload) = message.split_at_checked(SECRET_BYTES).ok_or(Error::WrongNonce)?;
         if !same_secret(nonce, &self.nonce) {
             return Err(Error::WrongNonce);
         }
-        Ok(Delivery {
-            peer,
-            payload: payload.to_vec(),
-            descriptors,
-        })
+        Ok(Delivery { peer, payload: payload.to_vec(), descriptors })
     }
 }
 
 /// Connects to `address`, checks that its owner is this process's user, and sends it `payload`
 /// and `descriptors`.
-pub fn send(
-    address: &Address,
-    payload: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<Peer, Error> {
+pub fn send(address: &Address, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<Peer, Error> {
     if payload.len() > PAYLOAD_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(Error::Malformed("it is larger than a hand-over may be"));
     }
     let socket = seqpacket()?;
     rustix::net::connect(&socket, &address.socket_address()?).map_err(|source| match source {
         Errno::CONNREFUSED | Errno::NOENT => Error::Unreachable,
-        _ => Error::System {
-            call: "connect",
-            source,
-        },
+        _ => Error::System { call: "connect", source },
     })?;
     let peer = same_user(socket.as_fd())?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -231,18 +193,9 @@ fn same_user(socket: BorrowedFd<'_>) -> Result<Peer, Error> {
     let credentials =
         rustix::net::sockopt::socket_peercred(socket).map_err(system("getsockopt(SO_PEERCRED)"))?;
     let ours = rustix::process::geteuid().as_raw();
-    let peer = Peer {
-        pid: rustix::process::Pid::as_raw(Some(credentials.pid)),
-        uid: credentials.uid.as_raw(),
-    };
-    if peer.uid == ours {
-        Ok(peer)
-    } else {
-        Err(Error::OtherUser {
-            theirs: peer.uid,
-            ours,
-        })
-    }
+    let peer =
+        Peer { pid: rustix::process::Pid::as_raw(Some(credentials.pid)), uid: credentials.uid.as_raw() };
+    if peer.uid == ours { Ok(peer) } else { Err(Error::OtherUser { theirs: peer.uid, ours }) }
 }
 
 fn random() -> Result<[u8; SECRET_BYTES], Error> {
@@ -251,17 +204,13 @@ fn random() -> Result<[u8; SECRET_BYTES], Error> {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(SECRET_BYTES) => Ok(bytes),
         Ok(_) => Err(Error::Malformed("the kernel gave too few random bytes")),
-        Err(source) => Err(Error::System {
-            call: "getrandom",
-            source,
-        }),
+        Err(source) => Err(Error::System { call: "getrandom", source }),
     }
 }
 
 /// Compares without telling by its time where the first difference is.
 fn same_secret(theirs: &[u8], ours: &[u8; SECRET_BYTES]) -> bool {
-    theirs.len() == SECRET_BYTES
-        && theirs.iter().zip(ours).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+    theirs.len() == SECRET_BYTES && theirs.iter().zip(ours).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
 #[cfg(test)]
@@ -287,10 +236,7 @@ mod tests {
     #[test]
     fn who_does_not_know_the_nonce_is_refused_and_the_next_one_served() {
         let (doorway, address) = Doorway::listen().unwrap();
-        let stranger = Address {
-            nonce: [0; SECRET_BYTES],
-            ..address.clone()
-        };
+        let stranger = Address { nonce: [0; SECRET_BYTES], ..address.clone() };
         send(&stranger, b"let me in", &[]).unwrap();
         assert!(matches!(doorway.accept(), Err(Error::WrongNonce)));
         send(&stranger, b"again", &[]).unwrap();
@@ -308,10 +254,7 @@ mod tests {
     #[test]
     fn an_address_of_the_wrong_length_is_malformed() {
         for length in [0, 15, 31, 33, 100] {
-            assert!(matches!(
-                Address::from_bytes(&vec![1; length]),
-                Err(Error::Malformed(_))
-            ));
+            assert!(matches!(Address::from_bytes(&vec![1; length]), Err(Error::Malformed(_))));
         }
     }
 }

@@ -17,18 +17,14 @@ impl Process {
     /// Opens the process `pid`, as `SO_PEERCRED` names it.
     pub fn open(pid: i32) -> Result<Self, Error> {
         let pid = Pid::from_raw(pid).ok_or(Error::Malformed("no process has that number"))?;
-        let pidfd =
-            rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(system("pidfd_open"))?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(system("pidfd_open"))?;
         Ok(Self { pidfd })
     }
 
     /// False once it has ended, reaped or not. Never blocks.
     pub fn is_alive(&self) -> bool {
         let mut set = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        !matches!(
-            rustix::event::poll(&mut set, Some(&Timespec::default())),
-            Ok(1..)
-        )
+        !matches!(rustix::event::poll(&mut set, Some(&Timespec::default())), Ok(1..))
     }
 }
 
@@ -45,10 +41,7 @@ mod tests {
 
     #[test]
     fn a_killed_child_is_dead_before_it_is_reaped() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = Process::open(child.id() as i32).unwrap();
         assert!(process.is_alive());
         child.kill().unwrap();

@@ -39,10 +39,7 @@ pub struct RowCounters {
 impl RowCounters {
     /// The counter called `name`.
     pub fn counter(&self, name: &str) -> Option<u64> {
-        self.counters
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| *value)
+        self.counters.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 }
 
@@ -51,9 +48,7 @@ pub fn read_all() -> Vec<ProcessCounters> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let pids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut all: Vec<ProcessCounters> = pids.filter_map(read_process).collect();
     all.sort_by_key(|process| process.pid);
     all
@@ -78,9 +73,7 @@ struct Reader {
 
 impl Reader {
     fn open(path: &Path) -> Option<Self> {
-        let reader = Self {
-            file: fs::File::open(path).ok()?,
-        };
+        let reader = Self { file: fs::File::open(path).ok()? };
         (reader.word(0)? == MAGIC).then_some(reader)
     }
 
@@ -99,18 +92,11 @@ impl Reader {
     fn process(&self, pid: u32) -> Option<ProcessCounters> {
         let rows_used = (self.word(ROWS_USED_AT)? as usize).min(ROWS_MAX);
         let counter_count = (self.word(COUNTER_COUNT_AT)? as usize).min(COUNTERS_MAX);
-        let names: Option<Vec<String>> = (0..counter_count)
-            .map(|i| self.text(NAMES_AT + i * NAME_BYTES, NAME_BYTES))
-            .collect();
+        let names: Option<Vec<String>> =
+            (0..counter_count).map(|i| self.text(NAMES_AT + i * NAME_BYTES, NAME_BYTES)).collect();
         let names = names?;
-        let rows = (0..rows_used)
-            .filter_map(|index| self.row(index, &names))
-            .collect();
-        Some(ProcessCounters {
-            pid,
-            label: self.text(PROCESS_LABEL_AT, LABEL_BYTES)?,
-            rows,
-        })
+        let rows = (0..rows_used).filter_map(|index| self.row(index, &names)).collect();
+        Some(ProcessCounters { pid, label: self.text(PROCESS_LABEL_AT, LABEL_BYTES)?, rows })
     }
 
     /// A row whose labels did not change while they were read; `None` if it is free or keeps
@@ -143,11 +129,7 @@ impl Reader {
                 peer: label(Label::Peer),
                 transport: label(Label::Transport),
                 reason: label(Label::Reason),
-                counters: names
-                    .iter()
-                    .enumerate()
-                    .map(|(i, name)| (name.clone(), counter(i)))
-                    .collect(),
+                counters: names.iter().enumerate().map(|(i, name)| (name.clone(), counter(i))).collect(),
             });
         }
         None
@@ -155,10 +137,7 @@ impl Reader {
 }
 
 fn as_text(bytes: &[u8]) -> String {
-    let end = bytes
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(bytes.len());
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
@@ -181,56 +160,29 @@ mod tests {
         row.add(0, 40);
         row.add(0, 2);
         row.set(1, 7);
-        let other = table
-            .row([
-                (Label::Peer, "ü".repeat(200).as_str()),
-                LABELS[0],
-                LABELS[2],
-                LABELS[3],
-            ])
-            .unwrap();
+        let other =
+            table.row([(Label::Peer, "ü".repeat(200).as_str()), LABELS[0], LABELS[2], LABELS[3]]).unwrap();
 
         let seen = read_process(std::process::id()).unwrap();
         assert_eq!((seen.label.as_str(), seen.rows.len()), ("a@host", 2));
         let first = &seen.rows[0];
-        assert_eq!(
-            (first.local.as_str(), first.peer.as_str()),
-            ("a@host", "b@host")
-        );
-        assert_eq!(
-            (first.transport.as_str(), first.reason.as_str()),
-            ("shm", "same host and user")
-        );
-        assert_eq!(
-            (first.counter("sent_bytes"), first.counter("received_bytes")),
-            (Some(42), Some(7))
-        );
+        assert_eq!((first.local.as_str(), first.peer.as_str()), ("a@host", "b@host"));
+        assert_eq!((first.transport.as_str(), first.reason.as_str()), ("shm", "same host and user"));
+        assert_eq!((first.counter("sent_bytes"), first.counter("received_bytes")), (Some(42), Some(7)));
         assert_eq!(first.counter("nonsense"), None);
         assert_eq!(seen.rows[1].peer, "ü".repeat(127));
 
         row.set_label(Label::Transport, "tcp");
         drop(other);
         let seen = read_process(std::process::id()).unwrap();
-        assert_eq!(
-            (seen.rows.len(), seen.rows[0].transport.as_str()),
-            (1, "tcp")
-        );
+        assert_eq!((seen.rows.len(), seen.rows[0].transport.as_str()), (1, "tcp"));
         assert!(seen.rows[0].generation > first.generation);
-        assert!(
-            read_all()
-                .iter()
-                .any(|process| process.pid == std::process::id())
-        );
+        assert!(read_all().iter().any(|process| process.pid == std::process::id()));
 
-        let rows: Vec<Row> = (0..ROWS_MAX + 3)
-            .map(|_| table.row(LABELS).unwrap())
-            .collect();
+        let rows: Vec<Row> = (0..ROWS_MAX + 3).map(|_| table.row(LABELS).unwrap()).collect();
         rows.last().unwrap().add(0, 1);
         assert_eq!(rows.last().unwrap().value(0), 1);
-        assert_eq!(
-            read_process(std::process::id()).unwrap().rows.len(),
-            ROWS_MAX
-        );
+        assert_eq!(read_process(std::process::id()).unwrap().rows.len(), ROWS_MAX);
         drop(rows);
         assert_eq!(read_process(std::process::id()).unwrap().rows.len(), 1);
     }

@@ -1,0 +1,242 @@
+//! The transport contract: all that a new backend has to read.
+//!
+//! Two processes hold an [`Endpoint`] each, connected to one another. Each exposes one *arena*,
+//! memory registered once, that the other can reach with one-sided operations; operations name
+//! places in arenas by offset. Posted operations start at the next [`Endpoint::doorbell`] and
+//! finish as [`Completion`]s. An endpoint is used by one thread at a time; it has no thread of
+//! its own unless [`Capabilities::progress_thread`] says so.
+//!
+//! What a backend promises beyond that is in its [`Capabilities`], filled from what the device
+//! reports. In particular nobody may assume
+//! - order between two writes, or between the bytes of one: wait for a completion or an immediate;
+//! - that a completed write is visible to the target's processor: only an immediate says so;
+//! - that a NIC's compare-and-swap is atomic against the target's processor.
+
+use std::os::fd::BorrowedFd;
+
+use caravan_segment::Window;
+
+/// What carries an endpoint's traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Provider {
+    /// Mapped memory of one host.
+    Shm,
+    /// The simulator.
+    Sim,
+    /// An RDMA device.
+    Verbs,
+    /// A TCP connection with an agent at each end.
+    Tcp,
+}
+
+impl Provider {
+    /// The name that users see and choose by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Sim => "sim",
+            Self::Verbs => "verbs",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// What a connected endpoint promises; everything is `false` until the device says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The peer's arena can be reached with loads and stores: [`Endpoint::peer_arena`].
+    pub mapped: bool,
+    /// Immediates arrive in the order in which their writes were posted. (Each arrives after the
+    /// bytes of its own write in any case.)
+    pub immediates_ordered: bool,
+    /// Writes become visible in the order in which they were posted.
+    pub writes_ordered: bool,
+    /// The bytes of one write become visible from low to high.
+    pub bytes_ordered: bool,
+    /// Compare-and-swap exists at all.
+    pub compare_and_swap: bool,
+    /// Compare-and-swap is atomic against the target's own processor.
+    pub atomic_with_processor: bool,
+    /// Operations complete while the target's threads do something else.
+    pub target_progress: bool,
+    /// A thread of the backend's own makes that progress.
+    pub progress_thread: bool,
+    /// A peer's access can be narrowed to a part of the arena and revoked.
+    pub memory_windows: bool,
+}
+
+/// A run of bytes in this side's arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// First byte.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u32,
+}
+
+/// One operation. `context` comes back in its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Copies `from` to offset `to` of the peer's arena. `from` must not change until completion.
+    /// With an `immediate`, the peer polls a [`Event::Immediate`] once the bytes are visible to
+    /// its processor; `from` may then be empty. Where the device has no such thing, the backend
+    /// sends a message behind the write.
+    Write {
+        /// Where the bytes are.
+        from: Local,
+        /// Where they go.
+        to: u64,
+        /// What to tell the peer, if anything.
+        immediate: Option<u32>,
+        /// Comes back.
+        context: u64,
+    },
+    /// Copies bytes at offset `from` of the peer's arena to `into`.
+    Read {
+        /// Where the bytes are.
+        from: u64,
+        /// Where they go.
+        into: Local,
+        /// Comes back.
+        context: u64,
+    },
+    /// If the 64-bit word at offset `at` (a multiple of 8) of the peer's arena is `expected`,
+    /// makes it `desired`; its completion has what was found.
+    CompareAndSwap {
+        /// Where the word is.
+        at: u64,
+        /// What it must be.
+        expected: u64,
+        /// What it becomes.
+        desired: u64,
+        /// Comes back.
+        context: u64,
+    },
+}
+
+/// Something that [`Endpoint::poll`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An operation of this side finished; its source may be reused, a read's bytes are there.
+    Done(Completion),
+    /// The peer's write that carried this immediate is visible.
+    Immediate(u32),
+}
+
+/// The end of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// As posted.
+    pub context: u64,
+    /// For compare-and-swap, the word that was found.
+    pub found: Option<u64>,
+}
+
+/// Why an endpoint cannot go on, or an operation not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Too many operations under way. Nothing was started: poll, then post again.
+    #[error("{provider}: the send queue is full; completions must be polled first", provider = .0.name())]
+    Full(Provider),
+    /// A place outside an arena: a programming error of this side.
+    #[error("{what}: bytes {offset}..{offset}+{bytes} are outside an arena of {arena_bytes}")]
+    OutOfArena {
+        /// Whose arena and which operation.
+        what: &'static str,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Bytes of the arena.
+        arena_bytes: u64,
+    },
+    /// The backend cannot do that operation; [`Capabilities`] said so.
+    #[error("{provider} has no {1}", provider = .0.name())]
+    Unsupported(Provider, &'static str),
+    /// The peer has ended or its connection broke.
+    #[error("{provider}: the peer is gone: {1}", provider = .0.name())]
+    PeerGone(Provider, &'static str),
+    /// The peer wrote something that it must not.
+    #[error("{provider}: the peer broke the protocol: {1}", provider = .0.name())]
+    Protocol(Provider, String),
+    /// A ring position that cannot be.
+    #[error(transparent)]
+    Corrupt(#[from] caravan_ring::Corrupt),
+    /// Shared memory failed.
+    #[error(transparent)]
+    Segment(#[from] caravan_segment::Error),
+    /// A size that cannot be.
+    #[error("ring_bytes is {bytes}: it takes a power of two from {minimum} to {maximum}")]
+    RingBytes {
+        /// What was asked for.
+        bytes: u64,
+        /// The least.
+        minimum: u64,
+        /// The most.
+        maximum: u64,
+    },
+    /// Any other failure of a system call.
+    #[error("{call}: {source}")]
+    System {
+        /// The call that failed.
+        call: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// Whether the caller may wait on the descriptor now.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// Nothing is there: the descriptor becomes readable with the next event.
+    Wait,
+    /// Something came in between: poll again.
+    LookAgain,
+}
+
+/// One side of a connection between two arenas.
+pub trait Endpoint: Send + std::fmt::Debug {
+    /// What carries it.
+    fn provider(&self) -> Provider;
+
+    /// What it promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// This side's memory, which the peer can read and write. All zero at first.
+    fn arena(&self) -> &Window;
+
+    /// Bytes of the peer's arena.
+    fn peer_arena_bytes(&self) -> u64;
+
+    /// The peer's arena itself, where [`Capabilities::mapped`].
+    fn peer_arena(&self) -> Option<&Window>;
+
+    /// Queues an operation. Never blocks. [`Error::Full`] if its queue is.
+    fn post(&mut self, operation: Operation) -> Result<(), Error>;
+
+    /// Starts everything posted: one doorbell for all of it.
+    fn doorbell(&mut self) -> Result<(), Error>;
+
+    /// Appends what has happened to `events`, at most `limit` of it, and returns how many. Never
+    /// blocks. An error ends the endpoint.
+    fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error>;
+
+    /// To be called before waiting on [`wait_fd`](Self::wait_fd), and acted upon.
+    fn arm(&mut self) -> Result<Armed, Error>;
+
+    /// Becomes readable when there is something to poll and the endpoint is armed; may do so
+    /// without. Can sit in any poll set. `None` only for a backend that never needs waiting.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Makes the descriptor unreadable again; to be called when it was readable.
+    fn acknowledge(&mut self) -> Result<(), Error>;
+
+    /// Makes the peer's descriptor readable. For mapped peers, whose memory changes without any
+    /// event; others do it by immediates.
+    fn wake_peer(&mut self) -> Result<(), Error>;
+
+    /// An error if the peer is known to have ended. May ask the kernel: not for hot paths.
+    fn check_peer(&mut self) -> Result<(), Error>;
+}

@@ -1,0 +1,301 @@
+//! A ring each way between two processes, with waiting and waking.
+//!
+//! Each side's arena holds the ring that it reads. Where the peer's arena is mapped, the producer
+//! works on the consumer's memory itself, and publishing is a store. Elsewhere it works on a copy
+//! of the same shape in its own arena, which `link_staged` carries across: one doorbell
+//! for each publish. Both sides run the same cursor code in both cases.
+//!
+//! Layout of an arena: the inbound ring (header, bytes); then, unless mapped, the outbound copy.
+//!
+//! A link is used by one thread at a time.
+
+use std::os::fd::BorrowedFd;
+
+use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Spans, Wake};
+use caravan_segment::Window;
+
+use crate::contract::{Armed, Endpoint, Error, Provider};
+use crate::link_staged::Staged;
+
+/// The smallest ring.
+pub const RING_BYTES_MIN: u64 = 4 << 10;
+/// The largest ring: its positions' distance must fit the 31 bits of an immediate.
+pub const RING_BYTES_MAX: u64 = 1 << 30;
+
+pub(crate) type Producer = ByteProducer<MappedCursors, MappedBytes>;
+pub(crate) type Consumer = ByteConsumer<MappedCursors, MappedBytes>;
+
+/// What a link has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounts {
+    /// Bytes published.
+    pub sent_bytes: u64,
+    /// Bytes released.
+    pub received_bytes: u64,
+    /// Times the peer's bell was rung.
+    pub wakeups_sent: u64,
+    /// Times this side's bell was found rung.
+    pub wakeups_received: u64,
+}
+
+/// A byte stream each way.
+#[derive(Debug)]
+pub struct Link {
+    endpoint: Box<dyn Endpoint>,
+    outbound: Producer,
+    inbound: Consumer,
+    staged: Option<Staged>,
+    counts: LinkCounts,
+}
+
+impl Link {
+    /// Bytes of arena that each side of a link with rings of `ring_bytes` needs, on any backend.
+    pub fn arena_bytes(ring_bytes: u64) -> Result<u64, Error> {
+        if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes) {
+            return Err(Error::RingBytes {
+                bytes: ring_bytes,
+                minimum: RING_BYTES_MIN,
+                maximum: RING_BYTES_MAX,
+            });
+        }
+        Ok(2 * (HEADER_BYTES as u64 + ring_bytes))
+    }
+
+    /// The bytes of arena that a link needs where the peer's is mapped.
+    pub fn mapped_arena_bytes(ring_bytes: u64) -> Result<u64, Error> {
+        Ok(Self::arena_bytes(ring_bytes)? / 2)
+    }
+
+    /// A link over a fresh endpoint, whose arenas are all zero. Both sides pass the same
+    /// `ring_bytes`.
+    pub fn new(endpoint: Box<dyn Endpoint>, ring_bytes: u64) -> Result<Self, Error> {
+        Self::arena_bytes(ring_bytes)?;
+        let ring_total = HEADER_BYTES as u64 + ring_bytes;
+        let (cursors, bytes) = ring_at(endpoint.arena(), 0, ring_bytes)?;
+        let inbound = ByteConsumer::new(cursors, bytes);
+        let (outbound, staged) = match endpoint.peer_arena() {
+            Some(theirs) => {
+                let (cursors, bytes) = ring_at(theirs, 0, ring_bytes)?;
+                (ByteProducer::new(cursors, bytes), None)
+            }
+            None => {
+                let (cursors, bytes) = ring_at(endpoint.arena(), ring_total, ring_bytes)?;
+                let staged = Staged::new(ring_bytes, ring_total, endpoint.capabilities());
+                (ByteProducer::new(cursors, bytes), Some(staged))
+            }
+        };
+        Ok(Self { endpoint, outbound, inbound, staged, counts: LinkCounts::default() })
+    }
+
+    /// What carries it.
+    pub fn provider(&self) -> Provider {
+        self.endpoint.provider()
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> LinkCounts {
+        self.counts
+    }
+
+    /// Bytes of one ring.
+    pub fn ring_bytes(&self) -> u64 {
+        self.outbound.position().capacity()
+    }
+
+    /// Bytes sent that the peer had not released when this side last looked.
+    pub fn outbound_used_bytes(&self) -> u64 {
+        self.outbound.position().used()
+    }
+
+    /// Bytes received that this side has not released.
+    pub fn inbound_used_bytes(&self) -> u64 {
+        self.inbound.position().available()
+    }
+
+    // --- sending --------------------------------------------------------------------------
+
+    /// Copies as much of `from` as there is room for into the ring. Returns how much. Nothing is
+    /// visible to the peer before [`publish`](Self::publish).
+    #[inline]
+    pub fn append(&mut self, from: &[u8]) -> Result<usize, Error> {
+        Ok(self.outbound.append(from)?)
+    }
+
+    /// Room for up to `length` bytes, to be filled in place and committed; the spans are offsets
+    /// in [`outbound_window`](Self::outbound_window).
+    pub fn claim(&mut self, length: usize) -> Result<Spans, Error> {
+        Ok(self.outbound.claim(length)?)
+    }
+
+    /// Says that the first `length` bytes of the last claim are filled.
+    pub fn commit(&mut self, length: usize) {
+        self.outbound.commit(length);
+    }
+
+    /// Memory of the outbound ring, for system calls that read into a claim.
+    pub fn outbound_window(&self) -> &Window {
+        self.outbound.bytes().window()
+    }
+
+    /// Looks how much room there is now.
+    pub fn room(&mut self) -> Result<usize, Error> {
+        self.progress()?;
+        self.outbound.cursor().refresh()?;
+        Ok((self.outbound.position().capacity() - self.outbound.position().used()) as usize)
+    }
+
+    /// Makes everything committed visible to the peer, and wakes it if it sleeps.
+    #[inline]
+    pub fn publish(&mut self) -> Result<(), Error> {
+        let before = self.outbound.position().published_position();
+        let wake = self.outbound.publish();
+        self.counts.sent_bytes += self.outbound.position().published_position() - before;
+        match &mut self.staged {
+            None => self.deliver(wake),
+            Some(staged) => staged.push(&mut *self.endpoint, &self.outbound),
+        }
+    }
+
+    // --- receiving ------------------------------------------------------------------------
+
+    /// Looks for news from the peer; returns the bytes that can be read now.
+    #[inline]
+    pub fn refresh(&mut self) -> Result<usize, Error> {
+        self.progress()?;
+        Ok(self.inbound.refresh()?)
+    }
+
+    /// Bytes that can be read without looking again.
+    #[inline]
+    pub fn unread(&self) -> usize {
+        self.inbound.unread()
+    }
+
+    /// Copies unread bytes to `to`; returns how many. Their room goes back to the peer with
+    /// [`release`](Self::release).
+    #[inline]
+    pub fn read(&mut self, to: &mut [u8]) -> usize {
+        self.inbound.read(to)
+    }
+
+    /// The ring being read, for a reader of records.
+    #[inline]
+    pub fn inbound(&mut self) -> &mut ByteConsumer<MappedCursors, MappedBytes> {
+        &mut self.inbound
+    }
+
+    /// Memory of the inbound ring, for system calls that write out of what was polled.
+    pub fn inbound_window(&self) -> &Window {
+        self.inbound.bytes().window()
+    }
+
+    /// What can be read in place; then [`skip`](Self::skip).
+    pub fn poll(&mut self, length: usize) -> Result<Spans, Error> {
+        self.progress()?;
+        Ok(self.inbound.poll(length)?)
+    }
+
+    /// Counts `length` bytes of the last poll as read.
+    pub fn skip(&mut self, length: usize) {
+        self.inbound.skip(length);
+    }
+
+    /// Bytes read and not yet released.
+    pub fn unreleased(&self) -> usize {
+        self.inbound.unreleased()
+    }
+
+    /// Gives all that has been read back to the peer, and wakes it if it waits for that room.
+    #[inline]
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.counts.received_bytes += self.inbound.unreleased() as u64;
+        let wake = self.inbound.release();
+        match &mut self.staged {
+            None => self.deliver(wake),
+            Some(staged) => staged.credit(&mut *self.endpoint, &self.inbound, false),
+        }
+    }
+
+    // --- waiting --------------------------------------------------------------------------
+
+    /// Says that this side is about to wait on [`wait_fd`](Self::wait_fd): for something to read,
+    /// and, if `room` is not 0, for that many free bytes to write. [`Armed::LookAgain`] if there
+    /// is either already.
+    pub fn arm(&mut self, room: usize) -> Result<Armed, Error> {
+        self.progress()?;
+        let armed = match &mut self.staged {
+            Some(staged) => {
+                staged.credit(&mut *self.endpoint, &self.inbound, true)?;
+                if self.inbound.refresh()? > 0 { Armed::LookAgain } else { self.endpoint.arm()? }
+            }
+            None if self.inbound.cursor().sleep()? => Armed::Wait,
+            None => Armed::LookAgain,
+        };
+        if armed == Armed::LookAgain {
+            return Ok(Armed::LookAgain);
+        }
+        if room > 0 && !self.outbound.cursor().wait_for_room(room as u64)? {
+            self.awake();
+            return Ok(Armed::LookAgain);
+        }
+        Ok(Armed::Wait)
+    }
+
+    /// Says that this side no longer waits, for whatever reason. Harmless at any time.
+    pub fn awake(&mut self) {
+        if self.staged.is_none() {
+            self.inbound.cursor().wake();
+        }
+        self.outbound.cursor().stop_waiting();
+    }
+
+    /// To be called when the descriptor was readable.
+    pub fn acknowledge(&mut self) -> Result<(), Error> {
+        self.counts.wakeups_received += 1;
+        self.endpoint.acknowledge()
+    }
+
+    /// True once everything published, and everything released, is on its way to the peer: then
+    /// this side may end without taking any of it along.
+    pub fn is_settled(&mut self) -> Result<bool, Error> {
+        self.progress()?;
+        if let Some(staged) = &mut self.staged {
+            staged.credit(&mut *self.endpoint, &self.inbound, true)?;
+            return Ok(staged.is_settled(&self.outbound, &self.inbound));
+        }
+        Ok(true)
+    }
+
+    /// Becomes readable when an armed link has news.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.endpoint.wait_fd()
+    }
+
+    /// An error if the peer is known to have ended. May ask the kernel.
+    pub fn check_peer(&mut self) -> Result<(), Error> {
+        self.endpoint.check_peer()
+    }
+
+    #[inline]
+    fn deliver(&mut self, wake: Wake) -> Result<(), Error> {
+        if wake == Wake::Bell {
+            self.counts.wakeups_sent += 1;
+            self.endpoint.wake_peer()?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<(), Error> {
+        match &mut self.staged {
+            None => Ok(()),
+            Some(staged) => staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound),
+        }
+    }
+}
+
+fn ring_at(arena: &Window, offset: u64, ring_bytes: u64) -> Result<(MappedCursors, MappedBytes), Error> {
+    let cursors = MappedCursors::new(&arena.part(offset, HEADER_BYTES as u64)?)?;
+    let bytes = MappedBytes::new(arena.part(offset + HEADER_BYTES as u64, ring_bytes)?)?;
+    Ok((cursors, bytes))
+}

@@ -1,0 +1,296 @@
+//! Mapped memory between two processes of one host, network namespace and user.
+//!
+//! One sealed memfd holds both arenas; each side has an eventfd for its bell. The accepting side
+//! [listens](Listener::listen); its descriptor goes over the face's control channel; the other
+//! side [connects](connect), which makes the memory and hands it over; the accepting side then
+//! [accepts](Listener::accept). No call blocks.
+//!
+//! Layout of the memfd: two sides, the connecting one's first. A side: a slot ring of immediates
+//! that the peer has sent ([`IMMEDIATES_BYTES`]), then its arena.
+//!
+//! One-sided operations are loads and stores of the calling thread: they are done when `post`
+//! returns, whatever the target's threads do.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
+use caravan_segment::passing::{self, Address, Doorway};
+use caravan_segment::process::Process;
+use caravan_segment::{Pages, Segment, Window};
+use rustix::event::EventfdFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::contract::{Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, Provider};
+
+/// Immediates and completions under way at most.
+pub const QUEUE_DEPTH: usize = 1024;
+/// Bytes of the immediates' ring, header included.
+const IMMEDIATES_BYTES: u64 = HEADER_BYTES as u64 + QUEUE_DEPTH as u64 * 4;
+/// The largest arena.
+pub const ARENA_BYTES_MAX: u64 = 1 << 40;
+/// First bytes of the hand-over message: name and version of the layout.
+const MAGIC: [u8; 8] = *b"caravan\x01";
+
+/// The accepting side, before the peer has come.
+#[derive(Debug)]
+pub struct Listener {
+    doorway: Doorway,
+    arena_bytes: u64,
+}
+
+impl Listener {
+    /// Opens a doorway for one peer. The bytes returned are for that peer alone, over a channel
+    /// that has authenticated it: who has them may connect.
+    pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
+        check_size(arena_bytes)?;
+        let (doorway, address) = Doorway::listen()?;
+        let descriptor = [&MAGIC[..], &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
+        Ok((Self { doorway, arena_bytes }, descriptor))
+    }
+
+    /// Takes the peer's memory; to be called when the control channel says that it has connected.
+    pub fn accept(self) -> Result<ShmEndpoint, Error> {
+        let delivery = self.doorway.accept()?;
+        if delivery.payload != MAGIC {
+            return Err(protocol("its hand-over message is of another version"));
+        }
+        let descriptors: [OwnedFd; 3] =
+            delivery.descriptors.try_into().map_err(|_| protocol("it did not send three descriptors"))?;
+        let [memory, their_bell, our_bell] = descriptors;
+        for bell in [&their_bell, &our_bell] {
+            check_bell(bell)?;
+        }
+        let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
+        let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
+        ShmEndpoint::new(segment, side_bytes, side_bytes, 0, [our_bell, their_bell], delivery.peer.pid)
+    }
+}
+
+/// The connecting side: makes the memory, and hands it to the one whose descriptor it has.
+pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
+    let malformed = || protocol("its descriptor is malformed or of another version");
+    let rest = descriptor.strip_prefix(&MAGIC).ok_or_else(malformed)?;
+    let (size, address) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+    let arena_bytes = u64::from_le_bytes(*size);
+    check_size(arena_bytes)?;
+    let address = Address::from_bytes(address)?;
+    let side_bytes = IMMEDIATES_BYTES + arena_bytes;
+    let segment = Arc::new(Segment::create("caravan-link", 2 * side_bytes, Pages::Small)?);
+    segment.grow(2 * side_bytes)?;
+    let (our_bell, their_bell) = (bell()?, bell()?);
+    let peer = passing::send(&address, &MAGIC, &[segment.as_fd(), our_bell.as_fd(), their_bell.as_fd()])?;
+    ShmEndpoint::new(segment, side_bytes, 0, side_bytes, [our_bell, their_bell], peer.pid)
+}
+
+/// One side of a connection through mapped memory.
+#[derive(Debug)]
+pub struct ShmEndpoint {
+    arena: Window,
+    peer_arena: Window,
+    received: SlotConsumer<MappedCursors, MappedSlots>,
+    sent: SlotProducer<MappedCursors, MappedSlots>,
+    done: VecDeque<Completion>,
+    our_bell: OwnedFd,
+    their_bell: OwnedFd,
+    peer: Option<Process>,
+}
+
+impl ShmEndpoint {
+    fn new(
+        segment: Arc<Segment>,
+        side_bytes: u64,
+        ours_at: u64,
+        theirs_at: u64,
+        [our_bell, their_bell]: [OwnedFd; 2],
+        pid: i32,
+    ) -> Result<Self, Error> {
+        let (ours, theirs) = (segment.window(ours_at, side_bytes)?, segment.window(theirs_at, side_bytes)?);
+        let arena_bytes = side_bytes - IMMEDIATES_BYTES;
+        let slots = |side: &Window| -> Result<_, Error> {
+            let slots = side.part(HEADER_BYTES as u64, IMMEDIATES_BYTES - HEADER_BYTES as u64)?;
+            Ok((MappedCursors::new(side)?, MappedSlots::new(slots)?))
+        };
+        let (in_cursors, in_slots) = slots(&ours)?;
+        let (out_cursors, out_slots) = slots(&theirs)?;
+        Ok(Self {
+            arena: ours.part(IMMEDIATES_BYTES, arena_bytes)?,
+            peer_arena: theirs.part(IMMEDIATES_BYTES, arena_bytes)?,
+            received: SlotConsumer::new(in_cursors, in_slots),
+            sent: SlotProducer::new(out_cursors, out_slots),
+            done: VecDeque::new(),
+            our_bell,
+            their_bell,
+            // Its number may be hidden by a PID namespace: then only the face's control channel
+            // tells of its end.
+            peer: Process::open(pid).ok(),
+        })
+    }
+
+    fn copy(from: &Window, from_at: u64, to: &Window, to_at: u64, bytes: u32) -> Result<(), Error> {
+        inside("source", from, from_at, u64::from(bytes))?;
+        inside("target", to, to_at, u64::from(bytes))?;
+        from.copy_to(from_at as usize, bytes as usize, to, to_at as usize);
+        Ok(())
+    }
+
+    fn write(&mut self, from: Local, to: u64, immediate: Option<u32>) -> Result<(), Error> {
+        Self::copy(&self.arena, from.offset, &self.peer_arena, to, from.bytes)?;
+        if let Some(immediate) = immediate {
+            if !self.sent.push(immediate)? {
+                return Err(Error::Full(Provider::Shm));
+            }
+            if self.sent.publish() == Wake::Bell {
+                self.wake_peer()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Endpoint for ShmEndpoint {
+    fn provider(&self) -> Provider {
+        Provider::Shm
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            mapped: true,
+            immediates_ordered: true,
+            compare_and_swap: true,
+            atomic_with_processor: true,
+            target_progress: true,
+            ..Capabilities::default()
+        }
+    }
+
+    fn arena(&self) -> &Window {
+        &self.arena
+    }
+
+    fn peer_arena_bytes(&self) -> u64 {
+        self.peer_arena.bytes()
+    }
+
+    fn peer_arena(&self) -> Option<&Window> {
+        Some(&self.peer_arena)
+    }
+
+    fn post(&mut self, operation: Operation) -> Result<(), Error> {
+        if self.done.len() == QUEUE_DEPTH {
+            return Err(Error::Full(Provider::Shm));
+        }
+        let completion = match operation {
+            Operation::Write { from, to, immediate, context } => {
+                self.write(from, to, immediate)?;
+                Completion { context, found: None }
+            }
+            Operation::Read { from, into, context } => {
+                Self::copy(&self.peer_arena, from, &self.arena, into.offset, into.bytes)?;
+                Completion { context, found: None }
+            }
+            Operation::CompareAndSwap { at, expected, desired, context } => {
+                inside("compare-and-swap", &self.peer_arena, at, 8)?;
+                let word = self.peer_arena.word(at as usize);
+                let found = word.compare_exchange(expected, desired, Ordering::AcqRel, Ordering::Acquire);
+                Completion { context, found: Some(found.unwrap_or_else(|other| other)) }
+            }
+        };
+        self.done.push_back(completion);
+        Ok(())
+    }
+
+    fn doorbell(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error> {
+        let own = self.done.len().min(limit);
+        events.extend(self.done.drain(..own).map(Event::Done));
+        let (received, wake) =
+            self.received.drain(limit - own, |immediate| events.push(Event::Immediate(immediate)))?;
+        if wake == Wake::Bell {
+            self.wake_peer()?;
+        }
+        Ok(own + received)
+    }
+
+    fn arm(&mut self) -> Result<Armed, Error> {
+        if !self.done.is_empty() || !self.received.cursor().sleep()? {
+            return Ok(Armed::LookAgain);
+        }
+        Ok(Armed::Wait)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.our_bell.as_fd())
+    }
+
+    fn acknowledge(&mut self) -> Result<(), Error> {
+        let mut count = [0; 8];
+        let mut parts = [IoSliceMut::new(&mut count)];
+        // NOWAIT, because a peer can clear O_NONBLOCK of the file that we share and drain it first.
+        match rustix::io::preadv2(&self.our_bell, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(source) => Err(Error::System { call: "preadv2(eventfd)", source: source.into() }),
+        }
+    }
+
+    fn wake_peer(&mut self) -> Result<(), Error> {
+        match rustix::io::write(&self.their_bell, &1u64.to_ne_bytes()) {
+            // AGAIN: the counter is full, so the descriptor is readable already.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(source) => Err(Error::System { call: "write(eventfd)", source: source.into() }),
+        }
+    }
+
+    fn check_peer(&mut self) -> Result<(), Error> {
+        match &self.peer {
+            Some(process) if !process.is_alive() => {
+                Err(Error::PeerGone(Provider::Shm, "its process has ended"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn bell() -> Result<OwnedFd, Error> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|source| Error::System { call: "eventfd", source: source.into() })
+}
+
+/// Refuses anything but a non-blocking eventfd: a pipe or a file could block this side or grow.
+fn check_bell(descriptor: &OwnedFd) -> Result<(), Error> {
+    let flags = rustix::fs::fcntl_getfl(descriptor)
+        .map_err(|source| Error::System { call: "fcntl(F_GETFL)", source: source.into() })?;
+    if !flags.contains(rustix::fs::OFlags::NONBLOCK) {
+        return Err(protocol("its bell would block"));
+    }
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(descriptor));
+    match std::fs::read_link(link) {
+        Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
+        _ => Err(protocol("its bell is not an eventfd")),
+    }
+}
+
+fn check_size(arena_bytes: u64) -> Result<(), Error> {
+    if arena_bytes == 0 || arena_bytes % 8 != 0 || arena_bytes > ARENA_BYTES_MAX {
+        return Err(protocol("its arena has an impossible size"));
+    }
+    Ok(())
+}
+
+fn inside(what: &'static str, window: &Window, offset: u64, bytes: u64) -> Result<(), Error> {
+    let arena_bytes = window.bytes();
+    match offset.checked_add(bytes) {
+        Some(end) if end <= arena_bytes => Ok(()),
+        _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes }),
+    }
+}
+
+fn protocol(what: &str) -> Error {
+    Error::Protocol(Provider::Shm, what.to_owned())
+}
