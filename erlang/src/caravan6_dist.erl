@@ -15,7 +15,7 @@ childspecs() ->
 %% @doc See {@link caravan_dist:select/1}.
 -spec select(node()) -> boolean().
 select(Node) ->
-    caravan_tcp:reachable(inet6_tcp, Node).
+    caravan_locate:reachable(inet6_tcp, Node).
 
 %% @doc See {@link caravan_dist:is_node_name/1}.
 -spec is_node_name(term()) -> boolean().

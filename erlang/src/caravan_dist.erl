@@ -48,7 +48,7 @@ childspecs() ->
 %% @doc Called by `net_kernel' before it connects: whether this module can reach the node.
 -spec select(node()) -> boolean().
 select(Node) ->
-    caravan_tcp:reachable(inet_tcp, Node).
+    caravan_locate:reachable(inet_tcp, Node).
 
 %% @doc Called by `erl_distribution' and others: whether it could be a node's name.
 -spec is_node_name(term()) -> boolean().

@@ -20,7 +20,6 @@
 -export([tick/1, getstat/1]).
 
 -define(KEY, '$caravan_connection').
--define(NEGOTIATION_MS, 5000).
 
 -record(connection, {role :: caravan_negotiation:role(),
                      inet :: caravan_tcp:inet(),
@@ -161,7 +160,8 @@ pre_nodeup(Socket) ->
         recall(),
     case caravan_transport:choose(Named, Driver, Peer) of
         try_shm ->
-            case try_shm(Connection, Socket) of
+            case caravan_link:agree(Connection#connection.role, Connection#connection.inet, Socket,
+                                    labels(Connection), Connection#connection.options) of
                 {shm, Port} ->
                     remember(Connection#connection{transport = shm, port = Port}),
                     ok;
@@ -182,7 +182,9 @@ getll(Socket) ->
         Connection = recall(),
     LinkPort = case Transport of
                    shm -> Port;
-                   tcp -> counters_port(Connection)
+                   tcp when Connection#connection.driver =:= ok ->
+                       caravan_link:counters_port(labels(Connection), Options, Reason);
+                   tcp -> undefined
                end,
     %% In an accepting process the other node's name is that of its first packet, or the one that
     %% we gave it; dist_util has checked both.
@@ -271,7 +273,7 @@ rejected_flags(#{fragments := false}) -> ?DFLAG_FRAGMENTS band dist_util:rejecta
 -spec reach(caravan_tcp:inet(), node(), longnames | shortnames, fun(() -> term())) ->
           {map(), inet:socket()}.
 reach(Inet, Node, Names, Reset) ->
-    case caravan_tcp:locate(Inet, Node, Names, Reset) of
+    case caravan_locate:locate(Inet, Node, Names, Reset) of
         {ok, #{ip := Ip, port := Port} = Place} ->
             _ = Reset(),
             case caravan_tcp:connect(Inet, Ip, Port) of
@@ -302,73 +304,9 @@ settle(Connection, Socket, {tcp, Why}) ->
 settle(Connection, _, {refuse, Why}) ->
     refuse(Connection, Why).
 
-%% The port belongs to this process: whichever of the two ends first takes the other with it.
--spec try_shm(#connection{}, inet:socket()) ->
-          {shm, port()} | {tcp, binary()} | {error, term()}.
-try_shm(#connection{role = Role, inet = Inet} = Connection, Socket) ->
-    Opened = configured_port(Connection),
-    Channel = #{send => fun(Data) -> Inet:send(Socket, Data) end,
-                recv => fun(Timeout) -> Inet:recv(Socket, 0, Timeout) end},
-    Result = caravan_negotiation:run(Role, Channel, link_steps(Opened), ?NEGOTIATION_MS),
-    case {Result, Opened} of
-        {shm, {ok, Port}} ->
-            {ok, Fd} = inet:getfd(Socket),
-            case caravan_driver:lifeline(Port, Fd) of
-                ok -> {shm, Port};
-                {error, _} = Error -> Error
-            end;
-        {_, {ok, Port}} ->
-            caravan_driver:close(Port),
-            Result;
-        {_, {error, _}} ->
-            Result
-    end.
-
-%% Where no port could be opened, the other side is told so in our turn.
--spec link_steps({ok, port()} | {error, binary()}) -> caravan_negotiation:link().
-link_steps({ok, Port}) ->
-    #{listen => fun() -> caravan_driver:listen(Port) end,
-      connect => fun(Descriptor) -> caravan_driver:connect(Port, Descriptor) end,
-      accept => fun() -> caravan_driver:accept(Port) end};
-link_steps({error, _} = Error) ->
-    #{listen => fun() -> Error end, connect => fun(_) -> Error end, accept => fun() -> Error end}.
-
--spec configured_port(#connection{}) -> {ok, port()} | {error, binary()}.
-configured_port(#connection{options = Options, me = Me, peer_name = Peer}) ->
-    #{ring_bytes := RingBytes, busy_bytes := BusyBytes, spin := Spin, fragments := Fragments} =
-        Options,
-    case caravan_driver:open() of
-        {ok, Port} ->
-            case caravan_driver:configure(
-                   Port, #{ring_bytes => RingBytes, busy_bytes => BusyBytes,
-                           spin => caravan_options:spins(Spin, erlang:system_info(emu_args)),
-                           fragments => Fragments, me => Me, peer => Peer}) of
-                ok -> {ok, Port};
-                Error ->
-                    caravan_driver:close(Port),
-                    Error
-            end;
-        Error ->
-            Error
-    end.
-
-%% A TCP connection has a port of the driver, too, where there is a driver: its counters are read
-%% by others than this node.
--spec counters_port(#connection{}) -> undefined | port().
-counters_port(#connection{driver = ok, reason = Reason} = Connection) ->
-    case configured_port(Connection) of
-        {ok, Port} ->
-            case caravan_driver:tcp_row(Port, Reason) of
-                ok -> Port;
-                {error, _} ->
-                    caravan_driver:close(Port),
-                    undefined
-            end;
-        {error, _} ->
-            undefined
-    end;
-counters_port(_) ->
-    undefined.
+-spec labels(#connection{}) -> caravan_link:labels().
+labels(#connection{me = Me, peer_name = Peer}) ->
+    #{me => Me, peer => Peer}.
 
 %% A node that does not speak Caravan, erl_call above all, is nothing to remark upon.
 -spec log(#connection{}) -> ok.

@@ -7,9 +7,9 @@
 
 -include_lib("kernel/include/net_address.hrl").
 
--export([address/1, listen/3, accept_loop/3, own/1, reachable/2, locate/4, connect/3]).
+-export([address/1, listen/3, accept_loop/3, own/1, connect/3]).
 -export([peer_allowed/2, peer_address/3, setup_options/1, traffic_options/1]).
--export([setopts/2, getopts/2, tick/2, getstat/1, epmd/2]).
+-export([setopts/2, getopts/2, tick/2, getstat/1]).
 -export_type([inet/0, address/0]).
 
 -type inet() :: inet_tcp | inet6_tcp.
@@ -25,7 +25,7 @@ address(Inet) ->
 -spec listen(inet(), atom() | string(), string()) ->
           {ok, {inet:socket(), address(), Creation :: integer()}} | {error, term()}.
 listen(Inet, Name, Host) ->
-    {ok, Port} = epmd(listen_port_please, [Name, Host]),
+    {ok, Port} = caravan_locate:epmd(listen_port_please, [Name, Host]),
     {First, Last} = case Port of
                         0 -> port_range();
                         _ -> {Port, Port}
@@ -67,44 +67,6 @@ accept_loop(Inet, Kernel, Listener) ->
 own(Acceptor) ->
     receive
         {Acceptor, controller} -> ok
-    end.
-
-%% @doc Whether the host part of a node's name has an address in this family.
--spec reachable(inet(), node()) -> boolean().
-reachable(Inet, Node) ->
-    case string:split(atom_to_list(Node), "@", all) of
-        [[_ | _] = Name, [_ | _] = Host] ->
-            case epmd(address_please, [Name, Host, Inet:family()]) of
-                {ok, _} -> true;
-                {ok, _, _, _} -> true;
-                _ -> false
-            end;
-        _ ->
-            false
-    end.
-
-%% @doc Where a node listens.
--spec locate(inet(), node(), longnames | shortnames, Reset :: fun(() -> term())) ->
-          {ok, #{host := string(), ip := term(), port := integer(), version := term()}} |
-          {error, term()}.
-locate(Inet, Node, Names, Reset) ->
-    case name_and_host(Inet, Node, Names) of
-        {ok, Name, Host} ->
-            case epmd(address_please, [Name, Host, Inet:family()]) of
-                {ok, Ip, Port, Version} ->
-                    {ok, #{host => Host, ip => Ip, port => Port, version => Version}};
-                {ok, Ip} ->
-                    _ = Reset(),
-                    case (net_kernel:epmd_module()):port_please(Name, Ip) of
-                        {port, Port, Version} ->
-                            {ok, #{host => Host, ip => Ip, port => Port, version => Version}};
-                        Error -> {error, {no_port, Error}}
-                    end;
-                Error ->
-                    {error, {no_address, Error}}
-            end;
-        Error ->
-            Error
     end.
 
 %% @doc Connects, as `inet_dist_connect_options' has it.
@@ -182,16 +144,6 @@ getstat(Socket) ->
             Error
     end.
 
-%% @doc Calls the epmd module of this node, or OTP's own where it leaves a function out.
--spec epmd(atom(), [term()]) -> term().
-epmd(Function, Arguments) ->
-    Module = net_kernel:epmd_module(),
-    _ = erlang:module_loaded(Module) orelse code:ensure_loaded(Module),
-    case erlang:function_exported(Module, Function, length(Arguments)) of
-        true -> apply(Module, Function, Arguments);
-        false -> apply(erl_epmd, Function, Arguments)
-    end.
-
 %% ---------------------------------------------------------------------------------------------
 
 -spec port_range() -> {integer(), integer()}.
@@ -245,32 +197,3 @@ networks([{addr, Address} | Rest]) ->
     end;
 networks([_ | Rest]) -> networks(Rest);
 networks([]) -> [].
-
--spec name_and_host(inet(), node(), longnames | shortnames) ->
-          {ok, string(), string()} | {error, illegal_name}.
-name_and_host(Inet, Node, Names) ->
-    case string:split(atom_to_list(Node), "@", all) of
-        [Name, Host] ->
-            Dotted = lists:member($., Host),
-            case Names of
-                shortnames when Dotted ->
-                    refuse("** System NOT running to use fully qualified hostnames **~n"
-                           "** Hostname ~ts is illegal **~n", [Host]);
-                longnames when not Dotted ->
-                    %% An IPv6 address has no dots and is a full host name all the same.
-                    case Inet:parse_address(Host) of
-                        {ok, _} -> {ok, Name, Host};
-                        _ -> refuse("** System running to use fully qualified hostnames **~n"
-                                    "** Hostname ~ts is illegal **~n", [Host])
-                    end;
-                _ ->
-                    {ok, Name, Host}
-            end;
-        _ ->
-            refuse("** Nodename ~tp illegal, it is not of the form name@host **~n", [Node])
-    end.
-
--spec refuse(string(), [term()]) -> {error, illegal_name}.
-refuse(Format, Arguments) ->
-    error_logger:error_msg(Format, Arguments),
-    {error, illegal_name}.
