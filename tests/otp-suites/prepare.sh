@@ -1,0 +1,148 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # set by the caller
+# What tests/otp-suites/run needs before it can run: packages, OTP's sources, compiled suites.
+# Sourced; uses here, work and otp_source of its caller, and its fail and say.
+
+as_root() { if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi; }
+
+erlang_lib() { erl -noinput -eval 'io:put_chars(code:lib_dir()), halt().'; }
+
+install_missing() {
+    local packages=() dir
+    command -v erl >/dev/null || packages+=(erlang-base)
+    command -v cc >/dev/null || packages+=(gcc libc6-dev)
+    command -v make >/dev/null || packages+=(make)
+    command -v xz >/dev/null || packages+=(xz-utils)
+    if command -v erl >/dev/null; then
+        dir=$(erlang_lib)
+        compgen -G "$dir/common_test-*" >/dev/null || packages+=(erlang-common-test)
+        compgen -G "$dir/os_mon-*" >/dev/null || packages+=(erlang-os-mon)
+        compgen -G "$dir/runtime_tools-*" >/dev/null || packages+=(erlang-runtime-tools)
+        compgen -G "$dir/erl_interface-*/lib/libei.a" >/dev/null || packages+=(erlang-dev)
+    else
+        packages+=(erlang-common-test erlang-os-mon erlang-runtime-tools erlang-dev)
+    fi
+    [ ${#packages[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null || fail "missing: ${packages[*]} (no apt-get here: install them by hand)"
+    say "installing with apt-get: ${packages[*]}"
+    as_root apt-get install -y --no-install-recommends "${packages[@]}" >/dev/null ||
+        fail "apt-get could not install: ${packages[*]}"
+}
+
+# Fetches Debian's source package of the installed erlang once, with a source list and package
+# lists of its own so that the user's apt configuration stays as it is. Prints the tree's path.
+debian_source() {
+    local version cache tree
+    version=$(dpkg-query -W -f '${source:Version}' erlang-base 2>/dev/null) ||
+        fail "erlang-base is not a Debian package here: give OTP's source tree with --otp-source DIR"
+    cache=${XDG_CACHE_HOME:-$HOME/.cache}/caravan/otp
+    tree=$cache/$version
+    if [ ! -d "$tree" ]; then
+        say "fetching OTP's test suites (Debian's source package erlang $version, 48 MB) into $cache" >&2
+        mkdir -p "$cache"
+        apt_source "$cache" "$version" >&2
+    fi
+    printf '%s\n' "$tree"
+}
+
+apt_source() {
+    local cache=$1 version=$2 private=$work/apt keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    local options signed="" archive
+    command -v apt-get >/dev/null || fail "no apt-get here: give OTP's source tree with --otp-source DIR"
+    mkdir -p "$private/parts" "$private/lists/partial" "$private/archives/partial" "$private/download"
+    [ ! -e "$keyring" ] || signed="[signed-by=$keyring] "
+    apt-get indextargets --format "deb-src $signed\$(REPO_URI) \$(RELEASE) \$(COMPONENT) #\$(ORIGIN)" \
+        'Identifier: Packages' 2>/dev/null | sed -n 's/ #Debian$//p' | sort -u >"$private/parts/source.list"
+    [ -s "$private/parts/source.list" ] ||
+        fail "apt knows no Debian archive: give OTP's source tree with --otp-source DIR"
+    options=(-qq -o "Dir::Etc::sourcelist=/dev/null" -o "Dir::Etc::sourceparts=$private/parts"
+             -o "Dir::State::lists=$private/lists" -o "Dir::Cache=$private" -o "APT::Sandbox::User=$(id -un)")
+    apt-get "${options[@]}" update ||
+        fail "Debian's source index cannot be fetched; with OTP's source at hand: --otp-source DIR"
+    (cd "$private/download" && apt-get "${options[@]}" source --download-only "erlang=$version") ||
+        fail "Debian's archive has no source of erlang $version; with it at hand: --otp-source DIR"
+    archive=$(echo "$private"/download/*.orig.tar.*)
+    # Under another name first: an interrupted unpacking must not look like a whole tree.
+    rm -rf "$cache/unpacking"
+    mkdir "$cache/unpacking"
+    tar -xf "$archive" -C "$cache/unpacking" --strip-components=1 --wildcards --no-anchored \
+        'erts/emulator/test' 'lib/kernel/test' 'lib/kernel/examples' 'lib/kernel/src' 'lib/stdlib/test' \
+        'lib/common_test/test_server' OTP_VERSION || fail "cannot unpack $archive"
+    mv "$cache/unpacking" "$cache/$version"
+}
+
+# The modules of this directory, OTP's hook and helpers, and `node`: what starts every test node.
+prepare_nodes() {
+    local release test_server=$otp_source/lib/common_test/test_server bindir
+    release=$(erl -noinput -eval 'io:put_chars(erlang:system_info(otp_release)), halt().')
+    [ "$(cut -d. -f1 "$otp_source/OTP_VERSION")" = "$release" ] ||
+        fail "$otp_source is OTP $(cat "$otp_source/OTP_VERSION"), the installed erl is OTP $release"
+    mkdir -p "$work/beams"
+    erlc -o "$work/beams" "$here"/src/*.erl || fail "the test runner does not compile"
+    compile "$work/beams" "$test_server/ts_install_cth.erl" "$test_server/ts_lib.erl" "$test_server/ts_make.erl"
+    node=$work/erl
+    bindir=$(erl -noinput -eval 'io:put_chars(os:getenv("BINDIR")), halt().')
+    # Nodes find their own program by the name it was started under, so peers come by here too.
+    # Given twice, -proto_dist is ignored without a word and the node speaks inet_tcp: a case
+    # that names one of its own (gen_tcp, erl_uds) must get that and nothing else.
+    cat >"$node" <<NODE
+#!/bin/sh
+export ROOTDIR='${bindir%/erts-*}' BINDIR='$bindir' EMU=beam PROGNAME='$node'
+ERL_AFLAGS=\$CARAVAN_SUITES_FLAGS
+case " \$* " in
+    *" -proto_dist "*)
+        echo "\$*" >>"\$CARAVAN_SUITES_OTHER"
+        ERL_AFLAGS=\${ERL_AFLAGS#-proto_dist caravan} ;;
+esac
+export ERL_AFLAGS
+exec '$bindir/erlexec' "\$@"
+NODE
+    chmod +x "$node"
+}
+
+free_port() {
+    erl -noinput -eval '{ok, L} = gen_tcp:listen(0, []), {ok, P} = inet:port(L), io:write(P), halt().'
+}
+
+compile() {
+    local out=$1; shift
+    # In the output directory: erlc takes a prefix equal to its own directory off its arguments.
+    (cd "$out" && erlc +nowarn_export_all +nowarn_deprecated_function +debug_info \
+        -I "$otp_source/lib/kernel/test" -I "$otp_source/lib/kernel/src" -o . "$@") >"$out/compile.log" 2>&1 ||
+        fail "OTP's source does not compile: $(grep -v Warning "$out/compile.log" | head -n 3)"
+}
+
+# prepare_suite SOURCE-DIR SUITE: compiles it with its data directory and prints where it is.
+prepare_suite() {
+    local from=$otp_source/$1 suite=$2 into=$work/$2 helper
+    mkdir -p "$into"
+    cp "$from/$suite.erl" "$into/"
+    [ ! -d "$from/${suite}_data" ] || cp -r "$from/${suite}_data" "$into/"
+    for helper in erts_test_utils literal_area_collector_test kernel_test_lib dummy_via error_logger_forwarder; do
+        [ ! -e "$from/$helper.erl" ] || ! grep -q "$helper" "$from/$suite.erl" || compile "$into" "$from/$helper.erl"
+    done
+    for helper in gen_tcp_dist erl_uds_dist; do
+        compile "$into" "$otp_source/lib/kernel/examples/$helper/src/$helper.erl"
+    done
+    compile "$into" "$into/$suite.erl"
+    [ ! -e "$into/${suite}_data/Makefile.src" ] || make_data "$into/${suite}_data"
+    printf '%s\n' "$into"
+}
+
+# What OTP's own installer of tests does for C nodes and drivers: fills in Makefile.src.
+make_data() {
+    local data=$1 lib ei rules
+    lib=$(erlang_lib)
+    ei=$(echo "$lib"/erl_interface-*)
+    # shellcheck disable=SC2016 # for make to expand
+    rules='%.so: %.c\n\t$(CC) -shared -fPIC -O1 -w -I'"${lib%/lib}"'/usr/include -o $@ $<'
+    sed -e 's|^include @erl_interface_mk_include@||' -e 's|@CC@|cc|; s|@LD@|cc|' -e 's|@EI_CFLAGS@|-O1 -w -pthread -D_REENTRANT|' \
+        -e 's|@CFLAGS@|-O1 -w|; s|@DEFS@||; s|@CROSSLDFLAGS@||; s|@LIBS@|-lm|' \
+        -e "s|@erl_interface_include@|$ei/include|; s|@erl_interface_eilib@|$ei/lib/libei.a|" \
+        -e 's|@erl_interface_sock_libs@||; s|@erl_interface_threadlib@|-lpthread|' \
+        -e 's|@exe@||g; s|@obj@|.o|g; s|@dll@|.so|g' -e "s|@SHLIB_RULES@|$rules|" -e "s|@erl_name@|$node|" \
+        "$data/Makefile.src" >"$data/Makefile"
+    # distribution_SUITE's Makefile compiles with an emulator: this run's own.
+    (cd "$data" && HOME=$data CARAVAN_SUITES_FLAGS='' make >"$data/make.log" 2>&1) ||
+        say "$data: make failed ($(tail -n 1 "$data/make.log")); its cases will fail" >&2
+}
