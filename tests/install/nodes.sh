@@ -8,8 +8,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 . scripts/env
 checkout=$PWD
 scratch=$(mktemp -d)
-cargo_home=${CARGO_HOME:-$HOME/.cargo} rustup_home=${RUSTUP_HOME:-$HOME/.rustup}
-export CARGO_HOME=$cargo_home RUSTUP_HOME=$rustup_home
 export HOME=$scratch/home ERL_EPMD_PORT=$((20000 + RANDOM % 10000)) ERL_EPMD_ADDRESS=127.0.0.1
 export PAIR_COOKIE=pair$RANDOM$RANDOM
 mkdir -p "$HOME"
