@@ -119,16 +119,20 @@ impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
     #[inline]
     pub fn read(&mut self, to: &mut [u8]) -> usize {
         let length = to.len().min(self.unread());
-        let position = self.cursor.head_position() + self.read;
-        let offset = (position & (self.cursor.capacity() - 1)) as usize;
-        let before_end = length.min(self.cursor.capacity() as usize - offset);
-        let (first, second) = to[..length].split_at_mut(before_end);
-        self.bytes.copy_out(offset, first);
-        if !second.is_empty() {
-            self.bytes.copy_out(0, second);
-        }
+        self.copy_unread(&mut to[..length]);
         self.read += length as u64;
         length
+    }
+
+    /// Copies the first unread bytes to `to` without counting them as read. False, and nothing
+    /// copied, if there are fewer than `to` holds.
+    #[inline]
+    pub fn peek(&self, to: &mut [u8]) -> bool {
+        if to.len() > self.unread() {
+            return false;
+        }
+        self.copy_unread(to);
+        true
     }
 
     /// Counts `length` bytes of the last poll as read, when they were read in place.
@@ -136,6 +140,19 @@ impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
     pub fn skip(&mut self, length: usize) {
         assert!(length <= self.unread(), "{length} skipped where only {} were there", self.unread());
         self.read += length as u64;
+    }
+
+    /// Fills `to` from the first unread bytes, of which there are enough.
+    #[inline]
+    fn copy_unread(&self, to: &mut [u8]) {
+        let position = self.cursor.head_position() + self.read;
+        let offset = (position & (self.cursor.capacity() - 1)) as usize;
+        let before_end = to.len().min(self.cursor.capacity() as usize - offset);
+        let (first, second) = to.split_at_mut(before_end);
+        self.bytes.copy_out(offset, first);
+        if !second.is_empty() {
+            self.bytes.copy_out(0, second);
+        }
     }
 
     /// Gives all that has been read back to the producer.
