@@ -40,7 +40,7 @@ test: ## run every test (STAGES="..." for some of them)
 
 .PHONY: bench
 bench: build ## measure the ring beside a bare loop in C
-	@. scripts/env && bench/ring/run
+	@target/release/caravan bench ring
 
 .PHONY: otp-suites
 otp-suites: ## run OTP's own distribution suites over TCP and over Caravan (long)

@@ -18,7 +18,7 @@ wait() ->
 %% Evaluates the block in the file that DOCS_BLOCK names, as the shell would.
 shell() ->
     {ok, Text} = file:read_file(os:getenv("DOCS_BLOCK")),
-    {ok, Tokens, _} = erl_scan:string(unicode:characters_to_list(Text)),
+    {ok, Tokens, _} = erl_scan:string(unicode:characters_to_list(Text), 1, [text]),
     lists:foldl(fun evaluate/2, erl_eval:new_bindings(), expressions(Tokens)),
     halt(0).
 

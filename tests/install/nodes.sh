@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 . scripts/env
 checkout=$PWD
 scratch=$(mktemp -d)
-export HOME=$scratch/home ERL_EPMD_PORT=$((20000 + RANDOM % 10000)) ERL_EPMD_ADDRESS=127.0.0.1
+export HOME=$scratch/home ERL_CRASH_DUMP=$scratch/dump ERL_EPMD_PORT=$((20000 + RANDOM % 10000)) ERL_EPMD_ADDRESS=127.0.0.1
 export PAIR_COOKIE=pair$RANDOM$RANDOM
 mkdir -p "$HOME"
 first_node=
