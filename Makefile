@@ -18,14 +18,14 @@ documents = $(root)/share/doc/caravan
 .PHONY: build
 build: ## build the command, the driver and the Erlang applications
 	@scripts/bootstrap build
-	@. scripts/env && "$$CARGO" build --release --locked
+	@scripts/cargo_build
 	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
 	@. scripts/env && escript scripts/erlang_build erlang bench/erlang
 
 .PHONY: driver
 driver: ## build the driver alone, as a dependency of your own project needs it
 	@scripts/bootstrap build
-	@. scripts/env && "$$CARGO" build --release --locked --package caravan-carrier
+	@scripts/cargo_build --package caravan-carrier
 	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
 
 .PHONY: demo
