@@ -10,6 +10,8 @@ PREFIX = /usr/local
 DESTDIR =
 # make test STAGES="eunit ct" runs only these.
 STAGES =
+# make otp-suites ARGS="--suite rpc_SUITE", make apps ARGS="--queue quorum".
+ARGS =
 
 root = $(DESTDIR)$(PREFIX)
 library = $(root)/lib/caravan
@@ -42,17 +44,14 @@ test: ## run every test (STAGES="..." for some of them)
 bench: build ## measure the ring beside a bare loop in C
 	@target/release/caravan bench ring
 
+# Both install what else they need themselves.
 .PHONY: otp-suites
-otp-suites: ## run OTP's own distribution suites over TCP and over Caravan (long)
-	@scripts/bootstrap otp-suites
-	@$(MAKE) --no-print-directory build
-	@. scripts/env && tests/otp-suites/run $(SUITES)
+otp-suites: build ## run OTP's own distribution suites over TCP and over Caravan (an hour)
+	@. scripts/env && tests/otp-suites/run $(ARGS)
 
 .PHONY: apps
-apps: ## run RabbitMQ as a two-node cluster over Caravan (installs it)
-	@scripts/bootstrap apps
-	@$(MAKE) --no-print-directory build
-	@. scripts/env && tests/apps/run
+apps: build ## run RabbitMQ as a cluster over Caravan, and kill its nodes
+	@. scripts/env && tests/apps/rabbitmq $(ARGS)
 
 .PHONY: doc
 doc: ## write the reference of the crates and of the Erlang modules
