@@ -1,0 +1,166 @@
+%% Nodes for the suites. A node is controlled over its standard input and output, so that the
+%% distribution is free to be broken; the node that runs the tests is not distributed itself.
+-module(caravan_cluster).
+
+-export([start/0, start/1, start_all/1, stop/1, kill/1, name/1, os_pid/1, signal/2]).
+-export([call/2, call/4, connect/2, transport/2, info/2, wait_until/1, wait_until/2]).
+-export([resources/1, settle/1, logged/1, shell/1, shm_files/0]).
+-export([log/2]).
+
+-define(BOOT_MS, 60000).
+-define(CALL_MS, 120000).
+
+-record(test_node, {peer :: pid(), name :: node(), os_pid :: string()}).
+
+start() ->
+    start(#{}).
+
+%% #{name => none | string(), carrier => caravan | caravan6 | plain, transport, args, longnames,
+%%   host, cookie, connect_all, ebin, exec, env}
+start(Options) ->
+    Carrier = maps:get(carrier, Options, caravan),
+    Name = maps:get(name, Options, peer:random_name()),
+    Args = carrier_args(Carrier)
+        ++ ["-setcookie", maps:get(cookie, Options, "caravan_test"),
+            "-connect_all", atom_to_list(maps:get(connect_all, Options, false)),
+            "-kernel", "prevent_overlapping_partitions", "false", "+S", "1", "+SDio", "1",
+            "-pa", directory(?MODULE), maps:get(ebin, Options, directory(caravan_dist))]
+        ++ case Options of
+               #{transport := Transport} -> ["-caravan", "transport", atom_to_list(Transport)];
+               _ -> []
+           end
+        ++ maps:get(args, Options, []),
+    Common = #{connection => standard_io, args => Args, wait_boot => ?BOOT_MS},
+    Named = case Options of
+                #{name := none} -> Common;
+                _ -> maps:merge(Common#{name => Name}, maps:with([longnames, host], Options))
+            end,
+    {ok, Peer, Node} = peer:start(maps:merge(Named, maps:with([exec, env], Options))),
+    TestNode = #test_node{peer = Peer, name = Node,
+                          os_pid = peer:call(Peer, os, getpid, [], ?CALL_MS)},
+    ok = call(TestNode, fun collect_logs/0),
+    TestNode.
+
+%% Several at once: most of a start is waiting.
+start_all(OptionsList) ->
+    Self = self(),
+    Starts = [{spawn_monitor(fun() -> Self ! {self(), start(Options)}, receive stop -> ok end end),
+               Options} || Options <- OptionsList],
+    [receive
+         {Pid, Node} ->
+             erlang:demonitor(Monitor, [flush]),
+             Pid ! stop,
+             Node;
+         {'DOWN', Monitor, process, Pid, Reason} -> error({not_started, Options, Reason})
+     end || {{Pid, Monitor}, Options} <- Starts].
+
+carrier_args(plain) -> [];
+carrier_args(Carrier) -> ["-proto_dist", atom_to_list(Carrier)].
+
+directory(Module) ->
+    filename:absname(filename:dirname(code:which(Module))).
+
+stop(#test_node{peer = Peer}) ->
+    catch peer:stop(Peer),
+    ok;
+stop(Nodes) when is_list(Nodes) ->
+    lists:foreach(fun stop/1, Nodes).
+
+kill(Node) ->
+    signal(Node, "KILL").
+
+signal(#test_node{os_pid = OsPid}, Signal) ->
+    "" = os:cmd("kill -" ++ Signal ++ " " ++ OsPid),
+    ok.
+
+name(#test_node{name = Name}) -> Name.
+os_pid(#test_node{os_pid = OsPid}) -> OsPid.
+
+call(Node, Fun) ->
+    call(Node, erlang, apply, [Fun, []]).
+
+call(#test_node{peer = Peer}, Module, Function, Arguments) ->
+    peer:call(Peer, Module, Function, Arguments, ?CALL_MS).
+
+connect(A, B) ->
+    call(A, net_kernel, connect_node, [name(B)]).
+
+%% What A says of its link to B.
+info(A, B) ->
+    call(A, caravan_dist, info, [name(B)]).
+
+transport(A, B) ->
+    case info(A, B) of
+        #{transport := Transport} -> Transport;
+        undefined -> none
+    end.
+
+%% For what gives no event of its own.
+wait_until(Condition) ->
+    wait_until(Condition, 10000).
+
+wait_until(Condition, Ms) when Ms > 0 ->
+    case Condition() of
+        true -> ok;
+        false ->
+            receive after 20 -> ok end,
+            wait_until(Condition, Ms - 20)
+    end;
+wait_until(Condition, _) ->
+    true = Condition(),
+    ok.
+
+%% What must not grow: ports, processes, descriptors, rows, tables.
+resources(Node) ->
+    call(Node, fun() ->
+                       #{ports => length(erlang:ports()),
+                         processes => length(erlang:processes()),
+                         fds => length(filelib:wildcard("/proc/" ++ os:getpid() ++ "/fd/*")),
+                         mappings => mappings(),
+                         tables => length(ets:all()),
+                         rows => case ets:info(caravan_links, size) of
+                                     undefined -> 0;
+                                     Rows -> Rows
+                                 end}
+               end).
+
+mappings() ->
+    {ok, Maps} = file:read_file("/proc/self/maps"),
+    length([L || L <- binary:split(Maps, <<"\n">>, [global]),
+                 binary:match(L, <<"memfd:">>) =/= nomatch]).
+
+%% Once nothing is connected any more and what connections left has gone.
+settle(Node) ->
+    wait_until(fun() -> [] =:= call(Node, erlang, nodes, [[visible, hidden]]) end),
+    wait_until(fun() -> maps:get(rows, resources(Node)) =< 1 end),
+    resources(Node).
+
+shm_files() ->
+    filelib:wildcard("/dev/shm/*").
+
+%% The texts that this node has logged, oldest first.
+logged(Node) ->
+    call(Node, fun() -> [Text || {_, Text} <- ets:tab2list(caravan_test_log)] end).
+
+collect_logs() ->
+    Self = self(),
+    spawn(fun() ->
+                  _ = ets:new(caravan_test_log, [named_table, public, ordered_set]),
+                  Self ! ready,
+                  receive stop -> ok end
+          end),
+    receive ready -> ok end,
+    ok = logger:set_primary_config(level, info),
+    ok = logger:set_handler_config(default, level, critical),
+    logger:add_handler(caravan_test, ?MODULE, #{level => info}).
+
+%% A logger handler's callback.
+log(Event, _Config) ->
+    Text = logger_formatter:format(Event, #{single_line => true, template => [msg]}),
+    ets:insert(caravan_test_log, {erlang:unique_integer([monotonic]), lists:flatten(Text)}).
+
+%% Runs a command; its output, and 124 where it took more than 30 s.
+shell(Command) ->
+    Output = os:cmd("timeout 30 sh -c '" ++ Command ++ "' 2>&1; echo \"|$?\""),
+    [Text, Status] = string:split(Output, "|", trailing),
+    {list_to_integer(string:trim(Status)), Text}.
