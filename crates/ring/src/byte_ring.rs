@@ -110,7 +110,7 @@ impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
     /// What can be read in place: at least `length` bytes if they are there.
     #[inline]
     pub fn poll(&mut self, length: usize) -> Result<Spans, Corrupt> {
-        let spans = self.cursor.poll(length as u64 + self.read)?;
+        let spans = self.cursor.poll((length as u64).saturating_add(self.read))?;
         Ok(skip(spans, self.read as usize))
     }
 

@@ -195,8 +195,10 @@ impl<C: Cursors> ProducerCursor<C> {
     }
 
     /// Asks for the bell once `length` units are free. False if they are free already: then there
-    /// is nothing to wait for.
+    /// is nothing to wait for. Everything committed must have been published: what the consumer
+    /// does not see, it can never release.
     pub fn wait_for_room(&mut self, length: u64) -> Result<bool, Corrupt> {
+        debug_assert!(self.published == self.committed, "waiting for room with bytes that are not published");
         let length = length.clamp(1, self.capacity);
         if self.free() >= length {
             return Ok(false);
@@ -214,10 +216,10 @@ impl<C: Cursors> ProducerCursor<C> {
         Ok(true)
     }
 
-    /// Takes back what [`wait_for_room`](Self::wait_for_room) asked for. A bell may come all the
-    /// same.
-    pub fn stop_waiting(&mut self) {
-        self.shared.producer_wants().swap(0, Ordering::AcqRel);
+    /// Takes back what [`wait_for_room`](Self::wait_for_room) asked for. False if there was nothing
+    /// to take back; if the consumer was first, its bell is on its way.
+    pub fn stop_waiting(&mut self) -> bool {
+        self.shared.producer_wants().swap(0, Ordering::AcqRel) != 0
     }
 }
 
@@ -309,8 +311,8 @@ impl<C: Cursors> ConsumerCursor<C> {
         if self.shared.producer_wants().swap(0, Ordering::AcqRel) == 0 { Wake::Quiet } else { Wake::Bell }
     }
 
-    /// Says that this side is about to wait for its bell. False if there is something to read
-    /// after all: then it must not wait.
+    /// Says that this side is about to wait for its bell. False if there is something that it has
+    /// not released after all: then it must not wait.
     pub fn sleep(&mut self) -> Result<bool, Corrupt> {
         if self.available() > 0 {
             return Ok(false);
@@ -326,8 +328,9 @@ impl<C: Cursors> ConsumerCursor<C> {
         Ok(true)
     }
 
-    /// Says that this side no longer waits. A bell may come all the same.
-    pub fn wake(&mut self) {
-        self.shared.consumer_asleep().swap(0, Ordering::AcqRel);
+    /// Says that this side no longer waits. False if it had not said so; if the producer was first,
+    /// its bell is on its way.
+    pub fn wake(&mut self) -> bool {
+        self.shared.consumer_asleep().swap(0, Ordering::AcqRel) != 0
     }
 }
