@@ -94,6 +94,10 @@ case " \$* " in
         echo "\$*" >>"\$CARAVAN_SUITES_OTHER"
         ERL_AFLAGS=\${ERL_AFLAGS#-proto_dist caravan} ;;
 esac
+# The environment would win over an -epmd_port of the case's own.
+case " \$* " in
+    *" -epmd_port "*) port=\${*#*-epmd_port }; export ERL_EPMD_PORT=\${port%% *} ;;
+esac
 export ERL_AFLAGS
 exec '$bindir/erlexec' "\$@"
 NODE
