@@ -1,0 +1,56 @@
+%% A node made by hand: the distribution handshake over a socket, packet by packet, for what no
+%% real node would send.
+-module(caravan_stranger).
+
+-export([connect/1, name/3, status/1, challenge/1, reply/3, ack/1, recv/1, send/2, close/1]).
+-export([initiator/3, closed/1]).
+
+%% To the port where a node listens.
+connect(Port) ->
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {packet, 2}, {active, false}]),
+    Socket.
+
+%% send_name, with whatever follows the name.
+name(Socket, {Name, Flags}, Capability) ->
+    send(Socket, [<<$N, Flags:64, 1234:32, (byte_size(Name)):16>>, Name, Capability]).
+
+status(Socket) ->
+    <<$s, Status/binary>> = recv(Socket),
+    Status.
+
+%% The challenge, and what follows the name in it.
+challenge(Socket) ->
+    <<$N, _:64, Challenge:32, _:32, Length:16, _:Length/binary, Rest/binary>> = recv(Socket),
+    {Challenge, Rest}.
+
+reply(Socket, Challenge, Cookie) ->
+    send(Socket, [<<$r, 77:32>>, erlang:md5([Cookie, integer_to_list(Challenge)])]).
+
+ack(Socket) ->
+    <<$a, _/binary>> = recv(Socket),
+    ok.
+
+%% The whole handshake, up to where a transport is chosen; what came behind the challenge's name.
+initiator(Socket, NameAndFlags, {Cookie, Capability}) ->
+    ok = name(Socket, NameAndFlags, Capability),
+    <<"ok">> = status(Socket),
+    {Challenge, Theirs} = challenge(Socket),
+    ok = reply(Socket, Challenge, Cookie),
+    ok = ack(Socket),
+    Theirs.
+
+send(Socket, Data) -> gen_tcp:send(Socket, Data).
+
+recv(Socket) ->
+    {ok, Packet} = gen_tcp:recv(Socket, 0, 10000),
+    Packet.
+
+%% Whether the other side closes, whatever it sends before that.
+closed(Socket) ->
+    case gen_tcp:recv(Socket, 0, 10000) of
+        {ok, _} -> closed(Socket);
+        {error, timeout} -> false;
+        {error, _} -> true
+    end.
+
+close(Socket) -> gen_tcp:close(Socket).

@@ -1,0 +1,324 @@
+%% Nodes that are killed, stopped, slow, and many; and what is left behind: nothing.
+%%
+%% The counts are those of the goals; CARAVAN_KILLS and CARAVAN_RECONNECTS change them.
+-module(carrier_faults_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0]).
+-export([killed/1, stopped/1, stopped_under_load/1, random_kills/1, reconnects/1,
+         reconnects_under_load/1, slow_receiver/1, port_killed/1, connection_killed/1, mesh/1]).
+-export([load/2, sink/0]).
+
+-import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1]).
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() ->
+    [killed, stopped, stopped_under_load, random_kills, reconnects, reconnects_under_load,
+     slow_receiver, port_killed, connection_killed, mesh].
+
+with(OptionsList, Fun) ->
+    Nodes = caravan_cluster:start_all(OptionsList),
+    try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
+
+number(Variable, Default) ->
+    list_to_integer(os:getenv(Variable, integer_to_list(Default))).
+
+%% How long after the fault A hears of it, in milliseconds, and the reason.
+nodedown_after(A, B, Fault) ->
+    Name = name(B),
+    Self = self(),
+    Watcher = spawn_link(fun() ->
+                  Self ! {self(), call(A, fun() ->
+                      ok = net_kernel:monitor_nodes(true, [nodedown_reason, {node_type, all}]),
+                      true = register(down_watcher, self()),
+                      receive {nodedown, Name, Info} ->
+                              unregister(down_watcher),
+                              net_kernel:monitor_nodes(false, [nodedown_reason, {node_type, all}]),
+                              {erlang:system_time(millisecond), Info}
+                      end
+                  end)}
+              end),
+    caravan_cluster:wait_until(fun() -> is_pid(call(A, erlang, whereis, [down_watcher])) end),
+    At = erlang:system_time(millisecond),
+    Fault(),
+    receive {Watcher, {SeenAt, Info}} -> {SeenAt - At, proplists:get_value(nodedown_reason, Info)} end.
+
+%% SIGKILL is seen within a second, whether the link is silent or full.
+killed(_) ->
+    with([#{}], fun([A]) ->
+        [with([#{}], fun([B]) ->
+            true = connect(A, B),
+            shm = transport(A, B),
+            Load andalso start_load(A, B),
+            {Ms, Reason} = nodedown_after(A, B, fun() -> caravan_cluster:kill(B) end),
+            ct:pal("nodedown ~b ms after SIGKILL (~p), load: ~p", [Ms, Reason, Load]),
+            ?assert(Ms < 1000),
+            ?assertEqual(connection_closed, Reason)
+         end) || Load <- [false, true, false, true]]
+    end).
+
+%% A stopped node has all its sockets open: only the ticks tell.
+stopped(_) -> stopped(false, 4).
+
+stopped_under_load(_) -> stopped(true, 4).
+
+stopped(Load, Ticktime) ->
+    Args = ["-kernel", "net_ticktime", integer_to_list(Ticktime)],
+    with([#{args => Args}, #{args => Args}], fun([A, B]) ->
+        true = connect(A, B),
+        shm = transport(A, B),
+        Load andalso start_load(A, B),
+        {Ms, Reason} = nodedown_after(A, B, fun() -> caravan_cluster:signal(B, "STOP") end),
+        ct:pal("nodedown ~b ms after SIGSTOP (~p), load: ~p", [Ms, Reason, Load]),
+        ?assertEqual(net_tick_timeout, Reason),
+        %% As documented: between three quarters and five quarters of it, and a machine's delays.
+        ?assert(Ms > Ticktime * 1000 * 70 div 100),
+        ?assert(Ms < Ticktime * 1000 * 2),
+        call(A, fun stop_load/0),
+        caravan_cluster:signal(B, "CONT"),
+        caravan_cluster:wait_until(fun() -> [] =:= call(B, erlang, nodes, []) end),
+        true = connect(A, B),
+        shm = transport(A, B)
+    end).
+
+%% The peer dies in the middle of traffic, again and again; the survivor loses nothing by it.
+random_kills(_) ->
+    Kills = number("CARAVAN_KILLS", 200),
+    Seed = rand:seed(exsss),
+    ct:pal("seed ~p", [rand:export_seed_s(Seed)]),
+    ShmBefore = caravan_cluster:shm_files(),
+    with([#{args => ["-caravan", "ring_bytes", "262144"]}], fun([A]) ->
+        %% Once, for what is made once.
+        kill_batch(A, 4),
+        Before = caravan_cluster:settle(A),
+        MemoryBefore = resident_bytes(A),
+        [kill_batch(A, 5) || _ <- lists:seq(1, Kills div 5)],
+        caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:settle(A)) end),
+        MemoryAfter = resident_bytes(A),
+        ct:pal("~b kills: ~p, memory ~b -> ~b KiB", [Kills, Before, MemoryBefore div 1024,
+                                                    MemoryAfter div 1024]),
+        ?assert(MemoryAfter < MemoryBefore + 48 * 1024 * 1024)
+    end),
+    ?assertEqual(ShmBefore, caravan_cluster:shm_files()).
+
+kill_batch(A, Count) ->
+    Peers = caravan_cluster:start_all(lists:duplicate(Count, #{})),
+    [begin
+         true = connect(A, B),
+         shm = transport(A, B),
+         start_load(A, B)
+     end || B <- Peers],
+    [begin
+         receive after rand:uniform(20) -> ok end,
+         caravan_cluster:kill(B)
+     end || B <- Peers],
+    caravan_cluster:stop(Peers),
+    call(A, fun stop_load/0).
+
+reconnects(_) ->
+    Count = number("CARAVAN_RECONNECTS", 1000),
+    with([#{}, #{}], fun([A, B]) ->
+        cycle(A, B, 20),
+        [BeforeA, BeforeB] = [caravan_cluster:settle(N) || N <- [A, B]],
+        [MemoryA, MemoryB] = [resident_bytes(N) || N <- [A, B]],
+        cycle(A, B, Count div 2),
+        cycle(B, A, Count - Count div 2),
+        [caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:settle(N)) end)
+         || {N, Before} <- [{A, BeforeA}, {B, BeforeB}]],
+        Grown = [resident_bytes(A) - MemoryA, resident_bytes(B) - MemoryB],
+        ct:pal("~b reconnects: ~p, memory grown by ~p bytes", [Count, BeforeA, Grown]),
+        [?assert(Bytes < 32 * 1024 * 1024) || Bytes <- Grown]
+    end).
+
+%% Connects, exchanges a message and disconnects, from within the node.
+cycle(From, To, Count) ->
+    call(From, fun() ->
+        Node = name(To),
+        [begin
+             true = net_kernel:connect_node(Node),
+             #{transport := shm} = caravan_dist:info(Node),
+             Node = erpc:call(Node, erlang, node, []),
+             true = erlang:disconnect_node(Node)
+         end || _ <- lists:seq(1, Count)]
+    end),
+    ok.
+
+%% Disconnected in the middle of traffic, from either side; traffic itself connects again.
+reconnects_under_load(_) ->
+    with([#{}, #{}], fun([A, B]) ->
+        true = connect(A, B),
+        start_load(A, B, again),
+        start_load(B, A, again),
+        [begin
+             call(X, erlang, disconnect_node, [name(Y)]),
+             caravan_cluster:wait_until(fun() -> connect(A, B) end),
+             shm = transport(A, B)
+         end || _ <- lists:seq(1, 50), {X, Y} <- [{A, B}, {B, A}]],
+        [call(N, fun stop_load/0) || N <- [A, B]],
+        ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []]))
+    end).
+
+%% A reader that stands still: senders are suspended, memory stays where it is, and in the end
+%% every message is there.
+slow_receiver(_) ->
+    with([#{}, #{}], fun([A, B]) ->
+        true = connect(A, B),
+        shm = transport(A, B),
+        {Senders, Each} = {50, 40},
+        Counter = call(B, fun() ->
+                     Self = self(),
+                     Pid = spawn(fun() -> true = register(counter, self()), Self ! {counter, self()},
+                                          count(0) end),
+                     receive {counter, Pid} -> Pid end
+                 end),
+        caravan_cluster:signal(B, "STOP"),
+        Before = resident_bytes(A),
+        call(A, fun() ->
+            Self = self(),
+            spawn(fun() ->
+                      true = register(busy_watcher, self()),
+                      erlang:system_monitor(self(), [busy_dist_port]),
+                      Self ! watching,
+                      watch_busy(0)
+                  end),
+            receive watching -> ok end,
+            %% 100 KB of encoded list each: 200 MB in all.
+            [spawn(fun() -> [Counter ! {N, lists:seq(1, 20000)} || N <- lists:seq(1, Each)] end)
+             || _ <- lists:seq(1, Senders)]
+        end),
+        caravan_cluster:wait_until(fun() -> call(A, fun busy_seen/0) >= Senders end),
+        Stalled = resident_bytes(A),
+        ct:pal("stalled: ~b suspensions, memory ~b -> ~b KiB", [call(A, fun busy_seen/0),
+                                                              Before div 1024, Stalled div 1024]),
+        ?assert(Stalled < Before + 100 * 1024 * 1024),
+        caravan_cluster:signal(B, "CONT"),
+        caravan_cluster:wait_until(fun() -> call(B, fun counted/0) =:= Senders * Each end, 60000)
+    end).
+
+count(N) ->
+    receive
+        {counted, From} -> From ! {counted, N}, count(N);
+        {_, [1 | _]} -> count(N + 1)
+    end.
+
+counted() ->
+    counter ! {counted, self()},
+    receive {counted, N} -> N end.
+
+watch_busy(N) ->
+    receive
+        {monitor, _, busy_dist_port, _} -> watch_busy(N + 1);
+        {busy_seen, From} -> From ! {busy_seen, N}, watch_busy(N)
+    end.
+
+busy_seen() ->
+    busy_watcher ! {busy_seen, self()},
+    receive {busy_seen, N} -> N end.
+
+%% The end of any part of a link is the end of the link, and of nothing else.
+port_killed(_) ->
+    part_killed(fun(#{port := Port}, _) -> exit(Port, kill) end).
+
+connection_killed(_) ->
+    part_killed(fun(_, Connection) -> exit(Connection, kill) end).
+
+part_killed(Kill) ->
+    with([#{}, #{}], fun([A, B]) ->
+        cycle(A, B, 1),
+        [BeforeA, BeforeB] = [caravan_cluster:settle(N) || N <- [A, B]],
+        true = connect(A, B),
+        {Ms, _} = nodedown_after(B, A, fun() ->
+            call(A, fun() ->
+                        [{Connection, _, Row}] = [Entry || {Pid, _, _} = Entry <-
+                                                               ets:tab2list(caravan_links),
+                                                           is_pid(Pid)],
+                        Kill(Row, Connection)
+                    end)
+        end),
+        ?assert(Ms < 1000),
+        [caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:settle(N)) end)
+         || {N, Before} <- [{A, BeforeA}, {B, BeforeB}]],
+        true = connect(A, B),
+        shm = transport(A, B)
+    end).
+
+mesh(_) ->
+    Count = 20,
+    Small = #{args => ["-caravan", "ring_bytes", "65536", "+A", "1", "+SDcpu", "1:1"]},
+    Nodes = lists:append([caravan_cluster:start_all(lists:duplicate(5, Small))
+                          || _ <- lists:seq(1, Count div 5)]),
+    try
+        Names = [name(N) || N <- Nodes],
+        [[true = call(A, net_kernel, connect_node, [Name]) || Name <- Names] || A <- Nodes],
+        [begin
+             Infos = call(A, caravan_dist, info, []),
+             ?assertEqual(Count - 1, length(Infos)),
+             ?assertEqual([shm], lists:usort([T || {_, #{transport := T}} <- Infos]))
+         end || A <- Nodes],
+        %% Everybody calls everybody, all at once, with small and with large.
+        Runs = [spawn_monitor(fun() ->
+                    call(A, fun() ->
+                        [begin
+                             Results = erpc:multicall(Names, erlang, byte_size, [Binary]),
+                             [{ok, _} = Result || Result <- Results]
+                         end || Binary <- [<<>>, binary:copy(<<1>>, 100000)], _ <- lists:seq(1, 5)]
+                    end)
+                end) || A <- Nodes],
+        [receive {'DOWN', Monitor, process, Pid, normal} -> ok end || {Pid, Monitor} <- Runs]
+    after
+        caravan_cluster:stop(Nodes)
+    end.
+
+%% ---------------------------------------------------------------------------------------------
+%% Traffic from A to B and back, of all sizes, until stop_load/0 on A.
+
+start_load(A, B) ->
+    start_load(A, B, once).
+
+%% `again': a sender whose link was lost connects again and goes on.
+start_load(A, B, How) ->
+    Node = name(B),
+    call(A, fun() ->
+        [spawn(?MODULE, load, [Node, {Bytes, How}]) || Bytes <- [10, 1000, 100000, 2000000]],
+        ok
+    end).
+
+load(Node, {Bytes, How}) ->
+    put(caravan_load, true),
+    {Sink, Monitor} = spawn_monitor(Node, ?MODULE, sink, []),
+    Data = {self(), binary:copy(<<Bytes:16>>, Bytes)},
+    %% Four on their way at any time.
+    [erlang:send(Sink, Data, [noconnect]) || _ <- lists:seq(1, 4)],
+    load_loop(Sink, Monitor, Data),
+    How =:= again andalso load(Node, {Bytes, How}).
+
+load_loop(Sink, Monitor, Data) ->
+    receive
+        {back, _} ->
+            erlang:send(Sink, Data, [noconnect]),
+            load_loop(Sink, Monitor, Data);
+        {'DOWN', Monitor, _, _, _} ->
+            ok
+    end.
+
+sink() ->
+    receive {From, Data} -> erlang:send(From, {back, Data}, [noconnect]), sink()
+    after 20000 -> ok
+    end.
+
+stop_load() ->
+    [exit(Pid, kill) || Pid <- processes(),
+                        {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
+                        lists:member({caravan_load, true}, Dictionary)],
+    ok.
+
+same(Before, Now) ->
+    maps:without([processes], Before) =:= maps:without([processes], Now)
+        andalso maps:get(processes, Now) =< maps:get(processes, Before).
+
+resident_bytes(Node) ->
+    {ok, Statm} = file:read_file("/proc/" ++ caravan_cluster:os_pid(Node) ++ "/statm"),
+    [_, Resident | _] = binary:split(Statm, <<" ">>, [global]),
+    binary_to_integer(Resident) * 4096.

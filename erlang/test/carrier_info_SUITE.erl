@@ -1,0 +1,123 @@
+%% What caravan_dist:info/0,1 says, and what others can see of it.
+-module(carrier_info_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0]).
+-export([keys/1, counts_shm/1, counts_tcp/1, rows_go/1, busy/1, counters_segment/1, both_logs/1]).
+
+-import(caravan_cluster, [call/2, call/4, connect/2, name/1, info/2]).
+
+-define(KEYS, [transport, reason, sent_bytes, received_bytes, sent_messages, received_messages,
+               ring_bytes, outbound_used_bytes, inbound_used_bytes, queued_bytes, wakeups_sent,
+               wakeups_received, spins, spin_hits, busy_ns, busy_count]).
+
+suite() -> [{timetrap, {minutes, 1}}].
+
+all() -> [keys, counts_shm, counts_tcp, rows_go, busy, counters_segment, both_logs].
+
+with(OptionsList, Fun) ->
+    Nodes = caravan_cluster:start_all(OptionsList),
+    try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
+
+%% The same keys whatever the transport.
+keys(_) ->
+    with([#{}, #{transport => tcp}, #{carrier => plain}, #{}], fun([A, Tcp, Plain, B]) ->
+        [true = connect(A, N) || N <- [Tcp, Plain, B]],
+        [begin
+             Info = info(A, N),
+             ?assertEqual({Transport, []}, {maps:get(transport, Info), ?KEYS -- maps:keys(Info)}),
+             ?assert(is_binary(maps:get(reason, Info))),
+             [?assert(is_integer(Value) andalso Value >= 0)
+              || {Key, Value} <- maps:to_list(Info), Key =/= transport, Key =/= reason]
+         end || {N, Transport} <- [{Tcp, tcp}, {Plain, tcp}, {B, shm}]],
+        ?assertEqual(lists:sort([name(N) || N <- [Tcp, Plain, B]]),
+                     lists:sort([N || {N, _} <- call(A, caravan_dist, info, [])])),
+        ?assertEqual(undefined, call(A, caravan_dist, info, ['nobody@nowhere']))
+    end).
+
+counts_shm(_) ->
+    with([#{}, #{args => ["-caravan", "ring_bytes", "131072"]}], fun([A, B]) ->
+        true = connect(A, B),
+        #{ring_bytes := 1048576} = info(A, B),
+        counts(A, B)
+    end).
+
+counts_tcp(_) ->
+    Tcp = #{transport => tcp},
+    with([Tcp, Tcp], fun([A, B]) -> true = connect(A, B), counts(A, B) end).
+
+%% A megabyte is at least a megabyte on both sides, and not two.
+counts(A, B) ->
+    #{sent_bytes := Sent0, sent_messages := Messages0} = info(A, B),
+    #{received_bytes := Received0} = info(B, A),
+    call(A, fun() ->
+                    1000000 = erpc:call(name(B), erlang, byte_size, [binary:copy(<<1>>, 1000000)])
+            end),
+    #{sent_bytes := Sent1, sent_messages := Messages1} = info(A, B),
+    #{received_bytes := Received1} = info(B, A),
+    [?assert(Bytes >= 1000000 andalso Bytes < 1100000)
+     || Bytes <- [Sent1 - Sent0, Received1 - Received0]],
+    ?assert(Messages1 > Messages0).
+
+rows_go(_) ->
+    with([#{}, #{}], fun([A, B]) ->
+        [begin
+             true = connect(A, B),
+             [_] = call(A, caravan_dist, info, []),
+             true = call(A, erlang, disconnect_node, [name(B)]),
+             [] = call(A, caravan_dist, info, []),
+             caravan_cluster:wait_until(fun() -> [] =:= call(B, caravan_dist, info, []) end)
+         end || _ <- lists:seq(1, 20)]
+    end).
+
+%% What a stopped reader leaves behind is seen: bytes in the ring, bytes queued, a busy time.
+busy(_) ->
+    with([#{args => ["-caravan", "ring_bytes", "65536"]}, #{}], fun([A, B]) ->
+        true = connect(A, B),
+        caravan_cluster:signal(B, "STOP"),
+        try
+            call(A, fun() ->
+                            Node = name(B),
+                            [spawn(fun() -> {nobody, Node} ! lists:seq(1, 100000) end)
+                             || _ <- lists:seq(1, 20)]
+                    end),
+            caravan_cluster:wait_until(fun() ->
+                #{outbound_used_bytes := Used, queued_bytes := Queued, busy_count := Busy} =
+                    info(A, B),
+                Used > 32768 andalso Used =< 65536 andalso Queued > 0 andalso Busy > 0
+            end)
+        after
+            caravan_cluster:signal(B, "CONT")
+        end,
+        caravan_cluster:wait_until(fun() ->
+            #{outbound_used_bytes := Used, queued_bytes := Queued, busy_ns := Ns} = info(A, B),
+            Used =:= 0 andalso Queued =:= 0 andalso Ns > 0
+        end)
+    end).
+
+%% One segment of counters for each process, which others of the same user find in /proc.
+counters_segment(_) ->
+    with([#{}, #{}, #{transport => tcp}], fun([A, B, C]) ->
+        [true = connect(A, N) || N <- [B, C]],
+        [?assertMatch([_], [Link || File <- filelib:wildcard("/proc/" ++ caravan_cluster:os_pid(N)
+                                                             ++ "/fd/*"),
+                                    {ok, Link} <- [file:read_link_all(File)],
+                                    string:find(Link, "caravan-counters") =/= nomatch])
+         || N <- [A, B, C]]
+    end).
+
+%% With `auto' each side logs which transport was chosen, and why not the better one.
+both_logs(_) ->
+    with([#{}, #{}, #{transport => tcp}, #{carrier => plain}], fun([A, B, Tcp, Plain]) ->
+        [true = connect(A, N) || N <- [B, Tcp, Plain]],
+        [?assertMatch({_, [_ | _]},
+                      {Text, [L || L <- caravan_cluster:logged(Node),
+                                   string:find(L, Text) =/= nomatch]})
+         || {Node, Text} <-
+                [{A, "shared memory to " ++ atom_to_list(name(B))},
+                 {B, "shared memory to " ++ atom_to_list(name(A))},
+                 {A, "TCP to " ++ atom_to_list(name(Tcp)) ++ ": the option transport names tcp at"},
+                 {Tcp, "TCP to " ++ atom_to_list(name(A)) ++ ": the option transport names tcp here"},
+                 {A, "TCP to " ++ atom_to_list(name(Plain)) ++ ": the peer does not speak Caravan"}]]
+    end).

@@ -1,0 +1,279 @@
+%% Nodes that speak Caravan among nodes that do not, and among those that must not get anything
+%% out of its speaking it.
+-module(carrier_mixed_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+-include_lib("kernel/include/dist.hrl").
+
+-export([all/0, suite/0]).
+-export([mixed_cluster/1, one_life/1, erl_call/1, c_node/1, named_and_not_to_be_had/1,
+         other_user/1, other_network_namespace/1, stranger_without_cookie/1,
+         stranger_with_cookie/1]).
+
+-import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1, info/2]).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [mixed_cluster, one_life, erl_call, c_node, named_and_not_to_be_had, other_user,
+     other_network_namespace, stranger_without_cookie, stranger_with_cookie].
+
+with(OptionsList, Fun) ->
+    Nodes = caravan_cluster:start_all(OptionsList),
+    try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
+
+%% Every pair of six nodes takes the best that both can do, and every message arrives.
+mixed_cluster(_) ->
+    Kinds = [shm, shm, auto, auto, tcp, plain],
+    Options = [#{}, #{transport => auto}, #{args => ["-caravan", "ring_bytes", "65536"]},
+               #{args => ["+sbwt", "none"]}, #{transport => tcp}, #{carrier => plain}],
+    with(Options, fun(Nodes) ->
+        Kinded = lists:zip(Kinds, Nodes),
+        [true = connect(A, B) || A <- Nodes, B <- Nodes, A < B],
+        [begin
+             Expected = case lists:member(KindB, [tcp, plain]) orelse KindA =:= tcp of
+                            true -> tcp;
+                            false -> shm
+                        end,
+             ?assertEqual({name(A), name(B), Expected}, {name(A), name(B), transport(A, B)})
+         end || {KindA, A} <- Kinded, KindA =/= plain, {KindB, B} <- Kinded, A =/= B],
+        [?assertEqual([{ok, name(B)} || B <- Nodes],
+                      call(A, erpc, multicall, [[name(B) || B <- Nodes], erlang, node, []]))
+         || A <- Nodes]
+    end).
+
+%% The same name comes back as another kind of node, and the link becomes what it can be.
+one_life(_) ->
+    Name = peer:random_name(),
+    with([#{}], fun([A]) ->
+        [with([Options#{name => Name}],
+              fun([B]) ->
+                      true = connect(A, B),
+                      ?assertEqual(Expected, transport(A, B)),
+                      ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []])),
+                      true = call(A, erlang, disconnect_node, [name(B)])
+              end)
+         || {Options, Expected} <- [{#{}, shm}, {#{carrier => plain}, tcp}, {#{}, shm},
+                                    {#{transport => tcp}, tcp}, {#{}, shm}]]
+    end).
+
+erl_call(_) ->
+    with([#{}], fun([A]) ->
+        [Name, _] = string:split(atom_to_list(name(A)), "@"),
+        {0, Text} = caravan_cluster:shell("erl_call -sname " ++ Name ++
+                                          " -c caravan_test -a \"erlang node\""),
+        ?assertEqual(atom_to_list(name(A)), string:trim(Text, both, "'")),
+        caravan_cluster:wait_until(fun() -> [] =:= call(A, erlang, nodes, [hidden]) end)
+    end).
+
+%% A C node reads our name with the capability behind it.
+c_node(Config) ->
+    Source = filename:join(proplists:get_value(data_dir, Config), "c_node.c"),
+    Program = filename:join(proplists:get_value(priv_dir, Config), "c_node"),
+    Ei = code:lib_dir(erl_interface),
+    {0, _} = caravan_cluster:shell(lists:flatten(
+               ["cc -o ", Program, " ", Source, " -I", Ei, "/include -I", code:root_dir(),
+                "/usr/include -L", Ei, "/lib -L", code:root_dir(), "/usr/lib -lei -lpthread"])),
+    with([#{}], fun([A]) ->
+        [_, Host] = string:split(atom_to_list(name(A)), "@"),
+        Alive = peer:random_name(),
+        CNode = open_port({spawn_executable, Program}, [{args, [Alive, "caravan_test"]}, {line, 80},
+                                                        exit_status]),
+        receive {CNode, {data, {eol, "listening"}}} -> ok end,
+        Name = list_to_atom(Alive ++ "@" ++ Host),
+        true = call(A, net_kernel, connect_node, [Name]),
+        ?assertEqual({Name, hello},
+                     call(A, fun() ->
+                                     {anyone, Name} ! {self(), hello},
+                                     receive {Name, _} = Reply -> Reply after 10000 -> none end
+                             end)),
+        ?assertMatch(#{transport := tcp, reason := <<"the peer does not speak Caravan">>},
+                     call(A, caravan_dist, info, [Name])),
+        true = call(A, erlang, disconnect_node, [Name]),
+        receive {CNode, {exit_status, 0}} -> ok end
+    end).
+
+%% The connection fails on both sides, neither sees the other come up, and the log says why.
+named_and_not_to_be_had(_) ->
+    with([#{transport => shm}, #{transport => tcp}, #{carrier => plain}], fun([Shm, Tcp, Plain]) ->
+        [call(Node, fun watch_nodes/0) || Node <- [Shm, Tcp, Plain]],
+        [false = connect(A, B) || {A, B} <- [{Shm, Tcp}, {Tcp, Shm}, {Shm, Plain}, {Plain, Shm}]],
+        [?assertEqual([], call(Node, fun seen_nodes/0)) || Node <- [Shm, Tcp, Plain]],
+        Logged = caravan_cluster:logged(Shm),
+        [?assert(lists:any(fun(Text) -> string:find(Text, Why) =/= nomatch end, Logged))
+         || Why <- ["names shm here, and it cannot be had: the peer does not speak Caravan",
+                    "names shm here, and it cannot be had: the option transport names tcp at the peer"]],
+        true = connect(Tcp, Plain)
+    end).
+
+watch_nodes() ->
+    Self = self(),
+    spawn(fun() ->
+                  true = register(node_watcher, self()),
+                  ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
+                  Self ! watching,
+                  watch([])
+          end),
+    receive watching -> ok end.
+
+watch(Seen) ->
+    receive
+        {seen, From} -> From ! {seen, lists:reverse(Seen)}, watch(Seen);
+        {nodeup, Node, _} -> watch([Node | Seen]);
+        {nodedown, _, _} -> watch(Seen)
+    end.
+
+seen_nodes() ->
+    node_watcher ! {seen, self()},
+    receive {seen, Nodes} -> Nodes end.
+
+%% Another user of this host: TCP, and the log of both sides says why.
+other_user(Config) ->
+    root_or_skip(fun() ->
+        Ebin = readable_copy(Config),
+        Exec = {"/usr/bin/setpriv",
+                ["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "erl"]},
+        with([#{}, #{exec => Exec, ebin => Ebin, env => [{"HOME", "/tmp"}]}], fun([A, B]) ->
+            ?assertNotEqual(call(A, os, cmd, ["id -u"]), call(B, os, cmd, ["id -u"])),
+            [begin
+                 true = connect(X, Y),
+                 #{transport := tcp, reason := Why} = info(X, Y),
+                 #{transport := tcp, reason := Why} = info(Y, X),
+                 ?assert(byte_size(Why) > 0),
+                 [?assert(lists:any(fun(Text) ->
+                                            string:find(Text, binary_to_list(Why)) =/= nomatch
+                                    end, caravan_cluster:logged(N))) || N <- [X, Y]],
+                 ct:pal("other user: ~ts", [Why]),
+                 ?assertEqual(name(Y), call(X, erpc, call, [name(Y), erlang, node, []])),
+                 true = call(X, erlang, disconnect_node, [name(Y)])
+             end || {X, Y} <- [{A, B}, {B, A}]]
+        end)
+    end).
+
+%% Two network namespaces are two hosts as far as Caravan is concerned.
+other_network_namespace(Config) ->
+    root_or_skip(fun() ->
+        Ebin = readable_copy(Config),
+        Spaces = ["caravan_a" ++ os:getpid(), "caravan_b" ++ os:getpid()],
+        Veth = ["cva" ++ os:getpid(), "cvb" ++ os:getpid()],
+        Hosts = ["10.213.7.1", "10.213.7.2"],
+        try
+            [ip(["netns add ", Space]) || Space <- Spaces],
+            ip(["link add ", hd(Veth), " type veth peer name ", lists:last(Veth)]),
+            [begin
+                 ip(["link set ", Link, " netns ", Space]),
+                 ip(["-n ", Space, " addr add ", Host, "/24 dev ", Link]),
+                 ip(["-n ", Space, " link set ", Link, " up"]),
+                 ip(["-n ", Space, " link set lo up"])
+             end || {Space, Link, Host} <- lists:zip3(Spaces, Veth, Hosts)],
+            %% No epmd: it would outlive the case.
+            Args = ["-epmd_module", "caravan_test_epmd", "-start_epmd", "false"],
+            with([#{exec => {ip_program(), ["netns", "exec", Space, "erl"]}, ebin => Ebin,
+                    name => "port_" ++ Port, longnames => true, host => Host, args => Args}
+                  || {Space, Host, Port} <- lists:zip3(Spaces, Hosts, ["45001", "45002"])],
+                 fun([A, B]) ->
+                         true = connect(A, B),
+                         #{transport := tcp, reason := Why} = info(A, B),
+                         ?assertMatch(#{transport := tcp, reason := Why}, info(B, A)),
+                         ct:pal("other network namespace: ~ts", [Why]),
+                         ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []]))
+                 end)
+        after
+            [os:cmd("ip netns del " ++ Space) || Space <- Spaces]
+        end
+    end).
+
+%% Nobody gets anything out of our speaking Caravan before the cookies have been compared: no port
+%% of the driver, no memory, no file, and no process once the stranger has gone.
+stranger_without_cookie(_) ->
+    with([#{}], fun([A]) ->
+        Before = caravan_cluster:resources(A),
+        Port = listening_port(A),
+        Stranger = {<<"stranger@host">>, flags(A)},
+        Capable = [<<"caravan", 1, 2:16, 1, 0>>, <<"caravan", 1, 2:16, 3, 0>>,
+                   <<"caravan", 1, 65000:16, 1, 0>>, <<"caravan", 255, 0:16>>, <<>>,
+                   rand:bytes(60000)],
+        [begin
+             Socket = caravan_stranger:connect(Port),
+             ok = caravan_stranger:name(Socket, Stranger, Capability),
+             <<"ok">> = caravan_stranger:status(Socket),
+             {Challenge, _} = caravan_stranger:challenge(Socket),
+             ?assertEqual(maps:get(ports, Before) + 1, maps:get(ports, caravan_cluster:resources(A))),
+             ?assertEqual(maps:get(mappings, Before),
+                          maps:get(mappings, caravan_cluster:resources(A))),
+             case Next of
+                 wrong_cookie -> caravan_stranger:reply(Socket, Challenge, "wrong");
+                 negotiate -> caravan_stranger:send(Socket, "Ldescriptor");
+                 connected -> caravan_stranger:send(Socket, "C")
+             end,
+             ?assert(caravan_stranger:closed(Socket)),
+             caravan_stranger:close(Socket)
+         end || Capability <- Capable, Next <- [wrong_cookie, negotiate, connected]],
+        caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:resources(A)) end)
+    end).
+
+%% One that knows the cookie and says nonsense loses its connection; the node loses nothing.
+stranger_with_cookie(_) ->
+    with([#{}], fun([A]) ->
+        Before = caravan_cluster:resources(A),
+        Port = listening_port(A),
+        [begin
+             Socket = caravan_stranger:connect(Port),
+             Theirs = caravan_stranger:initiator(
+                        Socket, {<<"stranger@host">>, flags(A)},
+                        {"caravan_test", <<"caravan", 1, 2:16, 1, 0>>}),
+             ?assertMatch(<<"caravan", _/binary>>, Theirs),
+             <<$L, _/binary>> = caravan_stranger:recv(Socket),
+             ok = caravan_stranger:send(Socket, Nonsense),
+             ?assert(caravan_stranger:closed(Socket)),
+             caravan_stranger:close(Socket)
+         end || Nonsense <- ["X", "", "L", "Y", "Cx", rand:bytes(65535)]],
+        %% It says that it connected, and did not: we decline, and stay on TCP with it.
+        Socket = caravan_stranger:connect(Port),
+        _ = caravan_stranger:initiator(Socket, {<<"stranger@host">>, flags(A)},
+                                       {"caravan_test", <<"caravan", 1, 2:16, 1, 0>>}),
+        <<$L, _/binary>> = caravan_stranger:recv(Socket),
+        ok = caravan_stranger:send(Socket, "C"),
+        <<$N, Why/binary>> = caravan_stranger:recv(Socket),
+        ct:pal("not connected: ~ts", [Why]),
+        caravan_stranger:close(Socket),
+        caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:resources(A)) end)
+    end).
+
+%% ---------------------------------------------------------------------------------------------
+
+same(Before, Now) ->
+    maps:without([processes], Before) =:= maps:without([processes], Now)
+        andalso maps:get(processes, Now) =< maps:get(processes, Before).
+
+flags(Node) ->
+    element(2, call(Node, erts_internal, get_dflags, [])) bor ?DFLAG_PUBLISHED.
+
+listening_port(Node) ->
+    [Name, _] = string:split(atom_to_list(name(Node)), "@"),
+    {port, Port, _} = erl_epmd:port_please(Name, {127, 0, 0, 1}),
+    Port.
+
+root_or_skip(Fun) ->
+    case {os:cmd("id -u"), os:getenv("CARAVAN_SKIP_ROOT_TESTS")} of
+        {"0\n", _} -> Fun();
+        {_, false} -> ct:fail("this case makes other users and network namespaces, which takes "
+                              "root: run the tests as root, or set CARAVAN_SKIP_ROOT_TESTS=1");
+        _ -> {skip, "CARAVAN_SKIP_ROOT_TESTS is set"}
+    end.
+
+ip_program() ->
+    os:find_executable("ip", os:getenv("PATH") ++ ":/usr/sbin:/sbin").
+
+ip(Arguments) ->
+    {0, _} = caravan_cluster:shell(lists:flatten([ip_program(), " ", Arguments])).
+
+%% The code where another user can read it.
+readable_copy(_Config) ->
+    Root = "/tmp/caravan_test_" ++ os:getpid(),
+    From = filename:dirname(filename:dirname(code:which(caravan_dist))),
+    Test = filename:dirname(code:which(?MODULE)),
+    {0, _} = caravan_cluster:shell(lists:flatten(
+               ["rm -rf ", Root, "; mkdir -p ", Root, "; cp -RL ", From, "/ebin ", From, "/priv ",
+                Root, "; cp ", Test, "/*.beam ", Root, "/ebin; chmod -R a+rX ", Root])),
+    filename:join(Root, "ebin").
