@@ -1,1 +1,27 @@
-//! caravan-carrier
+//! The Erlang port driver of Caravan: the distribution carried over a [`caravan_fabric::Link`].
+//!
+//! The emulator calls the driver with the port's lock held, so one port's code never runs twice at
+//! once; different ports run on different schedulers.
+//!
+//! - [`connection`]: one distribution connection: turns, waiting, ending. Knows no emulator but
+//!   the [`emulator::Emulator`] trait.
+//! - [`inbound`] and [`outbound`]: records to distribution messages and back.
+//! - [`reassembly`], with [`atom_cache`] and [`dist_header`]: large messages come in fragments and
+//!   are put together once, in place.
+//! - [`control`]: what `caravan_dist` asks of a port.
+//! - `port`: the emulator's C interface (`erl_driver.h`), and all `unsafe` of this crate.
+
+pub mod atom_cache;
+pub mod connection;
+pub mod control;
+pub mod counters;
+pub mod dist_header;
+pub mod emulator;
+mod error;
+pub mod inbound;
+pub mod limits;
+pub mod outbound;
+mod port;
+pub mod reassembly;
+
+pub use error::Error;

@@ -1,0 +1,190 @@
+//! What the sender's atom cache holds, and where the emulator's differs from it.
+//!
+//! Headers refer to atoms by cache slots, in the order in which they were sent. A fragmented
+//! message is delivered when it is complete, behind messages that were sent after its header: so
+//! the emulator meets the headers in another order, and a slot may not hold for it what it held
+//! for the sender. This mirror knows the sender's texts, and which slots differ; a header that
+//! refers to such a slot is written anew with the text in it. Where nothing is being put together
+//! nothing ever differs, and no header is touched.
+
+use crate::dist_header::{self, Reference, SLOTS};
+use crate::error::Error;
+
+/// The mirror of one connection's inbound atom cache.
+#[derive(Debug)]
+pub struct AtomCache {
+    /// What each slot holds for the sender.
+    sender: Vec<Option<Box<[u8]>>>,
+    /// Whether the emulator's slot holds something else, or nothing.
+    differs: Vec<bool>,
+    differing: usize,
+}
+
+impl Default for AtomCache {
+    fn default() -> Self {
+        Self { sender: vec![None; SLOTS], differs: vec![false; SLOTS], differing: 0 }
+    }
+}
+
+impl AtomCache {
+    /// Slots in which the emulator's cache differs.
+    pub fn differing(&self) -> usize {
+        self.differing
+    }
+
+    /// For a header (`references`, from the count on) that is delivered now: what to deliver
+    /// instead, and how many bytes of `references` that replaces. `None` if it can stay.
+    #[inline]
+    pub fn deliver_now(&mut self, references: &[u8]) -> Result<Option<(Vec<u8>, usize)>, Error> {
+        if dist_header::fills_nothing(references).ok_or(Error::Header)? {
+            if self.differing == 0 {
+                return Ok(None);
+            }
+            let mut slots = dist_header::cached_slots(references).ok_or(Error::Header)?;
+            if !slots.any(|slot| self.differs[usize::from(slot)]) {
+                return Ok(None);
+            }
+        }
+        self.rewrite(references)
+    }
+
+    fn rewrite(&mut self, references: &[u8]) -> Result<Option<(Vec<u8>, usize)>, Error> {
+        let (mut parsed, length) = dist_header::parse(references)?;
+        let mut changed = false;
+        for reference in &mut parsed {
+            let slot = usize::from(reference.slot);
+            match &reference.text {
+                Some(text) => {
+                    self.sender[slot] = Some(text.clone());
+                    self.set_differs(slot, false);
+                }
+                None if self.differs[slot] => {
+                    // A slot that the sender has never filled is its fault; the emulator says so.
+                    reference.text = self.sender[slot].clone();
+                    changed |= reference.text.is_some();
+                    self.set_differs(slot, false);
+                }
+                None => {}
+            }
+        }
+        if !changed {
+            return Ok(None);
+        }
+        let mut written = Vec::new();
+        dist_header::write(&parsed, &mut written);
+        Ok(Some((written, length)))
+    }
+
+    /// For a header that is delivered later: its references with the texts that they have now.
+    /// Returns them and the header's length.
+    pub fn hold(&mut self, references: &[u8]) -> Result<(Vec<Reference>, usize), Error> {
+        let (mut parsed, length) = dist_header::parse(references)?;
+        for reference in &mut parsed {
+            let slot = usize::from(reference.slot);
+            match &reference.text {
+                Some(text) => {
+                    self.sender[slot] = Some(text.clone());
+                    self.set_differs(slot, true);
+                }
+                None => reference.text = Some(self.sender[slot].clone().ok_or(Error::Header)?),
+            }
+        }
+        Ok((parsed, length))
+    }
+
+    /// The held header as it must be delivered now.
+    pub fn deliver_held(&mut self, held: Vec<Reference>) -> Vec<u8> {
+        let mut references = held;
+        for reference in &mut references {
+            let slot = usize::from(reference.slot);
+            let same = self.sender[slot] == reference.text;
+            if same && !self.differs[slot] {
+                reference.text = None;
+            } else {
+                self.set_differs(slot, !same);
+            }
+        }
+        let mut written = Vec::new();
+        dist_header::write(&references, &mut written);
+        written
+    }
+
+    fn set_differs(&mut self, slot: usize, differs: bool) {
+        if self.differs[slot] != differs {
+            self.differs[slot] = differs;
+            self.differing = if differs { self.differing + 1 } else { self.differing - 1 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// The emulator's side: applies a header as `erts_prepare_dist_ext` does; returns the atoms.
+    fn apply(cache: &mut [Option<Box<[u8]>>], references: &[u8]) -> Vec<Box<[u8]>> {
+        let (parsed, _) = dist_header::parse(references).unwrap();
+        let atoms = parsed.into_iter().map(|reference| {
+            let slot = usize::from(reference.slot);
+            if let Some(text) = reference.text {
+                cache[slot] = Some(text);
+            }
+            cache[slot].clone().expect("a slot that was never filled")
+        });
+        atoms.collect()
+    }
+
+    proptest! {
+        /// Random headers over few slots, some held and delivered later in any order: the emulator
+        /// always sees the atoms that the sender meant.
+        #[test]
+        fn the_emulator_sees_what_the_sender_meant(
+            steps in proptest::collection::vec(
+                (proptest::collection::vec((0u16..6, 0u8..4), 0..5), 0u8..3, any::<usize>()), 1..80),
+        ) {
+            let mut sender: Vec<Option<Box<[u8]>>> = vec![None; SLOTS];
+            let mut emulator = sender.clone();
+            let mut mirror = AtomCache::default();
+            let mut held = VecDeque::new();
+            for (wanted, what, which) in steps {
+                let mut header = Vec::new();
+                let mut meant = Vec::new();
+                for (slot, atom) in wanted {
+                    let text: Box<[u8]> = vec![b'a' + atom; usize::from(atom) * 90].into();
+                    let cached = sender[usize::from(slot)].as_ref() == Some(&text);
+                    sender[usize::from(slot)] = Some(text.clone());
+                    meant.push(text.clone());
+                    header.push(Reference { slot, text: (!cached).then_some(text) });
+                }
+                let mut bytes = Vec::new();
+                dist_header::write(&header, &mut bytes);
+                if what == 0 {
+                    held.push_back((mirror.hold(&bytes).unwrap().0, meant));
+                } else {
+                    let delivered = mirror.deliver_now(&bytes).unwrap().map_or(bytes, |(new, _)| new);
+                    prop_assert_eq!(apply(&mut emulator, &delivered), meant);
+                }
+                if what == 2 && !held.is_empty() {
+                    let (references, meant) = held.remove(which % held.len()).unwrap();
+                    prop_assert_eq!(apply(&mut emulator, &mirror.deliver_held(references)), meant);
+                }
+                if held.is_empty() {
+                    for (slot, text) in sender.iter().enumerate() {
+                        prop_assert!(mirror.differs[slot] || emulator[slot] == *text);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_held_messages_no_header_is_touched() {
+        let mut mirror = AtomCache::default();
+        let fill = [1, 0x08, 9, 2, b'o', b'k'];
+        assert_eq!(mirror.deliver_now(&fill).unwrap(), None);
+        assert_eq!(mirror.deliver_now(&[1, 0x00, 9]).unwrap(), None);
+        assert_eq!(mirror.differing(), 0);
+    }
+}

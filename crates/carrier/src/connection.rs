@@ -1,0 +1,209 @@
+//! One distribution connection: a link, its two halves, and when to look at it.
+//!
+//! | state | who leaves it | into |
+//! |---|---|---|
+//! | fresh: linked, nothing read | START, after setnode | polling |
+//! | polling: the poller process calls POLL again | POLL, when the policy says sleep and nothing came | armed |
+//! | armed: waiting for the bell | the bell | armed, if all was taken and spinning does not pay; else polling |
+//! | any | lifeline closed, link broken | ended: what had come is delivered first |
+//!
+//! No callback spins: a spin is many short POLLs, between which the emulator runs other processes.
+
+use caravan_fabric::contract::Armed;
+use caravan_fabric::{Link, SpinMode, SpinPolicy, Turn};
+use caravan_segment::counters::Row;
+
+use crate::counters::Counter;
+use crate::emulator::Emulator;
+use crate::error::Error;
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+
+/// What the port does after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The poller polls again.
+    Poll,
+    /// The bell will ring.
+    Armed,
+}
+
+/// One connection over a link.
+#[derive(Debug)]
+pub struct Connection<E: Emulator> {
+    link: Link,
+    inbound: Inbound<E::Binary>,
+    outbound: Outbound,
+    policy: SpinPolicy,
+    row: Row,
+    started: bool,
+    polling: bool,
+    polls: u64,
+}
+
+impl<E: Emulator> Connection<E> {
+    /// A connection that reads nothing before [`start`](Self::start).
+    pub fn new(link: Link, row: Row, spin: SpinMode, busy_bytes: usize) -> Self {
+        row.set(Counter::RingBytes as usize, link.ring_bytes());
+        Self {
+            link,
+            inbound: Inbound::default(),
+            outbound: Outbound::new(busy_bytes),
+            policy: SpinPolicy::new(spin),
+            row,
+            started: false,
+            polling: false,
+            polls: 0,
+        }
+    }
+
+    /// The link, for its descriptor.
+    pub fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    /// The row of counters, brought up to date.
+    pub fn row(&self, emulator: &E, now: u64) -> &Row {
+        self.count(emulator, now);
+        &self.row
+    }
+
+    /// Records received and sent, as `dist_util` counts them.
+    pub fn records(&self) -> (u64, u64) {
+        (self.inbound.messages(), self.outbound.messages())
+    }
+
+    /// True once the node is up and the ring may be read.
+    pub fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// The node is up: from now on the ring is read. The poller begins.
+    pub fn start(&mut self) {
+        self.started = true;
+        self.polling = true;
+    }
+
+    /// Sends one message. `true` if the poller must be started: something waits for room.
+    pub fn send<'a>(
+        &mut self,
+        emulator: &mut E,
+        parts: impl Iterator<Item = &'a [u8]>,
+        length: usize,
+        now: impl FnOnce() -> u64,
+    ) -> Result<bool, Error> {
+        self.outbound.send(&mut self.link, emulator, parts, length, now)?;
+        self.row.set(Counter::SentBytes as usize, self.link.counts().sent_bytes);
+        self.row.set(Counter::SentMessages as usize, self.outbound.messages());
+        if emulator.queued_bytes() == 0 || self.polling || !self.started {
+            return Ok(false);
+        }
+        self.polling = true;
+        Ok(true)
+    }
+
+    /// A sign of life.
+    pub fn tick(&mut self, emulator: &mut E) -> Result<(), Error> {
+        self.outbound.tick(&mut self.link, emulator)
+    }
+
+    /// The poller's turn.
+    pub fn poll(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
+        if !self.started {
+            return Ok(Next::Armed);
+        }
+        self.polls += 1;
+        let next = self.turn(emulator, now)?;
+        self.polling = next == Next::Poll;
+        Ok(next)
+    }
+
+    /// The bell rang. `true` if the poller must be started.
+    pub fn bell(&mut self, emulator: &mut E, now: u64) -> Result<bool, Error> {
+        self.link.acknowledge()?;
+        if self.polling || !self.started {
+            return Ok(false);
+        }
+        self.link.awake();
+        self.policy.woken(now);
+        let next = self.turn(emulator, now)?;
+        self.polling = next == Next::Poll;
+        Ok(self.polling)
+    }
+
+    /// The peer is gone: delivers all that it had sent. The ring is finite, and so is this.
+    pub fn drain(&mut self, emulator: &mut E) -> Result<(), Error> {
+        if !self.started {
+            return Ok(());
+        }
+        let mut left = 2 * self.link.ring_bytes();
+        loop {
+            let taken = self.inbound.turn(&mut self.link, emulator)?;
+            left = left.saturating_sub(taken.bytes as u64);
+            if taken.bytes == 0 || left == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The port is closing with something queued: moves what the peer has room for, and asks for
+    /// the bell for the rest.
+    pub fn flush(&mut self, emulator: &mut E, now: u64) -> Result<(), Error> {
+        while emulator.queued_bytes() > 0 {
+            let moved = self.outbound.flush(&mut self.link, emulator, now)?;
+            if moved == 0 && self.link.arm(self.room_wanted(emulator))? == Armed::Wait {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
+        let moved = self.outbound.flush(&mut self.link, emulator, now)?;
+        let taken = self.inbound.turn(&mut self.link, emulator)?;
+        self.count(emulator, now);
+        if moved > 0 || taken.bytes > 0 {
+            self.policy.found(now);
+        }
+        if taken.more {
+            return Ok(Next::Poll);
+        }
+        if self.policy.nothing(now) == Turn::Spin {
+            return Ok(Next::Poll);
+        }
+        match self.link.arm(self.room_wanted(emulator))? {
+            Armed::Wait => Ok(Next::Armed),
+            Armed::LookAgain => Ok(Next::Poll),
+        }
+    }
+
+    /// Room worth being woken for: what is queued, but not so much that the peer must run dry
+    /// first.
+    fn room_wanted(&self, emulator: &E) -> usize {
+        emulator.queued_bytes().min(self.link.ring_bytes() as usize / 2)
+    }
+
+    fn count(&self, emulator: &E, now: u64) {
+        let counts = self.link.counts();
+        let (busy_count, busy_ns) = self.outbound.busy(now);
+        for (counter, value) in [
+            (Counter::SentBytes, counts.sent_bytes),
+            (Counter::ReceivedBytes, counts.received_bytes),
+            (Counter::SentMessages, self.outbound.messages()),
+            (Counter::ReceivedMessages, self.inbound.messages()),
+            (Counter::OutboundUsedBytes, self.link.outbound_used_bytes()),
+            (Counter::InboundUsedBytes, self.link.inbound_used_bytes()),
+            (Counter::QueuedBytes, emulator.queued_bytes() as u64),
+            (Counter::WakeupsSent, counts.wakeups_sent),
+            (Counter::WakeupsReceived, counts.wakeups_received),
+            (Counter::Polls, self.polls),
+            (Counter::Spins, self.policy.spins()),
+            (Counter::SpinHits, self.policy.hits()),
+            (Counter::BusyCount, busy_count),
+            (Counter::BusyNs, busy_ns),
+            (Counter::Reassembled, self.inbound.reassembled()),
+        ] {
+            self.row.set(counter as usize, value);
+        }
+    }
+}

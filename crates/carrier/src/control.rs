@@ -1,0 +1,166 @@
+//! What `caravan_dist` asks of a port, by `erlang:port_control/3`. Integers are big-endian.
+//!
+//! The reply begins with 0 and the result, or with 1 and a sentence; POLL's is empty (armed) or
+//! has one byte (poll again).
+
+use caravan_fabric::SpinMode;
+
+use crate::error::Error;
+use crate::limits::LABEL_BYTES_MAX;
+
+/// An operation with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// 1: `<<RingBytes:64, BusyBytes:64, Spin:8, Fragments:8, MeLen:16, Me, PeerLen:16, Peer>>`.
+    Configure(Configuration),
+    /// 2: opens the doorway; the result is the descriptor for the peer.
+    Listen,
+    /// 3: the peer's descriptor: makes the memory and hands it over.
+    Connect(Vec<u8>),
+    /// 4: takes what the peer has handed over.
+    Accept,
+    /// 5: `<<Fd:32>>`: the connection whose end is the link's end.
+    Lifeline(i32),
+    /// 6: the node is up; the caller becomes the poller.
+    Start,
+    /// 7: the poller's turn.
+    Poll,
+    /// 8: a sign of life.
+    Tick,
+    /// 9: `<<Received:64, Sent:64, PendingBytes:64>>`.
+    Stat,
+    /// 10: repeated `<<NameLen:8, Name, Value:64>>`.
+    Info,
+    /// 11: `<<ReasonLen:16, Reason>>`: only counts for a TCP connection.
+    TcpRow(String),
+    /// 12: four counts of a TCP connection.
+    TcpCounts([u64; 4]),
+    /// 13: gives up a half-made link.
+    Cancel,
+    /// 14: why this transport.
+    Reason(String),
+}
+
+/// What one connection is to be like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Bytes of each ring.
+    pub ring_bytes: u64,
+    /// Bytes queued at which the port is busy.
+    pub busy_bytes: u64,
+    /// Whether to spin.
+    pub spin: SpinMode,
+    /// This node.
+    pub me: String,
+    /// The other one.
+    pub peer: String,
+}
+
+impl Control {
+    /// Reads an operation.
+    pub fn parse(operation: u32, data: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader { operation, data };
+        let parsed = match operation {
+            1 => Self::Configure(Configuration {
+                ring_bytes: reader.u64()?,
+                busy_bytes: reader.u64()?,
+                spin: match reader.u8()? {
+                    0 => SpinMode::Off,
+                    1 => SpinMode::Auto,
+                    2 => SpinMode::On,
+                    _ => return Err(reader.error("spin is 0, 1 or 2")),
+                },
+                // Fragments are agreed upon in the handshake; the driver only sees the messages.
+                me: reader.u8().and_then(|_| reader.text())?,
+                peer: reader.text()?,
+            }),
+            2 => Self::Listen,
+            3 => Self::Connect(reader.rest().to_vec()),
+            4 => Self::Accept,
+            5 => Self::Lifeline(reader.u32()? as i32),
+            6 => Self::Start,
+            7 => return Ok(Self::Poll),
+            8 => Self::Tick,
+            9 => Self::Stat,
+            10 => Self::Info,
+            11 => Self::TcpRow(reader.text()?),
+            12 => Self::TcpCounts([reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?]),
+            13 => Self::Cancel,
+            14 => Self::Reason(String::from_utf8_lossy(reader.rest()).into_owned()),
+            _ => return Err(reader.error("there is no such operation")),
+        };
+        if reader.data.is_empty() { Ok(parsed) } else { Err(reader.error("there are bytes left over")) }
+    }
+}
+
+struct Reader<'a> {
+    operation: u32,
+    data: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn error(&self, what: &'static str) -> Error {
+        Error::Control { operation: self.operation, what }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let (taken, rest) = self.data.split_first_chunk().ok_or(self.error("there are bytes missing"))?;
+        self.data = rest;
+        Ok(*taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, Error> {
+        Ok(self.take::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32, Error> {
+        Ok(u32::from_be_bytes(self.take()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Error> {
+        Ok(u64::from_be_bytes(self.take()?))
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.data)
+    }
+
+    fn text(&mut self) -> Result<String, Error> {
+        let length = usize::from(u16::from_be_bytes(self.take()?));
+        if length > LABEL_BYTES_MAX {
+            return Err(self.error("a text is too long"));
+        }
+        let (text, rest) = self.data.split_at_checked(length).ok_or(self.error("a text is cut off"))?;
+        self.data = rest;
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_configuration_is_read() {
+        let mut data = [&[0; 6][..], &[1, 0], &[0; 7], &[9, 1, 1]].concat();
+        data.extend_from_slice(b"\0\x03a@h\0\x03b@h");
+        let read = match Control::parse(1, &data).unwrap() {
+            Control::Configure(read) => read,
+            other => panic!("{other:?} is not a configuration"),
+        };
+        assert_eq!((read.ring_bytes, read.busy_bytes, read.spin), (256, 9, SpinMode::Auto));
+        assert_eq!((read.me.as_str(), read.peer.as_str()), ("a@h", "b@h"));
+        data.push(0);
+        assert!(Control::parse(1, &data).unwrap_err().to_string().contains("left over"));
+        assert!(Control::parse(1, &data[..10]).unwrap_err().to_string().contains("missing"));
+        assert!(Control::parse(99, &[]).unwrap_err().to_string().contains("no such operation"));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(operation in 0u32..20, data in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Control::parse(operation, &data);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The distribution header in front of each message: which atoms it refers to, by slots of the
+//! atom cache, and which slots it fills.
+//!
+//! Source: "Distribution Header" and "Distribution Header for fragmented messages" in the External
+//! Term Format chapter of the ERTS reference manual.
+//!
+//! `131 68 N Flags.. Refs..` is a whole message; `131 69 Sequence:8 Fragment:8 N Flags.. Refs..`
+//! begins a fragmented one, of which `131 70 Sequence:8 Fragment:8` continues each further
+//! fragment, counting down to 1. Flags are half a byte for each reference: three high bits of its
+//! slot, and whether it fills the slot; one more half byte says whether lengths have two bytes.
+
+use crate::error::Error;
+
+/// Version of the external term format.
+const VERSION: u8 = 131;
+const WHOLE: u8 = 68;
+const FIRST: u8 = 69;
+const NEXT: u8 = 70;
+/// Bytes of `131 70 Sequence Fragment`.
+pub const FRAGMENT_BYTES: usize = 18;
+/// Slots of an atom cache.
+pub const SLOTS: usize = 2048;
+
+/// What a message begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole message with a header: references begin at byte 2.
+    Whole,
+    /// The first of several fragments: references begin at byte 18.
+    First {
+        /// Which message.
+        sequence: u64,
+        /// How many fragments it has.
+        fragments: u64,
+    },
+    /// A further fragment: its bytes begin at byte 18.
+    Next {
+        /// Which message.
+        sequence: u64,
+        /// Counts down to 1.
+        fragment: u64,
+    },
+    /// Anything else, which the emulator judges.
+    Other,
+}
+
+impl Kind {
+    /// Looks at the first bytes of a message: [`FRAGMENT_BYTES`] of it, or all if it is shorter.
+    #[inline]
+    pub fn of(head: &[u8]) -> Self {
+        let (tag, numbers) = match head {
+            [VERSION, tag, rest @ ..] => (*tag, rest),
+            _ => return Self::Other,
+        };
+        if tag == WHOLE {
+            return Self::Whole;
+        }
+        let Some((numbers, _)) = numbers.split_first_chunk::<16>() else { return Self::Other };
+        let number = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&numbers[at..at + 8]);
+            u64::from_be_bytes(bytes)
+        };
+        match tag {
+            FIRST => Self::First { sequence: number(0), fragments: number(8) },
+            NEXT => Self::Next { sequence: number(0), fragment: number(8) },
+            _ => Self::Other,
+        }
+    }
+}
+
+/// One reference to an atom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Slot of the cache.
+    pub slot: u16,
+    /// The atom's text, if the slot is filled with it.
+    pub text: Option<Box<[u8]>>,
+}
+
+/// True if the references (from the count on) fill no slot. `None` if they are cut off.
+#[inline]
+pub fn fills_nothing(references: &[u8]) -> Option<bool> {
+    let (&count, rest) = references.split_first()?;
+    if count == 0 {
+        return Some(true);
+    }
+    let count = usize::from(count);
+    let flags = rest.get(..count / 2 + 1)?;
+    let half = |i: usize| flags[i / 2] >> (4 * (i % 2));
+    let mut all = 0;
+    for byte in &flags[..count / 2] {
+        all |= byte;
+    }
+    if count % 2 == 1 {
+        all |= half(count - 1) & 0x0f;
+    }
+    Some(all & 0x88 == 0)
+}
+
+/// The slots that the references name, without their texts; only where [`fills_nothing`].
+#[inline]
+pub fn cached_slots(references: &[u8]) -> Option<impl Iterator<Item = u16> + '_> {
+    let (&count, rest) = references.split_first()?;
+    let count = usize::from(count);
+    let flag_bytes = if count == 0 { 0 } else { count / 2 + 1 };
+    let flags = rest.get(..flag_bytes)?;
+    let low = rest.get(flag_bytes..flag_bytes + count)?;
+    Some(low.iter().enumerate().map(move |(i, low)| {
+        let high = (flags[i / 2] >> (4 * (i % 2))) & 7;
+        u16::from(high) << 8 | u16::from(*low)
+    }))
+}
+
+/// Reads the references, from the count on. Returns them and how many bytes they took.
+pub fn parse(references: &[u8]) -> Result<(Vec<Reference>, usize), Error> {
+    let mut reader = Reader { bytes: references, at: 0 };
+    let count = usize::from(reader.byte()?);
+    if count == 0 {
+        return Ok((Vec::new(), reader.at));
+    }
+    let flags = reader.take(count / 2 + 1)?;
+    let half = |i: usize| (flags[i / 2] >> (4 * (i % 2))) & 0x0f;
+    let long = half(count) & 1 != 0;
+    let mut parsed = Vec::with_capacity(count);
+    for i in 0..count {
+        let slot = u16::from(half(i) & 7) << 8 | u16::from(reader.byte()?);
+        let text = if half(i) & 8 == 0 {
+            None
+        } else {
+            let length = match long {
+                true => usize::from(reader.byte()?) << 8 | usize::from(reader.byte()?),
+                false => usize::from(reader.byte()?),
+            };
+            Some(reader.take(length)?.into())
+        };
+        parsed.push(Reference { slot, text });
+    }
+    Ok((parsed, reader.at))
+}
+
+/// Writes references, from the count on: the reverse of [`parse`].
+pub fn write(references: &[Reference], out: &mut Vec<u8>) {
+    out.push(references.len() as u8);
+    if references.is_empty() {
+        return;
+    }
+    let long = references.iter().any(|r| r.text.as_ref().is_some_and(|text| text.len() > 255));
+    let flags_at = out.len();
+    out.resize(flags_at + references.len() / 2 + 1, 0);
+    let mut set = |i: usize, half: u8| out[flags_at + i / 2] |= half << (4 * (i % 2));
+    for (i, reference) in references.iter().enumerate() {
+        set(i, (reference.slot >> 8) as u8 & 7 | if reference.text.is_some() { 8 } else { 0 });
+    }
+    set(references.len(), u8::from(long));
+    for reference in references {
+        out.push(reference.slot as u8);
+        if let Some(text) = &reference.text {
+            if long {
+                out.push((text.len() >> 8) as u8);
+            }
+            out.push(text.len() as u8);
+            out.extend_from_slice(text);
+        }
+    }
+}
+
+/// The two bytes in front of the references of a whole message.
+pub const WHOLE_PREFIX: [u8; 2] = [VERSION, WHOLE];
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Error> {
+        let end = self.at.checked_add(length).ok_or(Error::Header)?;
+        let taken = self.bytes.get(self.at..end).ok_or(Error::Header)?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Error> {
+        Ok(self.take(1)?[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reference() -> impl Strategy<Value = Reference> {
+        let text = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..300));
+        (0u16..2048, text).prop_map(|(slot, text)| Reference { slot, text: text.map(Into::into) })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            references in proptest::collection::vec(reference(), 0..=255),
+            cut in any::<proptest::sample::Index>(),
+        ) {
+            let mut bytes = Vec::new();
+            write(&references, &mut bytes);
+            let length = bytes.len();
+            bytes.extend_from_slice(b"the control message");
+            prop_assert_eq!(parse(&bytes).unwrap(), (references.clone(), length));
+            let fills = references.iter().any(|r| r.text.is_some());
+            prop_assert_eq!(fills_nothing(&bytes), Some(!fills));
+            if !fills {
+                let slots: Vec<u16> = cached_slots(&bytes).unwrap().collect();
+                prop_assert_eq!(slots, references.iter().map(|r| r.slot).collect::<Vec<_>>());
+            }
+            prop_assert!(parse(&bytes[..cut.index(length)]).is_err());
+        }
+
+        #[test]
+        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = parse(&bytes);
+            let _ = fills_nothing(&bytes);
+            let _ = cached_slots(&bytes).map(Iterator::count);
+            let _ = Kind::of(&bytes);
+        }
+    }
+
+    #[test]
+    fn the_manuals_example() {
+        // A header with three references: slot 0x105 cached, slot 7 filled with "ok", 0x7ff cached.
+        let bytes = [3, 0x81, 0x07, 5, 7, 2, b'o', b'k', 0xff];
+        let (references, length) = parse(&bytes).unwrap();
+        assert_eq!(length, bytes.len());
+        let slots: Vec<u16> = references.iter().map(|r| r.slot).collect();
+        assert_eq!(slots, [0x105, 7, 0x7ff]);
+        assert_eq!(references[1].text.as_deref(), Some(&b"ok"[..]));
+        assert_eq!(Kind::of(&[131, 68, 0]), Kind::Whole);
+        let mut head = [0; 18];
+        (head[0], head[1], head[9], head[17]) = (131, 70, 3, 2);
+        assert_eq!(Kind::of(&head), Kind::Next { sequence: 3, fragment: 2 });
+    }
+}

@@ -1,0 +1,53 @@
+/// Why a connection cannot be, or cannot go on. The text goes to the node's log.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The transport failed.
+    #[error(transparent)]
+    Fabric(#[from] caravan_fabric::Error),
+    /// The peer announced a message that is too long.
+    #[error(transparent)]
+    TooLong(#[from] caravan_ring::record::TooLong),
+    /// The peer's fragments do not follow each other.
+    #[error("the peer sent fragment {found} of sequence {sequence} where {expected} was due")]
+    Fragment {
+        /// Which message.
+        sequence: u64,
+        /// Which fragment came.
+        found: u64,
+        /// Which one had to.
+        expected: u64,
+    },
+    /// A distribution header that is not one.
+    #[error("the peer sent a malformed distribution header")]
+    Header,
+    /// The emulator has no memory for a message.
+    #[error("no memory for a message of {bytes} bytes")]
+    NoMemory {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The control connection ended.
+    #[error("the peer closed the connection")]
+    PeerClosed,
+    /// The control connection carried data, which it never does after the hand-over.
+    #[error("the peer sent data on the control connection after the hand-over")]
+    LifelineData,
+    /// A control call that does not fit.
+    #[error("control operation {operation}: {what}")]
+    Control {
+        /// Its number.
+        operation: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A bug.
+    #[error("internal error of the carrier; please report it with the node's log")]
+    Panicked,
+}
+
+impl From<caravan_ring::Corrupt> for Error {
+    fn from(corrupt: caravan_ring::Corrupt) -> Self {
+        Self::Fabric(corrupt.into())
+    }
+}

@@ -1,0 +1,261 @@
+//! From the ring to the emulator.
+//!
+//! Small messages are copied next to each other into a shared binary; larger ones go straight
+//! into a binary of exactly their size; fragments go to their place in the whole message. Nothing
+//! is delivered from memory that the peer can still write.
+
+use caravan_fabric::Link;
+use caravan_ring::record::LengthReader;
+
+use crate::atom_cache::AtomCache;
+use crate::dist_header::{FRAGMENT_BYTES, Kind};
+use crate::emulator::{Binary, Emulator};
+use crate::error::Error;
+use crate::limits::{
+    RECORD_BYTES_MAX, RELEASE_BYTES, SHARED_BINARY_BYTES, SMALL_MESSAGE_BYTES, TURN_BYTES, TURN_MESSAGES,
+};
+use crate::reassembly::Reassembly;
+
+/// Where the bytes of the record being read go.
+#[derive(Debug)]
+enum Sink<B> {
+    /// Between two records.
+    Between,
+    /// Its length is known, its kind not.
+    Head { length: usize },
+    /// Into a binary of its own.
+    Own { binary: B, filled: usize, first_of: Option<(u64, u64)> },
+    /// Into the message `index` that is being put together; `missing` bytes to come.
+    Fragment { index: usize, missing: usize },
+}
+
+/// What one turn brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Bytes taken from the ring.
+    pub bytes: usize,
+    /// Records completed, ticks included.
+    pub messages: usize,
+    /// True if there may be more to take at once.
+    pub more: bool,
+}
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+pub struct Inbound<B> {
+    lengths: LengthReader,
+    sink: Sink<B>,
+    shared: Option<(B, usize)>,
+    cache: AtomCache,
+    reassembly: Reassembly<B>,
+    messages: u64,
+}
+
+impl<B: Binary> Default for Inbound<B> {
+    fn default() -> Self {
+        Self {
+            lengths: LengthReader::new(RECORD_BYTES_MAX),
+            sink: Sink::Between,
+            shared: None,
+            cache: AtomCache::default(),
+            reassembly: Reassembly::default(),
+            messages: 0,
+        }
+    }
+}
+
+impl<B: Binary> Inbound<B> {
+    /// Records received, ticks included.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Fragmented messages put together.
+    pub fn reassembled(&self) -> u64 {
+        self.reassembly.completed()
+    }
+
+    /// Delivers what has come, up to the limits of one turn.
+    pub fn turn<E: Emulator<Binary = B>>(
+        &mut self,
+        link: &mut Link,
+        emulator: &mut E,
+    ) -> Result<Taken, Error> {
+        let mut taken = Taken::default();
+        link.refresh()?;
+        loop {
+            if taken.bytes >= TURN_BYTES || taken.messages >= TURN_MESSAGES {
+                taken.more = true;
+                break;
+            }
+            let unread = link.unread();
+            let messages = self.messages;
+            let advanced = self.step(link, emulator)?;
+            let left = link.unread();
+            taken.bytes += unread - left;
+            taken.messages += (self.messages - messages) as usize;
+            if link.unreleased() >= RELEASE_BYTES {
+                link.release()?;
+            }
+            // What there is was not enough to go on with: only more of it is news.
+            if !advanced && link.refresh()? == left {
+                break;
+            }
+        }
+        link.release()?;
+        Ok(taken)
+    }
+
+    /// One step of the record being read. False if it needs more bytes than there are.
+    fn step<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
+        match &mut self.sink {
+            Sink::Between => match self.lengths.next(link.inbound())? {
+                None => Ok(false),
+                Some(0) => {
+                    self.messages += 1;
+                    Ok(true)
+                }
+                Some(length) => {
+                    self.sink = Sink::Head { length: length as usize };
+                    self.head(link, emulator, length as usize)
+                }
+            },
+            Sink::Head { length } => {
+                let length = *length;
+                self.head(link, emulator, length)
+            }
+            Sink::Own { binary, filled, .. } => {
+                let limit = (*filled + RELEASE_BYTES).min(binary.length());
+                let read = link.read(&mut binary.bytes_mut()[*filled..limit]);
+                *filled += read;
+                if *filled == binary.length() {
+                    self.end_own(emulator)?;
+                    return Ok(true);
+                }
+                Ok(read > 0)
+            }
+            Sink::Fragment { index, missing } => {
+                let (index, wanted) = (*index, (*missing).min(RELEASE_BYTES));
+                let read = link.read(self.reassembly.space(index, wanted));
+                self.reassembly.filled(index, read);
+                *missing -= read;
+                if *missing == 0 {
+                    self.sink = Sink::Between;
+                    self.reassembly.end_fragment(emulator, &mut self.cache, index)?;
+                    self.messages += 1;
+                    return Ok(true);
+                }
+                Ok(read > 0)
+            }
+        }
+    }
+
+    /// Chooses where a record of `length` bytes goes, once enough of it is there to see.
+    fn head<E: Emulator<Binary = B>>(
+        &mut self,
+        link: &mut Link,
+        emulator: &mut E,
+        length: usize,
+    ) -> Result<bool, Error> {
+        let mut head = [0; FRAGMENT_BYTES];
+        let head = &mut head[..length.min(FRAGMENT_BYTES)];
+        if !link.inbound().peek(head) {
+            return Ok(false);
+        }
+        let mut first_of = None;
+        match Kind::of(head) {
+            Kind::Next { sequence, fragment } => {
+                if let Some(index) = self.reassembly.find(sequence, fragment)? {
+                    link.skip(FRAGMENT_BYTES);
+                    let missing = length - FRAGMENT_BYTES;
+                    self.reassembly.reserve(index, missing)?;
+                    self.sink = Sink::Fragment { index, missing };
+                    return Ok(true);
+                }
+            }
+            Kind::First { sequence, fragments } if self.reassembly.takes(fragments, length) => {
+                first_of = Some((sequence, fragments));
+            }
+            _ => {}
+        }
+        if length <= SMALL_MESSAGE_BYTES && first_of.is_none() {
+            return self.small(link, emulator, length);
+        }
+        let binary = emulator.allocate(length).ok_or(Error::NoMemory { bytes: length })?;
+        self.sink = Sink::Own { binary, filled: 0, first_of };
+        Ok(true)
+    }
+
+    /// Copies a whole small message into the shared binary, and delivers it.
+    fn small<E: Emulator<Binary = B>>(
+        &mut self,
+        link: &mut Link,
+        emulator: &mut E,
+        length: usize,
+    ) -> Result<bool, Error> {
+        if link.unread() < length {
+            return Ok(false);
+        }
+        let (mut binary, offset) = match self.shared.take() {
+            Some((binary, used)) if binary.length() - used >= length => (binary, used),
+            _ => {
+                let bytes = SHARED_BINARY_BYTES;
+                (emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?, 0)
+            }
+        };
+        link.read(&mut binary.bytes_mut()[offset..offset + length]);
+        deliver(&mut self.cache, emulator, &mut binary, offset, length)?;
+        self.shared = Some((binary, offset + length));
+        self.sink = Sink::Between;
+        self.messages += 1;
+        Ok(true)
+    }
+
+    /// A record in a binary of its own is complete.
+    fn end_own<E: Emulator<Binary = B>>(&mut self, emulator: &mut E) -> Result<(), Error> {
+        let Sink::Own { mut binary, first_of, .. } = std::mem::replace(&mut self.sink, Sink::Between) else {
+            return Ok(());
+        };
+        self.messages += 1;
+        if let Some(first_of) = first_of {
+            if self.reassembly.begin(emulator, &mut self.cache, first_of, binary.bytes_mut())? {
+                return Ok(());
+            }
+        }
+        let length = binary.length();
+        deliver(&mut self.cache, emulator, &mut binary, 0, length)
+    }
+}
+
+/// Delivers the message at `offset`, with its header as the emulator must see it.
+fn deliver<E: Emulator>(
+    cache: &mut AtomCache,
+    emulator: &mut E,
+    binary: &mut E::Binary,
+    offset: usize,
+    length: usize,
+) -> Result<(), Error> {
+    let message = &binary.bytes_mut()[offset..offset + length];
+    let references_at = match Kind::of(&message[..length.min(FRAGMENT_BYTES)]) {
+        Kind::Whole => 2,
+        Kind::First { .. } => FRAGMENT_BYTES,
+        Kind::Next { .. } | Kind::Other => {
+            emulator.deliver(binary, offset, length);
+            return Ok(());
+        }
+    };
+    match cache.deliver_now(&message[references_at..])? {
+        None => emulator.deliver(binary, offset, length),
+        Some((references, replaced)) => {
+            let rest = &message[references_at + replaced..];
+            let bytes = references_at + references.len() + rest.len();
+            let mut written = emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?;
+            let to = written.bytes_mut();
+            to[..references_at].copy_from_slice(&message[..references_at]);
+            to[references_at..references_at + references.len()].copy_from_slice(&references);
+            to[references_at + references.len()..].copy_from_slice(rest);
+            emulator.deliver(&written, 0, bytes);
+        }
+    }
+    Ok(())
+}

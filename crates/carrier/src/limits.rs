@@ -1,0 +1,27 @@
+//! Every limit of the carrier, in one place.
+
+/// Bytes of one ring unless the user says otherwise.
+pub const RING_BYTES_DEFAULT: u64 = 512 << 10;
+/// Bytes waiting in a port's queue at which it is marked busy, unless the user says otherwise.
+pub const BUSY_BYTES_DEFAULT: u64 = 128 << 10;
+/// The longest record a peer may announce: what the emulator takes as one message.
+pub const RECORD_BYTES_MAX: u32 = u32::MAX >> 1;
+/// Messages up to this size share a binary; larger ones get one of their own.
+pub const SMALL_MESSAGE_BYTES: usize = 2 << 10;
+/// Bytes of the binary that small messages share. A message that lies in a mailbox keeps all of
+/// it, so it is not large.
+pub const SHARED_BINARY_BYTES: usize = 8 << 10;
+/// Bytes taken from the ring in one turn, before others get the scheduler.
+pub const TURN_BYTES: usize = 256 << 10;
+/// Messages delivered in one turn.
+pub const TURN_MESSAGES: usize = 512;
+/// Bytes read before they are given back to the peer, so that it can go on meanwhile.
+pub const RELEASE_BYTES: usize = 64 << 10;
+/// Fragmented messages put together at once; more are passed on in fragments.
+pub const HELD_MESSAGES_MAX: usize = 64;
+/// Bytes of one fragmented message that is put together; a larger one is passed on in fragments.
+pub const HELD_MESSAGE_BYTES_MAX: u64 = 1 << 30;
+/// Milliseconds that a closing port waits for a peer to take what is queued.
+pub const FLUSH_MS: u64 = 5_000;
+/// Bytes of a label (node name, reason) in a control call.
+pub const LABEL_BYTES_MAX: usize = 1024;

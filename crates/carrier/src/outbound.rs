@@ -1,0 +1,135 @@
+//! From the emulator to the ring.
+
+use caravan_fabric::Link;
+use caravan_ring::record;
+
+use crate::emulator::Emulator;
+use crate::error::Error;
+
+/// The sending half of a connection.
+#[derive(Debug)]
+pub struct Outbound {
+    busy_bytes: usize,
+    busy_since: Option<u64>,
+    busy_count: u64,
+    busy_ns: u64,
+    messages: u64,
+    ticks: u64,
+}
+
+impl Outbound {
+    /// Marks the port busy once `busy_bytes` wait in its queue.
+    pub fn new(busy_bytes: usize) -> Self {
+        Self { busy_bytes, busy_since: None, busy_count: 0, busy_ns: 0, messages: 0, ticks: 0 }
+    }
+
+    /// Records sent, ticks included.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Times the port was marked busy, and for how long in all.
+    pub fn busy(&self, now: u64) -> (u64, u64) {
+        (self.busy_count, self.busy_ns + self.busy_since.map_or(0, |since| now.saturating_sub(since)))
+    }
+
+    /// Sends one message, the concatenation of `parts`: into the ring as far as it has room, the
+    /// rest into the port's queue.
+    pub fn send<'a, E: Emulator>(
+        &mut self,
+        link: &mut Link,
+        emulator: &mut E,
+        parts: impl Iterator<Item = &'a [u8]>,
+        length: usize,
+        now: impl FnOnce() -> u64,
+    ) -> Result<(), Error> {
+        self.messages += 1;
+        let prefix = record::prefix(length as u32);
+        if emulator.queued_bytes() > 0 {
+            emulator.enqueue(&prefix);
+            emulator.enqueue_output(0);
+            self.mark_busy(emulator, now);
+            return Ok(());
+        }
+        let mut sent = link.append(&prefix)?;
+        if sent == prefix.len() {
+            for part in parts {
+                let appended = link.append(part)?;
+                sent += appended;
+                if appended < part.len() {
+                    break;
+                }
+            }
+        }
+        link.publish()?;
+        if sent < prefix.len() {
+            emulator.enqueue(&prefix[sent..]);
+            emulator.enqueue_output(0);
+        } else if sent < prefix.len() + length {
+            emulator.enqueue_output(sent - prefix.len());
+        } else {
+            return Ok(());
+        }
+        self.mark_busy(emulator, now);
+        Ok(())
+    }
+
+    /// Sends a record of no bytes, if there is room: a peer that leaves none needs no sign of life.
+    pub fn tick<E: Emulator>(&mut self, link: &mut Link, emulator: &mut E) -> Result<(), Error> {
+        if emulator.queued_bytes() == 0 && link.room()? >= record::LENGTH_BYTES {
+            link.append(&record::prefix(0))?;
+            link.publish()?;
+            self.messages += 1;
+            self.ticks += 1;
+        }
+        Ok(())
+    }
+
+    /// Moves what is queued into the ring as far as there is room. Returns how many bytes.
+    pub fn flush<E: Emulator>(
+        &mut self,
+        link: &mut Link,
+        emulator: &mut E,
+        now: u64,
+    ) -> Result<usize, Error> {
+        if emulator.queued_bytes() == 0 {
+            return Ok(0);
+        }
+        let mut moved = 0;
+        let mut failed = None;
+        emulator.peek_queue(&mut |part| match link.append(part) {
+            Ok(appended) => {
+                moved += appended;
+                appended == part.len()
+            }
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        link.publish()?;
+        emulator.dequeue(moved);
+        if self.busy_since.is_some() && emulator.queued_bytes() <= self.busy_bytes / 4 {
+            self.mark_free(emulator, now);
+        }
+        Ok(moved)
+    }
+
+    fn mark_busy<E: Emulator>(&mut self, emulator: &mut E, now: impl FnOnce() -> u64) {
+        if self.busy_since.is_none() && emulator.queued_bytes() >= self.busy_bytes {
+            self.busy_since = Some(now());
+            self.busy_count += 1;
+            emulator.set_busy(true);
+        }
+    }
+
+    fn mark_free<E: Emulator>(&mut self, emulator: &mut E, now: u64) {
+        if let Some(since) = self.busy_since.take() {
+            self.busy_ns += now.saturating_sub(since);
+            emulator.set_busy(false);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The part of the emulator's driver interface that is used here, as `erl_driver.h` and
+//! `erl_drv_nif.h` of OTP 25 to 28 declare it (extended version 3.3). Names are theirs.
+
+#![allow(non_camel_case_types, missing_docs, reason = "the C interface's own names and documentation")]
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::io::IoSlice;
+
+pub type ErlDrvSizeT = usize;
+pub type ErlDrvSSizeT = isize;
+pub type ErlDrvTermData = usize;
+pub type ErlDrvEvent = *mut c_void;
+pub type ErlDrvData = *mut c_void;
+
+#[repr(C)]
+pub struct PortHandle {
+    _opaque: [u8; 0],
+}
+pub type ErlDrvPort = *mut PortHandle;
+
+#[repr(C)]
+pub struct ErlDrvBinary {
+    pub orig_size: c_long,
+    pub orig_bytes: [u8; 1],
+}
+
+/// `struct iovec`, which `std` promises `IoSlice` to be compatible with; kept raw because empty
+/// ones may have a null base.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SysIOVec {
+    pub iov_base: *const u8,
+    pub iov_len: usize,
+}
+const _: () = assert!(size_of::<SysIOVec>() == size_of::<IoSlice<'static>>());
+
+#[repr(C)]
+pub struct ErlIOVec {
+    pub vsize: c_int,
+    pub size: ErlDrvSizeT,
+    pub iov: *mut SysIOVec,
+    pub binv: *mut *mut ErlDrvBinary,
+}
+
+pub const ERL_DRV_READ: c_int = 1;
+pub const ERL_DRV_USE: c_int = 4;
+pub const ERL_DRV_EXTENDED_MARKER: c_int = 0xfeee_eeed_u32 as c_int;
+pub const ERL_DRV_EXTENDED_MAJOR_VERSION: c_int = 3;
+pub const ERL_DRV_EXTENDED_MINOR_VERSION: c_int = 3;
+pub const ERL_DRV_FLAG_USE_PORT_LOCKING: c_int = 1;
+pub const ERL_DRV_FLAG_SOFT_BUSY: c_int = 2;
+pub const ERL_DRV_ERROR_GENERAL: ErlDrvData = -1_isize as ErlDrvData;
+
+pub const ERL_DRV_ATOM: ErlDrvTermData = 2;
+pub const ERL_DRV_PORT: ErlDrvTermData = 4;
+pub const ERL_DRV_TUPLE: ErlDrvTermData = 7;
+pub const ERL_DRV_BUF2BINARY: ErlDrvTermData = 14;
+
+type Init = unsafe extern "C" fn() -> c_int;
+type Start = unsafe extern "C" fn(ErlDrvPort, *mut c_char) -> ErlDrvData;
+type Stop = unsafe extern "C" fn(ErlDrvData);
+type Output = unsafe extern "C" fn(ErlDrvData, *mut c_char, ErlDrvSizeT);
+type Ready = unsafe extern "C" fn(ErlDrvData, ErlDrvEvent);
+type Control = unsafe extern "C" fn(
+    ErlDrvData,
+    c_uint,
+    *mut c_char,
+    ErlDrvSizeT,
+    *mut *mut c_char,
+    ErlDrvSizeT,
+) -> ErlDrvSSizeT;
+type Outputv = unsafe extern "C" fn(ErlDrvData, *mut ErlIOVec);
+type Unused = unsafe extern "C" fn();
+type StopSelect = unsafe extern "C" fn(ErlDrvEvent, *mut c_void);
+
+#[repr(C)]
+pub struct ErlDrvEntry {
+    pub init: Option<Init>,
+    pub start: Option<Start>,
+    pub stop: Option<Stop>,
+    pub output: Option<Output>,
+    pub ready_input: Option<Ready>,
+    pub ready_output: Option<Ready>,
+    pub driver_name: *const c_char,
+    pub finish: Option<Unused>,
+    pub handle: *mut c_void,
+    pub control: Option<Control>,
+    pub timeout: Option<Stop>,
+    pub outputv: Option<Outputv>,
+    pub ready_async: Option<Unused>,
+    pub flush: Option<Stop>,
+    pub call: Option<Unused>,
+    pub unused_event_callback: Option<Unused>,
+    pub extended_marker: c_int,
+    pub major_version: c_int,
+    pub minor_version: c_int,
+    pub driver_flags: c_int,
+    pub handle2: *mut c_void,
+    pub process_exit: Option<Unused>,
+    pub stop_select: Option<StopSelect>,
+    pub emergency_close: Option<Stop>,
+}
+
+unsafe extern "C" {
+    pub fn driver_select(port: ErlDrvPort, event: ErlDrvEvent, mode: c_int, on: c_int) -> c_int;
+    pub fn driver_output_binary(
+        port: ErlDrvPort,
+        header: *mut c_char,
+        header_length: ErlDrvSizeT,
+        binary: *mut ErlDrvBinary,
+        offset: ErlDrvSizeT,
+        length: ErlDrvSizeT,
+    ) -> c_int;
+    pub fn driver_set_timer(port: ErlDrvPort, milliseconds: c_ulong) -> c_int;
+    pub fn driver_failure_atom(port: ErlDrvPort, reason: *mut c_char) -> c_int;
+    pub fn set_busy_port(port: ErlDrvPort, on: c_int);
+    pub fn driver_alloc(size: ErlDrvSizeT) -> *mut c_void;
+    pub fn driver_alloc_binary(size: ErlDrvSizeT) -> *mut ErlDrvBinary;
+    pub fn driver_realloc_binary(binary: *mut ErlDrvBinary, size: ErlDrvSizeT) -> *mut ErlDrvBinary;
+    pub fn driver_free_binary(binary: *mut ErlDrvBinary);
+    pub fn driver_enq(port: ErlDrvPort, bytes: *mut c_char, length: ErlDrvSizeT) -> c_int;
+    pub fn driver_enqv(port: ErlDrvPort, vector: *mut ErlIOVec, skip: ErlDrvSizeT) -> c_int;
+    pub fn driver_deq(port: ErlDrvPort, size: ErlDrvSizeT) -> ErlDrvSizeT;
+    pub fn driver_sizeq(port: ErlDrvPort) -> ErlDrvSizeT;
+    pub fn driver_peekq(port: ErlDrvPort, count: *mut c_int) -> *mut SysIOVec;
+    pub fn driver_caller(port: ErlDrvPort) -> ErlDrvTermData;
+    pub fn driver_mk_atom(name: *mut c_char) -> ErlDrvTermData;
+    pub fn driver_mk_port(port: ErlDrvPort) -> ErlDrvTermData;
+    pub fn erl_drv_send_term(
+        port: ErlDrvTermData,
+        receiver: ErlDrvTermData,
+        term: *mut ErlDrvTermData,
+        length: c_int,
+    ) -> c_int;
+}

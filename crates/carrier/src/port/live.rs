@@ -1,0 +1,155 @@
+//! The emulator behind a port, as the logic sees it: [`Emulator`] on `erl_driver.h`.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::slice;
+
+use super::abi::*;
+use crate::emulator::{Binary, Emulator};
+
+/// A driver binary that this side holds one reference to.
+#[derive(Debug)]
+pub struct DriverBinary {
+    binary: NonNull<ErlDrvBinary>,
+    length: usize,
+}
+
+// SAFETY: a driver binary may be used on any thread of the emulator, one at a time; a port moves
+// between schedulers under its lock.
+unsafe impl Send for DriverBinary {}
+
+impl DriverBinary {
+    fn of(binary: *mut ErlDrvBinary, length: usize) -> Option<Self> {
+        NonNull::new(binary).map(|binary| Self { binary, length })
+    }
+}
+
+impl Binary for DriverBinary {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the allocation has `length` bytes from `orig_bytes` on, which came from
+        // `driver_alloc_binary` and so may be viewed as bytes. The caller writes no part of it
+        // that it has delivered, and this process's emulator only reads those.
+        unsafe {
+            let first = &raw mut (*self.binary.as_ptr()).orig_bytes;
+            slice::from_raw_parts_mut(first.cast::<u8>(), self.length)
+        }
+    }
+
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn resized(self, bytes: usize) -> Option<Self> {
+        // SAFETY: the binary is ours and has not been delivered: its count is 1.
+        let resized = unsafe { driver_realloc_binary(self.binary.as_ptr(), bytes) };
+        if resized.is_null() {
+            // The old one still is: dropping `self` frees it.
+            return None;
+        }
+        std::mem::forget(self);
+        Self::of(resized, bytes)
+    }
+}
+
+impl Drop for DriverBinary {
+    fn drop(&mut self) {
+        // SAFETY: gives back the one reference that this value holds.
+        unsafe { driver_free_binary(self.binary.as_ptr()) }
+    }
+}
+
+/// The emulator during one callback of one port.
+#[derive(Debug)]
+pub struct Live {
+    port: ErlDrvPort,
+    /// What `outputv` was called with, while it runs.
+    output: *mut ErlIOVec,
+}
+
+impl Live {
+    /// For any callback but `outputv`.
+    pub fn new(port: ErlDrvPort) -> Self {
+        Self { port, output: std::ptr::null_mut() }
+    }
+
+    /// For `outputv`; `output` is what it was called with.
+    pub fn with_output(port: ErlDrvPort, output: *mut ErlIOVec) -> Self {
+        Self { port, output }
+    }
+}
+
+/// The bytes of `vector`, without empty parts.
+///
+/// # Safety
+/// `vector` has `count` parts, valid for reads and unchanged as long as the result is used.
+pub unsafe fn parts<'a>(vector: *const SysIOVec, count: c_int) -> impl Iterator<Item = &'a [u8]> {
+    (0..usize::try_from(count).unwrap_or(0)).filter_map(move |i| {
+        // SAFETY: `i < count`, as the caller promises.
+        let part = unsafe { *vector.add(i) };
+        if part.iov_len == 0 || part.iov_base.is_null() {
+            return None;
+        }
+        // SAFETY: as the caller promises.
+        Some(unsafe { slice::from_raw_parts(part.iov_base, part.iov_len) })
+    })
+}
+
+impl Emulator for Live {
+    type Binary = DriverBinary;
+
+    fn allocate(&mut self, bytes: usize) -> Option<DriverBinary> {
+        // SAFETY: may be called by any thread of the emulator.
+        DriverBinary::of(unsafe { driver_alloc_binary(bytes) }, bytes)
+    }
+
+    fn deliver(&mut self, binary: &DriverBinary, offset: usize, length: usize) {
+        assert!(offset <= binary.length && length <= binary.length - offset, "a message outside its binary");
+        // SAFETY: in bounds; the port is this callback's own. The emulator takes references of
+        // its own where it keeps the bytes.
+        let failed = unsafe {
+            driver_output_binary(self.port, std::ptr::null_mut(), 0, binary.binary.as_ptr(), offset, length)
+        };
+        // A message that the emulator refuses makes it close the port by itself.
+        let _ = failed;
+    }
+
+    fn queued_bytes(&self) -> usize {
+        // SAFETY: the port is this callback's own.
+        unsafe { driver_sizeq(self.port) }
+    }
+
+    fn enqueue(&mut self, bytes: &[u8]) {
+        // SAFETY: the emulator copies `bytes` and does not write them.
+        unsafe { driver_enq(self.port, bytes.as_ptr().cast_mut().cast(), bytes.len()) };
+    }
+
+    fn enqueue_output(&mut self, skip: usize) {
+        if !self.output.is_null() {
+            // SAFETY: `output` is what `outputv` was called with, and it still runs; the emulator
+            // takes references to its binaries, and copies the rest.
+            unsafe { driver_enqv(self.port, self.output, skip) };
+        }
+    }
+
+    fn peek_queue(&self, each: &mut dyn FnMut(&[u8]) -> bool) {
+        let mut count: c_int = 0;
+        // SAFETY: the port is this callback's own; the vector is valid until its queue changes,
+        // which nothing in `each` does.
+        unsafe {
+            let vector = driver_peekq(self.port, &mut count);
+            if !vector.is_null() {
+                parts(vector, count).all(each);
+            }
+        }
+    }
+
+    fn dequeue(&mut self, bytes: usize) {
+        // SAFETY: the port is this callback's own.
+        unsafe { driver_deq(self.port, bytes) };
+    }
+
+    fn set_busy(&mut self, busy: bool) {
+        // SAFETY: the port is this callback's own.
+        unsafe { set_busy_port(self.port, c_int::from(busy)) }
+    }
+}

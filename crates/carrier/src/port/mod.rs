@@ -1,0 +1,218 @@
+//! The emulator's C interface: one entry for the driver, one [`Port`] for each open port.
+//!
+//! All `unsafe` of the crate is in this module. Every callback goes through [`enter`], which
+//! catches a panic and closes the port instead of the node. A port is closed as the very last
+//! thing of a callback, because the emulator then frees it (`stop`) before it returns.
+
+mod abi;
+mod live;
+mod state;
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::slice;
+
+use abi::*;
+use live::Live;
+use state::{Event, Port, Reply};
+
+use crate::error::Error;
+
+/// What `driver_init` returns: the emulator writes its own fields of it.
+struct Entry(std::cell::UnsafeCell<ErlDrvEntry>);
+
+// SAFETY: only the emulator touches it, under its own locks.
+unsafe impl Sync for Entry {}
+
+static ENTRY: Entry = Entry(std::cell::UnsafeCell::new(ErlDrvEntry {
+    init: None,
+    start: Some(start),
+    stop: Some(stop),
+    output: None,
+    ready_input: Some(ready_input),
+    ready_output: None,
+    driver_name: c"caravan_driver".as_ptr(),
+    finish: None,
+    handle: ptr::null_mut(),
+    control: Some(control),
+    timeout: Some(timeout),
+    outputv: Some(outputv),
+    ready_async: None,
+    flush: Some(flush),
+    call: None,
+    unused_event_callback: None,
+    extended_marker: ERL_DRV_EXTENDED_MARKER,
+    major_version: ERL_DRV_EXTENDED_MAJOR_VERSION,
+    minor_version: ERL_DRV_EXTENDED_MINOR_VERSION,
+    driver_flags: ERL_DRV_FLAG_USE_PORT_LOCKING | ERL_DRV_FLAG_SOFT_BUSY,
+    handle2: ptr::null_mut(),
+    process_exit: None,
+    stop_select: Some(stop_select),
+    emergency_close: None,
+}));
+
+/// What `erl_ddll` looks for.
+// SAFETY: the name is the one that the emulator expects, and no other library of a node has it in
+// its global scope: drivers are opened locally.
+#[unsafe(no_mangle)]
+pub extern "C" fn driver_init() -> *mut c_void {
+    ENTRY.0.get().cast()
+}
+
+/// Runs one callback on its port. `when_failed` says whether the port may be closed at the end of
+/// it; otherwise a timer closes it.
+fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut Port) -> Result<(), Error>) {
+    // SAFETY: `data` is what `start` returned, until `stop` frees it; the emulator holds the
+    // port's lock during every callback, so there is no other reference.
+    let port = unsafe { &mut *data.cast::<Port>() };
+    let outcome = catch_unwind(AssertUnwindSafe(|| callback(port))).unwrap_or(Err(Error::Panicked));
+    if let Err(error) = outcome {
+        port.end(&error);
+    }
+    let Some(reason) = port.ended_for() else { return };
+    let handle = port.handle();
+    if closes {
+        // SAFETY: the port is this callback's own, and nothing of it is used any more: `stop` may
+        // run inside this call.
+        unsafe { driver_failure_atom(handle, reason.as_ptr().cast_mut()) };
+    } else {
+        // SAFETY: the port is this callback's own.
+        unsafe { driver_set_timer(handle, 0) };
+    }
+}
+
+unsafe extern "C" fn start(handle: ErlDrvPort, _command: *mut c_char) -> ErlDrvData {
+    match catch_unwind(|| Box::new(Port::new(handle))) {
+        Ok(port) => Box::into_raw(port).cast(),
+        Err(_) => ERL_DRV_ERROR_GENERAL,
+    }
+}
+
+unsafe extern "C" fn stop(data: ErlDrvData) {
+    // SAFETY: made by `Box::into_raw` in `start`; the emulator does not use it after this.
+    let port = unsafe { Box::from_raw(data.cast::<Port>()) };
+    let _ = catch_unwind(AssertUnwindSafe(move || drop(port)));
+}
+
+unsafe extern "C" fn ready_input(data: ErlDrvData, event: ErlDrvEvent) {
+    enter(data, true, |port| port.ready(event as usize as RawFd));
+}
+
+unsafe extern "C" fn timeout(data: ErlDrvData) {
+    enter(data, true, |port| port.event(Event::Timeout));
+}
+
+unsafe extern "C" fn flush(data: ErlDrvData) {
+    enter(data, false, |port| port.event(Event::Flush));
+}
+
+unsafe extern "C" fn outputv(data: ErlDrvData, vector: *mut ErlIOVec) {
+    enter(data, false, |port| {
+        // SAFETY: the emulator's vector is valid for the whole callback.
+        let (parts, length) = unsafe { (live::parts((*vector).iov, (*vector).vsize), (*vector).size) };
+        port.output(Live::with_output(port.handle(), vector), parts, length)
+    });
+}
+
+unsafe extern "C" fn control(
+    data: ErlDrvData,
+    operation: c_uint,
+    bytes: *mut c_char,
+    length: ErlDrvSizeT,
+    reply_at: *mut *mut c_char,
+    reply_size: ErlDrvSizeT,
+) -> ErlDrvSSizeT {
+    let mut reply = Reply::default();
+    enter(data, false, |port| {
+        let data = match length {
+            0 => &[][..],
+            // SAFETY: the emulator gives `length` bytes, valid for the whole callback.
+            _ => unsafe { slice::from_raw_parts(bytes.cast::<u8>(), length) },
+        };
+        reply = port.control(operation, data)?;
+        Ok(())
+    });
+    let reply = reply.bytes();
+    // SAFETY: `reply_at` points to a buffer of `reply_size` bytes; a larger reply goes into one
+    // from `driver_alloc`, which the emulator frees.
+    unsafe {
+        if reply.len() > reply_size {
+            let larger = driver_alloc(reply.len()).cast::<c_char>();
+            if larger.is_null() {
+                return -1;
+            }
+            *reply_at = larger;
+        }
+        ptr::copy_nonoverlapping(reply.as_ptr(), (*reply_at).cast::<u8>(), reply.len());
+    }
+    reply.len() as ErlDrvSSizeT
+}
+
+unsafe extern "C" fn stop_select(event: ErlDrvEvent, _reserved: *mut c_void) {
+    // SAFETY: `Port` gave this descriptor away with `driver_select(USE)`; the emulator has let go
+    // of it now, so this is its only owner.
+    drop(unsafe { OwnedFd::from_raw_fd(event as usize as RawFd) });
+}
+
+/// Has the emulator watch `descriptor` for input; from now on it is the emulator's, and
+/// `stop_select` closes it.
+fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<RawFd> {
+    use std::os::fd::IntoRawFd;
+    let raw = descriptor.into_raw_fd();
+    // SAFETY: the port is this callback's own, and the descriptor is open.
+    let failed = unsafe { driver_select(handle, raw as usize as ErlDrvEvent, ERL_DRV_READ | ERL_DRV_USE, 1) };
+    if failed == 0 {
+        return Some(raw);
+    }
+    // SAFETY: the emulator did not take it.
+    drop(unsafe { OwnedFd::from_raw_fd(raw) });
+    None
+}
+
+/// Ends what `watch` began.
+fn unwatch(handle: ErlDrvPort, raw: RawFd) {
+    // SAFETY: `raw` is being watched; `stop_select` will close it.
+    unsafe { driver_select(handle, raw as usize as ErlDrvEvent, ERL_DRV_USE, 0) };
+}
+
+/// The process that called `port_control`.
+fn caller(handle: ErlDrvPort) -> ErlDrvTermData {
+    // SAFETY: the port is this callback's own.
+    unsafe { driver_caller(handle) }
+}
+
+/// Sends `{Port, poll}` to `receiver`, or `{Port, error, <<sentence>>}`.
+fn send(handle: ErlDrvPort, receiver: ErlDrvTermData, name: &'static std::ffi::CStr, sentence: Option<&str>) {
+    // SAFETY: the port is this callback's own; the emulator copies the name and the sentence, and
+    // the terms are in the form that the manual of erl_drv_send_term gives.
+    unsafe {
+        let port = driver_mk_port(handle);
+        let name = driver_mk_atom(name.as_ptr().cast_mut());
+        let (text, length) = sentence.map_or((0, 0), |text| (text.as_ptr() as ErlDrvTermData, text.len()));
+        let mut term =
+            [ERL_DRV_PORT, port, ERL_DRV_ATOM, name, ERL_DRV_BUF2BINARY, text, length, ERL_DRV_TUPLE, 3];
+        if sentence.is_none() {
+            term[4] = ERL_DRV_TUPLE;
+            term[5] = 2;
+        }
+        let used = if sentence.is_none() { 6 } else { term.len() };
+        erl_drv_send_term(port, receiver, term.as_mut_ptr(), used as c_int);
+    }
+}
+
+/// Sets the port's timer.
+fn set_timer(handle: ErlDrvPort, milliseconds: u64) {
+    // SAFETY: the port is this callback's own.
+    unsafe { driver_set_timer(handle, milliseconds) };
+}
+
+/// A second descriptor for the file behind `raw`, which belongs to somebody else.
+fn duplicate(raw: RawFd) -> std::io::Result<OwnedFd> {
+    if raw < 0 {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: borrowed for this one call, which fails cleanly if it is not open.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(raw) }.try_clone_to_owned()
+}

@@ -1,0 +1,151 @@
+//! Fragmented messages, put together in place.
+//!
+//! The emulator sends a large message in fragments of 64 KiB, so that small ones of other
+//! processes pass between them; its receiving side keeps each fragment and in the end copies all
+//! of them into one. Here the bytes of each fragment go from the ring straight to their place in
+//! one binary, and the emulator gets the message whole: one copy instead of two, and a large
+//! binary in it is then referred to, not copied.
+
+use crate::atom_cache::AtomCache;
+use crate::dist_header::{self, FRAGMENT_BYTES, Reference, WHOLE_PREFIX};
+use crate::emulator::{Binary, Emulator};
+use crate::error::Error;
+use crate::limits::{HELD_MESSAGE_BYTES_MAX, HELD_MESSAGES_MAX};
+
+/// A message that is not complete.
+#[derive(Debug)]
+struct Held<B> {
+    sequence: u64,
+    /// The fragment that must come next.
+    due: u64,
+    references: Vec<Reference>,
+    binary: B,
+    /// Bytes left free in front for the header, which is written last.
+    headroom: usize,
+    filled: usize,
+}
+
+/// The fragmented messages of one connection that are being put together.
+#[derive(Debug)]
+pub struct Reassembly<B> {
+    held: Vec<Held<B>>,
+    completed: u64,
+}
+
+impl<B> Default for Reassembly<B> {
+    fn default() -> Self {
+        Self { held: Vec::new(), completed: 0 }
+    }
+}
+
+impl<B: Binary> Reassembly<B> {
+    /// Messages put together so far.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// True if a message of `fragments` fragments, the first of `first_bytes` bytes, is to be put
+    /// together here, and not passed on in fragments.
+    pub fn takes(&self, fragments: u64, first_bytes: usize) -> bool {
+        let bytes = fragments.checked_mul(first_bytes as u64);
+        fragments > 1
+            && self.held.len() < HELD_MESSAGES_MAX
+            && bytes.is_some_and(|bytes| bytes <= HELD_MESSAGE_BYTES_MAX)
+    }
+
+    /// Takes the first fragment. False if there is no memory for the whole: then it is to be
+    /// passed on as it is.
+    pub fn begin<E: Emulator<Binary = B>>(
+        &mut self,
+        emulator: &mut E,
+        cache: &mut AtomCache,
+        (sequence, fragments): (u64, u64),
+        first: &[u8],
+    ) -> Result<bool, Error> {
+        let references = first.get(FRAGMENT_BYTES..).ok_or(Error::Header)?;
+        let headroom = headroom(references)?;
+        // All but the last fragment have the same size; the last one is not larger.
+        let bytes = headroom + fragments as usize * first.len();
+        let Some(mut binary) = emulator.allocate(bytes) else { return Ok(false) };
+        let (references, length) = cache.hold(references)?;
+        let body = &first[FRAGMENT_BYTES + length..];
+        binary.bytes_mut()[headroom..headroom + body.len()].copy_from_slice(body);
+        let due = fragments - 1;
+        self.held.push(Held { sequence, due, references, binary, headroom, filled: headroom + body.len() });
+        Ok(true)
+    }
+
+    /// Where the message `sequence` is, if it is held here; checks that `fragment` is due.
+    pub fn find(&self, sequence: u64, fragment: u64) -> Result<Option<usize>, Error> {
+        let Some(index) = self.held.iter().position(|held| held.sequence == sequence) else {
+            return Ok(None);
+        };
+        let expected = self.held[index].due;
+        if fragment != expected {
+            return Err(Error::Fragment { sequence, found: fragment, expected });
+        }
+        Ok(Some(index))
+    }
+
+    /// Has room made for `bytes` more in the message at `index`. Rarely needed: only for a sender
+    /// whose later fragments are larger than its first.
+    pub fn reserve(&mut self, index: usize, bytes: usize) -> Result<(), Error> {
+        let held = &self.held[index];
+        let needed = held.filled + bytes;
+        if needed <= held.binary.length() {
+            return Ok(());
+        }
+        let mut held = self.held.swap_remove(index);
+        let grown = needed.max(needed / 2 * 3);
+        held.binary = held.binary.resized(grown).ok_or(Error::NoMemory { bytes: grown })?;
+        self.held.push(held);
+        let last = self.held.len() - 1;
+        self.held.swap(index, last);
+        Ok(())
+    }
+
+    /// The next `bytes` bytes of the message at `index`, to be filled; then [`Self::filled`].
+    pub fn space(&mut self, index: usize, bytes: usize) -> &mut [u8] {
+        let held = &mut self.held[index];
+        let filled = held.filled;
+        &mut held.binary.bytes_mut()[filled..filled + bytes]
+    }
+
+    /// Counts `bytes` bytes as filled.
+    pub fn filled(&mut self, index: usize, bytes: usize) {
+        self.held[index].filled += bytes;
+    }
+
+    /// Says that a fragment of the message at `index` is complete, and delivers the message if it
+    /// was the last one. Returns whether it was.
+    pub fn end_fragment<E: Emulator<Binary = B>>(
+        &mut self,
+        emulator: &mut E,
+        cache: &mut AtomCache,
+        index: usize,
+    ) -> Result<bool, Error> {
+        self.held[index].due -= 1;
+        if self.held[index].due > 0 {
+            return Ok(false);
+        }
+        let mut held = self.held.swap_remove(index);
+        let references = cache.deliver_held(held.references);
+        let offset = held.headroom - WHOLE_PREFIX.len() - references.len();
+        let header = &mut held.binary.bytes_mut()[offset..held.headroom];
+        header[..WHOLE_PREFIX.len()].copy_from_slice(&WHOLE_PREFIX);
+        header[WHOLE_PREFIX.len()..].copy_from_slice(&references);
+        emulator.deliver(&held.binary, offset, held.filled - offset);
+        self.completed += 1;
+        Ok(true)
+    }
+}
+
+/// Bytes that the header can need at most when it is delivered: every atom with its text, which is
+/// never longer than what an atom can have.
+fn headroom(references: &[u8]) -> Result<usize, Error> {
+    /// An atom has at most 255 characters of up to 4 bytes.
+    const ATOM_BYTES_MAX: usize = 255 * 4;
+    let (parsed, _) = dist_header::parse(references)?;
+    let texts: usize = parsed.iter().map(|r| r.text.as_ref().map_or(ATOM_BYTES_MAX, |text| text.len())).sum();
+    Ok(WHOLE_PREFIX.len() + 1 + parsed.len() / 2 + 1 + 3 * parsed.len() + texts)
+}
