@@ -46,8 +46,10 @@ impl Provider {
 pub struct Capabilities {
     /// The peer's arena can be reached with loads and stores: [`Endpoint::peer_arena`].
     pub mapped: bool,
-    /// Immediates arrive in the order in which their writes were posted. (Each arrives after the
-    /// bytes of its own write in any case.)
+    /// Immediates arrive in the order in which their writes were posted, and after the bytes of
+    /// all writes posted before. (Each arrives in any case after the bytes of its own write, and
+    /// after every write, with its immediate, whose completion had been polled before its own was
+    /// posted.)
     pub immediates_ordered: bool,
     /// Writes become visible in the order in which they were posted.
     pub writes_ordered: bool,
@@ -77,8 +79,8 @@ pub struct Local {
 /// One operation. `context` comes back in its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Copies `from` to offset `to` of the peer's arena. `from` must not change until completion.
-    /// With an `immediate`, the peer polls a [`Event::Immediate`] once the bytes are visible to
+    /// Copies `from` to offset `to` of the peer's arena. `from` must not change until completion,
+    /// or until the peer has answered to the immediate. With an `immediate`, the peer polls a [`Event::Immediate`] once the bytes are visible to
     /// its processor; `from` may then be empty. Where the device has no such thing, the backend
     /// sends a message behind the write.
     Write {
@@ -117,7 +119,8 @@ pub enum Operation {
 /// Something that [`Endpoint::poll`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An operation of this side finished; its source may be reused, a read's bytes are there.
+    /// An operation of this side finished: its source may be reused, a read's bytes are there, and
+    /// a write's will be there even if this side ends now.
     Done(Completion),
     /// The peer's write that carried this immediate is visible.
     Immediate(u32),
@@ -150,6 +153,14 @@ pub enum Error {
         bytes: u64,
         /// Bytes of the arena.
         arena_bytes: u64,
+    },
+    /// A place that is not a multiple of 8 where it must be: a programming error of this side.
+    #[error("{what}: offset {offset} is not a multiple of 8")]
+    Misaligned {
+        /// Which operation.
+        what: &'static str,
+        /// Where.
+        offset: u64,
     },
     /// The backend cannot do that operation; [`Capabilities`] said so.
     #[error("{provider} has no {1}", provider = .0.name())]
@@ -213,14 +224,16 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// The peer's arena itself, where [`Capabilities::mapped`].
     fn peer_arena(&self) -> Option<&Window>;
 
-    /// Queues an operation. Never blocks. [`Error::Full`] if its queue is.
+    /// Queues an operation. Never blocks. [`Error::Full`] if its queue is; there is something to
+    /// poll, or will be, once it no longer is.
     fn post(&mut self, operation: Operation) -> Result<(), Error>;
 
     /// Starts everything posted: one doorbell for all of it.
     fn doorbell(&mut self) -> Result<(), Error>;
 
     /// Appends what has happened to `events`, at most `limit` of it, and returns how many. Never
-    /// blocks. An error ends the endpoint.
+    /// blocks. An error ends the endpoint; [`Error::PeerGone`] comes once everything that the peer
+    /// did before has been polled.
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error>;
 
     /// To be called before waiting on [`wait_fd`](Self::wait_fd), and acted upon.

@@ -9,11 +9,13 @@
 //! Fabric never listens for strangers: a face has a control channel (an authenticated connection)
 //! and carries a small descriptor across it.
 
+#![forbid(unsafe_code)]
+
 pub mod contract;
 mod link;
 mod link_staged;
 pub mod shm;
-
+pub mod sim;
 mod spin;
 
 pub use contract::{Endpoint, Error};

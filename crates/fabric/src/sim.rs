@@ -1,0 +1,161 @@
+//! A seeded network between two endpoints of one process, for tests.
+//!
+//! It does whatever a connection's [`Capabilities`] leave unpromised: the bytes of a write land in
+//! pieces and in any order, writes and immediates overtake one another, a completion comes long
+//! before its bytes, a compare-and-swap is not atomic, nothing happens while the target does not
+//! poll. What is promised, it keeps:
+//!
+//! | promise | always | with the bit |
+//! |---|---|---|
+//! | an immediate | after its own bytes; after those of writes whose completion had been polled when its own was posted | `immediates_ordered`: in order, and after the bytes of all writes before it |
+//! | bytes of two writes | | `writes_ordered`: in order |
+//! | bytes of one write | | `bytes_ordered`: from low to high |
+//! | a completion | the source is not read any more, and what it wrote lands even if this side ends | |
+//! | compare-and-swap | atomic among its kind | `atomic_with_processor`: against the processor too |
+//! | the end of a side | the peer first sees all that lands, then learns of it | |
+//!
+//! Everything that happens is a function of the seed and of the calls. Time is
+//! [`Network::step`]: the test says when the network moves on, or has a thread that
+//! [carries](Network::carry) all the time. [`Faulty`] is the middleware for what any backend may do
+//! to its user: a full queue, an empty wake-up, a short poll, an end.
+//!
+//! | file | one thing |
+//! |---|---|
+//! | `sim/flight.rs` | an operation under way, and what may happen to it next |
+//! | `sim/state.rs` | both sides, and how a step changes them |
+//! | `sim/endpoint.rs` | the contract on top of that |
+//! | `sim/faulty.rs` | the middleware |
+//! | `sim/random.rs` | where the seed goes |
+
+mod endpoint;
+mod faulty;
+mod flight;
+mod random;
+mod state;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::contract::{Capabilities, Error};
+
+pub use endpoint::SimEndpoint;
+pub use faulty::{Faults, Faulty};
+pub use random::Random;
+use state::State;
+
+/// One of the two sides of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The first endpoint of [`Network::pair`].
+    Left,
+    /// The second.
+    Right,
+}
+
+impl Side {
+    /// The other one.
+    pub fn peer(self) -> Self {
+        match self {
+            Self::Left => Self::Right,
+            Self::Right => Self::Left,
+        }
+    }
+}
+
+/// The wire between two endpoints, and the hand of fate above it. Prints its seed if it is dropped
+/// while a test fails.
+#[derive(Debug)]
+pub struct Network {
+    seed: u64,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Something was posted, armed or ended, so there may be something to carry.
+    stirred: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that failed in one thread must still be able to end the others.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stir(&self) {
+        self.stirred.notify_all();
+    }
+}
+
+impl Network {
+    /// Two connected endpoints with arenas of `arena_bytes`, all zero.
+    pub fn pair(
+        seed: u64,
+        arena_bytes: u64,
+        capabilities: Capabilities,
+    ) -> Result<(Self, SimEndpoint, SimEndpoint), Error> {
+        let state = State::new(seed, arena_bytes, capabilities)?;
+        let shared = Arc::new(Shared { state: Mutex::new(state), stirred: Condvar::new() });
+        let left = SimEndpoint::new(Side::Left, &shared)?;
+        let right = SimEndpoint::new(Side::Right, &shared)?;
+        Ok((Self { seed, shared }, left, right))
+    }
+
+    /// Promises of a device that the seed makes up.
+    pub fn capabilities(seed: u64) -> Capabilities {
+        let mut random = Random::new(seed ^ 0xCA9A_B117);
+        let mut bit = || random.below(2) == 1;
+        Capabilities {
+            mapped: false,
+            immediates_ordered: bit(),
+            writes_ordered: bit(),
+            bytes_ordered: bit(),
+            compare_and_swap: bit(),
+            atomic_with_processor: bit(),
+            target_progress: bit(),
+            progress_thread: false,
+            memory_windows: false,
+        }
+    }
+
+    /// Operations that each side may have under way: what an endpoint's queue takes.
+    pub fn set_queue_depth(&self, depth: usize) {
+        self.shared.lock().queue_depth = depth.max(1);
+    }
+
+    /// Lets one thing happen. False if there is nothing that could without one of the sides doing
+    /// something first.
+    pub fn step(&self) -> bool {
+        self.shared.lock().step()
+    }
+
+    /// Ends a side at once, as SIGKILL does. What it had under way lands in part; its peer learns
+    /// of it after a while.
+    pub fn kill(&self, side: Side) {
+        self.shared.lock().end(side);
+        self.shared.stir();
+    }
+
+    /// Steps for as long as both sides live; for a thread beside two sides that wait.
+    pub fn carry(&self) {
+        let mut state = self.shared.lock();
+        while !state.is_over() {
+            if state.step() {
+                // Gives the sides a chance at the lock between any two steps.
+                drop(state);
+                std::thread::yield_now();
+                state = self.shared.lock();
+            } else {
+                state = self.shared.stirred.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("sim: the failing network has seed {}", self.seed);
+        }
+    }
+}

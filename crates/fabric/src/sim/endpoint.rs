@@ -1,0 +1,201 @@
+//! The contract on top of the simulated network.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use caravan_segment::Window;
+
+use super::state::{Party, State};
+use super::{Shared, Side};
+use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Local, Operation, Provider};
+
+/// Steps of the network that a poll makes at most.
+const POLL_STEPS_MAX: u64 = 4;
+/// One arming in so many says "look again" for nothing.
+const EMPTY_LOOK_ONE_IN: u64 = 16;
+
+/// One side of a simulated connection. Dropping it ends the side, as the end of a process does.
+#[derive(Debug)]
+pub struct SimEndpoint {
+    side: Side,
+    shared: Arc<Shared>,
+    capabilities: Capabilities,
+    arena: Window,
+    peer_arena: Window,
+    bell: OwnedFd,
+}
+
+impl SimEndpoint {
+    pub(super) fn new(side: Side, shared: &Arc<Shared>) -> Result<Self, Error> {
+        let mut state = shared.lock();
+        let capabilities = state.capabilities;
+        let peer_arena = state.party(side.peer()).arena.clone();
+        let party = state.party(side);
+        let bell = party
+            .bell
+            .try_clone()
+            .map_err(|source| Error::System { call: "fcntl(F_DUPFD_CLOEXEC)", source })?;
+        let arena = party.arena.clone();
+        Ok(Self { side, shared: Arc::clone(shared), capabilities, arena, peer_arena, bell })
+    }
+
+    /// Refuses what the contract calls a programming error.
+    fn check(&self, operation: &Operation) -> Result<(), Error> {
+        match *operation {
+            Operation::Write { from, to, .. } => {
+                local("write: source", &self.arena, from)?;
+                inside("write: target", &self.peer_arena, to, u64::from(from.bytes))
+            }
+            Operation::Read { from, into, .. } => {
+                inside("read: source", &self.peer_arena, from, u64::from(into.bytes))?;
+                local("read: target", &self.arena, into)
+            }
+            Operation::CompareAndSwap { .. } if !self.capabilities.compare_and_swap => {
+                Err(Error::Unsupported(Provider::Sim, "compare-and-swap"))
+            }
+            Operation::CompareAndSwap { at, .. } if at % 8 != 0 => {
+                Err(Error::Misaligned { what: "compare-and-swap", offset: at })
+            }
+            Operation::CompareAndSwap { at, .. } => inside("compare-and-swap", &self.peer_arena, at, 8),
+        }
+    }
+
+    /// Lets the network go on a little, and in any case what waits for this side's polling.
+    fn go_on(&self, state: &mut State) {
+        for _ in 0..=state.random.below(POLL_STEPS_MAX) {
+            state.step();
+            if !self.capabilities.target_progress {
+                state.step_towards(self.side);
+            }
+        }
+    }
+}
+
+impl Endpoint for SimEndpoint {
+    fn provider(&self) -> Provider {
+        Provider::Sim
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn arena(&self) -> &Window {
+        &self.arena
+    }
+
+    fn peer_arena_bytes(&self) -> u64 {
+        self.peer_arena.bytes()
+    }
+
+    fn peer_arena(&self) -> Option<&Window> {
+        self.capabilities.mapped.then_some(&self.peer_arena)
+    }
+
+    fn post(&mut self, operation: Operation) -> Result<(), Error> {
+        self.check(&operation)?;
+        let mut state = self.shared.lock();
+        gone(state.party(self.side))?;
+        if state.party(self.side).under_way >= state.queue_depth {
+            return Err(Error::Full(Provider::Sim));
+        }
+        state.clock += 1;
+        let posted_at = state.clock;
+        let party = state.party(self.side);
+        party.under_way += 1;
+        party.posted.push((operation, posted_at));
+        Ok(())
+    }
+
+    fn doorbell(&mut self) -> Result<(), Error> {
+        let mut state = self.shared.lock();
+        gone(state.party(self.side))?;
+        state.ring_doorbell(self.side);
+        self.shared.stir();
+        Ok(())
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error> {
+        let mut state = self.shared.lock();
+        self.go_on(&mut state);
+        state.clock += 1;
+        let now = state.clock;
+        let party = state.party(self.side);
+        let count = party.events.len().min(limit);
+        for (event, flight) in party.events.drain(..count) {
+            events.push(event);
+            if matches!(event, Event::Done(_)) {
+                party.under_way -= 1;
+            }
+            if let Some(flight) = party.flights.iter_mut().find(|other| Some(other.id) == flight) {
+                flight.acknowledged_at = Some(now);
+            }
+        }
+        self.shared.stir();
+        if count == 0 && limit > 0 {
+            gone(party)?;
+        }
+        Ok(count)
+    }
+
+    fn arm(&mut self) -> Result<Armed, Error> {
+        let mut state = self.shared.lock();
+        let waits_for_us = !self.capabilities.target_progress && state.can_progress(self.side);
+        let look_again = state.random.once_in(EMPTY_LOOK_ONE_IN);
+        let party = state.party(self.side);
+        if look_again || waits_for_us || !party.events.is_empty() || party.notice == Some(0) {
+            return Ok(Armed::LookAgain);
+        }
+        party.armed = true;
+        self.shared.stir();
+        Ok(Armed::Wait)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd())
+    }
+
+    fn acknowledge(&mut self) -> Result<(), Error> {
+        match rustix::io::read(&self.bell, &mut [0; 8]) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(source) => Err(Error::System { call: "read(eventfd)", source: source.into() }),
+        }
+    }
+
+    fn wake_peer(&mut self) -> Result<(), Error> {
+        let mut state = self.shared.lock();
+        state.party(self.side.peer()).wakes += 1;
+        self.shared.stir();
+        Ok(())
+    }
+
+    fn check_peer(&mut self) -> Result<(), Error> {
+        gone(self.shared.lock().party(self.side))
+    }
+}
+
+impl Drop for SimEndpoint {
+    fn drop(&mut self) {
+        self.shared.lock().end(self.side);
+        self.shared.stir();
+    }
+}
+
+fn gone(party: &Party) -> Result<(), Error> {
+    match party.notice {
+        Some(0) => Err(Error::PeerGone(Provider::Sim, "it was killed")),
+        _ => Ok(()),
+    }
+}
+
+fn local(what: &'static str, arena: &Window, place: Local) -> Result<(), Error> {
+    inside(what, arena, place.offset, u64::from(place.bytes))
+}
+
+fn inside(what: &'static str, arena: &Window, offset: u64, bytes: u64) -> Result<(), Error> {
+    let arena_bytes = arena.bytes();
+    match offset.checked_add(bytes) {
+        Some(end) if end <= arena_bytes => Ok(()),
+        _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes }),
+    }
+}

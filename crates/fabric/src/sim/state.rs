@@ -1,0 +1,299 @@
+//! Both sides of a simulated connection, and how a step changes them.
+//!
+//! Invariants: flights are in order of posting; a side's `events` are polled before it learns that
+//! its peer has ended; an armed side is rung, once, by the next event.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use caravan_segment::{Pages, Segment, Window};
+
+use super::Side;
+use super::flight::{Flight, Step, possible};
+use super::random::Random;
+use crate::contract::{Capabilities, Completion, Error, Event, Operation};
+
+/// Steps after which a side learns that its peer has ended, at most.
+const NOTICE_STEPS_MAX: u64 = 40;
+/// One armed side in so many steps is rung for nothing.
+const EMPTY_WAKE_ONE_IN: u64 = 50;
+
+/// What the network knows of one side.
+#[derive(Debug)]
+pub(super) struct Party {
+    pub(super) arena: Window,
+    pub(super) bell: OwnedFd,
+    pub(super) armed: bool,
+    /// What it can poll; a completion with its flight.
+    pub(super) events: VecDeque<(Event, Option<u64>)>,
+    /// Operations before their doorbell.
+    pub(super) posted: Vec<(Operation, u64)>,
+    /// Operations after it.
+    pub(super) flights: Vec<Flight>,
+    /// Operations posted whose completion it has not polled.
+    pub(super) under_way: usize,
+    /// Rings of its bell under way.
+    pub(super) wakes: u64,
+    pub(super) ended: bool,
+    /// Steps until it learns that its peer has ended, and then 0.
+    pub(super) notice: Option<u64>,
+}
+
+/// Both sides.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(super) capabilities: Capabilities,
+    pub(super) random: Random,
+    pub(super) queue_depth: usize,
+    pub(super) left: Party,
+    pub(super) right: Party,
+    /// Counts what happens, to tell before from after.
+    pub(super) clock: u64,
+}
+
+impl State {
+    pub(super) fn new(seed: u64, arena_bytes: u64, capabilities: Capabilities) -> Result<Self, Error> {
+        let mut random = Random::new(seed);
+        Ok(Self {
+            capabilities,
+            queue_depth: 1 + random.below(24) as usize,
+            random,
+            left: Party::new(arena_bytes)?,
+            right: Party::new(arena_bytes)?,
+            clock: 0,
+        })
+    }
+
+    pub(super) fn party(&mut self, side: Side) -> &mut Party {
+        match side {
+            Side::Left => &mut self.left,
+            Side::Right => &mut self.right,
+        }
+    }
+
+    /// Posts what `side` has queued.
+    pub(super) fn ring_doorbell(&mut self, side: Side) {
+        for (operation, posted_at) in std::mem::take(&mut self.party(side).posted) {
+            self.clock += 1;
+            let flight = Flight::new(self.clock, operation, posted_at, &mut self.random);
+            self.party(side).flights.push(flight);
+        }
+        if !self.capabilities.target_progress && self.can_progress(side.peer()) {
+            self.ring(side.peer(), false);
+        }
+    }
+
+    /// True if operations at `target` wait for its polling.
+    pub(super) fn can_progress(&mut self, target: Side) -> bool {
+        let capabilities = self.capabilities;
+        let ended = self.party(target).ended;
+        let flights = &self.party(target.peer()).flights;
+        !ended && (0..flights.len()).any(|index| !possible(flights, index, &capabilities).is_empty())
+    }
+
+    /// True once a side has ended and nothing is left to happen.
+    pub(super) fn is_over(&self) -> bool {
+        self.left.ended && self.right.ended
+    }
+
+    /// Lets one thing happen to any of what is under way.
+    pub(super) fn step(&mut self) -> bool {
+        if self.random.once_in(EMPTY_WAKE_ONE_IN) {
+            let side = self.some_side();
+            if self.party(side).armed {
+                self.ring(side, false);
+            }
+        }
+        let first = self.some_side();
+        [first, first.peer()].into_iter().any(|side| {
+            self.deliver_wake(side)
+                || (self.capabilities.target_progress && self.step_towards(side))
+                || self.notice_end(side)
+        })
+    }
+
+    fn some_side(&mut self) -> Side {
+        if self.random.once_in(2) { Side::Left } else { Side::Right }
+    }
+
+    fn deliver_wake(&mut self, side: Side) -> bool {
+        let party = self.party(side);
+        if party.wakes == 0 {
+            return false;
+        }
+        party.wakes -= 1;
+        self.ring(side, true);
+        true
+    }
+
+    /// Lets one thing happen to an operation whose target is `target`.
+    pub(super) fn step_towards(&mut self, target: Side) -> bool {
+        if self.party(target).ended {
+            return false;
+        }
+        let capabilities = self.capabilities;
+        let flights = &self.party(target.peer()).flights;
+        let choices: Vec<(usize, Step)> = (0..flights.len())
+            .flat_map(|index| possible(flights, index, &capabilities).into_iter().map(move |step| (index, step)))
+            .collect();
+        if choices.is_empty() {
+            return false;
+        }
+        let (index, step) = choices[self.random.below(choices.len() as u64) as usize];
+        self.advance(target, index, step);
+        true
+    }
+
+    fn advance(&mut self, target: Side, index: usize, step: Step) {
+        self.clock += 1;
+        let source = target.peer();
+        match step {
+            Step::Land => self.land(target, index),
+            Step::Swap => self.swap(target, index),
+            Step::Tell => {
+                let flight = &mut self.party(source).flights[index];
+                flight.told = true;
+                if let Operation::Write { immediate: Some(immediate), .. } = flight.operation {
+                    self.tell(target, Event::Immediate(immediate), None);
+                }
+            }
+            Step::Complete => {
+                let party = self.party(source);
+                let flight = &mut party.flights[index];
+                flight.take(&party.arena);
+                flight.completed = true;
+                let completion = Completion { context: flight.context(), found: flight.found };
+                let id = flight.id;
+                self.tell(source, Event::Done(completion), Some(id));
+            }
+        }
+        self.party(source).flights.retain(|flight| !flight.is_over());
+    }
+
+    fn land(&mut self, target: Side, index: usize) {
+        let capabilities = self.capabilities;
+        let (source, target, random) = match target {
+            Side::Left => (&mut self.right, &self.left, &mut self.random),
+            Side::Right => (&mut self.left, &self.right, &mut self.random),
+        };
+        let flight = &mut source.flights[index];
+        let piece = flight.pieces.remove(flight.next_piece(&capabilities, random));
+        match (flight.operation, piece.taken) {
+            (Operation::Write { to, .. }, Some(bytes)) => {
+                target.arena.copy_in((to + piece.at) as usize, &bytes);
+            }
+            (Operation::Write { from, to, .. }, None) => {
+                let (from, to) = ((from.offset + piece.at) as usize, (to + piece.at) as usize);
+                source.arena.copy_to(from, piece.bytes, &target.arena, to);
+            }
+            (Operation::Read { from, into, .. }, _) => {
+                let (from, into) = ((from + piece.at) as usize, (into.offset + piece.at) as usize);
+                target.arena.copy_to(from, piece.bytes, &source.arena, into);
+            }
+            (Operation::CompareAndSwap { .. }, _) => {}
+        }
+    }
+
+    /// One half of a compare-and-swap, or both where it is atomic.
+    fn swap(&mut self, target: Side, index: usize) {
+        let atomic = self.capabilities.atomic_with_processor;
+        let arena = self.party(target).arena.clone();
+        let flight = &mut self.party(target.peer()).flights[index];
+        let Operation::CompareAndSwap { at, expected, desired, .. } = flight.operation else { return };
+        let word = arena.word(at as usize);
+        if atomic {
+            let found = word.compare_exchange(expected, desired, Ordering::AcqRel, Ordering::Acquire);
+            flight.found = Some(found.unwrap_or_else(|other| other));
+            flight.stored = true;
+        } else if let Some(found) = flight.found {
+            if found == expected {
+                word.store(desired, Ordering::Release);
+            }
+            flight.stored = true;
+        } else {
+            flight.found = Some(word.load(Ordering::Acquire));
+        }
+    }
+
+    fn tell(&mut self, side: Side, event: Event, flight: Option<u64>) {
+        self.party(side).events.push_back((event, flight));
+        self.ring(side, false);
+    }
+
+    /// Makes the side's descriptor readable, if it is armed or it must be.
+    pub(super) fn ring(&mut self, side: Side, must: bool) {
+        let party = self.party(side);
+        if must || party.armed {
+            party.armed = false;
+            // A full counter is readable already; and no test can go on without its eventfd.
+            let _ = rustix::io::write(&party.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Ends a side: of what it had not seen completed, a part is lost.
+    pub(super) fn end(&mut self, side: Side) {
+        if std::mem::replace(&mut self.party(side).ended, true) {
+            return;
+        }
+        self.party(side).posted.clear();
+        let mut flights = std::mem::take(&mut self.party(side).flights);
+        // What completed lands, and with it all before it that it may be ordered after.
+        let certain = flights.iter().rposition(|flight| flight.completed).map_or(0, |last| last + 1);
+        let keep = certain + self.random.below((flights.len() - certain) as u64 + 1) as usize;
+        if let Some(torn) = flights.get_mut(keep) {
+            let left = self.random.below(torn.pieces.len() as u64 + 1) as usize;
+            torn.pieces.truncate(left);
+            torn.told = true;
+        }
+        flights.truncate(keep + 1);
+        let party = self.party(side);
+        for flight in &mut flights {
+            flight.take(&party.arena);
+            flight.completed = true;
+        }
+        flights.retain(|flight| !flight.is_over() && matches!(flight.operation, Operation::Write { .. }));
+        party.flights = flights;
+        let notice = 1 + self.random.below(NOTICE_STEPS_MAX);
+        self.party(side.peer()).notice = Some(notice);
+        self.ring(side.peer(), false);
+    }
+
+    /// Brings the news of its peer's end closer to `side`, once nothing else is on its way to it.
+    fn notice_end(&mut self, side: Side) -> bool {
+        let pending = !self.party(side.peer()).flights.is_empty();
+        let party = self.party(side);
+        let Some(notice @ 1..) = party.notice else { return false };
+        if pending || party.ended {
+            return false;
+        }
+        party.notice = Some(notice - 1);
+        if notice == 1 {
+            self.ring(side, false);
+        }
+        true
+    }
+}
+
+impl Party {
+    fn new(arena_bytes: u64) -> Result<Self, Error> {
+        let segment = Arc::new(Segment::create("caravan-sim", arena_bytes, Pages::Small)?);
+        segment.grow(arena_bytes)?;
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags)
+            .map_err(|source| Error::System { call: "eventfd", source: source.into() })?;
+        Ok(Self {
+            arena: segment.window(0, arena_bytes)?,
+            bell,
+            armed: false,
+            events: VecDeque::new(),
+            posted: Vec::new(),
+            flights: Vec::new(),
+            under_way: 0,
+            wakes: 0,
+            ended: false,
+            notice: None,
+        })
+    }
+}

@@ -1,0 +1,27 @@
+//! What the test programs share.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub mod party;
+pub mod pattern;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use caravan_fabric::sim::Random;
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+/// How long anything may take before it counts as lost.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `descriptor` is readable. False if it takes longer than `limit`.
+pub fn readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let mut set = [PollFd::new(&descriptor, PollFlags::IN)];
+    rustix::event::poll(&mut set, Some(&limit)).is_ok_and(|count| count > 0)
+}
+
+/// A number from 1 to `end` that is small as often as it is large.
+pub fn any_size(random: &mut Random, end: u64) -> u64 {
+    let bits = 1 + random.below(u64::from(end.ilog2()) + 1);
+    1 + random.number() % (1 << bits).min(end)
+}
