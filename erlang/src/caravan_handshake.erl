@@ -215,8 +215,8 @@ handshake_complete(Socket, _Node, _DHandle) ->
     Connection = recall(),
     log(Connection),
     case Connection of
-        #connection{transport = shm, port = Port} ->
-            _ = caravan_poller:start_link(Port, Socket),
+        #connection{transport = shm, port = Port, peer_name = Name} ->
+            _ = caravan_poller:start_link(Port, Socket, Name),
             ok;
         _ ->
             ok

@@ -11,7 +11,7 @@
 %% <table border="1">
 %% <tr><th>option</th><th>takes</th><th>default</th></tr>
 %% <tr><td>`transport'</td><td>`auto', `shm', `tcp'</td><td>`auto'</td></tr>
-%% <tr><td>`ring_bytes'</td><td>a power of two, 64 KiB to 1 GiB; one ring each way</td><td>1 MiB</td></tr>
+%% <tr><td>`ring_bytes'</td><td>a power of two, 64 KiB to 1 GiB; one ring each way</td><td>512 KiB</td></tr>
 %% <tr><td>`spin'</td><td>`auto', `on', `off'</td><td>`auto' (`off' under `+sbwt none')</td></tr>
 %% <tr><td>`busy_bytes'</td><td>1 KiB to 1 GiB; bytes queued in the driver above which senders are
 %%   suspended</td><td>128 KiB</td></tr>
@@ -97,7 +97,7 @@ doubled_proto_dist(_) ->
 
 -spec defaults() -> options().
 defaults() ->
-    #{transport => auto, ring_bytes => 16#100000, spin => auto, busy_bytes => 16#20000,
+    #{transport => auto, ring_bytes => 16#80000, spin => auto, busy_bytes => 16#20000,
       fragments => true}.
 
 %% One flag may carry several pairs: `-caravan transport shm spin off'.

@@ -6,35 +6,49 @@
 %% the link, it sleeps in `receive'.
 -module(caravan_poller).
 
--export([start_link/2, init/3]).
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/3, init/4]).
 
 %% @doc Starts the poller of a link, linked to the connection's process, which it tells of the
 %% link's end as a TCP socket would.
--spec start_link(port(), inet:socket()) -> pid().
-start_link(Port, Socket) ->
-    proc_lib:spawn_link(?MODULE, init, [self(), Port, Socket]).
+-spec start_link(port(), inet:socket(), Peer :: binary()) -> pid().
+start_link(Port, Socket, Peer) ->
+    proc_lib:spawn_link(?MODULE, init, [self(), Port, Socket, Peer]).
 
 %% @private
--spec init(pid(), port(), inet:socket()) -> ok.
-init(Connection, Port, Socket) ->
+-spec init(pid(), port(), inet:socket(), binary()) -> ok.
+init(Connection, Port, Socket, Peer) ->
+    %% The end of the port ends the connection's process. What the driver had to say about it is
+    %% in our mailbox by then, and must be said before we follow.
+    process_flag(trap_exit, true),
     Monitor = erlang:monitor(port, Port),
     case caravan_driver:start(Port) of
-        ok -> loop(Port, Monitor);
-        {error, _} -> ok
+        ok ->
+            closed = loop(Connection, Port, Monitor);
+        {error, <<"the link is closed">>} ->
+            ok;
+        {error, Why} ->
+            ?LOG_ERROR("caravan: no link to ~ts: ~ts", [Peer, Why])
+    end,
+    receive
+        {Port, error, Sentence} -> ?LOG_ERROR("caravan: link to ~ts closed: ~ts", [Peer, Sentence])
+    after 0 -> ok
     end,
     Connection ! {tcp_closed, Socket},
     ok.
 
--spec loop(port(), reference()) -> closed.
-loop(Port, Monitor) ->
+-spec loop(pid(), port(), reference()) -> closed.
+loop(Connection, Port, Monitor) ->
     try caravan_driver:poll(Port) of
         again ->
             erlang:yield(),
-            loop(Port, Monitor);
+            loop(Connection, Port, Monitor);
         armed ->
             receive
-                {Port, poll} -> loop(Port, Monitor);
-                {'DOWN', Monitor, port, _, _} -> closed
+                {Port, poll} -> loop(Connection, Port, Monitor);
+                {'DOWN', Monitor, port, _, _} -> closed;
+                {'EXIT', Connection, _} -> closed
             end
     catch error:badarg ->
             closed
