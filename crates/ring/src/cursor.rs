@@ -14,8 +14,12 @@
 //! | consumer | 1 -> 0 | it found something after all, or woke by itself |
 //! | producer | 1 -> 0 | it published, and now rings the bell |
 //! | producer | `producer_wants` 0 -> position | there is no room, and it is about to wait |
+//! | producer | position -> position | it waits for another amount of room |
 //! | producer | position -> 0 | there is room after all, or it woke by itself |
 //! | consumer | position -> 0 | it released that far, and now rings the bell |
+//!
+//! Nothing else may happen: neither side moves the other's position or a position back, and
+//! neither says that the other waits. `tests/model/transitions.rs` runs the table.
 
 use std::sync::atomic::Ordering;
 
@@ -203,8 +207,8 @@ impl<C: Cursors> ProducerCursor<C> {
         if self.free() >= length {
             return Ok(false);
         }
-        // Not 0: with less than `length` free, `committed + length` is past `capacity`.
-        let wanted = self.committed + length - self.capacity;
+        // Above 0: with less than `length` free, more than the rest of the capacity is committed.
+        let wanted = self.committed - (self.capacity - length);
         self.shared.producer_wants().store(wanted, Ordering::Relaxed);
         // pairs with the fence in ConsumerCursor::release
         self.shared.fence();
