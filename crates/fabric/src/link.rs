@@ -159,10 +159,15 @@ impl Link {
     // --- receiving ------------------------------------------------------------------------
 
     /// Looks for news from the peer; returns the bytes that can be read now.
+    /// What a peer had sent before its end can all be read before the error that it has ended.
     #[inline]
     pub fn refresh(&mut self) -> Result<usize, Error> {
-        self.progress()?;
-        Ok(self.inbound.refresh()?)
+        let progress = self.progress();
+        let unread = self.inbound.refresh()?;
+        match progress {
+            Err(Error::PeerGone(..)) if unread > 0 => Ok(unread),
+            progress => progress.map(|()| unread),
+        }
     }
 
     /// Bytes that can be read without looking again.
@@ -191,7 +196,9 @@ impl Link {
 
     /// What can be read in place; then [`skip`](Self::skip).
     pub fn poll(&mut self, length: usize) -> Result<Spans, Error> {
-        self.progress()?;
+        if self.staged.is_some() {
+            self.refresh()?;
+        }
         Ok(self.inbound.poll(length)?)
     }
 
@@ -220,13 +227,25 @@ impl Link {
 
     /// Says that this side is about to wait on [`wait_fd`](Self::wait_fd): for something to read,
     /// and, if `room` is not 0, for that many free bytes to write. [`Armed::LookAgain`] if there
-    /// is either already.
+    /// is either already. What is committed is published and what has been read is released
+    /// first: the peer may be waiting for just that.
     pub fn arm(&mut self, room: usize) -> Result<Armed, Error> {
-        self.progress()?;
+        match self.try_arm(room) {
+            Err(Error::PeerGone(..)) => self.refresh().map(|_| Armed::LookAgain),
+            armed => armed,
+        }
+    }
+
+    fn try_arm(&mut self, room: usize) -> Result<Armed, Error> {
+        self.publish()?;
+        self.release()?;
         let armed = match &mut self.staged {
             Some(staged) => {
+                // What came just now may be what the caller waits for.
+                let came = staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound)?;
                 staged.credit(&mut *self.endpoint, &self.inbound, true)?;
-                if self.inbound.refresh()? > 0 { Armed::LookAgain } else { self.endpoint.arm()? }
+                let unread = self.inbound.refresh()?;
+                if came || unread > 0 { Armed::LookAgain } else { self.endpoint.arm()? }
             }
             None if self.inbound.cursor().sleep()? => Armed::Wait,
             None => Armed::LookAgain,
@@ -234,6 +253,7 @@ impl Link {
         if armed == Armed::LookAgain {
             return Ok(Armed::LookAgain);
         }
+        // A staged producer is woken by any credit; that nobody reads its wish does no harm.
         if room > 0 && !self.outbound.cursor().wait_for_room(room as u64)? {
             self.awake();
             return Ok(Armed::LookAgain);
@@ -289,7 +309,7 @@ impl Link {
     fn progress(&mut self) -> Result<(), Error> {
         match &mut self.staged {
             None => Ok(()),
-            Some(staged) => staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound),
+            Some(staged) => staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound).map(drop),
         }
     }
 }

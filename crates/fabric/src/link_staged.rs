@@ -7,18 +7,26 @@
 //! moment before waiting. A byte of the copy is overwritten only after its credit, which proves
 //! that its write has landed.
 //!
+//! Where immediates can overtake one another, one write of data is under way at a time; credits
+//! need no order, as sums do not.
+//!
 //! An immediate: bit 31 set for a credit, then 31 bits of bytes.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use caravan_ring::{Cursors, HEADER_BYTES};
 
-use crate::contract::{Capabilities, Endpoint, Error, Event, Local, Operation};
+use crate::contract::{Capabilities, Completion, Endpoint, Error, Event, Local, Operation};
 use crate::link::{Consumer, Producer};
 
 const CREDIT: u32 = 1 << 31;
 /// Events taken from the endpoint at once.
 const EVENTS_MAX: usize = 64;
+/// Polls in a row that find nothing before a reader that never sleeps gives credits all the same.
+const EMPTY_POLLS_MAX: u32 = 64;
+/// What comes back with the completion of a write of data, and of a credit.
+const DATA_CONTEXT: u64 = 0;
+const CREDIT_CONTEXT: u64 = 1;
 
 /// What is under way between the local copies and the peer's rings.
 #[derive(Debug)]
@@ -31,8 +39,12 @@ pub(crate) struct Staged {
     posted: u64,
     /// Everything of the inbound ring before it has been credited.
     credited: u64,
-    /// Operations posted and not completed.
-    under_way: usize,
+    /// Writes of data posted and not completed.
+    data_under_way: usize,
+    /// Credits posted and not completed.
+    credits_under_way: usize,
+    /// Polls in a row that found nothing.
+    empty_polls: u32,
     events: Vec<Event>,
 }
 
@@ -44,7 +56,9 @@ impl Staged {
             capabilities,
             posted: 0,
             credited: 0,
-            under_way: 0,
+            data_under_way: 0,
+            credits_under_way: 0,
+            empty_polls: 0,
             events: Vec::with_capacity(EVENTS_MAX),
         }
     }
@@ -54,13 +68,16 @@ impl Staged {
     pub(crate) fn push(&mut self, endpoint: &mut dyn Endpoint, outbound: &Producer) -> Result<(), Error> {
         let published = outbound.position().published_position();
         let mut rung = false;
-        while self.posted < published && self.may_post() {
+        while self.posted < published && (self.capabilities.immediates_ordered || self.data_under_way == 0) {
             let offset = self.posted % self.ring_bytes;
             let bytes = (published - self.posted).min(self.ring_bytes - offset) as u32;
             let from = Local { offset: self.copy_at + offset, bytes };
-            if !self.post(endpoint, from, HEADER_BYTES as u64 + offset, bytes)? {
+            let to = HEADER_BYTES as u64 + offset;
+            let write = Operation::Write { from, to, immediate: Some(bytes), context: DATA_CONTEXT };
+            if !posted(endpoint, write)? {
                 break;
             }
+            self.data_under_way += 1;
             self.posted += u64::from(bytes);
             rung = true;
         }
@@ -75,68 +92,91 @@ impl Staged {
         now: bool,
     ) -> Result<(), Error> {
         let owed = inbound.position().head_position() - self.credited;
-        if owed == 0 || (!now && owed < self.ring_bytes / 4) || !self.may_post() {
+        let now = now || self.empty_polls >= EMPTY_POLLS_MAX;
+        if owed == 0 || (!now && owed < self.ring_bytes / 4) {
             return Ok(());
         }
-        let nothing = Local { offset: 0, bytes: 0 };
-        if self.post(endpoint, nothing, 0, CREDIT | owed as u32)? {
+        // `owed` fits: nobody was let send more than a ring ahead of the credits.
+        let immediate = Some(CREDIT | owed as u32);
+        let from = Local { offset: 0, bytes: 0 };
+        if posted(endpoint, Operation::Write { from, to: 0, immediate, context: CREDIT_CONTEXT })? {
+            self.credits_under_way += 1;
             self.credited += owed;
             endpoint.doorbell()?;
         }
         Ok(())
     }
 
-    /// True if nothing that the peer should know is still here.
+    /// True if nothing that the peer should know is still here: only a completion says that an
+    /// operation needs this side no more.
     pub(crate) fn is_settled(&self, outbound: &Producer, inbound: &Consumer) -> bool {
-        self.posted == outbound.position().published_position()
+        self.data_under_way + self.credits_under_way == 0
+            && self.posted == outbound.position().published_position()
             && self.credited == inbound.position().head_position()
     }
 
-    /// Takes completions and immediates, and posts what was held back.
+    /// Takes completions and immediates, and posts what was held back. True if there were any.
     pub(crate) fn progress(
         &mut self,
         endpoint: &mut dyn Endpoint,
         outbound: &Producer,
         inbound: &Consumer,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let mut events = std::mem::take(&mut self.events);
-        endpoint.poll(&mut events, EVENTS_MAX)?;
+        let came = endpoint.poll(&mut events, EVENTS_MAX)? > 0;
+        self.empty_polls = if came { 0 } else { self.empty_polls.saturating_add(1) };
         for event in events.drain(..) {
-            match event {
-                Event::Done(_) => self.under_way = self.under_way.saturating_sub(1),
-                Event::Immediate(told) if told & CREDIT != 0 => {
-                    advance(outbound.position().shared().head_position(), told & !CREDIT);
-                }
-                Event::Immediate(told) => advance(inbound.position().shared().tail_position(), told),
-            }
+            self.take(event, endpoint, outbound, inbound)?;
         }
         self.events = events;
-        self.push(endpoint, outbound)?;
-        self.credit(endpoint, inbound, false)
-    }
-
-    /// Where immediates can overtake one another, one operation is under way at a time.
-    fn may_post(&self) -> bool {
-        self.capabilities.immediates_ordered || self.under_way == 0
-    }
-
-    /// False if the endpoint's queue is full.
-    fn post(&mut self, endpoint: &mut dyn Endpoint, from: Local, to: u64, told: u32) -> Result<bool, Error> {
-        match endpoint.post(Operation::Write { from, to, immediate: Some(told), context: 0 }) {
-            Ok(()) => {
-                self.under_way += 1;
-                Ok(true)
-            }
-            Err(Error::Full(_)) => Ok(false),
-            Err(error) => Err(error),
+        let sent = self.push(endpoint, outbound).and_then(|()| self.credit(endpoint, inbound, false));
+        match sent {
+            // What came may be the last that a peer said before its end: the next poll tells that.
+            Err(Error::PeerGone(..)) if came => Ok(true),
+            sent => sent.map(|()| came),
         }
+    }
+
+    fn take(
+        &mut self,
+        event: Event,
+        endpoint: &dyn Endpoint,
+        outbound: &Producer,
+        inbound: &Consumer,
+    ) -> Result<(), Error> {
+        match event {
+            Event::Done(Completion { context: DATA_CONTEXT, .. }) => self.data_under_way -= 1,
+            Event::Done(_) => self.credits_under_way -= 1,
+            Event::Immediate(told) if told & CREDIT != 0 => {
+                advance(outbound.position().shared().head_position(), told & !CREDIT);
+            }
+            Event::Immediate(told) => {
+                let tail = advance(inbound.position().shared().tail_position(), told);
+                if tail > self.credited + self.ring_bytes {
+                    let what =
+                        format!("it sent {tail} bytes, with credits for {}", self.credited + self.ring_bytes);
+                    return Err(Error::Protocol(endpoint.provider(), what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// False if the endpoint's queue is full.
+fn posted(endpoint: &mut dyn Endpoint, operation: Operation) -> Result<bool, Error> {
+    match endpoint.post(operation) {
+        Ok(()) => Ok(true),
+        Err(Error::Full(_)) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
 /// Adds what the peer told to a position in this side's memory. Whether the sum is possible is
 /// checked where every position is: at the next refresh. Release, because a backend has made the
 /// bytes visible to this thread, and the cursor reads the position with Acquire.
-fn advance(position: &std::sync::atomic::AtomicU64, bytes: u32) {
+fn advance(position: &AtomicU64, bytes: u32) -> u64 {
     let sum = position.load(Ordering::Relaxed).saturating_add(u64::from(bytes));
     position.store(sum, Ordering::Release);
+    sum
 }

@@ -93,6 +93,8 @@ pub struct ShmEndpoint {
     peer_arena: Window,
     received: SlotConsumer<MappedCursors, MappedSlots>,
     sent: SlotProducer<MappedCursors, MappedSlots>,
+    /// The peer has not taken its immediates: there was no room for another one.
+    full: bool,
     done: VecDeque<Completion>,
     our_bell: OwnedFd,
     their_bell: OwnedFd,
@@ -121,6 +123,7 @@ impl ShmEndpoint {
             peer_arena: theirs.part(IMMEDIATES_BYTES, arena_bytes)?,
             received: SlotConsumer::new(in_cursors, in_slots),
             sent: SlotProducer::new(out_cursors, out_slots),
+            full: false,
             done: VecDeque::new(),
             our_bell,
             their_bell,
@@ -138,11 +141,13 @@ impl ShmEndpoint {
     }
 
     fn write(&mut self, from: Local, to: u64, immediate: Option<u32>) -> Result<(), Error> {
+        self.full = immediate.is_some() && self.sent.cursor().claim(1)?.is_empty();
+        if self.full {
+            return Err(Error::Full(Provider::Shm));
+        }
         Self::copy(&self.arena, from.offset, &self.peer_arena, to, from.bytes)?;
         if let Some(immediate) = immediate {
-            if !self.sent.push(immediate)? {
-                return Err(Error::Full(Provider::Shm));
-            }
+            self.sent.push(immediate)?;
             if self.sent.publish() == Wake::Bell {
                 self.wake_peer()?;
             }
@@ -194,6 +199,9 @@ impl Endpoint for ShmEndpoint {
             }
             Operation::CompareAndSwap { at, expected, desired, context } => {
                 inside("compare-and-swap", &self.peer_arena, at, 8)?;
+                if at % 8 != 0 {
+                    return Err(Error::Misaligned { what: "compare-and-swap", offset: at });
+                }
                 let word = self.peer_arena.word(at as usize);
                 let found = word.compare_exchange(expected, desired, Ordering::AcqRel, Ordering::Acquire);
                 Completion { context, found: Some(found.unwrap_or_else(|other| other)) }
@@ -220,6 +228,10 @@ impl Endpoint for ShmEndpoint {
 
     fn arm(&mut self) -> Result<Armed, Error> {
         if !self.done.is_empty() || !self.received.cursor().sleep()? {
+            return Ok(Armed::LookAgain);
+        }
+        if self.full && !self.sent.cursor().wait_for_room(1)? {
+            self.full = false;
             return Ok(Armed::LookAgain);
         }
         Ok(Armed::Wait)

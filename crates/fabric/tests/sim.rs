@@ -17,8 +17,7 @@ fn streams_both_ways() {
     for seed in 0..1000 {
         let ring_bytes = RING_BYTES_MIN;
         let arena_bytes = Link::arena_bytes(ring_bytes).unwrap();
-        let (network, left, right) =
-            Network::pair(seed, arena_bytes, Network::capabilities(seed)).unwrap();
+        let (network, left, right) = Network::pair(seed, arena_bytes, Network::capabilities(seed)).unwrap();
         let mut random = Random::new(!seed);
         let totals = [random.below(6 * ring_bytes), random.below(6 * ring_bytes)];
         let mut parties = [

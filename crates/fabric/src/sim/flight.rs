@@ -117,9 +117,7 @@ fn tear(bytes: u64, random: &mut Random) -> Vec<Piece> {
     cuts.extend([0, bytes]);
     cuts.sort_unstable();
     cuts.dedup();
-    cuts.windows(2)
-        .map(|cut| Piece { at: cut[0], bytes: (cut[1] - cut[0]) as usize, taken: None })
-        .collect()
+    cuts.windows(2).map(|cut| Piece { at: cut[0], bytes: (cut[1] - cut[0]) as usize, taken: None }).collect()
 }
 
 /// What may happen to `flights[index]`, where `flights` is in order of posting.

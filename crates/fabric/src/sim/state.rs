@@ -136,7 +136,9 @@ impl State {
         let capabilities = self.capabilities;
         let flights = &self.party(target.peer()).flights;
         let choices: Vec<(usize, Step)> = (0..flights.len())
-            .flat_map(|index| possible(flights, index, &capabilities).into_iter().map(move |step| (index, step)))
+            .flat_map(|index| {
+                possible(flights, index, &capabilities).into_iter().map(move |step| (index, step))
+            })
             .collect();
         if choices.is_empty() {
             return false;
