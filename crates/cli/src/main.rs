@@ -1,2 +1,44 @@
-//! The `caravan` command.
-fn main() {}
+//! `caravan`: the benchmarks, and a live view of the links of this host.
+//!
+//! The command owns arguments, processes, statistics and pictures. What it measures lives in
+//! `bench/erlang` (the nodes) and in the other crates.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod chart;
+mod error;
+mod interrupt;
+mod machine;
+mod number;
+mod placement;
+mod scratch;
+mod stats;
+mod top;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Bench, Command};
+use crate::error::Error;
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Bench(Bench::Erlang(args)) => bench::erlang::run(&args),
+        Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),
+        Command::Bench(Bench::RingPeer(args)) => bench::ring::peer(&args),
+        Command::Top(args) => top::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has gone (`caravan top | head`): nobody is left to tell.
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("caravan: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The command line.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Move data between processes without the kernel in the way: benchmarks and a live view.
+#[derive(Debug, Parser)]
+#[command(
+    name = "caravan",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  caravan bench erlang                Erlang distribution over TCP and over Caravan, in 2 minutes
+  caravan bench ring                  the ring between two processes, beside a bare loop in C
+  caravan top                         every Caravan link of this host, refreshed each second"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure Caravan beside a peer, in alternating rounds
+    #[command(subcommand, arg_required_else_help = true)]
+    Bench(Bench),
+    /// Show every Caravan link on this host of your user
+    Top(Top),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Erlang nodes calling each other, over TCP and over Caravan
+    Erlang(Erlang),
+    /// A ring between two processes, beside a bare flag-and-copy loop in C
+    Ring(Ring),
+    /// The other process of `caravan bench ring`
+    #[command(hide = true)]
+    RingPeer(RingPeer),
+}
+
+/// Starts fresh Erlang nodes for each round and each transport, connects them all, and measures
+/// RPCs (processes in a tight loop of calls to a gen_server in front of a gen_server), lone
+/// round trips, streams of binaries, and round trips behind a stream. Nodes get random hidden
+/// names, listen on 127.0.0.1 only, need no epmd and end with this command, however it ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench erlang
+  caravan bench erlang --nodes 2 --processes 1000 --seconds 5 --rounds 15
+  caravan bench erlang --transports tcp --rounds 3 --json - --svg '' --png ''
+
+CARAVAN_ERLANG_DIR names the folder that holds erlang/ebin and bench/erlang/ebin where they are
+not found beside this program.")]
+pub struct Erlang {
+    /// Nodes, all connected with each other; with more than 2, two of them are measured as well
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(2..=64))]
+    pub nodes: usize,
+    /// Calling processes for each ordered pair of nodes
+    #[arg(long, value_name = "P", default_value_t = 100, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    pub processes: usize,
+    /// Seconds in which RPCs are counted; the other figures take a part of it each
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    pub seconds: Duration,
+    /// Rounds; each measures every transport once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Transports, separated by commas; ratios are to the first
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "tcp,caravan")]
+    pub transports: Vec<Transport>,
+    /// Scheduler threads of each node (erl +S)
+    #[arg(long, value_name = "N", default_value = "1", value_parser = schedulers)]
+    pub schedulers: NonZeroUsize,
+    /// Where nodes run while RPCs are counted: wherever the kernel puts them, or node n on core n
+    #[arg(long, value_name = "HOW", default_value = "none")]
+    pub pin: Pin,
+    /// The program that starts a node
+    #[arg(long, value_name = "PROGRAM", default_value = "erl")]
+    pub erl: PathBuf,
+    /// More arguments for every node, as one text
+    #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
+    pub erl_flags: String,
+    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.json")]
+    pub json: PathBuf,
+    /// Chart as SVG, '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.svg")]
+    pub svg: PathBuf,
+    /// Chart as PNG, '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.png")]
+    pub png: PathBuf,
+}
+
+/// What carries the messages of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// OTP's own inet_tcp
+    Tcp,
+    /// Caravan over shared memory
+    Caravan,
+    /// Caravan that stays on TCP (-caravan transport tcp)
+    CaravanTcp,
+}
+
+impl Transport {
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Caravan => "caravan",
+            Self::CaravanTcp => "caravan-tcp",
+        }
+    }
+}
+
+/// Placement of nodes while RPCs are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pin {
+    /// The kernel's choice
+    None,
+    /// Node n on core n modulo the cores
+    Spread,
+}
+
+/// Sends 64-byte records through a ring in shared memory from one process to another, and the
+/// same through a bare loop in C (a flag and a copy for each record), on the same cores.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench ring
+  caravan bench ring --samples 25 --json results/ring.json")]
+pub struct Ring {
+    /// Samples of each of the two, in turn
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub samples: usize,
+    /// Records in a sample; round trips are a twentieth of it
+    #[arg(long, value_name = "N", default_value_t = 4_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
+    pub records: u64,
+    /// Which two cores, where there are more: those nearest to each other or those farthest
+    #[arg(long, value_name = "WHICH", default_value = "near")]
+    pub placement: Placement,
+    /// Bytes of the ring: a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = ring_bytes)]
+    pub ring_bytes: u64,
+    /// The C compiler for the bare loop
+    #[arg(long, value_name = "PROGRAM", default_value = "cc")]
+    pub cc: PathBuf,
+    /// Results as JSON as well; '-' for standard output (the table then goes to standard error)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// A choice among pairs of cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Placement {
+    /// The pair between which a cache line goes fastest
+    Near,
+    /// The pair between which it goes slowest
+    Far,
+}
+
+/// The consuming process, which finds the memory through its parent.
+#[derive(Debug, clap::Args)]
+pub struct RingPeer {
+    #[arg(long)]
+    pub memory: PathBuf,
+    #[arg(long)]
+    pub ring_bytes: u64,
+    #[arg(long)]
+    pub core: usize,
+    #[arg(long)]
+    pub records: u64,
+    #[arg(long)]
+    pub echo: bool,
+}
+
+/// Reads the counters that every process with Caravan links keeps in shared memory. Rates are
+/// those of the last second. Links of other users are not shown.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan top
+  caravan top --once
+  caravan top --json | jq '.links[] | {peer, transport, messages_sent_per_s}'")]
+pub struct Top {
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+    /// One JSON object for each refresh, one a line
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds between refreshes
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+}
+
+const SECONDS_MIN: f64 = 0.1;
+const SECONDS_MAX: f64 = 3600.0;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (SECONDS_MIN..=SECONDS_MAX).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("it takes seconds from {SECONDS_MIN} to {SECONDS_MAX}, such as 2 or 0.5")),
+    }
+}
+
+fn schedulers(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse::<NonZeroUsize>() {
+        Ok(count) if count.get() <= 1024 => Ok(count),
+        _ => Err("it takes a number of threads from 1 to 1024".into()),
+    }
+}
+
+fn ring_bytes(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(bytes) if bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("it takes a power of two from 4096 to 1073741824".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(line: &str) -> String {
+        let words = line.split(' ');
+        Args::try_parse_from(words).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn a_bad_value_names_the_option_and_what_it_takes() {
+        for (line, expected) in [
+            ("caravan bench erlang --nodes 1", "'1' for '--nodes <N>': 1 is not in 2..=64"),
+            ("caravan bench erlang --seconds 0", "--seconds <S>': it takes seconds from 0.1"),
+            ("caravan bench erlang --seconds soon", "--seconds <S>': it takes seconds from 0.1"),
+            ("caravan bench erlang --transports udp", "[possible values: tcp, caravan, caravan-tcp]"),
+            ("caravan bench erlang --schedulers 0", "it takes a number of threads from 1"),
+            ("caravan bench ring --ring-bytes 5000", "it takes a power of two from 4096"),
+            ("caravan top --interval=-1", "it takes seconds from 0.1"),
+        ] {
+            let text = refusal(line);
+            assert!(text.contains(expected), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn transports_are_a_list() {
+        let args = Args::parse_from(["caravan", "bench", "erlang", "--transports", "caravan,tcp"]);
+        let Command::Bench(Bench::Erlang(erlang)) = args.command else { panic!("{args:?}") };
+        assert_eq!(erlang.transports, [Transport::Caravan, Transport::Tcp]);
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        <Args as clap::CommandFactory>::command().debug_assert();
+    }
+}

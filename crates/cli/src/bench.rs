@@ -1,0 +1,6 @@
+//! The benchmarks.
+
+pub mod erlang;
+pub mod ring;
+
+mod output;

@@ -1,0 +1,63 @@
+//! Where a benchmark's table and files go.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// `-` as a file's name.
+fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// An empty name: not wanted.
+pub fn is_none(path: &Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+/// Prints the table: on standard output, unless the JSON goes there.
+pub fn table(text: &str, json: &Path) -> Result<(), Error> {
+    if is_standard_output(json) {
+        io::stderr().write_all(text.as_bytes())?;
+    } else {
+        io::stdout().write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes results as JSON to a file, to standard output (`-`), or nowhere (empty).
+pub fn json(results: &impl Serialize, path: &Path) -> Result<(), Error> {
+    let mut text = serde_json::to_string_pretty(results).map_err(io::Error::from)?;
+    text.push('\n');
+    if is_none(path) {
+        return Ok(());
+    }
+    if is_standard_output(path) {
+        io::stdout().write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    file(path, text.as_bytes())
+}
+
+/// Writes a file, and the folder it is in.
+pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
+    let failed = |what| move |source| Error::File { what, path: path.to_owned(), source };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
+    }
+    fs::write(path, contents).map_err(failed("write"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let error = file(Path::new("/proc/none/results.json"), b"{}").expect_err("refused");
+        assert!(error.to_string().contains("/proc/none/results.json"), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Two rings in memory shared by two processes, one each way, and the sides of a lane.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use caravan_ring::record::{LENGTH_BYTES, LengthReader, prefix};
+use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors};
+use caravan_segment::{Pages, Segment, Window};
+
+use crate::error::Error;
+
+/// What a record carries.
+pub const RECORD_BYTES: usize = 64;
+
+/// The ring's words have pages of their own, and its bytes begin on one.
+const HEADER_SPACE: u64 = 4096;
+const _: () = assert!(HEADER_BYTES as u64 <= HEADER_SPACE);
+/// Rounds of waiting between two looks at the other process.
+const SPINS: u32 = 1 << 16;
+
+/// The memory of both lanes.
+#[derive(Debug)]
+pub struct Memory {
+    segment: Arc<Segment>,
+    ring_bytes: u64,
+}
+
+impl Memory {
+    pub fn create(ring_bytes: u64) -> Result<Self, Error> {
+        let bytes = Self::bytes(ring_bytes);
+        let segment = Arc::new(Segment::create("caravan-bench", bytes, Pages::Small)?);
+        segment.grow(bytes)?;
+        Ok(Self { segment, ring_bytes })
+    }
+
+    /// Where a process of the same user opens it.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.segment.as_fd().as_raw_fd()).into()
+    }
+
+    pub fn open(path: &Path, ring_bytes: u64) -> Result<Self, Error> {
+        let file = File::options().read(true).write(true).open(path);
+        let file =
+            file.map_err(|source| Error::File { what: "open the memory", path: path.to_owned(), source })?;
+        let segment = Arc::new(Segment::attach(file.into(), Self::bytes(ring_bytes))?);
+        Ok(Self { segment, ring_bytes })
+    }
+
+    fn bytes(ring_bytes: u64) -> u64 {
+        2 * (HEADER_SPACE + ring_bytes)
+    }
+
+    /// Lane 0 goes from the parent to the child, lane 1 back.
+    fn lane(&self, number: u64) -> Result<(MappedCursors, MappedBytes), Error> {
+        let start = number * (HEADER_SPACE + self.ring_bytes);
+        let header: Window = self.segment.window(start, HEADER_SPACE)?;
+        let bytes = self.segment.window(start + HEADER_SPACE, self.ring_bytes)?;
+        Ok((MappedCursors::new(&header)?, MappedBytes::new(bytes)?))
+    }
+
+    pub fn sender(&self, lane: u64) -> Result<Sender, Error> {
+        let (cursors, bytes) = self.lane(lane)?;
+        Ok(Sender { ring: ByteProducer::new(cursors, bytes) })
+    }
+
+    pub fn receiver(&self, lane: u64) -> Result<Receiver, Error> {
+        let (cursors, bytes) = self.lane(lane)?;
+        let lengths = LengthReader::new(RECORD_BYTES as u32);
+        Ok(Receiver { ring: ByteConsumer::new(cursors, bytes), lengths })
+    }
+}
+
+/// Whether to go on waiting: asked now and then.
+pub type Alive<'a> = &'a mut dyn FnMut() -> bool;
+
+/// The producing side of a lane.
+#[derive(Debug)]
+pub struct Sender {
+    ring: ByteProducer<MappedCursors, MappedBytes>,
+}
+
+impl Sender {
+    /// Appends a record; it is seen once it is published, or the ring was full.
+    #[inline]
+    pub fn append(&mut self, record: &[u8; RECORD_BYTES], alive: Alive) -> Result<(), Error> {
+        let mut frame = [0; LENGTH_BYTES + RECORD_BYTES];
+        frame[..LENGTH_BYTES].copy_from_slice(&prefix(RECORD_BYTES as u32));
+        frame[LENGTH_BYTES..].copy_from_slice(record);
+        let mut rest = &frame[..];
+        let mut spins = 0;
+        loop {
+            rest = &rest[self.ring.append(rest)?..];
+            if rest.is_empty() {
+                return Ok(());
+            }
+            self.publish();
+            wait(&mut spins, alive)?;
+        }
+    }
+
+    #[inline]
+    pub fn publish(&mut self) {
+        // Neither side ever sleeps here, so there is no bell to ring.
+        let _ = self.ring.publish();
+    }
+
+    /// Waits until the other side has released everything.
+    pub fn drained(&mut self, alive: Alive) -> Result<(), Error> {
+        let mut spins = 0;
+        loop {
+            self.ring.cursor().refresh()?;
+            if self.ring.position().used() == 0 {
+                return Ok(());
+            }
+            wait(&mut spins, alive)?;
+        }
+    }
+}
+
+/// The consuming side of a lane.
+#[derive(Debug)]
+pub struct Receiver {
+    ring: ByteConsumer<MappedCursors, MappedBytes>,
+    lengths: LengthReader,
+}
+
+impl Receiver {
+    /// Copies the next record out, and gives its room back with all others that were there.
+    #[inline]
+    pub fn take(&mut self, record: &mut [u8; RECORD_BYTES], alive: Alive) -> Result<(), Error> {
+        let length = loop {
+            match self.lengths.next(&mut self.ring) {
+                Ok(Some(length)) => break length as usize,
+                Ok(None) => self.more(alive)?,
+                Err(error) => return Err(broken(&error)),
+            }
+        };
+        let mut have = self.ring.read(&mut record[..length]);
+        while have < length {
+            self.more(alive)?;
+            have += self.ring.read(&mut record[have..length]);
+        }
+        if self.ring.unread() == 0 {
+            let _ = self.ring.release();
+        }
+        Ok(())
+    }
+
+    fn more(&mut self, alive: Alive) -> Result<(), Error> {
+        let _ = self.ring.release();
+        let mut spins = 0;
+        while self.ring.refresh()? == 0 {
+            wait(&mut spins, alive)?;
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn wait(spins: &mut u32, alive: Alive) -> Result<(), Error> {
+    std::hint::spin_loop();
+    *spins += 1;
+    if *spins % SPINS == 0 && !alive() {
+        return Err(broken(&"the other process ended in the middle"));
+    }
+    Ok(())
+}
+
+fn broken(reason: &dyn std::fmt::Display) -> Error {
+    Error::RingProcess { process: "ring", reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_pass_a_ring_smaller_than_their_sum_in_order() {
+        let memory = Memory::create(4096).expect("memory");
+        let other = Memory::open(&memory.path(), 4096).expect("the same memory");
+        let mut sender = memory.sender(0).expect("a sender");
+        let mut receiver = other.receiver(0).expect("a receiver");
+        let consumer = std::thread::spawn(move || {
+            let mut record = [0; RECORD_BYTES];
+            (0..1000_u32).all(|n| {
+                receiver.take(&mut record, &mut || true).expect("a record");
+                record[..4] == n.to_le_bytes()
+            })
+        });
+        let mut record = [0; RECORD_BYTES];
+        for n in 0..1000_u32 {
+            record[..4].copy_from_slice(&n.to_le_bytes());
+            sender.append(&record, &mut || true).expect("room");
+        }
+        sender.publish();
+        sender.drained(&mut || true).expect("drained");
+        assert!(consumer.join().expect("joined"));
+    }
+
+    #[test]
+    fn a_side_whose_peer_ended_stops_waiting() {
+        let memory = Memory::create(4096).expect("memory");
+        let mut receiver = memory.receiver(0).expect("a receiver");
+        let error = receiver.take(&mut [0; RECORD_BYTES], &mut || false).expect_err("gave up");
+        assert!(error.to_string().contains("the other process ended"), "{error}");
+    }
+}

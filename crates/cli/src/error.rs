@@ -1,0 +1,75 @@
+//! What can go wrong, in sentences for the person at the terminal.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::args::Transport;
+
+/// Every failure of the command.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(
+        "the Erlang modules are not in {searched}. Run `make build` in the checkout, or set \
+         CARAVAN_ERLANG_DIR to the folder that holds erlang/ebin and bench/erlang/ebin"
+    )]
+    ModulesMissing { searched: String },
+    #[error("`--transports` names {0:?} twice: each transport is measured once in every round")]
+    TransportTwice(Transport),
+    #[error(
+        "cannot start `{program}`: {source}. Install Erlang/OTP 25 or later (on Debian: apt \
+         install erlang-base), or name the program with --erl"
+    )]
+    ErlMissing { program: String, source: io::Error },
+    #[error("node {node} ended unasked{when}. Its last words:\n{log}")]
+    NodeEnded { node: String, when: String, log: String },
+    #[error(
+        "node {node} did not answer `{command}` within {seconds} s: it hangs, or the machine is \
+         overloaded. Its last words:\n{log}"
+    )]
+    NodeSilent { node: String, command: String, seconds: u64, log: String },
+    #[error("node {node} failed at `{command}`: {reason}")]
+    NodeFailed { node: String, command: String, reason: String },
+    #[error(
+        "node {node} answered `{command}` without a usable `{key}`: {answer}. Rebuild: the modules and this program are of different versions"
+    )]
+    NodeUnclear { node: String, command: String, key: String, answer: String },
+    #[error(
+        "the {asked:?} round was not carried by what was asked: {what}. No figure of this run \
+         can be trusted, so none is written"
+    )]
+    NotCarried { asked: Transport, what: String },
+    #[error("cannot {what} {path}: {source}", path = path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot write the chart {path}: {source}", path = path.display())]
+    Chart { path: PathBuf, source: png::EncodingError },
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+    #[error("cannot keep process {pid} on cores {cores:?}: {source}")]
+    Pin { pid: i32, cores: Vec<usize>, source: rustix::io::Errno },
+    #[error(
+        "this measurement needs 2 cores, and this process may use {0}: widen its CPU affinity (taskset, cpuset) or use a larger machine"
+    )]
+    CoresShort(usize),
+    #[error(
+        "cannot compile the bare loop in C with `{program}`: {reason}. Install a C compiler (on Debian: apt install gcc libc6-dev), or name one with --cc"
+    )]
+    Compiler { program: String, reason: String },
+    #[error("the {process} of the ring benchmark failed: {reason}")]
+    RingProcess { process: &'static str, reason: String },
+    #[error("the ring is broken: {0}")]
+    Ring(#[from] caravan_ring::Corrupt),
+    #[error("{0}")]
+    Segment(#[from] caravan_segment::Error),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// 130 after Ctrl-C, as shells expect; 1 otherwise.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Ctrl-C and termination as a flag, so that what was started is stopped in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::error::Error;
+
+/// How long a wait may last before the flag is looked at again.
+pub const GLANCE: Duration = Duration::from_millis(100);
+
+/// Set by the first SIGINT, SIGTERM or SIGHUP; the second ends the process on the spot.
+#[derive(Clone, Debug)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Takes the signals over.
+    pub fn watch() -> Result<Self, Error> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // In this order: the second signal finds the flag set, the first does not.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// [`Error::Interrupted`] once a signal came.
+    pub fn check(&self) -> Result<(), Error> {
+        // The handler stores with SeqCst; nothing else hangs on the flag.
+        if self.0.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,93 @@
+//! What the figures were taken on.
+
+use std::fs;
+
+use serde::Serialize;
+
+use crate::placement;
+
+/// Named in every table and every file of results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub processor: String,
+    /// Cores this process may use.
+    pub cores: usize,
+    pub memory_gib: Option<u64>,
+    pub kernel: String,
+    pub system: String,
+    /// The two cores that hold the two sides where each side has one.
+    pub apart: Option<Apart>,
+}
+
+/// How far the two cores are from each other.
+#[derive(Clone, Debug, Serialize)]
+pub struct Apart {
+    pub cores: (usize, usize),
+    /// Nanoseconds for a cache line to go one way.
+    pub line_ns: f64,
+    pub placement: &'static str,
+}
+
+impl Machine {
+    /// Reads /proc and measures the distance of two cores, which takes some milliseconds.
+    pub fn here() -> Self {
+        let cores = placement::cores();
+        Self {
+            processor: field("/proc/cpuinfo", "model name", ':').unwrap_or_else(|| "unknown".into()),
+            cores: cores.len(),
+            memory_gib: field("/proc/meminfo", "MemTotal", ':').and_then(|text| gib(&text)),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+                .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
+            system: field("/etc/os-release", "PRETTY_NAME", '=')
+                .map_or_else(|| "Linux".into(), |text| text.trim_matches('"').to_owned()),
+            apart: placement::pair(&cores).and_then(|(a, b)| {
+                let line_ns = placement::line_ns(a, b)?;
+                Some(Apart { cores: (a, b), line_ns, placement: placement::word(line_ns) })
+            }),
+        }
+    }
+
+    /// One line.
+    pub fn sentence(&self) -> String {
+        let apart = self.apart.as_ref().map_or_else(String::new, |apart| {
+            format!(
+                "; cores {} and {} are {} ({:.0} ns a cache line one way)",
+                apart.cores.0, apart.cores.1, apart.placement, apart.line_ns
+            )
+        });
+        format!("{} x {}, Linux {}, {}{apart}", self.cores, self.processor, self.kernel, self.system)
+    }
+}
+
+/// The value of the first line `key SEPARATOR value` of a file.
+fn field(path: &str, key: &str, separator: char) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(separator)?;
+        (name.trim() == key).then(|| value.trim().to_owned())
+    })
+}
+
+/// `16384 kB` in GiB, rounded.
+fn gib(text: &str) -> Option<u64> {
+    let kib: u64 = text.split_whitespace().next()?.parse().ok()?;
+    Some((kib + (1 << 19)) >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_rounded_to_gib() {
+        assert_eq!(gib("16384000 kB"), Some(16));
+        assert_eq!(gib("none"), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel_and_a_core() {
+        let machine = Machine::here();
+        assert!(machine.cores > 0);
+        assert!(machine.sentence().contains(&machine.kernel), "{}", machine.sentence());
+    }
+}

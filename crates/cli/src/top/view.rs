@@ -1,0 +1,178 @@
+//! The links as rates: what two samples of their counters tell.
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use caravan_segment::counters::{ProcessCounters, RowCounters};
+use serde::Serialize;
+
+/// All counters at one moment.
+pub struct Sample {
+    pub at: Instant,
+    pub processes: Vec<ProcessCounters>,
+}
+
+/// One refresh; as JSON it is one line.
+#[derive(Clone, Debug, Serialize)]
+pub struct View {
+    pub unix_time: f64,
+    /// What the rates are over.
+    pub interval_seconds: f64,
+    /// In the order of node and peer.
+    pub links: Vec<Link>,
+}
+
+/// One end of a link. Rates are `None` in its first refresh.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Link {
+    pub pid: u32,
+    pub node: String,
+    pub peer: String,
+    pub transport: String,
+    /// Why this transport and not a better one.
+    pub reason: String,
+    pub messages_sent_per_s: Option<f64>,
+    pub messages_received_per_s: Option<f64>,
+    pub bytes_sent_per_s: Option<f64>,
+    pub bytes_received_per_s: Option<f64>,
+    pub wakeups_sent_per_s: Option<f64>,
+    pub wakeups_received_per_s: Option<f64>,
+    pub spins_per_s: Option<f64>,
+    pub spin_hits_per_s: Option<f64>,
+    /// Part of the time in which senders were suspended.
+    pub busy_part: Option<f64>,
+    pub ring_bytes: u64,
+    pub outbound_used_bytes: u64,
+    pub inbound_used_bytes: u64,
+    pub queued_bytes: u64,
+    /// All counters as they are, also those that this version does not know.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl View {
+    pub fn between(before: &Sample, now: &Sample) -> Self {
+        let seconds = (now.at - before.at).as_secs_f64();
+        let mut links: Vec<Link> = Vec::new();
+        for process in &now.processes {
+            let earlier = before.processes.iter().find(|other| other.pid == process.pid);
+            for row in &process.rows {
+                // The same row, and not given to another link since.
+                let earlier = earlier.and_then(|process| {
+                    let same =
+                        |other: &&RowCounters| (other.index, other.generation) == (row.index, row.generation);
+                    process.rows.iter().find(same)
+                });
+                links.push(link(process, row, earlier, seconds));
+            }
+        }
+        links.sort_by(|a, b| (&a.node, &a.peer, a.pid).cmp(&(&b.node, &b.peer, b.pid)));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { unix_time: now.as_secs_f64(), interval_seconds: seconds, links }
+    }
+}
+
+fn link(process: &ProcessCounters, row: &RowCounters, earlier: Option<&RowCounters>, seconds: f64) -> Link {
+    let gauge = |name| row.counter(name).unwrap_or(0);
+    let rate = |name| {
+        let (before, now) = (earlier?.counter(name)?, row.counter(name)?);
+        // Written without locks by its owner: a value that seems to fall is not a rate.
+        (seconds > 0.0).then(|| now.saturating_sub(before) as f64 / seconds)
+    };
+    let node = if row.local.is_empty() { &process.label } else { &row.local };
+    Link {
+        pid: process.pid,
+        node: printable(node),
+        peer: printable(&row.peer),
+        transport: printable(&row.transport),
+        reason: printable(&row.reason),
+        messages_sent_per_s: rate("sent_messages"),
+        messages_received_per_s: rate("received_messages"),
+        bytes_sent_per_s: rate("sent_bytes"),
+        bytes_received_per_s: rate("received_bytes"),
+        wakeups_sent_per_s: rate("wakeups_sent"),
+        wakeups_received_per_s: rate("wakeups_received"),
+        spins_per_s: rate("spins"),
+        spin_hits_per_s: rate("spin_hits"),
+        busy_part: rate("busy_ns").map(|ns| ns / 1e9),
+        ring_bytes: gauge("ring_bytes"),
+        outbound_used_bytes: gauge("outbound_used_bytes"),
+        inbound_used_bytes: gauge("inbound_used_bytes"),
+        queued_bytes: gauge("queued_bytes"),
+        counters: row.counters.iter().map(|(name, value)| (printable(name), *value)).collect(),
+    }
+}
+
+/// Another process wrote this text: nothing in it may steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    pub fn process(pid: u32, generation: u64, counters: &[(&str, u64)]) -> ProcessCounters {
+        let row = RowCounters {
+            index: 0,
+            generation,
+            local: "a@host".into(),
+            peer: format!("b{pid}@host"),
+            transport: "shm".into(),
+            reason: "same host\u{1b}[2J and user".into(),
+            counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        };
+        ProcessCounters { pid, label: "a@host".into(), rows: vec![row] }
+    }
+
+    fn view(before: Vec<ProcessCounters>, now: Vec<ProcessCounters>) -> View {
+        let at = Instant::now();
+        View::between(
+            &Sample { at, processes: before },
+            &Sample { at: at + Duration::from_secs(2), processes: now },
+        )
+    }
+
+    #[test]
+    fn rates_are_growth_over_the_time_between() {
+        let before = process(7, 2, &[("sent_messages", 100), ("busy_ns", 0), ("spins", 9)]);
+        let now = process(
+            7,
+            2,
+            &[("sent_messages", 300), ("busy_ns", 1_000_000_000), ("spins", 5), ("ring_bytes", 64)],
+        );
+        let view = view(vec![before], vec![now]);
+        let link = &view.links[0];
+        assert_eq!(link.messages_sent_per_s, Some(100.0));
+        assert_eq!(link.busy_part, Some(0.5));
+        assert_eq!(link.spins_per_s, Some(0.0));
+        assert_eq!(link.messages_received_per_s, None);
+        assert_eq!(link.ring_bytes, 64);
+    }
+
+    #[test]
+    fn another_link_in_the_same_row_has_no_rate_yet() {
+        let before = process(7, 2, &[("sent_messages", 100)]);
+        let now = process(7, 4, &[("sent_messages", 300)]);
+        assert_eq!(view(vec![before], vec![now]).links[0].messages_sent_per_s, None);
+    }
+
+    #[test]
+    fn links_are_sorted_and_their_text_is_harmless() {
+        let view = view(Vec::new(), vec![process(9, 2, &[]), process(7, 2, &[])]);
+        let peers: Vec<_> = view.links.iter().map(|link| link.peer.as_str()).collect();
+        assert_eq!(peers, ["b7@host", "b9@host"]);
+        assert_eq!(view.links[0].reason, "same host?[2J and user");
+    }
+
+    #[test]
+    fn json_names_every_rate_and_keeps_unknown_counters() {
+        let now = process(7, 2, &[("sent_messages", 3), ("new_counter", 5)]);
+        let json = serde_json::to_value(view(Vec::new(), vec![now])).expect("JSON");
+        let link = &json["links"][0];
+        assert_eq!(link["transport"], "shm");
+        assert!(link["messages_sent_per_s"].is_null());
+        assert_eq!(link["counters"]["new_counter"], 5);
+        assert_eq!(json["interval_seconds"], 2.0);
+    }
+}

@@ -1,0 +1,98 @@
+//! What a process has used of the processors, from /proc.
+
+use std::fs;
+use std::io;
+use std::time::Instant;
+
+/// Nanoseconds of a tick in /proc/PID/stat: USER_HZ is 100 on Linux.
+const TICK_NS: u64 = 10_000_000;
+
+/// One reading.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    at: Instant,
+    /// Time on a processor, of all threads: exact to the scheduler's own accounts where the kernel
+    /// shows them, otherwise to the tick.
+    cpu_ns: u64,
+    user_ticks: u64,
+    system_ticks: u64,
+}
+
+/// Processors in use between two readings, as their number: 1.5 is one and a half.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cores {
+    pub user: f64,
+    pub system: f64,
+}
+
+impl Usage {
+    pub fn of(pid: i32) -> io::Result<Self> {
+        let (user_ticks, system_ticks) = ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
+            .ok_or_else(|| io::Error::other("/proc/PID/stat has no times"))?;
+        let cpu_ns = scheduled_ns(pid).unwrap_or((user_ticks + system_ticks) * TICK_NS);
+        Ok(Self { at: Instant::now(), cpu_ns, user_ticks, system_ticks })
+    }
+
+    /// From `earlier` to this reading. The sum is `cpu_ns`'s; ticks, being coarse, only split it.
+    pub fn since(&self, earlier: &Self) -> Cores {
+        let wall_ns = (self.at - earlier.at).as_nanos().max(1) as f64;
+        let total = self.cpu_ns.saturating_sub(earlier.cpu_ns) as f64 / wall_ns;
+        let user = self.user_ticks.saturating_sub(earlier.user_ticks);
+        let system = self.system_ticks.saturating_sub(earlier.system_ticks);
+        let part = if user + system == 0 { 1.0 } else { user as f64 / (user + system) as f64 };
+        Cores { user: total * part, system: total * (1.0 - part) }
+    }
+}
+
+/// Fields 14 and 15 (proc(5)); the name in field 2 may hold anything but ends at the last `)`.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// The first field of every thread's schedstat; `None` where the kernel keeps none.
+fn scheduled_ns(pid: i32) -> Option<u64> {
+    let mut sum = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        // A thread may end between the listing and the reading; its time is lost here, as a
+        // node's threads do not end while it is measured.
+        let Ok(line) = fs::read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
+        sum += line.split_whitespace().next()?.parse::<u64>().ok()?;
+    }
+    (sum > 0).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 99";
+        assert_eq!(ticks(stat), Some((150, 50)));
+        assert_eq!(ticks("7 (short) S 1"), None);
+    }
+
+    #[test]
+    fn ticks_split_the_exact_sum() {
+        let at = Instant::now();
+        let before = Usage { at, cpu_ns: 1_000, user_ticks: 10, system_ticks: 10 };
+        let after =
+            Usage { at: at + Duration::from_secs(1), cpu_ns: 800_001_000, user_ticks: 40, system_ticks: 20 };
+        let cores = after.since(&before);
+        assert!((cores.user - 0.6).abs() < 1e-9 && (cores.system - 0.2).abs() < 1e-9, "{cores:?}");
+    }
+
+    #[test]
+    fn a_busy_process_is_seen_to_be_busy() {
+        let pid = std::process::id() as i32;
+        let before = Usage::of(pid).expect("own usage");
+        let until = Instant::now() + Duration::from_millis(80);
+        while Instant::now() < until {
+            std::hint::black_box(());
+        }
+        let cores = Usage::of(pid).expect("own usage").since(&before);
+        assert!(cores.user + cores.system > 0.2, "{cores:?}");
+    }
+}

@@ -1,0 +1,92 @@
+//! The `caravan` command as a user meets it.
+
+use std::process::{Command, Output, Stdio};
+
+fn caravan(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
+    command.args(words).env_remove("CARAVAN_ERLANG_DIR").stdin(Stdio::null());
+    command.output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+#[test]
+fn help_shows_options_and_examples() {
+    for (words, expected) in [
+        (&["--help"][..], "caravan bench erlang"),
+        (&["bench", "--help"], "a bare flag-and-copy loop in C"),
+        (&["bench", "erlang", "--help"], "caravan bench erlang --nodes 2 --processes 1000"),
+        (&["bench", "ring", "--help"], "caravan bench ring --samples 25"),
+        (&["top", "--help"], "caravan top --once"),
+    ] {
+        let output = caravan(words);
+        assert!(output.status.success(), "{words:?}");
+        let text = text(&output.stdout);
+        assert!(text.contains("Examples:") || words == ["bench", "--help"], "{text}");
+        assert!(text.contains(expected), "{words:?}: {text}");
+    }
+}
+
+#[test]
+fn bad_values_fail_with_a_sentence() {
+    for (words, expected) in [
+        (&["bench", "erlang", "--nodes", "one"][..], "'one' for '--nodes <N>'"),
+        (&["bench", "erlang", "--nodez", "3"], "a similar argument exists: '--nodes'"),
+        (&["bench", "elang"], "a similar subcommand exists: 'erlang'"),
+        (&["top", "--interval", "never"], "it takes seconds from 0.1 to 3600"),
+    ] {
+        let output = caravan(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        let text = text(&output.stderr);
+        assert!(text.contains(expected), "{words:?}: {text}");
+    }
+}
+
+#[test]
+fn a_transport_named_twice_is_refused() {
+    let output = caravan(&["bench", "erlang", "--transports", "tcp,tcp"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("names Tcp twice"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn missing_modules_are_named_with_the_remedy() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
+    command.args(["bench", "erlang"]).env("CARAVAN_ERLANG_DIR", "/none");
+    let output = command.output().expect("the command starts");
+    assert_eq!(output.status.code(), Some(1));
+    let text = text(&output.stderr);
+    assert!(text.contains("caravan: the Erlang modules are not in /none. Run `make build`"), "{text}");
+}
+
+/// Links of other tests may be there; the shape is the same without any.
+#[test]
+fn top_once_as_json_is_one_object() {
+    let output = caravan(&["top", "--once", "--json", "--interval", "0.1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let text = text(&output.stdout);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert!(json["links"].is_array() && json["unix_time"].is_f64(), "{text}");
+}
+
+#[test]
+fn a_ring_between_two_processes_is_measured_beside_the_loop_in_c() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let output = caravan(&["bench", "ring", "--samples", "2", "--records", "2000", "--json", "-"]);
+    if cores < 2 {
+        assert!(text(&output.stderr).contains("needs 2 cores"), "{}", text(&output.stderr));
+        return;
+    }
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let measured = json["measured"].as_array().expect("a list");
+    assert_eq!(measured.len(), 3);
+    for row in measured {
+        assert!(row["ring_ns"]["median"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["ratio"]["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    }
+    assert!(text(&output.stderr).contains("ring/loop"), "{}", text(&output.stderr));
+}
