@@ -3,7 +3,7 @@
 -module(caravan_cluster).
 
 -export([start/0, start/1, start_all/1, stop/1, kill/1, name/1, os_pid/1, signal/2]).
--export([call/2, call/4, connect/2, transport/2, info/2, wait_until/1, wait_until/2]).
+-export([call/2, call/4, connect/2, transport/2, info/2, wait_until/1, wait_until/2, same/2]).
 -export([resources/1, settle/1, logged/1, shell/1, shm_files/0]).
 -export([log/2]).
 
@@ -95,20 +95,30 @@ transport(A, B) ->
         undefined -> none
     end.
 
-%% For what gives no event of its own.
+%% For what gives no event of its own: until the fun returns true. What it returned at the end is
+%% in the failure.
 wait_until(Condition) ->
     wait_until(Condition, 10000).
 
-wait_until(Condition, Ms) when Ms > 0 ->
+wait_until(Condition, Ms) ->
     case Condition() of
         true -> ok;
-        false ->
+        Other when Ms =< 0 -> error({still, Other});
+        _ ->
             receive after 20 -> ok end,
             wait_until(Condition, Ms - 20)
-    end;
-wait_until(Condition, _) ->
-    true = Condition(),
-    ok.
+    end.
+
+%% Whether nothing has grown: true, or what has.
+same(Before, Now) ->
+    Grown = maps:filter(fun(Key, Count) ->
+                                case Key of
+                                    %% Pools of the emulator's own shrink when they like.
+                                    processes -> Count > maps:get(Key, Before);
+                                    _ -> Count =/= maps:get(Key, Before)
+                                end
+                        end, Now),
+    map_size(Grown) =:= 0 orelse {before, Before, now, Grown}.
 
 %% What must not grow: ports, processes, descriptors, rows, tables.
 resources(Node) ->

@@ -95,7 +95,7 @@ random_kills(_) ->
         Before = caravan_cluster:settle(A),
         MemoryBefore = resident_bytes(A),
         [kill_batch(A, 5) || _ <- lists:seq(1, Kills div 5)],
-        caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:settle(A)) end),
+        caravan_cluster:wait_until(fun() -> caravan_cluster:same(Before, caravan_cluster:settle(A)) end),
         MemoryAfter = resident_bytes(A),
         ct:pal("~b kills: ~p, memory ~b -> ~b KiB", [Kills, Before, MemoryBefore div 1024,
                                                     MemoryAfter div 1024]),
@@ -125,7 +125,7 @@ reconnects(_) ->
         [MemoryA, MemoryB] = [resident_bytes(N) || N <- [A, B]],
         cycle(A, B, Count div 2),
         cycle(B, A, Count - Count div 2),
-        [caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:settle(N)) end)
+        [caravan_cluster:wait_until(fun() -> caravan_cluster:same(Before, caravan_cluster:settle(N)) end)
          || {N, Before} <- [{A, BeforeA}, {B, BeforeB}]],
         Grown = [resident_bytes(A) - MemoryA, resident_bytes(B) - MemoryB],
         ct:pal("~b reconnects: ~p, memory grown by ~p bytes", [Count, BeforeA, Grown]),
@@ -238,7 +238,7 @@ part_killed(Kill) ->
                     end)
         end),
         ?assert(Ms < 1000),
-        [caravan_cluster:wait_until(fun() -> same(Before, caravan_cluster:settle(N)) end)
+        [caravan_cluster:wait_until(fun() -> caravan_cluster:same(Before, caravan_cluster:settle(N)) end)
          || {N, Before} <- [{A, BeforeA}, {B, BeforeB}]],
         true = connect(A, B),
         shm = transport(A, B)
@@ -313,10 +313,6 @@ stop_load() ->
                         {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
                         lists:member({caravan_load, true}, Dictionary)],
     ok.
-
-same(Before, Now) ->
-    maps:without([processes], Before) =:= maps:without([processes], Now)
-        andalso maps:get(processes, Now) =< maps:get(processes, Before).
 
 resident_bytes(Node) ->
     {ok, Statm} = file:read_file("/proc/" ++ caravan_cluster:os_pid(Node) ++ "/statm"),

@@ -127,9 +127,8 @@ check_ip(_) ->
 
 start_and_stop(_) ->
     with([#{}, #{name => none}], fun([A, B]) ->
-        Before = call(B, fun() -> length(erlang:ports()) end),
         Carrier = name(A),
-        [begin
+        Cycle = fun(N) ->
              ?assertEqual([], call(B, caravan_dist, info, [])),
              {ok, _} = call(B, net_kernel, start, [[list_to_atom("again" ++ integer_to_list(N)),
                                                     shortnames]]),
@@ -139,9 +138,12 @@ start_and_stop(_) ->
              ok = call(B, net_kernel, stop, []),
              ?assertEqual(nonode@nohost, call(B, erlang, node, [])),
              caravan_cluster:wait_until(fun() -> [] =:= call(A, erlang, nodes, []) end)
-         end || N <- [1, 2, 3]],
+        end,
+        Cycle(1),
+        Before = caravan_cluster:resources(B),
+        [Cycle(N) || N <- [2, 3, 4]],
         caravan_cluster:wait_until(
-          fun() -> Before =:= call(B, fun() -> length(erlang:ports()) end) end)
+          fun() -> caravan_cluster:same(Before, caravan_cluster:resources(B)) end)
     end).
 
 %% The boot stops with a status that says so, and one sentence with the option and what it takes.
