@@ -1,6 +1,8 @@
 //! What the test programs share.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod conformance;
+pub mod pair;
 pub mod party;
 pub mod pattern;
 

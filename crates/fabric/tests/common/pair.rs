@@ -1,0 +1,93 @@
+//! Two connected endpoints of any backend, in one process.
+
+use caravan_fabric::contract::{Armed, Endpoint, Event, Operation};
+use caravan_fabric::sim::{Faults, Faulty, Network};
+use caravan_fabric::{Error, Link, shm};
+
+/// Polls of both ends that may find nothing before a test gives up.
+const EMPTY_ROUNDS_MAX: u32 = 20_000;
+
+/// Both ends, and what they have polled.
+#[derive(Debug)]
+pub struct Pair {
+    pub ends: [Box<dyn Endpoint>; 2],
+    pub seen: [Vec<Event>; 2],
+    pub network: Option<Network>,
+}
+
+impl Pair {
+    fn new(left: impl Endpoint + 'static, right: impl Endpoint + 'static, network: Option<Network>) -> Self {
+        Self { ends: [Box::new(left), Box::new(right)], seen: [Vec::new(), Vec::new()], network }
+    }
+
+    /// Over a network with promises and habits of the seed's own.
+    pub fn sim(seed: u64, arena_bytes: u64) -> Self {
+        let (network, left, right) = Network::pair(seed, arena_bytes, Network::capabilities(seed)).unwrap();
+        let faults = Faults { full: 5, short_poll: 5, empty_look: 5, empty_wake: 5, ..Faults::default() };
+        Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), Some(network))
+    }
+
+    /// Through mapped memory, each side with a mapping of its own.
+    pub fn shm(arena_bytes: u64) -> Self {
+        let (left, right) = shm_ends(arena_bytes);
+        Self::new(left, right, None)
+    }
+
+    /// Through mapped memory, with faults in front of it.
+    pub fn faulty_shm(faults: Faults, seed: u64, arena_bytes: u64) -> Self {
+        let (left, right) = shm_ends(arena_bytes);
+        Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), None)
+    }
+
+    /// Polls both ends until `done`. Panics if nothing comes any more before that.
+    pub fn until(&mut self, mut done: impl FnMut(&[Vec<Event>; 2]) -> bool) {
+        let mut empty = 0;
+        while !done(&self.seen) {
+            let mut came = 0;
+            for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
+                came += end.poll(seen, 16).unwrap();
+            }
+            empty = if came == 0 { empty + 1 } else { 0 };
+            assert!(empty < EMPTY_ROUNDS_MAX, "nothing comes any more; so far {:?}", self.seen);
+        }
+    }
+
+    /// Posts and starts one operation at an end, polling as long as its queue is full.
+    pub fn start(&mut self, end: usize, operation: Operation) {
+        loop {
+            match self.ends[end].post(operation) {
+                Ok(()) => return self.ends[end].doorbell().unwrap(),
+                Err(Error::Full(_)) => {
+                    for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
+                        end.poll(seen, 16).unwrap();
+                    }
+                }
+                Err(error) => panic!("{operation:?}: {error}"),
+            }
+        }
+    }
+
+    /// Polls an end until it may wait.
+    pub fn arm(&mut self, end: usize) {
+        for _ in 0..EMPTY_ROUNDS_MAX {
+            self.ends[end].poll(&mut self.seen[end], 16).unwrap();
+            if self.ends[end].arm().unwrap() == Armed::Wait {
+                return;
+            }
+        }
+        panic!("it never says that it may be waited for");
+    }
+
+    /// A link on each end.
+    pub fn links(self, ring_bytes: u64) -> ([Link; 2], Option<Network>) {
+        let links = self.ends.map(|end| Link::new(end, ring_bytes).unwrap());
+        (links, self.network)
+    }
+}
+
+/// Two endpoints on one memfd.
+pub fn shm_ends(arena_bytes: u64) -> (shm::ShmEndpoint, shm::ShmEndpoint) {
+    let (listener, descriptor) = shm::Listener::listen(arena_bytes).unwrap();
+    let right = shm::connect(&descriptor).unwrap();
+    (listener.accept().unwrap(), right)
+}
