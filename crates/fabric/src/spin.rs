@@ -1,25 +1,37 @@
 //! When to poll on, and when to sleep.
 //!
-//! A wake-up costs 16 to 18 us on either side; an empty poll a fraction of one. Spinning for as
-//! long as a wake-up costs before sleeping is never worse than twice the best (the ski-rental
+//! A wake-up costs 16 to 18 us on either side; an empty poll a fraction of one. Spinning for about
+//! as long as wake-ups cost before sleeping is never worse than twice the best (the ski-rental
 //! bound), if the core is this thread's. If it is not, spinning keeps the peer itself from
-//! running. The policy therefore spins only where it has lately paid off, for about as long as it
-//! took to pay off, and stops for a while as soon as it sees that the core is wanted elsewhere: a
-//! gap between two polls of an idle spin means that something else ran in between.
+//! running. The policy therefore spins only where it pays:
+//!
+//! | seen | then |
+//! |---|---|
+//! | woken soon after going to sleep | the next spell is spun for, as long as allowed: the answer may come much sooner to a peer that need not wake this side |
+//! | a spin found something | the next one may take twice as long as it took |
+//! | a spin found nothing | the next one is half as long, down to none |
+//! | a whole spin found nothing, yet the bell rang soon after | the peer ran only once this side slept: they share a core. Spinning pauses |
+//! | a gap within a spin | something else had the core. Spinning pauses |
+//!
+//! A pause doubles each time up to half a second, and is short again after a run of successes.
 //!
 //! Time is an argument; all values are nanoseconds of a monotonic clock.
 
-/// What a wake-up costs both sides together; the unit of every decision here.
-pub const WAKE_NS: u64 = 20_000;
+/// What the wake-ups of an exchange cost both sides together.
+pub const WAKE_NS: u64 = 35_000;
 /// The longest spin.
 pub const SPIN_NS_MAX: u64 = 50_000;
 /// The shortest spin worth starting.
 const SPIN_NS_MIN: u64 = 2_000;
 /// A gap between two polls of a spin that means another thread had the core.
-const GAP_NS: u64 = 15_000;
-/// How long spinning stops after such a gap, at first and at most.
-const PAUSE_NS_MIN: u64 = 5_000_000;
+const GAP_NS: u64 = 40_000;
+/// Empty polls that make a spin: before that, a gap may be other work of this thread.
+const GAP_POLLS: u32 = 4;
+/// How long spinning pauses at first and at most.
+const PAUSE_NS_MIN: u64 = 1_000_000;
 const PAUSE_NS_MAX: u64 = 500_000_000;
+/// Successes in a row that make the next pause short again.
+const TRUSTED_HITS: u32 = 32;
 
 /// What the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +59,14 @@ pub struct SpinPolicy {
     mode: SpinMode,
     /// How long the next idle spell may spin.
     budget_ns: u64,
-    /// Since when there has been nothing.
-    idle_since: Option<u64>,
+    /// Since when there has been nothing, and polls since.
+    idle: Option<(u64, u32)>,
     last_poll: u64,
-    slept_at: Option<u64>,
+    /// When it went to sleep, and whether after a spin of full length.
+    slept: Option<(u64, bool)>,
     paused_until: u64,
     pause_ns: u64,
+    hits_in_row: u32,
     spins: u64,
     hits: u64,
 }
@@ -63,11 +77,12 @@ impl SpinPolicy {
         Self {
             mode,
             budget_ns: if mode == SpinMode::Off { 0 } else { SPIN_NS_MAX },
-            idle_since: None,
+            idle: None,
             last_poll: 0,
-            slept_at: None,
+            slept: None,
             paused_until: 0,
             pause_ns: PAUSE_NS_MIN,
+            hits_in_row: 0,
             spins: 0,
             hits: 0,
         }
@@ -91,15 +106,18 @@ impl SpinPolicy {
     /// A poll found something.
     #[inline]
     pub fn found(&mut self, now: u64) {
-        if let Some(since) = self.idle_since.take() {
+        if let Some((since, polls)) = self.idle.take() {
             self.hits += 1;
             if self.mode == SpinMode::Auto {
-                if now.saturating_sub(self.last_poll) > GAP_NS {
+                if self.gap(now, polls) {
                     self.pause(now);
                 } else {
                     let took = now.saturating_sub(since);
                     self.budget_ns = self.budget_ns.max(2 * took).clamp(SPIN_NS_MIN, SPIN_NS_MAX);
-                    self.pause_ns = (self.pause_ns / 2).max(PAUSE_NS_MIN);
+                    self.hits_in_row += 1;
+                    if self.hits_in_row >= TRUSTED_HITS {
+                        self.pause_ns = PAUSE_NS_MIN;
+                    }
                 }
             }
         }
@@ -109,44 +127,53 @@ impl SpinPolicy {
     /// A poll found nothing.
     #[inline]
     pub fn nothing(&mut self, now: u64) -> Turn {
-        let Some(since) = self.idle_since else {
+        let Some((since, polls)) = self.idle else {
             self.last_poll = now;
             if self.budget_ns < SPIN_NS_MIN || now < self.paused_until {
-                return self.sleep(now);
+                return self.sleep(now, false);
             }
             self.spins += 1;
-            self.idle_since = Some(now);
+            self.idle = Some((now, 1));
             return Turn::Spin;
         };
-        if self.mode == SpinMode::Auto && now.saturating_sub(self.last_poll) > GAP_NS {
+        if self.mode == SpinMode::Auto && self.gap(now, polls) {
             self.pause(now);
-            return self.sleep(now);
+            return self.sleep(now, false);
         }
         self.last_poll = now;
         if now.saturating_sub(since) < self.budget_ns {
+            self.idle = Some((since, polls.saturating_add(1)));
             return Turn::Spin;
         }
+        let full = self.budget_ns == SPIN_NS_MAX;
         if self.mode == SpinMode::Auto {
             self.budget_ns /= 2;
+            self.hits_in_row = 0;
         }
-        self.sleep(now)
+        self.sleep(now, full)
     }
 
-    /// The bell rang: how soon says whether a spin would have caught it.
+    /// The bell rang: how soon says whether a spin could have caught it.
     pub fn woken(&mut self, now: u64) {
         self.last_poll = now;
-        let Some(slept_at) = self.slept_at.take() else { return };
-        if self.mode != SpinMode::Auto {
+        let Some((at, after_full_spin)) = self.slept.take() else { return };
+        if self.mode != SpinMode::Auto || now.saturating_sub(at) > SPIN_NS_MAX + WAKE_NS {
             return;
         }
-        if now.saturating_sub(slept_at) <= SPIN_NS_MAX + WAKE_NS {
-            self.budget_ns = (self.budget_ns * 2).clamp(4 * SPIN_NS_MIN, SPIN_NS_MAX);
+        if after_full_spin {
+            self.pause(now);
+        } else {
+            self.budget_ns = SPIN_NS_MAX;
         }
     }
 
-    fn sleep(&mut self, now: u64) -> Turn {
-        self.idle_since = None;
-        self.slept_at = Some(now);
+    fn gap(&self, now: u64, polls: u32) -> bool {
+        polls >= GAP_POLLS && now.saturating_sub(self.last_poll) > GAP_NS
+    }
+
+    fn sleep(&mut self, now: u64, after_full_spin: bool) -> Turn {
+        self.idle = None;
+        self.slept = Some((now, after_full_spin));
         Turn::Sleep
     }
 
@@ -154,6 +181,7 @@ impl SpinPolicy {
     fn pause(&mut self, now: u64) {
         self.paused_until = now + self.pause_ns;
         self.pause_ns = (self.pause_ns * 2).min(PAUSE_NS_MAX);
+        self.hits_in_row = 0;
     }
 }
 
@@ -205,11 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_is_wanted_elsewhere_is_given_up() {
+    fn a_core_that_is_taken_away_is_given_up() {
         let mut policy = SpinPolicy::new(SpinMode::Auto);
         let mut now = 1_000_000;
-        assert_eq!(policy.nothing(now), Turn::Spin);
-        now += 40_000; // another thread ran
+        for _ in 0..GAP_POLLS {
+            assert_eq!(policy.nothing(now), Turn::Spin);
+            now += POLL_NS;
+        }
+        now += 2 * GAP_NS; // another thread ran
         assert_eq!(policy.nothing(now), Turn::Sleep);
         policy.woken(now + 1_000);
         policy.found(now + 1_000);
@@ -218,6 +249,42 @@ mod tests {
         policy.woken(later);
         policy.found(later);
         assert_eq!(policy.nothing(later + POLL_NS), Turn::Spin, "it is tried again");
+    }
+
+    #[test]
+    fn a_peer_that_runs_only_while_this_side_sleeps_is_slept_for() {
+        let mut policy = SpinPolicy::new(SpinMode::Auto);
+        let (mut now, mut spun) = (1_000_000, 0);
+        for _ in 0..10_000 {
+            policy.found(now);
+            let (at, turn) = spin(&mut policy, now + POLL_NS, u64::MAX);
+            assert_eq!(turn, Turn::Sleep);
+            spun += at - now - POLL_NS;
+            now = at + 10_000;
+            policy.woken(now);
+        }
+        assert!(spun < now / 100, "{spun} ns of {now} were spun for nothing");
+    }
+
+    #[test]
+    fn two_sides_that_sleep_find_out_that_they_need_not() {
+        let mut policy = SpinPolicy::new(SpinMode::Auto);
+        let mut now = 1_000_000;
+        // Rare messages first: the budget goes down to nothing.
+        for _ in 0..10 {
+            policy.woken(now);
+            policy.found(now);
+            now = spin(&mut policy, now + POLL_NS, u64::MAX).0 + 10_000_000;
+        }
+        assert!(policy.budget_ns() < SPIN_NS_MIN);
+        // Then a ping-pong: each answer comes 35 us after going to sleep, or 20 into a spin.
+        policy.woken(now);
+        policy.found(now);
+        assert_eq!(policy.nothing(now + POLL_NS), Turn::Sleep);
+        now += 35_000;
+        policy.woken(now);
+        policy.found(now);
+        assert_eq!(spin(&mut policy, now + POLL_NS, now + 20_000).1, Turn::Spin);
     }
 
     #[test]
