@@ -219,7 +219,11 @@ impl Link {
         let wake = self.inbound.release();
         match &mut self.staged {
             None => self.deliver(wake),
-            Some(staged) => staged.credit(&mut *self.endpoint, &self.inbound, false),
+            Some(staged) => match staged.credit(&mut *self.endpoint, &self.inbound, false) {
+                // There may be more to read, and after that `refresh` tells.
+                Err(Error::PeerGone(..)) => Ok(()),
+                credited => credited,
+            },
         }
     }
 

@@ -11,6 +11,8 @@
 //! One-sided operations are loads and stores of the calling thread: they are done when `post`
 //! returns, whatever the target's threads do.
 
+mod handover;
+
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
-use caravan_segment::passing::{self, Address, Doorway};
 use caravan_segment::process::Process;
-use caravan_segment::{Pages, Segment, Window};
-use rustix::event::EventfdFlags;
+use caravan_segment::{Segment, Window};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::contract::{Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, Provider};
+
+pub use handover::{Listener, connect, offered_arena_bytes};
 
 /// Immediates and completions under way at most.
 pub const QUEUE_DEPTH: usize = 1024;
@@ -32,60 +34,6 @@ pub const QUEUE_DEPTH: usize = 1024;
 const IMMEDIATES_BYTES: u64 = HEADER_BYTES as u64 + QUEUE_DEPTH as u64 * 4;
 /// The largest arena.
 pub const ARENA_BYTES_MAX: u64 = 1 << 40;
-/// First bytes of the hand-over message: name and version of the layout.
-const MAGIC: [u8; 8] = *b"caravan\x01";
-
-/// The accepting side, before the peer has come.
-#[derive(Debug)]
-pub struct Listener {
-    doorway: Doorway,
-    arena_bytes: u64,
-}
-
-impl Listener {
-    /// Opens a doorway for one peer. The bytes returned are for that peer alone, over a channel
-    /// that has authenticated it: who has them may connect.
-    pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
-        check_size(arena_bytes)?;
-        let (doorway, address) = Doorway::listen()?;
-        let descriptor = [&MAGIC[..], &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
-        Ok((Self { doorway, arena_bytes }, descriptor))
-    }
-
-    /// Takes the peer's memory; to be called when the control channel says that it has connected.
-    pub fn accept(self) -> Result<ShmEndpoint, Error> {
-        let delivery = self.doorway.accept()?;
-        if delivery.payload != MAGIC {
-            return Err(protocol("its hand-over message is of another version"));
-        }
-        let descriptors: [OwnedFd; 3] =
-            delivery.descriptors.try_into().map_err(|_| protocol("it did not send three descriptors"))?;
-        let [memory, their_bell, our_bell] = descriptors;
-        for bell in [&their_bell, &our_bell] {
-            check_bell(bell)?;
-        }
-        let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
-        let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
-        ShmEndpoint::new(segment, side_bytes, side_bytes, 0, [our_bell, their_bell], delivery.peer.pid)
-    }
-}
-
-/// The connecting side: makes the memory, and hands it to the one whose descriptor it has.
-pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
-    let malformed = || protocol("its descriptor is malformed or of another version");
-    let rest = descriptor.strip_prefix(&MAGIC).ok_or_else(malformed)?;
-    let (size, address) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
-    let arena_bytes = u64::from_le_bytes(*size);
-    check_size(arena_bytes)?;
-    let address = Address::from_bytes(address)?;
-    let side_bytes = IMMEDIATES_BYTES + arena_bytes;
-    let segment = Arc::new(Segment::create("caravan-link", 2 * side_bytes, Pages::Small)?);
-    segment.grow(2 * side_bytes)?;
-    let (our_bell, their_bell) = (bell()?, bell()?);
-    let peer = passing::send(&address, &MAGIC, &[segment.as_fd(), our_bell.as_fd(), their_bell.as_fd()])?;
-    ShmEndpoint::new(segment, side_bytes, 0, side_bytes, [our_bell, their_bell], peer.pid)
-}
-
 /// One side of a connection through mapped memory.
 #[derive(Debug)]
 pub struct ShmEndpoint {
@@ -269,40 +217,10 @@ impl Endpoint for ShmEndpoint {
     }
 }
 
-fn bell() -> Result<OwnedFd, Error> {
-    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|source| Error::System { call: "eventfd", source: source.into() })
-}
-
-/// Refuses anything but a non-blocking eventfd: a pipe or a file could block this side or grow.
-fn check_bell(descriptor: &OwnedFd) -> Result<(), Error> {
-    let flags = rustix::fs::fcntl_getfl(descriptor)
-        .map_err(|source| Error::System { call: "fcntl(F_GETFL)", source: source.into() })?;
-    if !flags.contains(rustix::fs::OFlags::NONBLOCK) {
-        return Err(protocol("its bell would block"));
-    }
-    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(descriptor));
-    match std::fs::read_link(link) {
-        Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
-        _ => Err(protocol("its bell is not an eventfd")),
-    }
-}
-
-fn check_size(arena_bytes: u64) -> Result<(), Error> {
-    if arena_bytes == 0 || arena_bytes % 8 != 0 || arena_bytes > ARENA_BYTES_MAX {
-        return Err(protocol("its arena has an impossible size"));
-    }
-    Ok(())
-}
-
 fn inside(what: &'static str, window: &Window, offset: u64, bytes: u64) -> Result<(), Error> {
     let arena_bytes = window.bytes();
     match offset.checked_add(bytes) {
         Some(end) if end <= arena_bytes => Ok(()),
         _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes }),
     }
-}
-
-fn protocol(what: &str) -> Error {
-    Error::Protocol(Provider::Shm, what.to_owned())
 }

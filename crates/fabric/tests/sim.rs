@@ -3,12 +3,12 @@
 
 mod common;
 
-use caravan_fabric::contract::{Capabilities, Endpoint, Event, Local, Operation};
+use caravan_fabric::contract::{Capabilities, Endpoint};
 use caravan_fabric::sim::{Faults, Faulty, Network, Random, Side, SimEndpoint};
 use caravan_fabric::{Error, Link, RING_BYTES_MIN};
 use common::conformance::ARENA_BYTES;
 use common::pair::Pair;
-use common::party::{Party, Turn, alternate};
+use common::party::{Party, Turn, alternate, in_threads};
 
 const SEEDS: u64 = 300;
 
@@ -65,5 +65,111 @@ fn a_reader_that_never_sleeps_starves_nobody() {
         let mut parties = parties(seed, links, &mut random);
         parties[1].never_sleeps = true;
         alternate(&mut parties, Some(&network), &mut random);
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in 0..50 {
+        let run = || {
+            let mut random = Random::new(!seed);
+            let (links, network) =
+                Pair::sim(seed, Link::arena_bytes(RING_BYTES_MIN).unwrap()).links(RING_BYTES_MIN);
+            let mut parties = parties(seed, links, &mut random);
+            let turns = alternate(&mut parties, network.as_ref(), &mut random);
+            (turns, parties.map(|party| party.link.counts()))
+        };
+        assert_eq!(run(), run());
+    }
+}
+
+/// One side is killed at any step: what the other gets is the beginning of the stream, and then
+/// an error, soon.
+#[test]
+fn a_peer_killed_at_any_step() {
+    for seed in 0..1000 {
+        let mut random = Random::new(!seed);
+        let (network, left, right) = network(seed, Network::capabilities(seed));
+        let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
+        let mut parties = parties(seed, links, &mut random);
+        for _ in 0..random.below(400) {
+            match random.below(3) {
+                2 => drop(network.step()),
+                number => drop(parties[number as usize].turn().unwrap()),
+            }
+        }
+        let [mut survivor, killed] = parties;
+        network.kill(Side::Right);
+        let error = survive(&mut survivor, &network);
+        assert!(matches!(error, Error::PeerGone(..)), "{error}");
+        assert!(matches!(survivor.link.check_peer(), Err(Error::PeerGone(..))));
+        drop(killed);
+    }
+}
+
+/// Takes turns beside the network until the error comes.
+fn survive(survivor: &mut Party, network: &Network) -> Error {
+    for _ in 0..100_000 {
+        match survivor.turn() {
+            Err(error) => return error,
+            Ok(Turn::Asleep) => assert!(network.step() || !survivor.is_asleep(), "it sleeps for ever"),
+            Ok(Turn::Active) => drop(network.step()),
+        }
+    }
+    panic!("no error comes");
+}
+
+/// A side that is settled may end at once: the other still gets every byte.
+#[test]
+fn nothing_is_lost_when_a_settled_side_ends() {
+    for seed in 0..1000 {
+        let mut random = Random::new(!seed);
+        let (network, left, right) = network(seed, Network::capabilities(seed));
+        let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
+        let [left, right] = parties(seed, links, &mut random);
+        let mut parties = [left, right];
+        while !parties.iter().any(|party| party.finished) {
+            match random.below(3) {
+                2 => drop(network.step()),
+                number => drop(parties[number as usize].turn().unwrap()),
+            }
+        }
+        let [left, right] = parties;
+        let (first, mut last) = if left.finished { (left, right) } else { (right, left) };
+        drop(first);
+        let error = survive(&mut last, &network);
+        assert!(matches!(error, Error::PeerGone(..)), "{error}");
+        assert!(last.has_all(), "{last:?}");
+    }
+}
+
+#[test]
+fn a_fault_ends_every_call_after_it() {
+    for end_at_call in 1..100 {
+        let (network, left, right) = network(end_at_call, Network::capabilities(end_at_call));
+        let faults = Faults { end_at_call, ..Faults::default() };
+        let mut parties = parties(
+            end_at_call,
+            [link(Faulty::new(left, faults, end_at_call), RING_BYTES_MIN), link(right, RING_BYTES_MIN)],
+            &mut Random::new(end_at_call),
+        );
+        let error = (0..10_000).find_map(|_| {
+            drop(parties[1].turn());
+            network.step();
+            parties[0].turn().err()
+        });
+        assert!(matches!(error, Some(Error::PeerGone(..))), "{error:?}");
+        assert!(matches!(parties[0].link.check_peer(), Err(Error::PeerGone(..))));
+    }
+}
+
+/// The same over real threads, waiting on real descriptors, with a third one as the network.
+#[test]
+fn streams_between_threads() {
+    for seed in 0..60 {
+        let mut random = Random::new(!seed);
+        let (links, network) =
+            Pair::sim(seed, Link::arena_bytes(RING_BYTES_MIN).unwrap()).links(RING_BYTES_MIN);
+        in_threads(parties(seed, links, &mut random), network.as_ref());
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod conformance;
+pub mod hostile;
 pub mod pair;
 pub mod party;
 pub mod pattern;

@@ -1,6 +1,8 @@
 //! One end of a link that sends one stream and checks another, a random action at a time.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use caravan_fabric::contract::Armed;
 use caravan_fabric::sim::{Network, Random};
@@ -57,7 +59,7 @@ impl Party {
 
     pub fn is_asleep(&self) -> bool {
         let bell = self.link.wait_fd().unwrap();
-        self.asleep && !readable(bell.as_fd(), std::time::Duration::ZERO)
+        self.asleep && !readable(bell.as_fd(), Duration::ZERO)
     }
 
     /// One random action. Sleeps only when there is nothing to do.
@@ -196,9 +198,38 @@ impl Party {
     }
 }
 
+/// Runs both ends in threads of their own, and the network in a third. An end that has finished
+/// goes on polling until the other has too: its device may need that.
+pub fn in_threads(parties: [Party; 2], network: Option<&Network>) {
+    let finished = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        if let Some(network) = network {
+            scope.spawn(|| network.carry());
+        }
+        for mut party in parties {
+            let finished = &finished;
+            scope.spawn(move || {
+                party.run().unwrap();
+                finished.fetch_add(1, Ordering::SeqCst);
+                while finished.load(Ordering::SeqCst) < 2 {
+                    match party.turn() {
+                        Ok(Turn::Asleep) => {
+                            let _ = readable(party.link.wait_fd().unwrap(), Duration::from_millis(1));
+                        }
+                        Ok(Turn::Active) => {}
+                        // The other one was faster with the last look.
+                        Err(Error::PeerGone(..)) if finished.load(Ordering::SeqCst) == 2 => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+}
+
 /// Takes turns between two ends and the network, in one thread, as `random` decides. Panics when
 /// nothing can happen any more although an end has not finished.
-pub fn alternate(parties: &mut [Party; 2], network: Option<&Network>, random: &mut Random) {
+pub fn alternate(parties: &mut [Party; 2], network: Option<&Network>, random: &mut Random) -> u64 {
     let mut turns = 0u64;
     while !parties.iter().all(|party| party.finished) {
         turns += 1;
@@ -221,4 +252,5 @@ pub fn alternate(parties: &mut [Party; 2], network: Option<&Network>, random: &m
             );
         }
     }
+    turns
 }

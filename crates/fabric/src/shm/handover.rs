@@ -1,0 +1,105 @@
+//! How two processes come to share the memory and the bells of a connection.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use caravan_segment::passing::{self, Address, Doorway};
+use caravan_segment::{Pages, Segment};
+use rustix::event::EventfdFlags;
+
+use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint};
+use crate::contract::{Error, Provider};
+
+/// First bytes of the hand-over message: name and version of the layout.
+const MAGIC: [u8; 8] = *b"caravan\x01";
+
+/// The accepting side, before the peer has come.
+#[derive(Debug)]
+pub struct Listener {
+    doorway: Doorway,
+    arena_bytes: u64,
+}
+
+impl Listener {
+    /// Opens a doorway for one peer. The bytes returned are for that peer alone, over a channel
+    /// that has authenticated it: who has them may connect.
+    pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
+        check_size(arena_bytes)?;
+        let (doorway, address) = Doorway::listen()?;
+        let descriptor = [&MAGIC[..], &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
+        Ok((Self { doorway, arena_bytes }, descriptor))
+    }
+
+    /// Takes the peer's memory; to be called when the control channel says that it has connected.
+    pub fn accept(self) -> Result<ShmEndpoint, Error> {
+        let delivery = self.doorway.accept()?;
+        if delivery.payload != MAGIC {
+            return Err(protocol("its hand-over message is of another version"));
+        }
+        let descriptors: [OwnedFd; 3] =
+            delivery.descriptors.try_into().map_err(|_| protocol("it did not send three descriptors"))?;
+        let [memory, their_bell, our_bell] = descriptors;
+        for bell in [&their_bell, &our_bell] {
+            check_bell(bell)?;
+        }
+        let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
+        let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
+        ShmEndpoint::new(segment, side_bytes, side_bytes, 0, [our_bell, their_bell], delivery.peer.pid)
+    }
+}
+
+/// The connecting side: makes the memory, and hands it to the one whose descriptor it has.
+pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
+    let (arena_bytes, address) = parse(descriptor)?;
+    let side_bytes = IMMEDIATES_BYTES + arena_bytes;
+    let segment = Arc::new(Segment::create("caravan-link", 2 * side_bytes, Pages::Small)?);
+    segment.grow(2 * side_bytes)?;
+    let (our_bell, their_bell) = (bell()?, bell()?);
+    let peer = passing::send(&address, &MAGIC, &[segment.as_fd(), our_bell.as_fd(), their_bell.as_fd()])?;
+    ShmEndpoint::new(segment, side_bytes, 0, side_bytes, [our_bell, their_bell], peer.pid)
+}
+
+/// The bytes of arena that a peer's descriptor asks each side for, so that a face can refuse them
+/// before [`connect`] takes that much memory twice.
+pub fn offered_arena_bytes(descriptor: &[u8]) -> Result<u64, Error> {
+    Ok(parse(descriptor)?.0)
+}
+
+fn parse(descriptor: &[u8]) -> Result<(u64, Address), Error> {
+    let malformed = || protocol("its descriptor is malformed or of another version");
+    let rest = descriptor.strip_prefix(&MAGIC).ok_or_else(malformed)?;
+    let (size, address) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
+    let arena_bytes = u64::from_le_bytes(*size);
+    check_size(arena_bytes)?;
+    Ok((arena_bytes, Address::from_bytes(address)?))
+}
+
+fn bell() -> Result<OwnedFd, Error> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|source| Error::System { call: "eventfd", source: source.into() })
+}
+
+/// Refuses anything but a non-blocking eventfd: a pipe or a file could block this side or grow.
+fn check_bell(descriptor: &OwnedFd) -> Result<(), Error> {
+    let flags = rustix::fs::fcntl_getfl(descriptor)
+        .map_err(|source| Error::System { call: "fcntl(F_GETFL)", source: source.into() })?;
+    if !flags.contains(rustix::fs::OFlags::NONBLOCK) {
+        return Err(protocol("its bell would block"));
+    }
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(descriptor));
+    match std::fs::read_link(link) {
+        Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
+        _ => Err(protocol("its bell is not an eventfd")),
+    }
+}
+
+fn check_size(arena_bytes: u64) -> Result<(), Error> {
+    if arena_bytes == 0 || arena_bytes % 8 != 0 || arena_bytes > ARENA_BYTES_MAX {
+        return Err(protocol("its arena has an impossible size"));
+    }
+    Ok(())
+}
+
+fn protocol(what: &str) -> Error {
+    Error::Protocol(Provider::Shm, what.to_owned())
+}
