@@ -20,6 +20,8 @@ pub struct Faults {
     pub empty_wake: u64,
     /// The peer is gone from this call on.
     pub end_at_call: u64,
+    /// The peer's arena cannot be reached with loads and stores.
+    pub unmapped: bool,
 }
 
 /// An endpoint with faults in front of it.
@@ -57,7 +59,8 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let inner = self.inner.capabilities();
+        Capabilities { mapped: inner.mapped && !self.faults.unmapped, ..inner }
     }
 
     fn arena(&self) -> &Window {
@@ -69,7 +72,7 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
     }
 
     fn peer_arena(&self) -> Option<&Window> {
-        self.inner.peer_arena()
+        self.inner.peer_arena().filter(|_| !self.faults.unmapped)
     }
 
     fn post(&mut self, operation: Operation) -> Result<(), Error> {

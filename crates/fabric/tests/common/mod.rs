@@ -6,6 +6,7 @@ pub mod hostile;
 pub mod pair;
 pub mod party;
 pub mod pattern;
+pub mod process;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
