@@ -2,7 +2,9 @@
 //!
 //! Small messages are copied next to each other into a shared binary; larger ones go straight
 //! into a binary of exactly their size; fragments go to their place in the whole message. Nothing
-//! is delivered from memory that the peer can still write.
+//! is delivered from memory that the peer can still write. Whatever has come is read at once, also
+//! of a record that is not complete: at rest the ring is empty, so this side can sleep until more
+//! comes, and the peer has all its room.
 
 use caravan_fabric::Link;
 use caravan_ring::record::LengthReader;
@@ -21,8 +23,10 @@ use crate::reassembly::Reassembly;
 enum Sink<B> {
     /// Between two records.
     Between,
-    /// Its length is known, its kind not.
-    Head { length: usize },
+    /// Its length is known; its kind shows in its first bytes.
+    Head { length: usize, head: [u8; FRAGMENT_BYTES], have: usize },
+    /// Behind the messages that are in the shared binary already.
+    Small { length: usize, filled: usize },
     /// Into a binary of its own.
     Own { binary: B, filled: usize, first_of: Option<(u64, u64)> },
     /// Into the message `index` that is being put together; `missing` bytes to come.
@@ -116,14 +120,12 @@ impl<B: Binary> Inbound<B> {
                     Ok(true)
                 }
                 Some(length) => {
-                    self.sink = Sink::Head { length: length as usize };
-                    self.head(link, emulator, length as usize)
+                    self.sink = Sink::Head { length: length as usize, head: [0; FRAGMENT_BYTES], have: 0 };
+                    self.head(link, emulator)
                 }
             },
-            Sink::Head { length } => {
-                let length = *length;
-                self.head(link, emulator, length)
-            }
+            Sink::Head { .. } => self.head(link, emulator),
+            Sink::Small { .. } => self.small(link, emulator),
             Sink::Own { binary, filled, .. } => {
                 let limit = (*filled + RELEASE_BYTES).min(binary.length());
                 let read = link.read(&mut binary.bytes_mut()[*filled..limit]);
@@ -150,23 +152,22 @@ impl<B: Binary> Inbound<B> {
         }
     }
 
-    /// Chooses where a record of `length` bytes goes, once enough of it is there to see.
-    fn head<E: Emulator<Binary = B>>(
-        &mut self,
-        link: &mut Link,
-        emulator: &mut E,
-        length: usize,
-    ) -> Result<bool, Error> {
-        let mut head = [0; FRAGMENT_BYTES];
-        let head = &mut head[..length.min(FRAGMENT_BYTES)];
-        if !link.inbound().peek(head) {
-            return Ok(false);
+    /// Reads the first bytes of a record, and chooses by them where it goes.
+    fn head<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
+        let Sink::Head { length, head, have } = &mut self.sink else { return Ok(true) };
+        let length = *length;
+        let needed = length.min(FRAGMENT_BYTES);
+        let read = link.read(&mut head[*have..needed]);
+        *have += read;
+        if *have < needed {
+            return Ok(read > 0);
         }
+        let whole_head = *head;
+        let head = &whole_head[..needed];
         let mut first_of = None;
         match Kind::of(head) {
             Kind::Next { sequence, fragment } => {
                 if let Some(index) = self.reassembly.find(sequence, fragment)? {
-                    link.skip(FRAGMENT_BYTES);
                     let missing = length - FRAGMENT_BYTES;
                     self.reassembly.reserve(index, missing)?;
                     self.sink = Sink::Fragment { index, missing };
@@ -179,35 +180,40 @@ impl<B: Binary> Inbound<B> {
             _ => {}
         }
         if length <= SMALL_MESSAGE_BYTES && first_of.is_none() {
-            return self.small(link, emulator, length);
+            let (mut binary, used) = match self.shared.take() {
+                Some((binary, used)) if binary.length() - used >= length => (binary, used),
+                _ => {
+                    let bytes = SHARED_BINARY_BYTES;
+                    (emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?, 0)
+                }
+            };
+            binary.bytes_mut()[used..used + needed].copy_from_slice(head);
+            self.shared = Some((binary, used));
+            self.sink = Sink::Small { length, filled: needed };
+            return self.small(link, emulator);
         }
-        let binary = emulator.allocate(length).ok_or(Error::NoMemory { bytes: length })?;
-        self.sink = Sink::Own { binary, filled: 0, first_of };
+        let mut binary = emulator.allocate(length).ok_or(Error::NoMemory { bytes: length })?;
+        binary.bytes_mut()[..needed].copy_from_slice(head);
+        self.sink = Sink::Own { binary, filled: needed, first_of };
         Ok(true)
     }
 
-    /// Copies a whole small message into the shared binary, and delivers it.
-    fn small<E: Emulator<Binary = B>>(
-        &mut self,
-        link: &mut Link,
-        emulator: &mut E,
-        length: usize,
-    ) -> Result<bool, Error> {
-        if link.unread() < length {
-            return Ok(false);
-        }
-        let (mut binary, offset) = match self.shared.take() {
-            Some((binary, used)) if binary.length() - used >= length => (binary, used),
-            _ => {
-                let bytes = SHARED_BINARY_BYTES;
-                (emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?, 0)
-            }
+    /// Reads a small message into the shared binary, and delivers it when it is whole.
+    fn small<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
+        let (Sink::Small { length, filled }, Some((binary, used))) = (&mut self.sink, &mut self.shared)
+        else {
+            return Ok(true);
         };
-        link.read(&mut binary.bytes_mut()[offset..offset + length]);
-        deliver(&mut self.cache, emulator, &mut binary, offset, length)?;
-        self.shared = Some((binary, offset + length));
+        let read = link.read(&mut binary.bytes_mut()[*used + *filled..*used + *length]);
+        *filled += read;
+        if filled < length {
+            return Ok(read > 0);
+        }
+        let (offset, length) = (*used, *length);
+        *used += length;
         self.sink = Sink::Between;
         self.messages += 1;
+        deliver(&mut self.cache, emulator, binary, offset, length)?;
         Ok(true)
     }
 

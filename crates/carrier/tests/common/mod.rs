@@ -1,0 +1,130 @@
+//! An emulator for tests: keeps what is delivered, and queues as a port does.
+
+use std::collections::VecDeque;
+
+use caravan_driver::Error;
+use caravan_driver::connection::{Connection, Next};
+use caravan_driver::counters;
+use caravan_driver::emulator::{Binary, Emulator};
+use caravan_fabric::{Link, SpinMode, shm};
+
+pub struct TestBinary(Vec<u8>);
+
+impl Binary for TestBinary {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+    fn length(&self) -> usize {
+        self.0.len()
+    }
+    fn resized(mut self, bytes: usize) -> Option<Self> {
+        self.0.resize(bytes, 0xee);
+        Some(self)
+    }
+}
+
+#[derive(Default)]
+pub struct TestEmulator {
+    pub delivered: Vec<Vec<u8>>,
+    pub queue: VecDeque<u8>,
+    pub busy: bool,
+    pub allocated: usize,
+    /// Binaries larger than this cannot be had.
+    pub memory: Option<usize>,
+    sending: Vec<u8>,
+}
+
+impl Emulator for TestEmulator {
+    type Binary = TestBinary;
+
+    fn allocate(&mut self, bytes: usize) -> Option<TestBinary> {
+        self.allocated += bytes;
+        match self.memory {
+            Some(most) if bytes > most => None,
+            _ => Some(TestBinary(vec![0xdd; bytes])),
+        }
+    }
+    fn deliver(&mut self, binary: &TestBinary, offset: usize, length: usize) {
+        self.delivered.push(binary.0[offset..offset + length].to_vec());
+    }
+    fn queued_bytes(&self) -> usize {
+        self.queue.len()
+    }
+    fn enqueue(&mut self, bytes: &[u8]) {
+        self.queue.extend(bytes);
+    }
+    fn enqueue_output(&mut self, skip: usize) {
+        self.queue.extend(&self.sending[skip..]);
+    }
+    fn peek_queue(&self, each: &mut dyn FnMut(&[u8]) -> bool) {
+        let (first, second) = self.queue.as_slices();
+        let _ = each(first) && each(second);
+    }
+    fn dequeue(&mut self, bytes: usize) {
+        self.queue.drain(..bytes);
+    }
+    fn set_busy(&mut self, busy: bool) {
+        assert_ne!(self.busy, busy, "told twice");
+        self.busy = busy;
+    }
+}
+
+/// One node: a connection and its emulator, on a clock that the test moves.
+pub struct Node {
+    pub connection: Connection<TestEmulator>,
+    pub emulator: TestEmulator,
+    pub now: u64,
+}
+
+impl Node {
+    fn new(link: Link, name: &str, busy_bytes: usize) -> Self {
+        let row = counters::row(name, "peer@test").unwrap();
+        let mut connection = Connection::new(link, row, SpinMode::Off, busy_bytes);
+        connection.start();
+        Self { connection, emulator: TestEmulator::default(), now: 1_000_000 }
+    }
+
+    pub fn send(&mut self, message: &[u8]) -> Result<bool, Error> {
+        self.emulator.sending = message.to_vec();
+        // In two parts, as the emulator gives header and payload apart.
+        let (first, second) = message.split_at(message.len() / 3);
+        let now = self.now;
+        self.connection.send(&mut self.emulator, [first, second].into_iter(), message.len(), || now)
+    }
+
+    /// Polls until there is nothing more.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        for _ in 0..10_000 {
+            self.now += 1_000;
+            if self.connection.poll(&mut self.emulator, self.now)? == Next::Armed {
+                return Ok(());
+            }
+        }
+        panic!("it never came to rest");
+    }
+}
+
+/// A link's two ends.
+pub fn links(ring_bytes: u64) -> (Link, Link) {
+    let arena = Link::mapped_arena_bytes(ring_bytes).unwrap();
+    let (listener, descriptor) = shm::Listener::listen(arena).unwrap();
+    let connecting = shm::connect(&descriptor).unwrap();
+    let accepting = listener.accept().unwrap();
+    (
+        Link::new(Box::new(connecting), ring_bytes).unwrap(),
+        Link::new(Box::new(accepting), ring_bytes).unwrap(),
+    )
+}
+
+/// Two nodes, connected.
+pub fn nodes(ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
+    let (a, b) = links(ring_bytes);
+    (Node::new(a, "a@test", busy_bytes), Node::new(b, "b@test", busy_bytes))
+}
+
+/// One node, and the bare link of a peer that sends what it likes.
+#[allow(dead_code, reason = "not every test binary has a hostile peer")]
+pub fn node_and_stranger(ring_bytes: u64) -> (Node, Link) {
+    let (a, b) = links(ring_bytes);
+    (Node::new(a, "a@test", 1 << 20), b)
+}
