@@ -1,8 +1,15 @@
-%% @doc What a node says of itself behind its name in the handshake: that it speaks Caravan.
+%% @doc What two nodes say of themselves in the handshake: that they speak Caravan.
 %%
-%% The distribution protocol has two packets with tag `N', `send_name' and `send_challenge', in
-%% which a node gives its name, and says of both that bytes behind the name are to be ignored by
-%% those who do not know them (erl_dist_protocol, "Protocol in Detail"). There we put
+%% A node that does not speak it must not notice. So the initiating side only sets one bit among
+%% the flags of its name (`send_name'): the highest of 64, where Erlang/OTP counts its own from the
+%% lowest up, and what both sides have is the intersection, so a bit that only one knows is
+%% nothing. Only an accepting side that knows the bit says more, behind the name in its challenge
+%% (`send_challenge'; bytes there are to be ignored by those who do not know them, see
+%% erl_dist_protocol, "The Handshake in Detail"); and only to such a challenge does the initiating
+%% side say the same behind its reply. Bytes behind `send_name', which the protocol allows as
+%% well, are refused by OTP's own distribution test suite (erl_distribution_wb_SUITE:whitebox).
+%%
+%% What they say:
 %% ```
 %% "caravan"  Version:8  Length:16  Payload:Length
 %% Payload of version 1:  Flags:8 (1 = offers shared memory, 2 = accepts nothing else)  Why:8
@@ -12,11 +19,11 @@
 %% of them until it has.
 -module(caravan_capability).
 
--export([append/3, parse/2, name/2, assigned_name/1]).
+-export([announce/1, announced/1, append/3, parse/2, strip/1, name/1, assigned_name/1]).
 -export_type([capability/0, packet/0]).
 
--type packet() :: name | challenge.
-%% Which of the two packets: the first one of a connection, or the answer to it.
+-type packet() :: challenge | reply.
+%% The packets that carry it: the accepting side's, and the initiating side's answer.
 -type why() :: none | named_tcp | no_driver.
 %% Why no shared memory is offered.
 -type capability() :: #{shm := boolean(), required := boolean(), why := why()}.
@@ -25,47 +32,63 @@
 -define(VERSION, 1).
 -define(OFFERS, 1).
 -define(REQUIRES, 2).
+%% Among the flags of a name.
+-define(SPEAKS, (1 bsl 63)).
 
-%% @doc The packet with our capability behind the name; other packets stay as they are.
+%% @doc The initiating side's name, with the bit that says that it speaks Caravan; other packets
+%% stay as they are.
+-spec announce(iodata()) -> iodata().
+announce(Data) ->
+    case iolist_to_binary(Data) of
+        <<$N, Flags:64, Rest/binary>> -> <<$N, (Flags bor ?SPEAKS):64, Rest/binary>>;
+        _ -> Data
+    end.
+
+%% @doc Whether the sender of this name speaks Caravan.
+-spec announced(iodata()) -> boolean().
+announced(Data) ->
+    case iolist_to_binary(Data) of
+        <<$N, Flags:64, _/binary>> -> Flags band ?SPEAKS =/= 0;
+        _ -> false
+    end.
+
+%% @doc The packet with our capability behind it; other packets stay as they are.
 -spec append(packet(), iodata(), capability()) -> iodata().
 append(Which, Data, Capability) ->
-    case iolist_to_binary(Data) of
-        <<$N, _/binary>> = Packet ->
-            case rest(Which, Packet) of
-                {ok, <<>>} -> [Packet, encode(Capability)];
-                _ -> Data
-            end;
-        _ ->
-            Data
+    Packet = iolist_to_binary(Data),
+    case rest(Which, Packet) of
+        {ok, <<>>} -> [Packet, encode(Capability)];
+        _ -> Data
     end.
 
 %% @doc The capability in a packet, or `none': a node that does not speak Caravan, another packet,
 %% or bytes that make no sense.
 -spec parse(packet(), iodata()) -> none | capability().
 parse(Which, Data) ->
-    case iolist_to_binary(Data) of
-        <<$N, _/binary>> = Packet ->
-            case rest(Which, Packet) of
-                {ok, <<?MAGIC, Version, Length:16, Payload:Length/binary, _/binary>>}
-                  when Version >= ?VERSION ->
-                    decode(Payload);
-                _ ->
-                    none
-            end;
+    case rest(Which, iolist_to_binary(Data)) of
+        {ok, <<?MAGIC, Version, Length:16, Payload:Length/binary, _/binary>>}
+          when Version >= ?VERSION ->
+            decode(Payload);
         _ ->
             none
     end.
 
-%% @doc The name in a packet: of a node, or of a host where the node has no name yet.
--spec name(packet(), iodata()) -> {ok, binary()} | error.
-name(Which, Data) ->
+%% @doc The reply without what follows it: `dist_util' takes it in its exact length.
+-spec strip(iodata()) -> binary().
+strip(Data) ->
     Packet = iolist_to_binary(Data),
-    case rest(Which, Packet) of
-        {ok, Rest} ->
-            Offset = name_offset(Which),
-            {ok, binary:part(Packet, Offset, byte_size(Packet) - Offset - byte_size(Rest))};
-        error ->
-            error
+    case rest(reply, Packet) of
+        {ok, Rest} -> binary:part(Packet, 0, byte_size(Packet) - byte_size(Rest));
+        error -> Packet
+    end.
+
+%% @doc The name that the initiating side gave: of a node, or of a host where the node has no name
+%% yet.
+-spec name(iodata()) -> {ok, binary()} | error.
+name(Data) ->
+    case iolist_to_binary(Data) of
+        <<$N, _Flags:64, _Creation:32, Length:16, Name:Length/binary, _/binary>> -> {ok, Name};
+        _ -> error
     end.
 
 %% @doc The name that the accepting side gives to a node which came without one.
@@ -78,16 +101,12 @@ assigned_name(Data) ->
 
 %% ---------------------------------------------------------------------------------------------
 
--spec name_offset(packet()) -> pos_integer().
-name_offset(name) -> 1 + 8 + 4 + 2;
-name_offset(challenge) -> 1 + 8 + 4 + 4 + 2.
-
-%% What follows the name.
+%% What follows the part of a packet that dist_util knows.
 -spec rest(packet(), binary()) -> {ok, binary()} | error.
-rest(name, <<$N, _Flags:64, _Creation:32, Length:16, _Name:Length/binary, Rest/binary>>) ->
-    {ok, Rest};
 rest(challenge, <<$N, _Flags:64, _Challenge:32, _Creation:32, Length:16, _Name:Length/binary,
                   Rest/binary>>) ->
+    {ok, Rest};
+rest(reply, <<$r, _Challenge:32, _Digest:16/binary, Rest/binary>>) ->
     {ok, Rest};
 rest(_, _) ->
     error.

@@ -1,10 +1,11 @@
 %% @doc The process of one connection: handshake, choice of the transport, and then OTP's tick loop.
 %%
 %% The handshake is OTP's own (`dist_util') over TCP; the functions that it is given here do what
-%% `inet_tcp_dist' does, with three additions. Packets that carry our name carry the capability,
-%% too. After the cookies have been checked on both sides, and before nodeup, the sides may agree
-%% on shared memory; then the driver's port becomes the distribution controller, and the TCP
-%% socket stays open, silent, as the sign of life. Last, the link gets its row in `caravan_links'.
+%% `inet_tcp_dist' does, with three additions. Nodes that speak Caravan tell each other so
+%% (`caravan_capability'). After the cookies have been checked on both sides, and before nodeup,
+%% they may agree on shared memory; then the driver's port becomes the distribution controller, and
+%% the TCP socket stays open, silent, as the sign of life. Last, the link gets its row in
+%% `caravan_links'.
 %%
 %% What the functions must remember between one call and the next is in the process dictionary:
 %% `dist_util' calls them with the socket and nothing else, all in this one process, and some of
@@ -25,6 +26,8 @@
                      inet :: caravan_tcp:inet(),
                      options :: caravan_options:options(),
                      driver :: caravan_transport:driver(),
+                     %% An initiating peer has said so in its name; what it can, it says later.
+                     announced = false :: boolean(),
                      peer = none :: none | caravan_capability:capability(),
                      me :: binary(),
                      peer_name :: binary(),
@@ -98,12 +101,14 @@ functions(Inet, Options) ->
 send(Inet, Socket, Data) ->
     #connection{role = Role} = Connection = recall(),
     case iolist_to_binary(Data) of
+        <<$N, _/binary>> = Packet when Role =:= initiator ->
+            Inet:send(Socket, caravan_capability:announce(Packet));
         <<$N, _/binary>> = Packet ->
-            Inet:send(Socket, with_capability(Connection, Packet));
-        <<Tag, _/binary>> = Packet when Tag =:= $r, Role =:= initiator;
-                                        Tag =:= $a, Role =:= acceptor ->
-            %% The last packet before the other side may say nodeup. Refusing later would show
-            %% it a node that comes and goes.
+            Inet:send(Socket, with_capability(challenge, Connection, Packet));
+        <<$r, _/binary>> = Packet ->
+            refuse_early(Connection),
+            Inet:send(Socket, with_capability(reply, Connection, Packet));
+        <<$a, _/binary>> = Packet ->
             refuse_early(Connection),
             Inet:send(Socket, Packet);
         <<$s, _/binary>> = Packet ->
@@ -116,41 +121,40 @@ send(Inet, Socket, Data) ->
             Inet:send(Socket, Packet)
     end.
 
-%% The answer to a node that does not speak Caravan is the one that inet_tcp would give.
--spec with_capability(#connection{}, binary()) -> iodata().
-with_capability(#connection{role = acceptor, peer = none}, Packet) ->
+%% A node that does not speak Caravan gets what inet_tcp would give it.
+-spec with_capability(caravan_capability:packet(), #connection{}, binary()) -> iodata().
+with_capability(_, #connection{announced = false, peer = none}, Packet) ->
     Packet;
-with_capability(#connection{role = Role, options = #{transport := Named}, driver = Driver},
-                Packet) ->
-    Which = case Role of
-                initiator -> name;
-                acceptor -> challenge
-            end,
+with_capability(Which, #connection{options = #{transport := Named}, driver = Driver}, Packet) ->
     caravan_capability:append(Which, Packet, caravan_transport:offer(Named, Driver)).
 
 -spec recv(caravan_tcp:inet(), inet:socket(), non_neg_integer(), timeout()) ->
           {ok, term()} | {error, term()}.
 recv(Inet, Socket, Length, Timeout) ->
-    Result = Inet:recv(Socket, Length, Timeout),
-    case {Result, recall()} of
-        {{ok, [$N | _] = Packet}, #connection{role = acceptor} = Connection} ->
-            Name = case caravan_capability:name(name, Packet) of
+    case {Inet:recv(Socket, Length, Timeout), recall()} of
+        {{ok, [$N | _] = Packet} = Result, #connection{role = acceptor} = Connection} ->
+            Name = case caravan_capability:name(Packet) of
                        {ok, Text} -> unicode:characters_to_binary(Text, latin1);
                        error -> <<>>
                    end,
-            remember(Connection#connection{peer = caravan_capability:parse(name, Packet),
-                                           peer_name = Name});
-        {{ok, [$N | _] = Packet}, #connection{role = initiator} = Connection} ->
-            remember(Connection#connection{peer = caravan_capability:parse(challenge, Packet)});
-        {{ok, [$s | _] = Packet}, #connection{role = initiator} = Connection} ->
+            remember(Connection#connection{announced = caravan_capability:announced(Packet),
+                                           peer_name = Name}),
+            Result;
+        {{ok, [$r | _] = Packet}, #connection{announced = true} = Connection} ->
+            remember(Connection#connection{peer = caravan_capability:parse(reply, Packet)}),
+            {ok, binary_to_list(caravan_capability:strip(Packet))};
+        {{ok, [$N | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
+            remember(Connection#connection{peer = caravan_capability:parse(challenge, Packet)}),
+            Result;
+        {{ok, [$s | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
             case caravan_capability:assigned_name(Packet) of
                 {ok, Name} -> remember(Connection#connection{me = Name});
                 error -> ok
-            end;
-        _ ->
-            ok
-    end,
-    Result.
+            end,
+            Result;
+        {Result, _} ->
+            Result
+    end.
 
 %% The cookies have been checked. The setup timer has been cancelled: from here on the time limit
 %% is our own.
@@ -284,6 +288,8 @@ reach(Inet, Node, Names, Reset) ->
             ?shutdown(Node)
     end.
 
+%% Before the last packet after which the other side may say nodeup: refusing later would show it
+%% a node that comes and goes.
 -spec refuse_early(#connection{}) -> ok.
 refuse_early(#connection{options = #{transport := Named}, driver = Driver, peer = Peer} = C) ->
     case caravan_transport:choose(Named, Driver, Peer) of

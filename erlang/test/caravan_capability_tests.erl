@@ -2,6 +2,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 packet(name, Name) -> <<$N, 16#1234:64, 7:32, (byte_size(Name)):16, Name/binary>>;
+packet(reply, _Name) -> <<$r, 99:32, "0123456789abcdef">>;
 packet(challenge, Name) -> <<$N, 16#1234:64, 99:32, 7:32, (byte_size(Name)):16, Name/binary>>.
 
 capabilities() ->
@@ -12,15 +13,15 @@ there_and_back_test() ->
     [?assertEqual(Capability,
                   caravan_capability:parse(
                     Which, caravan_capability:append(Which, packet(Which, <<"a@b">>), Capability)))
-     || Which <- [name, challenge], Capability <- capabilities()].
+     || Which <- [reply, challenge], Capability <- capabilities()].
 
 %% As dist_util hands it over, and as a socket in list mode does.
 iodata_test() ->
     [Capability | _] = capabilities(),
     Appended = caravan_capability:append(
-                 name, [<<$N, 0:64, 0:32, 3:16>>, <<"a@b">>], Capability),
+                 challenge, [<<$N, 0:64, 0:32, 0:32, 3:16>>, <<"a@b">>], Capability),
     ?assertEqual(Capability,
-                 caravan_capability:parse(name, binary_to_list(iolist_to_binary(Appended)))).
+                 caravan_capability:parse(challenge, binary_to_list(iolist_to_binary(Appended)))).
 
 %% A node that does not know us reads what it always read.
 prefix_test() ->
@@ -29,24 +30,45 @@ prefix_test() ->
     Appended = iolist_to_binary(caravan_capability:append(challenge, Packet, Capability)),
     ?assertEqual(Packet, binary:part(Appended, 0, byte_size(Packet))).
 
+%% dist_util takes a reply in its exact length.
+strip_test() ->
+    [Capability | _] = capabilities(),
+    Packet = packet(reply, none),
+    ?assertEqual(Packet, caravan_capability:strip(
+                           caravan_capability:append(reply, Packet, Capability))),
+    [?assertEqual(Data, caravan_capability:strip(Data)) || Data <- [Packet, <<"r123">>, <<>>]].
+
+%% The name stays as long as it is, and says one thing more.
+announce_test() ->
+    Packet = packet(name, <<"a@b">>),
+    ?assertNot(caravan_capability:announced(Packet)),
+    Announced = caravan_capability:announce(Packet),
+    ?assert(caravan_capability:announced(binary_to_list(Announced))),
+    ?assertEqual(byte_size(Packet), byte_size(Announced)),
+    <<$N, _, Rest/binary>> = Packet,
+    <<$N, 16#80, Rest/binary>> = Announced,
+    [?assertEqual({Data, false}, {caravan_capability:announce(Data),
+                                  caravan_capability:announced(Data)})
+     || Data <- [<<"sok">>, <<"N">>, <<>>]].
+
 others_stay_as_they_are_test() ->
     [Capability | _] = capabilities(),
-    [?assertEqual(Data, iolist_to_binary(caravan_capability:append(name, Data, Capability)))
+    [?assertEqual(Data, iolist_to_binary(caravan_capability:append(reply, Data, Capability)))
      || Data <- [<<"sok">>, <<"r123">>, <<>>, <<"N">>, <<"Nshort">>]].
 
 none_test() ->
-    [?assertEqual(none, caravan_capability:parse(name, Data))
-     || Data <- [packet(name, <<"a@b">>), <<"sok">>, <<>>, <<"N">>,
-                 <<(packet(name, <<"a@b">>))/binary, "something else">>,
-                 <<(packet(name, <<"a@b">>))/binary, "caravan">>,
-                 <<(packet(name, <<"a@b">>))/binary, "caravan", 1, 9:16, 1>>,
-                 <<(packet(name, <<"a@b">>))/binary, "caravan", 1, 1:16, 1>>,
-                 <<(packet(name, <<"a@b">>))/binary, "caravan", 0, 2:16, 1, 0>>]].
+    [?assertEqual(none, caravan_capability:parse(challenge, Data))
+     || Data <- [packet(challenge, <<"a@b">>), <<"sok">>, <<>>, <<"N">>,
+                 <<(packet(challenge, <<"a@b">>))/binary, "something else">>,
+                 <<(packet(challenge, <<"a@b">>))/binary, "caravan">>,
+                 <<(packet(challenge, <<"a@b">>))/binary, "caravan", 1, 9:16, 1>>,
+                 <<(packet(challenge, <<"a@b">>))/binary, "caravan", 1, 1:16, 1>>,
+                 <<(packet(challenge, <<"a@b">>))/binary, "caravan", 0, 2:16, 1, 0>>]].
 
 later_versions_test() ->
     ?assertEqual(#{shm => true, required => false, why => none},
                  caravan_capability:parse(
-                   name, <<(packet(name, <<"a@b">>))/binary, "caravan", 9, 5:16, 16#FD, 200, 1, 2, 3,
+                   challenge, <<(packet(challenge, <<"a@b">>))/binary, "caravan", 9, 5:16, 16#FD, 200, 1, 2, 3,
                            "and more">>)).
 
 %% Whatever a stranger writes: an answer, no exception.
@@ -57,21 +79,25 @@ any_bytes_test() ->
          Junk = rand:bytes(rand:uniform(40) - 1),
          Data = case rand:uniform(3) of
                     1 -> Junk;
-                    2 -> <<$N, Junk/binary>>;
+                    2 -> <<(rand:uniform(256) - 1), Junk/binary>>;
                     3 -> <<(packet(Which, <<"a@b">>))/binary, "caravan", Junk/binary>>
                 end,
          case caravan_capability:parse(Which, Data) of
              none -> ok;
              #{shm := Shm, required := Required} when is_boolean(Shm), is_boolean(Required) -> ok
          end,
-         _ = caravan_capability:name(Which, Data),
+         _ = caravan_capability:name(Data),
+         _ = caravan_capability:announced(Data),
+         _ = caravan_capability:announce(Data),
+         _ = caravan_capability:strip(Data),
          _ = caravan_capability:assigned_name(Data)
-     end || Which <- [name, challenge], _ <- lists:seq(1, 20000)].
+     end || Which <- [reply, challenge], _ <- lists:seq(1, 20000)].
 
 name_test() ->
-    [?assertEqual({ok, <<"node@host">>}, caravan_capability:name(Which, packet(Which, <<"node@host">>)))
-     || Which <- [name, challenge]],
-    ?assertEqual(error, caravan_capability:name(name, <<"sok">>)).
+    [?assertEqual({ok, <<"node@host">>},
+                  caravan_capability:name([packet(name, <<"node@host">>), Behind]))
+     || Behind <- [<<>>, <<"more">>]],
+    ?assertEqual(error, caravan_capability:name(<<"sok">>)).
 
 assigned_name_test() ->
     ?assertEqual({ok, <<"X1@host">>},

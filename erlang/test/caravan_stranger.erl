@@ -2,8 +2,10 @@
 %% real node would send.
 -module(caravan_stranger).
 
--export([connect/1, name/3, status/1, challenge/1, reply/3, ack/1, recv/1, send/2, close/1]).
+-export([connect/1, name/3, status/1, challenge/1, reply/3, reply/4, ack/1, recv/1, send/2, close/1]).
 -export([initiator/3, closed/1]).
+
+-define(SPEAKS_CARAVAN, (1 bsl 63)).
 
 %% To the port where a node listens.
 connect(Port) ->
@@ -24,18 +26,22 @@ challenge(Socket) ->
     {Challenge, Rest}.
 
 reply(Socket, Challenge, Cookie) ->
-    send(Socket, [<<$r, 77:32>>, erlang:md5([Cookie, integer_to_list(Challenge)])]).
+    reply(Socket, Challenge, Cookie, <<>>).
+
+%% With whatever follows it.
+reply(Socket, Challenge, Cookie, Capability) ->
+    send(Socket, [<<$r, 77:32>>, erlang:md5([Cookie, integer_to_list(Challenge)]), Capability]).
 
 ack(Socket) ->
     <<$a, _/binary>> = recv(Socket),
     ok.
 
 %% The whole handshake, up to where a transport is chosen; what came behind the challenge's name.
-initiator(Socket, NameAndFlags, {Cookie, Capability}) ->
-    ok = name(Socket, NameAndFlags, Capability),
+initiator(Socket, {Name, Flags}, {Cookie, Capability}) ->
+    ok = name(Socket, {Name, Flags bor ?SPEAKS_CARAVAN}, <<>>),
     <<"ok">> = status(Socket),
     {Challenge, Theirs} = challenge(Socket),
-    ok = reply(Socket, Challenge, Cookie),
+    ok = reply(Socket, Challenge, Cookie, Capability),
     ok = ack(Socket),
     Theirs.
 

@@ -66,7 +66,7 @@ erl_call(_) ->
         caravan_cluster:wait_until(fun() -> [] =:= call(A, erlang, nodes, [hidden]) end)
     end).
 
-%% A C node reads our name with the capability behind it.
+%% A C node reads our name with the bit that says that we speak Caravan.
 c_node(Config) ->
     Source = filename:join(proplists:get_value(data_dir, Config), "c_node.c"),
     Program = filename:join(proplists:get_value(priv_dir, Config), "c_node"),
@@ -190,7 +190,7 @@ stranger_without_cookie(_) ->
         greet(A),
         Before = caravan_cluster:resources(A),
         Port = listening_port(A),
-        Stranger = {<<"stranger@host">>, flags(A)},
+        Stranger = {<<"stranger@host">>, flags(A) bor (1 bsl 63)},
         Capable = [<<"caravan", 1, 2:16, 1, 0>>, <<"caravan", 1, 2:16, 3, 0>>,
                    <<"caravan", 1, 65000:16, 1, 0>>, <<"caravan", 255, 0:16>>, <<>>,
                    rand:bytes(60000)],
@@ -203,7 +203,7 @@ stranger_without_cookie(_) ->
              ?assertEqual(maps:get(mappings, Before),
                           maps:get(mappings, caravan_cluster:resources(A))),
              case Next of
-                 wrong_cookie -> caravan_stranger:reply(Socket, Challenge, "wrong");
+                 wrong_cookie -> caravan_stranger:reply(Socket, Challenge, "wrong", Capability);
                  negotiate -> caravan_stranger:send(Socket, "Ldescriptor");
                  connected -> caravan_stranger:send(Socket, "C")
              end,
