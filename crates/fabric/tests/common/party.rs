@@ -91,7 +91,7 @@ impl Party {
         if left == 0 || self.random.once_in(4) {
             return Ok(0);
         }
-        let length = any_size(&mut self.random, left.min(3 * self.link.ring_bytes())) as usize;
+        let length = any_size(&mut self.random, left.min(self.link.ring_bytes() + 999)) as usize;
         let mut bytes = vec![0; length];
         self.outgoing.fill(self.committed, &mut bytes);
         let sent = if self.random.once_in(2) { self.link.append(&bytes)? } else { self.fill_claim(&bytes)? };

@@ -13,23 +13,28 @@ impl Pattern {
         Self { seed }
     }
 
-    fn byte(self, position: u64) -> u8 {
-        let word = Random::new(self.seed ^ (position / 8).wrapping_mul(0x9E37_79B9)).number();
-        (word >> (8 * (position % 8))) as u8
+    fn word(self, position: u64) -> [u8; 8] {
+        Random::new(self.seed ^ (position / 8).wrapping_mul(0x9E37_79B9)).number().to_le_bytes()
     }
 
     /// The bytes from `position` on.
     pub fn fill(self, position: u64, bytes: &mut [u8]) {
+        let mut word = self.word(position);
         for (at, byte) in (position..).zip(bytes) {
-            *byte = self.byte(at);
+            if at % 8 == 0 {
+                word = self.word(at);
+            }
+            *byte = word[(at % 8) as usize];
         }
     }
 
     /// Panics at the first byte that is not as it must be.
     pub fn check(self, position: u64, bytes: &[u8]) {
-        for (at, byte) in (position..).zip(bytes) {
-            let expected = self.byte(at);
-            assert!(*byte == expected, "byte {at} of the stream is {byte}, not {expected}");
+        let mut expected = vec![0; bytes.len()];
+        self.fill(position, &mut expected);
+        if let Some(at) = bytes.iter().zip(&expected).position(|(byte, expected)| byte != expected) {
+            let place = position + at as u64;
+            panic!("byte {place} of the stream is {}, not {}", bytes[at], expected[at]);
         }
     }
 }

@@ -1,0 +1,142 @@
+//! Links between two processes, and what is left when one of them is killed.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use caravan_fabric::shm::ShmEndpoint;
+use caravan_fabric::sim::{Faults, Faulty, Random};
+use caravan_fabric::{Error, Link, RING_BYTES_MIN};
+use common::party::{Party, Turn};
+use common::process::{Other, accept_over, connect_over, control, possessions, role};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+/// How long a survivor may take to learn that its peer was killed.
+const NOTICE: Duration = Duration::from_secs(5);
+/// Held by one test at a time: they count this process's descriptors.
+static ALONE: Mutex<()> = Mutex::new(());
+/// A stream without an end.
+const ENDLESS: u64 = u64::MAX / 4;
+
+/// What both processes of a test know.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    seed: u64,
+    /// The second process listens; else the first.
+    other_listens: bool,
+    /// The link may not use loads and stores on the peer's memory.
+    unmapped: bool,
+    ring_bytes: u64,
+    /// Bytes from the first process to the second, and back.
+    totals: [u64; 2],
+}
+
+impl Plan {
+    fn finite(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let ring_bytes = RING_BYTES_MIN << random.below(4);
+        let totals = [0, 1].map(|_| random.below(40 * ring_bytes));
+        Self { seed, other_listens: seed % 2 == 1, unmapped: seed % 4 > 1, ring_bytes, totals }
+    }
+
+    fn endless(seed: u64) -> Self {
+        Self { totals: [ENDLESS; 2], ..Self::finite(seed) }
+    }
+
+    fn role(&self, name: &str) -> String {
+        format!("{name} {}", self.seed)
+    }
+
+    /// This process's end, over the control channel.
+    fn party(&self, number: usize, control: &mut UnixStream) -> Party {
+        let arena_bytes = Link::arena_bytes(self.ring_bytes).unwrap();
+        let listens = (number == 1) == self.other_listens;
+        let endpoint: ShmEndpoint =
+            if listens { accept_over(control, arena_bytes) } else { connect_over(control) };
+        let faults = Faults { unmapped: self.unmapped, ..Faults::default() };
+        let link = Link::new(Box::new(Faulty::new(endpoint, faults, self.seed)), self.ring_bytes).unwrap();
+        Party::new(link, self.seed, number as u64, self.totals[number], self.totals[1 - number])
+    }
+}
+
+/// The second process. As a test of its own it has nothing to do.
+#[test]
+#[ignore = "the second process of the other tests"]
+fn child() {
+    let Some(role) = role() else { return };
+    let (name, seed) = role.split_once(' ').unwrap();
+    let seed = seed.parse().unwrap();
+    let mut control = control();
+    match name {
+        "finite" => Plan::finite(seed).party(1, &mut control).run().unwrap(),
+        "endless" => {
+            let mut party = Plan::endless(seed).party(1, &mut control);
+            while until_told(&mut party, &control).is_ok() {}
+        }
+        _ => panic!("there is no role {name}"),
+    }
+}
+
+/// Takes turns, and sleeps on the descriptor and the control channel together, as a face does. An
+/// error once the peer has ended.
+fn until_told(party: &mut Party, control: &UnixStream) -> Result<(), Error> {
+    if party.turn()? == Turn::Active {
+        return Ok(());
+    }
+    let bell = party.link.wait_fd().unwrap();
+    let control = control.as_fd();
+    let mut set = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&control, PollFlags::IN)];
+    let limit = Timespec { tv_sec: common::PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    assert!(rustix::event::poll(&mut set, Some(&limit)).unwrap() > 0, "no wake-up came");
+    if set[1].revents().is_empty() { Ok(()) } else { party.link.check_peer() }
+}
+
+/// The second process ends as soon as its part is settled; the first still gets everything.
+#[test]
+fn streams_between_processes() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for seed in 0..16 {
+        let plan = Plan::finite(seed);
+        let mut other = Other::start(&plan.role("finite"));
+        let mut party = plan.party(0, &mut other.control);
+        party.run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(party.has_all());
+        // Its last credits and completions need nothing of us: mapped memory has no progress.
+        assert!(other.succeeded(), "seed {seed}: the other process failed");
+    }
+}
+
+/// Killed at any moment: the survivor learns of it soon, has a correct beginning of the stream, and
+/// nothing is left.
+#[test]
+fn a_killed_process_leaves_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = possessions();
+    for seed in 0..40 {
+        let plan = Plan::endless(seed);
+        let mut random = Random::new(!seed);
+        let mut other = Other::start(&plan.role("endless"));
+        let mut party = plan.party(0, &mut other.control);
+        let enough = random.below(20 * plan.ring_bytes);
+        while party.received < enough {
+            until_told(&mut party, &other.control).unwrap();
+        }
+        other.process.kill().unwrap();
+        let killed = Instant::now();
+        let error = loop {
+            match until_told(&mut party, &other.control) {
+                Ok(()) => assert!(killed.elapsed() < NOTICE, "seed {seed}: nothing tells of its end"),
+                Err(error) => break error,
+            }
+            if party.link.check_peer().is_err() && party.received > enough + 3 * plan.ring_bytes {
+                panic!("seed {seed}: more came after the end than the ring holds");
+            }
+        };
+        assert!(matches!(error, Error::PeerGone(..)), "seed {seed}: {error}");
+    }
+    assert_eq!(possessions(), before, "descriptors, and files in /dev/shm");
+}
