@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use caravan_fabric::shm::ShmEndpoint;
+use caravan_fabric::shm::{self, Listener, ShmEndpoint};
 use caravan_fabric::sim::{Faults, Faulty, Random};
 use caravan_fabric::{Error, Link, RING_BYTES_MIN};
 use common::party::{Party, Turn};
@@ -137,6 +137,25 @@ fn a_killed_process_leaves_nothing() {
             }
         };
         assert!(matches!(error, Error::PeerGone(..)), "seed {seed}: {error}");
+    }
+    assert_eq!(possessions(), before, "descriptors, and files in /dev/shm");
+}
+
+/// A thousand connections made and ended, and as many that failed half-way.
+#[test]
+fn connecting_and_failing_leaves_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = possessions();
+    for _ in 0..1000 {
+        let (listener, descriptor) = Listener::listen(4096).unwrap();
+        let ours = shm::connect(&descriptor).unwrap();
+        drop((listener.accept().unwrap(), ours));
+        let (listener, descriptor) = Listener::listen(4096).unwrap();
+        let twice = [&descriptor[..8], &8192u64.to_le_bytes(), &descriptor[16..]].concat();
+        let ours = shm::connect(&twice).unwrap();
+        assert!(listener.accept().is_err(), "it sent memory of twice the size");
+        assert!(shm::connect(&descriptor).is_err(), "the doorway is closed");
+        drop(ours);
     }
     assert_eq!(possessions(), before, "descriptors, and files in /dev/shm");
 }

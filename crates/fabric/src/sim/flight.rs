@@ -125,7 +125,7 @@ pub(super) fn possible(flights: &[Flight], index: usize, capabilities: &Capabili
     let flight = &flights[index];
     let before = &flights[..index];
     let mut steps = Vec::with_capacity(3);
-    let in_order = !capabilities.writes_ordered || before.iter().all(|other| landed(other));
+    let in_order = !capabilities.writes_ordered || before.iter().all(landed);
     if !flight.pieces.is_empty() && (!flight.is_write() || in_order) {
         steps.push(Step::Land);
     }

@@ -88,6 +88,17 @@ fn scribble(choice: u8, input: &mut Input<'_>, arenas: &[Window; 2], everything:
     }
 }
 
+/// A victim that does what `input` says, until it has found out, while somebody else scribbles.
+pub fn work(endpoint: Box<dyn Endpoint>, input: &[u8]) {
+    let mut victim = Victim::new(endpoint);
+    let mut input = Input::new(input);
+    while let Some(choice) = input.byte() {
+        if victim.act(choice, &mut input).is_err() {
+            return;
+        }
+    }
+}
+
 /// The peer reaches the victim's memory by one-sided writes and immediates only.
 pub fn through_operations(input: &[u8]) {
     let mut input = Input::new(input);

@@ -1,0 +1,233 @@
+//! Peers that lie: in the hand-over, in the shared memory, in operations, in the stream.
+//!
+//! The same functions run under cargo-fuzz: see `fuzz/`.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use caravan_fabric::contract::Endpoint;
+use caravan_fabric::shm::{self, Listener};
+use caravan_fabric::sim::Random;
+use caravan_fabric::{Error, Link, RING_BYTES_MIN};
+use caravan_segment::passing::{self, Address};
+use caravan_segment::{Pages, Segment};
+use common::hostile;
+use common::pair::shm_ends;
+use proptest::prelude::*;
+use rustix::event::EventfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
+
+const ARENA_BYTES: u64 = 4096;
+/// What both arenas and both rings of immediates take.
+const SEGMENT_BYTES: u64 = 2 * (ARENA_BYTES + 512 + 4 * shm::QUEUE_DEPTH as u64);
+const MAGIC: &[u8] = b"caravan\x01";
+
+fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
+    let file =
+        rustix::fs::memfd_create("caravan-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file
+}
+
+fn sealed(bytes: u64) -> OwnedFd {
+    memfd(bytes, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+/// What a listener says to a hand-over that its peer made up.
+fn hand_over(payload: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Error> {
+    let (listener, descriptor) = Listener::listen(ARENA_BYTES).unwrap();
+    let address = Address::from_bytes(&descriptor[16..]).unwrap();
+    let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+    passing::send(&address, payload, &borrowed).unwrap();
+    listener.accept().map(drop)
+}
+
+#[test]
+fn a_correct_hand_over_made_by_hand_is_taken() {
+    hand_over(MAGIC, &[&sealed(SEGMENT_BYTES), &eventfd(), &eventfd()]).unwrap();
+}
+
+#[test]
+fn hand_overs_with_wrong_descriptors_are_refused() {
+    let good = sealed(SEGMENT_BYTES);
+    let bell = eventfd();
+    let (pipe, pipe_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    let blocking = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let file = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
+    let unsealed = memfd(SEGMENT_BYTES, SealFlags::empty());
+    let may_shrink = memfd(SEGMENT_BYTES, SealFlags::GROW | SealFlags::SEAL);
+    let may_be_sealed = memfd(SEGMENT_BYTES, SealFlags::SHRINK | SealFlags::GROW);
+    let read_only =
+        memfd(SEGMENT_BYTES, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | SealFlags::FUTURE_WRITE);
+    let short = sealed(SEGMENT_BYTES - 8);
+    let long = sealed(SEGMENT_BYTES + 4096);
+    let cases: &[(&str, &[u8], &[&OwnedFd])] = &[
+        ("no descriptors", MAGIC, &[]),
+        ("too few", MAGIC, &[&good, &bell]),
+        ("too many", MAGIC, &[&good, &bell, &bell, &bell]),
+        ("another version", b"caravan\x02", &[&good, &bell, &bell]),
+        ("no version", b"", &[&good, &bell, &bell]),
+        ("a longer message", b"caravan\x01 and more", &[&good, &bell, &bell]),
+        ("a pipe as bell", MAGIC, &[&good, &pipe, &bell]),
+        ("a pipe's end as bell", MAGIC, &[&good, &bell, &pipe_end]),
+        ("a blocking bell", MAGIC, &[&good, &bell, &blocking]),
+        ("memory as bell", MAGIC, &[&good, &good, &bell]),
+        ("a bell as memory", MAGIC, &[&bell, &bell, &bell]),
+        ("a device as memory", MAGIC, &[&file, &bell, &bell]),
+        ("a pipe as memory", MAGIC, &[&pipe, &bell, &bell]),
+        ("no seals", MAGIC, &[&unsealed, &bell, &bell]),
+        ("no seal against shrinking", MAGIC, &[&may_shrink, &bell, &bell]),
+        ("no seal against seals", MAGIC, &[&may_be_sealed, &bell, &bell]),
+        ("a seal against writing", MAGIC, &[&read_only, &bell, &bell]),
+        ("too short", MAGIC, &[&short, &bell, &bell]),
+        ("too long", MAGIC, &[&long, &bell, &bell]),
+    ];
+    for (what, payload, descriptors) in cases {
+        let error = hand_over(payload, descriptors).expect_err(what);
+        assert!(matches!(error, Error::Protocol(..) | Error::Segment(_)), "{what}: {error}");
+    }
+}
+
+#[test]
+fn descriptors_with_wrong_bytes_are_refused() {
+    let (listener, descriptor) = Listener::listen(ARENA_BYTES).unwrap();
+    assert_eq!(shm::offered_arena_bytes(&descriptor).unwrap(), ARENA_BYTES);
+    for length in 0..descriptor.len() {
+        assert!(shm::connect(&descriptor[..length]).is_err(), "its first {length} bytes");
+    }
+    assert!(shm::connect(&[&descriptor[..], b"x"].concat()).is_err());
+    for at in 0..8 {
+        let mut changed = descriptor.clone();
+        changed[at] ^= 1;
+        assert!(matches!(shm::connect(&changed), Err(Error::Protocol(..))), "byte {at} of the magic");
+    }
+    for bytes in [0, 7, 4097, (1 << 40) + 8, u64::MAX] {
+        let changed = [&descriptor[..8], &bytes.to_le_bytes(), &descriptor[16..]].concat();
+        assert!(matches!(shm::connect(&changed), Err(Error::Protocol(..))), "an arena of {bytes}");
+    }
+    let mut elsewhere = descriptor.clone();
+    elsewhere[16] ^= 1;
+    assert!(matches!(shm::connect(&elsewhere), Err(Error::Segment(caravan_segment::Error::Unreachable))));
+    // A peer with the name and without the nonce; then one with a size of its own.
+    let mut stranger = descriptor.clone();
+    stranger[40] ^= 1;
+    let _strange = shm::connect(&stranger).unwrap();
+    let larger = [&descriptor[..8], &(2 * ARENA_BYTES).to_le_bytes(), &descriptor[16..]].concat();
+    let _larger = shm::connect(&larger).unwrap();
+    let error = listener.accept().unwrap_err();
+    assert!(matches!(error, Error::Segment(caravan_segment::Error::Foreign(_))), "{error}");
+}
+
+/// A peer that scribbles while its victim works, in another thread.
+#[test]
+fn a_racing_scribbler_is_named() {
+    for seed in 0..60 {
+        let (victim, attacker) = shm_ends(Link::mapped_arena_bytes(RING_BYTES_MIN).unwrap());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random::new(seed);
+                let words = attacker.peer_arena().unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    let at = [0, 128, 256, 384][random.below(4) as usize];
+                    let bits = random.below(40);
+                    words.word(at).store(random.below(1 << bits), Ordering::Relaxed);
+                    std::thread::yield_now();
+                }
+            });
+            let mut input = vec![0; 4000];
+            let mut random = Random::new(!seed);
+            input.iter_mut().for_each(|byte| *byte = random.below(160) as u8);
+            hostile::work(Box::new(victim), &input);
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Random decisions as a fuzzer would make them, the same every time.
+fn inputs(count: u64, length: u64) -> impl Iterator<Item = Vec<u8>> {
+    (0..count).map(move |seed| {
+        let mut random = Random::new(seed);
+        (0..random.below(length)).map(|_| random.number() as u8).collect()
+    })
+}
+
+#[test]
+fn scribbling_over_mapped_memory_is_named() {
+    inputs(2000, 1000).for_each(|input| hostile::through_mapped_memory(&input));
+}
+
+#[test]
+fn hostile_operations_are_named() {
+    inputs(2000, 1000).for_each(|input| hostile::through_operations(&input));
+}
+
+#[test]
+fn the_memory_of_the_other_side_cannot_be_taken_away() {
+    let (listener, descriptor) = Listener::listen(ARENA_BYTES).unwrap();
+    let ours = shm::connect(&descriptor).unwrap();
+    let theirs = listener.accept().unwrap();
+    let file = ours.arena().segment().as_fd();
+    assert!(rustix::fs::ftruncate(file, 0).is_err());
+    drop(ours);
+    theirs.peer_arena().unwrap().word(0).store(1, Ordering::Relaxed);
+    assert!(Segment::create("caravan-test", 4096, Pages::Small).is_ok());
+}
+
+fn cases() -> ProptestConfig {
+    ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// Streams of plausible records, of which some are not.
+fn records() -> impl Strategy<Value = Vec<u8>> {
+    let record = prop_oneof![
+        8 => (0..300u32).prop_map(|length| (length, length)),
+        2 => (0..hostile::RECORD_BYTES_MAX).prop_map(|length| (length, length)),
+        1 => (any::<u32>(), 0..50u32),
+    ];
+    prop::collection::vec(record, 0..20).prop_map(|records| {
+        records
+            .into_iter()
+            .flat_map(|(says, has)| says.to_le_bytes().into_iter().chain((0..has).map(|at| at as u8)))
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn any_scribbling(input in prop::collection::vec(any::<u8>(), 0..400)) {
+        hostile::through_mapped_memory(&input);
+    }
+
+    #[test]
+    fn any_operations(input in prop::collection::vec(any::<u8>(), 0..400)) {
+        hostile::through_operations(&input);
+    }
+
+    #[test]
+    fn any_records(input in records()) {
+        hostile::as_records(&input);
+    }
+
+    #[test]
+    fn any_stream(input in prop::collection::vec(any::<u8>(), 0..400)) {
+        hostile::as_records(&input);
+    }
+
+    #[test]
+    fn any_descriptor(input in prop::collection::vec(any::<u8>(), 0..64), size in any::<u64>()) {
+        hostile::as_descriptor(&input);
+        hostile::as_descriptor(&[MAGIC, &input].concat());
+        hostile::as_descriptor(&[MAGIC, &size.to_le_bytes(), &[7; 32]].concat());
+    }
+}
