@@ -16,8 +16,8 @@
 //! | 1024 | names of the counters, [`NAME_BYTES`] each |
 //! | 4096 + n * [`ROW_BYTES`] | row n |
 //!
-//! A row: a generation (odd while its labels are being written, 0 while it is free), then four
-//! labels, then the counters. Every counter has one writer at a time, so counting is a plain load
+//! A row: a generation, then four labels, then the counters. Bit 0 of the generation is set while
+//! the labels are being written, bit 1 while the row is in use; the rest counts. Every counter has one writer at a time, so counting is a plain load
 //! and store, without a locked instruction.
 
 mod read;
@@ -50,6 +50,9 @@ const NAMES_AT: usize = 1024;
 const ROWS_AT: usize = 4096;
 const ROW_LABELS_AT: usize = 64;
 const ROW_COUNTERS_AT: usize = ROW_LABELS_AT + 4 * LABEL_BYTES;
+/// Bits of a row's generation.
+const WRITING: u64 = 1;
+const IN_USE: u64 = 2;
 const TABLE_BYTES: usize = ROWS_AT + ROWS_MAX * ROW_BYTES;
 
 const _: () = assert!(ROW_COUNTERS_AT + COUNTERS_MAX * 8 <= ROW_BYTES);
@@ -94,7 +97,7 @@ impl Table {
             write_text(&window, NAMES_AT + i * NAME_BYTES, NAME_BYTES, name);
         }
         window.word(COUNTER_COUNT_AT).store(counter_names.len() as u64, Ordering::Relaxed);
-        // pairs with the Acquire in read::Reader::open
+        // pairs with the read in read::Reader::open
         window.word(0).store(MAGIC, Ordering::Release);
         let free = Arc::new(Mutex::new((0..ROWS_MAX).rev().collect()));
         Ok(Self { window, counter_count: counter_names.len(), free })
@@ -181,25 +184,28 @@ impl Row {
         write_text(&self.window, ROW_LABELS_AT + label as usize * LABEL_BYTES, LABEL_BYTES, text);
     }
 
-    /// Makes the generation odd: readers try again.
+    /// Readers try again from here on.
     fn begin(&self) {
         let generation = self.window.word(0);
-        generation.store(generation.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-        // pairs with the Acquire fence in read::row
+        generation.store(generation.load(Ordering::Relaxed) | WRITING, Ordering::Relaxed);
+        // pairs with the two reads of the generation in read::Reader::row: they are system calls,
+        // which no read of the labels passes
         fence(Ordering::Release);
     }
 
-    /// Makes the generation even and new.
+    /// The labels are whole, and new.
     fn end(&self) {
         let generation = self.window.word(0);
-        // pairs with the Acquire load in read::row
-        generation.store((generation.load(Ordering::Relaxed) | 1).wrapping_add(1).max(2), Ordering::Release);
+        let counted = (generation.load(Ordering::Relaxed) | WRITING | IN_USE).wrapping_add(IN_USE << 1);
+        // pairs as in begin()
+        generation.store(counted & !WRITING, Ordering::Release);
     }
 }
 
 impl Drop for Row {
     fn drop(&mut self) {
-        self.window.word(0).store(0, Ordering::Release);
+        let generation = self.window.word(0);
+        generation.store(generation.load(Ordering::Relaxed) & !(WRITING | IN_USE), Ordering::Release);
         if let Some((index, free)) = self.home.take() {
             free.lock().unwrap_or_else(PoisonError::into_inner).push(index);
         }

@@ -141,12 +141,6 @@ impl Segment {
         Ok(())
     }
 
-    /// Tells a segment that a peer has grown the file, as a forked worker learns from its parent.
-    /// The kernel is asked, so the peer cannot lie.
-    pub fn adopt_growth(&self, bytes: u64) -> Result<(), Error> {
-        self.grow(bytes)
-    }
-
     /// Bytes that can be addressed at most.
     pub fn maximum_bytes(&self) -> u64 {
         self.maximum_bytes

@@ -22,7 +22,7 @@ pub struct ProcessCounters {
 pub struct RowCounters {
     /// Number of the row in its table.
     pub index: usize,
-    /// Differs when the row has been given to another link since.
+    /// Differs when the row has been given to another link, or a label has changed, since.
     pub generation: u64,
     /// This end.
     pub local: String,
@@ -106,12 +106,12 @@ impl Reader {
         let at = ROWS_AT + index * ROW_BYTES;
         for _ in 0..ATTEMPTS {
             let generation = self.word(at)?;
-            if generation == 0 {
+            if generation & IN_USE == 0 {
                 return None;
             }
             let mut bytes = vec![0; ROW_BYTES];
             self.file.read_exact_at(&mut bytes, at as u64).ok()?;
-            if generation % 2 == 1 || self.word(at)? != generation {
+            if generation & WRITING != 0 || self.word(at)? != generation {
                 continue;
             }
             let label = |label: Label| {
@@ -178,6 +178,12 @@ mod tests {
         assert_eq!((seen.rows.len(), seen.rows[0].transport.as_str()), (1, "tcp"));
         assert!(seen.rows[0].generation > first.generation);
         assert!(read_all().iter().any(|process| process.pid == std::process::id()));
+
+        let before =
+            table.row(LABELS).map(|row| (row.window.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
+        let after =
+            table.row(LABELS).map(|row| (row.window.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
+        assert_ne!(before, after, "a row given away again is told apart");
 
         let rows: Vec<Row> = (0..ROWS_MAX + 3).map(|_| table.row(LABELS).unwrap()).collect();
         rows.last().unwrap().add(0, 1);
