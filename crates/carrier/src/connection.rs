@@ -17,6 +17,7 @@ use crate::counters::Counter;
 use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::inbound::Inbound;
+use crate::limits::FLUSH_TURNS;
 use crate::outbound::Outbound;
 
 /// What the port does after a turn.
@@ -147,12 +148,25 @@ impl<E: Emulator> Connection<E> {
     }
 
     /// The port is closing with something queued: moves what the peer has room for, and asks for
-    /// the bell for the rest.
+    /// the bell for the rest. What the peer sends meanwhile is for nobody: unread, it would keep
+    /// this side from waiting, and a peer that closes, too, from ending.
     pub fn flush(&mut self, emulator: &mut E, now: u64) -> Result<(), Error> {
+        let mut in_vain = 0;
         while emulator.queued_bytes() > 0 {
             let moved = self.outbound.flush(&mut self.link, emulator, now)?;
-            if moved == 0 && self.link.arm(self.room_wanted(emulator))? == Armed::Wait {
+            let unread = self.link.refresh()?;
+            self.link.skip(unread);
+            self.link.release()?;
+            if moved > 0 {
+                continue;
+            }
+            if self.link.arm(self.room_wanted(emulator))? == Armed::Wait {
                 break;
+            }
+            in_vain += 1;
+            if in_vain == FLUSH_TURNS {
+                // A peer that sends without end, and does not read.
+                emulator.dequeue(emulator.queued_bytes());
             }
         }
         Ok(())

@@ -23,5 +23,7 @@ pub const HELD_MESSAGES_MAX: usize = 64;
 pub const HELD_MESSAGE_BYTES_MAX: u64 = 1 << 30;
 /// Milliseconds that a closing port waits for a peer to take what is queued.
 pub const FLUSH_MS: u64 = 5_000;
+/// Looks in a row that a closing port takes for room in the ring before it gives up what is queued.
+pub const FLUSH_TURNS: usize = 1_000;
 /// Bytes of a label (node name, reason) in a control call.
 pub const LABEL_BYTES_MAX: usize = 1024;

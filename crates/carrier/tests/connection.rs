@@ -121,6 +121,25 @@ fn what_was_sent_before_the_end_is_delivered() {
     assert_eq!(b.emulator.delivered.len(), 10);
 }
 
+/// Ports that close with something queued read no more; each must come to rest all the same.
+#[test]
+fn both_sides_close_with_full_rings() {
+    let (mut a, mut b) = nodes(4 << 10, 16 << 10);
+    for i in 0..30 {
+        a.send(&plain(i, 1000)).unwrap();
+        b.send(&plain(i, 1000)).unwrap();
+    }
+    a.connection.flush(&mut a.emulator, 1).unwrap();
+    assert!(!a.emulator.queue.is_empty(), "there was room for everything");
+    while !a.emulator.queue.is_empty() || !b.emulator.queue.is_empty() {
+        let before = a.emulator.queue.len() + b.emulator.queue.len();
+        b.connection.flush(&mut b.emulator, 1).unwrap();
+        a.connection.flush(&mut a.emulator, 1).unwrap();
+        assert!(a.emulator.queue.len() + b.emulator.queue.len() < before, "they wait for each other");
+    }
+    assert!(a.emulator.delivered.is_empty() && b.emulator.delivered.is_empty());
+}
+
 #[test]
 fn an_absurd_length_is_refused_by_name() {
     let (mut node, mut stranger) = node_and_stranger(4096);

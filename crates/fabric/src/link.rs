@@ -102,9 +102,9 @@ impl Link {
         self.outbound.position().capacity()
     }
 
-    /// Bytes sent that the peer had not released when this side last looked.
+    /// Bytes sent that the peer has not released, as far as this side has been told.
     pub fn outbound_used_bytes(&self) -> u64 {
-        self.outbound.position().used()
+        self.outbound.position().used_now()
     }
 
     /// Bytes received that this side has not released.

@@ -142,6 +142,14 @@ impl<C: Cursors> ProducerCursor<C> {
         self.committed - self.head_seen
     }
 
+    /// Units that the consumer has not released now, for who only wants to know: a position that
+    /// cannot be is left to [`refresh`](Self::refresh) to refuse.
+    pub fn used_now(&self) -> u64 {
+        // pairs with the Release in ConsumerCursor::release
+        let head = self.shared.head_position().load(Ordering::Acquire);
+        self.committed - head.clamp(self.head_seen, self.published)
+    }
+
     #[inline]
     fn free(&self) -> u64 {
         self.capacity - self.used()

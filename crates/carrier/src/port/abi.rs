@@ -123,6 +123,7 @@ unsafe extern "C" {
     pub fn driver_deq(port: ErlDrvPort, size: ErlDrvSizeT) -> ErlDrvSizeT;
     pub fn driver_sizeq(port: ErlDrvPort) -> ErlDrvSizeT;
     pub fn driver_peekq(port: ErlDrvPort, count: *mut c_int) -> *mut SysIOVec;
+    pub fn driver_lock_driver(port: ErlDrvPort) -> c_int;
     pub fn driver_caller(port: ErlDrvPort) -> ErlDrvTermData;
     pub fn driver_mk_atom(name: *mut c_char) -> ErlDrvTermData;
     pub fn driver_mk_port(port: ErlDrvPort) -> ErlDrvTermData;

@@ -84,6 +84,10 @@ fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut Port) -> Res
 }
 
 unsafe extern "C" fn start(handle: ErlDrvPort, _command: *mut c_char) -> ErlDrvData {
+    // The library stays for as long as the node does. It would go with the distribution, when
+    // `net_kernel:stop/0` ends the process that loaded it, and leave its segment of counters.
+    // SAFETY: the port is this callback's own.
+    unsafe { driver_lock_driver(handle) };
     match catch_unwind(|| Box::new(Port::new(handle))) {
         Ok(port) => Box::into_raw(port).cast(),
         Err(_) => ERL_DRV_ERROR_GENERAL,
