@@ -11,8 +11,6 @@ use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Local, Operat
 
 /// Steps of the network that a poll makes at most.
 const POLL_STEPS_MAX: u64 = 4;
-/// One arming in so many says "look again" for nothing.
-const EMPTY_LOOK_ONE_IN: u64 = 16;
 
 /// One side of a simulated connection. Dropping it ends the side, as the end of a process does.
 #[derive(Debug)]
@@ -141,9 +139,8 @@ impl Endpoint for SimEndpoint {
     fn arm(&mut self) -> Result<Armed, Error> {
         let mut state = self.shared.lock();
         let waits_for_us = !self.capabilities.target_progress && state.can_progress(self.side);
-        let look_again = state.random.once_in(EMPTY_LOOK_ONE_IN);
         let party = state.party(self.side);
-        if look_again || waits_for_us || !party.events.is_empty() || party.notice == Some(0) {
+        if waits_for_us || !party.events.is_empty() || party.notice == Some(0) {
             return Ok(Armed::LookAgain);
         }
         party.armed = true;

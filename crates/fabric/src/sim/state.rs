@@ -17,8 +17,6 @@ use crate::contract::{Capabilities, Completion, Error, Event, Operation};
 
 /// Steps after which a side learns that its peer has ended, at most.
 const NOTICE_STEPS_MAX: u64 = 40;
-/// One armed side in so many steps is rung for nothing.
-const EMPTY_WAKE_ONE_IN: u64 = 50;
 
 /// What the network knows of one side.
 #[derive(Debug)]
@@ -100,22 +98,12 @@ impl State {
 
     /// Lets one thing happen to any of what is under way.
     pub(super) fn step(&mut self) -> bool {
-        if self.random.once_in(EMPTY_WAKE_ONE_IN) {
-            let side = self.some_side();
-            if self.party(side).armed {
-                self.ring(side, false);
-            }
-        }
-        let first = self.some_side();
+        let first = if self.random.once_in(2) { Side::Left } else { Side::Right };
         [first, first.peer()].into_iter().any(|side| {
             self.deliver_wake(side)
                 || (self.capabilities.target_progress && self.step_towards(side))
                 || self.notice_end(side)
         })
-    }
-
-    fn some_side(&mut self) -> Side {
-        if self.random.once_in(2) { Side::Left } else { Side::Right }
     }
 
     fn deliver_wake(&mut self, side: Side) -> bool {
