@@ -18,6 +18,8 @@
             caravan_options:options()) -> {shm, port()} | {tcp, Why :: binary()} | {error, term()}.
 agree(Role, Inet, Socket, Labels, Options) ->
     Opened = open(Labels, Options),
+    %% Small messages, each of which waits for an answer: not to be held back for company.
+    _ = inet:setopts(Socket, [{nodelay, true}]),
     Channel = #{send => fun(Data) -> Inet:send(Socket, Data) end,
                 recv => fun(Timeout) -> Inet:recv(Socket, 0, Timeout) end},
     Result = caravan_negotiation:run(Role, Channel, steps(Opened), ?NEGOTIATION_MS),

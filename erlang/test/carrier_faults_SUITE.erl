@@ -121,6 +121,7 @@ reconnects(_) ->
     Count = number("CARAVAN_RECONNECTS", 1000),
     with([#{}, #{}], fun([A, B]) ->
         cycle(A, B, 20),
+        cycle(B, A, 20),
         [BeforeA, BeforeB] = [caravan_cluster:settle(N) || N <- [A, B]],
         [MemoryA, MemoryB] = [resident_bytes(N) || N <- [A, B]],
         cycle(A, B, Count div 2),
@@ -153,8 +154,8 @@ reconnects_under_load(_) ->
         start_load(B, A, again),
         [begin
              call(X, erlang, disconnect_node, [name(Y)]),
-             caravan_cluster:wait_until(fun() -> connect(A, B) end),
-             shm = transport(A, B)
+             %% The other side may connect, too, and replace the link that has just come up.
+             caravan_cluster:wait_until(fun() -> connect(A, B) andalso shm =:= transport(A, B) end)
          end || _ <- lists:seq(1, 50), {X, Y} <- [{A, B}, {B, A}]],
         [call(N, fun stop_load/0) || N <- [A, B]],
         ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []]))
