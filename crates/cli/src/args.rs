@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Move data between processes without the kernel in the way: benchmarks and a live view.
@@ -86,13 +86,13 @@ pub struct Erlang {
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     pub erl_flags: String,
     /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.json")]
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.json", value_parser = file())]
     pub json: PathBuf,
     /// Chart as SVG, '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.svg")]
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.svg", value_parser = file())]
     pub svg: PathBuf,
     /// Chart as PNG, '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.png")]
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.png", value_parser = file())]
     pub png: PathBuf,
 }
 
@@ -118,6 +118,12 @@ impl Transport {
     }
 }
 
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Placement of nodes while RPCs are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pin {
@@ -139,7 +145,7 @@ pub struct Ring {
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub samples: usize,
     /// Records in a sample; round trips are a twentieth of it
-    #[arg(long, value_name = "N", default_value_t = 4_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
     pub records: u64,
     /// Which two cores, where there are more: those nearest to each other or those farthest
     #[arg(long, value_name = "WHICH", default_value = "near")]
@@ -209,6 +215,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A path that may be empty, which clap's own parser of paths refuses.
+fn file() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 fn schedulers(text: &str) -> Result<NonZeroUsize, String> {
     match text.parse::<NonZeroUsize>() {
         Ok(count) if count.get() <= 1024 => Ok(count),
@@ -253,6 +264,14 @@ mod tests {
         let args = Args::parse_from(["caravan", "bench", "erlang", "--transports", "caravan,tcp"]);
         let Command::Bench(Bench::Erlang(erlang)) = args.command else { panic!("{args:?}") };
         assert_eq!(erlang.transports, [Transport::Caravan, Transport::Tcp]);
+    }
+
+    #[test]
+    fn files_may_be_declined() {
+        let args = Args::parse_from(["caravan", "bench", "erlang", "--json", "-", "--svg", "", "--png="]);
+        let Command::Bench(Bench::Erlang(erlang)) = args.command else { panic!("{args:?}") };
+        let files = [erlang.json, erlang.svg, erlang.png];
+        assert_eq!(files, [PathBuf::from("-"), PathBuf::new(), PathBuf::new()]);
     }
 
     #[test]

@@ -4,3 +4,4 @@ pub mod erlang;
 pub mod ring;
 
 mod output;
+mod progress;

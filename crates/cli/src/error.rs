@@ -13,7 +13,7 @@ pub enum Error {
          CARAVAN_ERLANG_DIR to the folder that holds erlang/ebin and bench/erlang/ebin"
     )]
     ModulesMissing { searched: String },
-    #[error("`--transports` names {0:?} twice: each transport is measured once in every round")]
+    #[error("`--transports` names {0} twice: each transport is measured once in every round")]
     TransportTwice(Transport),
     #[error(
         "cannot start `{program}`: {source}. Install Erlang/OTP 25 or later (on Debian: apt \
@@ -34,7 +34,7 @@ pub enum Error {
     )]
     NodeUnclear { node: String, command: String, key: String, answer: String },
     #[error(
-        "the {asked:?} round was not carried by what was asked: {what}. No figure of this run \
+        "the {asked} round was not carried by what was asked: {what}. No figure of this run \
          can be trusted, so none is written"
     )]
     NotCarried { asked: Transport, what: String },
@@ -43,7 +43,11 @@ pub enum Error {
     #[error("cannot write the chart {path}: {source}", path = path.display())]
     Chart { path: PathBuf, source: png::EncodingError },
     #[error("cannot write the output: {0}")]
-    Output(#[from] io::Error),
+    Output(io::Error),
+    #[error("cannot watch for Ctrl-C: {0}")]
+    Signals(io::Error),
+    #[error("the system gives no random bytes: {0}")]
+    Random(rustix::io::Errno),
     #[error("cannot keep process {pid} on cores {cores:?}: {source}")]
     Pin { pid: i32, cores: Vec<usize>, source: rustix::io::Errno },
     #[error(
@@ -56,6 +60,10 @@ pub enum Error {
     Compiler { program: String, reason: String },
     #[error("the {process} of the ring benchmark failed: {reason}")]
     RingProcess { process: &'static str, reason: String },
+    #[error(
+        "a sample did not end within {0} s: other work takes the cores, and two processes that wait for each other cannot be measured beside it. Try again when the machine is idle"
+    )]
+    RingSlow(u64),
     #[error("the ring is broken: {0}")]
     Ring(#[from] caravan_ring::Corrupt),
     #[error("{0}")]

@@ -10,11 +10,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::Error;
 
-/// Round trips of one measurement of the distance, of them those before the clock starts, and
-/// measurements of which the best counts.
-const ROUND_TRIPS: u64 = 20_000;
-const WARM_UP: u64 = 2_000;
-const ATTEMPTS: usize = 3;
+/// The distance is the best mean of so many round trips. They are few, so that on a busy machine
+/// some pass while both threads run.
+const ROUND_TRIPS: u64 = 200;
+/// Means to choose the best of.
+const MEANS: u64 = 200;
 /// Cores looked at for the nearest and the farthest: a measurement takes some milliseconds.
 const PROBED_MAX: usize = 256;
 /// Up to here a cache line's way is called near: within one chip's shared cache it takes 30 to
@@ -63,14 +63,13 @@ fn list(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Nanoseconds for a cache line to go from one core to the other: half of the best mean round
-/// trip. `None` where the threads cannot be placed.
+/// Nanoseconds for a cache line to go from one core to the other: half of a round trip. `None`
+/// where the threads cannot be placed.
 pub fn line_ns(a: usize, b: usize) -> Option<f64> {
     let home = sched_getaffinity(None).ok()?;
-    let attempts = (0..ATTEMPTS).filter_map(|_| round_trip_ns(a, b));
-    let best = attempts.min_by(f64::total_cmp);
+    let round_trip = round_trip_ns(a, b);
     sched_setaffinity(None, &home).ok()?;
-    Some(best? / 2.0)
+    Some(round_trip? / 2.0)
 }
 
 fn round_trip_ns(a: usize, b: usize) -> Option<f64> {
@@ -83,7 +82,7 @@ fn round_trip_ns(a: usize, b: usize) -> Option<f64> {
         if placed.send(here).is_err() || !here {
             return;
         }
-        for turn in 0..ROUND_TRIPS {
+        for turn in 0..MEANS * ROUND_TRIPS {
             // pairs with the Release of the serve below
             while echo.load(Ordering::Acquire) != 2 * turn + 1 {
                 std::hint::spin_loop();
@@ -94,20 +93,20 @@ fn round_trip_ns(a: usize, b: usize) -> Option<f64> {
     if !is_placed.recv().ok()? {
         return None;
     }
-    let mut start = Instant::now();
-    for turn in 0..ROUND_TRIPS {
-        if turn == WARM_UP {
-            start = Instant::now();
+    let mut best = f64::INFINITY;
+    for mean in 0..MEANS {
+        let start = Instant::now();
+        for turn in mean * ROUND_TRIPS..(mean + 1) * ROUND_TRIPS {
+            ball.store(2 * turn + 1, Ordering::Release);
+            // pairs with the Release of the return above
+            while ball.load(Ordering::Acquire) != 2 * turn + 2 {
+                std::hint::spin_loop();
+            }
         }
-        ball.store(2 * turn + 1, Ordering::Release);
-        // pairs with the Release of the return above
-        while ball.load(Ordering::Acquire) != 2 * turn + 2 {
-            std::hint::spin_loop();
-        }
+        best = best.min(start.elapsed().as_nanos() as f64 / ROUND_TRIPS as f64);
     }
-    let each = start.elapsed().as_nanos() as f64 / (ROUND_TRIPS - WARM_UP) as f64;
     other.join().ok()?;
-    Some(each)
+    Some(best)
 }
 
 /// What a distance is called.

@@ -1,7 +1,6 @@
 //! A folder that only this user can look into and that goes when it is dropped.
 
 use std::fs::{self, DirBuilder};
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -34,10 +33,10 @@ impl Drop for Scratch {
 }
 
 /// 128 bits that nobody can guess, as letters and digits.
-pub fn random_word() -> io::Result<String> {
+pub fn random_word() -> Result<String, Error> {
     let mut bytes = [0_u8; 16];
     // Up to 256 bytes come whole (getrandom(2)).
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -3,7 +3,7 @@
 mod screen;
 mod view;
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{self, IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
 use caravan_segment::counters;
@@ -32,7 +32,7 @@ pub fn run(args: &Top) -> Result<(), Error> {
             }
         }
         let now = sample();
-        show(args, &View::between(&before, &now), is_first)?;
+        show(args, &View::between(&before, &now), is_first).map_err(Error::Output)?;
         if args.once {
             return Ok(());
         }
@@ -57,11 +57,10 @@ fn wait(interval: Duration, interrupt: &Interrupt) -> Result<(), Error> {
     }
 }
 
-fn show(args: &Top, view: &View, is_first: bool) -> Result<(), Error> {
+fn show(args: &Top, view: &View, is_first: bool) -> io::Result<()> {
     let mut out = stdout().lock();
     if args.json {
-        let line = serde_json::to_string(view).map_err(std::io::Error::from)?;
-        writeln!(out, "{line}")?;
+        writeln!(out, "{}", serde_json::to_string(view)?)?;
     } else if stdout().is_terminal() && !args.once {
         refresh(view, is_first)?;
     } else {
@@ -70,12 +69,11 @@ fn show(args: &Top, view: &View, is_first: bool) -> Result<(), Error> {
             writeln!(out)?;
         }
     }
-    out.flush()?;
-    Ok(())
+    out.flush()
 }
 
 /// Writes over the table before, so that nothing flickers.
-fn refresh(view: &View, is_first: bool) -> Result<(), Error> {
+fn refresh(view: &View, is_first: bool) -> io::Result<()> {
     let term = Term::buffered_stdout();
     let (height, width) = term.size();
     if is_first {
@@ -88,6 +86,5 @@ fn refresh(view: &View, is_first: bool) -> Result<(), Error> {
         term.write_line(line)?;
     }
     term.clear_to_end_of_screen()?;
-    term.flush()?;
-    Ok(())
+    term.flush()
 }

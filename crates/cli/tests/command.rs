@@ -48,7 +48,7 @@ fn bad_values_fail_with_a_sentence() {
 fn a_transport_named_twice_is_refused() {
     let output = caravan(&["bench", "erlang", "--transports", "tcp,tcp"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("names Tcp twice"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("names tcp twice"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -20,24 +20,23 @@ pub fn is_none(path: &Path) -> bool {
 
 /// Prints the table: on standard output, unless the JSON goes there.
 pub fn table(text: &str, json: &Path) -> Result<(), Error> {
-    if is_standard_output(json) {
-        io::stderr().write_all(text.as_bytes())?;
+    let written = if is_standard_output(json) {
+        io::stderr().write_all(text.as_bytes())
     } else {
-        io::stdout().write_all(text.as_bytes())?;
-    }
-    Ok(())
+        io::stdout().write_all(text.as_bytes())
+    };
+    written.map_err(Error::Output)
 }
 
 /// Writes results as JSON to a file, to standard output (`-`), or nowhere (empty).
 pub fn json(results: &impl Serialize, path: &Path) -> Result<(), Error> {
-    let mut text = serde_json::to_string_pretty(results).map_err(io::Error::from)?;
-    text.push('\n');
     if is_none(path) {
         return Ok(());
     }
+    let mut text = serde_json::to_string_pretty(results).map_err(|error| Error::Output(error.into()))?;
+    text.push('\n');
     if is_standard_output(path) {
-        io::stdout().write_all(text.as_bytes())?;
-        return Ok(());
+        return io::stdout().write_all(text.as_bytes()).map_err(Error::Output);
     }
     file(path, text.as_bytes())
 }

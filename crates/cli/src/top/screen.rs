@@ -17,6 +17,10 @@ const HEAD: [&str; 9] = [
     "QUEUE",
 ];
 const REASON: &str = "WHY";
+/// Spaces behind a column.
+const GAP: usize = 2;
+/// Letters of a name that are always shown.
+const NAME_LEAST: usize = 12;
 
 const NO_LINKS: &str = "No Caravan links of your user on this host. Nodes started with\n  \
                         erl -sname NAME -proto_dist caravan -pa ...\nshow here once they are connected.\n";
@@ -28,8 +32,14 @@ pub fn text(view: &View, width: usize, height: usize) -> String {
     }
     let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
     rows.extend(view.links.iter().map(cells));
-    let width_of = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: [usize; 9] = std::array::from_fn(|column| width_of(column).unwrap_or(0));
+    let mut widths = widths(&rows);
+    // Long names give way to numbers, down to what still tells them apart.
+    let numbers: usize = widths[2..].iter().map(|width| width + GAP).sum();
+    let room = (width.saturating_sub(numbers) / 2).saturating_sub(GAP).max(NAME_LEAST);
+    if widths[0].max(widths[1]) > room {
+        rows.iter_mut().flat_map(|row| &mut row[..2]).for_each(|name| *name = cut(name, room));
+        widths = self::widths(&rows);
+    }
     let reasons = [REASON].into_iter().chain(view.links.iter().map(|link| link.reason.as_str()));
     let mut lines: Vec<String> = rows
         .iter()
@@ -42,6 +52,10 @@ pub fn text(view: &View, width: usize, height: usize) -> String {
         lines.push(cut(&format!("and {hidden} more: caravan top --once shows all"), width));
     }
     lines.iter().fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn widths(rows: &[[String; 9]]) -> [usize; 9] {
+    std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
 }
 
 /// Names to the left, numbers to the right.
@@ -129,6 +143,15 @@ mod tests {
         assert_eq!(text.lines().count(), 5);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         assert!(text.ends_with("and 7 more: caravan top --once shows all\n"), "{text}");
+    }
+
+    #[test]
+    fn long_names_give_way_to_numbers() {
+        let mut view = view(1);
+        view.links[0].node = "a_node_with_a_very_long_name_indeed@host".into();
+        assert!(text(&view, 200, 50).contains("indeed@host"));
+        let narrow = text(&view, 100, 50);
+        assert!(!narrow.contains("indeed@host") && narrow.contains("65.5k"), "{narrow}");
     }
 
     #[test]

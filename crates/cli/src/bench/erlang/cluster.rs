@@ -12,7 +12,7 @@ use crate::scratch::random_word;
 use crate::usage::{Cores, Usage};
 
 /// How long a node may take beyond what its command measures.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One command to one node.
 #[derive(Clone, Debug)]

@@ -6,13 +6,12 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::{SAMPLE_LIMIT, slow};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::scratch::Scratch;
 
 const SOURCE: &str = include_str!("../../../../../bench/ring/flag_copy.c");
-/// Far more than any sample takes; a loop whose other half died would never end.
-const LIMIT: Duration = Duration::from_secs(120);
 /// Between two looks at a running child.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -36,7 +35,7 @@ impl FlagCopy {
             // A compiler that does not read to the end says itself why.
             let _ = input.write_all(SOURCE.as_bytes());
         }
-        let done = child.wait_with_output()?;
+        let done = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
         if done.status.success() {
             Ok(Self(scratch))
         } else {
@@ -65,7 +64,7 @@ impl FlagCopy {
         let mut text = String::new();
         let streams = [child.stdout.take().map(reader), child.stderr.take().map(reader)];
         for mut stream in streams.into_iter().flatten() {
-            stream.read_to_string(&mut text)?;
+            stream.read_to_string(&mut text).map_err(|error| failed(&error))?;
         }
         match text.trim().parse() {
             Ok(took) if status.success() => Ok(took),
@@ -80,18 +79,19 @@ fn reader(stream: impl Read + 'static) -> Box<dyn Read> {
 
 /// Waits for the end, within the limit. The child's few bytes of output fit into the pipe.
 fn wait(child: &mut std::process::Child, interrupt: &Interrupt) -> Result<ExitStatus, Error> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + SAMPLE_LIMIT;
     loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.try_wait().map_err(|error| failed(&error))? {
             return Ok(status);
         }
         let ended = interrupt.check().and_then(|()| match Instant::now() < deadline {
             true => Ok(()),
-            false => Err(failed(&format!("it did not end within {} s", LIMIT.as_secs()))),
+            false => Err(slow()),
         });
         if let Err(error) = ended {
-            child.kill()?;
-            child.wait()?;
+            // It may have ended by itself just now.
+            let _ = child.kill();
+            let _ = child.wait();
             return Err(error);
         }
         thread::sleep(LOOK);

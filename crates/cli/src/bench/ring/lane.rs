@@ -72,8 +72,8 @@ impl Memory {
     }
 }
 
-/// Whether to go on waiting: asked now and then.
-pub type Alive<'a> = &'a mut dyn FnMut() -> bool;
+/// Asked now and then while a side waits: an error ends the waiting.
+pub type GoOn<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
 /// The producing side of a lane.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub struct Sender {
 impl Sender {
     /// Appends a record; it is seen once it is published, or the ring was full.
     #[inline]
-    pub fn append(&mut self, record: &[u8; RECORD_BYTES], alive: Alive) -> Result<(), Error> {
+    pub fn append(&mut self, record: &[u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
         let mut frame = [0; LENGTH_BYTES + RECORD_BYTES];
         frame[..LENGTH_BYTES].copy_from_slice(&prefix(RECORD_BYTES as u32));
         frame[LENGTH_BYTES..].copy_from_slice(record);
@@ -96,7 +96,7 @@ impl Sender {
                 return Ok(());
             }
             self.publish();
-            wait(&mut spins, alive)?;
+            wait(&mut spins, go_on)?;
         }
     }
 
@@ -107,14 +107,14 @@ impl Sender {
     }
 
     /// Waits until the other side has released everything.
-    pub fn drained(&mut self, alive: Alive) -> Result<(), Error> {
+    pub fn drained(&mut self, go_on: GoOn) -> Result<(), Error> {
         let mut spins = 0;
         loop {
             self.ring.cursor().refresh()?;
             if self.ring.position().used() == 0 {
                 return Ok(());
             }
-            wait(&mut spins, alive)?;
+            wait(&mut spins, go_on)?;
         }
     }
 }
@@ -129,17 +129,17 @@ pub struct Receiver {
 impl Receiver {
     /// Copies the next record out, and gives its room back with all others that were there.
     #[inline]
-    pub fn take(&mut self, record: &mut [u8; RECORD_BYTES], alive: Alive) -> Result<(), Error> {
+    pub fn take(&mut self, record: &mut [u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
         let length = loop {
             match self.lengths.next(&mut self.ring) {
                 Ok(Some(length)) => break length as usize,
-                Ok(None) => self.more(alive)?,
+                Ok(None) => self.more(go_on)?,
                 Err(error) => return Err(broken(&error)),
             }
         };
         let mut have = self.ring.read(&mut record[..length]);
         while have < length {
-            self.more(alive)?;
+            self.more(go_on)?;
             have += self.ring.read(&mut record[have..length]);
         }
         if self.ring.unread() == 0 {
@@ -148,24 +148,21 @@ impl Receiver {
         Ok(())
     }
 
-    fn more(&mut self, alive: Alive) -> Result<(), Error> {
+    fn more(&mut self, go_on: GoOn) -> Result<(), Error> {
         let _ = self.ring.release();
         let mut spins = 0;
         while self.ring.refresh()? == 0 {
-            wait(&mut spins, alive)?;
+            wait(&mut spins, go_on)?;
         }
         Ok(())
     }
 }
 
 #[inline]
-fn wait(spins: &mut u32, alive: Alive) -> Result<(), Error> {
+fn wait(spins: &mut u32, go_on: GoOn) -> Result<(), Error> {
     std::hint::spin_loop();
     *spins += 1;
-    if *spins % SPINS == 0 && !alive() {
-        return Err(broken(&"the other process ended in the middle"));
-    }
-    Ok(())
+    if *spins % SPINS == 0 { go_on() } else { Ok(()) }
 }
 
 fn broken(reason: &dyn std::fmt::Display) -> Error {
@@ -185,17 +182,17 @@ mod tests {
         let consumer = std::thread::spawn(move || {
             let mut record = [0; RECORD_BYTES];
             (0..1000_u32).all(|n| {
-                receiver.take(&mut record, &mut || true).expect("a record");
+                receiver.take(&mut record, &mut || Ok(())).expect("a record");
                 record[..4] == n.to_le_bytes()
             })
         });
         let mut record = [0; RECORD_BYTES];
         for n in 0..1000_u32 {
             record[..4].copy_from_slice(&n.to_le_bytes());
-            sender.append(&record, &mut || true).expect("room");
+            sender.append(&record, &mut || Ok(())).expect("room");
         }
         sender.publish();
-        sender.drained(&mut || true).expect("drained");
+        sender.drained(&mut || Ok(())).expect("drained");
         assert!(consumer.join().expect("joined"));
     }
 
@@ -203,7 +200,12 @@ mod tests {
     fn a_side_whose_peer_ended_stops_waiting() {
         let memory = Memory::create(4096).expect("memory");
         let mut receiver = memory.receiver(0).expect("a receiver");
-        let error = receiver.take(&mut [0; RECORD_BYTES], &mut || false).expect_err("gave up");
+        let mut asked = 0;
+        let mut go_on = || {
+            asked += 1;
+            if asked == 3 { Err(broken(&"the other process ended")) } else { Ok(()) }
+        };
+        let error = receiver.take(&mut [0; RECORD_BYTES], &mut go_on).expect_err("gave up");
         assert!(error.to_string().contains("the other process ended"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! How far the benchmark is: a bar on a terminal, a line for each round elsewhere.
+//! How far a benchmark is: a bar on a terminal, a line for each round elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Progress {
         Self { bar, is_terminal: stderr().is_terminal(), round: String::new() }
     }
 
-    /// A transport's turn in a round begins.
+    /// A round begins: what is named so with each of its steps.
     pub fn round(&mut self, title: String) {
         if !self.is_terminal {
             eprintln!("caravan: {title}");
