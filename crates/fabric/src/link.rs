@@ -9,12 +9,12 @@
 //!
 //! A link is used by one thread at a time.
 
-use std::os::fd::BorrowedFd;
+mod waiting;
 
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Spans, Wake};
 use caravan_segment::Window;
 
-use crate::contract::{Armed, Endpoint, Error, Provider};
+use crate::contract::{Endpoint, Error, Provider};
 use crate::link_staged::Staged;
 
 /// The smallest ring.
@@ -225,79 +225,6 @@ impl Link {
                 credited => credited,
             },
         }
-    }
-
-    // --- waiting --------------------------------------------------------------------------
-
-    /// Says that this side is about to wait on [`wait_fd`](Self::wait_fd): for something to read,
-    /// and, if `room` is not 0, for that many free bytes to write. [`Armed::LookAgain`] if there
-    /// is either already. What is committed is published and what has been read is released
-    /// first: the peer may be waiting for just that.
-    pub fn arm(&mut self, room: usize) -> Result<Armed, Error> {
-        match self.try_arm(room) {
-            Err(Error::PeerGone(..)) => self.refresh().map(|_| Armed::LookAgain),
-            armed => armed,
-        }
-    }
-
-    fn try_arm(&mut self, room: usize) -> Result<Armed, Error> {
-        self.publish()?;
-        self.release()?;
-        let armed = match &mut self.staged {
-            Some(staged) => {
-                // What came just now may be what the caller waits for.
-                let came = staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound)?;
-                staged.credit(&mut *self.endpoint, &self.inbound, true)?;
-                let unread = self.inbound.refresh()?;
-                if came || unread > 0 { Armed::LookAgain } else { self.endpoint.arm()? }
-            }
-            None if self.inbound.cursor().sleep()? => Armed::Wait,
-            None => Armed::LookAgain,
-        };
-        if armed == Armed::LookAgain {
-            return Ok(Armed::LookAgain);
-        }
-        // A staged producer is woken by any credit; that nobody reads its wish does no harm.
-        if room > 0 && !self.outbound.cursor().wait_for_room(room as u64)? {
-            self.awake();
-            return Ok(Armed::LookAgain);
-        }
-        Ok(Armed::Wait)
-    }
-
-    /// Says that this side no longer waits, for whatever reason. Harmless at any time.
-    pub fn awake(&mut self) {
-        if self.staged.is_none() {
-            self.inbound.cursor().wake();
-        }
-        self.outbound.cursor().stop_waiting();
-    }
-
-    /// To be called when the descriptor was readable.
-    pub fn acknowledge(&mut self) -> Result<(), Error> {
-        self.counts.wakeups_received += 1;
-        self.endpoint.acknowledge()
-    }
-
-    /// True once everything published, and everything released, is on its way to the peer: then
-    /// this side may end without taking any of it along.
-    pub fn is_settled(&mut self) -> Result<bool, Error> {
-        self.progress()?;
-        if let Some(staged) = &mut self.staged {
-            staged.credit(&mut *self.endpoint, &self.inbound, true)?;
-            return Ok(staged.is_settled(&self.outbound, &self.inbound));
-        }
-        Ok(true)
-    }
-
-    /// Becomes readable when an armed link has news.
-    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.endpoint.wait_fd()
-    }
-
-    /// An error if the peer is known to have ended. May ask the kernel.
-    pub fn check_peer(&mut self) -> Result<(), Error> {
-        self.endpoint.check_peer()
     }
 
     #[inline]

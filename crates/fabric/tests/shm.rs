@@ -11,6 +11,7 @@ use caravan_fabric::{Error, Link, RING_BYTES_MAX, RING_BYTES_MIN, shm};
 use common::conformance::ARENA_BYTES;
 use common::pair::{Pair, shm_ends};
 use common::party::{Party, alternate, in_threads};
+use common::pattern::Pattern;
 use common::{any_size, readable};
 
 const FAULTS: Faults =
@@ -131,6 +132,46 @@ fn every_offset_of_the_smallest_ring() {
     }
     assert_eq!(left.counts().sent_bytes, position);
     assert_eq!(right.counts().received_bytes, position);
+}
+
+/// A plain stream: read(2) into what was claimed, write(2) out of what was polled.
+#[test]
+fn descriptors_read_and_write_in_place() {
+    let (left, right) = shm_ends(Link::mapped_arena_bytes(RING_BYTES_MIN).unwrap());
+    let [mut left, mut right] = [left, right].map(|end| Link::new(Box::new(end), RING_BYTES_MIN).unwrap());
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    let ((source, into_source), (from_sink, sink)) = (pipe(), pipe());
+    let pattern = Pattern::new(5);
+    let mut random = Random::new(5);
+    let (mut fed, mut taken, total) = (0, 0, 50 * RING_BYTES_MIN);
+    while taken < total {
+        let mut bytes = vec![0; any_size(&mut random, 9999).min(total - fed) as usize];
+        pattern.fill(fed, &mut bytes);
+        fed += rustix::io::write(&into_source, &bytes).unwrap_or(0) as u64;
+        let room = left.claim(any_size(&mut random, RING_BYTES_MIN) as usize).unwrap();
+        for span in [room.first, room.second] {
+            let got = left.outbound_window().read_from(&source, span.offset, span.length).unwrap_or(0);
+            left.commit(got);
+            if got < span.length {
+                break;
+            }
+        }
+        left.publish().unwrap();
+        let there = right.poll(RING_BYTES_MIN as usize).unwrap();
+        for span in [there.first, there.second] {
+            let put = right.inbound_window().write_to(&sink, span.offset, span.length).unwrap_or(0);
+            right.skip(put);
+            if put < span.length {
+                break;
+            }
+        }
+        right.release().unwrap();
+        let mut out = vec![0; any_size(&mut random, 9999) as usize];
+        let got = rustix::io::read(&from_sink, &mut out).unwrap_or(0);
+        pattern.check(taken, &out[..got]);
+        taken += got as u64;
+    }
+    assert_eq!(taken, fed);
 }
 
 /// Two backends, one name each; a face asks.

@@ -16,6 +16,7 @@ mod error;
 mod memory;
 pub mod passing;
 pub mod process;
+mod transfer;
 
 pub use error::Error;
 pub use memory::{Pages, Segment, Window};

@@ -1,0 +1,60 @@
+//! System calls that move bytes between a window and a descriptor, with no copy in between.
+//!
+//! The kernel gets the address itself: a slice of memory that a peer may write would be undefined
+//! behaviour in Rust before the call even begins.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::memory::Window;
+
+unsafe extern "C" {
+    fn read(descriptor: c_int, buffer: *mut c_void, bytes: usize) -> isize;
+    fn write(descriptor: c_int, buffer: *const c_void, bytes: usize) -> isize;
+}
+
+impl Window {
+    /// read(2) from `descriptor` straight to `offset`; at most `bytes`, and 0 at its end.
+    pub fn read_from(&self, descriptor: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
+        let to = self.address(offset, bytes);
+        // SAFETY: `address` has checked that the bytes are inside the window, which outlives the
+        // call; the kernel may write them whoever else does; the descriptor is open as long as it
+        // is borrowed.
+        let got = unsafe { read(descriptor.as_fd().as_raw_fd(), to.cast(), bytes) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// write(2) of the bytes at `offset` straight to `descriptor`; returns how many it took.
+    pub fn write_to(&self, descriptor: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
+        let from = self.address(offset, bytes);
+        // SAFETY: as above; the kernel only reads.
+        let put = unsafe { write(descriptor.as_fd().as_raw_fd(), from.cast(), bytes) };
+        usize::try_from(put).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{Pages, Segment};
+
+    #[test]
+    fn bytes_go_through_descriptors() {
+        let segment = Arc::new(Segment::create("caravan-test", 4096, Pages::Small).unwrap());
+        segment.grow(4096).unwrap();
+        let window = segment.window(0, 4096).unwrap();
+        let (output, input) = rustix::pipe::pipe().unwrap();
+        window.copy_in(0, b"straight");
+        assert_eq!(window.write_to(&input, 0, 8).unwrap(), 8);
+        drop(input);
+        assert_eq!(window.read_from(&output, 100, 50).unwrap(), 8);
+        assert_eq!(window.read_from(&output, 200, 50).unwrap(), 0, "the end");
+        let mut seen = [0; 8];
+        window.copy_out(100, &mut seen);
+        assert_eq!(&seen, b"straight");
+        let error = window.write_to(&output, 0, 8).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::BADF.raw_os_error()));
+    }
+}
