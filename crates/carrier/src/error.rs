@@ -46,6 +46,18 @@ pub enum Error {
     Panicked,
 }
 
+impl Error {
+    /// The exit reason of the port, which is what `nodedown` says of the peer.
+    pub fn exit_reason(&self) -> &'static std::ffi::CStr {
+        match self {
+            Self::PeerClosed => c"connection_closed",
+            // What the emulator does when it is the one to find the peer's messages malformed.
+            Self::Fragment { .. } | Self::Header => c"killed",
+            _ => c"caravan_link_failed",
+        }
+    }
+}
+
 impl From<caravan_ring::Corrupt> for Error {
     fn from(corrupt: caravan_ring::Corrupt) -> Self {
         Self::Fabric(corrupt.into())

@@ -174,8 +174,11 @@ impl<B: Binary> Inbound<B> {
                     return Ok(true);
                 }
             }
-            Kind::First { sequence, fragments } if self.reassembly.takes(fragments, length) => {
-                first_of = Some((sequence, fragments));
+            Kind::First { sequence, fragments } => {
+                self.reassembly.new_sequence(sequence, fragments)?;
+                if self.reassembly.takes(fragments, length) {
+                    first_of = Some((sequence, fragments));
+                }
             }
             _ => {}
         }

@@ -87,6 +87,14 @@ impl<B: Binary> Reassembly<B> {
         Ok(Some(index))
     }
 
+    /// Checks that `sequence` is not being put together already: a first fragment must be of another.
+    pub fn new_sequence(&self, sequence: u64, fragments: u64) -> Result<(), Error> {
+        match self.held.iter().find(|held| held.sequence == sequence) {
+            Some(held) => Err(Error::Fragment { sequence, found: fragments, expected: held.due }),
+            None => Ok(()),
+        }
+    }
+
     /// Has room made for `bytes` more in the message at `index`. Rarely needed: only for a sender
     /// whose later fragments are larger than its first.
     pub fn reserve(&mut self, index: usize, bytes: usize) -> Result<(), Error> {

@@ -157,6 +157,17 @@ fn fragments_out_of_order_are_named() {
 }
 
 #[test]
+fn a_sequence_that_begins_twice_is_named() {
+    let (mut node, mut stranger) = node_and_stranger(64 << 10);
+    let (pieces, _) = Sender::new().fragmented(&[(1, 1)], &[7; 4000], 4);
+    publish(&mut stranger, &pieces[0]);
+    publish(&mut stranger, &pieces[0]);
+    let error = node.settle().unwrap_err();
+    assert!(matches!(error, Error::Fragment { sequence: 1, found: 4, expected: 3 }), "{error}");
+    assert_eq!(error.exit_reason(), c"killed");
+}
+
+#[test]
 fn a_message_too_large_to_be_put_together_passes_in_fragments() {
     let (mut node, mut stranger) = node_and_stranger(64 << 10);
     node.emulator.memory = Some(12_000);

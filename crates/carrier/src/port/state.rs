@@ -106,8 +106,8 @@ impl Port {
         if self.ended.is_some() {
             return;
         }
+        self.ended = Some(error.exit_reason());
         let orderly = matches!(error, Error::PeerClosed);
-        self.ended = Some(if orderly { c"connection_closed" } else { c"caravan_link_failed" });
         if let (false, Some(poller)) = (orderly, self.poller) {
             send(self.handle, poller, c"error", Some(&error.to_string()));
         }
