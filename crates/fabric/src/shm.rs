@@ -6,7 +6,7 @@
 //! [accepts](Listener::accept). No call blocks.
 //!
 //! Layout of the memfd: two sides, the connecting one's first. A side: a slot ring of immediates
-//! that the peer has sent ([`IMMEDIATES_BYTES`]), then its arena.
+//! that the peer has sent (`IMMEDIATES_BYTES`), then its arena.
 //!
 //! One-sided operations are loads and stores of the calling thread: they are done when `post`
 //! returns, whatever the target's threads do.

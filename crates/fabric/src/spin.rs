@@ -40,7 +40,7 @@ pub enum SpinMode {
     Off,
     /// Where it pays.
     Auto,
-    /// Always for [`SPIN_NS_MAX`], for machines with cores to spare.
+    /// Always for `SPIN_NS_MAX`, for machines with cores to spare.
     On,
 }
 
