@@ -19,7 +19,10 @@
 %% of them until it has.
 -module(caravan_capability).
 
--export([announce/1, announced/1, append/3, parse/2, strip/1, name/1, assigned_name/1]).
+-export([announce/1, announced/1, append/3, parse/2, strip/1, name/1, hidden/1,
+         assigned_name/1]).
+
+-include_lib("kernel/include/dist.hrl").
 -export_type([capability/0, packet/0]).
 
 -type packet() :: challenge | reply.
@@ -89,6 +92,14 @@ name(Data) ->
     case iolist_to_binary(Data) of
         <<$N, _Flags:64, _Creation:32, Length:16, Name:Length/binary, _/binary>> -> {ok, Name};
         _ -> error
+    end.
+
+%% @doc Whether the sender of a name or a challenge is a hidden node.
+-spec hidden(iodata()) -> boolean().
+hidden(Data) ->
+    case iolist_to_binary(Data) of
+        <<$N, Flags:64, _/binary>> -> Flags band ?DFLAG_PUBLISHED =:= 0;
+        _ -> false
     end.
 
 %% @doc The name that the accepting side gives to a node which came without one.

@@ -34,13 +34,15 @@
                     sent_messages := non_neg_integer(), received_messages := non_neg_integer()}.
 -export_type([result/0, configuration/0, counts/0]).
 
-%% @doc Loads the library on behalf of the calling process, which must stay alive for as long as
-%% new ports are to be opened.
+%% @doc Loads the library on behalf of the calling process, which must stay alive until the first
+%% port is open. From then on the library stays for as long as the node does.
 -spec load() -> result().
 load() ->
     Directory = directory(),
     case erl_ddll:load(Directory, ?NAME) of
         ok -> ok;
+        %% Loaded before, by an earlier start of the distribution: the driver stays.
+        {error, permanent} -> ok;
         {error, Error} ->
             {error, unicode:characters_to_binary(
                       io_lib:format("~ts.so could not be loaded: ~ts",

@@ -12,7 +12,6 @@
 %% them for as long as the connection lives.
 -module(caravan_handshake).
 
--include_lib("kernel/include/dist.hrl").
 -include_lib("kernel/include/dist_util.hrl").
 -include_lib("kernel/include/net_address.hrl").
 -include_lib("kernel/include/logger.hrl").
@@ -31,6 +30,7 @@
                      peer = none :: none | caravan_capability:capability(),
                      me :: binary(),
                      peer_name :: binary(),
+                     hidden = false :: boolean(),
                      port :: undefined | port(),
                      transport = tcp :: shm | tcp,
                      reason = <<>> :: binary()}).
@@ -64,7 +64,10 @@ accept(Inet, Kernel, Acceptor, Socket, MyNode, Allowed, SetupTime) ->
 setup(Inet, Kernel, Node, Type, MyNode, Names, SetupTime) ->
     Timer = dist_util:start_timer(SetupTime),
     Reset = fun() -> dist_util:reset_timer(Timer) end,
-    {Place, Socket} = reach(Inet, Node, Names, Reset),
+    {Place, Socket} = case caravan_locate:reach(Inet, Node, Names, Reset) of
+                          {ok, Found, Connected} -> {Found, Connected};
+                          {error, _} -> ?shutdown(Node)
+                      end,
     #{host := Host, ip := Ip, port := Port, version := Version} = Place,
     Options = options(),
     remember(#connection{role = initiator, inet = Inet, options = Options,
@@ -85,7 +88,7 @@ setup(Inet, Kernel, Node, Type, MyNode, Names, SetupTime) ->
 -spec functions(caravan_tcp:inet(), caravan_options:options()) -> #hs_data{}.
 functions(Inet, Options) ->
     #hs_data{this_flags = 0,
-             reject_flags = rejected_flags(Options),
+             reject_flags = caravan_options:rejected_flags(Options),
              f_send = fun(S, Data) -> send(Inet, S, Data) end,
              f_recv = fun(S, Length, Timeout) -> recv(Inet, S, Length, Timeout) end,
              f_setopts_pre_nodeup = fun pre_nodeup/1,
@@ -138,13 +141,15 @@ recv(Inet, Socket, Length, Timeout) ->
                        error -> <<>>
                    end,
             remember(Connection#connection{announced = caravan_capability:announced(Packet),
+                                           hidden = caravan_capability:hidden(Packet),
                                            peer_name = Name}),
             Result;
         {{ok, [$r | _] = Packet}, #connection{announced = true} = Connection} ->
             remember(Connection#connection{peer = caravan_capability:parse(reply, Packet)}),
             {ok, binary_to_list(caravan_capability:strip(Packet))};
         {{ok, [$N | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
-            remember(Connection#connection{peer = caravan_capability:parse(challenge, Packet)}),
+            remember(Connection#connection{peer = caravan_capability:parse(challenge, Packet),
+                                           hidden = caravan_capability:hidden(Packet)}),
             Result;
         {{ok, [$s | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
             case caravan_capability:assigned_name(Packet) of
@@ -270,24 +275,6 @@ options() ->
             ?shutdown(no_node)
     end.
 
--spec rejected_flags(caravan_options:options()) -> non_neg_integer().
-rejected_flags(#{fragments := true}) -> 0;
-rejected_flags(#{fragments := false}) -> ?DFLAG_FRAGMENTS band dist_util:rejectable_flags().
-
--spec reach(caravan_tcp:inet(), node(), longnames | shortnames, fun(() -> term())) ->
-          {map(), inet:socket()}.
-reach(Inet, Node, Names, Reset) ->
-    case caravan_locate:locate(Inet, Node, Names, Reset) of
-        {ok, #{ip := Ip, port := Port} = Place} ->
-            _ = Reset(),
-            case caravan_tcp:connect(Inet, Ip, Port) of
-                {ok, Socket} -> {Place, Socket};
-                {error, _} -> ?shutdown(Node)
-            end;
-        {error, _} ->
-            ?shutdown(Node)
-    end.
-
 %% Before the last packet after which the other side may say nodeup: refusing later would show it
 %% a node that comes and goes.
 -spec refuse_early(#connection{}) -> ok.
@@ -314,11 +301,11 @@ settle(Connection, _, {refuse, Why}) ->
 labels(#connection{me = Me, peer_name = Peer}) ->
     #{me => Me, peer => Peer}.
 
-%% A node that does not speak Caravan, erl_call above all, is nothing to remark upon.
+%% A hidden node that does not speak Caravan is erl_call or another tool that comes and goes.
 -spec log(#connection{}) -> ok.
 log(#connection{transport = shm, peer_name = Name}) ->
     ?LOG_INFO("caravan: shared memory to ~ts", [Name]);
-log(#connection{transport = tcp, peer_name = Name, reason = Reason, peer = none}) ->
+log(#connection{transport = tcp, peer_name = Name, reason = Reason, peer = none, hidden = true}) ->
     ?LOG_INFO("caravan: TCP to ~ts: ~ts", [Name, Reason]);
 log(#connection{transport = tcp, peer_name = Name, reason = Reason}) ->
     ?LOG_NOTICE("caravan: TCP to ~ts: ~ts", [Name, Reason]).

@@ -1,7 +1,9 @@
 %% @doc Where a node is: from its name to an address and a port, through the epmd module.
 -module(caravan_locate).
 
--export([reachable/2, locate/4, epmd/2]).
+-export([reachable/2, reach/4, epmd/2]).
+
+-type place() :: #{host := string(), ip := term(), port := integer(), version := term()}.
 
 %% @doc Whether the host part of a node's name has an address in this family.
 -spec reachable(caravan_tcp:inet(), node()) -> boolean().
@@ -17,10 +19,24 @@ reachable(Inet, Node) ->
             false
     end.
 
-%% @doc Where a node listens.
+%% @doc Finds a node and connects to it. `Reset' is called before each step that may take long.
+-spec reach(caravan_tcp:inet(), node(), longnames | shortnames, Reset :: fun(() -> term())) ->
+          {ok, place(), inet:socket()} | {error, term()}.
+reach(Inet, Node, Names, Reset) ->
+    case locate(Inet, Node, Names, Reset) of
+        {ok, #{ip := Ip, port := Port} = Place} ->
+            _ = Reset(),
+            case caravan_tcp:connect(Inet, Ip, Port) of
+                {ok, Socket} -> {ok, Place, Socket};
+                Error -> Error
+            end;
+        Error ->
+            Error
+    end.
+
+%% Where a node listens.
 -spec locate(caravan_tcp:inet(), node(), longnames | shortnames, Reset :: fun(() -> term())) ->
-          {ok, #{host := string(), ip := term(), port := integer(), version := term()}} |
-          {error, term()}.
+          {ok, place()} | {error, term()}.
 locate(Inet, Node, Names, Reset) ->
     case name_and_host(Inet, Node, Names) of
         {ok, Name, Host} ->

@@ -22,7 +22,9 @@
 %% names the option.
 -module(caravan_options).
 
--export([read/0, check/2, spins/2, doubled_proto_dist/1]).
+-include_lib("kernel/include/dist.hrl").
+
+-export([read/0, check/2, spins/2, rejected_flags/1, doubled_proto_dist/1]).
 -export_type([options/0]).
 
 -type options() :: #{transport := auto | shm | tcp,
@@ -73,6 +75,12 @@ spins(auto, EmulatorArguments) ->
     end;
 spins(Spin, _) ->
     Spin.
+
+%% @doc The distribution flags that this node does not want of any peer, whatever the transport:
+%% the choice has to be made before the peer is known.
+-spec rejected_flags(options()) -> non_neg_integer().
+rejected_flags(#{fragments := true}) -> 0;
+rejected_flags(#{fragments := false}) -> ?DFLAG_FRAGMENTS band dist_util:rejectable_flags().
 
 %% @doc A warning where `-proto_dist' was given in more than one flag and one of them names
 %% Caravan: OTP then starts inet_tcp, in silence.

@@ -104,3 +104,8 @@ assigned_name_test() ->
                  caravan_capability:assigned_name(["snamed:", <<7:16>>, "X1@host", <<5:32>>])),
     ?assertEqual(error, caravan_capability:assigned_name("sok")),
     ?assertEqual(error, caravan_capability:assigned_name(<<"snamed:", 99:16, "X">>)).
+
+hidden_test() ->
+    ?assert(caravan_capability:hidden(<<$N, 16#1230:64, "rest">>)),
+    ?assertNot(caravan_capability:hidden(<<$N, 16#1231:64, "rest">>)),
+    ?assertNot(caravan_capability:hidden(<<"sok">>)).

@@ -85,15 +85,14 @@ call(#test_node{peer = Peer}, Module, Function, Arguments) ->
 connect(A, B) ->
     call(A, net_kernel, connect_node, [name(B)]).
 
-%% What A says of its link to B.
+%% What A says of its link to B. The accepting side of a connection is up a moment after the
+%% initiating one.
 info(A, B) ->
+    wait_until(fun() -> undefined =/= call(A, caravan_dist, info, [name(B)]) end),
     call(A, caravan_dist, info, [name(B)]).
 
 transport(A, B) ->
-    case info(A, B) of
-        #{transport := Transport} -> Transport;
-        undefined -> none
-    end.
+    maps:get(transport, info(A, B)).
 
 %% For what gives no event of its own: until the fun returns true. What it returned at the end is
 %% in the failure.

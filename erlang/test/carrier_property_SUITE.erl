@@ -7,18 +7,19 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([small_ring/1, default_ring/1, no_fragments/1, no_spin/1, over_tcp/1, huge/1]).
+-export([small_ring/1, default_ring/1, no_fragments/1, no_spin/1, two_schedulers/1, over_tcp/1, huge/1]).
 -export([send/5, receive_all/5]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [small_ring, default_ring, no_fragments, no_spin, over_tcp, huge].
+all() -> [small_ring, default_ring, no_fragments, no_spin, two_schedulers, over_tcp, huge].
 
 init_per_testcase(Case, Config) ->
     Args = case Case of
                small_ring -> ["-caravan", "ring_bytes", "65536", "-caravan", "busy_bytes", "4096"];
                no_fragments -> ["-caravan", "fragments", "false"];
                no_spin -> ["-caravan", "spin", "off"];
+               two_schedulers -> ["+S", "2", "-caravan", "ring_bytes", "131072"];
                _ -> []
            end,
     Transport = case Case of over_tcp -> tcp; _ -> shm end,
@@ -41,6 +42,7 @@ small_ring(Config) -> exchange(Config, 400, mixture()).
 default_ring(Config) -> exchange(Config, 800, mixture()).
 no_fragments(Config) -> exchange(Config, 400, mixture()).
 no_spin(Config) -> exchange(Config, 400, mixture()).
+two_schedulers(Config) -> exchange(Config, 400, mixture()).
 over_tcp(Config) -> exchange(Config, 200, mixture()).
 huge(Config) -> exchange(Config, 4, [{1, {binary, 100000000}}, {1, {nested, 300000}}], 2).
 
