@@ -68,6 +68,29 @@ fn a_reader_that_never_sleeps_starves_nobody() {
     }
 }
 
+/// All room comes back in the end, however little of it at a time.
+#[test]
+fn a_reader_that_only_looks_gives_all_room_back() {
+    for seed in 0..100 {
+        let mut random = Random::new(!seed);
+        let (network, left, right) = network(seed, Network::capabilities(seed));
+        let (mut left, mut right) = (link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN));
+        for _ in 0..3 {
+            assert_eq!(left.append(&[1; RING_BYTES_MIN as usize]).unwrap(), RING_BYTES_MIN as usize);
+            left.publish().unwrap();
+            let mut turns = 0;
+            while left.room().unwrap() < RING_BYTES_MIN as usize {
+                network.step();
+                right.refresh().unwrap();
+                right.read(&mut vec![0; random.below(500) as usize]);
+                right.release().unwrap();
+                turns += 1;
+                assert!(turns < 20_000, "only {} bytes came back", left.room().unwrap());
+            }
+        }
+    }
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 0..50 {
