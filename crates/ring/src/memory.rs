@@ -63,6 +63,10 @@ pub trait Bytes {
     fn copy_in(&self, offset: usize, from: &[u8]);
     /// Copies bytes at `offset` to `to`.
     fn copy_out(&self, offset: usize, to: &mut [u8]);
+    /// A hint that the cache line at `offset` will be written soon.
+    fn expect_write(&self, offset: usize) {
+        let _ = offset;
+    }
 }
 
 /// The buffer of a slot ring.
@@ -152,6 +156,10 @@ impl Bytes for MappedBytes {
     #[inline]
     fn copy_out(&self, offset: usize, to: &mut [u8]) {
         self.window.copy_out(offset, to);
+    }
+    #[inline]
+    fn expect_write(&self, offset: usize) {
+        self.window.expect_write(offset);
     }
 }
 

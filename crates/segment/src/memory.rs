@@ -1,4 +1,4 @@
-//! The mapping itself. All `unsafe` of this crate is here.
+//! The mapping itself. All `unsafe` of this crate is here and in `transfer`.
 //!
 //! Invariants of a [`Segment`]: `mapping` is `maximum_bytes` long, shared, readable and writable
 //! until drop; `committed_bytes <= maximum_bytes`; bytes below `committed_bytes` are backed by
@@ -273,6 +273,25 @@ impl Window {
         assert!(offset % 4 == 0, "a half word at {offset} would not be aligned");
         // SAFETY: as in `word`.
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
+    }
+
+    /// Asks for the cache line at `offset`, to be written soon. A hint: it changes no memory, and
+    /// processors that have no such instruction ignore it.
+    #[inline]
+    pub fn expect_write(&self, offset: usize) {
+        self.check(offset, 1);
+        // SAFETY: in bounds, though a prefetch may name any address; it reads and writes nothing.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) self.start.as_ptr().add(offset),
+                options(nostack, preserves_flags));
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) self.start.as_ptr().add(offset),
+                options(nostack, preserves_flags));
+        }
     }
 
     /// Copies `from` to `offset`.
