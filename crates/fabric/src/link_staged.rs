@@ -96,7 +96,10 @@ impl Staged {
         if owed == 0 || (!now && owed < self.ring_bytes / 4) {
             return Ok(());
         }
-        // `owed` fits: nobody was let send more than a ring ahead of the credits.
+        // A peer can also move the position by writing to it, without an immediate.
+        if owed > self.ring_bytes {
+            return Err(self.overrun(endpoint, inbound.position().head_position()));
+        }
         let immediate = Some(CREDIT | owed as u32);
         let from = Local { offset: 0, bytes: 0 };
         if posted(endpoint, Operation::Write { from, to: 0, immediate, context: CREDIT_CONTEXT })? {
@@ -145,21 +148,27 @@ impl Staged {
         inbound: &Consumer,
     ) -> Result<(), Error> {
         match event {
-            Event::Done(Completion { context: DATA_CONTEXT, .. }) => self.data_under_way -= 1,
-            Event::Done(_) => self.credits_under_way -= 1,
+            Event::Done(Completion { context: DATA_CONTEXT, .. }) => {
+                self.data_under_way = self.data_under_way.saturating_sub(1);
+            }
+            Event::Done(_) => self.credits_under_way = self.credits_under_way.saturating_sub(1),
             Event::Immediate(told) if told & CREDIT != 0 => {
                 advance(outbound.position().shared().head_position(), told & !CREDIT);
             }
             Event::Immediate(told) => {
                 let tail = advance(inbound.position().shared().tail_position(), told);
                 if tail > self.credited + self.ring_bytes {
-                    let what =
-                        format!("it sent {tail} bytes, with credits for {}", self.credited + self.ring_bytes);
-                    return Err(Error::Protocol(endpoint.provider(), what));
+                    return Err(self.overrun(endpoint, tail));
                 }
             }
         }
         Ok(())
+    }
+
+    fn overrun(&self, endpoint: &dyn Endpoint, position: u64) -> Error {
+        let allowed = self.credited + self.ring_bytes;
+        let what = format!("it sent up to position {position}, with credits for {allowed}");
+        Error::Protocol(endpoint.provider(), what)
     }
 }
 

@@ -190,21 +190,11 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn acknowledge(&mut self) -> Result<(), Error> {
-        let mut count = [0; 8];
-        let mut parts = [IoSliceMut::new(&mut count)];
-        // NOWAIT, because a peer can clear O_NONBLOCK of the file that we share and drain it first.
-        match rustix::io::preadv2(&self.our_bell, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT) {
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(source) => Err(Error::System { call: "preadv2(eventfd)", source: source.into() }),
-        }
+        take_rings(&self.our_bell).map(drop)
     }
 
     fn wake_peer(&mut self) -> Result<(), Error> {
-        match rustix::io::write(&self.their_bell, &1u64.to_ne_bytes()) {
-            // AGAIN: the counter is full, so the descriptor is readable already.
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(source) => Err(Error::System { call: "write(eventfd)", source: source.into() }),
-        }
+        ring(&self.their_bell, 1)
     }
 
     fn check_peer(&mut self) -> Result<(), Error> {
@@ -214,6 +204,27 @@ impl Endpoint for ShmEndpoint {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Counts `times` on a bell.
+fn ring(bell: &OwnedFd, times: u64) -> Result<(), Error> {
+    match rustix::io::write(bell, &times.to_ne_bytes()) {
+        // AGAIN: the counter is full, so the descriptor is readable already.
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(source) => Err(Error::System { call: "write(eventfd)", source: source.into() }),
+    }
+}
+
+/// What a bell has counted; it then begins at 0.
+fn take_rings(bell: &OwnedFd) -> Result<u64, Error> {
+    let mut count = [0; 8];
+    let mut parts = [IoSliceMut::new(&mut count)];
+    // NOWAIT, because a peer can clear O_NONBLOCK of the file that we share and drain it first.
+    match rustix::io::preadv2(bell, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT) {
+        Ok(_) => Ok(u64::from_ne_bytes(count)),
+        Err(Errno::AGAIN) => Ok(0),
+        Err(source) => Err(Error::System { call: "preadv2(eventfd)", source: source.into() }),
     }
 }
 

@@ -52,7 +52,13 @@ fn hand_over(payload: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Error> {
 
 #[test]
 fn a_correct_hand_over_made_by_hand_is_taken() {
-    hand_over(MAGIC, &[&sealed(SEGMENT_BYTES), &eventfd(), &eventfd()]).unwrap();
+    let early = eventfd();
+    rustix::io::write(&early, &1u64.to_ne_bytes()).unwrap();
+    hand_over(MAGIC, &[&sealed(SEGMENT_BYTES), &eventfd(), &early]).unwrap();
+    // A ring from before the hand-over is still there.
+    let mut count = [0; 8];
+    rustix::io::read(&early, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 1);
 }
 
 #[test]
@@ -61,6 +67,9 @@ fn hand_overs_with_wrong_descriptors_are_refused() {
     let bell = eventfd();
     let (pipe, pipe_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     let blocking = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let one_at_a_time =
+        rustix::event::eventfd(5, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE);
+    let one_at_a_time = one_at_a_time.unwrap();
     let file = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
     let unsealed = memfd(SEGMENT_BYTES, SealFlags::empty());
     let may_shrink = memfd(SEGMENT_BYTES, SealFlags::GROW | SealFlags::SEAL);
@@ -79,6 +88,7 @@ fn hand_overs_with_wrong_descriptors_are_refused() {
         ("a pipe as bell", MAGIC, &[&good, &pipe, &bell]),
         ("a pipe's end as bell", MAGIC, &[&good, &bell, &pipe_end]),
         ("a blocking bell", MAGIC, &[&good, &bell, &blocking]),
+        ("a semaphore as bell", MAGIC, &[&good, &bell, &one_at_a_time]),
         ("memory as bell", MAGIC, &[&good, &good, &bell]),
         ("a bell as memory", MAGIC, &[&bell, &bell, &bell]),
         ("a device as memory", MAGIC, &[&file, &bell, &bell]),

@@ -7,7 +7,7 @@ use caravan_segment::passing::{self, Address, Doorway};
 use caravan_segment::{Pages, Segment};
 use rustix::event::EventfdFlags;
 
-use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint};
+use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, ring, take_rings};
 use crate::contract::{Error, Provider};
 
 /// First bytes of the hand-over message: name and version of the layout.
@@ -42,6 +42,7 @@ impl Listener {
         for bell in [&their_bell, &our_bell] {
             check_bell(bell)?;
         }
+        check_count(&our_bell)?;
         let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
         let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
         ShmEndpoint::new(segment, side_bytes, side_bytes, 0, [our_bell, their_bell], delivery.peer.pid)
@@ -90,6 +91,17 @@ fn check_bell(descriptor: &OwnedFd) -> Result<(), Error> {
     match std::fs::read_link(link) {
         Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
         _ => Err(protocol("its bell is not an eventfd")),
+    }
+}
+
+/// Refuses a bell of ours, which nobody else reads, that was made with EFD_SEMAPHORE: it gives back
+/// 1 at a time, so a large count would keep it readable, and this side busy, for ever.
+fn check_count(bell: &OwnedFd) -> Result<(), Error> {
+    ring(bell, 2)?;
+    match take_rings(bell)? {
+        0 | 1 => Err(protocol("its bell does not count as bells do")),
+        2 => Ok(()),
+        more => ring(bell, more - 2),
     }
 }
 
