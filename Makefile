@@ -42,7 +42,7 @@ test: ## run every test (STAGES="..." for some of them)
 
 .PHONY: bench
 bench: build ## measure the ring beside a bare loop in C
-	@target/release/caravan bench ring
+	@. scripts/env && bench/ring/run $(ARGS)
 
 # Both install what else they need themselves.
 .PHONY: otp-suites
