@@ -1,0 +1,230 @@
+//! The paths whose instructions are counted: `tests/callgrind/run` runs this program under
+//! valgrind, which counts inside one function at a time.
+//!
+//!     callgrind PROBE CALLS
+//!     callgrind            prints the names of the probes
+//!
+//! Each probe is a function with a name of its own in the program, which does its work once. What
+//! it needs before and leaves behind is done outside it, uncounted.
+
+#![deny(unsafe_code)]
+
+use std::hint::black_box;
+
+use caravan_driver::connection::{Connection, Next};
+use caravan_driver::counters;
+use caravan_driver::emulator::{Binary, Emulator};
+use caravan_fabric::contract::Armed;
+use caravan_fabric::{Link, SpinMode, shm};
+
+const RING_BYTES: u64 = 64 << 10;
+/// A record of the ring's probes.
+const RECORD: [u8; 64] = [7; 64];
+/// A distribution message in the two parts that the emulator gives: header and payload.
+const HEADER: [u8; 24] = [131; 24];
+const PAYLOAD: [u8; 200] = [9; 200];
+const NOW: u64 = 1_000_000;
+
+/// Binaries that are used again, so that the allocator is not what is counted.
+struct Bytes(Vec<u8>);
+
+impl Binary for Bytes {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+    fn length(&self) -> usize {
+        self.0.len()
+    }
+    fn resized(mut self, bytes: usize) -> Option<Self> {
+        self.0.resize(bytes, 0);
+        Some(self)
+    }
+}
+
+/// An emulator that counts what is delivered. Its queue stays empty: the ring has room.
+#[derive(Default)]
+struct Counting {
+    delivered: usize,
+}
+
+impl Emulator for Counting {
+    type Binary = Bytes;
+    fn allocate(&mut self, bytes: usize) -> Option<Bytes> {
+        Some(Bytes(vec![0; bytes]))
+    }
+    fn deliver(&mut self, binary: &Bytes, offset: usize, length: usize) {
+        self.delivered += black_box(&binary.0[offset..offset + length]).len();
+    }
+    fn queued_bytes(&self) -> usize {
+        0
+    }
+    fn enqueue(&mut self, _: &[u8]) {
+        unreachable!("the ring has room");
+    }
+    fn enqueue_output(&mut self, _: usize) {
+        unreachable!("the ring has room");
+    }
+    fn peek_queue(&self, _: &mut dyn FnMut(&[u8]) -> bool) {}
+    fn dequeue(&mut self, _: usize) {}
+    fn set_busy(&mut self, _: bool) {}
+}
+
+/// A link's two ends, and a connection at each end of another.
+struct World {
+    here: Link,
+    there: Link,
+    sending: Connection<Counting>,
+    receiving: Connection<Counting>,
+    emulator: Counting,
+}
+
+fn links() -> Result<(Link, Link), caravan_fabric::Error> {
+    let arena = Link::mapped_arena_bytes(RING_BYTES)?;
+    let (listener, descriptor) = shm::Listener::listen(arena)?;
+    let connecting = shm::connect(&descriptor)?;
+    let accepting = listener.accept()?;
+    Ok((Link::new(Box::new(connecting), RING_BYTES)?, Link::new(Box::new(accepting), RING_BYTES)?))
+}
+
+fn connection(link: Link, name: &str) -> Connection<Counting> {
+    let row = counters::row(name, "peer").expect("a row of counters");
+    let mut connection = Connection::new(link, row, SpinMode::Off, 1 << 20);
+    connection.start();
+    connection
+}
+
+impl World {
+    fn new() -> Self {
+        let (here, there) = links().expect("shared memory");
+        let (a, b) = links().expect("shared memory");
+        Self {
+            here,
+            there,
+            sending: connection(a, "a"),
+            receiving: connection(b, "b"),
+            emulator: Counting::default(),
+        }
+    }
+
+    fn sent(&mut self) {
+        self.here.append(&RECORD).expect("room");
+        self.here.publish().expect("published");
+    }
+
+    fn taken(&mut self) {
+        self.there.refresh().expect("no error");
+        let unread = self.there.unread();
+        self.there.skip(unread);
+        self.there.release().expect("released");
+    }
+
+    /// Everything is delivered, and the receiver waits for its bell.
+    fn received(&mut self) {
+        while self.receiving.poll(&mut self.emulator, NOW).expect("no error") == Next::Poll {}
+    }
+
+    fn output(&mut self) {
+        let parts = [&HEADER[..], &PAYLOAD].into_iter();
+        let length = HEADER.len() + PAYLOAD.len();
+        let poll = self.sending.send(&mut self.emulator, parts, length, || NOW);
+        assert!(!poll.expect("sent"), "there was room");
+    }
+}
+
+/// Declares the probes: a name, what comes before, what is counted, what comes after.
+macro_rules! probes {
+    ($($name:ident, $before:expr, $counted:expr, $after:expr;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            #[allow(unsafe_code, reason = "callgrind finds the function by its name")]
+            extern "Rust" fn $name(world: &mut World) {
+                // Two probes of the same code must not become one function.
+                black_box(stringify!($name).as_ptr());
+                let counted: fn(&mut World) = $counted;
+                counted(world);
+            }
+        )*
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        fn run(name: &str, calls: u64) -> bool {
+            let mut world = World::new();
+            $(
+                if name == stringify!($name) {
+                    let (before, after): (fn(&mut World), fn(&mut World)) = ($before, $after);
+                    for _ in 0..calls {
+                        before(&mut world);
+                        $name(black_box(&mut world));
+                        after(&mut world);
+                    }
+                    return true;
+                }
+            )*
+            false
+        }
+    };
+}
+
+probes! {
+    probe_append,
+        |_| {},
+        |world| { black_box(world.here.append(black_box(&RECORD)).expect("room")); },
+        |world| { world.here.publish().expect("published"); world.taken(); };
+    probe_publish,
+        |world| { world.here.append(&RECORD).expect("room"); },
+        |world| world.here.publish().expect("published"),
+        World::taken;
+    probe_wake,
+        |world| {
+            assert_eq!(world.there.arm(0).expect("no error"), Armed::Wait);
+            world.here.append(&RECORD).expect("room");
+        },
+        |world| world.here.publish().expect("published, and the bell rung"),
+        |world| { world.there.acknowledge().expect("rung"); world.taken(); };
+    probe_poll_empty,
+        |_| {},
+        |world| { black_box(world.there.refresh().expect("no error")); },
+        |_| {};
+    probe_poll_read,
+        World::sent,
+        |world| {
+            world.there.refresh().expect("no error");
+            let mut record = RECORD;
+            black_box(world.there.read(&mut record));
+            black_box(&record);
+        },
+        |world| world.there.release().expect("released");
+    probe_release,
+        |world| {
+            world.sent();
+            world.there.refresh().expect("no error");
+            world.there.skip(RECORD.len());
+        },
+        |world| world.there.release().expect("released"),
+        |_| {};
+    probe_outputv,
+        |_| {},
+        World::output,
+        |world| { world.received(); world.receiving.link().awake(); };
+    probe_outputv_wake,
+        |_| {},
+        World::output,
+        World::received;
+    probe_turn,
+        World::output,
+        World::received,
+        |_| {};
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let calls = words.get(1).and_then(|calls| calls.parse().ok());
+    match (words.first(), calls) {
+        (None, _) => NAMES.iter().for_each(|name| println!("{name}")),
+        (Some(name), Some(calls)) if run(name, calls) => {}
+        _ => {
+            eprintln!("callgrind: PROBE CALLS, where PROBE is one of: {}", NAMES.join(" "));
+            std::process::exit(2);
+        }
+    }
+}
