@@ -10,7 +10,16 @@
 %% @doc See {@link caravan_dist:childspecs/0}.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
-    caravan_dist:childspecs().
+    %% One keeper of the links, where both families are named: `-proto_dist caravan caravan6'.
+    case init:get_argument(proto_dist) of
+        {ok, [Names]} ->
+            case lists:member("caravan", Names) of
+                true -> {ok, []};
+                false -> caravan_dist:childspecs()
+            end;
+        _ ->
+            caravan_dist:childspecs()
+    end.
 
 %% @doc See {@link caravan_dist:select/1}.
 -spec select(node()) -> boolean().

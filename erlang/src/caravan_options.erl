@@ -50,7 +50,7 @@ read() ->
     %% its way of refusing one is to bring the node down without naming it.
     case check([], Flags) of
         {ok, _} ->
-            _ = application:load(caravan),
+            ok = ensure_loaded(),
             check(proplists:delete(included_applications, application:get_all_env(caravan)), Flags);
         Error ->
             Error
@@ -102,6 +102,15 @@ doubled_proto_dist(_) ->
     none.
 
 %% ---------------------------------------------------------------------------------------------
+
+%% Asked for each connection: no call to the application controller where it can be helped.
+-spec ensure_loaded() -> ok.
+ensure_loaded() ->
+    case application:get_key(caravan, vsn) of
+        {ok, _} -> ok;
+        %% Without a caravan.app there is no environment, and the defaults hold.
+        undefined -> _ = application:load(caravan), ok
+    end.
 
 -spec defaults() -> options().
 defaults() ->

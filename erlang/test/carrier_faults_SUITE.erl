@@ -201,6 +201,7 @@ slow_receiver(_) ->
         ct:pal("stalled: ~b suspensions, memory ~b -> ~b KiB", [call(A, fun busy_seen/0),
                                                               Before div 1024, Stalled div 1024]),
         ?assert(Stalled < Before + 100 * 1024 * 1024),
+        nosuspend = call(A, erlang, send, [Counter, unsent, [nosuspend]]),
         caravan_cluster:signal(B, "CONT"),
         caravan_cluster:wait_until(fun() -> call(B, fun counted/0) =:= Senders * Each end, 60000)
     end).

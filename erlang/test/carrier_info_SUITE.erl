@@ -4,7 +4,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([keys/1, counts_shm/1, counts_tcp/1, rows_go/1, busy/1, counters_segment/1, both_logs/1]).
+-export([keys/1, counts_shm/1, counts_tcp/1, rows_go/1, busy/1, counters_segment/1, both_logs/1, no_spin/1]).
 
 -import(caravan_cluster, [call/2, call/4, connect/2, name/1, info/2]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 1}}].
 
-all() -> [keys, counts_shm, counts_tcp, rows_go, busy, counters_segment, both_logs].
+all() -> [keys, counts_shm, counts_tcp, rows_go, busy, counters_segment, both_logs, no_spin].
 
 with(OptionsList, Fun) ->
     Nodes = caravan_cluster:start_all(OptionsList),
@@ -123,4 +123,16 @@ both_logs(_) ->
                  {A, "TCP to " ++ atom_to_list(name(Tcp)) ++ ": the option transport names tcp at"},
                  {Tcp, "TCP to " ++ atom_to_list(name(A)) ++ ": the option transport names tcp here"},
                  {A, "TCP to " ++ atom_to_list(name(Plain)) ++ ": the peer does not speak Caravan"}]]
+    end).
+
+%% A node that was told not to busy-wait does not; its peer decides for itself.
+no_spin(_) ->
+    with([#{args => ["+sbwt", "none"]}, #{env => [{"ERL_ZFLAGS", "+sbwt none"}]},
+          #{args => ["-caravan", "spin", "on"]}], fun([A, B, C]) ->
+        [true = connect(A, N) || N <- [B, C]],
+        [call(A, fun() -> [erpc:call(name(N), erlang, node, []) || _ <- lists:seq(1, 200)]
+                 end) || N <- [B, C]],
+        [?assertMatch(#{spins := 0}, info(X, Y)) || {X, Y} <- [{A, B}, {B, A}, {A, C}]],
+        #{spins := Spins} = info(C, A),
+        ?assert(Spins > 0)
     end).

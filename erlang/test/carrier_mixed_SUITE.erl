@@ -230,6 +230,13 @@ stranger_with_cookie(_) ->
              ?assert(caravan_stranger:closed(Socket)),
              caravan_stranger:close(Socket)
          end || Nonsense <- ["X", "", "L", "Y", "Cx", rand:bytes(65535)]],
+        %% It says nothing at all: for five seconds, and no longer.
+        Silent = caravan_stranger:connect(Port),
+        _ = caravan_stranger:initiator(Silent, {<<"stranger@host">>, flags(A)},
+                                       {"caravan_test", <<"caravan", 1, 2:16, 1, 0>>}),
+        <<$L, _/binary>> = caravan_stranger:recv(Silent),
+        ?assert(caravan_stranger:closed(Silent)),
+        caravan_stranger:close(Silent),
         %% It says that it connected, and did not: we decline, and stay on TCP with it.
         Socket = caravan_stranger:connect(Port),
         _ = caravan_stranger:initiator(Socket, {<<"stranger@host">>, flags(A)},

@@ -5,7 +5,8 @@
 
 -export([all/0, suite/0]).
 -export([long_names/1, long_and_short/1, dynamic_name/1, not_listening/1, fixed_ports/1,
-         epmd_module/1, listen_range/1, use_interface/1, check_ip/1, start_and_stop/1,
+         epmd_module/1, listen_range/1, use_interface/1, check_ip/1, socket_options/1,
+         allowed/1, both_families/1, start_and_stop/1,
          bad_options/1, bad_option_at_run_time/1, config_file/1, option_changes/1,
          doubled_flag/1, no_driver/1, simultaneous/1, name_taken/1]).
 
@@ -15,7 +16,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [long_names, long_and_short, dynamic_name, not_listening, fixed_ports, epmd_module,
-     listen_range, use_interface, check_ip, start_and_stop, bad_options, bad_option_at_run_time,
+     listen_range, use_interface, check_ip, socket_options, allowed, both_families, start_and_stop, bad_options, bad_option_at_run_time,
      config_file, option_changes, doubled_flag, no_driver, simultaneous, name_taken].
 
 %% Starts nodes, runs the fun with them, stops them whatever happens.
@@ -124,6 +125,40 @@ check_ip(_) ->
     with([#{args => ["-kernel", "check_ip", "true"]}, #{}], fun([A, B]) ->
         true = connect(B, A)
     end).
+
+socket_options(_) ->
+    with([#{args => ["-kernel", "inet_dist_listen_options", "[{keepalive,true},{packet,4}]"]},
+          #{args => ["-kernel", "inet_dist_connect_options", "[{keepalive,true}]", "dist_nodelay",
+                     "false"]}],
+         fun([A, B]) ->
+                 true = connect(B, A),
+                 [?assertEqual({ok, [{keepalive, true}]},
+                               call(X, net_kernel, getopts, [name(Y), [keepalive]]))
+                  || {X, Y} <- [{A, B}, {B, A}]],
+                 %% And on TCP, where they count.
+                 true = call(B, erlang, disconnect_node, [name(A)]),
+                 ok = call(B, application, set_env, [caravan, transport, tcp]),
+                 true = connect(B, A),
+                 ?assertEqual({ok, [{nodelay, false}, {packet, 4}]},
+                              call(B, net_kernel, getopts, [name(A), [nodelay, packet]]))
+         end).
+
+%% net_kernel:allow/1.
+allowed(_) ->
+    with([#{}, #{}, #{}], fun([A, B, C]) ->
+        ok = call(A, net_kernel, allow, [[name(B)]]),
+        true = connect(B, A),
+        false = connect(C, A),
+        false = connect(A, C)
+    end).
+
+%% As with OTP's own two, epmd takes one registration: the node is up, over the first.
+both_families(_) ->
+    with([#{carrier => plain, args => ["-proto_dist", "caravan", "caravan6"]}, #{}],
+         fun([A, B]) ->
+                 true = connect(A, B),
+                 ?assertEqual(shm, transport(A, B))
+         end).
 
 start_and_stop(_) ->
     with([#{}, #{name => none}], fun([A, B]) ->
