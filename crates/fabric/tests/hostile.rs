@@ -23,7 +23,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 const ARENA_BYTES: u64 = 4096;
 /// What both arenas and both rings of immediates take.
 const SEGMENT_BYTES: u64 = 2 * (ARENA_BYTES + 512 + 4 * shm::QUEUE_DEPTH as u64);
-const MAGIC: &[u8] = b"caravan\x01";
+const MAGIC: &[u8] = b"caravan\x01\x00";
 
 fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
@@ -84,7 +84,7 @@ fn hand_overs_with_wrong_descriptors_are_refused() {
         ("too many", MAGIC, &[&good, &bell, &bell, &bell]),
         ("another version", b"caravan\x02", &[&good, &bell, &bell]),
         ("no version", b"", &[&good, &bell, &bell]),
-        ("a longer message", b"caravan\x01 and more", &[&good, &bell, &bell]),
+        ("a longer message", b"caravan\x01\x00 and more", &[&good, &bell, &bell]),
         ("a pipe as bell", MAGIC, &[&good, &pipe, &bell]),
         ("a pipe's end as bell", MAGIC, &[&good, &bell, &pipe_end]),
         ("a blocking bell", MAGIC, &[&good, &bell, &blocking]),

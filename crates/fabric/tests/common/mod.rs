@@ -29,3 +29,12 @@ pub fn any_size(random: &mut Random, end: u64) -> u64 {
     let bits = 1 + random.below(u64::from(end.ilog2()) + 1);
     1 + random.number() % (1 << bits).min(end)
 }
+
+/// The seeds of a test: the first `count`; CARAVAN_SEED=N has only that one, CARAVAN_SEEDS=N has N.
+pub fn seeds(count: u64) -> std::ops::Range<u64> {
+    let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    match (variable("CARAVAN_SEED"), variable("CARAVAN_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count_wanted) => 0..count_wanted.unwrap_or(count),
+    }
+}
