@@ -46,7 +46,18 @@ counts_shm(_) ->
 
 counts_tcp(_) ->
     Tcp = #{transport => tcp},
-    with([Tcp, Tcp], fun([A, B]) -> true = connect(A, B), counts(A, B) end).
+    with([Tcp, Tcp], fun([A, B]) ->
+        true = connect(A, B),
+        counts(A, B),
+        %% And once a second where `caravan top' reads.
+        caravan_cluster:wait_until(fun() ->
+            call(A, fun() ->
+                [#{port := Port}] = [Row || {_, _, Row} <- ets:tab2list(caravan_links)],
+                {ok, #{sent_bytes := Sent}} = caravan_driver:info(Port),
+                Sent >= 1000000
+            end)
+        end)
+    end).
 
 %% A megabyte is at least a megabyte on both sides, and not two.
 counts(A, B) ->
@@ -103,6 +114,7 @@ busy(_) ->
 counters_segment(_) ->
     with([#{}, #{}, #{transport => tcp}], fun([A, B, C]) ->
         [true = connect(A, N) || N <- [B, C]],
+        [info(N, A) || N <- [B, C]],
         [?assertMatch([_], [Link || File <- filelib:wildcard("/proc/" ++ caravan_cluster:os_pid(N)
                                                              ++ "/fd/*"),
                                     {ok, Link} <- [file:read_link_all(File)],

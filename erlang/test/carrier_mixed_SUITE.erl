@@ -128,9 +128,8 @@ seen_nodes() ->
     receive {seen, Nodes} -> Nodes end.
 
 %% Another user of this host: TCP, and the log of both sides says why.
-other_user(Config) ->
-    root_or_skip(fun() ->
-        Ebin = readable_copy(Config),
+other_user(_) ->
+    as_root(fun(Ebin) ->
         Exec = {"/usr/bin/setpriv",
                 ["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "erl"]},
         with([#{}, #{exec => Exec, ebin => Ebin, env => [{"HOME", "/tmp"}]}], fun([A, B]) ->
@@ -151,9 +150,8 @@ other_user(Config) ->
     end).
 
 %% Two network namespaces are two hosts as far as Caravan is concerned.
-other_network_namespace(Config) ->
-    root_or_skip(fun() ->
-        Ebin = readable_copy(Config),
+other_network_namespace(_) ->
+    as_root(fun(Ebin) ->
         Spaces = ["caravan_a" ++ os:getpid(), "caravan_b" ++ os:getpid()],
         Veth = ["cva" ++ os:getpid(), "cvb" ++ os:getpid()],
         Hosts = ["10.213.7.1", "10.213.7.2"],
@@ -264,12 +262,19 @@ listening_port(Node) ->
     {port, Port, _} = erl_epmd:port_please(Name, {127, 0, 0, 1}),
     Port.
 
-root_or_skip(Fun) ->
+%% The fun gets a copy of the code that any user can read.
+as_root(Fun) ->
     case {os:cmd("id -u"), os:getenv("CARAVAN_SKIP_ROOT_TESTS")} of
-        {"0\n", _} -> Fun();
-        {_, false} -> ct:fail("this case makes other users and network namespaces, which takes "
-                              "root: run the tests as root, or set CARAVAN_SKIP_ROOT_TESTS=1");
-        _ -> {skip, "CARAVAN_SKIP_ROOT_TESTS is set"}
+        {"0\n", _} ->
+            Root = readable_copy(),
+            try Fun(filename:join(Root, "ebin"))
+            after {0, _} = caravan_cluster:shell("rm -rf " ++ Root)
+            end;
+        {_, false} ->
+            ct:fail("this case makes other users and network namespaces, which takes root: run "
+                    "the tests as root, or set CARAVAN_SKIP_ROOT_TESTS=1");
+        _ ->
+            {skip, "CARAVAN_SKIP_ROOT_TESTS is set"}
     end.
 
 ip_program() ->
@@ -278,12 +283,11 @@ ip_program() ->
 ip(Arguments) ->
     {0, _} = caravan_cluster:shell(lists:flatten([ip_program(), " ", Arguments])).
 
-%% The code where another user can read it.
-readable_copy(_Config) ->
+readable_copy() ->
     Root = "/tmp/caravan_test_" ++ os:getpid(),
     From = filename:dirname(filename:dirname(code:which(caravan_dist))),
     Test = filename:dirname(code:which(?MODULE)),
     {0, _} = caravan_cluster:shell(lists:flatten(
                ["rm -rf ", Root, "; mkdir -p ", Root, "; cp -RL ", From, "/ebin ", From, "/priv ",
                 Root, "; cp ", Test, "/*.beam ", Root, "/ebin; chmod -R a+rX ", Root])),
-    filename:join(Root, "ebin").
+    Root.
