@@ -9,6 +9,7 @@ use common::{node_and_stranger, nodes};
 use proptest::prelude::*;
 
 type Atoms = Vec<Box<[u8]>>;
+type Meaning = (Atoms, Vec<u8>);
 
 /// The sending emulator: its cache, and how it frames.
 struct Sender {
@@ -58,7 +59,7 @@ impl Sender {
 }
 
 /// The receiving emulator: what a delivered message means.
-fn meaning(cache: &mut [Option<Box<[u8]>>], message: &[u8]) -> (Atoms, Vec<u8>) {
+fn meaning(cache: &mut [Option<Box<[u8]>>], message: &[u8]) -> Meaning {
     assert_eq!(message[..2], [131, 68], "only whole messages are to arrive");
     let (references, length) = dist_header::parse(&message[2..]).unwrap();
     let atoms = references.into_iter().map(|reference| {
@@ -88,7 +89,8 @@ proptest! {
         let (mut a, mut b) = nodes(8 << 10, 1 << 20);
         let mut sender = Sender::new();
         let mut cache = vec![None; SLOTS];
-        let mut under_way: Vec<(Vec<Vec<u8>>, (Atoms, Vec<u8>))> = Vec::new();
+        // Pieces still to be sent, last first, and what they mean.
+        let mut under_way: Vec<(Vec<Vec<u8>>, Meaning)> = Vec::new();
         let mut expected = Vec::new();
         let mut order = order.into_iter().cycle();
         let mut messages = messages.into_iter();

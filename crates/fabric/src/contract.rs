@@ -46,6 +46,9 @@ impl Provider {
 pub struct Capabilities {
     /// The peer's arena can be reached with loads and stores: [`Endpoint::peer_arena`].
     pub mapped: bool,
+    /// Both processes take part in a common [barrier](caravan_segment::barrier): cursors in mapped
+    /// memory may be fenced by the side that sleeps alone.
+    pub asymmetric_fences: bool,
     /// Immediates arrive in the order in which their writes were posted, and after the bytes of
     /// all writes posted before. (Each arrives in any case after the bytes of its own write, and
     /// after every write, with its immediate, whose completion had been polled before its own was

@@ -13,6 +13,7 @@ mod waiting;
 
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Spans, Wake};
 use caravan_segment::Window;
+use caravan_segment::barrier::Fences;
 
 use crate::contract::{Endpoint, Error, Provider};
 use crate::link_staged::Staged;
@@ -71,15 +72,19 @@ impl Link {
     pub fn new(endpoint: Box<dyn Endpoint>, ring_bytes: u64) -> Result<Self, Error> {
         Self::arena_bytes(ring_bytes)?;
         let ring_total = HEADER_BYTES as u64 + ring_bytes;
-        let (cursors, bytes) = ring_at(endpoint.arena(), 0, ring_bytes)?;
+        let fences = match endpoint.capabilities().asymmetric_fences {
+            true => Fences::Asymmetric,
+            false => Fences::Symmetric,
+        };
+        let (cursors, bytes) = ring_at(endpoint.arena(), 0, ring_bytes, fences)?;
         let inbound = ByteConsumer::new(cursors, bytes);
         let (outbound, staged) = match endpoint.peer_arena() {
             Some(theirs) => {
-                let (cursors, bytes) = ring_at(theirs, 0, ring_bytes)?;
+                let (cursors, bytes) = ring_at(theirs, 0, ring_bytes, fences)?;
                 (ByteProducer::new(cursors, bytes), None)
             }
             None => {
-                let (cursors, bytes) = ring_at(endpoint.arena(), ring_total, ring_bytes)?;
+                let (cursors, bytes) = ring_at(endpoint.arena(), ring_total, ring_bytes, fences)?;
                 let staged = Staged::new(ring_bytes, ring_total, endpoint.capabilities());
                 (ByteProducer::new(cursors, bytes), Some(staged))
             }
@@ -245,8 +250,13 @@ impl Link {
     }
 }
 
-fn ring_at(arena: &Window, offset: u64, ring_bytes: u64) -> Result<(MappedCursors, MappedBytes), Error> {
-    let cursors = MappedCursors::new(&arena.part(offset, HEADER_BYTES as u64)?)?;
+fn ring_at(
+    arena: &Window,
+    offset: u64,
+    ring_bytes: u64,
+    fences: Fences,
+) -> Result<(MappedCursors, MappedBytes), Error> {
+    let cursors = MappedCursors::new(&arena.part(offset, HEADER_BYTES as u64)?, fences)?;
     let bytes = MappedBytes::new(arena.part(offset + HEADER_BYTES as u64, ring_bytes)?)?;
     Ok((cursors, bytes))
 }

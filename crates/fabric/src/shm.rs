@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
+use caravan_segment::barrier::Fences;
 use caravan_segment::process::Process;
 use caravan_segment::{Segment, Window};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -34,6 +35,15 @@ pub const QUEUE_DEPTH: usize = 1024;
 const IMMEDIATES_BYTES: u64 = HEADER_BYTES as u64 + QUEUE_DEPTH as u64 * 4;
 /// The largest arena.
 pub const ARENA_BYTES_MAX: u64 = 1 << 40;
+/// Where the two sides are in the memfd, and how they fence.
+#[derive(Clone, Copy, Debug)]
+struct Sides {
+    bytes: u64,
+    ours_at: u64,
+    theirs_at: u64,
+    fences: Fences,
+}
+
 /// One side of a connection through mapped memory.
 #[derive(Debug)]
 pub struct ShmEndpoint {
@@ -43,6 +53,7 @@ pub struct ShmEndpoint {
     sent: SlotProducer<MappedCursors, MappedSlots>,
     /// The peer has not taken its immediates: there was no room for another one.
     full: bool,
+    fences: Fences,
     done: VecDeque<Completion>,
     our_bell: OwnedFd,
     their_bell: OwnedFd,
@@ -52,17 +63,16 @@ pub struct ShmEndpoint {
 impl ShmEndpoint {
     fn new(
         segment: Arc<Segment>,
-        side_bytes: u64,
-        ours_at: u64,
-        theirs_at: u64,
+        sides: Sides,
         [our_bell, their_bell]: [OwnedFd; 2],
         pid: i32,
     ) -> Result<Self, Error> {
-        let (ours, theirs) = (segment.window(ours_at, side_bytes)?, segment.window(theirs_at, side_bytes)?);
-        let arena_bytes = side_bytes - IMMEDIATES_BYTES;
+        let ours = segment.window(sides.ours_at, sides.bytes)?;
+        let theirs = segment.window(sides.theirs_at, sides.bytes)?;
+        let arena_bytes = sides.bytes - IMMEDIATES_BYTES;
         let slots = |side: &Window| -> Result<_, Error> {
             let slots = side.part(HEADER_BYTES as u64, IMMEDIATES_BYTES - HEADER_BYTES as u64)?;
-            Ok((MappedCursors::new(side)?, MappedSlots::new(slots)?))
+            Ok((MappedCursors::new(side, sides.fences)?, MappedSlots::new(slots)?))
         };
         let (in_cursors, in_slots) = slots(&ours)?;
         let (out_cursors, out_slots) = slots(&theirs)?;
@@ -72,6 +82,7 @@ impl ShmEndpoint {
             received: SlotConsumer::new(in_cursors, in_slots),
             sent: SlotProducer::new(out_cursors, out_slots),
             full: false,
+            fences: sides.fences,
             done: VecDeque::new(),
             our_bell,
             their_bell,
@@ -112,6 +123,7 @@ impl Endpoint for ShmEndpoint {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             mapped: true,
+            asymmetric_fences: self.fences == Fences::Asymmetric,
             immediates_ordered: true,
             compare_and_swap: true,
             atomic_with_processor: true,

@@ -107,6 +107,7 @@ impl Network {
         let mut bit = || random.below(2) == 1;
         Capabilities {
             mapped: false,
+            asymmetric_fences: false,
             immediates_ordered: bit(),
             writes_ordered: bit(),
             bytes_ordered: bit(),

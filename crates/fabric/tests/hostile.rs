@@ -23,7 +23,12 @@ use rustix::fs::{MemfdFlags, SealFlags};
 const ARENA_BYTES: u64 = 4096;
 /// What both arenas and both rings of immediates take.
 const SEGMENT_BYTES: u64 = 2 * (ARENA_BYTES + 512 + 4 * shm::QUEUE_DEPTH as u64);
-const MAGIC: &[u8] = b"caravan\x01\x00";
+const MAGIC: &[u8] = b"caravan\x01";
+/// A hand-over message: the magic, and fences of each side's own.
+const HELLO: &[u8] = b"caravan\x01\x00";
+/// Where a descriptor has the arena's size; and the address of the doorway, which ends it.
+const SIZE_AT: usize = 9;
+const ADDRESS_AT: usize = 17;
 
 fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
@@ -44,7 +49,7 @@ fn sealed(bytes: u64) -> OwnedFd {
 /// What a listener says to a hand-over that its peer made up.
 fn hand_over(payload: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Error> {
     let (listener, descriptor) = Listener::listen(ARENA_BYTES).unwrap();
-    let address = Address::from_bytes(&descriptor[16..]).unwrap();
+    let address = Address::from_bytes(&descriptor[ADDRESS_AT..]).unwrap();
     let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
     passing::send(&address, payload, &borrowed).unwrap();
     listener.accept().map(drop)
@@ -54,7 +59,7 @@ fn hand_over(payload: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Error> {
 fn a_correct_hand_over_made_by_hand_is_taken() {
     let early = eventfd();
     rustix::io::write(&early, &1u64.to_ne_bytes()).unwrap();
-    hand_over(MAGIC, &[&sealed(SEGMENT_BYTES), &eventfd(), &early]).unwrap();
+    hand_over(HELLO, &[&sealed(SEGMENT_BYTES), &eventfd(), &early]).unwrap();
     // A ring from before the hand-over is still there.
     let mut count = [0; 8];
     rustix::io::read(&early, &mut count).unwrap();
@@ -79,26 +84,28 @@ fn hand_overs_with_wrong_descriptors_are_refused() {
     let short = sealed(SEGMENT_BYTES - 8);
     let long = sealed(SEGMENT_BYTES + 4096);
     let cases: &[(&str, &[u8], &[&OwnedFd])] = &[
-        ("no descriptors", MAGIC, &[]),
-        ("too few", MAGIC, &[&good, &bell]),
-        ("too many", MAGIC, &[&good, &bell, &bell, &bell]),
-        ("another version", b"caravan\x02", &[&good, &bell, &bell]),
+        ("no descriptors", HELLO, &[]),
+        ("too few", HELLO, &[&good, &bell]),
+        ("too many", HELLO, &[&good, &bell, &bell, &bell]),
+        ("another version", b"caravan\x02\x00", &[&good, &bell, &bell]),
         ("no version", b"", &[&good, &bell, &bell]),
+        ("no fences", MAGIC, &[&good, &bell, &bell]),
+        ("unheard-of fences", b"caravan\x01\x02", &[&good, &bell, &bell]),
         ("a longer message", b"caravan\x01\x00 and more", &[&good, &bell, &bell]),
-        ("a pipe as bell", MAGIC, &[&good, &pipe, &bell]),
-        ("a pipe's end as bell", MAGIC, &[&good, &bell, &pipe_end]),
-        ("a blocking bell", MAGIC, &[&good, &bell, &blocking]),
-        ("a semaphore as bell", MAGIC, &[&good, &bell, &one_at_a_time]),
-        ("memory as bell", MAGIC, &[&good, &good, &bell]),
-        ("a bell as memory", MAGIC, &[&bell, &bell, &bell]),
-        ("a device as memory", MAGIC, &[&file, &bell, &bell]),
-        ("a pipe as memory", MAGIC, &[&pipe, &bell, &bell]),
-        ("no seals", MAGIC, &[&unsealed, &bell, &bell]),
-        ("no seal against shrinking", MAGIC, &[&may_shrink, &bell, &bell]),
-        ("no seal against seals", MAGIC, &[&may_be_sealed, &bell, &bell]),
-        ("a seal against writing", MAGIC, &[&read_only, &bell, &bell]),
-        ("too short", MAGIC, &[&short, &bell, &bell]),
-        ("too long", MAGIC, &[&long, &bell, &bell]),
+        ("a pipe as bell", HELLO, &[&good, &pipe, &bell]),
+        ("a pipe's end as bell", HELLO, &[&good, &bell, &pipe_end]),
+        ("a blocking bell", HELLO, &[&good, &bell, &blocking]),
+        ("a semaphore as bell", HELLO, &[&good, &bell, &one_at_a_time]),
+        ("memory as bell", HELLO, &[&good, &good, &bell]),
+        ("a bell as memory", HELLO, &[&bell, &bell, &bell]),
+        ("a device as memory", HELLO, &[&file, &bell, &bell]),
+        ("a pipe as memory", HELLO, &[&pipe, &bell, &bell]),
+        ("no seals", HELLO, &[&unsealed, &bell, &bell]),
+        ("no seal against shrinking", HELLO, &[&may_shrink, &bell, &bell]),
+        ("no seal against seals", HELLO, &[&may_be_sealed, &bell, &bell]),
+        ("a seal against writing", HELLO, &[&read_only, &bell, &bell]),
+        ("too short", HELLO, &[&short, &bell, &bell]),
+        ("too long", HELLO, &[&long, &bell, &bell]),
     ];
     for (what, payload, descriptors) in cases {
         let error = hand_over(payload, descriptors).expect_err(what);
@@ -119,18 +126,22 @@ fn descriptors_with_wrong_bytes_are_refused() {
         changed[at] ^= 1;
         assert!(matches!(shm::connect(&changed), Err(Error::Protocol(..))), "byte {at} of the magic");
     }
+    let mut unheard_of = descriptor.clone();
+    unheard_of[8] = 2;
+    assert!(matches!(shm::connect(&unheard_of), Err(Error::Protocol(..))), "fences of another kind");
     for bytes in [0, 7, 4097, (1 << 40) + 8, u64::MAX] {
-        let changed = [&descriptor[..8], &bytes.to_le_bytes(), &descriptor[16..]].concat();
+        let changed = [&descriptor[..SIZE_AT], &bytes.to_le_bytes(), &descriptor[ADDRESS_AT..]].concat();
         assert!(matches!(shm::connect(&changed), Err(Error::Protocol(..))), "an arena of {bytes}");
     }
     let mut elsewhere = descriptor.clone();
-    elsewhere[16] ^= 1;
+    elsewhere[ADDRESS_AT] ^= 1;
     assert!(matches!(shm::connect(&elsewhere), Err(Error::Segment(caravan_segment::Error::Unreachable))));
     // A peer with the name and without the nonce; then one with a size of its own.
     let mut stranger = descriptor.clone();
-    stranger[40] ^= 1;
+    stranger[ADDRESS_AT + 16] ^= 1;
     let _strange = shm::connect(&stranger).unwrap();
-    let larger = [&descriptor[..8], &(2 * ARENA_BYTES).to_le_bytes(), &descriptor[16..]].concat();
+    let larger =
+        [&descriptor[..SIZE_AT], &(2 * ARENA_BYTES).to_le_bytes(), &descriptor[ADDRESS_AT..]].concat();
     let _larger = shm::connect(&larger).unwrap();
     let error = listener.accept().unwrap_err();
     assert!(matches!(error, Error::Segment(caravan_segment::Error::Foreign(_))), "{error}");
@@ -238,6 +249,6 @@ proptest! {
     fn any_descriptor(input in prop::collection::vec(any::<u8>(), 0..64), size in any::<u64>()) {
         hostile::as_descriptor(&input);
         hostile::as_descriptor(&[MAGIC, &input].concat());
-        hostile::as_descriptor(&[MAGIC, &size.to_le_bytes(), &[7; 32]].concat());
+        hostile::as_descriptor(&[HELLO, &size.to_le_bytes(), &[7; 32]].concat());
     }
 }

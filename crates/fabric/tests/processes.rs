@@ -151,7 +151,7 @@ fn connecting_and_failing_leaves_nothing() {
         let ours = shm::connect(&descriptor).unwrap();
         drop((listener.accept().unwrap(), ours));
         let (listener, descriptor) = Listener::listen(4096).unwrap();
-        let twice = [&descriptor[..8], &8192u64.to_le_bytes(), &descriptor[16..]].concat();
+        let twice = [&descriptor[..9], &8192u64.to_le_bytes(), &descriptor[17..]].concat();
         let ours = shm::connect(&twice).unwrap();
         assert!(listener.accept().is_err(), "it sent memory of twice the size");
         assert!(shm::connect(&descriptor).is_err(), "the doorway is closed");

@@ -3,8 +3,9 @@
 //! The cursors see it through [`Cursors`] and [`Word`], so that a model checker can put its own
 //! atomics there; data goes through [`Bytes`] or [`Slots`].
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use caravan_segment::barrier::Fences;
 use caravan_segment::{Error, Window};
 
 /// A 64-bit word that both sides can reach.
@@ -51,8 +52,13 @@ pub trait Cursors {
     fn consumer_asleep(&self) -> &Self::Word;
     /// The head position that a blocked producer waits for, or 0.
     fn producer_wants(&self) -> &Self::Word;
-    /// A sequentially consistent fence.
+    /// On the side that has moved a position, before it looks at the other's flag: orders the
+    /// store before the load, together with the other side's [`sleep_fence`](Self::sleep_fence).
     fn fence(&self);
+    /// On the side that has set its flag, before it looks at the other's position.
+    fn sleep_fence(&self) {
+        self.fence();
+    }
 }
 
 /// The buffer of a byte ring. Offsets are always below `capacity`, and `offset + len` too.
@@ -92,12 +98,13 @@ const WANTS_AT: usize = 384;
 #[derive(Clone, Debug)]
 pub struct MappedCursors {
     header: Window,
+    fences: Fences,
 }
 
 impl MappedCursors {
-    /// The words in the first [`HEADER_BYTES`] of `window`.
-    pub fn new(window: &Window) -> Result<Self, Error> {
-        Ok(Self { header: window.part(0, HEADER_BYTES as u64)? })
+    /// The words in the first [`HEADER_BYTES`] of `window`. Both sides use the same `fences`.
+    pub fn new(window: &Window, fences: Fences) -> Result<Self, Error> {
+        Ok(Self { header: window.part(0, HEADER_BYTES as u64)?, fences })
     }
 }
 
@@ -121,7 +128,10 @@ impl Cursors for MappedCursors {
     }
     #[inline]
     fn fence(&self) {
-        fence(Ordering::SeqCst);
+        self.fences.light();
+    }
+    fn sleep_fence(&self) {
+        self.fences.heavy();
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use caravan_ring::record::prefix;
 use caravan_ring::{ByteConsumer, ByteProducer, Cursors, HEADER_BYTES, MappedBytes, MappedCursors};
+use caravan_segment::barrier::{self, Fences};
 use caravan_segment::{Pages, Segment};
 
 const CAPACITY: u64 = 4096;
@@ -79,7 +80,11 @@ impl Stream {
 fn cursors(segment: &Arc<Segment>) -> (MappedCursors, MappedBytes) {
     let window = segment.window(0, SEGMENT_BYTES).unwrap();
     let bytes = MappedBytes::new(window.part(HEADER_BYTES as u64, CAPACITY).unwrap()).unwrap();
-    (MappedCursors::new(&window).unwrap(), bytes)
+    (
+        MappedCursors::new(&window, if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric })
+            .unwrap(),
+        bytes,
+    )
 }
 
 /// Writes what there is room for. Returns whether there was any.

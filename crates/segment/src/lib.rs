@@ -6,11 +6,13 @@
 //!   proven by `SO_PEERCRED` and a nonce.
 //! - [`counters`]: a labelled table of 64-bit counters that anybody of the same user can read
 //!   while its owner writes; `caravan top` does.
+//! - [`barrier`]: fences of which only the side that goes to sleep pays.
 //! - [`process`]: whether another process still lives (pidfd).
 //!
 //! Bytes that a peer can write are never viewed as `&[u8]`: they are copied through raw pointers
 //! (`copy_in`, `copy_out`) or read as atomic words.
 
+pub mod barrier;
 pub mod counters;
 mod error;
 mod memory;

@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use caravan_segment::barrier::{self, Fences};
 use caravan_segment::passing::{self, Address, Doorway};
 use caravan_segment::{Pages, Segment};
 use rustix::event::EventfdFlags;
 
-use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, ring, take_rings};
+use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, Sides, ring, take_rings};
 use crate::contract::{Error, Provider};
 
 /// First bytes of the hand-over message: name and version of the layout.
@@ -26,16 +27,19 @@ impl Listener {
     pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
         check_size(arena_bytes)?;
         let (doorway, address) = Doorway::listen()?;
-        let descriptor = [&MAGIC[..], &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
+        let fences = [u8::from(barrier::join())];
+        let descriptor = [&MAGIC[..], &fences, &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
         Ok((Self { doorway, arena_bytes }, descriptor))
     }
 
     /// Takes the peer's memory; to be called when the control channel says that it has connected.
     pub fn accept(self) -> Result<ShmEndpoint, Error> {
         let delivery = self.doorway.accept()?;
-        if delivery.payload != MAGIC {
-            return Err(protocol("its hand-over message is of another version"));
-        }
+        let fences = match delivery.payload.strip_prefix(&MAGIC) {
+            Some([0]) => Fences::Symmetric,
+            Some([1]) if barrier::join() => Fences::Asymmetric,
+            _ => return Err(protocol("its hand-over message is of another version")),
+        };
         let descriptors: [OwnedFd; 3] =
             delivery.descriptors.try_into().map_err(|_| protocol("it did not send three descriptors"))?;
         let [memory, their_bell, our_bell] = descriptors;
@@ -45,34 +49,50 @@ impl Listener {
         check_count(&our_bell)?;
         let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
         let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
-        ShmEndpoint::new(segment, side_bytes, side_bytes, 0, [our_bell, their_bell], delivery.peer.pid)
+        let sides = Sides { bytes: side_bytes, ours_at: side_bytes, theirs_at: 0, fences };
+        ShmEndpoint::new(segment, sides, [our_bell, their_bell], delivery.peer.pid)
     }
 }
 
 /// The connecting side: makes the memory, and hands it to the one whose descriptor it has.
 pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
-    let (arena_bytes, address) = parse(descriptor)?;
+    let Descriptor { joined, arena_bytes, address } = parse(descriptor)?;
     let side_bytes = IMMEDIATES_BYTES + arena_bytes;
     let segment = Arc::new(Segment::create("caravan-link", 2 * side_bytes, Pages::Small)?);
     segment.grow(2 * side_bytes)?;
     let (our_bell, their_bell) = (bell()?, bell()?);
-    let peer = passing::send(&address, &MAGIC, &[segment.as_fd(), our_bell.as_fd(), their_bell.as_fd()])?;
-    ShmEndpoint::new(segment, side_bytes, 0, side_bytes, [our_bell, their_bell], peer.pid)
+    // Both must take part in the barrier; the connecting side decides.
+    let fences = if joined && barrier::join() { Fences::Asymmetric } else { Fences::Symmetric };
+    let message = [&MAGIC[..], &[u8::from(fences == Fences::Asymmetric)]].concat();
+    let peer = passing::send(&address, &message, &[segment.as_fd(), our_bell.as_fd(), their_bell.as_fd()])?;
+    let sides = Sides { bytes: side_bytes, ours_at: 0, theirs_at: side_bytes, fences };
+    ShmEndpoint::new(segment, sides, [our_bell, their_bell], peer.pid)
 }
 
 /// The bytes of arena that a peer's descriptor asks each side for, so that a face can refuse them
 /// before [`connect`] takes that much memory twice.
 pub fn offered_arena_bytes(descriptor: &[u8]) -> Result<u64, Error> {
-    Ok(parse(descriptor)?.0)
+    Ok(parse(descriptor)?.arena_bytes)
 }
 
-fn parse(descriptor: &[u8]) -> Result<(u64, Address), Error> {
+/// What the accepting side sends over the control channel: [`MAGIC`], then these.
+struct Descriptor {
+    /// It takes part in the barrier.
+    joined: bool,
+    arena_bytes: u64,
+    address: Address,
+}
+
+fn parse(descriptor: &[u8]) -> Result<Descriptor, Error> {
     let malformed = || protocol("its descriptor is malformed or of another version");
     let rest = descriptor.strip_prefix(&MAGIC).ok_or_else(malformed)?;
+    let ([joined @ (0 | 1)], rest) = rest.split_first_chunk().ok_or_else(malformed)? else {
+        return Err(malformed());
+    };
     let (size, address) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
     let arena_bytes = u64::from_le_bytes(*size);
     check_size(arena_bytes)?;
-    Ok((arena_bytes, Address::from_bytes(address)?))
+    Ok(Descriptor { joined: *joined == 1, arena_bytes, address: Address::from_bytes(address)? })
 }
 
 fn bell() -> Result<OwnedFd, Error> {

@@ -15,6 +15,7 @@ use caravan_ring::{
     ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, SlotConsumer,
     SlotProducer,
 };
+use caravan_segment::barrier::Fences;
 use caravan_segment::{Pages, Segment, Window};
 
 type Producer = ByteProducer<MappedCursors, MappedBytes>;
@@ -25,7 +26,10 @@ fn memory(bytes: u64) -> (MappedCursors, Window) {
     let segment = Arc::new(Segment::create("caravan-test", total, Pages::Small).unwrap());
     segment.grow(total).unwrap();
     let window = segment.window(0, total).unwrap();
-    (MappedCursors::new(&window).unwrap(), window.part(HEADER_BYTES as u64, bytes).unwrap())
+    (
+        MappedCursors::new(&window, Fences::Symmetric).unwrap(),
+        window.part(HEADER_BYTES as u64, bytes).unwrap(),
+    )
 }
 
 fn byte_ring(capacity: u64) -> (Producer, Consumer) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use caravan_ring::record::{LENGTH_BYTES, LengthReader, prefix};
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors};
+use caravan_segment::barrier::{self, Fences};
 use caravan_segment::{Pages, Segment, Window};
 
 use crate::error::Error;
@@ -57,7 +58,7 @@ impl Memory {
         let start = number * (HEADER_SPACE + self.ring_bytes);
         let header: Window = self.segment.window(start, HEADER_SPACE)?;
         let bytes = self.segment.window(start + HEADER_SPACE, self.ring_bytes)?;
-        Ok((MappedCursors::new(&header)?, MappedBytes::new(bytes)?))
+        Ok((MappedCursors::new(&header, fences())?, MappedBytes::new(bytes)?))
     }
 
     pub fn sender(&self, lane: u64) -> Result<Sender, Error> {
@@ -88,16 +89,14 @@ impl Sender {
         let mut frame = [0; LENGTH_BYTES + RECORD_BYTES];
         frame[..LENGTH_BYTES].copy_from_slice(&prefix(RECORD_BYTES as u32));
         frame[LENGTH_BYTES..].copy_from_slice(record);
-        let mut rest = &frame[..];
+        let mut done = self.ring.append(&frame)?;
         let mut spins = 0;
-        loop {
-            rest = &rest[self.ring.append(rest)?..];
-            if rest.is_empty() {
-                return Ok(());
-            }
+        while done < frame.len() {
             self.publish();
             wait(&mut spins, go_on)?;
+            done += self.ring.append(&frame[done..])?;
         }
+        Ok(())
     }
 
     #[inline]
@@ -130,17 +129,20 @@ impl Receiver {
     /// Copies the next record out, and gives its room back with all others that were there.
     #[inline]
     pub fn take(&mut self, record: &mut [u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
-        let length = loop {
+        loop {
             match self.lengths.next(&mut self.ring) {
-                Ok(Some(length)) => break length as usize,
+                // Compared, not used: the next record's place then does not hang on memory that
+                // is still on its way from the other core.
+                Ok(Some(length)) if length as usize == RECORD_BYTES => break,
+                Ok(Some(length)) => return Err(broken(&format!("a record has {length} bytes"))),
                 Ok(None) => self.more(go_on)?,
                 Err(error) => return Err(broken(&error)),
             }
-        };
-        let mut have = self.ring.read(&mut record[..length]);
-        while have < length {
+        }
+        let mut have = self.ring.read(record);
+        while have < RECORD_BYTES {
             self.more(go_on)?;
-            have += self.ring.read(&mut record[have..length]);
+            have += self.ring.read(&mut record[have..]);
         }
         if self.ring.unread() == 0 {
             let _ = self.ring.release();
@@ -167,6 +169,11 @@ fn wait(spins: &mut u32, go_on: GoOn) -> Result<(), Error> {
 
 fn broken(reason: &dyn std::fmt::Display) -> Error {
     Error::RingProcess { process: "ring", reason: reason.to_string() }
+}
+
+/// As a link between two processes has them.
+fn fences() -> Fences {
+    if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric }
 }
 
 #[cfg(test)]
