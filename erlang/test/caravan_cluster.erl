@@ -2,7 +2,7 @@
 %% distribution is free to be broken; the node that runs the tests is not distributed itself.
 -module(caravan_cluster).
 
--export([start/0, start/1, start_all/1, stop/1, kill/1, name/1, os_pid/1, signal/2]).
+-export([start/0, start/1, start_all/1, no_auto_connect/0, stop/1, kill/1, name/1, os_pid/1, signal/2]).
 -export([call/2, call/4, connect/2, transport/2, info/2, wait_until/1, wait_until/2, same/2]).
 -export([resources/1, settle/1, logged/1, shell/1, shm_files/0]).
 -export([log/2]).
@@ -53,6 +53,11 @@ start_all(OptionsList) ->
              Node;
          {'DOWN', Monitor, process, Pid, Reason} -> error({not_started, Options, Reason})
      end || {{Pid, Monitor}, Options} <- Starts].
+
+%% Arguments for nodes that connect only when they are told to: without them `global' on either side
+%% may undo a disconnection at once.
+no_auto_connect() ->
+    ["-kernel", "dist_auto_connect", "never"].
 
 carrier_args(plain) -> [];
 carrier_args(Carrier) -> ["-proto_dist", atom_to_list(Carrier)].

@@ -91,7 +91,7 @@ random_kills(_) ->
     ShmBefore = caravan_cluster:shm_files(),
     with([#{args => ["+S", "2", "-caravan", "ring_bytes", "262144"]}], fun([A]) ->
         %% Once, for what is made once.
-        kill_batch(A, 4),
+        kill_batch(A, 5),
         Before = caravan_cluster:settle(A),
         MemoryBefore = resident_bytes(A),
         [kill_batch(A, 5) || _ <- lists:seq(1, Kills div 5)],
@@ -119,7 +119,8 @@ kill_batch(A, Count) ->
 
 reconnects(_) ->
     Count = number("CARAVAN_RECONNECTS", 1000),
-    with([#{}, #{}], fun([A, B]) ->
+    Told = #{args => caravan_cluster:no_auto_connect()},
+    with([Told, Told], fun([A, B]) ->
         cycle(A, B, 20),
         cycle(B, A, 20),
         [BeforeA, BeforeB] = [caravan_cluster:settle(N) || N <- [A, B]],
@@ -234,7 +235,8 @@ connection_killed(_) ->
     part_killed(fun(_, Connection) -> exit(Connection, kill) end).
 
 part_killed(Kill) ->
-    with([#{}, #{}], fun([A, B]) ->
+    Told = #{args => caravan_cluster:no_auto_connect()},
+    with([Told, Told], fun([A, B]) ->
         cycle(A, B, 1),
         [BeforeA, BeforeB] = [caravan_cluster:settle(N) || N <- [A, B]],
         true = connect(A, B),

@@ -73,7 +73,8 @@ counts(A, B) ->
     ?assert(Messages1 > Messages0).
 
 rows_go(_) ->
-    with([#{}, #{}], fun([A, B]) ->
+    Told = #{args => caravan_cluster:no_auto_connect()},
+    with([Told, Told], fun([A, B]) ->
         [begin
              true = connect(A, B),
              [_] = call(A, caravan_dist, info, []),

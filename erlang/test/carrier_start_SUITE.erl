@@ -293,7 +293,8 @@ no_driver(Config) ->
 
 %% Both sides connect at the same moment, many times: one link comes of it, and no loss.
 simultaneous(_) ->
-    with([#{}, #{}], fun([A, B]) ->
+    Told = #{args => caravan_cluster:no_auto_connect()},
+    with([Told, Told], fun([A, B]) ->
         [begin
              Self = self(),
              Pids = [spawn_link(fun() ->
