@@ -19,6 +19,8 @@ use crate::error::{Error, system};
 /// The largest segment: an eighth of the address space that x86-64 and aarch64 give a process.
 const SEGMENT_BYTES_MAX: u64 = 1 << 44;
 
+/// The largest usual page of any Linux; a memfd's block size is its page size.
+const USUAL_PAGE_BYTES_MAX: u64 = 64 << 10;
 /// Growth below this is not checked against the memory that is available: the check costs more
 /// than it is worth.
 const CHECKED_GROWTH_BYTES: u64 = 64 << 20;
@@ -93,6 +95,11 @@ impl Segment {
         let status = rustix::fs::fstat(&file).map_err(system("fstat"))?;
         if bytes == 0 || bytes > SEGMENT_BYTES_MAX || u64::try_from(status.st_size) != Ok(bytes) {
             return Err(Error::Foreign("its size is not what the peer said"));
+        }
+        // A peer can take pages of either kind out of the file again. Usual ones are replaced on the
+        // next touch; huge ones come from a pool that may be empty, and then the touch is fatal.
+        if status.st_blksize as u64 > USUAL_PAGE_BYTES_MAX {
+            return Err(Error::Foreign("its pages are huge ones, which the peer could take back"));
         }
         let missing = bytes.saturating_sub(u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512));
         affordable(missing)?;
@@ -384,6 +391,9 @@ mod tests {
         let window = segment.window(0, 4 << 20).unwrap();
         window.word((4 << 20) - 8).store(7, Ordering::Relaxed);
         assert_eq!(window.word((4 << 20) - 8).load(Ordering::Relaxed), 7);
+        let file = segment.as_fd().try_clone_to_owned().unwrap();
+        let refused = Segment::attach(file, segment.maximum_bytes()).is_err();
+        assert_eq!(refused, segment.pages() == Pages::HugeIfOffered, "a stranger's huge pages");
     }
 
     #[test]

@@ -221,7 +221,9 @@ impl Port {
                 let (ring_bytes, descriptor) = descriptor.split_first_chunk().ok_or(cut)?;
                 // The accepting side's choice of size holds for both.
                 let ring_bytes = u64::from_be_bytes(*ring_bytes);
-                Link::mapped_arena_bytes(ring_bytes)?;
+                if shm::offered_arena_bytes(descriptor)? != Link::mapped_arena_bytes(ring_bytes)? {
+                    return misplaced(3, "the descriptor asks for memory that its rings do not need");
+                }
                 let endpoint = shm::connect(descriptor)?;
                 self.connect(Link::new(Box::new(endpoint), ring_bytes)?, 3)?;
             }
