@@ -4,6 +4,7 @@
 use caravan_ring::{ByteConsumer, ByteProducer, SlotConsumer, SlotProducer, Wake};
 use loom::thread;
 
+use crate::kernel::Presence;
 use crate::world::{Bell, Fault, ModelBytes, ModelCursors, ModelSlots, explore};
 
 /// Sends `stream` through a ring of `capacity` bytes, a publish for each `batch` bytes.
@@ -15,9 +16,10 @@ pub fn bytes(
     preemptions: usize,
 ) -> usize {
     explore(Some(preemptions), move || {
-        let (shared, data) = (ModelCursors::new(fault), ModelBytes::new(capacity));
-        let mut producer = ByteProducer::new(shared.clone(), data.clone());
-        let mut consumer = ByteConsumer::new(shared, data);
+        let ((ours, theirs), data) = (ModelCursors::pair(fault), ModelBytes::new(capacity));
+        let (producer_waits, consumer_waits) = (ours.presence(), theirs.presence());
+        let mut producer = ByteProducer::new(ours, data.clone());
+        let mut consumer = ByteConsumer::new(theirs, data);
         let (to_consumer, to_producer) = (Bell::new(), Bell::new());
         let (consumer_bell, producer_bell) = (to_consumer.clone(), to_producer.clone());
         let producing = thread::spawn(move || {
@@ -30,7 +32,7 @@ pub fn bytes(
                     }
                     sent += count;
                     if count == 0 && producer.cursor().wait_for_room(1).unwrap() {
-                        producer_bell.wait();
+                        wait(fault, &producer_waits, &producer_bell);
                     }
                     assert!(producer.position().invariants());
                 }
@@ -39,7 +41,7 @@ pub fn bytes(
         let mut seen = Vec::new();
         while seen.len() < stream.len() {
             if consumer.refresh().unwrap() == 0 && consumer.cursor().sleep().unwrap() {
-                to_consumer.wait();
+                wait(fault, &consumer_waits, &to_consumer);
             }
             let mut some = [0; 2];
             let count = consumer.read(&mut some);
@@ -57,16 +59,17 @@ pub fn bytes(
 /// Sends the items `1..=count` through a ring of `capacity` slots.
 pub fn slots(fault: Fault, capacity: usize, count: u32, preemptions: usize) -> usize {
     explore(Some(preemptions), move || {
-        let (shared, data) = (ModelCursors::new(fault), ModelSlots::new(capacity));
-        let mut producer = SlotProducer::new(shared.clone(), data.clone());
-        let mut consumer = SlotConsumer::new(shared, data);
+        let ((ours, theirs), data) = (ModelCursors::pair(fault), ModelSlots::new(capacity));
+        let (producer_waits, consumer_waits) = (ours.presence(), theirs.presence());
+        let mut producer = SlotProducer::new(ours, data.clone());
+        let mut consumer = SlotConsumer::new(theirs, data);
         let (to_consumer, to_producer) = (Bell::new(), Bell::new());
         let (consumer_bell, producer_bell) = (to_consumer.clone(), to_producer.clone());
         let producing = thread::spawn(move || {
             for item in 1..=count {
                 while !producer.push(item).unwrap() {
                     if producer.cursor().wait_for_room(1).unwrap() {
-                        producer_bell.wait();
+                        wait(fault, &producer_waits, &producer_bell);
                     }
                 }
                 if producer.publish() == Wake::Bell {
@@ -85,11 +88,20 @@ pub fn slots(fault: Fault, capacity: usize, count: u32, preemptions: usize) -> u
                 to_producer.ring();
             }
             if found == 0 && consumer.cursor().sleep().unwrap() {
-                to_consumer.wait();
+                wait(fault, &consumer_waits, &to_consumer);
             }
         }
         producing.join().unwrap();
     })
+}
+
+fn wait(fault: Fault, presence: &Presence, bell: &Bell) {
+    if fault.is_asymmetric() { presence.away(|| bell.wait()) } else { bell.wait() }
+}
+
+#[test]
+fn a_stream_where_only_the_sleeper_fences() {
+    thorough(bytes(Fault::Asymmetric, 2, &[1, 2, 3], 1, 2));
 }
 
 /// A model that explored next to nothing would pass too.

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use caravan_ring::{Bytes, Cursors, Slots, Word};
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Condvar, Mutex};
+
+use crate::kernel::Presence;
 
 /// What is wrong with the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,32 +25,50 @@ pub enum Fault {
     NoAcquire,
     /// An exchange is a load and a store.
     TornSwap,
+    /// Nothing, where only the side that goes to sleep fences, through the kernel.
+    Asymmetric,
+    /// As that, but the kernel does not reach the other side.
+    NoBarrier,
 }
 
+impl Fault {
+    /// Whether fences go through the kernel.
+    pub fn is_asymmetric(self) -> bool {
+        matches!(self, Self::Asymmetric | Self::NoBarrier)
+    }
+}
+
+/// One side's view of a shared word.
 #[derive(Debug)]
 pub struct ModelWord {
-    value: AtomicU64,
+    value: Arc<AtomicU64>,
     fault: Fault,
+    presence: Presence,
 }
 
 impl ModelWord {
-    fn new(fault: Fault) -> Self {
-        Self { value: AtomicU64::new(0), fault }
+    fn interruptible(&self) {
+        if self.fault.is_asymmetric() {
+            self.presence.interruptible();
+        }
     }
 }
 
 impl Word for ModelWord {
     fn load(&self, order: Ordering) -> u64 {
+        self.interruptible();
         let order = if self.fault == Fault::NoAcquire { Ordering::Relaxed } else { order };
         self.value.load(order)
     }
 
     fn store(&self, value: u64, order: Ordering) {
+        self.interruptible();
         let order = if self.fault == Fault::NoRelease { Ordering::Relaxed } else { order };
         self.value.store(value, order);
     }
 
     fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.interruptible();
         if self.fault == Fault::TornSwap {
             let old = self.value.load(Ordering::Acquire);
             self.value.store(value, Ordering::Release);
@@ -58,46 +78,63 @@ impl Word for ModelWord {
     }
 }
 
+/// One side's view of the four shared words. Dropped when that side ends.
 #[derive(Debug)]
-struct Words {
-    tail: ModelWord,
-    head: ModelWord,
-    asleep: ModelWord,
-    wants: ModelWord,
+pub struct ModelCursors {
+    words: [ModelWord; 4],
     fault: Fault,
+    presence: Presence,
 }
 
-/// The four shared words.
-#[derive(Clone, Debug)]
-pub struct ModelCursors(Arc<Words>);
-
 impl ModelCursors {
-    pub fn new(fault: Fault) -> Self {
-        let word = || ModelWord::new(fault);
-        Self(Arc::new(Words { tail: word(), head: word(), asleep: word(), wants: word(), fault }))
+    /// The producer's view and the consumer's.
+    pub fn pair(fault: Fault) -> (Self, Self) {
+        let values = [0; 4].map(|zero| Arc::new(AtomicU64::new(zero)));
+        let (ours, theirs) = Presence::pair(fault != Fault::NoBarrier);
+        let view = |presence: Presence| {
+            let word = |value| ModelWord { value: Arc::clone(value), fault, presence: presence.clone() };
+            Self { words: values.each_ref().map(word), fault, presence: presence.clone() }
+        };
+        (view(ours), view(theirs))
+    }
+
+    /// This side, to wait as.
+    pub fn presence(&self) -> Presence {
+        self.presence.clone()
+    }
+}
+
+impl Drop for ModelCursors {
+    fn drop(&mut self) {
+        if self.fault.is_asymmetric() && !std::thread::panicking() {
+            self.presence.leave();
+        }
     }
 }
 
 impl Cursors for ModelCursors {
     type Word = ModelWord;
     fn tail_position(&self) -> &ModelWord {
-        &self.0.tail
+        &self.words[0]
     }
     fn head_position(&self) -> &ModelWord {
-        &self.0.head
+        &self.words[1]
     }
     fn consumer_asleep(&self) -> &ModelWord {
-        &self.0.asleep
+        &self.words[2]
     }
     fn producer_wants(&self) -> &ModelWord {
-        &self.0.wants
+        &self.words[3]
     }
     fn fence(&self) {
-        match self.0.fault {
-            Fault::NoFence => {}
-            Fault::WeakFence => loom::sync::atomic::fence(Ordering::AcqRel),
-            _ => loom::sync::atomic::fence(Ordering::SeqCst),
+        match self.fault {
+            Fault::NoFence | Fault::Asymmetric | Fault::NoBarrier => {}
+            Fault::WeakFence => fence(Ordering::AcqRel),
+            _ => fence(Ordering::SeqCst),
         }
+    }
+    fn sleep_fence(&self) {
+        if self.fault.is_asymmetric() { self.presence.barrier() } else { self.fence() }
     }
 }
 
