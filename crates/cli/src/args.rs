@@ -139,13 +139,14 @@ pub enum Pin {
 #[command(after_help = "\
 Examples:
   caravan bench ring
-  caravan bench ring --samples 25 --json results/ring.json")]
+  caravan bench ring --samples 101 --json results/ring.json")]
 pub struct Ring {
     /// Samples of each of the two, in turn
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 51, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub samples: usize,
-    /// Records in a sample; round trips are a twentieth of it
-    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
+    /// Records in a sample, few enough that it ends before the kernel takes a core away; round
+    /// trips are a twentieth of it
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
     pub records: u64,
     /// Which two cores, where there are more: those nearest to each other or those farthest
     #[arg(long, value_name = "WHICH", default_value = "near")]

@@ -18,7 +18,7 @@ fn help_shows_options_and_examples() {
         (&["--help"][..], "caravan bench erlang"),
         (&["bench", "--help"], "a bare flag-and-copy loop in C"),
         (&["bench", "erlang", "--help"], "caravan bench erlang --nodes 2 --processes 1000"),
-        (&["bench", "ring", "--help"], "caravan bench ring --samples 25"),
+        (&["bench", "ring", "--help"], "caravan bench ring --samples 101"),
         (&["top", "--help"], "caravan top --once"),
     ] {
         let output = caravan(words);
