@@ -127,9 +127,12 @@ counters_segment(_) ->
 both_logs(_) ->
     with([#{}, #{}, #{transport => tcp}, #{carrier => plain}], fun([A, B, Tcp, Plain]) ->
         [true = connect(A, N) || N <- [B, Tcp, Plain]],
-        [?assertMatch({_, [_ | _]},
-                      {Text, [L || L <- caravan_cluster:logged(Node),
-                                   string:find(L, Text) =/= nomatch]})
+        [caravan_cluster:wait_until(
+           fun() ->
+                   Logged = caravan_cluster:logged(Node),
+                   lists:any(fun(L) -> string:find(L, Text) =/= nomatch end, Logged)
+                       orelse {missing, Text, Logged}
+           end)
          || {Node, Text} <-
                 [{A, "shared memory to " ++ atom_to_list(name(B))},
                  {B, "shared memory to " ++ atom_to_list(name(A))},

@@ -99,8 +99,7 @@ named_and_not_to_be_had(_) ->
         [call(Node, fun watch_nodes/0) || Node <- [Shm, Tcp, Plain]],
         [false = connect(A, B) || {A, B} <- [{Shm, Tcp}, {Tcp, Shm}, {Shm, Plain}, {Plain, Shm}]],
         [?assertEqual([], call(Node, fun seen_nodes/0)) || Node <- [Shm, Tcp, Plain]],
-        Logged = caravan_cluster:logged(Shm),
-        [?assert(lists:any(fun(Text) -> string:find(Text, Why) =/= nomatch end, Logged))
+        [caravan_cluster:wait_until(fun() -> logged(Shm, Why) end)
          || Why <- ["names shm here, and it cannot be had: the peer does not speak Caravan",
                     "names shm here, and it cannot be had: the option transport names tcp at the peer"]],
         true = connect(Tcp, Plain)
@@ -139,9 +138,8 @@ other_user(_) ->
                  #{transport := tcp, reason := Why} = info(X, Y),
                  #{transport := tcp, reason := Why} = info(Y, X),
                  ?assert(byte_size(Why) > 0),
-                 [?assert(lists:any(fun(Text) ->
-                                            string:find(Text, binary_to_list(Why)) =/= nomatch
-                                    end, caravan_cluster:logged(N))) || N <- [X, Y]],
+                 [caravan_cluster:wait_until(fun() -> logged(N, binary_to_list(Why)) end)
+                  || N <- [X, Y]],
                  ct:pal("other user: ~ts", [Why]),
                  ?assertEqual(name(Y), call(X, erpc, call, [name(Y), erlang, node, []])),
                  true = call(X, erlang, disconnect_node, [name(Y)])
@@ -184,7 +182,7 @@ other_network_namespace(_) ->
 %% Nobody gets anything out of our speaking Caravan before the cookies have been compared: no port
 %% of the driver, no memory, no file, and no process once the stranger has gone.
 stranger_without_cookie(_) ->
-    with([#{}], fun([A]) ->
+    with([#{args => caravan_cluster:no_auto_connect()}], fun([A]) ->
         greet(A),
         Before = caravan_cluster:resources(A),
         Port = listening_port(A),
@@ -213,7 +211,7 @@ stranger_without_cookie(_) ->
 
 %% One that knows the cookie and says nonsense loses its connection; the node loses nothing.
 stranger_with_cookie(_) ->
-    with([#{}], fun([A]) ->
+    with([#{args => caravan_cluster:no_auto_connect()}], fun([A]) ->
         Port = listening_port(A),
         greet(A),
         Before = caravan_cluster:resources(A),
@@ -261,6 +259,9 @@ listening_port(Node) ->
     [Name, _] = string:split(atom_to_list(name(Node)), "@"),
     {port, Port, _} = erl_epmd:port_please(Name, {127, 0, 0, 1}),
     Port.
+
+logged(Node, Part) ->
+    lists:any(fun(Text) -> string:find(Text, Part) =/= nomatch end, caravan_cluster:logged(Node)).
 
 %% The fun gets a copy of the code that any user can read.
 as_root(Fun) ->
