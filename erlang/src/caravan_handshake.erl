@@ -173,7 +173,8 @@ pre_nodeup(Socket) ->
                                     labels(Connection), Connection#connection.options) of
                 {shm, Port} ->
                     remember(Connection#connection{transport = shm, port = Port}),
-                    ok;
+                    %% net_kernel:setopts/2 and getopts/2 are about this socket, idle as it is.
+                    caravan_tcp:setup_options(Socket);
                 {tcp, Why} ->
                     settle(Connection, Socket, caravan_transport:settle(Named, Peer, Why));
                 {error, Why} ->
