@@ -126,8 +126,8 @@ impl World {
     fn output(&mut self) {
         let parts = [&HEADER[..], &PAYLOAD].into_iter();
         let length = HEADER.len() + PAYLOAD.len();
-        let poll = self.sending.send(&mut self.emulator, parts, length, || NOW);
-        assert!(!poll.expect("sent"), "there was room");
+        let next = self.sending.send(&mut self.emulator, parts, length, || NOW);
+        assert_eq!(next.expect("sent"), Next::Armed, "there was room");
     }
 }
 

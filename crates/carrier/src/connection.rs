@@ -8,6 +8,9 @@
 //! | any | lifeline closed, link broken | ended: what had come is delivered first |
 //!
 //! No callback spins: a spin is many short POLLs, between which the emulator runs other processes.
+//!
+//! A stream does without a poller that comes late ([`late_poller`](crate::late_poller)): what it
+//! needs is then done in callbacks, one turn each, by a bell that this side rings itself.
 
 use caravan_fabric::contract::Armed;
 use caravan_fabric::{Link, SpinMode, SpinPolicy, Turn};
@@ -17,7 +20,8 @@ use crate::counters::Counter;
 use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::inbound::Inbound;
-use crate::limits::FLUSH_TURNS;
+use crate::late_poller::LatePoller;
+use crate::limits::{FLUSH_TURNS, TURN_BYTES};
 use crate::outbound::Outbound;
 
 /// What the port does after a turn.
@@ -27,6 +31,8 @@ pub enum Next {
     Poll,
     /// The bell will ring.
     Armed,
+    /// There is more to do, and the poller would come late: the port rings the bell itself.
+    Ring,
 }
 
 /// One connection over a link.
@@ -36,6 +42,7 @@ pub struct Connection<E: Emulator> {
     inbound: Inbound<E::Binary>,
     outbound: Outbound,
     policy: SpinPolicy,
+    late: LatePoller,
     row: Row,
     started: bool,
     polling: bool,
@@ -51,6 +58,7 @@ impl<E: Emulator> Connection<E> {
             inbound: Inbound::default(),
             outbound: Outbound::new(busy_bytes),
             policy: SpinPolicy::new(spin),
+            late: LatePoller::default(),
             row,
             started: false,
             polling: false,
@@ -85,22 +93,25 @@ impl<E: Emulator> Connection<E> {
         self.polling = true;
     }
 
-    /// Sends one message. `true` if the poller must be started: something waits for room.
+    /// Sends one message. [`Next::Poll`] if the poller must be started: something waits for room.
     pub fn send<'a>(
         &mut self,
         emulator: &mut E,
         parts: impl Iterator<Item = &'a [u8]>,
         length: usize,
-        now: impl FnOnce() -> u64,
-    ) -> Result<bool, Error> {
+        now: impl FnOnce() -> u64 + Copy,
+    ) -> Result<Next, Error> {
         self.outbound.send(&mut self.link, emulator, parts, length, now)?;
         self.row.set(Counter::SentBytes as usize, self.link.counts().sent_bytes);
         self.row.set(Counter::SentMessages as usize, self.outbound.messages());
         if emulator.queued_bytes() == 0 || self.polling || !self.started {
-            return Ok(false);
+            return Ok(Next::Armed);
         }
-        self.polling = true;
-        Ok(true)
+        let now = now();
+        if self.late.is_late(now) {
+            return self.arm(emulator, now);
+        }
+        Ok(self.leave(Next::Poll, now))
     }
 
     /// A sign of life.
@@ -114,22 +125,19 @@ impl<E: Emulator> Connection<E> {
             return Ok(Next::Armed);
         }
         self.polls += 1;
-        let next = self.turn(emulator, now)?;
-        self.polling = next == Next::Poll;
-        Ok(next)
+        self.late.came(now);
+        self.turn(emulator, now)
     }
 
-    /// The bell rang. `true` if the poller must be started.
-    pub fn bell(&mut self, emulator: &mut E, now: u64) -> Result<bool, Error> {
+    /// The bell rang. [`Next::Poll`] if the poller must be started.
+    pub fn bell(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         self.link.acknowledge()?;
         if self.polling || !self.started {
-            return Ok(false);
+            return Ok(Next::Armed);
         }
         self.link.awake();
         self.policy.woken(now);
-        let next = self.turn(emulator, now)?;
-        self.polling = next == Next::Poll;
-        Ok(self.polling)
+        self.turn(emulator, now)
     }
 
     /// The peer is gone: delivers all that it had sent. The ring is finite, and so is this.
@@ -180,15 +188,31 @@ impl<E: Emulator> Connection<E> {
             self.policy.found(now);
         }
         if taken.more {
-            return Ok(Next::Poll);
+            // Ringing costs system calls: a stream is worth them, many small messages are not.
+            let stream = taken.bytes >= TURN_BYTES && self.late.is_late(now);
+            return Ok(self.leave(if stream { Next::Ring } else { Next::Poll }, now));
         }
         if self.policy.nothing(now) == Turn::Spin {
-            return Ok(Next::Poll);
+            return Ok(self.leave(Next::Poll, now));
         }
-        match self.link.arm(self.room_wanted(emulator))? {
-            Armed::Wait => Ok(Next::Armed),
-            Armed::LookAgain => Ok(Next::Poll),
+        self.arm(emulator, now)
+    }
+
+    fn arm(&mut self, emulator: &E, now: u64) -> Result<Next, Error> {
+        let next = match self.link.arm(self.room_wanted(emulator))? {
+            Armed::Wait => Next::Armed,
+            Armed::LookAgain if emulator.queued_bytes() > 0 && self.late.is_late(now) => Next::Ring,
+            Armed::LookAgain => Next::Poll,
+        };
+        Ok(self.leave(next, now))
+    }
+
+    fn leave(&mut self, next: Next, now: u64) -> Next {
+        self.polling = next == Next::Poll;
+        if self.polling {
+            self.late.called(now);
         }
+        next
     }
 
     /// Room worth being woken for: what is queued, but not so much that the peer must run dry

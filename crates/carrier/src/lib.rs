@@ -5,6 +5,7 @@
 //!
 //! - [`connection`]: one distribution connection: turns, waiting, ending. Knows no emulator but
 //!   the [`emulator::Emulator`] trait.
+//! - [`late_poller`]: when a stream does without the poller process.
 //! - [`inbound`] and [`outbound`]: records to distribution messages and back.
 //! - [`reassembly`], with [`atom_cache`] and [`dist_header`]: large messages come in fragments and
 //!   are put together once, in place.
@@ -19,6 +20,7 @@ pub mod dist_header;
 pub mod emulator;
 mod error;
 pub mod inbound;
+pub mod late_poller;
 pub mod limits;
 pub mod outbound;
 mod port;

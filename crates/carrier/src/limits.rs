@@ -21,6 +21,12 @@ pub const RELEASE_BYTES: usize = 64 << 10;
 pub const HELD_MESSAGES_MAX: usize = 64;
 /// Bytes of one fragmented message that is put together; a larger one is passed on in fragments.
 pub const HELD_MESSAGE_BYTES_MAX: u64 = 1 << 30;
+/// Nanoseconds after which a poller that was called has come late.
+pub const LATE_NS: u64 = 2_000_000;
+/// How long streams then do without it, at first and at most.
+pub const LATE_SPELL_NS_MIN: u64 = 100_000_000;
+/// The latter.
+pub const LATE_SPELL_NS_MAX: u64 = 10_000_000_000;
 /// Milliseconds that a closing port waits for a peer to take what is queued.
 pub const FLUSH_MS: u64 = 5_000;
 /// Looks in a row that a closing port takes for room in the ring before it gives up what is queued.

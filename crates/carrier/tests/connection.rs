@@ -3,6 +3,8 @@
 mod common;
 
 use caravan_driver::Error;
+use caravan_driver::connection::Next;
+use caravan_driver::limits::{LATE_NS, LATE_SPELL_NS_MIN};
 use common::{node_and_stranger, nodes};
 use proptest::prelude::*;
 
@@ -99,6 +101,66 @@ fn nothing_is_read_before_the_node_is_up() {
     early.start();
     early.poll(&mut emulator, 3).unwrap();
     assert_eq!(emulator.delivered, [vec![7, 8]]);
+}
+
+#[test]
+fn a_stream_goes_on_without_a_poller_that_comes_late() {
+    let (mut a, mut b) = nodes(1 << 20, 1 << 20);
+    let mut stream = |b: &mut common::Node, callback: bool, now: u64| {
+        while a.emulator.queue.is_empty() {
+            a.send(&plain(1, 50_000)).unwrap();
+        }
+        let next = match callback {
+            false => b.connection.poll(&mut b.emulator, now).unwrap(),
+            true => b.connection.bell(&mut b.emulator, now).unwrap(),
+        };
+        a.settle().unwrap();
+        next
+    };
+    let mut now = b.now;
+    assert_eq!(stream(&mut b, false, now), Next::Poll);
+    now += LATE_NS / 2;
+    assert_eq!(stream(&mut b, false, now), Next::Poll, "it came in time");
+    now += LATE_NS;
+    assert_eq!(stream(&mut b, false, now), Next::Ring);
+    for _ in 0..10 {
+        now += LATE_NS;
+        assert_eq!(stream(&mut b, true, now), Next::Ring, "nobody waits for the poller");
+    }
+    now += LATE_SPELL_NS_MIN;
+    assert_eq!(stream(&mut b, true, now), Next::Poll, "it gets another chance");
+    assert_eq!(stream(&mut b, true, now), Next::Armed, "it has been called");
+    now += LATE_NS;
+    assert_eq!(stream(&mut b, false, now), Next::Ring);
+    now += LATE_SPELL_NS_MIN;
+    assert_eq!(stream(&mut b, true, now), Next::Ring, "now for twice as long");
+    now += LATE_SPELL_NS_MIN;
+    assert_eq!(stream(&mut b, true, now), Next::Poll);
+}
+
+#[test]
+fn a_sender_whose_poller_comes_late_waits_for_the_bell() {
+    let (mut a, mut b) = nodes(4 << 10, 1 << 20);
+    a.settle().unwrap();
+    assert_eq!(a.send(&plain(1, 5000)).unwrap(), Next::Poll, "the poller is called for the rest");
+    a.now += LATE_NS;
+    a.settle().unwrap();
+    while !a.emulator.queue.is_empty() {
+        b.settle().unwrap();
+        a.connection.bell(&mut a.emulator, a.now).unwrap();
+    }
+    assert_eq!(a.send(&plain(2, 5000)).unwrap(), Next::Armed, "the bell says when there is room");
+    b.settle().unwrap();
+    assert!(bell_has_rung(&mut a), "nobody said so");
+    a.connection.bell(&mut a.emulator, a.now).unwrap();
+    b.settle().unwrap();
+    assert_eq!(b.emulator.delivered, [plain(1, 5000), plain(2, 5000)]);
+}
+
+fn bell_has_rung(node: &mut common::Node) -> bool {
+    let bell = node.connection.link().wait_fd().unwrap();
+    let mut polled = [rustix::event::PollFd::new(&bell, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap() > 0
 }
 
 #[test]

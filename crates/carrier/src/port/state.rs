@@ -125,10 +125,8 @@ impl Port {
                 connection.link().acknowledge()?;
                 return connection.flush(&mut live, now());
             }
-            if connection.bell(&mut live, now())? {
-                self.wake_poller();
-            }
-            return Ok(());
+            let next = connection.bell(&mut live, now())?;
+            return self.go_on(next);
         }
         match lifeline_state(descriptor) {
             None => Ok(()),
@@ -168,15 +166,33 @@ impl Port {
         let Stage::Connected(connection) = &mut self.stage else {
             return Err(Error::Control { operation: 0, what: "there is no link to send over" });
         };
-        if self.ended.is_none() && connection.send(&mut live, parts, length, now)? {
-            self.wake_poller();
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        let next = connection.send(&mut live, parts, length, now)?;
+        self.go_on(next)
+    }
+
+    /// After a turn that was not the poller's.
+    fn go_on(&self, next: Next) -> Result<(), Error> {
+        match (next, self.poller) {
+            (Next::Poll, Some(poller)) => send(self.handle, poller, c"poll", None),
+            (Next::Ring, _) => self.ring()?,
+            _ => {}
         }
         Ok(())
     }
 
-    fn wake_poller(&self) {
-        if let Some(poller) = self.poller {
-            send(self.handle, poller, c"poll", None);
+    /// Rings this side's own bell: the emulator calls back when it has looked after its other
+    /// ports and a process or two.
+    fn ring(&self) -> Result<(), Error> {
+        let Some(bell) = self.watched_bell else { return Ok(()) };
+        let rung = duplicate(bell).and_then(|bell| Ok(rustix::io::write(&bell, &1u64.to_ne_bytes())?));
+        match rung {
+            Ok(_) => Ok(()),
+            // It has not been answered yet, and is as loud as it can be.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
+            Err(source) => Err(caravan_fabric::Error::System { call: "write(bell)", source }.into()),
         }
     }
 
@@ -189,7 +205,11 @@ impl Port {
         let mut live = Live::new(self.handle);
         match (&control, &mut self.stage) {
             (Control::Poll, Stage::Connected(connection)) if self.ended.is_none() => {
-                connection.poll(&mut live, now()).map(Reply::next)
+                let next = connection.poll(&mut live, now())?;
+                if next == Next::Ring {
+                    self.ring()?;
+                }
+                Ok(Reply::next(next))
             }
             (Control::Poll, _) => Ok(Reply::next(Next::Armed)),
             (Control::Tick, Stage::Connected(connection)) => {

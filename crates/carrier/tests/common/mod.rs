@@ -84,7 +84,7 @@ impl Node {
         Self { connection, emulator: TestEmulator::default(), now: 1_000_000 }
     }
 
-    pub fn send(&mut self, message: &[u8]) -> Result<bool, Error> {
+    pub fn send(&mut self, message: &[u8]) -> Result<Next, Error> {
         self.emulator.sending = message.to_vec();
         // In two parts, as the emulator gives header and payload apart.
         let (first, second) = message.split_at(message.len() / 3);
