@@ -47,7 +47,7 @@ report(Dir, Suite) ->
                 C = of_key(Key, Caravan),
                 {Key, class(Both, T, C), T, C}
             end || Key <- Keys],
-    Links = [L || File <- files(Dir, Suite, "caravan"), {link, _, _, _} = L <- terms(File)],
+    Links = [L || File <- files(Dir, Suite, "caravan"), {link, _, _, _, _} = L <- terms(File)],
     {Suite, Rows, Links}.
 
 %% The first attempt runs everything; a case missing there was not run, one missing in a later
@@ -98,9 +98,17 @@ table(Reports) ->
     io:format("(counts are of the first attempt; links that ended before they could be asked are \"gone\")~n").
 
 links(Links) ->
-    Counts = lists:foldl(fun({link, _, _, T}, Acc) -> maps:update_with(T, fun(N) -> N + 1 end, 1, Acc) end,
-                         #{}, Links),
-    lists:join(", ", [io_lib:format("~w ~w", [N, T]) || {T, N} <- lists:sort(maps:to_list(Counts))]).
+    lists:join(", ", [io_lib:format("~w ~s", [N, T]) || {T, N} <- counted(Links)]).
+
+%% By transport, and where that is TCP, by why.
+counted(Links) ->
+    Kind = fun({link, _, _, tcp, Why}) -> ["tcp (", Why, ")"];
+              ({link, _, _, Transport, _}) -> atom_to_list(Transport)
+           end,
+    Counts = lists:foldl(fun(Link, Acc) ->
+                                 maps:update_with(lists:flatten(Kind(Link)), fun(N) -> N + 1 end, 1, Acc)
+                         end, #{}, Links),
+    lists:sort(maps:to_list(Counts)).
 
 explained(Reports, Class) ->
     Rows = [{Suite, Row} || {Suite, All, _} <- Reports, {_, C, _, _} = Row <- All, C =:= Class],
@@ -169,11 +177,9 @@ json(Reports) ->
     ["{\n  \"suites\": [\n", lists:join(",\n", [json_suite(R) || R <- Reports]), "\n  ]\n}\n"].
 
 json_suite({Suite, Rows, Links}) ->
-    Counts = lists:foldl(fun({link, _, _, T}, Acc) -> maps:update_with(T, fun(N) -> N + 1 end, 1, Acc) end,
-                         #{}, Links),
     io_lib:format("    {\"suite\": ~ts, \"links\": {~ts}, \"cases\": [\n~ts\n    ]}",
                   [quoted(Suite),
-                   lists:join(", ", [[quoted(T), ": ", integer_to_list(N)] || {T, N} <- maps:to_list(Counts)]),
+                   lists:join(", ", [[quoted(T), ": ", integer_to_list(N)] || {T, N} <- counted(Links)]),
                    lists:join(",\n", [json_row(R) || R <- Rows])]).
 
 json_row({{Group, Case}, Class, T, C}) ->

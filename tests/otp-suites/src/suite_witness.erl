@@ -2,7 +2,7 @@
 %% loses nothing), and which transport carried each link that the test node made meanwhile.
 %%
 %%     {tc, Suite, Group, Case, passed | failed | skipped, Reason, Milliseconds}.
-%%     {link, Case, Node, Transport}.       Transport: shm | tcp (Caravan's), inet (no Caravan), gone
+%%     {link, Case, Node, Transport, Why}.  Transport: shm | tcp (Caravan's), inet (no Caravan), gone
 -module(suite_witness).
 -behaviour(gen_event).
 
@@ -96,7 +96,8 @@ watch(Witness, File, Case) ->
             _ = net_kernel:monitor_nodes(true, [{node_type, all}]),
             watch(Witness, File, Next);
         {nodeup, Node, _} ->
-            append(File, {link, Case, Node, transport(Node)}),
+            {Transport, Why} = transport(Node),
+            append(File, {link, Case, Node, Transport, Why}),
             watch(Witness, File, Case);
         _Other ->
             watch(Witness, File, Case)
@@ -105,12 +106,12 @@ watch(Witness, File, Case) ->
 transport(Node) ->
     case code:is_loaded(caravan_dist) of
         false ->
-            inet;
+            {inet, ""};
         _ ->
             try apply(caravan_dist, info, [Node]) of
-                #{transport := Transport} -> Transport;
-                _ -> gone
+                #{transport := Transport, reason := Why} -> {Transport, binary_to_list(Why)};
+                _ -> {gone, ""}
             catch
-                _:_ -> gone
+                _:_ -> {gone, ""}
             end
     end.
