@@ -108,7 +108,7 @@ pub fn cached_slots(references: &[u8]) -> Option<impl Iterator<Item = u16> + '_>
     let low = rest.get(flag_bytes..flag_bytes + count)?;
     Some(low.iter().enumerate().map(move |(i, low)| {
         let high = (flags[i / 2] >> (4 * (i % 2))) & 7;
-        u16::from(high) << 8 | u16::from(*low)
+        (u16::from(high) << 8) | u16::from(*low)
     }))
 }
 
@@ -124,12 +124,12 @@ pub fn parse(references: &[u8]) -> Result<(Vec<Reference>, usize), Error> {
     let long = half(count) & 1 != 0;
     let mut parsed = Vec::with_capacity(count);
     for i in 0..count {
-        let slot = u16::from(half(i) & 7) << 8 | u16::from(reader.byte()?);
+        let slot = (u16::from(half(i) & 7) << 8) | u16::from(reader.byte()?);
         let text = if half(i) & 8 == 0 {
             None
         } else {
             let length = match long {
-                true => usize::from(reader.byte()?) << 8 | usize::from(reader.byte()?),
+                true => (usize::from(reader.byte()?) << 8) | usize::from(reader.byte()?),
                 false => usize::from(reader.byte()?),
             };
             Some(reader.take(length)?.into())

@@ -37,7 +37,7 @@ pub fn random_word() -> Result<String, Error> {
     let mut bytes = [0_u8; 16];
     // Up to 256 bytes come whole (getrandom(2)).
     getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 #[cfg(test)]
