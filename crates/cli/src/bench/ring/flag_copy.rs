@@ -1,6 +1,8 @@
 //! The bare loop in C: compiled from the source inside this program, then run.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -15,9 +17,10 @@ const SOURCE: &str = include_str!("../../../../../bench/ring/flag_copy.c");
 /// Between two looks at a running child.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The compiled program. Its folder goes with it.
+/// The compiled program: an open file without a name, so that nothing of it is left behind however
+/// this process ends.
 #[derive(Debug)]
-pub struct FlagCopy(Scratch);
+pub struct FlagCopy(File);
 
 impl FlagCopy {
     pub fn compile(compiler: &Path) -> Result<Self, Error> {
@@ -37,7 +40,7 @@ impl FlagCopy {
         }
         let done = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
         if done.status.success() {
-            Ok(Self(scratch))
+            File::open(output).map(Self).map_err(|error| failed(error.to_string()))
         } else {
             Err(failed(String::from_utf8_lossy(&done.stderr).trim().to_owned()))
         }
@@ -52,7 +55,7 @@ impl FlagCopy {
         interrupt: &Interrupt,
     ) -> Result<f64, Error> {
         let words = [producer.to_string(), consumer.to_string(), records.to_string()];
-        let mut child = Command::new(self.0.path().join("flag_copy"))
+        let mut child = Command::new(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
             .arg(if echo { "echo" } else { "stream" })
             .args(words)
             .stdin(Stdio::null())
