@@ -80,7 +80,7 @@ impl Results {
             self.cores.1,
             self.placement,
             self.line_ns,
-            self.machine.sentence(),
+            self.machine.without_distance(),
             self.measured.first().map_or(0, |measured| measured.ratio.samples.len()),
         );
         let spread = |summary: &Summary| {
