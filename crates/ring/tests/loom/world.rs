@@ -146,8 +146,8 @@ struct Place {
     value: AtomicU32,
 }
 
-// SAFETY: the cell holds nothing and is never dereferenced: it only tells loom who comes by.
 #[allow(unsafe_code)]
+// SAFETY: the cell holds nothing and is never dereferenced: it only tells loom who comes by.
 unsafe impl Sync for Place {}
 
 impl Place {
