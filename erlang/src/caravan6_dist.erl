@@ -34,7 +34,7 @@ is_node_name(Node) ->
 %% @doc See {@link caravan_dist:address/0}.
 -spec address() -> caravan_tcp:address().
 address() ->
-    caravan_dist:address(inet6_tcp).
+    caravan_dist:family_address(inet6_tcp).
 
 %% @doc See {@link caravan_dist:listen/1}.
 -spec listen(atom()) -> {ok, {inet:socket(), caravan_tcp:address(), integer()}} | {error, term()}.

@@ -3,7 +3,7 @@
 %% ```
 %% erl -sname a -proto_dist caravan -pa /path/to/caravan/ebin
 %% '''
-%% or by the same flags in `vm.args'. Give `-proto_dist' once: with two such flags Erlang/OTP
+%% or by the same flags in `vm.args'. Give `-proto_dist' once: with two such flags Erlang/OTP 25
 %% ignores both, and the node speaks plain TCP. Options are in {@link caravan_options}.
 %%
 %% The callbacks below are those of a distribution module ("How to Implement an Alternative
@@ -15,7 +15,7 @@
 -export([info/0, info/1]).
 -export([childspecs/0, select/1, is_node_name/1, address/0, listen/1, listen/2, accept/1,
          accept_connection/5, setup/5, close/1, setopts/2, getopts/2]).
--export([address/1, listen/3, accept/2, accept_connection/6, setup/6]).
+-export([family_address/1, listen/3, accept/2, accept_connection/6, setup/6]).
 -export([warn_of_doubled_flag/0]).
 
 %% @doc What each link of this node does: see {@link info/1}.
@@ -63,7 +63,7 @@ is_node_name(_) ->
 %% @doc Called by `net_kernel' where the node is not to listen (`-dist_listen false').
 -spec address() -> caravan_tcp:address().
 address() ->
-    address(inet_tcp).
+    family_address(inet_tcp).
 
 %% @doc Called by `net_kernel' when the distribution starts.
 -spec listen(atom()) -> {ok, {inet:socket(), caravan_tcp:address(), integer()}} | {error, term()}.
@@ -111,8 +111,8 @@ getopts(Socket, Options) ->
 %% The same for either address family; caravan6_dist calls these, too.
 
 %% @private
--spec address(caravan_tcp:inet()) -> caravan_tcp:address().
-address(Inet) ->
+-spec family_address(caravan_tcp:inet()) -> caravan_tcp:address().
+family_address(Inet) ->
     case caravan_options:read() of
         {ok, _} -> caravan_tcp:address(Inet);
         {error, Sentence} -> error({caravan, Sentence})
@@ -153,7 +153,7 @@ setup(Inet, Node, Type, MyNode, Names, SetupTime) ->
 %% @private
 -spec warn_of_doubled_flag() -> ok.
 warn_of_doubled_flag() ->
-    case caravan_options:doubled_proto_dist(init:get_argument(proto_dist)) of
-        {warning, Sentence} -> ?LOG_WARNING("caravan: ~ts", [Sentence]);
-        none -> ok
+    case {whereis(caravan_links), caravan_options:doubled_proto_dist(init:get_argument(proto_dist))} of
+        {undefined, {warning, Sentence}} -> ?LOG_WARNING("caravan: ~ts", [Sentence]);
+        _ -> ok
     end.

@@ -83,7 +83,7 @@ rejected_flags(#{fragments := true}) -> 0;
 rejected_flags(#{fragments := false}) -> ?DFLAG_FRAGMENTS band dist_util:rejectable_flags().
 
 %% @doc A warning where `-proto_dist' was given in more than one flag and one of them names
-%% Caravan: OTP then starts inet_tcp, in silence.
+%% Caravan: OTP 25 then starts inet_tcp, in silence; OTP 27 takes the first flag alone.
 -spec doubled_proto_dist({ok, [[string()]]} | error) -> none | {warning, Sentence :: string()}.
 doubled_proto_dist({ok, [_, _ | _] = Flags}) ->
     Named = lists:append(Flags),
@@ -91,9 +91,9 @@ doubled_proto_dist({ok, [_, _ | _] = Flags}) ->
         true ->
             {warning,
              lists:flatten(io_lib:format(
-               "-proto_dist was given ~b times (~s): Erlang/OTP then ignores all of them and starts "
-               "inet_tcp, so that this node speaks plain TCP; give the flag once (look into "
-               "vm.args, ERL_FLAGS, ERL_AFLAGS and ERL_ZFLAGS)",
+               "-proto_dist was given ~b times (~s): Erlang/OTP ignores all of them, or all but the "
+               "first, and this node does not speak Caravan; give the flag once (look into vm.args, "
+               "ERL_FLAGS, ERL_AFLAGS and ERL_ZFLAGS)",
                [length(Flags), lists:join(", ", Named)]))};
         false ->
             none
