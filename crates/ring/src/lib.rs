@@ -9,6 +9,7 @@
 //!   checker.
 //! - [`ByteProducer`] and [`ByteConsumer`]: a stream of bytes on those cursors.
 //! - [`SlotProducer`] and [`SlotConsumer`]: fixed-size items (packet indices) on the same cursors.
+//! - [`Pace`]: when to look next, for a consumer that does nothing else.
 //! - [`record`]: records with a length in front, of any size, on a byte ring of any size.
 //!
 //! What the other side can write is checked on every refresh: an impossible position is
@@ -19,10 +20,12 @@
 mod byte_ring;
 mod cursor;
 mod memory;
+mod pace;
 pub mod record;
 mod slot_ring;
 
 pub use byte_ring::{ByteConsumer, ByteProducer};
 pub use cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
 pub use memory::{Bytes, Cursors, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, Slots, Word};
+pub use pace::Pace;
 pub use slot_ring::{SlotConsumer, SlotProducer};
