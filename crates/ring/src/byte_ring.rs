@@ -61,6 +61,34 @@ impl<C: Cursors, B: Bytes> ByteProducer<C, B> {
         Ok(spans.length())
     }
 
+    /// Copies all of `parts` behind what is committed, one after the other, and commits them; or does
+    /// nothing if there is no room for all. Returns whether it did. What fits the ring anyway, as
+    /// small records do, is not put together in a buffer first.
+    #[inline]
+    pub fn append_whole<const N: usize>(&mut self, parts: [&[u8]; N]) -> Result<bool, Corrupt> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let spans = self.cursor.claim(length as u64)?;
+        if spans.length() < length {
+            return Ok(false);
+        }
+        let mut offset = spans.first.offset;
+        for part in parts {
+            let before_end = self.cursor.capacity() as usize - offset;
+            if part.len() < before_end {
+                self.bytes.copy_in(offset, part);
+                offset += part.len();
+            } else {
+                let (first, second) = part.split_at(before_end);
+                self.bytes.copy_in(offset, first);
+                self.bytes.copy_in(0, second);
+                offset = second.len();
+            }
+        }
+        self.cursor.commit(length as u64);
+        self.expect_writes(length as u64);
+        Ok(true)
+    }
+
     /// After `length` bytes were written: asks for the lines that this brought within
     /// [`AHEAD_BYTES`], unless the consumer may be reading there.
     #[inline]

@@ -10,6 +10,7 @@ use crate::{Consumer, Producer, byte_ring};
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Append(usize),
+    AppendWhole(usize, usize),
     ClaimAndCommit { claim: usize, commit: usize },
     Publish,
     WaitForRoom(u64),
@@ -27,6 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
     let length = || prop_oneof![4 => 0_usize..8, 2 => 0_usize..80, 1 => Just(usize::MAX)];
     prop_oneof![
         4 => (0_usize..80).prop_map(Step::Append),
+        2 => (0_usize..9, 0_usize..40).prop_map(|(first, second)| Step::AppendWhole(first, second)),
         2 => (length(), 0_usize..80).prop_map(|(claim, commit)| Step::ClaimAndCommit { claim, commit }),
         4 => Just(Step::Publish),
         1 => prop_oneof![0_u64..80, Just(u64::MAX)].prop_map(Step::WaitForRoom),
@@ -95,6 +97,15 @@ fn produce(model: &mut Model, producer: &mut Producer, step: Step) {
             let room = model.room(length);
             assert_eq!(producer.append(&bytes).unwrap(), room);
             model.held.extend(&bytes[..room]);
+        }
+        Step::AppendWhole(first, second) => {
+            let bytes = model.bytes(first + second);
+            let fits = model.room(bytes.len()) == bytes.len();
+            let (first, second) = bytes.split_at(first);
+            assert_eq!(producer.append_whole([first, second]).unwrap(), fits);
+            if fits {
+                model.held.extend(&bytes);
+            }
         }
         Step::ClaimAndCommit { claim, commit } => {
             let room = model.room(claim);

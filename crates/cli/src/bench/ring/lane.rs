@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use caravan_ring::record::{LENGTH_BYTES, LengthReader, prefix};
+use caravan_ring::record::{LengthReader, prefix};
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Pace};
 use caravan_segment::barrier::{self, Fences};
 use caravan_segment::{Pages, Segment, Window};
@@ -86,15 +86,10 @@ impl Sender {
     /// Appends a record; it is seen once it is published, or the ring was full.
     #[inline]
     pub fn append(&mut self, record: &[u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
-        let mut frame = [0; LENGTH_BYTES + RECORD_BYTES];
-        frame[..LENGTH_BYTES].copy_from_slice(&prefix(RECORD_BYTES as u32));
-        frame[LENGTH_BYTES..].copy_from_slice(record);
-        let mut done = self.ring.append(&frame)?;
         let mut spins = 0;
-        while done < frame.len() {
+        while !self.ring.append_whole([&prefix(RECORD_BYTES as u32), record])? {
             self.publish();
             wait(&mut spins, go_on)?;
-            done += self.ring.append(&frame[done..])?;
         }
         Ok(())
     }
