@@ -72,7 +72,7 @@ c_node(Config) ->
     Program = filename:join(proplists:get_value(priv_dir, Config), "c_node"),
     Ei = code:lib_dir(erl_interface),
     {0, _} = caravan_cluster:shell(lists:flatten(
-               ["cc -o ", Program, " ", Source, " -I", Ei, "/include -I", code:root_dir(),
+               ["cc -o \"", Program, "\" \"", Source, "\" -I", Ei, "/include -I", code:root_dir(),
                 "/usr/include -L", Ei, "/lib -L", code:root_dir(), "/usr/lib -lei -lpthread"])),
     with([#{}], fun([A]) ->
         [_, Host] = string:split(atom_to_list(name(A)), "@"),
@@ -129,8 +129,10 @@ seen_nodes() ->
 %% Another user of this host: TCP, and the log of both sides says why.
 other_user(_) ->
     as_root(fun(Ebin) ->
-        Exec = {"/usr/bin/setpriv",
-                ["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "erl"]},
+        %% Not in this folder, which may lie where only its owner can go.
+        Exec = {"/usr/bin/env",
+                ["-C", "/", "setpriv", "--reuid", "nobody", "--regid", "nogroup",
+                 "--clear-groups", "erl"]},
         with([#{}, #{exec => Exec, ebin => Ebin, env => [{"HOME", "/tmp"}]}], fun([A, B]) ->
             ?assertNotEqual(call(A, os, cmd, ["id -u"]), call(B, os, cmd, ["id -u"])),
             [begin
@@ -289,6 +291,6 @@ readable_copy() ->
     From = filename:dirname(filename:dirname(code:which(caravan_dist))),
     Test = filename:dirname(code:which(?MODULE)),
     {0, _} = caravan_cluster:shell(lists:flatten(
-               ["rm -rf ", Root, "; mkdir -p ", Root, "; cp -RL ", From, "/ebin ", From, "/priv ",
-                Root, "; cp ", Test, "/*.beam ", Root, "/ebin; chmod -R a+rX ", Root])),
+               ["rm -rf ", Root, "; mkdir -p ", Root, "; cp -RL \"", From, "/ebin\" \"",
+                From, "/priv\" ", Root, "; cp \"", Test, "\"/*.beam ", Root, "/ebin; chmod -R a+rX ", Root])),
     Root.

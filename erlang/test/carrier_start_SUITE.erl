@@ -236,7 +236,7 @@ config_file(Config) ->
                               caravan_cluster:info(B, A)),
                  true = connect(C, B),
                  ?assertEqual(shm, transport(C, B)),
-                 {Status, Text} = boot_fails(["-config ", bad_config(Config)]),
+                 {Status, Text} = boot_fails(["-config \"", bad_config(Config), "\""]),
                  ?assertEqual(1, Status),
                  ?assertNotEqual(nomatch, string:find(Text, "transport takes"))
          end).
@@ -333,8 +333,8 @@ boot_fails(Flags) ->
 boot_fails(Flags, Name) ->
     Ebin = filename:absname(filename:dirname(code:which(caravan_dist))),
     caravan_cluster:shell(lists:flatten(
-                            ["erl -noshell -sname ", Name, " -proto_dist caravan -pa ", Ebin, " ",
-                             Flags, " -s init stop"])).
+                            ["erl -noshell -sname ", Name, " -proto_dist caravan -pa \"", Ebin,
+                             "\" ", Flags, " -s init stop"])).
 
 free_port() ->
     {ok, Socket} = gen_tcp:listen(0, []),
