@@ -19,6 +19,8 @@ mod memory;
 pub mod passing;
 pub mod process;
 mod transfer;
+mod window;
 
 pub use error::Error;
-pub use memory::{Pages, Segment, Window};
+pub use memory::{Pages, Segment};
+pub use window::Window;

@@ -1,4 +1,4 @@
-//! The mapping itself. All `unsafe` of this crate is here and in `transfer`.
+//! The mapping itself. All `unsafe` of this crate is here, in `window` and in `transfer`.
 //!
 //! Invariants of a [`Segment`]: `mapping` is `maximum_bytes` long, shared, readable and writable
 //! until drop; `committed_bytes <= maximum_bytes`; bytes below `committed_bytes` are backed by
@@ -8,13 +8,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, system};
+use crate::window::Window;
 
 /// The largest segment: an eighth of the address space that x86-64 and aarch64 give a process.
 const SEGMENT_BYTES_MAX: u64 = 1 << 44;
@@ -175,7 +176,8 @@ impl Segment {
         }
         // SAFETY: `offset <= committed_bytes <= maximum_bytes`, the length of the mapping.
         let start = unsafe { self.mapping.add(offset as usize) };
-        Ok(Window { start, bytes: bytes as usize, segment: Arc::clone(self) })
+        // SAFETY: as many bytes of the mapping from `start` on are committed.
+        Ok(unsafe { Window::new(start, bytes as usize, Arc::clone(self)) })
     }
 }
 
@@ -213,192 +215,5 @@ impl Drop for Segment {
     }
 }
 
-/// A part of a [`Segment`], with every access checked against its bounds.
-///
-/// Bounds are programming errors, not input: a face checks what a peer says before it comes here,
-/// so a breach panics rather than returns.
-#[derive(Clone, Debug)]
-pub struct Window {
-    start: NonNull<u8>,
-    bytes: usize,
-    segment: Arc<Segment>,
-}
-
-// SAFETY: as for `Segment`, which it keeps alive.
-unsafe impl Send for Window {}
-// SAFETY: as for `Segment`.
-unsafe impl Sync for Window {}
-
-impl Window {
-    /// Bytes in the window.
-    pub fn bytes(&self) -> u64 {
-        self.bytes as u64
-    }
-
-    /// The segment it belongs to.
-    pub fn segment(&self) -> &Arc<Segment> {
-        &self.segment
-    }
-
-    /// A part of this window; `offset` is a multiple of 8.
-    pub fn part(&self, offset: u64, bytes: u64) -> Result<Window, Error> {
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.bytes() && offset % 8 == 0 => {}
-            _ => {
-                return Err(Error::Range { offset, bytes, segment_bytes: self.bytes() });
-            }
-        }
-        // SAFETY: `offset` is inside the window.
-        let start = unsafe { self.start.add(offset as usize) };
-        Ok(Window { start, bytes: bytes as usize, segment: Arc::clone(&self.segment) })
-    }
-
-    #[inline]
-    fn check(&self, offset: usize, bytes: usize) {
-        assert!(
-            offset <= self.bytes && bytes <= self.bytes - offset,
-            "bytes {offset}..{offset}+{bytes} are outside a window of {}",
-            self.bytes
-        );
-    }
-
-    /// The 64-bit word at `offset`, a multiple of 8.
-    #[inline]
-    pub fn word(&self, offset: usize) -> &AtomicU64 {
-        self.check(offset, 8);
-        assert!(offset % 8 == 0, "a word at {offset} would not be aligned");
-        // SAFETY: in bounds and aligned (windows start on multiples of 8 of a page-aligned
-        // mapping); the memory lives as long as `self` does; an atomic may be shared with writers
-        // in this or another process.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
-    }
-
-    /// The 32-bit word at `offset`, a multiple of 4.
-    #[inline]
-    pub fn half_word(&self, offset: usize) -> &AtomicU32 {
-        self.check(offset, 4);
-        assert!(offset % 4 == 0, "a half word at {offset} would not be aligned");
-        // SAFETY: as in `word`.
-        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
-    }
-
-    /// Asks for the cache line at `offset`, to be written soon. A hint: it changes no memory, and
-    /// processors that have no such instruction ignore it.
-    #[inline]
-    pub fn expect_write(&self, offset: usize) {
-        let line = self.start.as_ptr().wrapping_add(offset);
-        // SAFETY: a prefetch may name any address; it neither reads nor writes nor faults.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
-    }
-
-    /// Copies `from` to `offset`.
-    #[inline]
-    pub fn copy_in(&self, offset: usize, from: &[u8]) {
-        self.check(offset, from.len());
-        // SAFETY: in bounds; `from` is private memory of this process, so the two do not overlap.
-        // A peer may read at the same time: it gets torn bytes, which it must not use before the
-        // cursor says so.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(offset), from.len()) }
-    }
-
-    /// Copies the bytes at `offset` to `to`.
-    #[inline]
-    pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
-        self.check(offset, to.len());
-        // SAFETY: in bounds; `to` is private and exclusive. A lying peer may write at the same
-        // time: then `to` holds bytes of its choice, as it could have sent anyway.
-        unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
-    }
-
-    /// Copies `bytes` from this window at `offset` to `to_offset` of another one.
-    pub fn copy_to(&self, offset: usize, bytes: usize, to: &Window, to_offset: usize) {
-        self.check(offset, bytes);
-        to.check(to_offset, bytes);
-        // SAFETY: both are in bounds; `copy` allows them to overlap.
-        unsafe { ptr::copy(self.start.as_ptr().add(offset), to.start.as_ptr().add(to_offset), bytes) }
-    }
-
-    /// The address of the bytes `offset..offset + bytes`, for a system call or a foreign function
-    /// that reads or writes there. The window must outlive the use, and nobody may make a Rust
-    /// reference of it while a peer can write.
-    #[inline]
-    pub fn address(&self, offset: usize, bytes: usize) -> *mut u8 {
-        self.check(offset, bytes);
-        // SAFETY: in bounds.
-        unsafe { self.start.as_ptr().add(offset) }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn segment(bytes: u64) -> Arc<Segment> {
-        let segment = Segment::create("caravan-test", bytes, Pages::Small).unwrap();
-        segment.grow(bytes).unwrap();
-        Arc::new(segment)
-    }
-
-    #[test]
-    fn two_mappings_of_one_file_see_the_same_bytes() {
-        let ours = segment(8192);
-        let theirs = Arc::new(Segment::attach(ours.as_fd().try_clone_to_owned().unwrap(), 8192).unwrap());
-        ours.window(0, 8192).unwrap().copy_in(100, b"over there");
-        let mut seen = [0; 10];
-        theirs.window(96, 64).unwrap().copy_out(4, &mut seen);
-        assert_eq!(&seen, b"over there");
-    }
-
-    #[test]
-    fn a_window_must_be_committed_and_inside() {
-        let segment = Arc::new(Segment::create("caravan-test", 1 << 20, Pages::Small).unwrap());
-        assert!(matches!(segment.window(0, 4096), Err(Error::Range { .. })));
-        segment.grow(4096).unwrap();
-        assert!(segment.window(0, 4096).is_ok());
-        assert!(matches!(segment.window(8, 4096), Err(Error::Range { .. })));
-        assert!(matches!(segment.window(u64::MAX - 3, 8), Err(Error::Range { .. })));
-        assert!(matches!(segment.grow((1 << 20) + 1), Err(Error::Size { .. })));
-    }
-
-    #[test]
-    #[should_panic(expected = "outside a window")]
-    fn a_copy_past_the_end_panics_instead_of_writing() {
-        segment(4096).window(0, 64).unwrap().copy_in(60, b"12345");
-    }
-
-    #[test]
-    fn a_file_that_could_shrink_is_refused() {
-        let file = rustix::fs::memfd_create("caravan-test", MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&file, 4096).unwrap();
-        assert!(matches!(Segment::attach(file, 4096), Err(Error::Foreign(_))));
-        let sealed = segment(4096);
-        let file = sealed.as_fd().try_clone_to_owned().unwrap();
-        assert!(matches!(Segment::attach(file, 8192), Err(Error::Foreign(_))));
-    }
-
-    #[test]
-    fn huge_pages_or_not_it_works_and_says_so() {
-        let segment = Arc::new(Segment::create("caravan-test", 4 << 20, Pages::HugeIfOffered).unwrap());
-        segment.grow(segment.maximum_bytes()).unwrap();
-        let window = segment.window(0, 4 << 20).unwrap();
-        window.word((4 << 20) - 8).store(7, Ordering::Relaxed);
-        assert_eq!(window.word((4 << 20) - 8).load(Ordering::Relaxed), 7);
-        let file = segment.as_fd().try_clone_to_owned().unwrap();
-        let refused = Segment::attach(file, segment.maximum_bytes()).is_err();
-        assert_eq!(refused, segment.pages() == Pages::HugeIfOffered, "a stranger's huge pages");
-    }
-
-    #[test]
-    fn more_memory_than_there_is_is_an_error() {
-        let segment = Segment::create("caravan-test", 1 << 43, Pages::Small).unwrap();
-        assert!(matches!(segment.grow(1 << 43), Err(Error::OutOfMemory { .. })));
-    }
-}
+mod tests;

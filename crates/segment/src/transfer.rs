@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::memory::Window;
+use crate::window::Window;
 
 unsafe extern "C" {
     fn read(descriptor: c_int, buffer: *mut c_void, bytes: usize) -> isize;

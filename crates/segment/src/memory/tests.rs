@@ -1,0 +1,62 @@
+use super::*;
+
+fn segment(bytes: u64) -> Arc<Segment> {
+    let segment = Segment::create("caravan-test", bytes, Pages::Small).unwrap();
+    segment.grow(bytes).unwrap();
+    Arc::new(segment)
+}
+
+#[test]
+fn two_mappings_of_one_file_see_the_same_bytes() {
+    let ours = segment(8192);
+    let theirs = Arc::new(Segment::attach(ours.as_fd().try_clone_to_owned().unwrap(), 8192).unwrap());
+    ours.window(0, 8192).unwrap().copy_in(100, b"over there");
+    let mut seen = [0; 10];
+    theirs.window(96, 64).unwrap().copy_out(4, &mut seen);
+    assert_eq!(&seen, b"over there");
+}
+
+#[test]
+fn a_window_must_be_committed_and_inside() {
+    let segment = Arc::new(Segment::create("caravan-test", 1 << 20, Pages::Small).unwrap());
+    assert!(matches!(segment.window(0, 4096), Err(Error::Range { .. })));
+    segment.grow(4096).unwrap();
+    assert!(segment.window(0, 4096).is_ok());
+    assert!(matches!(segment.window(8, 4096), Err(Error::Range { .. })));
+    assert!(matches!(segment.window(u64::MAX - 3, 8), Err(Error::Range { .. })));
+    assert!(matches!(segment.grow((1 << 20) + 1), Err(Error::Size { .. })));
+}
+
+#[test]
+#[should_panic(expected = "outside a window")]
+fn a_copy_past_the_end_panics_instead_of_writing() {
+    segment(4096).window(0, 64).unwrap().copy_in(60, b"12345");
+}
+
+#[test]
+fn a_file_that_could_shrink_is_refused() {
+    let file = rustix::fs::memfd_create("caravan-test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    assert!(matches!(Segment::attach(file, 4096), Err(Error::Foreign(_))));
+    let sealed = segment(4096);
+    let file = sealed.as_fd().try_clone_to_owned().unwrap();
+    assert!(matches!(Segment::attach(file, 8192), Err(Error::Foreign(_))));
+}
+
+#[test]
+fn huge_pages_or_not_it_works_and_says_so() {
+    let segment = Arc::new(Segment::create("caravan-test", 4 << 20, Pages::HugeIfOffered).unwrap());
+    segment.grow(segment.maximum_bytes()).unwrap();
+    let window = segment.window(0, 4 << 20).unwrap();
+    window.word((4 << 20) - 8).store(7, Ordering::Relaxed);
+    assert_eq!(window.word((4 << 20) - 8).load(Ordering::Relaxed), 7);
+    let file = segment.as_fd().try_clone_to_owned().unwrap();
+    let refused = Segment::attach(file, segment.maximum_bytes()).is_err();
+    assert_eq!(refused, segment.pages() == Pages::HugeIfOffered, "a stranger's huge pages");
+}
+
+#[test]
+fn more_memory_than_there_is_is_an_error() {
+    let segment = Segment::create("caravan-test", 1 << 43, Pages::Small).unwrap();
+    assert!(matches!(segment.grow(1 << 43), Err(Error::OutOfMemory { .. })));
+}

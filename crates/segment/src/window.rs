@@ -1,0 +1,140 @@
+//! A checked part of a segment. `unsafe`: every access to shared bytes.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::error::Error;
+use crate::memory::Segment;
+
+/// A part of a [`Segment`], with every access checked against its bounds.
+///
+/// Bounds are programming errors, not input: a face checks what a peer says before it comes here,
+/// so a breach panics rather than returns.
+#[derive(Clone, Debug)]
+pub struct Window {
+    start: NonNull<u8>,
+    bytes: usize,
+    segment: Arc<Segment>,
+}
+
+// SAFETY: as for `Segment`, which it keeps alive.
+unsafe impl Send for Window {}
+// SAFETY: as for `Segment`.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// The `bytes` bytes from `start` on.
+    ///
+    /// # Safety
+    /// They are committed memory of `segment`'s mapping, and `start` is a multiple of 8.
+    pub(crate) unsafe fn new(start: NonNull<u8>, bytes: usize, segment: Arc<Segment>) -> Self {
+        Self { start, bytes, segment }
+    }
+
+    /// Bytes in the window.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// The segment it belongs to.
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// A part of this window; `offset` is a multiple of 8.
+    pub fn part(&self, offset: u64, bytes: u64) -> Result<Window, Error> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes() && offset % 8 == 0 => {}
+            _ => {
+                return Err(Error::Range { offset, bytes, segment_bytes: self.bytes() });
+            }
+        }
+        // SAFETY: `offset` is inside the window.
+        let start = unsafe { self.start.add(offset as usize) };
+        Ok(Window { start, bytes: bytes as usize, segment: Arc::clone(&self.segment) })
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, bytes: usize) {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "bytes {offset}..{offset}+{bytes} are outside a window of {}",
+            self.bytes
+        );
+    }
+
+    /// The 64-bit word at `offset`, a multiple of 8.
+    #[inline]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8);
+        assert!(offset % 8 == 0, "a word at {offset} would not be aligned");
+        // SAFETY: in bounds and aligned (windows start on multiples of 8 of a page-aligned
+        // mapping); the memory lives as long as `self` does; an atomic may be shared with writers
+        // in this or another process.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
+    }
+
+    /// The 32-bit word at `offset`, a multiple of 4.
+    #[inline]
+    pub fn half_word(&self, offset: usize) -> &AtomicU32 {
+        self.check(offset, 4);
+        assert!(offset % 4 == 0, "a half word at {offset} would not be aligned");
+        // SAFETY: as in `word`.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
+    }
+
+    /// Asks for the cache line at `offset`, to be written soon. A hint: it changes no memory, and
+    /// processors that have no such instruction ignore it.
+    #[inline]
+    pub fn expect_write(&self, offset: usize) {
+        let line = self.start.as_ptr().wrapping_add(offset);
+        // SAFETY: a prefetch may name any address; it neither reads nor writes nor faults.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+    }
+
+    /// Copies `from` to `offset`.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len());
+        // SAFETY: in bounds; `from` is private memory of this process, so the two do not overlap.
+        // A peer may read at the same time: it gets torn bytes, which it must not use before the
+        // cursor says so.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(offset), from.len()) }
+    }
+
+    /// Copies the bytes at `offset` to `to`.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        self.check(offset, to.len());
+        // SAFETY: in bounds; `to` is private and exclusive. A lying peer may write at the same
+        // time: then `to` holds bytes of its choice, as it could have sent anyway.
+        unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies `bytes` from this window at `offset` to `to_offset` of another one.
+    pub fn copy_to(&self, offset: usize, bytes: usize, to: &Window, to_offset: usize) {
+        self.check(offset, bytes);
+        to.check(to_offset, bytes);
+        // SAFETY: both are in bounds; `copy` allows them to overlap.
+        unsafe { ptr::copy(self.start.as_ptr().add(offset), to.start.as_ptr().add(to_offset), bytes) }
+    }
+
+    /// The address of the bytes `offset..offset + bytes`, for a system call or a foreign function
+    /// that reads or writes there. The window must outlive the use, and nobody may make a Rust
+    /// reference of it while a peer can write.
+    #[inline]
+    pub fn address(&self, offset: usize, bytes: usize) -> *mut u8 {
+        self.check(offset, bytes);
+        // SAFETY: in bounds.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
