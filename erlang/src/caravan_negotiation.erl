@@ -51,8 +51,7 @@ side(acceptor, Channel, #{listen := Listen, accept := Accept}, Deadline) ->
                         ok -> send(Channel, "Y"), shm;
                         {error, Why} -> refuse(Channel, Why)
                     end;
-                <<$N, Why/binary>> -> {tcp, text(Why)};
-                Other -> throw({failed, {out_of_turn, Other}})
+                Packet -> declined(Packet)
             end;
         {error, Why} ->
             refuse(Channel, Why)
@@ -65,15 +64,18 @@ side(initiator, Channel, #{connect := Connect}, Deadline) ->
                     send(Channel, "C"),
                     case recv(Channel, Deadline) of
                         <<$Y>> -> shm;
-                        <<$N, Why/binary>> -> {tcp, text(Why)};
-                        Other -> throw({failed, {out_of_turn, Other}})
+                        Packet -> declined(Packet)
                     end;
                 {error, Why} ->
                     refuse(Channel, Why)
             end;
-        <<$N, Why/binary>> -> {tcp, text(Why)};
-        Other -> throw({failed, {out_of_turn, Other}})
+        Packet -> declined(Packet)
     end.
+
+%% What the other side may say instead of what is due.
+-spec declined(binary()) -> {tcp, binary()}.
+declined(<<$N, Why/binary>>) -> {tcp, text(Why)};
+declined(Other) -> throw({failed, {out_of_turn, Other}}).
 
 -spec refuse(channel(), binary()) -> {tcp, binary()}.
 refuse(Channel, Why) ->

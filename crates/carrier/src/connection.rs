@@ -82,11 +82,6 @@ impl<E: Emulator> Connection<E> {
         (self.inbound.messages(), self.outbound.messages())
     }
 
-    /// True once the node is up and the ring may be read.
-    pub fn is_started(&self) -> bool {
-        self.started
-    }
-
     /// The node is up: from now on the ring is read. The poller begins.
     pub fn start(&mut self) {
         self.started = true;

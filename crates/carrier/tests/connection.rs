@@ -77,11 +77,7 @@ fn a_busy_port_is_freed_when_the_peer_has_taken_enough() {
         b.settle().unwrap();
         a.settle().unwrap();
     }
-    while !a.emulator.queue.is_empty() {
-        b.settle().unwrap();
-        a.settle().unwrap();
-    }
-    b.settle().unwrap();
+    common::flow(&mut a, &mut b);
     assert_eq!(b.emulator.delivered.len(), 40);
     assert!(b.emulator.delivered.iter().enumerate().all(|(i, m)| *m == plain(i as u8, 1000)));
 }

@@ -126,11 +126,7 @@ proptest! {
                 a.settle().unwrap();
             }
         }
-        while !a.emulator.queue.is_empty() {
-            b.settle().unwrap();
-            a.settle().unwrap();
-        }
-        b.settle().unwrap();
+        common::flow(&mut a, &mut b);
         prop_assert_eq!(b.emulator.delivered.len(), expected.len());
         for (message, expected) in b.emulator.delivered.iter().zip(expected) {
             prop_assert_eq!(meaning(&mut cache, message), expected);

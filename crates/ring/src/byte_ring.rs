@@ -177,17 +177,6 @@ impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
         length
     }
 
-    /// Copies the first unread bytes to `to` without counting them as read. False, and nothing
-    /// copied, if there are fewer than `to` holds.
-    #[inline]
-    pub fn peek(&self, to: &mut [u8]) -> bool {
-        if to.len() > self.unread() {
-            return false;
-        }
-        self.copy_unread(to);
-        true
-    }
-
     /// Counts `length` bytes of the last poll as read, when they were read in place.
     #[inline]
     pub fn skip(&mut self, length: usize) {

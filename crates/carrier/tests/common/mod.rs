@@ -128,3 +128,13 @@ pub fn node_and_stranger(ring_bytes: u64) -> (Node, Link) {
     let (a, b) = links(ring_bytes);
     (Node::new(a, "a@test", 1 << 20), b)
 }
+
+/// Lets both sides run until `to` has all that `from` had queued.
+#[allow(dead_code, reason = "not every test binary fills a queue")]
+pub fn flow(from: &mut Node, to: &mut Node) {
+    while !from.emulator.queue.is_empty() {
+        to.settle().unwrap();
+        from.settle().unwrap();
+    }
+    to.settle().unwrap();
+}
