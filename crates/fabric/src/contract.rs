@@ -12,9 +12,12 @@
 //! - that a completed write is visible to the target's processor: only an immediate says so;
 //! - that a NIC's compare-and-swap is atomic against the target's processor.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use caravan_segment::Window;
+
+use crate::verbs::Obstacle;
 
 /// What carries an endpoint's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +38,7 @@ impl Provider {
         match self {
             Self::Shm => "shm",
             Self::Sim => "sim",
-            Self::Verbs => "verbs",
+            Self::Verbs => "rdma",
             Self::Tcp => "tcp",
         }
     }
@@ -66,8 +69,44 @@ pub struct Capabilities {
     pub target_progress: bool,
     /// A thread of the backend's own makes that progress.
     pub progress_thread: bool,
-    /// A peer's access can be narrowed to a part of the arena and revoked.
+    /// The peer's access is narrowed to what was exposed by a memory window, bound to this
+    /// connection.
     pub memory_windows: bool,
+    /// The longest operation, in bytes.
+    pub operation_bytes_max: u32,
+}
+
+impl Capabilities {
+    /// Refuses an operation of more than [`operation_bytes_max`](Self::operation_bytes_max) bytes.
+    pub(crate) fn fits(&self, provider: Provider, bytes: u32) -> Result<(), Error> {
+        match bytes <= self.operation_bytes_max {
+            true => Ok(()),
+            false => Err(Error::OperationBytes { provider, bytes, maximum: self.operation_bytes_max }),
+        }
+    }
+}
+
+/// How much memory a side has, and which part of it the peer may reach.
+///
+/// The peer may write to the exposed part in any case. Where memory is mapped all of it is exposed:
+/// there is no hardware in between that could tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposure {
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+    /// The part that the peer's operations may name; its bounds are multiples of 8.
+    pub exposed: Range<u64>,
+    /// The peer may also read it.
+    pub peer_reads: bool,
+    /// The peer may also compare and swap in it.
+    pub peer_swaps: bool,
+}
+
+impl Exposure {
+    /// An arena that the peer may do anything in.
+    pub fn all(arena_bytes: u64) -> Self {
+        Self { arena_bytes, exposed: 0..arena_bytes, peer_reads: true, peer_swaps: true }
+    }
 }
 
 /// A run of bytes in this side's arena.
@@ -157,6 +196,16 @@ pub enum Error {
         /// Bytes of the arena.
         arena_bytes: u64,
     },
+    /// More bytes than one operation can have: a programming error of this side.
+    #[error("{provider}: an operation of {bytes} bytes, where {maximum} is the most", provider = .provider.name())]
+    OperationBytes {
+        /// What carries it.
+        provider: Provider,
+        /// How many.
+        bytes: u32,
+        /// [`Capabilities::operation_bytes_max`].
+        maximum: u32,
+    },
     /// A place that is not a multiple of 8 where it must be: a programming error of this side.
     #[error("{what}: offset {offset} is not a multiple of 8")]
     Misaligned {
@@ -190,6 +239,17 @@ pub enum Error {
         /// The most.
         maximum: u64,
     },
+    /// There is no RDMA to be had, and why.
+    #[error(transparent)]
+    Unavailable(#[from] Obstacle),
+    /// A device refused something, or failed.
+    #[error("{device}: {what}")]
+    Device {
+        /// Its name.
+        device: String,
+        /// What, and what to do about it where that is known.
+        what: String,
+    },
     /// Any other failure of a system call.
     #[error("{call}: {source}")]
     System {
@@ -221,7 +281,8 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// This side's memory, which the peer can read and write. All zero at first.
     fn arena(&self) -> &Window;
 
-    /// Bytes of the peer's arena.
+    /// Bytes of the peer's arena. Of these, the operations reach what the peer has
+    /// [exposed](Exposure).
     fn peer_arena_bytes(&self) -> u64;
 
     /// The peer's arena itself, where [`Capabilities::mapped`].
@@ -233,6 +294,11 @@ pub trait Endpoint: Send + std::fmt::Debug {
 
     /// Starts everything posted: one doorbell for all of it.
     fn doorbell(&mut self) -> Result<(), Error>;
+
+    /// Has everything posted so far complete without waiting for more. A backend may gather the
+    /// completions of writes, as each costs a device something, until there are enough or until this is
+    /// called: for whoever has nothing more to post and waits for the end of what is under way.
+    fn flush(&mut self) -> Result<(), Error>;
 
     /// Appends what has happened to `events`, at most `limit` of it, and returns how many. Never
     /// blocks. An error ends the endpoint; [`Error::PeerGone`] comes once everything that the peer
@@ -253,6 +319,28 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// event; others do it by immediates.
     fn wake_peer(&mut self) -> Result<(), Error>;
 
-    /// An error if the peer is known to have ended. May ask the kernel: not for hot paths.
+    /// An error if the peer is known to have ended. May ask the kernel or, without waiting for its
+    /// answer, the peer's device: not for hot paths.
     fn check_peer(&mut self) -> Result<(), Error>;
+
+    /// What users see of it: device, port, addresses. Empty where there is nothing to tell.
+    fn description(&self) -> String {
+        String::new()
+    }
+
+    /// What it has counted.
+    fn counts(&self) -> EndpointCounts {
+        EndpointCounts::default()
+    }
+}
+
+/// What an endpoint has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointCounts {
+    /// Times that work was handed to a device.
+    pub doorbells: u64,
+    /// Completions taken from a device.
+    pub completions: u64,
+    /// Bytes registered with a device.
+    pub registered_bytes: u64,
 }

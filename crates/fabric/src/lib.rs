@@ -2,6 +2,7 @@
 //!
 //! - [`contract`]: what a transport must do, and what must not be assumed of it.
 //! - [`shm`]: the same host and user, through mapped memory.
+//! - [`verbs`]: RDMA devices, through rdma-core where it is installed.
 //! - [`sim`]: a seeded network that breaks whatever the contract leaves unpromised; for tests.
 //! - [`Link`]: a ring each way over any of them, with waiting and waking.
 //! - [`SpinPolicy`]: when to poll and when to sleep; one object for every face.
@@ -9,7 +10,7 @@
 //! Fabric never listens for strangers: a face has a control channel (an authenticated connection)
 //! and carries a small descriptor across it.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod contract;
 mod link;
@@ -17,7 +18,8 @@ mod link_staged;
 pub mod shm;
 pub mod sim;
 mod spin;
+pub mod verbs;
 
-pub use contract::{Endpoint, Error};
+pub use contract::{Endpoint, Error, Exposure};
 pub use link::{Link, LinkCounts, RING_BYTES_MAX, RING_BYTES_MIN};
 pub use spin::{SpinMode, SpinPolicy, Turn};

@@ -15,7 +15,7 @@ use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, Mapped
 use caravan_segment::Window;
 use caravan_segment::barrier::Fences;
 
-use crate::contract::{Endpoint, Error, Provider};
+use crate::contract::{Endpoint, EndpointCounts, Error, Exposure, Provider};
 use crate::link_staged::Staged;
 
 /// The smallest ring.
@@ -67,6 +67,18 @@ impl Link {
         Ok(Self::arena_bytes(ring_bytes)? / 2)
     }
 
+    /// The arena of a link where the peer's is not mapped: it may write the bytes of the ring that it
+    /// fills, and nothing else.
+    pub fn exposure(ring_bytes: u64) -> Result<Exposure, Error> {
+        let ring_at = HEADER_BYTES as u64;
+        Ok(Exposure {
+            arena_bytes: Self::arena_bytes(ring_bytes)?,
+            exposed: ring_at..ring_at + ring_bytes,
+            peer_reads: false,
+            peer_swaps: false,
+        })
+    }
+
     /// A link over a fresh endpoint, whose arenas are all zero. Both sides pass the same
     /// `ring_bytes`.
     pub fn new(endpoint: Box<dyn Endpoint>, ring_bytes: u64) -> Result<Self, Error> {
@@ -97,9 +109,19 @@ impl Link {
         self.endpoint.provider()
     }
 
+    /// What users see of what carries it: device, port, addresses.
+    pub fn description(&self) -> String {
+        self.endpoint.description()
+    }
+
     /// What it has counted.
     pub fn counts(&self) -> LinkCounts {
         self.counts
+    }
+
+    /// What the endpoint below has counted.
+    pub fn endpoint_counts(&self) -> EndpointCounts {
+        self.endpoint.counts()
     }
 
     /// Bytes of one ring.

@@ -3,7 +3,7 @@
 //! The producer's copy of the ring is written to the same places of the consumer's. Each write
 //! carries an immediate with its number of bytes, which the other side adds to its
 //! `tail_position` when it polls it; a publish is one write, or two where it passes the end of the
-//! ring, and one doorbell. Releases go back as credits, batched to a quarter of the ring or to the
+//! ring (more where it is longer than the longest operation), and one doorbell. Releases go back as credits, batched to a quarter of the ring or to the
 //! moment before waiting. A byte of the copy is overwritten only after its credit, which proves
 //! that its write has landed.
 //!
@@ -70,7 +70,8 @@ impl Staged {
         let mut rung = false;
         while self.posted < published && (self.capabilities.immediates_ordered || self.data_under_way == 0) {
             let offset = self.posted % self.ring_bytes;
-            let bytes = (published - self.posted).min(self.ring_bytes - offset) as u32;
+            let bytes = (published - self.posted).min(self.ring_bytes - offset);
+            let bytes = bytes.min(u64::from(self.capabilities.operation_bytes_max)) as u32;
             let from = Local { offset: self.copy_at + offset, bytes };
             let to = HEADER_BYTES as u64 + offset;
             let write = Operation::Write { from, to, immediate: Some(bytes), context: DATA_CONTEXT };
@@ -81,7 +82,14 @@ impl Staged {
             self.posted += u64::from(bytes);
             rung = true;
         }
-        if rung { endpoint.doorbell() } else { Ok(()) }
+        if rung {
+            endpoint.doorbell()?;
+            if !self.capabilities.immediates_ordered {
+                // The next write waits for the completion of this one.
+                endpoint.flush()?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells the peer what has been released: when it is a quarter of the ring, or `now`.

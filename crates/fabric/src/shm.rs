@@ -128,6 +128,7 @@ impl Endpoint for ShmEndpoint {
             compare_and_swap: true,
             atomic_with_processor: true,
             target_progress: true,
+            operation_bytes_max: u32::MAX,
             ..Capabilities::default()
         }
     }
@@ -172,6 +173,10 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn doorbell(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
         Ok(())
     }
 

@@ -62,7 +62,11 @@ impl Link {
         self.progress()?;
         if let Some(staged) = &mut self.staged {
             staged.credit(&mut *self.endpoint, &self.inbound, true)?;
-            return Ok(staged.is_settled(&self.outbound, &self.inbound));
+            let settled = staged.is_settled(&self.outbound, &self.inbound);
+            if !settled {
+                self.endpoint.flush()?;
+            }
+            return Ok(settled);
         }
         Ok(true)
     }

@@ -39,6 +39,11 @@ impl SimEndpoint {
 
     /// Refuses what the contract calls a programming error.
     fn check(&self, operation: &Operation) -> Result<(), Error> {
+        if let Operation::Write { from: Local { bytes, .. }, .. }
+        | Operation::Read { into: Local { bytes, .. }, .. } = *operation
+        {
+            self.capabilities.fits(Provider::Sim, bytes)?;
+        }
         match *operation {
             Operation::Write { from, to, .. } => {
                 local("write: source", &self.arena, from)?;
@@ -111,6 +116,10 @@ impl Endpoint for SimEndpoint {
         state.ring_doorbell(self.side);
         self.shared.stir();
         Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        gone(self.shared.lock().party(self.side))
     }
 
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error> {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use caravan_segment::Window;
 
 use super::random::Random;
-use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Operation, Provider};
+use crate::contract::{Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Operation, Provider};
 
 /// How often each fault comes: once in so many calls; 0 is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +90,11 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         self.inner.doorbell()
     }
 
+    fn flush(&mut self) -> Result<(), Error> {
+        self.end()?;
+        self.inner.flush()
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error> {
         self.end()?;
         let limit = match self.strikes(self.faults.short_poll) {
@@ -132,5 +137,13 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
     fn check_peer(&mut self) -> Result<(), Error> {
         self.end()?;
         self.inner.check_peer()
+    }
+
+    fn description(&self) -> String {
+        self.inner.description()
+    }
+
+    fn counts(&self) -> EndpointCounts {
+        self.inner.counts()
     }
 }

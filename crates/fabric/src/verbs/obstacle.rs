@@ -1,0 +1,92 @@
+//! Why there is no RDMA to be had. The sentences are the ones that every face shows and logs.
+
+/// What stands between this machine, or a peer, and RDMA.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The kernel knows no RDMA device.
+    #[error("this machine has no RDMA device")]
+    NoDevice,
+    /// rdma-core cannot be loaded.
+    #[error(
+        "rdma-core is not installed or broken ({why}); on Debian: apt-get install libibverbs1 librdmacm1 ibverbs-providers"
+    )]
+    NoLibrary {
+        /// What the loader said.
+        why: String,
+    },
+    /// The kernel knows a device that rdma-core has no provider for.
+    #[error(
+        "{device}: rdma-core has no provider library for it; on Debian: apt-get install ibverbs-providers"
+    )]
+    NoProvider {
+        /// The device.
+        device: String,
+    },
+    /// The device file cannot be opened.
+    #[error(
+        "{device}: no permission on {path}; make it readable and writable for this user (udev rules of rdma-core do)"
+    )]
+    NoPermission {
+        /// The device.
+        device: String,
+        /// Its file.
+        path: String,
+    },
+    /// The device cannot be opened for another reason.
+    #[error("{device}: it cannot be opened: {why}")]
+    NotOpened {
+        /// The device.
+        device: String,
+        /// What the kernel said.
+        why: String,
+    },
+    /// The port is not active.
+    #[error("{device} port {port}: the port is {state}; check its cable and `ip link`")]
+    PortDown {
+        /// The device.
+        device: String,
+        /// Its port, from 1.
+        port: u8,
+        /// What it reports.
+        state: &'static str,
+    },
+    /// The port has no address to be reached at.
+    #[error("{device} port {port}: it has no usable address (GID); give its network interface an IP address")]
+    NoAddress {
+        /// The device.
+        device: String,
+        /// Its port, from 1.
+        port: u8,
+    },
+    /// The user may not lock enough memory.
+    #[error(
+        "{device}: {needed_bytes} bytes are to be registered, and this user may lock {limit_bytes}; raise it with `ulimit -l unlimited`, `* - memlock unlimited` in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the service"
+    )]
+    MemoryLock {
+        /// The device.
+        device: String,
+        /// What was to be registered.
+        needed_bytes: u64,
+        /// RLIMIT_MEMLOCK.
+        limit_bytes: u64,
+    },
+    /// None of the ports of one side reaches one of the other.
+    #[error("no RDMA port of this machine ({ours}) reaches one of the peer's ({theirs})")]
+    NoPath {
+        /// This side's.
+        ours: String,
+        /// The other's.
+        theirs: String,
+    },
+    /// The queue pairs are set up, and nothing comes through.
+    #[error("{device}: the peer's device does not answer within {seconds} s; {hint}")]
+    NoAnswer {
+        /// The device.
+        device: String,
+        /// How long it was waited for.
+        seconds: u64,
+        /// The usual cause.
+        hint: &'static str,
+    },
+}
