@@ -39,19 +39,16 @@ impl SimEndpoint {
 
     /// Refuses what the contract calls a programming error.
     fn check(&self, operation: &Operation) -> Result<(), Error> {
-        if let Operation::Write { from: Local { bytes, .. }, .. }
-        | Operation::Read { into: Local { bytes, .. }, .. } = *operation
-        {
-            self.capabilities.fits(Provider::Sim, bytes)?;
-        }
         match *operation {
             Operation::Write { from, to, .. } => {
                 local("write: source", &self.arena, from)?;
-                inside("write: target", &self.peer_arena, to, u64::from(from.bytes))
+                inside("write: target", &self.peer_arena, to, u64::from(from.bytes))?;
+                self.capabilities.fits(Provider::Sim, from.bytes)
             }
             Operation::Read { from, into, .. } => {
                 inside("read: source", &self.peer_arena, from, u64::from(into.bytes))?;
-                local("read: target", &self.arena, into)
+                local("read: target", &self.arena, into)?;
+                self.capabilities.fits(Provider::Sim, into.bytes)
             }
             Operation::CompareAndSwap { .. } if !self.capabilities.compare_and_swap => {
                 Err(Error::Unsupported(Provider::Sim, "compare-and-swap"))
