@@ -8,7 +8,7 @@
 
 PREFIX = /usr/local
 DESTDIR =
-# make test STAGES="eunit ct" runs only these.
+# make test STAGES="eunit ct" runs only these; make test-verbs has stages of its own.
 STAGES =
 # make otp-suites ARGS="--suite rpc_SUITE", make apps ARGS="--queue quorum".
 ARGS =
@@ -39,6 +39,13 @@ test: ## run every test (STAGES="..." for some of them)
 	@scripts/bootstrap test
 	@$(MAKE) --no-print-directory build
 	@scripts/test $(STAGES)
+
+.PHONY: test-verbs
+test-verbs: ## run the tests over RDMA, in a virtual machine with software devices (STAGES="..." for some)
+	@scripts/bootstrap test
+	@scripts/bootstrap verbs
+	@$(MAKE) --no-print-directory build
+	@tests/verbs/run $(STAGES)
 
 .PHONY: bench
 bench: build ## measure the ring beside a bare loop in C
