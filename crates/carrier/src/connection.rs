@@ -23,6 +23,7 @@ use crate::inbound::Inbound;
 use crate::late_poller::LatePoller;
 use crate::limits::{FLUSH_TURNS, TURN_BYTES};
 use crate::outbound::Outbound;
+use crate::seal::Sealing;
 
 /// What the port does after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,14 @@ impl<E: Emulator> Connection<E> {
         }
     }
 
+    /// The same, sealing what it sends and opening what it receives. The peer does, too; nothing has
+    /// been sent yet.
+    pub fn sealed(mut self, sealing: Sealing) -> Self {
+        self.outbound.seal(sealing.outbound);
+        self.inbound.open(sealing.inbound);
+        self
+    }
+
     /// The link, for its descriptor.
     pub fn link(&mut self) -> &mut Link {
         &mut self.link
@@ -96,7 +105,29 @@ impl<E: Emulator> Connection<E> {
         length: usize,
         now: impl FnOnce() -> u64 + Copy,
     ) -> Result<Next, Error> {
+        if self.outbound.is_sealed() {
+            return self.send_sealed(emulator, parts, length, now);
+        }
         self.outbound.send(&mut self.link, emulator, parts, length, now)?;
+        self.sent(emulator, now)
+    }
+
+    /// Apart, so that a link that is not sealed pays for one comparison and no more.
+    #[cold]
+    #[inline(never)]
+    fn send_sealed<'a>(
+        &mut self,
+        emulator: &mut E,
+        parts: impl Iterator<Item = &'a [u8]>,
+        length: usize,
+        now: impl FnOnce() -> u64 + Copy,
+    ) -> Result<Next, Error> {
+        self.outbound.send_sealed(&mut self.link, emulator, parts, length, now)?;
+        self.sent(emulator, now)
+    }
+
+    #[inline(always)]
+    fn sent(&mut self, emulator: &mut E, now: impl FnOnce() -> u64) -> Result<Next, Error> {
         self.row.set(Counter::SentBytes as usize, self.link.counts().sent_bytes);
         self.row.set(Counter::SentMessages as usize, self.outbound.messages());
         if emulator.queued_bytes() == 0 || self.polling || !self.started {

@@ -8,6 +8,9 @@ pub enum Error {
     /// The peer announced a message that is too long.
     #[error(transparent)]
     TooLong(#[from] caravan_ring::record::TooLong),
+    /// The link cannot be sealed, or what came not be opened.
+    #[error(transparent)]
+    Seal(#[from] crate::seal::Error),
     /// The peer's fragments do not follow each other.
     #[error("the peer sent fragment {found} of sequence {sequence} where {expected} was due")]
     Fragment {

@@ -6,6 +6,9 @@
 //! of a record that is not complete: at rest the ring is empty, so this side can sleep until more
 //! comes, and the peer has all its room.
 
+mod plain;
+mod sealed;
+
 use caravan_fabric::Link;
 use caravan_ring::record::LengthReader;
 
@@ -13,10 +16,10 @@ use crate::atom_cache::AtomCache;
 use crate::dist_header::{FRAGMENT_BYTES, Kind};
 use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
-use crate::limits::{
-    RECORD_BYTES_MAX, RELEASE_BYTES, SHARED_BINARY_BYTES, SMALL_MESSAGE_BYTES, TURN_BYTES, TURN_MESSAGES,
-};
+use crate::limits::{RECORD_BYTES_MAX, RELEASE_BYTES, SHARED_BINARY_BYTES, TURN_BYTES, TURN_MESSAGES};
 use crate::reassembly::Reassembly;
+use crate::seal::Direction;
+use sealed::Opener;
 
 /// Where the bytes of the record being read go.
 #[derive(Debug)]
@@ -31,6 +34,16 @@ enum Sink<B> {
     Own { binary: B, filled: usize, first_of: Option<(u64, u64)> },
     /// Into the message `index` that is being put together; `missing` bytes to come.
     Fragment { index: usize, missing: usize },
+}
+
+/// Where a record goes, by its first bytes.
+enum Place {
+    /// It is a fragment of the message at this index, which is being put together.
+    Held(usize),
+    /// It is the first of so many fragments of a message of this sequence, to be put together.
+    First(u64, u64),
+    /// To the emulator as it is.
+    Message,
 }
 
 /// What one turn brought.
@@ -53,6 +66,7 @@ pub struct Inbound<B> {
     cache: AtomCache,
     reassembly: Reassembly<B>,
     messages: u64,
+    opener: Option<Box<Opener>>,
 }
 
 impl<B: Binary> Default for Inbound<B> {
@@ -64,11 +78,17 @@ impl<B: Binary> Default for Inbound<B> {
             cache: AtomCache::default(),
             reassembly: Reassembly::default(),
             messages: 0,
+            opener: None,
         }
     }
 }
 
 impl<B: Binary> Inbound<B> {
+    /// Opens what comes from now on. Nothing has been read yet.
+    pub(crate) fn open(&mut self, direction: Direction) {
+        self.opener = Some(Box::new(Opener::new(direction)));
+    }
+
     /// Records received, ticks included.
     pub fn messages(&self) -> u64 {
         self.messages
@@ -85,6 +105,19 @@ impl<B: Binary> Inbound<B> {
         link: &mut Link,
         emulator: &mut E,
     ) -> Result<Taken, Error> {
+        match self.opener {
+            None => self.steps(link, emulator, Self::step),
+            Some(_) => self.steps(link, emulator, Self::step_sealed),
+        }
+    }
+
+    #[inline]
+    fn steps<E: Emulator<Binary = B>>(
+        &mut self,
+        link: &mut Link,
+        emulator: &mut E,
+        step: impl Fn(&mut Self, &mut Link, &mut E) -> Result<bool, Error>,
+    ) -> Result<Taken, Error> {
         let mut taken = Taken::default();
         link.refresh()?;
         loop {
@@ -94,7 +127,7 @@ impl<B: Binary> Inbound<B> {
             }
             let unread = link.unread();
             let messages = self.messages;
-            let advanced = self.step(link, emulator)?;
+            let advanced = step(self, link, emulator)?;
             let left = link.unread();
             taken.bytes += unread - left;
             taken.messages += (self.messages - messages) as usize;
@@ -110,114 +143,74 @@ impl<B: Binary> Inbound<B> {
         Ok(taken)
     }
 
-    /// One step of the record being read. False if it needs more bytes than there are.
-    fn step<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
-        match &mut self.sink {
-            Sink::Between => match self.lengths.next(link.inbound())? {
-                None => Ok(false),
-                Some(0) => {
-                    self.messages += 1;
-                    Ok(true)
-                }
-                Some(length) => {
-                    self.sink = Sink::Head { length: length as usize, head: [0; FRAGMENT_BYTES], have: 0 };
-                    self.head(link, emulator)
-                }
+    /// Where a record of `length` bytes that begins with `head` goes.
+    #[inline]
+    fn place(&self, head: &[u8], length: usize) -> Result<Place, Error> {
+        Ok(match Kind::of(head) {
+            Kind::Next { sequence, fragment } => match self.reassembly.find(sequence, fragment)? {
+                Some(index) => Place::Held(index),
+                None => Place::Message,
             },
-            Sink::Head { .. } => self.head(link, emulator),
-            Sink::Small { .. } => self.small(link, emulator),
-            Sink::Own { binary, filled, .. } => {
-                let limit = (*filled + RELEASE_BYTES).min(binary.length());
-                let read = link.read(&mut binary.bytes_mut()[*filled..limit]);
-                *filled += read;
-                if *filled == binary.length() {
-                    self.end_own(emulator)?;
-                    return Ok(true);
-                }
-                Ok(read > 0)
-            }
-            Sink::Fragment { index, missing } => {
-                let (index, wanted) = (*index, (*missing).min(RELEASE_BYTES));
-                let read = link.read(self.reassembly.space(index, wanted));
-                self.reassembly.filled(index, read);
-                *missing -= read;
-                if *missing == 0 {
-                    self.sink = Sink::Between;
-                    self.reassembly.end_fragment(emulator, &mut self.cache, index)?;
-                    self.messages += 1;
-                    return Ok(true);
-                }
-                Ok(read > 0)
-            }
-        }
-    }
-
-    /// Reads the first bytes of a record, and chooses by them where it goes.
-    fn head<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
-        let Sink::Head { length, head, have } = &mut self.sink else { return Ok(true) };
-        let length = *length;
-        let needed = length.min(FRAGMENT_BYTES);
-        let read = link.read(&mut head[*have..needed]);
-        *have += read;
-        if *have < needed {
-            return Ok(read > 0);
-        }
-        let whole_head = *head;
-        let head = &whole_head[..needed];
-        let mut first_of = None;
-        match Kind::of(head) {
-            Kind::Next { sequence, fragment } => {
-                if let Some(index) = self.reassembly.find(sequence, fragment)? {
-                    let missing = length - FRAGMENT_BYTES;
-                    self.reassembly.reserve(index, missing)?;
-                    self.sink = Sink::Fragment { index, missing };
-                    return Ok(true);
-                }
-            }
             Kind::First { sequence, fragments } => {
                 self.reassembly.new_sequence(sequence, fragments)?;
-                if self.reassembly.takes(fragments, length) {
-                    first_of = Some((sequence, fragments));
+                match self.reassembly.takes(fragments, length) {
+                    true => Place::First(sequence, fragments),
+                    false => Place::Message,
                 }
             }
-            _ => {}
-        }
-        if length <= SMALL_MESSAGE_BYTES && first_of.is_none() {
-            let (mut binary, used) = match self.shared.take() {
-                Some((binary, used)) if binary.length() - used >= length => (binary, used),
-                _ => {
-                    let bytes = SHARED_BINARY_BYTES;
-                    (emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?, 0)
-                }
-            };
-            binary.bytes_mut()[used..used + needed].copy_from_slice(head);
-            self.shared = Some((binary, used));
-            self.sink = Sink::Small { length, filled: needed };
-            return self.small(link, emulator);
-        }
-        let mut binary = emulator.allocate(length).ok_or(Error::NoMemory { bytes: length })?;
-        binary.bytes_mut()[..needed].copy_from_slice(head);
-        self.sink = Sink::Own { binary, filled: needed, first_of };
-        Ok(true)
+            _ => Place::Message,
+        })
     }
 
-    /// Reads a small message into the shared binary, and delivers it when it is whole.
-    fn small<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
-        let (Sink::Small { length, filled }, Some((binary, used))) = (&mut self.sink, &mut self.shared)
-        else {
-            return Ok(true);
+    /// The rest of the record that begins with `head` goes to its `place`.
+    fn put<E: Emulator<Binary = B>>(
+        &mut self,
+        emulator: &mut E,
+        place: Place,
+        head: &[u8],
+        length: usize,
+    ) -> Result<(), Error> {
+        let first_of = match place {
+            Place::Held(index) => {
+                let missing = length - FRAGMENT_BYTES;
+                self.reassembly.reserve(index, missing)?;
+                self.sink = Sink::Fragment { index, missing };
+                return Ok(());
+            }
+            Place::First(sequence, fragments) => Some((sequence, fragments)),
+            Place::Message => None,
         };
-        let read = link.read(&mut binary.bytes_mut()[*used + *filled..*used + *length]);
-        *filled += read;
-        if filled < length {
-            return Ok(read > 0);
+        let mut binary = emulator.allocate(length).ok_or(Error::NoMemory { bytes: length })?;
+        binary.bytes_mut()[..head.len()].copy_from_slice(head);
+        self.sink = Sink::Own { binary, filled: head.len(), first_of };
+        Ok(())
+    }
+
+    /// The shared binary, with room for `length` bytes behind those in use: a fresh one if need be.
+    #[inline]
+    fn shared<E: Emulator<Binary = B>>(
+        &mut self,
+        emulator: &mut E,
+        length: usize,
+    ) -> Result<(&mut B, usize), Error> {
+        let room = self.shared.as_ref().is_some_and(|(binary, used)| binary.length() - used >= length);
+        if !room {
+            let bytes = SHARED_BINARY_BYTES;
+            self.shared = None;
+            self.shared = Some((emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?, 0));
         }
-        let (offset, length) = (*used, *length);
-        *used += length;
+        match &mut self.shared {
+            Some((binary, used)) => Ok((binary, *used)),
+            None => Err(Error::NoMemory { bytes: length }),
+        }
+    }
+
+    /// A fragment of the message at `index` is complete.
+    fn end_fragment<E: Emulator<Binary = B>>(&mut self, emulator: &mut E, index: usize) -> Result<(), Error> {
         self.sink = Sink::Between;
+        self.reassembly.end_fragment(emulator, &mut self.cache, index)?;
         self.messages += 1;
-        deliver(&mut self.cache, emulator, binary, offset, length)?;
-        Ok(true)
+        Ok(())
     }
 
     /// A record in a binary of its own is complete.

@@ -9,6 +9,7 @@
 //! - [`inbound`] and [`outbound`]: records to distribution messages and back.
 //! - [`reassembly`], with [`atom_cache`] and [`dist_header`]: large messages come in fragments and
 //!   are put together once, in place.
+//! - [`seal`]: encryption, for fabrics that others can read or write.
 //! - [`control`]: what `caravan_dist` asks of a port.
 //! - `port`: the emulator's C interface (`erl_driver.h`), and all `unsafe` of this crate.
 
@@ -25,5 +26,6 @@ pub mod limits;
 pub mod outbound;
 mod port;
 pub mod reassembly;
+pub mod seal;
 
 pub use error::Error;

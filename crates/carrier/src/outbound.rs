@@ -1,10 +1,14 @@
 //! From the emulator to the ring.
 
+mod sealed;
+
 use caravan_fabric::Link;
 use caravan_ring::record;
 
 use crate::emulator::Emulator;
 use crate::error::Error;
+use crate::seal::{Direction, TAG_BYTES};
+use sealed::Sealer;
 
 /// The sending half of a connection.
 #[derive(Debug)]
@@ -14,12 +18,24 @@ pub struct Outbound {
     busy_count: u64,
     busy_ns: u64,
     messages: u64,
+    sealer: Option<Box<Sealer>>,
 }
 
 impl Outbound {
     /// Marks the port busy once `busy_bytes` wait in its queue.
     pub fn new(busy_bytes: usize) -> Self {
-        Self { busy_bytes, busy_since: None, busy_count: 0, busy_ns: 0, messages: 0 }
+        Self { busy_bytes, busy_since: None, busy_count: 0, busy_ns: 0, messages: 0, sealer: None }
+    }
+
+    /// Seals from now on. Nothing has been sent yet.
+    pub(crate) fn seal(&mut self, direction: Direction) {
+        self.sealer = Some(Box::new(Sealer::new(direction)));
+    }
+
+    /// True if what it sends must be sealed: by [`send_sealed`](Self::send_sealed).
+    #[inline]
+    pub fn is_sealed(&self) -> bool {
+        self.sealer.is_some()
     }
 
     /// Records sent, ticks included.
@@ -32,8 +48,8 @@ impl Outbound {
         (self.busy_count, self.busy_ns + self.busy_since.map_or(0, |since| now.saturating_sub(since)))
     }
 
-    /// Sends one message, the concatenation of `parts`: into the ring as far as it has room, the
-    /// rest into the port's queue.
+    /// Sends one message in the clear, the concatenation of `parts`: into the ring as far as it has
+    /// room, the rest into the port's queue.
     pub fn send<'a, E: Emulator>(
         &mut self,
         link: &mut Link,
@@ -42,6 +58,7 @@ impl Outbound {
         length: usize,
         now: impl FnOnce() -> u64,
     ) -> Result<(), Error> {
+        debug_assert!(!self.is_sealed(), "sent in the clear");
         self.messages += 1;
         let prefix = record::prefix(length as u32);
         if emulator.queued_bytes() > 0 {
@@ -75,8 +92,12 @@ impl Outbound {
 
     /// Sends a record of no bytes, if there is room: a peer that leaves none needs no sign of life.
     pub fn tick<E: Emulator>(&mut self, link: &mut Link, emulator: &mut E) -> Result<(), Error> {
-        if emulator.queued_bytes() == 0 && link.room()? >= record::LENGTH_BYTES {
-            link.append(&record::prefix(0))?;
+        let tag_bytes = self.sealer.as_ref().map_or(0, |_| TAG_BYTES);
+        if emulator.queued_bytes() == 0 && link.room()? >= record::LENGTH_BYTES + tag_bytes {
+            match &mut self.sealer {
+                None => link.append(&record::prefix(0))?,
+                Some(sealer) => sealer.send(link, 0, |_| {})?,
+            };
             link.publish()?;
             self.messages += 1;
         }
@@ -93,23 +114,11 @@ impl Outbound {
         if emulator.queued_bytes() == 0 {
             return Ok(0);
         }
-        let mut moved = 0;
-        let mut failed = None;
-        emulator.peek_queue(&mut |part| match link.append(part) {
-            Ok(appended) => {
-                moved += appended;
-                appended == part.len()
-            }
-            Err(error) => {
-                failed = Some(error);
-                false
-            }
-        });
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
+        let moved = match &mut self.sealer {
+            None => move_queued(link, emulator)?,
+            Some(sealer) => sealer.flush(link, emulator)?,
+        };
         link.publish()?;
-        emulator.dequeue(moved);
         if self.busy_since.is_some() && emulator.queued_bytes() <= self.busy_bytes / 4 {
             self.mark_free(emulator, now);
         }
@@ -130,4 +139,25 @@ impl Outbound {
             emulator.set_busy(false);
         }
     }
+}
+
+/// Moves what is queued into the ring as far as there is room. Returns how many bytes.
+fn move_queued<E: Emulator>(link: &mut Link, emulator: &mut E) -> Result<usize, Error> {
+    let mut moved = 0;
+    let mut failed = None;
+    emulator.peek_queue(&mut |part| match link.append(part) {
+        Ok(appended) => {
+            moved += appended;
+            appended == part.len()
+        }
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    emulator.dequeue(moved);
+    Ok(moved)
 }
