@@ -5,7 +5,7 @@ mod common;
 use caravan_driver::Error;
 use caravan_driver::connection::Next;
 use caravan_driver::limits::{LATE_NS, LATE_SPELL_NS_MIN};
-use common::{node_and_stranger, nodes};
+use common::{node_and_stranger, nodes, pair};
 use proptest::prelude::*;
 
 /// Messages that no header interpretation touches: they begin with what the emulator would judge.
@@ -21,8 +21,9 @@ proptest! {
     #[test]
     fn messages_arrive_whole_and_in_order(
         steps in proptest::collection::vec((0u8..4, prop_oneof![1usize..200, 1usize..40_000]), 1..120),
+        sealed in any::<bool>(),
     ) {
-        let (mut a, mut b) = nodes(16 << 10, 8 << 10);
+        let (mut a, mut b) = pair(sealed, 16 << 10, 8 << 10);
         let (mut to_b, mut to_a) = (Vec::new(), Vec::new());
         for (i, (what, length)) in steps.into_iter().enumerate() {
             let message = plain(i as u8, length);
@@ -161,11 +162,13 @@ fn bell_has_rung(node: &mut common::Node) -> bool {
 
 #[test]
 fn ticks_count_and_are_not_delivered() {
-    let (mut a, mut b) = nodes(4096, 4096);
-    a.connection.tick(&mut a.emulator).unwrap();
-    b.settle().unwrap();
-    assert!(b.emulator.delivered.is_empty());
-    assert_eq!((a.connection.records(), b.connection.records()), ((0, 1), (1, 0)));
+    for sealed in [false, true] {
+        let (mut a, mut b) = pair(sealed, 4096, 4096);
+        a.connection.tick(&mut a.emulator).unwrap();
+        b.settle().unwrap();
+        assert!(b.emulator.delivered.is_empty());
+        assert_eq!((a.connection.records(), b.connection.records()), ((0, 1), (1, 0)));
+    }
 }
 
 #[test]
@@ -180,9 +183,7 @@ fn what_was_sent_before_the_end_is_delivered() {
 }
 
 /// Ports that close with something queued read no more; each must come to rest all the same.
-#[test]
-fn both_sides_close_with_full_rings() {
-    let (mut a, mut b) = nodes(4 << 10, 16 << 10);
+fn both_close_with_full_rings(mut a: common::Node, mut b: common::Node) {
     for i in 0..30 {
         a.send(&plain(i, 1000)).unwrap();
         b.send(&plain(i, 1000)).unwrap();
@@ -196,6 +197,14 @@ fn both_sides_close_with_full_rings() {
         assert!(a.emulator.queue.len() + b.emulator.queue.len() < before, "they wait for each other");
     }
     assert!(a.emulator.delivered.is_empty() && b.emulator.delivered.is_empty());
+}
+
+#[test]
+fn both_sides_close_with_full_rings() {
+    for sealed in [false, true] {
+        let (a, b) = pair(sealed, 4 << 10, 16 << 10);
+        both_close_with_full_rings(a, b);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use caravan_driver::Error;
 use caravan_driver::dist_header::{self, Reference, SLOTS};
-use common::{node_and_stranger, nodes};
+use common::{node_and_stranger, pair};
 use proptest::prelude::*;
 
 type Atoms = Vec<Box<[u8]>>;
@@ -78,15 +78,21 @@ fn wanted() -> impl Strategy<Value = Vec<(u16, u8)>> {
         .prop_map(|map| map.into_iter().collect())
 }
 
+fn length() -> impl Strategy<Value = usize> {
+    // Now and then so long that a fragment is sealed in several parts.
+    prop_oneof![9 => 0usize..9000, 1 => 100_000usize..200_000]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
     fn every_message_means_what_was_sent(
-        messages in proptest::collection::vec((wanted(), 0usize..9000, 1usize..8, any::<u8>()), 1..40),
+        messages in proptest::collection::vec((wanted(), length(), 1usize..8, any::<u8>()), 1..40),
         order in proptest::collection::vec(any::<usize>(), 200),
+        sealed in any::<bool>(),
     ) {
-        let (mut a, mut b) = nodes(8 << 10, 1 << 20);
+        let (mut a, mut b) = pair(sealed, 8 << 10, 1 << 24);
         let mut sender = Sender::new();
         let mut cache = vec![None; SLOTS];
         // Pieces still to be sent, last first, and what they mean.

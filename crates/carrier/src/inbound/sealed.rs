@@ -42,8 +42,9 @@ impl Opener {
         if self.have < part.len() + TAG_BYTES {
             return Ok(false);
         }
-        self.have = 0;
+        // After an error it stays where it is, and fails again, whatever comes.
         self.direction.open(additional, self.tag, part)?;
+        self.have = 0;
         Ok(true)
     }
 }

@@ -6,6 +6,7 @@ use caravan_driver::Error;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
+use caravan_driver::seal::{KeyExchange, Role, Sealing};
 use caravan_fabric::{Link, SpinMode, shm};
 
 pub struct TestBinary(Vec<u8>);
@@ -84,6 +85,11 @@ impl Node {
         Self { connection, emulator: TestEmulator::default(), now: 1_000_000 }
     }
 
+    /// The same, sealing.
+    pub fn sealed(self, sealing: Sealing) -> Self {
+        Self { connection: self.connection.sealed(sealing), ..self }
+    }
+
     pub fn send(&mut self, message: &[u8]) -> Result<Next, Error> {
         self.emulator.sending = message.to_vec();
         // In two parts, as the emulator gives header and payload apart.
@@ -120,6 +126,26 @@ pub fn links(ring_bytes: u64) -> (Link, Link) {
 pub fn nodes(ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
     let (a, b) = links(ring_bytes);
     (Node::new(a, "a@test", busy_bytes), Node::new(b, "b@test", busy_bytes))
+}
+
+/// Two nodes, connected, which seal what they send if `sealed`.
+#[allow(dead_code, reason = "not every test binary seals")]
+pub fn pair(sealed: bool, ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
+    let (a, b) = nodes(ring_bytes, busy_bytes);
+    if !sealed {
+        return (a, b);
+    }
+    let [to_a, to_b] = sealings([b"cookie", b"cookie"]);
+    (a.sealed(to_a), b.sealed(to_b))
+}
+
+/// The keys that two nodes end with, each with its own idea of the cookie.
+#[allow(dead_code, reason = "not every test binary seals")]
+pub fn sealings(cookies: [&[u8]; 2]) -> [Sealing; 2] {
+    let [a, b] = [Role::Initiator, Role::Acceptor].map(|role| KeyExchange::new(role).unwrap());
+    let (to_b, to_a) = (a.public(), b.public());
+    let names = ("a@test", "b@test");
+    [a.agree(&to_a, cookies[0], names).unwrap(), b.agree(&to_b, cookies[1], names).unwrap()]
 }
 
 /// One node, and the bare link of a peer that sends what it likes.
