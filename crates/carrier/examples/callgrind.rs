@@ -14,6 +14,7 @@ use std::hint::black_box;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
+use caravan_driver::seal::{KeyExchange, Role, Sealing};
 use caravan_fabric::contract::Armed;
 use caravan_fabric::{Link, SpinMode, shm};
 
@@ -41,13 +42,14 @@ impl Binary for Bytes {
     }
 }
 
-/// An emulator that counts what is delivered. Its queue stays empty: the ring has room.
+/// An emulator that counts what is delivered. Its queue stays empty: the ring has room. Sealed links
+/// have a type of their own, as a second caller of the same code would change how it is compiled.
 #[derive(Default)]
-struct Counting {
+struct Counting<const SEALED: bool> {
     delivered: usize,
 }
 
-impl Emulator for Counting {
+impl<const SEALED: bool> Emulator for Counting<SEALED> {
     type Binary = Bytes;
     fn allocate(&mut self, bytes: usize) -> Option<Bytes> {
         Some(Bytes(vec![0; bytes]))
@@ -69,13 +71,19 @@ impl Emulator for Counting {
     fn set_busy(&mut self, _: bool) {}
 }
 
-/// A link's two ends, and a connection at each end of another.
+type Plain = Counting<false>;
+type Sealed = Counting<true>;
+
+/// A link's two ends, and a connection at each end of another, and of a third one that is sealed.
 struct World {
     here: Link,
     there: Link,
-    sending: Connection<Counting>,
-    receiving: Connection<Counting>,
-    emulator: Counting,
+    sending: Connection<Plain>,
+    receiving: Connection<Plain>,
+    emulator: Plain,
+    sealing: Connection<Sealed>,
+    opening: Connection<Sealed>,
+    sealed_emulator: Sealed,
 }
 
 fn links() -> Result<(Link, Link), caravan_fabric::Error> {
@@ -86,23 +94,36 @@ fn links() -> Result<(Link, Link), caravan_fabric::Error> {
     Ok((Link::new(Box::new(connecting), RING_BYTES)?, Link::new(Box::new(accepting), RING_BYTES)?))
 }
 
-fn connection(link: Link, name: &str) -> Connection<Counting> {
+fn connection<E: Emulator>(link: Link, name: &str) -> Connection<E> {
     let row = counters::row(name, "peer").expect("a row of counters");
     let mut connection = Connection::new(link, row, SpinMode::Off, 1 << 20);
     connection.start();
     connection
 }
 
+fn keys() -> [Sealing; 2] {
+    let exchange = |role| KeyExchange::new(role).expect("random numbers");
+    let [a, b] = [exchange(Role::Initiator), exchange(Role::Acceptor)];
+    let publics = [b.public(), a.public()];
+    let keys = |exchange: KeyExchange, public| exchange.agree(public, b"cookie", ("a", "b")).expect("keys");
+    [keys(a, &publics[0]), keys(b, &publics[1])]
+}
+
 impl World {
     fn new() -> Self {
         let (here, there) = links().expect("shared memory");
         let (a, b) = links().expect("shared memory");
+        let (c, d) = links().expect("shared memory");
+        let [to_seal, to_open] = keys();
         Self {
             here,
             there,
             sending: connection(a, "a"),
             receiving: connection(b, "b"),
-            emulator: Counting::default(),
+            emulator: Plain::default(),
+            sealing: connection(c, "c").sealed(to_seal),
+            opening: connection(d, "d").sealed(to_open),
+            sealed_emulator: Sealed::default(),
         }
     }
 
@@ -120,15 +141,32 @@ impl World {
 
     /// Everything is delivered, and the receiver waits for its bell.
     fn received(&mut self) {
-        while self.receiving.poll(&mut self.emulator, NOW).expect("no error") == Next::Poll {}
+        receive(&mut self.receiving, &mut self.emulator);
     }
 
     fn output(&mut self) {
-        let parts = [&HEADER[..], &PAYLOAD].into_iter();
-        let length = HEADER.len() + PAYLOAD.len();
-        let next = self.sending.send(&mut self.emulator, parts, length, || NOW);
-        assert_eq!(next.expect("sent"), Next::Armed, "there was room");
+        output(&mut self.sending, &mut self.emulator);
     }
+
+    fn opened(&mut self) {
+        receive(&mut self.opening, &mut self.sealed_emulator);
+    }
+
+    fn output_sealed(&mut self) {
+        output(&mut self.sealing, &mut self.sealed_emulator);
+    }
+}
+
+#[inline(always)]
+fn receive<E: Emulator>(receiving: &mut Connection<E>, emulator: &mut E) {
+    while receiving.poll(emulator, NOW).expect("no error") == Next::Poll {}
+}
+
+#[inline(always)]
+fn output<E: Emulator>(sending: &mut Connection<E>, emulator: &mut E) {
+    let parts = [&HEADER[..], &PAYLOAD].into_iter();
+    let next = sending.send(emulator, parts, HEADER.len() + PAYLOAD.len(), || NOW);
+    assert_eq!(next.expect("sent"), Next::Armed, "there was room");
 }
 
 /// Declares the probes: a name, what comes before, what is counted, what comes after.
@@ -213,6 +251,14 @@ probes! {
     probe_turn,
         World::output,
         World::received,
+        |_| {};
+    probe_outputv_sealed,
+        |_| {},
+        World::output_sealed,
+        |world| { world.opened(); world.opening.link().awake(); };
+    probe_turn_sealed,
+        World::output_sealed,
+        World::opened,
         |_| {};
 }
 
