@@ -12,11 +12,17 @@
 %% What they say:
 %% ```
 %% "caravan"  Version:8  Length:16  Payload:Length
-%% Payload of version 1:  Flags:8 (1 = offers shared memory, 2 = accepts nothing else)  Why:8
+%% Payload of version 1:  Flags:8 (1 = offers shared memory, 2 = does not accept TCP,
+%%                                 4 = offers RDMA, 8 = RDMA must be encrypted)
+%%                        Why:8 (why no shared memory)  RdmaWhy:8 (why no RDMA)
 %% '''
-%% Later versions may only append to the payload. These bytes come from a peer that has not
-%% shown its cookie yet: they are turned into a small map here, and nothing else happens because
-%% of them until it has.
+%% Later versions may only append to the payload, and so has this one: the first nodes that spoke
+%% Caravan knew shared memory alone, and say `Flags Why' with the first two flags. To them a node
+%% that does not accept TCP is one that demands shared memory, which is all that they could have
+%% in common.
+%%
+%% These bytes come from a peer that has not shown its cookie yet: they are turned into a small
+%% map here, and nothing else happens because of them until it has.
 -module(caravan_capability).
 
 -export([announce/1, announced/1, append/3, parse/2, strip/1, name/1, hidden/1,
@@ -27,14 +33,20 @@
 
 -type packet() :: challenge | reply.
 %% The packets that carry it: the accepting side's, and the initiating side's answer.
--type why() :: none | named_tcp | no_driver.
+-type why() :: none | named_tcp | no_driver | named_rdma.
 %% Why no shared memory is offered.
--type capability() :: #{shm := boolean(), required := boolean(), why := why()}.
+-type rdma_why() :: none | named_tcp | no_driver | named_shm | no_rdma | older.
+%% Why no RDMA is offered; `older' is a peer that does not know of it.
+-type capability() :: #{shm := boolean(), rdma := boolean(), required := boolean(),
+                        encrypt := boolean(), why := why(), rdma_why := rdma_why()}.
+%% `required': TCP is not accepted. `encrypt': nor is RDMA in the clear.
 
 -define(MAGIC, "caravan").
 -define(VERSION, 1).
 -define(OFFERS, 1).
 -define(REQUIRES, 2).
+-define(OFFERS_RDMA, 4).
+-define(ENCRYPTS, 8).
 %% Among the flags of a name.
 -define(SPEAKS, (1 bsl 63)).
 
@@ -123,14 +135,21 @@ rest(_, _) ->
     error.
 
 -spec encode(capability()) -> binary().
-encode(#{shm := Shm, required := Required, why := Why}) ->
-    Flags = bit(Shm, ?OFFERS) bor bit(Required, ?REQUIRES),
-    Payload = <<Flags, (why_code(Why))>>,
+encode(#{shm := Shm, rdma := Rdma, required := Required, encrypt := Encrypt, why := Why,
+         rdma_why := RdmaWhy}) ->
+    Flags = bit(Shm, ?OFFERS) bor bit(Required, ?REQUIRES) bor bit(Rdma, ?OFFERS_RDMA)
+        bor bit(Encrypt, ?ENCRYPTS),
+    Payload = <<Flags, (why_code(Why)), (rdma_why_code(RdmaWhy))>>,
     <<?MAGIC, ?VERSION, (byte_size(Payload)):16, Payload/binary>>.
 
 -spec decode(binary()) -> none | capability().
-decode(<<Flags, Why, _Later/binary>>) ->
-    #{shm => Flags band ?OFFERS =/= 0, required => Flags band ?REQUIRES =/= 0, why => why(Why)};
+decode(<<Flags, Why, RdmaWhy, _Later/binary>>) ->
+    #{shm => Flags band ?OFFERS =/= 0, required => Flags band ?REQUIRES =/= 0,
+      rdma => Flags band ?OFFERS_RDMA =/= 0, encrypt => Flags band ?ENCRYPTS =/= 0,
+      why => why(Why), rdma_why => rdma_why(RdmaWhy)};
+decode(<<Flags, Why>>) ->
+    #{shm => Flags band ?OFFERS =/= 0, required => Flags band ?REQUIRES =/= 0,
+      rdma => false, encrypt => false, why => why(Why), rdma_why => older};
 decode(_) ->
     none.
 
@@ -138,12 +157,30 @@ decode(_) ->
 bit(true, Bit) -> Bit;
 bit(false, _) -> 0.
 
--spec why_code(why()) -> 0..2.
+-spec why_code(why()) -> 0..3.
 why_code(none) -> 0;
 why_code(named_tcp) -> 1;
-why_code(no_driver) -> 2.
+why_code(no_driver) -> 2;
+why_code(named_rdma) -> 3.
 
 -spec why(byte()) -> why().
 why(1) -> named_tcp;
 why(2) -> no_driver;
+why(3) -> named_rdma;
 why(_) -> none.
+
+-spec rdma_why_code(rdma_why()) -> 0..5.
+rdma_why_code(none) -> 0;
+rdma_why_code(named_tcp) -> 1;
+rdma_why_code(no_driver) -> 2;
+rdma_why_code(named_shm) -> 3;
+rdma_why_code(no_rdma) -> 4;
+rdma_why_code(older) -> 5.
+
+-spec rdma_why(byte()) -> rdma_why().
+rdma_why(1) -> named_tcp;
+rdma_why(2) -> no_driver;
+rdma_why(3) -> named_shm;
+rdma_why(4) -> no_rdma;
+rdma_why(5) -> older;
+rdma_why(_) -> none.

@@ -1,5 +1,6 @@
 %% @doc Erlang distribution over shared memory where both nodes are on this host, run by the same
-%% user, and speak Caravan; over TCP everywhere else. Started with
+%% user, and speak Caravan; over RDMA where both have a device and reach each other by it; over
+%% TCP everywhere else. Started with
 %% ```
 %% erl -sname a -proto_dist caravan -pa /path/to/caravan/ebin
 %% '''
@@ -26,12 +27,14 @@ info() ->
 
 %% @doc What the link to one node does; `undefined' where there is none.
 %%
-%% `transport' is `shm' or `tcp', and `reason' says why it is not a better one. The others are
+%% `transport' is `shm', `rdma' or `tcp', and `reason' says why it is not a better one; `device'
+%% is what RDMA goes over, from where to where, and empty for the others. The rest are
 %% numbers, zero where the transport knows no such thing: `sent_bytes', `received_bytes',
 %% `sent_messages', `received_messages', `ring_bytes', `outbound_used_bytes',
 %% `inbound_used_bytes', `queued_bytes' (in the driver, the ring being full), `wakeups_sent',
 %% `wakeups_received', `spins', `spin_hits', `busy_ns', `busy_count' (how long and how often
-%% senders were suspended).
+%% senders were suspended), `doorbells', `completions' (times that work was given to the RDMA
+%% device, and completions taken from it), `registered_bytes' (memory that it may reach).
 -spec info(node()) -> map() | undefined.
 info(Node) ->
     case lists:keyfind(Node, 1, info()) of

@@ -7,6 +7,7 @@
 
 -export([load/0, directory/0, open/0, close/1]).
 -export([configure/2, listen/1, connect/2, accept/1, lifeline/2, cancel/1]).
+-export([rdma/0, offer/2, rdma_connect/3, rdma_accept/3, rdma_finish/3, device/1]).
 -export([start/1, poll/1, tick/1, stat/1, info/1, reason/2, tcp_row/2, tcp_counts/2]).
 
 -define(NAME, "caravan_driver").
@@ -25,11 +26,23 @@
 -define(TCP_COUNTS, 12).
 -define(CANCEL, 13).
 -define(REASON, 14).
+-define(OFFER, 15).
+-define(RDMA_CONNECT, 16).
+-define(RDMA_ACCEPT, 17).
+-define(RDMA_FINISH, 18).
+-define(DEVICE, 19).
+
+%% How long the question whether this machine has RDMA may take.
+-define(OFFER_MS, 2000).
+%% What a job gets above its own limit, to be started and to answer.
+-define(JOB_MARGIN_MS, 500).
 
 -type result() :: ok | {error, Sentence :: binary()}.
 -type configuration() :: #{ring_bytes := pos_integer(), busy_bytes := pos_integer(),
                            spin := off | auto | on, fragments := boolean(),
-                           me := binary(), peer := binary()}.
+                           me := binary(), peer := binary(),
+                           seal := none | {cookie, binary()}}.
+%% `seal': what an RDMA link is encrypted with, if it is to be.
 -type counts() :: #{sent_bytes := non_neg_integer(), received_bytes := non_neg_integer(),
                     sent_messages := non_neg_integer(), received_messages := non_neg_integer()}.
 -export_type([result/0, configuration/0, counts/0]).
@@ -83,12 +96,14 @@ close(Port) ->
 %% @doc The first call on every port.
 -spec configure(port(), configuration()) -> result().
 configure(Port, #{ring_bytes := RingBytes, busy_bytes := BusyBytes, spin := Spin,
-                  fragments := Fragments, me := Me, peer := Peer}) ->
+                  fragments := Fragments, me := Me, peer := Peer, seal := Seal}) ->
     SpinCode = case Spin of off -> 0; auto -> 1; on -> 2 end,
     FragmentsCode = case Fragments of false -> 0; true -> 1 end,
+    {SealCode, Cookie} = case Seal of none -> {0, <<>>}; {cookie, Bytes} -> {1, Bytes} end,
     done(control(Port, ?CONFIGURE,
                  <<RingBytes:64, BusyBytes:64, SpinCode, FragmentsCode,
-                   (byte_size(Me)):16, Me/binary, (byte_size(Peer)):16, Peer/binary>>)).
+                   (byte_size(Me)):16, Me/binary, (byte_size(Peer)):16, Peer/binary,
+                   SealCode, (byte_size(Cookie)):16, Cookie/binary>>)).
 
 %% @doc On the accepting side: a descriptor for the peer to connect with.
 -spec listen(port()) -> {ok, binary()} | {error, binary()}.
@@ -104,6 +119,52 @@ connect(Port, Descriptor) ->
 -spec accept(port()) -> result().
 accept(Port) ->
     done(control(Port, ?ACCEPT, <<>>)).
+
+%% @doc Whether this machine can have RDMA links now, and why not. Asked for each connection, so
+%% that a device that comes or goes is noticed; without any device this is a look at one folder.
+-spec rdma() -> result().
+rdma() ->
+    case open() of
+        {ok, Port} ->
+            Offer = offer(Port, ?OFFER_MS),
+            ok = close(Port),
+            done(Offer);
+        Error ->
+            Error
+    end.
+
+%% @doc On the accepting side: this machine's ports, and what else the peer must know to make its
+%% half of an RDMA link.
+-spec offer(port(), LimitMs :: pos_integer()) -> {ok, binary()} | {error, binary()}.
+offer(Port, LimitMs) ->
+    job(Port, ?OFFER, <<>>, LimitMs).
+
+%% @doc On the initiating side, with the peer's offer: makes this half; what it returns is for the
+%% peer.
+-spec rdma_connect(port(), binary(), LimitMs :: pos_integer()) ->
+          {ok, binary()} | {error, binary()}.
+rdma_connect(Port, Offer, LimitMs) ->
+    job(Port, ?RDMA_CONNECT, Offer, LimitMs).
+
+%% @doc On the accepting side, with what the initiating side's `rdma_connect/3' returned.
+-spec rdma_accept(port(), binary(), LimitMs :: pos_integer()) ->
+          {ok, binary()} | {error, binary()}.
+rdma_accept(Port, Message, LimitMs) ->
+    job(Port, ?RDMA_ACCEPT, Message, LimitMs).
+
+%% @doc On both sides: connects the two halves. The initiating side has the answer of the peer's
+%% `rdma_accept/3', the accepting side nothing.
+-spec rdma_finish(port(), binary(), LimitMs :: pos_integer()) -> result().
+rdma_finish(Port, Answer, LimitMs) ->
+    done(job(Port, ?RDMA_FINISH, <<LimitMs:32, Answer/binary>>, LimitMs)).
+
+%% @doc Which device carries the link; empty where none does.
+-spec device(port()) -> binary().
+device(Port) ->
+    case control(Port, ?DEVICE, <<>>) of
+        {ok, Device} -> Device;
+        {error, _} -> <<>>
+    end.
 
 %% @doc Gives the driver the TCP connection to watch: its end is the link's end.
 -spec lifeline(port(), Fd :: non_neg_integer()) -> result().
@@ -175,15 +236,44 @@ tcp_counts(Port, #{sent_bytes := SentBytes, received_bytes := ReceivedBytes,
 
 %% ---------------------------------------------------------------------------------------------
 
--spec control(port(), 1..14, iodata()) -> {ok, binary()} | {error, binary()}.
+%% An operation that waits for a device or for the peer, on a thread of the emulator's that is
+%% there for such work. Its result comes as a message; a port has one such operation at a time.
+-spec job(port(), 15..18, binary(), pos_integer()) -> {ok, binary()} | {error, binary()}.
+job(Port, Operation, Data, LimitMs) ->
+    Monitor = erlang:monitor(port, Port),
+    Result = case control(Port, Operation, Data) of
+                 {ok, _} -> job_result(Port, Monitor, LimitMs + ?JOB_MARGIN_MS);
+                 Error -> Error
+             end,
+    erlang:demonitor(Monitor, [flush]),
+    Result.
+
+-spec job_result(port(), reference(), pos_integer()) -> {ok, binary()} | {error, binary()}.
+job_result(Port, Monitor, LimitMs) ->
+    receive
+        {Port, done, Reply} ->
+            result(Reply);
+        {'DOWN', Monitor, port, _, _} ->
+            {error, <<"the link is closed">>}
+    after LimitMs ->
+            %% After this nothing more comes of it; before it, it may just have come.
+            _ = cancel(Port),
+            receive {Port, done, _} -> ok after 0 -> ok end,
+            {error, unicode:characters_to_binary(
+                      io_lib:format("the RDMA device gave no answer for ~b ms", [LimitMs]))}
+    end.
+
+-spec control(port(), 1..19, iodata()) -> {ok, binary()} | {error, binary()}.
 control(Port, Operation, Data) ->
-    try iolist_to_binary(port_control(Port, Operation, Data)) of
-        <<0, Payload/binary>> -> {ok, Payload};
-        <<1, Sentence/binary>> -> {error, Sentence};
-        _ -> {error, <<"the driver gave an answer of another version">>}
+    try result(iolist_to_binary(port_control(Port, Operation, Data)))
     catch error:badarg ->
             {error, <<"the link is closed">>}
     end.
+
+-spec result(binary()) -> {ok, binary()} | {error, binary()}.
+result(<<0, Payload/binary>>) -> {ok, Payload};
+result(<<1, Sentence/binary>>) -> {error, Sentence};
+result(_) -> {error, <<"the driver gave an answer of another version">>}.
 
 -spec done({ok, binary()} | {error, binary()}) -> result().
 done({ok, _}) -> ok;

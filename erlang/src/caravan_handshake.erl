@@ -3,9 +3,9 @@
 %% The handshake is OTP's own (`dist_util') over TCP; the functions that it is given here do what
 %% `inet_tcp_dist' does, with three additions. Nodes that speak Caravan tell each other so
 %% (`caravan_capability'). After the cookies have been checked on both sides, and before nodeup,
-%% they may agree on shared memory; then the driver's port becomes the distribution controller, and
-%% the TCP socket stays open, silent, as the sign of life. Last, the link gets its row in
-%% `caravan_links'.
+%% they may agree on shared memory or RDMA; then the driver's port becomes the distribution
+%% controller, and the TCP socket stays open, silent, as the sign of life. Last, the link gets its
+%% row in `caravan_links'.
 %%
 %% What the functions must remember between one call and the next is in the process dictionary:
 %% `dist_util' calls them with the socket and nothing else, all in this one process, and some of
@@ -25,6 +25,9 @@
                      inet :: caravan_tcp:inet(),
                      options :: caravan_options:options(),
                      driver :: caravan_transport:driver(),
+                     %% Asked once it is known that the peer speaks Caravan.
+                     rdma = {error, <<"the peer does not speak Caravan">>} ::
+                       caravan_transport:driver(),
                      %% An initiating peer has said so in its name; what it can, it says later.
                      announced = false :: boolean(),
                      peer = none :: none | caravan_capability:capability(),
@@ -32,7 +35,8 @@
                      peer_name :: binary(),
                      hidden = false :: boolean(),
                      port :: undefined | port(),
-                     transport = tcp :: shm | tcp,
+                     transport = tcp :: caravan_transport:transport(),
+                     device = <<>> :: binary(),
                      reason = <<>> :: binary()}).
 
 %% @doc The body of the process for a connection that another node opened.
@@ -128,8 +132,8 @@ send(Inet, Socket, Data) ->
 -spec with_capability(caravan_capability:packet(), #connection{}, binary()) -> iodata().
 with_capability(_, #connection{announced = false, peer = none}, Packet) ->
     Packet;
-with_capability(Which, #connection{options = #{transport := Named}, driver = Driver}, Packet) ->
-    caravan_capability:append(Which, Packet, caravan_transport:offer(Named, Driver)).
+with_capability(Which, Connection, Packet) ->
+    caravan_capability:append(Which, Packet, caravan_transport:offer(here(Connection))).
 
 -spec recv(caravan_tcp:inet(), inet:socket(), non_neg_integer(), timeout()) ->
           {ok, term()} | {error, term()}.
@@ -140,7 +144,9 @@ recv(Inet, Socket, Length, Timeout) ->
                        {ok, Text} -> unicode:characters_to_binary(Text, latin1);
                        error -> <<>>
                    end,
-            remember(Connection#connection{announced = caravan_capability:announced(Packet),
+            Announced = caravan_capability:announced(Packet),
+            remember(Connection#connection{announced = Announced,
+                                           rdma = rdma(Announced, Connection),
                                            hidden = caravan_capability:hidden(Packet),
                                            peer_name = Name}),
             Result;
@@ -148,7 +154,9 @@ recv(Inet, Socket, Length, Timeout) ->
             remember(Connection#connection{peer = caravan_capability:parse(reply, Packet)}),
             {ok, binary_to_list(caravan_capability:strip(Packet))};
         {{ok, [$N | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
-            remember(Connection#connection{peer = caravan_capability:parse(challenge, Packet),
+            Peer = caravan_capability:parse(challenge, Packet),
+            remember(Connection#connection{peer = Peer,
+                                           rdma = rdma(Peer =/= none, Connection),
                                            hidden = caravan_capability:hidden(Packet)}),
             Result;
         {{ok, [$s | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
@@ -165,22 +173,23 @@ recv(Inet, Socket, Length, Timeout) ->
 %% is our own.
 -spec pre_nodeup(inet:socket()) -> ok | {error, term()}.
 pre_nodeup(Socket) ->
-    #connection{options = #{transport := Named}, driver = Driver, peer = Peer} = Connection =
-        recall(),
-    case caravan_transport:choose(Named, Driver, Peer) of
-        try_shm ->
-            case caravan_link:agree(Connection#connection.role, Connection#connection.inet, Socket,
-                                    labels(Connection), Connection#connection.options) of
-                {shm, Port} ->
-                    remember(Connection#connection{transport = shm, port = Port}),
-                    %% net_kernel:setopts/2 and getopts/2 are about this socket, idle as it is.
-                    caravan_tcp:setup_options(Socket);
-                {tcp, Why} ->
-                    settle(Connection, Socket, caravan_transport:settle(Named, Peer, Why));
+    #connection{role = Role, inet = Inet, options = Options, peer = Peer} = Connection = recall(),
+    Here = here(Connection),
+    case caravan_transport:choose(Here, Peer) of
+        {attempt, Rounds, Declined} ->
+            Link = #{rounds => Rounds, sealed => caravan_transport:is_sealed(Here, Peer)},
+            case caravan_link:agree(Role, Inet, Socket, labels(Connection), Options, Link) of
                 {error, Why} ->
                     ?LOG_ERROR("caravan: no link to ~ts: ~tp while agreeing on the transport",
                                [Connection#connection.peer_name, Why]),
-                    {error, Why}
+                    {error, Why};
+                {tcp, More} ->
+                    settle(Connection, Socket,
+                           caravan_transport:settle(Here, Peer, tcp, Declined ++ More));
+                {Transport, Port, More} ->
+                    settle(Connection#connection{port = Port,
+                                                 device = caravan_driver:device(Port)}, Socket,
+                           caravan_transport:settle(Here, Peer, Transport, Declined ++ More))
             end;
         Choice ->
             settle(Connection, Socket, Choice)
@@ -188,22 +197,23 @@ pre_nodeup(Socket) ->
 
 -spec getll(inet:socket()) -> {ok, port()} | {error, term()}.
 getll(Socket) ->
-    #connection{transport = Transport, port = Port, reason = Reason, options = Options} =
-        Connection = recall(),
+    #connection{transport = Transport, port = Port, device = Device, reason = Reason,
+                options = Options} = Connection = recall(),
     LinkPort = case Transport of
-                   shm -> Port;
                    tcp when Connection#connection.driver =:= ok ->
                        caravan_link:counters_port(labels(Connection), Options, Reason);
-                   tcp -> undefined
+                   tcp -> undefined;
+                   _ -> Port
                end,
     %% In an accepting process the other node's name is that of its first packet, or the one that
     %% we gave it; dist_util has checked both.
     caravan_links:up(#{node => binary_to_atom(Connection#connection.peer_name),
-                       transport => Transport, reason => Reason, socket => Socket,
-                       port => LinkPort, ring_bytes => maps:get(ring_bytes, Options)}),
+                       transport => Transport, reason => Reason, device => Device,
+                       socket => Socket, port => LinkPort,
+                       ring_bytes => maps:get(ring_bytes, Options)}),
     case Transport of
-        shm -> {ok, Port};
-        tcp -> inet:getll(Socket)
+        tcp -> inet:getll(Socket);
+        _ -> {ok, Port}
     end.
 
 -spec accepted_address(caravan_tcp:inet(), inet:socket(), node()) -> caravan_tcp:address().
@@ -216,8 +226,8 @@ accepted_address(Inet, Socket, Node) ->
 -spec post_nodeup(inet:socket()) -> ok | {error, term()}.
 post_nodeup(Socket) ->
     case recall() of
-        #connection{transport = shm} -> ok;
-        #connection{transport = tcp} -> caravan_tcp:traffic_options(Socket)
+        #connection{transport = tcp} -> caravan_tcp:traffic_options(Socket);
+        #connection{} -> ok
     end.
 
 -spec handshake_complete(inet:socket(), node(), term()) -> ok.
@@ -225,10 +235,10 @@ handshake_complete(Socket, _Node, _DHandle) ->
     Connection = recall(),
     log(Connection),
     case Connection of
-        #connection{transport = shm, port = Port, peer_name = Name} ->
-            _ = caravan_poller:start_link(Port, Socket, Name),
+        #connection{transport = tcp} ->
             ok;
-        _ ->
+        #connection{port = Port, peer_name = Name} ->
+            _ = caravan_poller:start_link(Port, Socket, Name),
             ok
     end.
 
@@ -236,8 +246,8 @@ handshake_complete(Socket, _Node, _DHandle) ->
 -spec tick(inet:socket()) -> ok | {error, term()}.
 tick(Socket) ->
     Result = case recall() of
-                 #connection{transport = shm, port = Port} -> caravan_driver:tick(Port);
-                 #connection{inet = Inet} -> caravan_tcp:tick(Inet, Socket)
+                 #connection{transport = tcp, inet = Inet} -> caravan_tcp:tick(Inet, Socket);
+                 #connection{port = Port} -> caravan_driver:tick(Port)
              end,
     case Result of
         ok -> ok;
@@ -251,8 +261,8 @@ tick(Socket) ->
           {ok, non_neg_integer(), non_neg_integer(), non_neg_integer()} | {error, term()}.
 getstat(Socket) ->
     case recall() of
-        #connection{transport = shm, port = Port} -> caravan_driver:stat(Port);
-        #connection{} -> caravan_tcp:getstat(Socket)
+        #connection{transport = tcp} -> caravan_tcp:getstat(Socket);
+        #connection{port = Port} -> caravan_driver:stat(Port)
     end.
 
 %% ---------------------------------------------------------------------------------------------
@@ -279,9 +289,9 @@ options() ->
 %% Before the last packet after which the other side may say nodeup: refusing later would show it
 %% a node that comes and goes.
 -spec refuse_early(#connection{}) -> ok.
-refuse_early(#connection{options = #{transport := Named}, driver = Driver, peer = Peer} = C) ->
-    case caravan_transport:choose(Named, Driver, Peer) of
-        {refuse, Why} -> refuse(C, Why);
+refuse_early(#connection{peer = Peer} = Connection) ->
+    case caravan_transport:choose(here(Connection), Peer) of
+        {refuse, Why} -> refuse(Connection, Why);
         _ -> ok
     end.
 
@@ -290,13 +300,29 @@ refuse(#connection{peer_name = Name}, Why) ->
     ?LOG_ERROR("caravan: no link to ~ts: ~ts", [Name, Why]),
     ?shutdown(no_node).
 
--spec settle(#connection{}, inet:socket(), {tcp, binary()} | {refuse, binary()}) ->
+-spec settle(#connection{}, inet:socket(),
+             {caravan_transport:transport(), binary()} | {refuse, binary()}) ->
           ok | {error, term()}.
-settle(Connection, Socket, {tcp, Why}) ->
-    remember(Connection#connection{transport = tcp, reason = Why}),
-    caravan_tcp:setup_options(Socket);
 settle(Connection, _, {refuse, Why}) ->
-    refuse(Connection, Why).
+    refuse(Connection, Why);
+settle(#connection{port = Port} = Connection, Socket, {Transport, Why}) ->
+    _ = [caravan_driver:reason(Port, Why) || Transport =/= tcp],
+    remember(Connection#connection{transport = Transport, reason = Why}),
+    %% Also where the socket will be idle: net_kernel:setopts/2 and getopts/2 are about it.
+    caravan_tcp:setup_options(Socket).
+
+-spec here(#connection{}) -> caravan_transport:here().
+here(#connection{options = #{transport := Named, encrypt := Encrypt}, driver = Driver,
+                 rdma = Rdma}) ->
+    #{named => Named, encrypt => Encrypt, driver => Driver, rdma => Rdma}.
+
+%% Whether this node has RDMA: asked only where it could be used.
+-spec rdma(boolean(), #connection{}) -> caravan_transport:driver().
+rdma(true, #connection{driver = ok, options = #{transport := Named}})
+  when Named =:= auto; Named =:= rdma ->
+    caravan_driver:rdma();
+rdma(_, #connection{rdma = Unasked}) ->
+    Unasked.
 
 -spec labels(#connection{}) -> caravan_link:labels().
 labels(#connection{me = Me, peer_name = Peer}) ->
@@ -306,6 +332,12 @@ labels(#connection{me = Me, peer_name = Peer}) ->
 -spec log(#connection{}) -> ok.
 log(#connection{transport = shm, peer_name = Name}) ->
     ?LOG_INFO("caravan: shared memory to ~ts", [Name]);
+log(#connection{transport = rdma, peer_name = Name, device = Device, reason = Reason} = C) ->
+    Sealed = case caravan_transport:is_sealed(here(C), C#connection.peer) of
+                 true -> "encrypted RDMA";
+                 false -> "RDMA"
+             end,
+    ?LOG_INFO("caravan: ~ts to ~ts over ~ts; ~ts", [Sealed, Name, Device, Reason]);
 log(#connection{transport = tcp, peer_name = Name, reason = Reason, peer = none, hidden = true}) ->
     ?LOG_INFO("caravan: TCP to ~ts: ~ts", [Name, Reason]);
 log(#connection{transport = tcp, peer_name = Name, reason = Reason}) ->

@@ -12,8 +12,8 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([row/0]).
 
--type row() :: #{node := node(), transport := shm | tcp, reason := binary(),
-                 socket := inet:socket(), port := undefined | port(),
+-type row() :: #{node := node(), transport := caravan_transport:transport(),
+                 reason := binary(), device := binary(), socket := inet:socket(), port := undefined | port(),
                  ring_bytes := non_neg_integer()}.
 
 -define(TABLE, ?MODULE).
@@ -131,11 +131,13 @@ row_info(#{transport := tcp, reason := Reason, socket := Socket}) ->
         error ->
             []
     end;
-row_info(#{transport := shm, reason := Reason, port := Port, ring_bytes := RingBytes}) ->
+row_info(#{transport := Transport, reason := Reason, device := Device, port := Port,
+           ring_bytes := RingBytes}) ->
     case caravan_driver:info(Port) of
         {ok, Counts} ->
             Known = (nothing())#{ring_bytes := RingBytes},
-            [maps:merge(Known, Counts#{transport => shm, reason => Reason})];
+            [maps:merge(Known, Counts#{transport => Transport, reason => Reason,
+                                       device => Device})];
         {error, _} ->
             []
     end.
@@ -143,6 +145,9 @@ row_info(#{transport := shm, reason := Reason, port := Port, ring_bytes := RingB
 %% The keys that every link has, whatever its transport.
 -spec nothing() -> map().
 nothing() ->
-    maps:from_keys([sent_bytes, received_bytes, sent_messages, received_messages, ring_bytes,
-                    outbound_used_bytes, inbound_used_bytes, queued_bytes, wakeups_sent,
-                    wakeups_received, spins, spin_hits, busy_ns, busy_count], 0).
+    Numbers = maps:from_keys([sent_bytes, received_bytes, sent_messages, received_messages,
+                              ring_bytes, outbound_used_bytes, inbound_used_bytes, queued_bytes,
+                              wakeups_sent, wakeups_received, polls, spins, spin_hits, busy_ns,
+                              busy_count, reassembled_messages, completions, doorbells,
+                              registered_bytes], 0),
+    Numbers#{device => <<>>}.

@@ -10,13 +10,15 @@
 %% '''
 %% <table border="1">
 %% <tr><th>option</th><th>takes</th><th>default</th></tr>
-%% <tr><td>`transport'</td><td>`auto', `shm', `tcp'</td><td>`auto'</td></tr>
+%% <tr><td>`transport'</td><td>`auto', `shm', `rdma', `tcp'</td><td>`auto'</td></tr>
 %% <tr><td>`ring_bytes'</td><td>a power of two, 64 KiB to 1 GiB; one ring each way</td><td>512 KiB</td></tr>
 %% <tr><td>`spin'</td><td>`auto', `on', `off'</td><td>`auto' (`off' under `+sbwt none')</td></tr>
 %% <tr><td>`busy_bytes'</td><td>1 KiB to 1 GiB; bytes queued in the driver above which senders are
 %%   suspended</td><td>128 KiB</td></tr>
 %% <tr><td>`fragments'</td><td>`true', `false'; whether the emulator may split long messages</td>
 %%   <td>`true'</td></tr>
+%% <tr><td>`encrypt'</td><td>`true', `false'; whether RDMA links are encrypted, and TCP refused</td>
+%%   <td>`false'</td></tr>
 %% </table>
 %% A value that an option does not take stops the start of the distribution with a sentence that
 %% names the option.
@@ -27,11 +29,12 @@
 -export([read/0, check/2, spins/2, rejected_flags/1, doubled_proto_dist/1]).
 -export_type([options/0]).
 
--type options() :: #{transport := auto | shm | tcp,
+-type options() :: #{transport := auto | caravan_transport:transport(),
                      ring_bytes := pos_integer(),
                      spin := auto | on | off,
                      busy_bytes := pos_integer(),
-                     fragments := boolean()}.
+                     fragments := boolean(),
+                     encrypt := boolean()}.
 
 -define(MIN_RING_BYTES, 16#10000).
 -define(MAX_RING_BYTES, 16#40000000).
@@ -115,7 +118,7 @@ ensure_loaded() ->
 -spec defaults() -> options().
 defaults() ->
     #{transport => auto, ring_bytes => 16#80000, spin => auto, busy_bytes => 16#20000,
-      fragments => true}.
+      fragments => true, encrypt => false}.
 
 %% One flag may carry several pairs: `-caravan transport shm spin off'.
 -spec pairs([[string()]]) -> {ok, [{atom(), term()}]} | {error, string()}.
@@ -149,7 +152,8 @@ known(Name) ->
 value(Text) ->
     try list_to_integer(Text)
     catch error:badarg ->
-            case lists:member(Text, ["auto", "shm", "tcp", "on", "off", "true", "false"]) of
+            case lists:member(Text, ["auto", "shm", "rdma", "tcp", "on", "off", "true",
+                                      "false"]) of
                 true -> list_to_atom(Text);
                 false -> Text
             end
@@ -168,9 +172,9 @@ fold([], Options) ->
     {ok, Options}.
 
 -spec takes(atom(), term()) -> boolean().
-takes(transport, Value) -> lists:member(Value, [auto, shm, tcp]);
+takes(transport, Value) -> lists:member(Value, [auto, shm, rdma, tcp]);
 takes(spin, Value) -> lists:member(Value, [auto, on, off]);
-takes(fragments, Value) -> is_boolean(Value);
+takes(Flag, Value) when Flag =:= fragments; Flag =:= encrypt -> is_boolean(Value);
 takes(ring_bytes, Value) ->
     is_integer(Value) andalso Value >= ?MIN_RING_BYTES andalso Value =< ?MAX_RING_BYTES
         andalso Value band (Value - 1) =:= 0;
@@ -178,9 +182,9 @@ takes(busy_bytes, Value) ->
     is_integer(Value) andalso Value >= ?MIN_BUSY_BYTES andalso Value =< ?MAX_BUSY_BYTES.
 
 -spec takes(atom()) -> string().
-takes(transport) -> "auto, shm or tcp";
+takes(transport) -> "auto, shm, rdma or tcp";
 takes(spin) -> "auto, on or off";
-takes(fragments) -> "true or false";
+takes(Flag) when Flag =:= fragments; Flag =:= encrypt -> "true or false";
 takes(ring_bytes) ->
     lists:flatten(io_lib:format("a power of two from ~b to ~b (bytes)",
                                 [?MIN_RING_BYTES, ?MAX_RING_BYTES]));

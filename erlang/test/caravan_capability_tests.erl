@@ -6,8 +6,11 @@ packet(reply, _Name) -> <<$r, 99:32, "0123456789abcdef">>;
 packet(challenge, Name) -> <<$N, 16#1234:64, 99:32, 7:32, (byte_size(Name)):16, Name/binary>>.
 
 capabilities() ->
-    [#{shm => Shm, required => Required, why => Why}
-     || Shm <- [true, false], Required <- [true, false], Why <- [none, named_tcp, no_driver]].
+    [#{shm => Shm, rdma => Rdma, required => Required, encrypt => Encrypt, why => Why,
+       rdma_why => RdmaWhy}
+     || Shm <- [true, false], Rdma <- [true, false], Required <- [true, false],
+        Encrypt <- [true, false], Why <- [none, named_tcp, no_driver, named_rdma],
+        RdmaWhy <- [none, named_tcp, no_driver, named_shm, no_rdma]].
 
 there_and_back_test() ->
     [?assertEqual(Capability,
@@ -66,10 +69,34 @@ none_test() ->
                  <<(packet(challenge, <<"a@b">>))/binary, "caravan", 0, 2:16, 1, 0>>]].
 
 later_versions_test() ->
-    ?assertEqual(#{shm => true, required => false, why => none},
+    ?assertEqual(#{shm => true, rdma => true, required => false, encrypt => true, why => none,
+                   rdma_why => none},
                  caravan_capability:parse(
-                   challenge, <<(packet(challenge, <<"a@b">>))/binary, "caravan", 9, 5:16, 16#FD, 200, 1, 2, 3,
+                   challenge, <<(packet(challenge, <<"a@b">>))/binary, "caravan", 9, 5:16, 16#FD, 200, 201, 2, 3,
                            "and more">>)).
+
+%% What the first nodes that spoke Caravan send, byte by byte.
+older_nodes_test_() ->
+    [?_assertEqual(#{shm => Shm, rdma => false, required => Required, encrypt => false, why => Why,
+                     rdma_why => older},
+                   caravan_capability:parse(
+                     reply, <<(packet(reply, none))/binary, "caravan", 1, 2:16, Flags, Code>>))
+     || {Flags, Shm, Required} <- [{0, false, false}, {1, true, false}, {2, false, true}, {3, true, true}],
+        {Code, Why} <- [{0, none}, {1, named_tcp}, {2, no_driver}, {9, none}]].
+
+%% And what those nodes read: the first two flags, the first reason, whatever follows.
+read_by_older_nodes_test_() ->
+    [fun() ->
+             Appended = iolist_to_binary(
+                          caravan_capability:append(challenge, packet(challenge, <<"a@b">>), Capability)),
+             Size = byte_size(packet(challenge, <<"a@b">>)),
+             <<_:Size/binary, "caravan", 1, Length:16, Payload:Length/binary>> = Appended,
+             <<_:6, Required:1, Shm:1, Why, _Later/binary>> = Payload,
+             ?assertEqual({maps:get(shm, Capability), maps:get(required, Capability)},
+                          {Shm =:= 1, Required =:= 1}),
+             ?assertEqual(maps:get(why, Capability),
+                          maps:get(Why, #{0 => none, 1 => named_tcp, 2 => no_driver, 3 => named_rdma}))
+     end || Capability <- capabilities()].
 
 %% Whatever a stranger writes: an answer, no exception.
 any_bytes_test() ->
@@ -84,7 +111,8 @@ any_bytes_test() ->
                 end,
          case caravan_capability:parse(Which, Data) of
              none -> ok;
-             #{shm := Shm, required := Required} when is_boolean(Shm), is_boolean(Required) -> ok
+             #{shm := Shm, rdma := Rdma, required := Required, encrypt := Encrypt}
+               when is_boolean(Shm), is_boolean(Rdma), is_boolean(Required), is_boolean(Encrypt) -> ok
          end,
          _ = caravan_capability:name(Data),
          _ = caravan_capability:announced(Data),

@@ -4,69 +4,150 @@
 
 %% Which steps fail, and what each side makes of it.
 outcomes_test_() ->
-    [{lists:flatten(io_lib:format("~p", [Fails])),
-      ?_assertEqual({Outcome, Outcome}, both(Fails))}
-     || {Fails, Outcome} <- [{[], shm},
-                             {[listen], {tcp, <<"listen fails">>}},
-                             {[connect], {tcp, <<"connect fails">>}},
-                             {[accept], {tcp, <<"accept fails">>}},
-                             {[connect, accept], {tcp, <<"connect fails">>}}]].
+    [{lists:flatten(io_lib:format("~p ~p", [Rounds, Fails])),
+      fun() -> ?assertEqual({Outcome, Outcome}, both(rounds(Rounds, Fails))) end}
+     || {Rounds, Fails, Outcome} <-
+            [{[shm], [], {ok, shm, []}},
+             {[shm], [listen], declined(tcp, [{shm, listen}])},
+             {[shm], [connect], declined(tcp, [{shm, connect}])},
+             {[shm], [accept], declined(tcp, [{shm, accept}])},
+             {[shm], [connect, accept], declined(tcp, [{shm, connect}])},
+             {[rdma], [], {ok, rdma, []}},
+             {[rdma], [offer], declined(tcp, [{rdma, offer}])},
+             {[rdma], [rdma_connect], declined(tcp, [{rdma, rdma_connect}])},
+             {[rdma], [rdma_accept], declined(tcp, [{rdma, rdma_accept}])},
+             {[rdma], [finish_here], declined(tcp, [{rdma, finish_here}])},
+             {[rdma], [finish_there], declined(tcp, [{rdma, finish_there}])},
+             {[rdma], [finish_here, finish_there], declined(tcp, [{rdma, finish_here}])},
+             {[shm, rdma], [], {ok, shm, []}},
+             {[shm, rdma], [listen], declined(rdma, [{shm, listen}])},
+             {[shm, rdma], [connect], declined(rdma, [{shm, connect}])},
+             {[shm, rdma], [accept], declined(rdma, [{shm, accept}])},
+             {[shm, rdma], [accept, offer], declined(tcp, [{shm, accept}, {rdma, offer}])},
+             {[shm, rdma], [connect, finish_there],
+              declined(tcp, [{shm, connect}, {rdma, finish_there}])}]].
 
-descriptor_arrives_test() ->
-    Link = (link_steps([]))#{connect => fun(<<"descriptor">>) -> ok end},
-    ?assertEqual({shm, shm}, both(Link, link_steps([]))).
+declined(Transport, Reasons) ->
+    {ok, Transport, [{Round, fails(Step)} || {Round, Step} <- Reasons]}.
+
+%% Each message is made of the one before: nothing is lost or mixed up on the way.
+messages_arrive_test() ->
+    Self = self(),
+    {shm, Shm} = shm([]),
+    both([{shm, Shm#{connect => fun(Descriptor) -> Self ! {connects, Descriptor}, ok end}}]),
+    receive {connects, Descriptor} -> ?assertEqual(<<"descriptor">>, Descriptor) end,
+    {rdma, Steps} = rdma([]),
+    Finish = fun(Answer, _) -> Self ! {finished, Answer}, ok end,
+    both([{rdma, Steps#{finish := Finish}}]),
+    Seen = lists:sort([receive {finished, Answer} -> Answer end || _ <- [1, 2]]),
+    ?assertEqual([<<>>, <<"accepted connected ports">>], Seen).
 
 %% A peer that has passed the cookie check and misbehaves all the same.
 out_of_turn_test_() ->
-    [?_assertMatch({error, {out_of_turn, _}}, script(Role, Messages))
-     || {Role, Messages} <- [{initiator, ["Y"]}, {initiator, [""]}, {initiator, ["C"]},
-                             {initiator, [["L", binary:copy(<<0>>, 1025)]]},
-                             {initiator, ["Ldescriptor", "L"]}, {initiator, ["Ldescriptor", "Yes"]},
-                             {acceptor, ["L"]}, {acceptor, ["Cx"]}, {acceptor, [""]}]].
+    Long = binary:copy(<<0>>, 4097),
+    [{lists:flatten(io_lib:format("~p ~p ~p", [Round, Role, [iolist_size(M) || M <- Messages]])),
+      ?_assertMatch({error, {out_of_turn, _}}, script(Round, Role, Messages))}
+     || {Round, Role, Messages} <-
+            [{shm, initiator, ["Y"]}, {shm, initiator, [""]}, {shm, initiator, ["C"]},
+             {shm, initiator, [["L", binary:copy(<<0>>, 1025)]]},
+             {shm, initiator, ["Ldescriptor", "L"]}, {shm, initiator, ["Ldescriptor", "Yes"]},
+             {shm, acceptor, ["L"]}, {shm, acceptor, ["Cx"]}, {shm, acceptor, [""]},
+             {rdma, initiator, ["Y"]}, {rdma, initiator, [""]}, {rdma, initiator, ["U"]},
+             {rdma, initiator, [["L", Long]]},
+             {rdma, initiator, ["Lports", "U"]}, {rdma, initiator, ["Lports", ["Y", Long]]},
+             {rdma, initiator, ["Lports", "Yanswer", "R"]},
+             {rdma, initiator, ["Lports", "Yanswer", "Up"]},
+             {rdma, acceptor, ["L"]}, {rdma, acceptor, ["R"]}, {rdma, acceptor, [""]},
+             {rdma, acceptor, [["C", Long]]}, {rdma, acceptor, ["Cports", "C"]},
+             {rdma, acceptor, ["Cports", "Rx"]}]].
+
+%% The round that is not due.
+other_round_test_() ->
+    [?_assertMatch({error, {out_of_turn, _}}, script(Round, Role, Messages))
+     || {Round, Role, Messages} <- [{shm, acceptor, ["Cmessage"]}, {rdma, acceptor, ["Cports", "Y"]},
+                                    {shm, initiator, ["Lx", "Yanswer"]}]].
 
 closed_test_() ->
-    [?_assertEqual({error, closed}, script(Role, Messages))
-     || {Role, Messages} <- [{initiator, []}, {initiator, ["Ldescriptor"]}, {acceptor, []}]].
+    [?_assertEqual({error, closed}, script(Round, Role, Messages))
+     || {Round, Role, Messages} <-
+            [{shm, initiator, []}, {shm, initiator, ["Ldescriptor"]}, {shm, acceptor, []},
+             {rdma, initiator, []}, {rdma, initiator, ["Lports"]},
+             {rdma, initiator, ["Lports", "Yanswer"]}, {rdma, acceptor, []},
+             {rdma, acceptor, ["Cports"]}]].
 
-silent_test() ->
-    Channel = #{send => fun(_) -> ok end,
-                recv => fun(Timeout) -> receive after Timeout -> {error, timeout} end end},
-    ?assertEqual({error, timeout},
-                 caravan_negotiation:run(initiator, Channel, link_steps([]), 20)).
+%% One deadline holds for both rounds.
+silent_test_() ->
+    Slow = fun(Timeout) -> receive after Timeout -> {error, timeout} end end,
+    [fun() ->
+             Before = erlang:monotonic_time(millisecond),
+             ?assertEqual({error, timeout},
+                          caravan_negotiation:run(Role, #{send => fun(_) -> ok end, recv => Slow},
+                                                  Rounds, 50)),
+             Took = erlang:monotonic_time(millisecond) - Before,
+             ?assert(Took >= 40 andalso Took < 1000)
+     end || {Role, Rounds} <- [{initiator, rounds([shm, rdma], [])}, {acceptor, rounds([shm, rdma], [])},
+                               {acceptor, rounds([shm, rdma], [listen])},
+                               {initiator, rounds([rdma], [])}]].
+
+%% Each step may take half of what is left: the last one still leaves time to say that it failed.
+steps_are_bounded_test() ->
+    Self = self(),
+    Takes = fun(Name, Result) -> fun(_, LimitMs) -> Self ! {Name, LimitMs}, Result end end,
+    Steps = #{offer => fun(LimitMs) -> Self ! {offer, LimitMs}, {ok, <<>>} end,
+              connect => Takes(connect, {ok, <<>>}), accept => Takes(accept, {ok, <<>>}),
+              finish => Takes(finish, ok)},
+    ?assertMatch({{ok, rdma, []}, {ok, rdma, []}}, both([{rdma, Steps}])),
+    [receive {Name, LimitMs} -> ?assert(LimitMs >= 1 andalso LimitMs =< Most) end
+     || {Name, Most} <- [{offer, 10000}, {connect, 10000}, {accept, 10000}, {finish, 3000}, {finish, 3000}]].
 
 %% The peer's reason goes to the log: nothing but printable text, and not without end.
 reason_is_tamed_test() ->
-    {tcp, Why} = script(initiator, [["N", "a\e[31m\n\0b", 255, binary:copy(<<"x">>, 60000)]]),
+    {ok, tcp, [{shm, Why}]} =
+        script(shm, initiator, [["N", "a\e[31m\n\0b", 255, binary:copy(<<"x">>, 60000)]]),
     ?assertEqual(<<"a[31mb">>, Why),
-    {tcp, Long} = script(initiator, [["N", binary:copy(<<"x">>, 60000)]]),
+    {ok, tcp, [{rdma, Long}]} = script(rdma, initiator, [["N", binary:copy(<<"x">>, 60000)]]),
     ?assertEqual(512, byte_size(Long)).
 
 %% ---------------------------------------------------------------------------------------------
 
-link_steps(Fails) ->
-    Step = fun(Name, Result) ->
-                   case lists:member(Name, Fails) of
-                       true -> {error, <<(atom_to_binary(Name))/binary, " fails">>};
-                       false -> Result
-                   end
-           end,
-    #{listen => fun() -> Step(listen, {ok, <<"descriptor">>}) end,
-      connect => fun(_) -> Step(connect, ok) end,
-      accept => fun() -> Step(accept, ok) end}.
+fails(Step) -> <<(atom_to_binary(Step))/binary, " fails">>.
 
-both(Fails) ->
-    both(link_steps(Fails), link_steps(Fails)).
+rounds(Names, Fails) ->
+    [case Name of shm -> shm(Fails); rdma -> rdma(Fails) end || Name <- Names].
 
-both(InitiatorLink, AcceptorLink) ->
+step(Step, Fails, Result) ->
+    case lists:member(Step, Fails) of
+        true -> {error, fails(Step)};
+        false -> Result
+    end.
+
+shm(Fails) ->
+    {shm, #{listen => fun() -> step(listen, Fails, {ok, <<"descriptor">>}) end,
+            connect => fun(_) -> step(connect, Fails, ok) end,
+            accept => fun() -> step(accept, Fails, ok) end}}.
+
+rdma(Fails) ->
+    {rdma, #{offer => fun(_) -> step(offer, Fails, {ok, <<"ports">>}) end,
+             connect => fun(Ports, _) ->
+                                step(rdma_connect, Fails, {ok, <<"connected ", Ports/binary>>})
+                        end,
+             accept => fun(Message, _) ->
+                               step(rdma_accept, Fails, {ok, <<"accepted ", Message/binary>>})
+                       end,
+             finish => fun(<<>>, _) -> step(finish_there, Fails, ok);
+                          (_, _) -> step(finish_here, Fails, ok)
+                       end}}.
+
+both(Rounds) ->
     Self = self(),
     Acceptor = spawn_link(
                  fun() ->
                          receive {peer, Peer} -> ok end,
-                         Self ! {acceptor, caravan_negotiation:run(acceptor, channel(Peer),
-                                                                   AcceptorLink, 5000)}
+                         Self ! {acceptor, caravan_negotiation:run(acceptor, channel(Peer), Rounds,
+                                                                   20000)}
                  end),
     Acceptor ! {peer, Self},
-    Initiator = caravan_negotiation:run(initiator, channel(Acceptor), InitiatorLink, 5000),
+    Initiator = caravan_negotiation:run(initiator, channel(Acceptor), Rounds, 20000),
     receive {acceptor, Result} -> {Initiator, Result} end.
 
 channel(Peer) ->
@@ -77,10 +158,10 @@ channel(Peer) ->
                       end
               end}.
 
-script(Role, Messages) ->
+script(Round, Role, Messages) ->
     [self() ! {packet, iolist_to_binary(Message)} || Message <- Messages],
     Channel = #{send => fun(_) -> ok end,
                 recv => fun(_) -> receive {packet, Data} -> {ok, Data} after 0 -> {error, closed} end
                         end},
-    Result = caravan_negotiation:run(Role, Channel, link_steps([]), 1000),
+    Result = caravan_negotiation:run(Role, Channel, rounds([Round], []), 1000),
     receive {packet, _} -> error(unread) after 0 -> Result end.

@@ -3,12 +3,12 @@
 
 defaults_test() ->
     {ok, Options} = caravan_options:check([], []),
-    ?assertMatch(#{transport := auto, spin := auto, fragments := true}, Options).
+    ?assertMatch(#{transport := auto, spin := auto, fragments := true, encrypt := false}, Options).
 
 %% What each option takes, and one value beside it.
 accepted_test_() ->
     [?_assertMatch({ok, #{Name := Value}}, caravan_options:check([{Name, Value}], []))
-     || {Name, Values} <- [{transport, [auto, shm, tcp]}, {spin, [auto, on, off]},
+     || {Name, Values} <- [{transport, [auto, shm, rdma, tcp]}, {encrypt, [true, false]}, {spin, [auto, on, off]},
                            {fragments, [true, false]}, {ring_bytes, [65536, 1 bsl 30]},
                            {busy_bytes, [1024, 1 bsl 30, 100000]}],
         Value <- Values].
@@ -19,7 +19,7 @@ refused_test_() ->
              ?assertNotEqual(nomatch, string:find(Sentence, atom_to_list(Name))),
              ?assertNotEqual(nomatch, string:find(Sentence, " takes "))
      end || {Name, Values} <- [{transport, [fast, "shm", 1]}, {spin, [true, never]},
-                               {fragments, [on, 0]},
+                               {fragments, [on, 0]}, {encrypt, [on, "true"]},
                                {ring_bytes, [65535, 65537, 3 * 65536, 1 bsl 31, "1MiB", 65536.0]},
                                {busy_bytes, [1023, (1 bsl 30) + 1, -1, auto]}],
             Value <- Values].
@@ -29,6 +29,8 @@ flags_test_() ->
                    caravan_options:check([], [["transport", "shm"], ["ring_bytes", "131072"]])),
      ?_assertMatch({ok, #{transport := shm, spin := off}},
                    caravan_options:check([], [["transport", "shm", "spin", "off"]])),
+     ?_assertMatch({ok, #{transport := rdma, encrypt := true}},
+                   caravan_options:check([], [["transport", "rdma"], ["encrypt", "true"]])),
      {"the command line wins",
       ?_assertMatch({ok, #{transport := tcp}},
                     caravan_options:check([{transport, shm}], [["transport", "tcp"]]))},

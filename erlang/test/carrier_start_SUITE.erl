@@ -189,7 +189,8 @@ bad_options(_) ->
          [?assertNotEqual({nomatch, Word, Text}, {string:find(Text, Word), Word, Text})
           || Word <- Words]
      end || {Flags, Words} <-
-                [{"-caravan transport rdma", ["transport takes auto, shm or tcp", "rdma"]},
+                [{"-caravan transport fast", ["transport takes auto, shm, rdma or tcp", "fast"]},
+                 {"-caravan encrypt maybe", ["encrypt takes true or false", "maybe"]},
                  {"-caravan ring_bytes 100000", ["ring_bytes takes a power of two", "100000"]},
                  {"-caravan ring_bytes 1MiB", ["ring_bytes takes a power of two", "1MiB"]},
                  {"-caravan spin maybe", ["spin takes auto, on or off"]},

@@ -158,6 +158,12 @@ impl<E: Emulator> Connection<E> {
     /// The bell rang. [`Next::Poll`] if the poller must be started.
     pub fn bell(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         self.link.acknowledge()?;
+        self.rung(emulator, now)
+    }
+
+    /// The same for a bell that is not the link's own: after [`Next::Ring`], where the link's is not
+    /// this side's to ring.
+    pub fn rung(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         if self.polling || !self.started {
             return Ok(Next::Armed);
         }
@@ -249,6 +255,7 @@ impl<E: Emulator> Connection<E> {
 
     fn count(&self, emulator: &E, now: u64) {
         let counts = self.link.counts();
+        let device = self.link.endpoint_counts();
         let (busy_count, busy_ns) = self.outbound.busy(now);
         for (counter, value) in [
             (Counter::SentBytes, counts.sent_bytes),
@@ -266,6 +273,9 @@ impl<E: Emulator> Connection<E> {
             (Counter::BusyCount, busy_count),
             (Counter::BusyNs, busy_ns),
             (Counter::Reassembled, self.inbound.reassembled()),
+            (Counter::Doorbells, device.doorbells),
+            (Counter::Completions, device.completions),
+            (Counter::RegisteredBytes, device.registered_bytes),
         ] {
             self.row.set(counter as usize, value);
         }

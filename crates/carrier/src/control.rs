@@ -1,7 +1,10 @@
 //! What `caravan_dist` asks of a port, by `erlang:port_control/3`. Integers are big-endian.
 //!
 //! The reply begins with 0 and the result, or with 1 and a sentence; POLL's is empty (armed) or
-//! has one byte (poll again).
+//! has one byte (poll again). OFFER and the operations called RDMA only begin something; what
+//! becomes of it comes in the same form, as the message `{Port, done, Reply}`.
+
+use std::time::Duration;
 
 use caravan_fabric::SpinMode;
 
@@ -11,7 +14,8 @@ use crate::limits::LABEL_BYTES_MAX;
 /// An operation with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// 1: `<<RingBytes:64, BusyBytes:64, Spin:8, Fragments:8, MeLen:16, Me, PeerLen:16, Peer>>`.
+    /// 1: `<<RingBytes:64, BusyBytes:64, Spin:8, Fragments:8, MeLen:16, Me, PeerLen:16, Peer,
+    /// Seal:8, CookieLen:16, Cookie>>`.
     Configure(Configuration),
     /// 2: opens the doorway; the result is the descriptor for the peer.
     Listen,
@@ -39,6 +43,39 @@ pub enum Control {
     Cancel,
     /// 14: why this transport.
     Reason(String),
+    /// 15: what the peer must know to make its half of an RDMA link.
+    Offer,
+    /// 16: the peer's offer: makes this half; the result is for the peer.
+    RdmaConnect(Vec<u8>),
+    /// 17: the same on the side that has offered, with what the peer's RDMA_CONNECT gave.
+    RdmaAccept(Vec<u8>),
+    /// 18: `<<LimitMs:32, Answer>>`: connects the halves; the initiating side has the answer of the
+    /// peer's RDMA_ACCEPT.
+    RdmaFinish {
+        /// How long it may take.
+        limit: Duration,
+        /// What the peer said last.
+        answer: Vec<u8>,
+    },
+    /// 19: what carries the link, as users see it.
+    Device,
+}
+
+/// A secret, which no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cookie(Vec<u8>);
+
+impl Cookie {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Cookie {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Cookie(..)")
+    }
 }
 
 /// What one connection is to be like.
@@ -54,6 +91,8 @@ pub struct Configuration {
     pub me: String,
     /// The other one.
     pub peer: String,
+    /// What an RDMA link is sealed with, if it is to be.
+    pub seal: Option<Cookie>,
 }
 
 impl Control {
@@ -73,6 +112,11 @@ impl Control {
                 // Fragments are agreed upon in the handshake; the driver only sees the messages.
                 me: reader.u8().and_then(|_| reader.text())?,
                 peer: reader.text()?,
+                seal: match (reader.u8()?, reader.bytes()?) {
+                    (0, _) => None,
+                    (1, cookie) => Some(Cookie(cookie.to_vec())),
+                    _ => return Err(reader.error("seal is 0 or 1")),
+                },
             }),
             2 => Self::Listen,
             3 => Self::Connect(reader.rest().to_vec()),
@@ -87,6 +131,14 @@ impl Control {
             12 => Self::TcpCounts([reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?]),
             13 => Self::Cancel,
             14 => Self::Reason(String::from_utf8_lossy(reader.rest()).into_owned()),
+            15 => Self::Offer,
+            16 => Self::RdmaConnect(reader.rest().to_vec()),
+            17 => Self::RdmaAccept(reader.rest().to_vec()),
+            18 => Self::RdmaFinish {
+                limit: Duration::from_millis(reader.u32()?.into()),
+                answer: reader.rest().to_vec(),
+            },
+            19 => Self::Device,
             _ => return Err(reader.error("there is no such operation")),
         };
         if reader.data.is_empty() { Ok(parsed) } else { Err(reader.error("there are bytes left over")) }
@@ -125,14 +177,18 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.data)
     }
 
-    fn text(&mut self) -> Result<String, Error> {
+    fn bytes(&mut self) -> Result<&'a [u8], Error> {
         let length = usize::from(u16::from_be_bytes(self.take()?));
         if length > LABEL_BYTES_MAX {
             return Err(self.error("a text is too long"));
         }
         let (text, rest) = self.data.split_at_checked(length).ok_or(self.error("a text is cut off"))?;
         self.data = rest;
-        Ok(String::from_utf8_lossy(text).into_owned())
+        Ok(text)
+    }
+
+    fn text(&mut self) -> Result<String, Error> {
+        Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 }
 
@@ -144,22 +200,32 @@ mod tests {
     #[test]
     fn a_configuration_is_read() {
         let mut data = [&[0; 6][..], &[1, 0], &[0; 7], &[9, 1, 1]].concat();
-        data.extend_from_slice(b"\0\x03a@h\0\x03b@h");
+        data.extend_from_slice(b"\0\x03a@h\0\x03b@h\x01\0\x04mint");
         let read = match Control::parse(1, &data).unwrap() {
             Control::Configure(read) => read,
             other => panic!("{other:?} is not a configuration"),
         };
         assert_eq!((read.ring_bytes, read.busy_bytes, read.spin), (256, 9, SpinMode::Auto));
         assert_eq!((read.me.as_str(), read.peer.as_str()), ("a@h", "b@h"));
+        assert_eq!(read.seal.as_ref().map(Cookie::bytes), Some(&b"mint"[..]));
+        assert!(!format!("{read:?}").contains("mint") && !format!("{read:?}").contains("109"), "{read:?}");
         data.push(0);
         assert!(Control::parse(1, &data).unwrap_err().to_string().contains("left over"));
         assert!(Control::parse(1, &data[..10]).unwrap_err().to_string().contains("missing"));
         assert!(Control::parse(99, &[]).unwrap_err().to_string().contains("no such operation"));
     }
 
+    #[test]
+    fn a_finish_has_a_limit_and_an_answer() {
+        let limit = Duration::from_millis(258);
+        let read = Control::parse(18, b"\0\0\x01\x02rest").unwrap();
+        assert_eq!(read, Control::RdmaFinish { limit, answer: b"rest".to_vec() });
+        assert!(Control::parse(18, b"\0\0\x01").unwrap_err().to_string().contains("missing"));
+    }
+
     proptest! {
         #[test]
-        fn nothing_panics(operation in 0u32..20, data in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn nothing_panics(operation in 0u32..24, data in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = Control::parse(operation, &data);
         }
     }

@@ -25,10 +25,13 @@ pub enum Counter {
     BusyCount,
     BusyNs,
     Reassembled,
+    Doorbells,
+    Completions,
+    RegisteredBytes,
 }
 
 /// Their names, as users see them.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 19] = [
     "sent_bytes",
     "received_bytes",
     "sent_messages",
@@ -45,6 +48,9 @@ pub const NAMES: [&str; 16] = [
     "busy_count",
     "busy_ns",
     "reassembled_messages",
+    "doorbells",
+    "completions",
+    "registered_bytes",
 ];
 
 /// A row of this process's table, for one connection.

@@ -29,7 +29,10 @@ pub const LATE_SPELL_NS_MIN: u64 = 100_000_000;
 pub const LATE_SPELL_NS_MAX: u64 = 10_000_000_000;
 /// Milliseconds that a closing port waits for a peer to take what is queued.
 pub const FLUSH_MS: u64 = 5_000;
+/// Milliseconds that a closed port waits for what it has written to be in the peer's memory: what was
+/// sent before an orderly end then arrives, as over TCP. A dead peer costs a scheduler this much.
+pub const SETTLE_MS: u64 = 200;
 /// Looks in a row that a closing port takes for room in the ring before it gives up what is queued.
 pub const FLUSH_TURNS: usize = 1_000;
-/// Bytes of a label (node name, reason) in a control call.
+/// Bytes of a label (node name, reason, cookie) in a control call.
 pub const LABEL_BYTES_MAX: usize = 1024;

@@ -11,6 +11,8 @@ pub type ErlDrvSSizeT = isize;
 pub type ErlDrvTermData = usize;
 pub type ErlDrvEvent = *mut c_void;
 pub type ErlDrvData = *mut c_void;
+/// What an asynchronous job is called with; `void *` in the manual.
+pub type ErlDrvThreadData = *mut c_void;
 
 #[repr(C)]
 pub struct PortHandle {
@@ -70,6 +72,8 @@ type Control = unsafe extern "C" fn(
     ErlDrvSizeT,
 ) -> ErlDrvSSizeT;
 type Outputv = unsafe extern "C" fn(ErlDrvData, *mut ErlIOVec);
+type ReadyAsync = unsafe extern "C" fn(ErlDrvData, ErlDrvThreadData);
+pub type AsyncWork = unsafe extern "C" fn(ErlDrvThreadData);
 type Unused = unsafe extern "C" fn();
 type StopSelect = unsafe extern "C" fn(ErlDrvEvent, *mut c_void);
 
@@ -87,7 +91,7 @@ pub struct ErlDrvEntry {
     pub control: Option<Control>,
     pub timeout: Option<Stop>,
     pub outputv: Option<Outputv>,
-    pub ready_async: Option<Unused>,
+    pub ready_async: Option<ReadyAsync>,
     pub flush: Option<Stop>,
     pub call: Option<Unused>,
     pub unused_event_callback: Option<Unused>,
@@ -111,6 +115,13 @@ unsafe extern "C" {
         offset: ErlDrvSizeT,
         length: ErlDrvSizeT,
     ) -> c_int;
+    pub fn driver_async(
+        port: ErlDrvPort,
+        key: *mut c_uint,
+        invoke: AsyncWork,
+        data: ErlDrvThreadData,
+        free: Option<AsyncWork>,
+    ) -> c_long;
     pub fn driver_set_timer(port: ErlDrvPort, milliseconds: c_ulong) -> c_int;
     pub fn driver_failure_atom(port: ErlDrvPort, reason: *mut c_char) -> c_int;
     pub fn set_busy_port(port: ErlDrvPort, on: c_int);

@@ -5,6 +5,7 @@
 //! thing of a callback, because the emulator then frees it (`stop`) before it returns.
 
 mod abi;
+mod job;
 mod live;
 mod state;
 
@@ -15,6 +16,7 @@ use std::ptr;
 use std::slice;
 
 use abi::*;
+use job::Errand;
 use live::Live;
 use state::{Event, Port, Reply};
 
@@ -39,7 +41,7 @@ static ENTRY: Entry = Entry(std::cell::UnsafeCell::new(ErlDrvEntry {
     control: Some(control),
     timeout: Some(timeout),
     outputv: Some(outputv),
-    ready_async: None,
+    ready_async: Some(ready_async),
     flush: Some(flush),
     call: None,
     unused_event_callback: None,
@@ -110,6 +112,37 @@ unsafe extern "C" fn timeout(data: ErlDrvData) {
 
 unsafe extern "C" fn flush(data: ErlDrvData) {
     enter(data, false, |port| port.event(Event::Flush));
+}
+
+unsafe extern "C" fn ready_async(data: ErlDrvData, errand: ErlDrvThreadData) {
+    // SAFETY: `begin` gave it to `driver_async`, which gives it back here, or to `free`, once.
+    let errand = unsafe { Box::from_raw(errand.cast::<Errand>()) };
+    enter(data, true, |port| port.finished(*errand));
+}
+
+unsafe extern "C" fn invoke(errand: ErlDrvThreadData) {
+    // SAFETY: `begin` gave it away; until it comes back, it is this thread's alone.
+    unsafe { &mut *errand.cast::<Errand>() }.run();
+}
+
+/// The port has closed meanwhile.
+unsafe extern "C" fn free(errand: ErlDrvThreadData) {
+    // SAFETY: as in `ready_async`.
+    let errand = unsafe { Box::from_raw(errand.cast::<Errand>()) };
+    let _ = catch_unwind(AssertUnwindSafe(move || drop(errand)));
+}
+
+/// Has a thread of the emulator's run the errand; [`Port::finished`] gets it back, unless the port
+/// closes first. False if the emulator does not take it.
+fn begin(handle: ErlDrvPort, errand: Errand) -> bool {
+    let data = Box::into_raw(Box::new(errand)).cast();
+    // SAFETY: the port is this callback's own; `invoke`, `free` and `ready_async` take what `data` is.
+    let begun = unsafe { driver_async(handle, ptr::null_mut(), invoke, data, Some(free)) };
+    if begun < 0 {
+        // SAFETY: the emulator did not take it.
+        drop(unsafe { Box::from_raw(data.cast::<Errand>()) });
+    }
+    begun >= 0
 }
 
 unsafe extern "C" fn outputv(data: ErlDrvData, vector: *mut ErlIOVec) {
@@ -187,21 +220,21 @@ fn caller(handle: ErlDrvPort) -> ErlDrvTermData {
     unsafe { driver_caller(handle) }
 }
 
-/// Sends `{Port, poll}` to `receiver`, or `{Port, error, <<sentence>>}`.
-fn send(handle: ErlDrvPort, receiver: ErlDrvTermData, name: &'static std::ffi::CStr, sentence: Option<&str>) {
-    // SAFETY: the port is this callback's own; the emulator copies the name and the sentence, and
+/// Sends `{Port, poll}` to `receiver`, or `{Port, error, <<sentence>>}`, or `{Port, done, <<reply>>}`.
+fn send(handle: ErlDrvPort, receiver: ErlDrvTermData, name: &'static std::ffi::CStr, bytes: Option<&[u8]>) {
+    // SAFETY: the port is this callback's own; the emulator copies the name and the bytes, and
     // the terms are in the form that the manual of erl_drv_send_term gives.
     unsafe {
         let port = driver_mk_port(handle);
         let name = driver_mk_atom(name.as_ptr().cast_mut());
-        let (text, length) = sentence.map_or((0, 0), |text| (text.as_ptr() as ErlDrvTermData, text.len()));
+        let (at, length) = bytes.map_or((0, 0), |bytes| (bytes.as_ptr() as ErlDrvTermData, bytes.len()));
         let mut term =
-            [ERL_DRV_PORT, port, ERL_DRV_ATOM, name, ERL_DRV_BUF2BINARY, text, length, ERL_DRV_TUPLE, 3];
-        if sentence.is_none() {
+            [ERL_DRV_PORT, port, ERL_DRV_ATOM, name, ERL_DRV_BUF2BINARY, at, length, ERL_DRV_TUPLE, 3];
+        if bytes.is_none() {
             term[4] = ERL_DRV_TUPLE;
             term[5] = 2;
         }
-        let used = if sentence.is_none() { 6 } else { term.len() };
+        let used = if bytes.is_none() { 6 } else { term.len() };
         erl_drv_send_term(port, receiver, term.as_mut_ptr(), used as c_int);
     }
 }

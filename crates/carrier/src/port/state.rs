@@ -1,5 +1,8 @@
 //! One open port: a link in the making, a connection, or a row of counters for a TCP connection.
 
+mod bell;
+mod ending;
+mod rdma;
 mod set_up;
 
 use std::ffi::CStr;
@@ -7,17 +10,19 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use caravan_fabric::contract::Provider;
 use caravan_fabric::shm;
 use caravan_segment::counters::Row;
 
 use super::abi::{ErlDrvPort, ErlDrvTermData};
 use super::live::Live;
-use super::{duplicate, send, set_timer, unwatch};
+use super::{duplicate, send, set_timer};
 use crate::connection::{Connection, Next};
 use crate::control::{Configuration, Control};
 use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::limits::FLUSH_MS;
+use crate::seal::KeyExchange;
 
 /// An event without arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +61,9 @@ impl Reply {
 enum Stage {
     Fresh,
     Listening(shm::Listener),
+    /// It has said what RDMA ports it has, and its half of the key exchange.
+    Offered(Option<KeyExchange>),
+    Half(Box<rdma::Half>),
     Connected(Box<Connection<Live>>),
     TcpRow(Row),
 }
@@ -67,11 +75,15 @@ pub struct Port {
     configuration: Option<Configuration>,
     reason: String,
     stage: Stage,
+    /// What a thread does for this port now.
+    under_way: Option<rdma::UnderWay>,
     /// The process that polls, and hears of errors.
     poller: Option<ErlDrvTermData>,
     /// The control connection, until it is watched.
     lifeline: Option<OwnedFd>,
     watched_bell: Option<RawFd>,
+    /// A bell of this side's own, where the link's is not its to ring.
+    own_bell: Option<RawFd>,
     watched_lifeline: Option<RawFd>,
     closing: bool,
     ended: Option<&'static CStr>,
@@ -84,9 +96,11 @@ impl Port {
             configuration: None,
             reason: String::new(),
             stage: Stage::Fresh,
+            under_way: None,
             poller: None,
             lifeline: None,
             watched_bell: None,
+            own_bell: None,
             watched_lifeline: None,
             closing: false,
             ended: None,
@@ -110,7 +124,7 @@ impl Port {
         self.ended = Some(error.exit_reason());
         let orderly = matches!(error, Error::PeerClosed);
         if let (false, Some(poller)) = (orderly, self.poller) {
-            send(self.handle, poller, c"error", Some(&error.to_string()));
+            send(self.handle, poller, c"error", Some(error.to_string().as_bytes()));
         }
     }
 
@@ -120,6 +134,14 @@ impl Port {
         let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
         if self.ended.is_some() {
             return Ok(());
+        }
+        if Some(descriptor) == self.own_bell {
+            bell::silence(descriptor);
+            if self.closing {
+                return Ok(());
+            }
+            let next = connection.rung(&mut live, now())?;
+            return self.go_on(next);
         }
         if Some(descriptor) == self.watched_bell {
             if self.closing {
@@ -175,26 +197,13 @@ impl Port {
     }
 
     /// After a turn that was not the poller's.
-    fn go_on(&self, next: Next) -> Result<(), Error> {
+    fn go_on(&mut self, next: Next) -> Result<(), Error> {
         match (next, self.poller) {
             (Next::Poll, Some(poller)) => send(self.handle, poller, c"poll", None),
             (Next::Ring, _) => self.ring()?,
             _ => {}
         }
         Ok(())
-    }
-
-    /// Rings this side's own bell: the emulator calls back when it has looked after its other
-    /// ports and a process or two.
-    fn ring(&self) -> Result<(), Error> {
-        let Some(bell) = self.watched_bell else { return Ok(()) };
-        let rung = duplicate(bell).and_then(|bell| Ok(rustix::io::write(&bell, &1u64.to_ne_bytes())?));
-        match rung {
-            Ok(_) => Ok(()),
-            // It has not been answered yet, and is as loud as it can be.
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
-            Err(source) => Err(caravan_fabric::Error::System { call: "write(bell)", source }.into()),
-        }
     }
 
     /// A control call. An error of the link itself ends the port; one of the call is its reply.
@@ -214,8 +223,15 @@ impl Port {
             }
             (Control::Poll, _) => Ok(Reply::next(Next::Armed)),
             (Control::Tick, Stage::Connected(connection)) => {
+                check_peer(connection)?;
                 connection.tick(&mut live)?;
                 Ok(Reply::done(&[]))
+            }
+            (Control::Stat, stage) => {
+                if let Stage::Connected(connection) = stage {
+                    check_peer(connection)?;
+                }
+                Ok(Reply::done(&self.stat()))
             }
             _ => Ok(match self.set_up(control) {
                 Ok(result) => Reply::done(&result),
@@ -225,11 +241,12 @@ impl Port {
     }
 }
 
-impl Drop for Port {
-    fn drop(&mut self) {
-        for raw in [self.watched_bell, self.watched_lifeline].into_iter().flatten() {
-            unwatch(self.handle, raw);
-        }
+/// Asked with every sign of life: a device tells of a peer that went without a word, where for shared
+/// memory the control connection does.
+fn check_peer(connection: &mut Connection<Live>) -> Result<(), Error> {
+    match connection.link().provider() {
+        Provider::Shm => Ok(()),
+        _ => Ok(connection.link().check_peer()?),
     }
 }
 

@@ -12,9 +12,10 @@ use crate::control::{Configuration, Control};
 use crate::counters::{self, Counter, NAMES};
 use crate::emulator::Emulator;
 use crate::error::Error;
+use crate::seal::Sealing;
 
 impl Port {
-    /// Every operation but POLL and TICK. An error is the call's, not the link's.
+    /// Every operation but POLL, TICK and STAT. An error is the call's, not the link's.
     pub(super) fn set_up(&mut self, control: Control) -> Result<Vec<u8>, Error> {
         let misplaced = |operation, what| Err(Error::Control { operation, what });
         match control {
@@ -37,13 +38,13 @@ impl Port {
                     return misplaced(3, "the descriptor asks for memory that its rings do not need");
                 }
                 let endpoint = shm::connect(descriptor)?;
-                self.connect(Link::new(Box::new(endpoint), ring_bytes)?, 3)?;
+                self.connect(Link::new(Box::new(endpoint), ring_bytes)?, None, 3)?;
             }
             Control::Accept => match std::mem::replace(&mut self.stage, Stage::Fresh) {
                 Stage::Listening(listener) => {
                     let ring_bytes = self.configured(4)?.ring_bytes;
                     let endpoint = listener.accept()?;
-                    self.connect(Link::new(Box::new(endpoint), ring_bytes)?, 4)?;
+                    self.connect(Link::new(Box::new(endpoint), ring_bytes)?, None, 4)?;
                 }
                 _ => return misplaced(4, "there was no LISTEN before"),
             },
@@ -53,7 +54,6 @@ impl Port {
                 self.lifeline = Some(copy);
             }
             Control::Start => self.start()?,
-            Control::Stat => return Ok(self.stat()),
             Control::Info => return Ok(self.info()),
             Control::TcpRow(reason) => {
                 let configured = self.configured(11)?;
@@ -77,6 +77,7 @@ impl Port {
             Control::Cancel => {
                 self.stage = Stage::Fresh;
                 self.lifeline = None;
+                self.under_way = None;
             }
             Control::Reason(reason) => {
                 let live = Live::new(self.handle);
@@ -85,22 +86,39 @@ impl Port {
                 }
                 self.reason = reason;
             }
-            Control::Poll | Control::Tick => return misplaced(8, "there is no link"),
+            Control::Offer => self.rdma_offer()?,
+            Control::RdmaConnect(offer) => self.rdma_connect(&offer)?,
+            Control::RdmaAccept(message) => self.rdma_accept(&message)?,
+            Control::RdmaFinish { limit, answer } => self.rdma_finish(limit, answer)?,
+            Control::Device => {
+                if let Stage::Connected(connection) = &mut self.stage {
+                    return Ok(connection.link().description().into_bytes());
+                }
+            }
+            Control::Poll | Control::Tick | Control::Stat => return misplaced(8, "there is no link"),
         }
         Ok(Vec::new())
     }
 
-    fn configured(&self, operation: u32) -> Result<&Configuration, Error> {
+    pub(super) fn configured(&self, operation: u32) -> Result<&Configuration, Error> {
         self.configuration.as_ref().ok_or(Error::Control { operation, what: "there was no CONFIGURE before" })
     }
 
-    fn connect(&mut self, link: Link, operation: u32) -> Result<(), Error> {
+    pub(super) fn connect(
+        &mut self,
+        link: Link,
+        sealing: Option<Sealing>,
+        operation: u32,
+    ) -> Result<(), Error> {
         let configured = self.configured(operation)?;
         let row = counters::row(&configured.me, &configured.peer).map_err(caravan_fabric::Error::from)?;
         row.set_label(Label::Transport, link.provider().name());
         row.set_label(Label::Reason, &self.reason);
         let busy_bytes = usize::try_from(configured.busy_bytes).unwrap_or(usize::MAX);
-        let connection = Connection::new(link, row, configured.spin, busy_bytes);
+        let mut connection = Connection::new(link, row, configured.spin, busy_bytes);
+        if let Some(sealing) = sealing {
+            connection = connection.sealed(sealing);
+        }
         self.stage = Stage::Connected(Box::new(connection));
         Ok(())
     }
@@ -132,7 +150,7 @@ impl Port {
         Ok(())
     }
 
-    fn stat(&self) -> Vec<u8> {
+    pub(super) fn stat(&self) -> Vec<u8> {
         let live = Live::new(self.handle);
         let (received, sent) = match &self.stage {
             Stage::Connected(connection) => connection.records(),
