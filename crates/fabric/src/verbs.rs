@@ -1,36 +1,32 @@
 //! RDMA devices, through rdma-core: InfiniBand, RoCE and iWARP.
+//!
+//! A connection is one reliable queue pair between two arenas, each in a protection domain of its own.
+//! The library is loaded when it is first asked for, and only where the kernel knows a device. Nothing
+//! here has a thread; who waits does so on the completion channel's descriptor.
+//!
+//! - [`offer`], [`connect`], [`accept`], [`Pending`]: how two sides come to a connection, by messages
+//!   over a face's control channel.
+//! - [`device`]: what this machine has.
+//! - [`Obstacle`]: why there is no RDMA to be had, in the sentences that every face shows.
 
+mod abi;
+mod choose;
+mod cm;
+mod connect;
+pub mod device;
+mod endpoint;
+mod fault;
+mod flow;
+mod library;
+pub mod limits;
+mod message;
 mod obstacle;
+mod ports;
+mod resources;
+mod wait;
+mod work;
 
-use std::time::Duration;
-
+pub use connect::{Pending, accept, connect, offer};
+pub use message::Port;
 pub use obstacle::Obstacle;
-
-use crate::contract::{Endpoint, Error, Exposure};
-
-/// The accepting side's usable ports, for the peer, over a channel that has authenticated it.
-pub fn offer() -> Result<Vec<u8>, Error> {
-    Err(Obstacle::NoDevice.into())
-}
-
-/// The initiating side: chooses a pair of ports, and makes its half. The bytes are for the peer.
-pub fn connect(_offer: &[u8], _exposure: &Exposure) -> Result<(Pending, Vec<u8>), Error> {
-    Err(Obstacle::NoDevice.into())
-}
-
-/// The accepting side, with what the initiating side said. The bytes are for the peer.
-pub fn accept(_message: &[u8], _exposure: &Exposure) -> Result<(Pending, Vec<u8>), Error> {
-    Err(Obstacle::NoDevice.into())
-}
-
-/// Half of a connection. Dropping it gives everything back.
-#[derive(Debug)]
-pub struct Pending {}
-
-impl Pending {
-    /// The initiating side passes what the accepting side said last, the accepting side nothing.
-    /// Blocks until the peer's device has answered, for `limit` at most.
-    pub fn finish(self, _message: &[u8], _limit: Duration) -> Result<Box<dyn Endpoint>, Error> {
-        Err(Obstacle::NoDevice.into())
-    }
-}
+pub use ports::{Usable, usable};

@@ -2,7 +2,9 @@
 
 use caravan_fabric::contract::{Armed, Endpoint, Event, Operation};
 use caravan_fabric::sim::{Faults, Faulty, Network};
-use caravan_fabric::{Error, Link, shm};
+use caravan_fabric::{Error, Exposure, Link, shm, verbs};
+
+use super::PATIENCE;
 
 /// Polls of both ends that may find nothing before a test gives up.
 const EMPTY_ROUNDS_MAX: u32 = 20_000;
@@ -39,6 +41,12 @@ impl Pair {
         Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), None)
     }
 
+    /// Over an RDMA device of this machine.
+    pub fn verbs(exposure: &Exposure) -> Self {
+        let [left, right] = verbs_ends(exposure);
+        Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
+    }
+
     /// Polls both ends until `done`. Panics if nothing comes any more before that.
     pub fn until(&mut self, mut done: impl FnMut(&[Vec<Event>; 2]) -> bool) {
         let mut empty = 0;
@@ -46,6 +54,10 @@ impl Pair {
             let mut came = 0;
             for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
                 came += end.poll(seen, 16).unwrap();
+            }
+            if came == 0 {
+                // Completions may wait for company.
+                self.ends.iter_mut().for_each(|end| end.flush().unwrap());
             }
             empty = if came == 0 { empty + 1 } else { 0 };
             assert!(empty < EMPTY_ROUNDS_MAX, "nothing comes any more; so far {:?}", self.seen);
@@ -90,4 +102,15 @@ pub fn shm_ends(arena_bytes: u64) -> (shm::ShmEndpoint, shm::ShmEndpoint) {
     let (listener, descriptor) = shm::Listener::listen(arena_bytes).unwrap();
     let right = shm::connect(&descriptor).unwrap();
     (listener.accept().unwrap(), right)
+}
+
+/// Two endpoints over an RDMA device, each made by a thread of its own as two processes would.
+pub fn verbs_ends(exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
+    let (pending, request) = verbs::connect(&verbs::offer().unwrap(), exposure).unwrap();
+    let (accepting, answer) = verbs::accept(&request, exposure).unwrap();
+    std::thread::scope(|scope| {
+        let right = scope.spawn(|| accepting.finish(&[], PATIENCE).unwrap());
+        let left = pending.finish(&answer, PATIENCE).unwrap();
+        [left, right.join().unwrap()]
+    })
 }

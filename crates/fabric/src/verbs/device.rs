@@ -1,0 +1,459 @@
+//! Devices, their ports and addresses. `unsafe`: libibverbs' calls about them.
+
+#![allow(unsafe_code, reason = "calls into libibverbs")]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_int};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::abi::*;
+use super::library::{self, Verbs};
+use super::obstacle::Obstacle;
+
+/// Where the kernel lists its RDMA devices, whether rdma-core is there or not.
+pub(super) const SYSFS: &str = "/sys/class/infiniband";
+/// Addresses of a port that are looked at; a RoCE port has two or more for each IP address.
+const GIDS_MAX: u32 = 256;
+
+/// How a port talks to others, as far as setting up a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// InfiniBand: addressed by LID and GID, no IP needed.
+    InfiniBand,
+    /// RDMA over Converged Ethernet, version 2: UDP port 4791, addressed by GIDs made of IP addresses.
+    Roce,
+    /// RDMA over TCP: connections are made by the connection manager.
+    Iwarp,
+}
+
+impl Fabric {
+    /// What users call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::Roce => "RoCE v2",
+            Self::Iwarp => "iWARP",
+        }
+    }
+}
+
+/// What a device reports of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Version of its firmware; empty for software devices.
+    pub firmware: String,
+    /// Who made it, as PCI numbers vendors; and which part.
+    pub vendor: (u32, u32),
+    /// Connections (queue pairs) it takes.
+    pub queue_pairs_max: u32,
+    /// Work requests of a queue.
+    pub queue_depth_max: u32,
+    /// Entries of a completion queue.
+    pub completions_max: u32,
+    /// Memory regions.
+    pub regions_max: u32,
+    /// Bytes of the largest region.
+    pub region_bytes_max: u64,
+    /// Reads and compare-and-swaps under way on one connection, as target and as initiator.
+    pub reads_max: (u8, u8),
+    /// Compare-and-swap exists; and is atomic against the processor.
+    pub swaps: (bool, bool),
+    /// Memory windows that bind to a connection (type 2B).
+    pub memory_windows: bool,
+    /// Ports, numbered from 1.
+    pub ports: u8,
+}
+
+/// What a port reports of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortFacts {
+    /// From 1.
+    pub number: u8,
+    /// How it talks to others; `None` for a link layer that is not known.
+    pub fabric: Option<Fabric>,
+    /// "active", or what else it is.
+    pub state: &'static str,
+    /// Megabits a second; 0 where it does not say.
+    pub megabits: u32,
+    /// Bytes of a packet's payload.
+    pub mtu: u32,
+    /// Bytes of the longest operation.
+    pub operation_bytes_max: u32,
+    /// Its address in an InfiniBand subnet; 0 elsewhere.
+    pub lid: u16,
+    /// Its other addresses.
+    pub gids: Vec<Gid>,
+}
+
+impl PortFacts {
+    /// It carries traffic.
+    pub fn is_active(&self) -> bool {
+        self.state == "active"
+    }
+}
+
+/// One address of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the port's table.
+    pub index: u8,
+    /// The address.
+    pub bytes: [u8; 16],
+    /// 0: InfiniBand; 1, 2: RoCE v1, v2.
+    pub version: u32,
+    /// The network interface that it belongs to; empty where there is none.
+    pub interface: String,
+}
+
+impl Gid {
+    /// As an IP address, which RoCE v2 and iWARP use.
+    pub fn ip(&self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.bytes);
+        v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+    }
+
+    /// Valid on one link only.
+    pub fn is_link_local(&self) -> bool {
+        self.bytes[0] == 0xfe && self.bytes[1] & 0xc0 == 0x80
+    }
+}
+
+/// An open device. One for all connections of this process over it; closed with the last of them.
+#[derive(Debug)]
+pub struct Context {
+    pub(super) raw: NonNull<ibv_context>,
+    pub(super) verbs: &'static Verbs,
+    name: String,
+    facts: Facts,
+    iwarp: bool,
+    /// It belongs to librdmacm, which closes it and reads its events.
+    borrowed: bool,
+    /// Queue pairs, by address, of which the device has said something.
+    trouble: Mutex<HashMap<usize, c_int>>,
+    failed: AtomicBool,
+}
+
+// SAFETY: libibverbs' objects may be used by any thread; its calls lock what they share.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// Names of the devices that the kernel has, rdma-core or not.
+pub fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(SYSFS).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Opens the device of that name, or shares it with who has it open.
+pub fn open(name: &str) -> Result<Arc<Context>, Obstacle> {
+    static OPEN: Mutex<Vec<(String, Weak<Context>)>> = Mutex::new(Vec::new());
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|(_, context)| context.strong_count() > 0);
+    if let Some(context) = open.iter().find(|(other, _)| other == name).and_then(|(_, weak)| weak.upgrade()) {
+        // One that has failed is of no use to a new connection.
+        if !context.failed.load(Ordering::Relaxed) {
+            return Ok(context);
+        }
+        open.retain(|(other, _)| other != name);
+    }
+    let context = Arc::new(Context::open(name)?);
+    open.push((name.to_owned(), Arc::downgrade(&context)));
+    Ok(context)
+}
+
+impl Context {
+    fn open(name: &str) -> Result<Self, Obstacle> {
+        let verbs = library::verbs().map_err(|why| Obstacle::NoLibrary { why })?;
+        let mut count = 0;
+        // SAFETY: returns a list of `count` devices that ends in null, or null.
+        let list = unsafe { (verbs.ibv_get_device_list)(&mut count) };
+        if list.is_null() {
+            return Err(not_opened(name, std::io::Error::last_os_error()));
+        }
+        let mut found = Err(Obstacle::NoProvider { device: name.to_owned() });
+        for i in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: `i` is below the list's count; its devices live until the list is freed.
+            let device = unsafe { *list.add(i) };
+            // SAFETY: as above; the name is a C string.
+            if unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_bytes() == name.as_bytes() {
+                // SAFETY: as above.
+                found = unsafe { Self::open_device(verbs, device, name) };
+            }
+        }
+        // SAFETY: `list` was made above; open contexts keep their devices.
+        unsafe { (verbs.ibv_free_device_list)(list) };
+        found
+    }
+
+    /// # Safety
+    /// `device` is of a list that is not freed yet.
+    unsafe fn open_device(
+        verbs: &'static Verbs,
+        device: *mut ibv_device,
+        name: &str,
+    ) -> Result<Self, Obstacle> {
+        // SAFETY: as the caller promises.
+        let raw = unsafe { (verbs.ibv_open_device)(device) };
+        let Some(raw) = NonNull::new(raw) else {
+            let error = std::io::Error::last_os_error();
+            // SAFETY: as the caller promises; the name is a C string.
+            let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy().into_owned();
+            return Err(match error.kind() {
+                std::io::ErrorKind::PermissionDenied => Obstacle::NoPermission {
+                    device: name.to_owned(),
+                    path: format!("/dev/infiniband/{file}"),
+                },
+                _ => not_opened(name, error),
+            });
+        };
+        // SAFETY: as the caller promises.
+        let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
+        // SAFETY: just opened, and owned by the value that this makes.
+        let context = unsafe { Self::of(verbs, raw, name, iwarp, false) }?;
+        nonblocking(context.async_fd());
+        Ok(context)
+    }
+
+    /// A device that librdmacm has opened.
+    ///
+    /// # Safety
+    /// `raw` stays open for as long as the result is used.
+    pub(super) unsafe fn borrow(verbs: &'static Verbs, raw: NonNull<ibv_context>) -> Result<Self, Obstacle> {
+        // SAFETY: as the caller promises; an open context has a device with a name.
+        let (name, iwarp) = unsafe {
+            let device = (*raw.as_ptr()).device;
+            let name = CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned();
+            (name, (*device).transport_type == IBV_TRANSPORT_IWARP)
+        };
+        // SAFETY: as the caller promises.
+        unsafe { Self::of(verbs, raw, &name, iwarp, true) }
+    }
+
+    /// # Safety
+    /// `raw` is open, and stays so; it is the result's to close unless it is borrowed.
+    unsafe fn of(
+        verbs: &'static Verbs,
+        raw: NonNull<ibv_context>,
+        name: &str,
+        iwarp: bool,
+        borrowed: bool,
+    ) -> Result<Self, Obstacle> {
+        let mut context = Self {
+            raw,
+            verbs,
+            name: name.to_owned(),
+            facts: Facts::default(),
+            iwarp,
+            borrowed,
+            trouble: Mutex::default(),
+            failed: AtomicBool::new(false),
+        };
+        // SAFETY: `ibv_device_attr` is plain numbers, for which zeros are valid.
+        let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the structure is as large as the library thinks.
+        let failed = unsafe { (verbs.ibv_query_device)(raw.as_ptr(), &mut attributes) };
+        if failed != 0 {
+            return Err(not_opened(name, std::io::Error::from_raw_os_error(failed)));
+        }
+        context.facts = Facts::of(&attributes);
+        Ok(context)
+    }
+
+    /// Its name, as the kernel gives it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it reports of itself.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// True for iWARP devices.
+    pub fn is_iwarp(&self) -> bool {
+        self.iwarp
+    }
+
+    /// What a port reports of itself now.
+    pub fn port(&self, number: u8) -> Result<PortFacts, Obstacle> {
+        // SAFETY: plain numbers, for which zeros are valid.
+        let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the function fills the structure up to `flags` at most.
+        let failed = unsafe { (self.verbs.ibv_query_port)(self.raw.as_ptr(), number, &mut attributes) };
+        if failed != 0 {
+            return Err(not_opened(&self.name, std::io::Error::from_raw_os_error(failed)));
+        }
+        let fabric = match attributes.link_layer {
+            _ if self.iwarp => Some(Fabric::Iwarp),
+            IBV_LINK_LAYER_INFINIBAND | 0 => Some(Fabric::InfiniBand),
+            IBV_LINK_LAYER_ETHERNET => Some(Fabric::Roce),
+            _ => None,
+        };
+        Ok(PortFacts {
+            number,
+            fabric,
+            state: state_name(attributes.state),
+            megabits: self.megabits(number, &attributes),
+            mtu: 128 << attributes.active_mtu.clamp(1, 5),
+            operation_bytes_max: attributes.max_msg_sz,
+            lid: attributes.lid,
+            gids: self.gids(number, attributes.gid_tbl_len),
+        })
+    }
+
+    fn gids(&self, port: u8, table_length: c_int) -> Vec<Gid> {
+        let length = u32::try_from(table_length).unwrap_or(0).min(GIDS_MAX);
+        (0..length).filter_map(|index| self.gid(port, index)).collect()
+    }
+
+    fn gid(&self, port: u8, index: u32) -> Option<Gid> {
+        // SAFETY: plain numbers, for which zeros are valid.
+        let mut entry: ibv_gid_entry = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the size of the entry is passed along.
+        let failed = unsafe {
+            (self.verbs._ibv_query_gid_ex)(
+                self.raw.as_ptr(),
+                u32::from(port),
+                index,
+                &mut entry,
+                0,
+                size_of::<ibv_gid_entry>(),
+            )
+        };
+        if failed != 0 || entry.gid == [0; 16] {
+            return None;
+        }
+        Some(Gid {
+            index: u8::try_from(index).ok()?,
+            bytes: entry.gid,
+            version: entry.gid_type,
+            interface: interface_name(entry.ndev_ifindex),
+        })
+    }
+
+    /// The kernel says it in words; the numbers of width and speed lag behind new hardware.
+    fn megabits(&self, port: u8, attributes: &ibv_port_attr) -> u32 {
+        let path = Path::new(SYSFS).join(&self.name).join(format!("ports/{port}/rate"));
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let gigabits = text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+        match gigabits {
+            Some(gigabits) if gigabits > 0.0 && gigabits < 4e6 => (gigabits * 1000.0) as u32,
+            _ => u32::from(attributes.active_width) * 2500,
+        }
+    }
+
+    fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open for as long as the context is.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
+    }
+
+    /// What the device has said of the queue pair at `address`, in the library's words; and of
+    /// itself. Takes a system call.
+    pub(super) fn trouble(&self, address: usize) -> Option<(c_int, &'static str)> {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.borrowed {
+            self.take_events(&mut trouble);
+        }
+        let event = match trouble.get(&address) {
+            Some(event) => *event,
+            None if self.failed.load(Ordering::Relaxed) => IBV_EVENT_DEVICE_FATAL,
+            None => return None,
+        };
+        // SAFETY: the library's own table.
+        Some((event, unsafe { library::static_text((self.verbs.ibv_event_type_str)(event)) }))
+    }
+
+    fn take_events(&self, trouble: &mut HashMap<usize, c_int>) {
+        // SAFETY: a pointer and a number, for which zeros are valid.
+        let mut event: ibv_async_event = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, and its descriptor does not block.
+        while unsafe { (self.verbs.ibv_get_async_event)(self.raw.as_ptr(), &mut event) } == 0 {
+            match event.event_type {
+                IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+                    trouble.insert(event.element as usize, event.event_type);
+                }
+                IBV_EVENT_DEVICE_FATAL => self.failed.store(true, Ordering::Relaxed),
+                _ => {}
+            }
+            // SAFETY: got above; each is acknowledged once.
+            unsafe { (self.verbs.ibv_ack_async_event)(&mut event) };
+        }
+    }
+
+    /// A queue pair is gone: another one may come to lie at its address.
+    pub(super) fn forget(&self, address: usize) {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if !self.borrowed {
+            // SAFETY: opened by this value; all that was made of it holds a reference to it.
+            unsafe { (self.verbs.ibv_close_device)(self.raw.as_ptr()) };
+        }
+    }
+}
+
+impl Facts {
+    fn of(attributes: &ibv_device_attr) -> Self {
+        let count = |number: c_int| u32::try_from(number).unwrap_or(0);
+        let small = |number: c_int| u8::try_from(number.clamp(0, 255)).unwrap_or(0);
+        // SAFETY: the library ends it in a zero byte.
+        let firmware = unsafe { CStr::from_ptr(attributes.fw_ver.as_ptr()) };
+        Self {
+            firmware: firmware.to_string_lossy().into_owned(),
+            vendor: (attributes.vendor_id, attributes.vendor_part_id),
+            queue_pairs_max: count(attributes.max_qp),
+            queue_depth_max: count(attributes.max_qp_wr),
+            completions_max: count(attributes.max_cqe),
+            regions_max: count(attributes.max_mr),
+            region_bytes_max: attributes.max_mr_size,
+            reads_max: (small(attributes.max_qp_rd_atom), small(attributes.max_qp_init_rd_atom)),
+            swaps: (attributes.atomic_cap != IBV_ATOMIC_NONE, attributes.atomic_cap == IBV_ATOMIC_GLOB),
+            memory_windows: attributes.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0
+                && attributes.max_mw > 0,
+            ports: attributes.phys_port_cnt,
+        }
+    }
+}
+
+fn not_opened(device: &str, why: std::io::Error) -> Obstacle {
+    Obstacle::NotOpened { device: device.to_owned(), why: why.to_string() }
+}
+
+fn state_name(state: c_int) -> &'static str {
+    match state {
+        1 => "down",
+        2 => "initializing",
+        3 => "armed",
+        IBV_PORT_ACTIVE => "active",
+        5 => "active, deferred",
+        _ => "in no known state",
+    }
+}
+
+fn interface_name(index: u32) -> String {
+    let mut buffer = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the function asks for; it ends the name in a zero byte.
+    let named = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr()) };
+    if index == 0 || named.is_null() {
+        return String::new();
+    }
+    // SAFETY: filled just now.
+    unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned()
+}
+
+/// A failure would show as a call that blocks; the kernel has none for an open descriptor.
+pub(super) fn nonblocking(descriptor: BorrowedFd<'_>) {
+    if let Ok(flags) = rustix::fs::fcntl_getfl(descriptor) {
+        let _ = rustix::fs::fcntl_setfl(descriptor, flags | rustix::fs::OFlags::NONBLOCK);
+    }
+}

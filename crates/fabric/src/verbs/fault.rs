@@ -1,0 +1,66 @@
+//! Why a connection over a device has ended.
+
+use std::ffi::c_int;
+
+use super::abi::*;
+use super::resources::Resources;
+use crate::contract::{Error, Provider};
+
+/// What is remembered of it, for every call after the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The peer, or the way to it, is gone.
+    PeerGone(&'static str),
+    /// The peer did what it may not.
+    Protocol(&'static str),
+    /// The device says so.
+    Device(String),
+}
+
+impl Fault {
+    /// Of a completion that is not a success. The first one counts: those after it are only flushed.
+    pub fn of_completion(resources: &Resources, status: c_int) -> Self {
+        match status {
+            IBV_WC_RETRY_EXC_ERR => Self::PeerGone("its device does not answer any more"),
+            IBV_WC_RNR_RETRY_EXC_ERR => Self::PeerGone("it takes nothing any more"),
+            IBV_WC_WR_FLUSH_ERR => match resources.trouble() {
+                Some((event, text)) => Self::of_event(event, text),
+                None => Self::PeerGone("the connection has ended"),
+            },
+            IBV_WC_REM_ACCESS_ERR => Self::Device(
+                "the peer's device refused an access: what was exposed to this side is no longer".to_owned(),
+            ),
+            status => Self::Device(format!("work failed: {}", resources.status_text(status))),
+        }
+    }
+
+    /// Of an event that the device raised.
+    pub fn of_event(event: c_int, text: &'static str) -> Self {
+        match event {
+            IBV_EVENT_QP_ACCESS_ERR => {
+                Self::Protocol("it tried to reach memory that is not exposed to it, and was stopped")
+            }
+            IBV_EVENT_QP_REQ_ERR => Self::Protocol("its device sent a request that makes no sense"),
+            _ => Self::Device(format!("the device reported: {text}")),
+        }
+    }
+
+    /// For the user.
+    pub fn error(&self, device: &str) -> Error {
+        match self {
+            Self::PeerGone(why) => Error::PeerGone(Provider::Verbs, why),
+            Self::Protocol(what) => Error::Protocol(Provider::Verbs, (*what).to_owned()),
+            Self::Device(what) => Error::Device { device: device.to_owned(), what: what.clone() },
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::PeerGone(_, why) => Self::PeerGone(why),
+            Error::Device { what, .. } => Self::Device(what),
+            other => Self::Device(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! RDMA devices: the conformance suite, and links, between two ends in one process.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use caravan_fabric::sim::Random;
+use caravan_fabric::{Exposure, Link, RING_BYTES_MIN};
+use common::conformance::ARENA_BYTES;
+use common::pair::{Pair, verbs_ends};
+use common::party::{Party, alternate, in_threads};
+
+fn each(test: fn(Pair, u64)) {
+    for seed in 0..5 {
+        test(Pair::verbs(&Exposure::all(ARENA_BYTES)), seed);
+    }
+}
+
+conformance!(each);
+
+fn parties(seed: u64, ring_bytes: u64, rings: u64) -> [Party; 2] {
+    let mut random = Random::new(!seed);
+    let totals = [0, 1].map(|_| random.below(rings * ring_bytes));
+    let links =
+        verbs_ends(&Link::exposure(ring_bytes).unwrap()).map(|end| Link::new(end, ring_bytes).unwrap());
+    let [left, right] = links;
+    [Party::new(left, seed, 0, totals[0], totals[1]), Party::new(right, seed, 1, totals[1], totals[0])]
+}
+
+#[test]
+fn streams_in_turns() {
+    for seed in 0..20 {
+        alternate(&mut parties(seed, RING_BYTES_MIN, 6), None, &mut Random::new(seed));
+    }
+}
+
+#[test]
+fn streams_between_threads() {
+    for seed in 0..10 {
+        in_threads(parties(seed, RING_BYTES_MIN << (seed % 5), 40), None);
+    }
+}
