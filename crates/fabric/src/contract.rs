@@ -315,8 +315,8 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// Makes the descriptor unreadable again; to be called when it was readable.
     fn acknowledge(&mut self) -> Result<(), Error>;
 
-    /// Makes the peer's descriptor readable. For mapped peers, whose memory changes without any
-    /// event; others do it by immediates.
+    /// Makes the descriptor of a peer that is armed readable. For mapped peers, whose memory changes
+    /// without any event; others do it by immediates.
     fn wake_peer(&mut self) -> Result<(), Error>;
 
     /// An error if the peer is known to have ended. May ask the kernel or, without waiting for its

@@ -667,14 +667,18 @@ impl Resources {
 
 impl Drop for Resources {
     fn drop(&mut self) {
-        let mut ended = self.end_queue_pair();
-        self.acknowledge_events();
         // SAFETY: each was made by this value, is used by nothing after this, and is ended after
-        // what depends on it.
-        unsafe {
-            if let (false, Some(deallocate)) = (self.window.is_null(), self.operations().dealloc_mw) {
-                ended &= deallocate(self.window) == 0;
+        // what depends on it. A bound window depends on its queue pair: rxe waits for it in vain.
+        let mut ended = unsafe {
+            match self.operations().dealloc_mw {
+                Some(deallocate) if !self.window.is_null() => deallocate(self.window) == 0,
+                _ => true,
             }
+        };
+        ended &= self.end_queue_pair();
+        self.acknowledge_events();
+        // SAFETY: as above.
+        unsafe {
             for region in [self.own, self.exposed, self.local] {
                 ended &= region.is_null() || (self.verbs.ibv_dereg_mr)(region) == 0;
             }

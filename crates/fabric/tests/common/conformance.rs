@@ -224,9 +224,10 @@ pub fn no_wake_up_is_lost(mut pair: Pair, seed: u64) {
     pair.until(|seen| immediates(&seen[1]).len() == 20);
 }
 
-/// A wake-up by hand arrives.
+/// A wake-up by hand arrives at a peer that is armed.
 pub fn a_peer_can_be_woken(mut pair: Pair, _seed: u64) {
     for (from, to) in [(0, 1), (1, 0)] {
+        pair.arm(to);
         pair.ends[from].wake_peer().unwrap();
         while let Some(true) = pair.network.as_ref().map(|network| network.step()) {}
         assert!(readable(pair.ends[to].wait_fd().unwrap(), PATIENCE));

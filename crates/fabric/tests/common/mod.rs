@@ -19,8 +19,13 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `descriptor` is readable. False if it takes longer than `limit`.
 pub fn readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
+    readable_any([descriptor], limit)
+}
+
+/// Waits until one of them is readable. False if it takes longer than `limit`.
+pub fn readable_any<const N: usize>(descriptors: [BorrowedFd<'_>; N], limit: Duration) -> bool {
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-    let mut set = [PollFd::new(&descriptor, PollFlags::IN)];
+    let mut set = descriptors.each_ref().map(|descriptor| PollFd::new(descriptor, PollFlags::IN));
     rustix::event::poll(&mut set, Some(&limit)).is_ok_and(|count| count > 0)
 }
 
