@@ -12,7 +12,7 @@
 //! A stream does without a poller that comes late ([`late_poller`](crate::late_poller)): what it
 //! needs is then done in callbacks, one turn each, by a bell that this side rings itself.
 
-use caravan_fabric::contract::Armed;
+use caravan_fabric::contract::{Armed, Provider};
 use caravan_fabric::{Link, SpinMode, SpinPolicy, Turn};
 use caravan_segment::counters::Row;
 
@@ -48,6 +48,8 @@ pub struct Connection<E: Emulator> {
     started: bool,
     polling: bool,
     polls: u64,
+    /// It is carried by a device, which has counters of its own.
+    over_device: bool,
 }
 
 impl<E: Emulator> Connection<E> {
@@ -55,6 +57,7 @@ impl<E: Emulator> Connection<E> {
     pub fn new(link: Link, row: Row, spin: SpinMode, busy_bytes: usize) -> Self {
         row.set(Counter::RingBytes as usize, link.ring_bytes());
         Self {
+            over_device: link.provider() == Provider::Verbs,
             link,
             inbound: Inbound::default(),
             outbound: Outbound::new(busy_bytes),
@@ -255,7 +258,6 @@ impl<E: Emulator> Connection<E> {
 
     fn count(&self, emulator: &E, now: u64) {
         let counts = self.link.counts();
-        let device = self.link.endpoint_counts();
         let (busy_count, busy_ns) = self.outbound.busy(now);
         for (counter, value) in [
             (Counter::SentBytes, counts.sent_bytes),
@@ -273,11 +275,14 @@ impl<E: Emulator> Connection<E> {
             (Counter::BusyCount, busy_count),
             (Counter::BusyNs, busy_ns),
             (Counter::Reassembled, self.inbound.reassembled()),
-            (Counter::Doorbells, device.doorbells),
-            (Counter::Completions, device.completions),
-            (Counter::RegisteredBytes, device.registered_bytes),
         ] {
             self.row.set(counter as usize, value);
+        }
+        if self.over_device {
+            let device = self.link.endpoint_counts();
+            self.row.set(Counter::Doorbells as usize, device.doorbells);
+            self.row.set(Counter::Completions as usize, device.completions);
+            self.row.set(Counter::RegisteredBytes as usize, device.registered_bytes);
         }
     }
 }
