@@ -22,6 +22,7 @@ pub mod limits;
 mod message;
 mod obstacle;
 mod ports;
+mod quirks;
 mod resources;
 mod wait;
 mod work;

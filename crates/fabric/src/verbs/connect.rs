@@ -36,7 +36,7 @@ const BINDING_LIMIT: Duration = Duration::from_secs(1);
 /// Half of a connection. Dropping it gives everything back.
 #[derive(Debug)]
 pub struct Pending {
-    stage: Stage,
+    stage: Box<Stage>,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub fn connect(offer: &[u8], exposure: &Exposure) -> Result<(Pending, Vec<u8>), 
     let (our, their) = choose(&ours, &theirs, ports::route, ports::is_near)?;
     let (resources, half) = half(our, exposure)?;
     let request = message::request(their, &half);
-    Ok((Pending { stage: Stage::Requested(resources, half) }, request))
+    Ok((Pending { stage: Box::new(Stage::Requested(resources, half)) }, request))
 }
 
 /// The accepting side, with what the initiating side said. The bytes are for the peer.
@@ -81,13 +81,13 @@ pub fn accept(request: &[u8], exposure: &Exposure) -> Result<(Pending, Vec<u8>),
         random(&mut nonce)?;
         let listener = resources.managed().map_or(Ok(0), Id::listen)?;
         let answer = message::answer(&half, listener, nonce);
-        return Ok((Pending { stage: Stage::Listening(resources, half, peer, nonce) }, answer));
+        return Ok((Pending { stage: Box::new(Stage::Listening(resources, half, peer, nonce)) }, answer));
     }
     resources.connect(&path(&half, &peer))?;
     let mut endpoint = endpoint(resources, &half, &peer)?;
     bind(&mut endpoint)?;
     let answer = message::answer(&half, 0, [0; 16]);
-    Ok((Pending { stage: Stage::Connected(endpoint) }, answer))
+    Ok((Pending { stage: Box::new(Stage::Connected(endpoint)) }, answer))
 }
 
 impl Pending {
@@ -95,7 +95,7 @@ impl Pending {
     /// Blocks until the peer's device has answered, for `limit` at most.
     pub fn finish(self, answer: &[u8], limit: Duration) -> Result<Box<dyn Endpoint>, Error> {
         let deadline = Instant::now() + limit;
-        let endpoint = match self.stage {
+        let endpoint = match *self.stage {
             Stage::Requested(mut resources, half) => {
                 let (peer, listener, nonce) = message::parse_answer(answer)?;
                 if peer.port.fabric != half.port.fabric {

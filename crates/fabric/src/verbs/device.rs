@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::abi::*;
 use super::library::{self, Verbs};
 use super::obstacle::Obstacle;
+use super::quirks::{self, Quirk};
 
 /// Where the kernel lists its RDMA devices, whether rdma-core is there or not.
 pub(super) const SYSFS: &str = "/sys/class/infiniband";
@@ -276,9 +277,9 @@ impl Context {
         &self.facts
     }
 
-    /// True for iWARP devices.
-    pub fn is_iwarp(&self) -> bool {
-        self.iwarp
+    /// Whether it lacks or demands something that it does not report.
+    pub fn has(&self, quirk: Quirk) -> bool {
+        quirks::has(quirk, &self.name, self.iwarp)
     }
 
     /// What a port reports of itself now.

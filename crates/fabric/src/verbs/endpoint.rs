@@ -16,6 +16,7 @@ use super::fault::Fault;
 use super::flow::Flow;
 use super::limits::*;
 use super::message::Port;
+use super::quirks::Quirk;
 use super::resources::{Queue, Resources, Target};
 use super::work::{Request, Work};
 use crate::contract::{
@@ -102,7 +103,7 @@ impl VerbsEndpoint {
     ) -> Self {
         let counts = EndpointCounts { registered_bytes: resources.registered_bytes(), ..Default::default() };
         Self {
-            immediates: !resources.context().is_iwarp(),
+            immediates: !resources.context().has(Quirk::NoImmediates),
             flow: Flow::new(peer.window),
             resources,
             peer,

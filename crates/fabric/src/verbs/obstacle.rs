@@ -41,6 +41,12 @@ pub enum Obstacle {
         /// What the kernel said.
         why: String,
     },
+    /// The device has no connections of the kind that is needed.
+    #[error("{device}: it has no reliable connections (RC queue pairs), which Caravan needs")]
+    NoReliableConnections {
+        /// The device.
+        device: String,
+    },
     /// The port is not active.
     #[error("{device} port {port}: the port is {state}; check its cable and `ip link`")]
     PortDown {

@@ -13,6 +13,7 @@ use super::cm::Id;
 use super::device::{self, Context, Fabric, Gid, PortFacts};
 use super::message::Port;
 use super::obstacle::Obstacle;
+use super::quirks::Quirk;
 
 /// Any port will do to ask for a route: nothing is sent.
 const DISCARD: u16 = 9;
@@ -35,6 +36,9 @@ pub fn usable() -> Usable {
     }
     for name in names {
         match device::open(&name) {
+            Ok(context) if context.has(Quirk::NoReliableConnections) => {
+                usable.obstacles.push(Obstacle::NoReliableConnections { device: name });
+            }
             Ok(context) => usable.add(&context),
             Err(obstacle) => usable.obstacles.push(obstacle),
         }

@@ -16,6 +16,7 @@ use super::device::{Context, nonblocking};
 use super::library::{self, Verbs};
 use super::limits::*;
 use super::obstacle::Obstacle;
+use super::quirks::Quirk;
 use super::work::{Request, Work};
 use crate::contract::{Error, Exposure};
 
@@ -181,9 +182,7 @@ impl Resources {
         match (windowed, all) {
             (true, _) => local |= IBV_ACCESS_MW_BIND,
             (false, true) => local |= self.access,
-            // What reads bring is written with the key of this side's memory, which the peer is told:
-            // so iWARP demands it (RFC 5040, 5.2).
-            (false, false) if self.context.is_iwarp() && self.exposure.peer_reads => {
+            (false, false) if self.context.has(Quirk::ReadsNeedRemoteWrite) && self.exposure.peer_reads => {
                 local |= IBV_ACCESS_REMOTE_WRITE;
             }
             (false, false) => {}
@@ -513,7 +512,7 @@ impl Resources {
     pub fn post_receives(&mut self, count: u32) -> Result<(), Error> {
         // SAFETY: the region is open for as long as `self` is.
         let lkey = unsafe { (*self.own).lkey };
-        let bytes = if self.context.is_iwarp() { MESSAGE_BYTES } else { 0 };
+        let bytes = if self.context.has(Quirk::NoImmediates) { MESSAGE_BYTES } else { 0 };
         self.pieces.clear();
         self.receives.clear();
         for _ in 0..count.min(self.depths.receive) {

@@ -1,0 +1,81 @@
+//! What devices lack or demand that they do not report: one row for each, with the evidence.
+//!
+//! Not here, as it is done for all devices alike: a memory window is given back before its queue pair
+//! (`rxe_mw.c` holds a reference to the queue pair, whose end then waits 10 s and warns, Linux 6.1). Nor
+//! that iWARP's connections are made by the connection manager, which is what iWARP is: RDMA begins with
+//! MPA's exchange over a TCP connection (RFC 5044, 7.1).
+
+/// A deviation that the rest of this backend asks for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quirk {
+    /// No write with an immediate: a message goes behind the write.
+    NoImmediates,
+    /// Memory that a read brings bytes to must be open to the peer's writes.
+    ReadsNeedRemoteWrite,
+    /// No reliable connections, and so nothing that this backend could use.
+    NoReliableConnections,
+}
+
+struct Row {
+    quirk: Quirk,
+    /// All devices of the transport iWARP.
+    iwarp: bool,
+    /// Devices whose names begin so.
+    prefix: &'static str,
+    #[allow(dead_code, reason = "for the reader")]
+    evidence: &'static str,
+}
+
+const TABLE: &[Row] = &[
+    Row {
+        quirk: Quirk::NoImmediates,
+        iwarp: true,
+        prefix: "",
+        evidence: "RFC 5040 has no immediates; siw_post_send (siw_verbs.c, Linux 6.1) refuses \
+                   IB_WR_RDMA_WRITE_WITH_IMM with EINVAL; RFC 7306 adds them, for devices newer than most",
+    },
+    Row {
+        quirk: Quirk::ReadsNeedRemoteWrite,
+        iwarp: true,
+        prefix: "",
+        evidence: "a read's answer is a tagged write to the key that the request names (RFC 5040, 5.2)",
+    },
+    Row {
+        quirk: Quirk::NoReliableConnections,
+        iwarp: false,
+        prefix: "efa",
+        evidence: "efadv.h of rdma-core: its queue pairs are SRD and UD, there is no RC",
+    },
+    Row {
+        quirk: Quirk::NoReliableConnections,
+        iwarp: false,
+        prefix: "usnic",
+        evidence: "usnic_ib_create_qp (usnic_ib_verbs.c, Linux 6.1) makes UD queue pairs alone",
+    },
+];
+
+/// Whether a device of that name and kind has the quirk.
+pub fn has(quirk: Quirk, device: &str, iwarp: bool) -> bool {
+    TABLE
+        .iter()
+        .any(|row| row.quirk == quirk && if row.iwarp { iwarp } else { device.starts_with(row.prefix) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_their_quirks() {
+        for (device, iwarp, quirks) in [
+            ("mlx5_0", false, &[][..]),
+            ("rxe0", false, &[]),
+            ("siw0", true, &[Quirk::NoImmediates, Quirk::ReadsNeedRemoteWrite]),
+            ("efa_0", false, &[Quirk::NoReliableConnections]),
+        ] {
+            for row in TABLE {
+                assert_eq!(has(row.quirk, device, iwarp), quirks.contains(&row.quirk), "{device}");
+            }
+        }
+    }
+}
