@@ -32,6 +32,9 @@ pub const FLUSH_MS: u64 = 5_000;
 /// Milliseconds that a closed port waits for what it has written to be in the peer's memory: what was
 /// sent before an orderly end then arrives, as over TCP. A dead peer costs a scheduler this much.
 pub const SETTLE_MS: u64 = 200;
+/// Milliseconds that a port waits for the end of the control connection when its device says that the
+/// peer is gone: whether that was an orderly end is known by then.
+pub const LIFELINE_MS: u64 = 100;
 /// Looks in a row that a closing port takes for room in the ring before it gives up what is queued.
 pub const FLUSH_TURNS: usize = 1_000;
 /// Bytes of a label (node name, reason, cookie) in a control call.

@@ -76,6 +76,8 @@ fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut Port) -> Res
     let Some(reason) = port.ended_for() else { return };
     let handle = port.handle();
     if closes {
+        // A panic here ends the same port for the same reason.
+        let _ = catch_unwind(AssertUnwindSafe(|| port.last_words()));
         // SAFETY: the port is this callback's own, and nothing of it is used any more: `stop` may
         // run inside this call.
         unsafe { driver_failure_atom(handle, reason.as_ptr().cast_mut()) };

@@ -16,7 +16,7 @@ use caravan_segment::counters::Row;
 
 use super::abi::{ErlDrvPort, ErlDrvTermData};
 use super::live::Live;
-use super::{duplicate, send, set_timer};
+use super::{send, set_timer};
 use crate::connection::{Connection, Next};
 use crate::control::{Configuration, Control};
 use crate::emulator::Emulator;
@@ -87,6 +87,8 @@ pub struct Port {
     watched_lifeline: Option<RawFd>,
     closing: bool,
     ended: Option<&'static CStr>,
+    /// That is why it has ended, and what it had sent is yet to be handed over.
+    peer_is_gone: bool,
 }
 
 impl Port {
@@ -104,6 +106,7 @@ impl Port {
             watched_lifeline: None,
             closing: false,
             ended: None,
+            peer_is_gone: false,
         }
     }
 
@@ -121,6 +124,7 @@ impl Port {
         if self.ended.is_some() {
             return;
         }
+        let error = if self.peer_ended(error) { &Error::PeerClosed } else { error };
         self.ended = Some(error.exit_reason());
         let orderly = matches!(error, Error::PeerClosed);
         if let (false, Some(poller)) = (orderly, self.poller) {
@@ -151,7 +155,7 @@ impl Port {
             let next = connection.bell(&mut live, now())?;
             return self.go_on(next);
         }
-        match lifeline_state(descriptor) {
+        match ending::lifeline_state(descriptor) {
             None => Ok(()),
             Some(error) => {
                 // What the peer sent before it ended arrives before its end, as over TCP.
@@ -247,18 +251,6 @@ fn check_peer(connection: &mut Connection<Live>) -> Result<(), Error> {
     match connection.link().provider() {
         Provider::Shm => Ok(()),
         _ => Ok(connection.link().check_peer()?),
-    }
-}
-
-/// What is wrong with the control connection, if anything.
-fn lifeline_state(descriptor: RawFd) -> Option<Error> {
-    use rustix::net::RecvFlags;
-    let Ok(socket) = duplicate(descriptor) else { return Some(Error::PeerClosed) };
-    match rustix::net::recv(&socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((_, 0)) => Some(Error::PeerClosed),
-        Ok(_) => Some(Error::LifelineData),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
-        Err(_) => Some(Error::PeerClosed),
     }
 }
 

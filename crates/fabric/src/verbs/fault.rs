@@ -27,9 +27,8 @@ impl Fault {
                 Some((event, text)) => Self::of_event(event, text),
                 None => Self::PeerGone("the connection has ended"),
             },
-            IBV_WC_REM_ACCESS_ERR => Self::Device(
-                "the peer's device refused an access: what was exposed to this side is no longer".to_owned(),
-            ),
+            // Nothing outside is ever posted: the peer has begun to end.
+            IBV_WC_REM_ACCESS_ERR => Self::PeerGone("it exposes its memory no more"),
             status => Self::Device(format!("work failed: {}", resources.status_text(status))),
         }
     }

@@ -1,15 +1,41 @@
 //! What a port does last.
 
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use caravan_fabric::Link;
 use caravan_fabric::contract::Armed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::super::unwatch;
+use super::super::live::Live;
+use super::super::{duplicate, unwatch};
 use super::{Port, Stage};
 use crate::error::Error;
-use crate::limits::SETTLE_MS;
+use crate::limits::{LIFELINE_MS, SETTLE_MS};
+
+impl Port {
+    /// Called before the port is closed for good, where messages can be delivered: hands over what the
+    /// peer had sent before its end, as over TCP, whichever callback noticed the end.
+    pub fn last_words(&mut self) {
+        if let (true, Stage::Connected(connection)) = (self.peer_is_gone, &mut self.stage) {
+            self.peer_is_gone = false;
+            // It ends with the error that ended the link.
+            let _ = connection.drain(&mut Live::new(self.handle));
+        }
+    }
+
+    /// True if the peer has ended in good order: a device tells of that as of a failure, and it may do
+    /// so a moment before the control connection.
+    pub(super) fn peer_ended(&mut self, error: &Error) -> bool {
+        self.peer_is_gone = matches!(error, Error::Fabric(caravan_fabric::Error::PeerGone(..)));
+        let Some(lifeline) = self.watched_lifeline.filter(|_| self.peer_is_gone) else { return false };
+        let Ok(socket) = duplicate(lifeline) else { return false };
+        let wait = timespec(Duration::from_millis(LIFELINE_MS));
+        // Whatever comes of the waiting, the state says it.
+        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&wait));
+        matches!(lifeline_state(lifeline), Some(Error::PeerClosed))
+    }
+}
 
 impl Drop for Port {
     fn drop(&mut self) {
@@ -29,10 +55,15 @@ impl Drop for Port {
 /// device needs this side's until it has written it.
 fn settle(link: &mut Link, limit: Duration) -> Result<(), Error> {
     let end = Instant::now() + limit;
-    while !link.is_settled()? {
+    loop {
         // What the peer sends meanwhile is for nobody; unread, it would keep this side from waiting.
         let unread = link.refresh()?;
         link.skip(unread);
+        link.release()?;
+        // Last, so that it has the device tell of all that is under way.
+        if link.is_settled()? {
+            return Ok(());
+        }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());
@@ -41,7 +72,7 @@ fn settle(link: &mut Link, limit: Duration) -> Result<(), Error> {
             continue;
         }
         let Some(bell) = link.wait_fd() else { return Ok(()) };
-        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let wait = timespec(left);
         match poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&wait)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => link.acknowledge()?,
@@ -50,5 +81,20 @@ fn settle(link: &mut Link, limit: Duration) -> Result<(), Error> {
             }
         }
     }
-    Ok(())
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}
+
+/// What is wrong with the control connection, if anything.
+pub(super) fn lifeline_state(descriptor: RawFd) -> Option<Error> {
+    use rustix::net::RecvFlags;
+    let Ok(socket) = duplicate(descriptor) else { return Some(Error::PeerClosed) };
+    match rustix::net::recv(&socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => Some(Error::PeerClosed),
+        Ok(_) => Some(Error::LifelineData),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
+        Err(_) => Some(Error::PeerClosed),
+    }
 }
