@@ -6,7 +6,8 @@
 //!
 //! - [`offer`], [`connect`], [`accept`], [`Pending`]: how two sides come to a connection, by messages
 //!   over a face's control channel.
-//! - [`device`]: what this machine has.
+//! - [`offer_of`], [`connect_from`], [`pairs`]: the same for ports that a face has picked itself.
+//! - [`usable`], [`towards`], [`device`]: what this machine has.
 //! - [`Obstacle`]: why there is no RDMA to be had, in the sentences that every face shows.
 
 mod abi;
@@ -24,10 +25,15 @@ mod obstacle;
 mod ports;
 mod quirks;
 mod resources;
+mod survey;
+mod towards;
 mod wait;
 mod work;
 
-pub use connect::{Pending, accept, connect, offer};
-pub use message::Port;
-pub use obstacle::Obstacle;
+pub use choose::Route;
+pub use connect::{Pending, accept, connect, connect_from, offer};
+pub use message::{Port, offer as offer_of, overstate, parse_offer};
+pub use obstacle::{MEMORY_LOCK_REMEDY, Obstacle};
 pub use ports::{Usable, usable};
+pub use survey::{library_version, memory_lock_limit, registered_bytes};
+pub use towards::{is_here, pairs, towards};

@@ -1,5 +1,6 @@
 //! Which port of this side talks to which of the peer's. Decisions only.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use super::device::Fabric;
@@ -26,6 +27,17 @@ pub fn choose<'a>(
     route: impl Fn(IpAddr, IpAddr) -> Route,
     is_near: impl Fn(&Port) -> bool,
 ) -> Result<(&'a Port, &'a Port), Obstacle> {
+    let best = pairs(ours, theirs, route, is_near).into_iter().next();
+    best.ok_or_else(|| Obstacle::NoPath { ours: list(ours), theirs: list(theirs) })
+}
+
+/// Every pair of ports between which packets would get through, the best first.
+pub fn pairs<'a>(
+    ours: &'a [Port],
+    theirs: &'a [Port],
+    route: impl Fn(IpAddr, IpAddr) -> Route,
+    is_near: impl Fn(&Port) -> bool,
+) -> Vec<(&'a Port, &'a Port)> {
     let pairs = ours.iter().flat_map(|our| theirs.iter().map(move |their| (our, their)));
     let rated = pairs.filter_map(|(our, their)| {
         let reach = reach(our, their, &route)?;
@@ -37,12 +49,17 @@ pub fn choose<'a>(
             .fold(0u32, |lot, &byte| lot.wrapping_mul(31).wrapping_add(u32::from(byte)).rotate_left(5));
         Some(((reach, is_near(our), speed, lot), (our, their)))
     });
-    let best = rated.max_by_key(|(rating, _)| *rating);
-    best.map(|(_, pair)| pair).ok_or_else(|| Obstacle::NoPath { ours: list(ours), theirs: list(theirs) })
+    let mut rated: Vec<_> = rated.collect();
+    rated.sort_by_key(|(rating, _)| Reverse(*rating));
+    rated.into_iter().map(|(_, pair)| pair).collect()
 }
 
 /// The higher the better; `None` where no packet would get through.
-fn reach(our: &Port, their: &Port, route: impl Fn(IpAddr, IpAddr) -> Route) -> Option<(bool, Route)> {
+pub(super) fn reach(
+    our: &Port,
+    their: &Port,
+    route: impl Fn(IpAddr, IpAddr) -> Route,
+) -> Option<(bool, Route)> {
     if our.fabric != their.fabric {
         return None;
     }
@@ -125,6 +142,11 @@ mod tests {
             let chosen = choose(&ours, &theirs, by_first_number, near_none);
             let names = chosen.as_ref().ok().map(|(our, their)| (our.device.as_str(), their.device.as_str()));
             assert_eq!(names, expected, "{ours:?} {theirs:?}");
+            let all = pairs(&ours, &theirs, by_first_number, near_none);
+            assert_eq!(all.first().copied(), chosen.ok());
+            let reach = |(our, their): (&Port, &Port)| reach(our, their, by_first_number);
+            assert!(all.iter().all(|pair| reach(*pair).is_some()));
+            assert!(all.windows(2).all(|two| reach(two[0]) >= reach(two[1])), "the best come first");
         }
     }
 

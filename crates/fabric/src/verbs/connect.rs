@@ -57,9 +57,13 @@ pub fn offer() -> Result<Vec<u8>, Error> {
 
 /// The initiating side: chooses a pair of ports, and makes its half. The bytes are for the peer.
 pub fn connect(offer: &[u8], exposure: &Exposure) -> Result<(Pending, Vec<u8>), Error> {
+    connect_from(&usable()?, offer, exposure)
+}
+
+/// The same from one of these ports of this machine.
+pub fn connect_from(ours: &[Port], offer: &[u8], exposure: &Exposure) -> Result<(Pending, Vec<u8>), Error> {
     let theirs = message::parse_offer(offer)?;
-    let ours = usable()?;
-    let (our, their) = choose(&ours, &theirs, ports::route, ports::is_near)?;
+    let (our, their) = choose(ours, &theirs, ports::route, ports::is_near)?;
     let (resources, half) = half(our, exposure)?;
     let request = message::request(their, &half);
     Ok((Pending { stage: Box::new(Stage::Requested(resources, half)) }, request))

@@ -18,6 +18,8 @@ use super::quirks::{self, Quirk};
 
 /// Where the kernel lists its RDMA devices, whether rdma-core is there or not.
 pub(super) const SYSFS: &str = "/sys/class/infiniband";
+/// Where it lists those that programs may open, once the module for that is loaded.
+const SYSFS_VERBS: &str = "/sys/class/infiniband_verbs";
 /// Addresses of a port that are looked at; a RoCE port has two or more for each IP address.
 const GIDS_MAX: u32 = 256;
 
@@ -146,7 +148,11 @@ unsafe impl Sync for Context {}
 
 /// Names of the devices that the kernel has, rdma-core or not.
 pub fn names() -> Vec<String> {
-    let entries = std::fs::read_dir(SYSFS).into_iter().flatten().flatten();
+    names_below(Path::new(SYSFS))
+}
+
+fn names_below(root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
@@ -171,14 +177,23 @@ pub fn open(name: &str) -> Result<Arc<Context>, Obstacle> {
 
 impl Context {
     fn open(name: &str) -> Result<Self, Obstacle> {
-        let verbs = library::verbs().map_err(|why| Obstacle::NoLibrary { why })?;
+        Self::open_by(library::verbs(), name, Path::new(SYSFS_VERBS))
+    }
+
+    /// With what the loader said, and what the kernel lets programs open.
+    fn open_by(
+        verbs: Result<&'static Verbs, String>,
+        name: &str,
+        accessible: &Path,
+    ) -> Result<Self, Obstacle> {
+        let verbs = verbs.map_err(|why| Obstacle::NoLibrary { why })?;
         let mut count = 0;
         // SAFETY: returns a list of `count` devices that ends in null, or null.
         let list = unsafe { (verbs.ibv_get_device_list)(&mut count) };
         if list.is_null() {
             return Err(not_opened(name, std::io::Error::last_os_error()));
         }
-        let mut found = Err(Obstacle::NoProvider { device: name.to_owned() });
+        let mut found = Err(unlisted(name, accessible));
         for i in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: `i` is below the list's count; its devices live until the list is freed.
             let device = unsafe { *list.add(i) };
@@ -208,6 +223,10 @@ impl Context {
             let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy().into_owned();
             return Err(match error.kind() {
                 std::io::ErrorKind::PermissionDenied => Obstacle::NoPermission {
+                    device: name.to_owned(),
+                    path: format!("/dev/infiniband/{file}"),
+                },
+                std::io::ErrorKind::NotFound => Obstacle::NoDeviceFile {
                     device: name.to_owned(),
                     path: format!("/dev/infiniband/{file}"),
                 },
@@ -426,6 +445,17 @@ impl Facts {
     }
 }
 
+/// Why rdma-core does not list a device that the kernel has.
+fn unlisted(device: &str, accessible: &Path) -> Obstacle {
+    let named = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("ibdev"));
+    let mut names = std::fs::read_dir(accessible).into_iter().flatten().flatten().flat_map(named);
+    let device = device.to_owned();
+    match names.any(|name| name.trim() == device) {
+        true => Obstacle::NoProvider { device },
+        false => Obstacle::NoUserAccess { device },
+    }
+}
+
 fn not_opened(device: &str, why: std::io::Error) -> Obstacle {
     Obstacle::NotOpened { device: device.to_owned(), why: why.to_string() }
 }
@@ -458,3 +488,6 @@ pub(super) fn nonblocking(descriptor: BorrowedFd<'_>) {
         let _ = rustix::fs::fcntl_setfl(descriptor, flags | rustix::fs::OFlags::NONBLOCK);
     }
 }
+
+#[cfg(test)]
+mod tests;

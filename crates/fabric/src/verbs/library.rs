@@ -20,6 +20,26 @@ macro_rules! functions {
         }
 
         impl $table {
+            /// Functions that end the test, to be replaced by those that it expects.
+            #[cfg(test)]
+            #[allow(dead_code, reason = "not of every table")]
+            pub fn unexpected() -> Self {
+                unsafe extern "C" fn called() {
+                    std::process::abort();
+                }
+                Self {
+                    $($name: {
+                        // SAFETY: it never returns, whatever it is called with.
+                        unsafe {
+                            std::mem::transmute::<
+                                unsafe extern "C" fn(),
+                                unsafe extern "C" fn($($argument),*) $(-> $result)?,
+                            >(called)
+                        }
+                    },)*
+                }
+            }
+
             fn load(handle: Handle) -> Result<Self, String> {
                 Ok(Self {
                     $($name: {

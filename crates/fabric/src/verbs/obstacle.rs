@@ -1,5 +1,8 @@
 //! Why there is no RDMA to be had. The sentences are the ones that every face shows and logs.
 
+/// How a user comes to lock more memory: one of these lines.
+pub const MEMORY_LOCK_REMEDY: &str = "raise it with `ulimit -l unlimited`, `* - memlock unlimited` in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the service";
+
 /// What stands between this machine, or a peer, and RDMA.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -22,6 +25,22 @@ pub enum Obstacle {
     NoProvider {
         /// The device.
         device: String,
+    },
+    /// The kernel knows a device and gives programs no way to it.
+    #[error("{device}: the kernel gives programs no access to it: `modprobe ib_uverbs`, as root")]
+    NoUserAccess {
+        /// The device.
+        device: String,
+    },
+    /// The device file is missing, as in a container that was not given it.
+    #[error(
+        "{device}: {path} is missing; a container must be given it (docker run --device=/dev/infiniband), elsewhere udev makes it"
+    )]
+    NoDeviceFile {
+        /// The device.
+        device: String,
+        /// Its file.
+        path: String,
     },
     /// The device file cannot be opened.
     #[error(
@@ -67,7 +86,7 @@ pub enum Obstacle {
     },
     /// The user may not lock enough memory.
     #[error(
-        "{device}: {needed_bytes} bytes are to be registered, and this user may lock {limit_bytes}; raise it with `ulimit -l unlimited`, `* - memlock unlimited` in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the service"
+        "{device}: {needed_bytes} bytes are to be registered, and this user may lock {limit_bytes}; {MEMORY_LOCK_REMEDY}"
     )]
     MemoryLock {
         /// The device.
@@ -76,6 +95,14 @@ pub enum Obstacle {
         needed_bytes: u64,
         /// RLIMIT_MEMLOCK.
         limit_bytes: u64,
+    },
+    /// This machine's own packet filter stops RoCE v2.
+    #[error(
+        "this machine's firewall drops UDP port 4791, which RoCE v2 uses ({rule}); `nft insert rule FAMILY TABLE CHAIN udp dport 4791 accept` lets it through"
+    )]
+    Firewall {
+        /// The rule, or the policy, that does.
+        rule: String,
     },
     /// None of the ports of one side reaches one of the other.
     #[error("no RDMA port of this machine ({ours}) reaches one of the peer's ({theirs})")]

@@ -11,6 +11,7 @@ use super::abi::IBV_GID_TYPE_ROCE_V2;
 use super::choose::Route;
 use super::cm::Id;
 use super::device::{self, Context, Fabric, Gid, PortFacts};
+use super::library;
 use super::message::Port;
 use super::obstacle::Obstacle;
 use super::quirks::Quirk;
@@ -29,13 +30,16 @@ pub struct Usable {
 
 /// Asks the kernel and every device. Cheap where there is no device.
 pub fn usable() -> Usable {
+    usable_of(device::names(), device::open)
+}
+
+pub(super) fn usable_of(names: Vec<String>, open: impl Fn(&str) -> Result<Arc<Context>, Obstacle>) -> Usable {
     let mut usable = Usable::default();
-    let names = device::names();
     if names.is_empty() {
         usable.obstacles.push(Obstacle::NoDevice);
     }
     for name in names {
-        match device::open(&name) {
+        match open(&name) {
             Ok(context) if context.has(Quirk::NoReliableConnections) => {
                 usable.obstacles.push(Obstacle::NoReliableConnections { device: name });
             }
@@ -62,6 +66,10 @@ impl Usable {
         let (device, port) = (context.name().to_owned(), facts.number);
         if !facts.is_active() {
             self.obstacles.push(Obstacle::PortDown { device, port, state: facts.state });
+            return;
+        }
+        if let (Some(Fabric::Iwarp), Err(why)) = (facts.fabric, library::connections()) {
+            self.obstacles.push(Obstacle::NoLibrary { why });
             return;
         }
         let before = self.ports.len();
@@ -159,20 +167,26 @@ unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
 
 /// How this machine would send from one address to another. Nothing is sent.
 pub fn route(from: IpAddr, to: IpAddr) -> Route {
-    let any: IpAddr = match to {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let source = |bound: IpAddr| {
-        let socket = UdpSocket::bind((bound, 0)).ok()?;
-        socket.connect((to, DISCARD)).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    match (source(any), source(from)) {
+    match (source(to), source_from(from, to)) {
         (Some(usual), _) if usual == from => Route::Usual,
         (_, Some(_)) => Route::Possible,
         _ => Route::None,
     }
+}
+
+/// The address from which this machine sends to another by itself.
+pub fn source(to: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    source_from(any, to)
+}
+
+fn source_from(bound: IpAddr, to: IpAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((bound, 0)).ok()?;
+    socket.connect((to, DISCARD)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Whether a port's device hangs on the part of the machine that this thread runs on. True where
