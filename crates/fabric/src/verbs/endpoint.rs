@@ -5,6 +5,7 @@
 //! `ready` is polled before `fault` is told.
 
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
@@ -69,8 +70,10 @@ pub struct VerbsEndpoint {
     /// Of these, immediates, and acknowledgements, for which no receive is posted again.
     taken: (u32, u32),
     greeted: bool,
-    /// A post was refused since the last time that completions came.
+    /// A post was refused, and nothing has made room since.
     refused: bool,
+    /// There is room again for what was refused, and the user has not polled since.
+    relieved: bool,
     ready: VecDeque<Event>,
     fault: Option<Fault>,
     counts: EndpointCounts,
@@ -122,6 +125,7 @@ impl VerbsEndpoint {
             taken: (0, 0),
             greeted: false,
             refused: false,
+            relieved: false,
             ready: VecDeque::new(),
             fault: None,
             counts,
@@ -308,17 +312,24 @@ impl VerbsEndpoint {
 
     /// Takes what the device has for this side, and does what follows from it.
     fn gather(&mut self) {
-        let outcome = self.take_messages().and_then(|()| self.take_completions());
+        let mut flushed = None;
+        let outcome = self.take_messages(&mut flushed).and_then(|()| self.take_completions());
         if let Err(error) = outcome {
             self.fault.get_or_insert(Fault::from(error));
         }
+        // Receives only follow: where something under way failed, that is the cause.
+        if let Some(status) = flushed {
+            self.fault.get_or_insert_with(|| Fault::of_completion(&self.resources, status));
+        }
     }
 
-    fn take_messages(&mut self) -> Result<(), Error> {
-        let Self { resources, flow, ready, fault, came, taken, greeted, immediates, .. } = self;
+    fn take_messages(&mut self, flushed: &mut Option<c_int>) -> Result<(), Error> {
+        let Self {
+            resources, flow, ready, fault, came, taken, greeted, immediates, refused, relieved, ..
+        } = self;
         let count = resources.poll(Queue::Receive, &mut |completion| {
             if completion.status != IBV_WC_SUCCESS {
-                fault.get_or_insert_with(|| Fault::of_completion(resources, completion.status));
+                flushed.get_or_insert(completion.status);
                 return;
             }
             *greeted = true;
@@ -340,6 +351,7 @@ impl VerbsEndpoint {
                 None if told == WAKE => taken.0 += 1,
                 None => {
                     taken.1 += 1;
+                    *relieved |= std::mem::take(refused);
                     if !flow.acknowledged(told) {
                         fault.get_or_insert(Fault::Protocol("it acknowledged what was never sent"));
                     }
@@ -383,7 +395,7 @@ impl VerbsEndpoint {
 
     fn end(&mut self, flight: Flight) {
         self.free += flight.work_requests;
-        self.refused = false;
+        self.relieved |= std::mem::take(&mut self.refused);
         let mut found = None;
         if flight.kind != Kind::Write {
             self.reads_under_way -= 1;
@@ -480,8 +492,14 @@ impl Endpoint for VerbsEndpoint {
 
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error> {
         if self.ready.len() < limit {
+            let failed = self.fault.is_some();
             self.gather();
+            if !failed && self.fault.is_some() {
+                // What the peer did before its end may have come between the looks at both queues.
+                self.gather();
+            }
         }
+        self.relieved = false;
         let count = self.ready.len().min(limit);
         events.extend(self.ready.drain(..count));
         if count == 0 && limit > 0 {
@@ -497,7 +515,7 @@ impl Endpoint for VerbsEndpoint {
         }
         // What came before the queues were armed makes no event.
         self.gather();
-        Ok(match self.ready.is_empty() && self.fault.is_none() {
+        Ok(match self.ready.is_empty() && self.fault.is_none() && !self.relieved {
             true => Armed::Wait,
             false => Armed::LookAgain,
         })
