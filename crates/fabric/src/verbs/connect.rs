@@ -248,6 +248,8 @@ fn settle(
     (limit, deadline): (Duration, Instant),
 ) -> Result<(), Error> {
     loop {
+        // Armed before the look: what comes after it makes an event, and what came before is seen.
+        let armed = endpoint.arm()?;
         let port = endpoint.port().clone();
         let state = endpoint.is_greeted().map_err(|error| unanswered(error, &port, limit))?;
         if (state.0 || !greeted) && (state.1 || !completed) {
@@ -256,8 +258,7 @@ fn settle(
         if Instant::now() >= deadline {
             return Err(no_answer(&port, limit));
         }
-        // A completion that nobody has asked for makes no event: then arming finds it.
-        if endpoint.arm()? == Armed::Wait {
+        if armed == Armed::Wait {
             let waiting =
                 [Some(endpoint.resources().wait_fd()), endpoint.resources().managed().map(Id::descriptor)];
             readable(&waiting.into_iter().flatten().collect::<Vec<_>>(), deadline)?;
