@@ -30,11 +30,11 @@ pub const OFFER_PORTS_MAX: usize = 16;
 /// Connection requests of strangers at a listener before it gives up.
 pub const REFUSALS_MAX: u32 = 16;
 /// 4.096 us * 2^17 = 0.54 s: how long a device waits for an acknowledgement before it sends again, and
-/// how often it does: a peer that is silently gone is noticed 4.3 s after the next write (some
+/// how often it does: a peer that is silently gone is noticed 3.8 s after the next write (some
 /// devices take up to four times as long).
 pub const ACKNOWLEDGEMENT_TIMEOUT: u8 = 17;
-/// See [`ACKNOWLEDGEMENT_TIMEOUT`].
-pub const RETRIES: u8 = 7;
+/// See [`ACKNOWLEDGEMENT_TIMEOUT`]. Not 7, which is without end for Soft-RoCE.
+pub const RETRIES: u8 = 6;
 /// A peer's queue of receives cannot run empty; should it, the device tries again without end, every
 /// 0.64 ms.
 pub const RECEIVER_NOT_READY: (u8, u8) = (12, 7);
