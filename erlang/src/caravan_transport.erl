@@ -16,7 +16,7 @@
 %% This node: what its options name, and whether there is a driver and RDMA to be had.
 -type peer() :: none | caravan_capability:capability().
 -type declined() :: [{shm | rdma, Why :: binary()}].
-%% What cannot be had, in the order in which it would have been taken.
+%% What cannot be had.
 
 %% @doc What this node says of itself.
 -spec offer(here()) -> caravan_capability:capability().
@@ -133,12 +133,13 @@ demanded_by(#{rdma_why := named_shm}) -> shm;
 demanded_by(#{encrypt := true}) -> encrypt;
 demanded_by(_) -> shm.
 
-%% One reason for both is said once.
+%% The better one first; one reason for both is said once.
 -spec sentence(declined()) -> binary().
-sentence([{shm, Why}, {rdma, Why}]) ->
-    Why;
 sentence(Declined) ->
-    iolist_to_binary(lists:join("; ", [[word(What), ": ", Why] || {What, Why} <- Declined])).
+    case [Reason || Round <- [shm, rdma], {What, _} = Reason <- Declined, What =:= Round] of
+        [{shm, Why}, {rdma, Why}] -> Why;
+        Reasons -> iolist_to_binary(lists:join("; ", [[word(What), ": ", Why] || {What, Why} <- Reasons]))
+    end.
 
 -spec word(shm | rdma) -> string().
 word(shm) -> "shared memory";

@@ -174,6 +174,9 @@ other_network_namespace(_) ->
                          #{transport := tcp, reason := Why} = info(A, B),
                          ?assertMatch(#{transport := tcp, reason := Why}, info(B, A)),
                          ct:pal("other network namespace: ~ts", [Why]),
+                         %% Why neither of the better ones, there and in the log.
+                         ?assertMatch({match, _}, re:run(Why, "^shared memory: .+; RDMA: .+$")),
+                         [caravan_cluster:wait_until(fun() -> logged(Node, Why) end) || Node <- [A, B]],
                          ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []]))
                  end)
         after
