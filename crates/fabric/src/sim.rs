@@ -2,8 +2,8 @@
 //!
 //! It does whatever a connection's [`Capabilities`] leave unpromised: the bytes of a write land in
 //! pieces and in any order, writes and immediates overtake one another, a completion comes long
-//! before its bytes, a compare-and-swap is not atomic, nothing happens while the target does not
-//! poll. What is promised, it keeps:
+//! before its bytes, or of a write only with others or after a flush, a compare-and-swap is not atomic,
+//! nothing happens while the target does not poll. What is promised, it keeps:
 //!
 //! | promise | always | with the bit |
 //! |---|---|---|

@@ -116,7 +116,12 @@ impl Endpoint for SimEndpoint {
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        gone(self.shared.lock().party(self.side))
+        let mut state = self.shared.lock();
+        state.flush(self.side);
+        let now = state.clock;
+        let party = state.party(self.side);
+        party.flushed_at = now;
+        gone(party)
     }
 
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error> {

@@ -78,6 +78,8 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
         self.end()?;
         if self.under_way > 0 && self.strikes(self.faults.full) {
+            // A queue that is full does not wait for more of it.
+            self.inner.flush()?;
             return Err(Error::Full(self.inner.provider()));
         }
         self.inner.post(operation)?;

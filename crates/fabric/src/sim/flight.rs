@@ -87,7 +87,7 @@ impl Flight {
         }
     }
 
-    fn is_write(&self) -> bool {
+    pub(super) fn is_write(&self) -> bool {
         matches!(self.operation, Operation::Write { .. })
     }
 

@@ -18,6 +18,9 @@ use crate::contract::{Capabilities, Completion, Error, Event, Operation};
 /// Steps after which a side learns that its peer has ended, at most.
 const NOTICE_STEPS_MAX: u64 = 40;
 
+/// Completions of writes that a side's device gathers at most, in the networks that do.
+const GATHERED_MAX: u64 = 40;
+
 /// What the network knows of one side.
 #[derive(Debug)]
 pub(super) struct Party {
@@ -26,6 +29,10 @@ pub(super) struct Party {
     pub(super) armed: bool,
     /// What it can poll; a completion with its flight.
     pub(super) events: VecDeque<(Event, Option<u64>)>,
+    /// Completions of writes that are gathered: told all at once.
+    pub(super) gathered: VecDeque<(Event, Option<u64>)>,
+    /// What was posted before this is not gathered.
+    pub(super) flushed_at: u64,
     /// Operations before their doorbell.
     pub(super) posted: Vec<(Operation, u64)>,
     /// Operations after it.
@@ -45,6 +52,8 @@ pub(crate) struct State {
     pub(super) capabilities: Capabilities,
     pub(super) random: Random,
     pub(super) queue_depth: usize,
+    /// So many completions of writes are told at once; 1: each by itself.
+    pub(super) gather: usize,
     pub(super) left: Party,
     pub(super) right: Party,
     /// Counts what happens, to tell before from after.
@@ -57,6 +66,7 @@ impl State {
         Ok(Self {
             capabilities,
             queue_depth: 1 + random.below(24) as usize,
+            gather: if random.once_in(2) { 1 } else { 1 + random.below(GATHERED_MAX) as usize },
             random,
             left: Party::new(arena_bytes)?,
             right: Party::new(arena_bytes)?,
@@ -155,8 +165,16 @@ impl State {
                 flight.take(&party.arena);
                 flight.completed = true;
                 let completion = Completion { context: flight.context(), found: flight.found };
-                let id = flight.id;
-                self.tell(source, Event::Done(completion), Some(id));
+                let event = (Event::Done(completion), Some(flight.id));
+                if flight.is_write() && flight.posted_at > party.flushed_at {
+                    party.gathered.push_back(event);
+                    // A full queue waits for them.
+                    if party.gathered.len() >= self.gather.min(self.queue_depth) {
+                        self.flush(source);
+                    }
+                } else {
+                    self.tell(source, event.0, event.1);
+                }
             }
         }
         self.party(source).flights.retain(|flight| !flight.is_over());
@@ -204,6 +222,13 @@ impl State {
             flight.stored = true;
         } else {
             flight.found = Some(word.load(Ordering::Acquire));
+        }
+    }
+
+    /// Tells what was gathered.
+    pub(super) fn flush(&mut self, side: Side) {
+        for (event, flight) in std::mem::take(&mut self.party(side).gathered) {
+            self.tell(side, event, flight);
         }
     }
 
@@ -278,6 +303,8 @@ impl Party {
             bell,
             armed: false,
             events: VecDeque::new(),
+            gathered: VecDeque::new(),
+            flushed_at: 0,
             posted: Vec::new(),
             flights: Vec::new(),
             under_way: 0,
