@@ -17,6 +17,7 @@ mod connect;
 pub mod device;
 mod endpoint;
 mod fault;
+mod finish;
 mod flow;
 mod library;
 pub mod limits;
@@ -32,6 +33,7 @@ mod work;
 
 pub use choose::Route;
 pub use connect::{Pending, accept, connect, connect_from, offer};
+pub use finish::Progress;
 pub use message::{Port, offer as offer_of, overstate, parse_offer};
 pub use obstacle::{MEMORY_LOCK_REMEDY, Obstacle};
 pub use ports::{Usable, usable};

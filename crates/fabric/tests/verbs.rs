@@ -3,7 +3,10 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use caravan_fabric::sim::Random;
+use caravan_fabric::verbs::{self, Pending, Progress};
 use caravan_fabric::{Exposure, Link, RING_BYTES_MIN};
 use common::conformance::ARENA_BYTES;
 use common::pair::{Pair, verbs_ends};
@@ -37,5 +40,30 @@ fn streams_in_turns() {
 fn streams_between_threads() {
     for seed in 0..10 {
         in_threads(parties(seed, RING_BYTES_MIN << (seed % 5), 40), None);
+    }
+}
+
+/// A thread that sees to both sides of several connections, a moment each in turn, as the one thread of
+/// an emulator does for its node: whoever it begins with, it never waits for what it has to do itself.
+#[test]
+fn one_thread_finishes_both_sides() {
+    let (limit, exposure) = (Duration::from_secs(20), Exposure::all(4096));
+    let mut waiting: Vec<(Pending, Vec<u8>)> = Vec::new();
+    for _ in 0..3 {
+        let (asking, request) = verbs::connect(&verbs::offer().unwrap(), &exposure).unwrap();
+        let (accepting, answer) = verbs::accept(&request, &exposure).unwrap();
+        waiting.push((asking, answer));
+        waiting.insert(0, (accepting, Vec::new()));
+    }
+    let (begun, mut connected) = (Instant::now(), Vec::new());
+    while !waiting.is_empty() {
+        assert!(begun.elapsed() < limit, "{} of 6 sides are connected", connected.len());
+        for (pending, answer) in std::mem::take(&mut waiting) {
+            let pause = Instant::now() + Duration::from_millis(2);
+            match pending.advance(&answer, limit, pause).unwrap() {
+                Progress::Connected(endpoint) => connected.push(endpoint),
+                Progress::Waiting(pending) => waiting.push((pending, answer)),
+            }
+        }
     }
 }

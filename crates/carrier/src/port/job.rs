@@ -4,19 +4,24 @@
 //! |---|---|---|
 //! | begun | a control call, under the port's lock | [`Errand`] goes to `driver_async` |
 //! | run | a thread of the emulator's, without the lock | [`Errand::run`] |
+//! | or a part of it | the same | what waits for the peer does so for a moment, and then gets in line again |
 //! | back | `ready_async`, under the lock | [`Port::finished`](super::Port::finished), which sends `{Port, done, Reply}` |
 //! | or dropped | the emulator, if the port has closed | everything that the errand holds goes with it |
+//!
+//! The emulator has one such thread, unless `+A` says more. Were it to wait for one peer alone, three nodes
+//! that connect in a ring at once could each wait for the next.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caravan_fabric::Endpoint;
 use caravan_fabric::contract::Exposure;
-use caravan_fabric::verbs::{self, Pending};
+use caravan_fabric::verbs::{self, Pending, Progress};
 
 use crate::error::Error;
+use crate::limits::JOB_SLICE_MS;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -24,7 +29,7 @@ pub enum Job {
     Offer,
     Connect { offer: Vec<u8>, exposure: Exposure },
     Accept { message: Vec<u8>, exposure: Exposure },
-    Finish { pending: Pending, answer: Vec<u8>, limit: Duration },
+    Finish { pending: Pending, answer: Vec<u8>, limit: Duration, deadline: Instant },
 }
 
 /// What has been done.
@@ -36,6 +41,8 @@ pub enum Done {
     Half(Pending, Vec<u8>),
     /// The connection.
     Whole(Box<dyn Endpoint>),
+    /// Nothing yet: this is what remains to be done.
+    Later(Job),
 }
 
 impl Job {
@@ -44,7 +51,16 @@ impl Job {
             Self::Offer => Done::Offer(verbs::offer()?),
             Self::Connect { offer, exposure } => half(verbs::connect(&offer, &exposure)?),
             Self::Accept { message, exposure } => half(verbs::accept(&message, &exposure)?),
-            Self::Finish { pending, answer, limit } => Done::Whole(pending.finish(&answer, limit)?),
+            Self::Finish { pending, answer, limit, deadline } => {
+                let pause = Instant::now() + Duration::from_millis(JOB_SLICE_MS);
+                match pending.advance(&answer, limit, pause)? {
+                    Progress::Connected(endpoint) => Done::Whole(endpoint),
+                    Progress::Waiting(pending) if Instant::now() < deadline => {
+                        Done::Later(Self::Finish { pending, answer, limit, deadline })
+                    }
+                    Progress::Waiting(pending) => return Err(pending.unanswered(limit).into()),
+                }
+            }
         })
     }
 }
@@ -56,6 +72,13 @@ fn half((pending, message): (Pending, Vec<u8>)) -> Done {
 /// A job under way, as the port keeps it in mind. Dropping it means that nobody wants the job done.
 #[derive(Debug)]
 pub struct Ticket(Arc<AtomicBool>);
+
+impl Ticket {
+    /// What remains of the job.
+    pub fn rest(&self, job: Job) -> Errand {
+        Errand { unwanted: self.0.clone(), job: Some(job), outcome: None }
+    }
+}
 
 impl Drop for Ticket {
     fn drop(&mut self) {

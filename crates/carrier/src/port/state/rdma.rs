@@ -10,6 +10,8 @@
 //! `Hello` is half of a key exchange where the link is to be sealed, and empty where not. The
 //! accepting side's choice of size holds for both.
 
+use std::time::{Duration, Instant};
+
 use caravan_fabric::contract::{Exposure, Provider};
 use caravan_fabric::verbs::Pending;
 use caravan_fabric::{Endpoint, Link};
@@ -56,6 +58,7 @@ const OFFER: u32 = 15;
 const CONNECT: u32 = 16;
 const ACCEPT: u32 = 17;
 const FINISH: u32 = 18;
+const NO_THREAD: &str = "the emulator has no thread for it";
 
 impl Port {
     /// A port that has not been configured answers, too: then only its success means something.
@@ -107,13 +110,14 @@ impl Port {
         self.errand(ACCEPT, job, Aim::Half { terms: Terms { ring_bytes, sealing }, head: Vec::new() })
     }
 
-    pub(super) fn rdma_finish(&mut self, limit: std::time::Duration, answer: Vec<u8>) -> Result<(), Error> {
+    pub(super) fn rdma_finish(&mut self, limit: Duration, answer: Vec<u8>) -> Result<(), Error> {
         let Stage::Half(half) = std::mem::replace(&mut self.stage, Stage::Fresh) else {
             let what = "there was no RDMA_CONNECT or RDMA_ACCEPT before";
             return Err(Error::Control { operation: FINISH, what });
         };
         let Half { pending, terms } = *half;
-        self.errand(FINISH, Job::Finish { pending, answer, limit }, Aim::Whole { terms })
+        let deadline = Instant::now() + limit;
+        self.errand(FINISH, Job::Finish { pending, answer, limit, deadline }, Aim::Whole { terms })
     }
 
     /// Begins a job. What the port was in the making, it is no more.
@@ -127,7 +131,7 @@ impl Port {
         self.stage = Stage::Fresh;
         let (errand, ticket) = Errand::new(job);
         if !begin(self.handle, errand) {
-            return Err(Error::Control { operation, what: "the emulator has no thread for it" });
+            return Err(Error::Control { operation, what: NO_THREAD });
         }
         self.under_way = Some(UnderWay { ticket, aim, caller: caller(self.handle) });
         Ok(())
@@ -140,6 +144,16 @@ impl Port {
             // An earlier one, which was given up.
             self.under_way = Some(UnderWay { ticket, aim, caller });
             return Ok(());
+        };
+        let outcome = match outcome {
+            Ok(Done::Later(job)) => {
+                if begin(self.handle, ticket.rest(job)) {
+                    self.under_way = Some(UnderWay { ticket, aim, caller });
+                    return Ok(());
+                }
+                Err(Error::Control { operation: FINISH, what: NO_THREAD })
+            }
+            outcome => outcome,
         };
         let reply = match outcome.and_then(|done| self.become_of(aim, done)) {
             Ok(result) => Reply::done(&result),
