@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
+use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -220,18 +221,8 @@ impl Context {
         let Some(raw) = NonNull::new(raw) else {
             let error = std::io::Error::last_os_error();
             // SAFETY: as the caller promises; the name is a C string.
-            let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy().into_owned();
-            return Err(match error.kind() {
-                std::io::ErrorKind::PermissionDenied => Obstacle::NoPermission {
-                    device: name.to_owned(),
-                    path: format!("/dev/infiniband/{file}"),
-                },
-                std::io::ErrorKind::NotFound => Obstacle::NoDeviceFile {
-                    device: name.to_owned(),
-                    path: format!("/dev/infiniband/{file}"),
-                },
-                _ => not_opened(name, error),
-            });
+            let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy();
+            return Err(unopened(name, format!("/dev/infiniband/{file}"), error));
         };
         // SAFETY: as the caller promises.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
@@ -299,6 +290,16 @@ impl Context {
     /// Whether it lacks or demands something that it does not report.
     pub fn has(&self, quirk: Quirk) -> bool {
         quirks::has(quirk, &self.name, self.iwarp)
+    }
+
+    /// A write can carry an immediate; elsewhere a message follows the write.
+    pub fn has_immediates(&self) -> bool {
+        !self.has(Quirk::NoImmediates)
+    }
+
+    /// It has memory windows, and they reach no further than they are bound.
+    pub fn windows_narrow(&self) -> bool {
+        self.facts.memory_windows && !self.has(Quirk::WideWindows)
     }
 
     /// What a port reports of itself now.
@@ -453,6 +454,24 @@ fn unlisted(device: &str, accessible: &Path) -> Obstacle {
     match names.any(|name| name.trim() == device) {
         true => Obstacle::NoProvider { device },
         false => Obstacle::NoUserAccess { device },
+    }
+}
+
+/// Why a device could not be opened. The library looks for another file where the right one forbids, and
+/// then says that there is none.
+fn unopened(device: &str, path: String, error: std::io::Error) -> Obstacle {
+    use std::io::ErrorKind::{NotFound, PermissionDenied};
+    let device = device.to_owned();
+    let kind = match error.kind() {
+        NotFound => {
+            File::options().read(true).write(true).open(&path).map_or_else(|own| own.kind(), |_| NotFound)
+        }
+        other => other,
+    };
+    match kind {
+        PermissionDenied => Obstacle::NoPermission { device, path },
+        NotFound => Obstacle::NoDeviceFile { device, path },
+        _ => not_opened(&device, error),
     }
 }
 

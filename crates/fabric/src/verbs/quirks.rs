@@ -12,6 +12,8 @@ pub enum Quirk {
     NoImmediates,
     /// Memory that a read brings bytes to must be open to the peer's writes.
     ReadsNeedRemoteWrite,
+    /// A memory window reaches all of the region that it is bound to.
+    WideWindows,
     /// No reliable connections, and so nothing that this backend could use.
     NoReliableConnections,
 }
@@ -39,6 +41,13 @@ const TABLE: &[Row] = &[
         iwarp: true,
         prefix: "",
         evidence: "a read's answer is a tagged write to the key that the request names (RFC 5040, 5.2)",
+    },
+    Row {
+        quirk: Quirk::WideWindows,
+        iwarp: false,
+        prefix: "rxe",
+        evidence: "check_rkey (rxe_resp.c, Linux 6.1) takes a window's region and holds the access against \
+                   the region's bounds alone; `caravan selftest` saw such a write carried out",
     },
     Row {
         quirk: Quirk::NoReliableConnections,
@@ -69,7 +78,7 @@ mod tests {
     fn devices_have_their_quirks() {
         for (device, iwarp, quirks) in [
             ("mlx5_0", false, &[][..]),
-            ("rxe0", false, &[]),
+            ("rxe0", false, &[Quirk::WideWindows]),
             ("siw0", true, &[Quirk::NoImmediates, Quirk::ReadsNeedRemoteWrite]),
             ("efa_0", false, &[Quirk::NoReliableConnections]),
         ] {
