@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use caravan_segment::Window;
 
 use super::abi::*;
 use super::cm::Happened;
-use super::fault::Fault;
+use super::fault::{Fault, SILENT};
 use super::flow::Flow;
 use super::limits::*;
 use super::message::Port;
@@ -76,6 +77,8 @@ pub struct VerbsEndpoint {
     relieved: bool,
     ready: VecDeque<Event>,
     fault: Option<Fault>,
+    /// When the peer's device was first found to owe an answer.
+    silent_since: Option<Instant>,
     counts: EndpointCounts,
 }
 
@@ -128,6 +131,7 @@ impl VerbsEndpoint {
             relieved: false,
             ready: VecDeque::new(),
             fault: None,
+            silent_since: None,
             counts,
         }
     }
@@ -319,7 +323,7 @@ impl VerbsEndpoint {
         }
         // Receives only follow: where something under way failed, that is the cause.
         if let Some(status) = flushed {
-            self.fault.get_or_insert_with(|| Fault::of_completion(&self.resources, status));
+            self.fault.get_or_insert_with(|| Fault::of_receive(&self.resources, status));
         }
     }
 
@@ -396,6 +400,9 @@ impl VerbsEndpoint {
     fn end(&mut self, flight: Flight) {
         self.free += flight.work_requests;
         self.relieved |= std::mem::take(&mut self.refused);
+        if self.proves_life(flight.kind) {
+            self.silent_since = None;
+        }
         let mut found = None;
         if flight.kind != Kind::Write {
             self.reads_under_way -= 1;
@@ -422,6 +429,41 @@ impl VerbsEndpoint {
         match &self.fault {
             Some(fault) => Err(fault.error(self.resources.context().name())),
             None => Ok(()),
+        }
+    }
+
+    /// Its completion comes from the peer's device. A write's does not on iWARP: it says that the bytes
+    /// are with this side's TCP.
+    fn proves_life(&self, kind: Kind) -> bool {
+        kind != Kind::Write || self.immediates
+    }
+
+    /// Has something under way that the peer's device must answer. Of no bytes, it reaches no memory.
+    fn probe(&mut self) -> Result<(), Error> {
+        if self.flights.iter().any(|flight| self.proves_life(flight.kind)) {
+            return self.flush();
+        }
+        if !self.has_room(1) {
+            return Ok(());
+        }
+        let (nothing, place) = (Local { offset: 0, bytes: 0 }, self.peer.exposed.start);
+        if self.immediates {
+            let work = Work::Write { from: nothing, to: place, immediate: None };
+            self.push(&[work], None, Kind::Write, true);
+        } else if self.peer.reads > 0 {
+            self.reads_under_way += 1;
+            self.push(&[Work::Read { from: place, into: nothing }], None, Kind::Read, true);
+        }
+        self.ring()
+    }
+
+    /// The device itself gives up sooner, where nothing keeps it from sending; iWARP's TCP takes a
+    /// quarter of an hour.
+    fn check_silence(&mut self) {
+        if !self.flights.iter().any(|flight| self.proves_life(flight.kind)) {
+            self.silent_since = None;
+        } else if self.silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE_MAX {
+            self.fault.get_or_insert(Fault::PeerGone(SILENT));
         }
     }
 
@@ -547,19 +589,10 @@ impl Endpoint for VerbsEndpoint {
             self.fault = Some(Fault::of_event(event, text));
             return self.check_fault();
         }
-        if self.resources.managed().is_some() {
-            return self.check_manager();
-        }
-        // A device that is gone does not acknowledge: this fails after a while, and then the link does.
-        if self.flights.is_empty() {
-            let nothing = Local { offset: 0, bytes: 0 };
-            let work = Work::Write { from: nothing, to: self.peer.exposed.start, immediate: None };
-            self.push(&[work], None, Kind::Write, true);
-            self.ring()?;
-        } else {
-            self.flush()?;
-        }
+        self.check_manager()?;
+        self.probe()?;
         self.gather();
+        self.check_silence();
         self.check_fault()
     }
 

@@ -6,6 +6,9 @@ use super::abi::*;
 use super::resources::Resources;
 use crate::contract::{Error, Provider};
 
+/// What is said of a device that is off, cut off, or has forgotten the connection.
+pub const SILENT: &str = "its device does not answer any more";
+
 /// What is remembered of it, for every call after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -21,7 +24,7 @@ impl Fault {
     /// Of a completion that is not a success. The first one counts: those after it are only flushed.
     pub fn of_completion(resources: &Resources, status: c_int) -> Self {
         match status {
-            IBV_WC_RETRY_EXC_ERR => Self::PeerGone("its device does not answer any more"),
+            IBV_WC_RETRY_EXC_ERR => Self::PeerGone(SILENT),
             IBV_WC_RNR_RETRY_EXC_ERR => Self::PeerGone("it takes nothing any more"),
             IBV_WC_WR_FLUSH_ERR => match resources.trouble() {
                 Some((event, text)) => Self::of_event(event, text),
@@ -30,6 +33,17 @@ impl Fault {
             // Nothing outside is ever posted: the peer has begun to end.
             IBV_WC_REM_ACCESS_ERR => Self::PeerGone("it exposes its memory no more"),
             status => Self::Device(format!("work failed: {}", resources.status_text(status))),
+        }
+    }
+
+    /// Of a receive that ended while nothing of this side's had failed. Only the peer's requests can have
+    /// ended the queue pair, unless a connection manager could, too. Not every device raises an event then.
+    pub fn of_receive(resources: &Resources, status: c_int) -> Self {
+        match Self::of_completion(resources, status) {
+            Self::PeerGone(_) if resources.managed().is_none() => {
+                Self::Protocol("it asked for what it may not have, and was stopped")
+            }
+            fault => fault,
         }
     }
 

@@ -1,6 +1,8 @@
 //! Every limit of a connection over a device. They bound its queues: no completion queue can overflow,
 //! because it has an entry for each work request of the queues that it serves.
 
+use std::time::Duration;
+
 /// Work requests of the send queue.
 pub const SEND_DEPTH: u32 = 256;
 /// Of these, kept for messages of the backend's own.
@@ -35,6 +37,9 @@ pub const REFUSALS_MAX: u32 = 16;
 pub const ACKNOWLEDGEMENT_TIMEOUT: u8 = 17;
 /// See [`ACKNOWLEDGEMENT_TIMEOUT`]. Not 7, which is without end for Soft-RoCE.
 pub const RETRIES: u8 = 6;
+/// How long the peer's device may owe an answer to whoever asks after it again and again: longer than
+/// any device tries.
+pub const SILENCE_MAX: Duration = Duration::from_secs(16);
 /// A peer's queue of receives cannot run empty; should it, the device tries again without end, every
 /// 0.64 ms.
 pub const RECEIVER_NOT_READY: (u8, u8) = (12, 7);

@@ -498,7 +498,8 @@ impl Resources {
             }
         };
         let (address, length, lkey) = piece;
-        if length > 0 {
+        // A read of nothing has a piece, too: siw would take one that was there before.
+        if length > 0 || matches!(request.work, Work::Read { .. }) {
             let writes = matches!(request.work, Work::Write { .. } | Work::Message { .. });
             if writes && length <= self.inline_bytes {
                 raw.send_flags |= IBV_SEND_INLINE;
