@@ -155,7 +155,10 @@ fn nothing_is_lost_when_a_settled_side_ends() {
         let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
         let [left, right] = parties(seed, links, &mut random);
         let mut parties = [left, right];
+        let mut turns = 0;
         while !parties.iter().any(|party| party.finished) {
+            turns += 1;
+            assert!(turns < 100_000, "seed {seed}: neither side gets to its end");
             match random.below(3) {
                 2 => drop(network.step()),
                 number => drop(parties[number as usize].turn().unwrap()),
