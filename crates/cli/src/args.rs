@@ -1,11 +1,15 @@
 //! The command line.
 
+mod hosts;
+
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
+
+pub use hosts::{Fabric, SelfTest, SelfTestPeer};
 
 /// Move data between processes without the kernel in the way: benchmarks and a live view.
 #[derive(Debug, Parser)]
@@ -17,7 +21,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 Examples:
   caravan bench erlang                Erlang distribution over TCP and over Caravan, in 2 minutes
   caravan bench ring                  the ring between two processes, beside a bare loop in C
-  caravan top                         every Caravan link of this host, refreshed each second"
+  caravan top                         every Caravan link of this host, refreshed each second
+  caravan fabric db2.example.org      what RDMA this host has, and what is in its way
+  caravan selftest db2.example.org    whether it works between both, over ssh"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -31,6 +37,13 @@ pub enum Command {
     Bench(Bench),
     /// Show every Caravan link on this host of your user
     Top(Top),
+    /// Show what this host has for RDMA, what is in its way, and what would be used towards HOST
+    Fabric(Fabric),
+    /// Verify shared memory and RDMA between this host and HOST, over ssh
+    Selftest(SelfTest),
+    /// The other side of `caravan selftest`
+    #[command(hide = true)]
+    SelftestPeer(SelfTestPeer),
 }
 
 #[derive(Debug, Subcommand)]

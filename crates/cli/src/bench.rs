@@ -3,5 +3,5 @@
 pub mod erlang;
 pub mod ring;
 
-mod output;
-mod progress;
+pub mod output;
+pub mod progress;

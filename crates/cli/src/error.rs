@@ -64,10 +64,24 @@ pub enum Error {
         "a sample did not end within {0} s: other work takes the cores, and two processes that wait for each other cannot be measured beside it. Try again when the machine is idle"
     )]
     RingSlow(u64),
+    #[error("{0}")]
+    Fabric(#[from] caravan_fabric::Error),
     #[error("the ring is broken: {0}")]
     Ring(#[from] caravan_ring::Corrupt),
     #[error("{0}")]
     Segment(#[from] caravan_segment::Error),
+    #[error("cannot find the host {host}: {source}. Give its address, or see whether its name is right")]
+    Resolve { host: String, source: io::Error },
+    #[error("towards {host} there is only TCP; the lines above say why")]
+    OnlyTcp { host: String },
+    #[error(
+        "cannot start `{program}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh"
+    )]
+    SshMissing { program: String, source: io::Error },
+    #[error("{host}: {what}")]
+    SelfTestHost { host: String, what: String },
+    #[error("the self-test found failures; the report names them")]
+    SelfTestFailed,
     #[error("interrupted")]
     Interrupted,
 }

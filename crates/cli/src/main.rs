@@ -9,11 +9,13 @@ mod args;
 mod bench;
 mod chart;
 mod error;
+mod fabric;
 mod interrupt;
 mod machine;
 mod number;
 mod placement;
 mod scratch;
+mod selftest;
 mod stats;
 mod top;
 mod usage;
@@ -31,6 +33,9 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),
         Command::Bench(Bench::RingPeer(args)) => bench::ring::peer(&args),
         Command::Top(args) => top::run(&args),
+        Command::Fabric(args) => fabric::run(&args),
+        Command::Selftest(args) => selftest::run(&args),
+        Command::SelftestPeer(args) => selftest::peer(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -34,6 +34,18 @@ pub fn bytes(value: f64) -> String {
     }
 }
 
+/// Bytes in units of 1,024, as memory is measured: `640 B`, `512 KiB`, `1.1 MiB`.
+pub fn binary(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.iter().find(|(shift, _)| bytes >> shift > 0) {
+        Some((shift, unit)) => {
+            let tenths = (bytes as f64 / (1_u64 << shift) as f64 * 10.0).round() / 10.0;
+            format!("{tenths} {unit}")
+        }
+        None => format!("{bytes} B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +62,11 @@ mod tests {
     fn bytes_have_three_digits_and_a_unit() {
         let texts = [0.0, 640.0, 1234.0, 65_536.0, 123_400_000.0, 2.5e9].map(bytes);
         assert_eq!(texts, ["0", "640", "1.23k", "65.5k", "123M", "2.50G"]);
+    }
+
+    #[test]
+    fn memory_is_in_units_of_1024() {
+        let texts = [640, 512 << 10, 1_100_000, 8 << 20, 3 << 40].map(binary);
+        assert_eq!(texts, ["640 B", "512 KiB", "1 MiB", "8 MiB", "3 TiB"]);
     }
 }

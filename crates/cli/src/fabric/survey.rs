@@ -1,0 +1,340 @@
+//! What a host has, as it goes into reports and between the two sides of a self-test.
+
+use std::fs;
+
+use caravan_fabric::verbs::device::{self, Context, Fabric, Gid, PortFacts};
+use caravan_fabric::verbs::{self, MEMORY_LOCK_REMEDY, Obstacle, Port, Usable};
+use caravan_fabric::{Error as FabricError, Link};
+use serde::{Deserialize, Serialize};
+
+use super::firewall::Firewall;
+use crate::number;
+
+/// Bytes of a ring that nobody has chosen: what Erlang nodes use.
+pub const RING_BYTES: u64 = 512 << 10;
+
+/// A host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survey {
+    pub host: String,
+    pub caravan: String,
+    pub kernel: String,
+    /// `None`: it cannot be loaded. Empty: of no known version.
+    pub rdma_core: Option<String>,
+    pub devices: Vec<Device>,
+    pub locked_memory: LockedMemory,
+    pub firewall: String,
+    /// Ports that a connection could use, as users see them.
+    pub usable: Vec<String>,
+    /// Why there are not more.
+    pub obstacles: Vec<String>,
+}
+
+/// An RDMA device that could be opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub name: String,
+    /// Its packets are made by the kernel, not by a card.
+    pub is_software: bool,
+    pub firmware: String,
+    /// PCI numbers of its maker and of the part.
+    pub vendor: String,
+    pub connections_max: u32,
+    pub queue_depth_max: u32,
+    pub memory_windows: bool,
+    pub compare_and_swap: bool,
+    pub atomic_with_processor: bool,
+    pub write_with_immediate: bool,
+    /// What a peer may reach of a link is registered a second time.
+    pub registers_twice: bool,
+    pub ports: Vec<DevicePort>,
+}
+
+/// A port of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DevicePort {
+    pub number: u8,
+    pub kind: String,
+    pub state: String,
+    pub megabits: u32,
+    pub mtu: u32,
+    pub lid: u16,
+    pub addresses: Vec<Address>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// Its place in the port's table; `None` where the connection manager finds it.
+    pub gid_index: Option<u8>,
+    pub address: String,
+    pub kind: String,
+    pub interface: String,
+}
+
+/// How much memory devices may reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockedMemory {
+    /// `None`: without limit.
+    pub limit_bytes: Option<u64>,
+    pub ring_bytes: u64,
+    pub bytes_per_link: u64,
+    /// `None`: without limit.
+    pub links: Option<u64>,
+}
+
+/// A survey, and what was found besides for who decides on it.
+#[derive(Debug)]
+pub struct Findings {
+    pub survey: Survey,
+    /// Ports that nothing stands in the way of, as far as this host knows.
+    pub ports: Vec<Port>,
+    pub obstacles: Vec<Obstacle>,
+}
+
+impl Findings {
+    /// Asks the kernel, the library and each device.
+    pub fn of_this_host() -> Result<Self, FabricError> {
+        let usable = verbs::usable();
+        let contexts = device::names().into_iter().filter_map(|name| device::open(&name).ok());
+        let devices = contexts.map(|context| describe(&context, &usable)).collect();
+        let surroundings = Surroundings {
+            library: verbs::library_version(),
+            limit_bytes: verbs::memory_lock_limit(),
+            firewall: Firewall::of_this_host(),
+        };
+        Self::of(devices, usable, surroundings)
+    }
+
+    fn of(devices: Vec<Device>, usable: Usable, around: Surroundings) -> Result<Self, FabricError> {
+        let Usable { mut ports, mut obstacles } = usable;
+        let windows = !devices.iter().any(|device| device.registers_twice);
+        let locked_memory = locked_memory(around.limit_bytes, windows)?;
+        if let (Some(0), Some(port), Some(limit_bytes)) =
+            (locked_memory.links, ports.first(), around.limit_bytes)
+        {
+            let (device, needed_bytes) = (port.device.clone(), locked_memory.bytes_per_link);
+            obstacles.push(Obstacle::MemoryLock { device, needed_bytes, limit_bytes });
+            ports.clear();
+        }
+        let is_software =
+            |port: &Port| devices.iter().any(|device| device.name == port.device && device.is_software);
+        let filtered = |port: &Port| port.fabric == Fabric::Roce && is_software(port);
+        if let (Firewall::Drops(obstacle), true) = (&around.firewall, ports.iter().any(filtered)) {
+            obstacles.push(obstacle.clone());
+            ports.retain(|port| !filtered(port));
+        }
+        // What needs no device is told even where there is none: it would be the next obstacle.
+        if let Err(obstacle) = &around.library {
+            if !obstacles.contains(obstacle) {
+                obstacles.push(obstacle.clone());
+            }
+        }
+        let survey = Survey {
+            host: line("/proc/sys/kernel/hostname"),
+            caravan: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            rdma_core: around.library.ok(),
+            devices,
+            locked_memory,
+            firewall: around.firewall.sentence(),
+            usable: ports.iter().map(name).collect(),
+            obstacles: obstacles.iter().map(Obstacle::to_string).collect(),
+        };
+        Ok(Self { survey, ports, obstacles })
+    }
+}
+
+/// What decides besides the devices.
+#[derive(Debug)]
+struct Surroundings {
+    library: Result<String, Obstacle>,
+    limit_bytes: Option<u64>,
+    firewall: Firewall,
+}
+
+/// "mlx5_0 port 1 (RoCE v2, 100 Gb/s) at 10.0.0.1".
+pub fn name(port: &Port) -> String {
+    format!("{} at {}", port.describe(), port.address())
+}
+
+fn describe(context: &Context, usable: &Usable) -> Device {
+    let facts = context.facts();
+    let (vendor, part) = facts.vendor;
+    let ports = (1..=facts.ports).filter_map(|number| context.port(number).ok());
+    Device {
+        name: context.name().to_owned(),
+        is_software: fs::metadata(format!("/sys/class/infiniband/{}/device", context.name())).is_err(),
+        firmware: facts.firmware.clone(),
+        vendor: format!("{vendor:04x}:{part:04x}"),
+        connections_max: facts.queue_pairs_max,
+        queue_depth_max: facts.queue_depth_max,
+        memory_windows: facts.memory_windows,
+        compare_and_swap: facts.swaps.0,
+        atomic_with_processor: facts.swaps.1,
+        write_with_immediate: context.has_immediates(),
+        registers_twice: !context.windows_narrow(),
+        ports: ports.map(|port| describe_port(context.name(), &port, usable)).collect(),
+    }
+}
+
+fn describe_port(device: &str, facts: &PortFacts, usable: &Usable) -> DevicePort {
+    let addresses = match facts.fabric {
+        // Its GIDs say nothing of where it can be reached.
+        Some(Fabric::Iwarp) => {
+            let here =
+                usable.ports.iter().filter(|port| port.device == device && port.number == facts.number);
+            let kind = Fabric::Iwarp.name().to_owned();
+            here.map(|port| Address {
+                gid_index: None,
+                address: port.address(),
+                kind: kind.clone(),
+                interface: String::new(),
+            })
+            .collect()
+        }
+        _ => facts.gids.iter().map(describe_gid).collect(),
+    };
+    DevicePort {
+        number: facts.number,
+        kind: facts.fabric.map_or("unknown link layer", Fabric::name).to_owned(),
+        state: facts.state.to_owned(),
+        megabits: facts.megabits,
+        mtu: facts.mtu,
+        lid: facts.lid,
+        addresses,
+    }
+}
+
+fn describe_gid(gid: &Gid) -> Address {
+    let kind = match gid.version {
+        0 => "InfiniBand",
+        1 => "RoCE v1, not used",
+        2 => "RoCE v2",
+        _ => "unknown",
+    };
+    Address {
+        gid_index: Some(gid.index),
+        address: gid.ip().to_string(),
+        kind: kind.to_owned(),
+        interface: gid.interface.clone(),
+    }
+}
+
+fn locked_memory(limit_bytes: Option<u64>, windows: bool) -> Result<LockedMemory, FabricError> {
+    let bytes_per_link = verbs::registered_bytes(&Link::exposure(RING_BYTES)?, windows);
+    let links = limit_bytes.map(|limit| limit / bytes_per_link);
+    Ok(LockedMemory { limit_bytes, ring_bytes: RING_BYTES, bytes_per_link, links })
+}
+
+impl LockedMemory {
+    /// One sentence.
+    pub fn sentence(&self) -> String {
+        let ring = number::binary(self.ring_bytes);
+        let each = number::binary(self.bytes_per_link);
+        match (self.limit_bytes, self.links) {
+            (Some(limit), Some(links)) => format!(
+                "{}, room for {links} links of {each} each, with the default ring of {ring}; {MEMORY_LOCK_REMEDY}",
+                number::binary(limit)
+            ),
+            _ => format!("no limit; a link takes {each}, with the default ring of {ring}"),
+        }
+    }
+}
+
+fn line(path: &str) -> String {
+    fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn port(fabric: Fabric, device: &str, last: u8) -> Port {
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, last]);
+        Port {
+            fabric,
+            device: device.to_owned(),
+            number: 1,
+            gid,
+            gid_index: 1,
+            lid: 0,
+            megabits: 100_000,
+            mtu: 4096,
+        }
+    }
+
+    pub fn device(name: &str, is_software: bool) -> Device {
+        Device {
+            name: name.to_owned(),
+            is_software,
+            firmware: "16.35".to_owned(),
+            vendor: "15b3:1017".to_owned(),
+            connections_max: 1000,
+            queue_depth_max: 8192,
+            memory_windows: true,
+            compare_and_swap: true,
+            atomic_with_processor: false,
+            write_with_immediate: true,
+            registers_twice: false,
+            ports: Vec::new(),
+        }
+    }
+
+    pub fn findings(ports: Vec<Port>, limit_bytes: Option<u64>, firewall: Firewall) -> Findings {
+        let devices = vec![device("mlx5_0", false), device("rxe0", true)];
+        let around = Surroundings { library: Ok("44.0".to_owned()), limit_bytes, firewall };
+        Findings::of(devices, Usable { ports, obstacles: Vec::new() }, around).unwrap()
+    }
+
+    #[test]
+    fn a_small_limit_is_an_obstacle_and_a_larger_one_is_counted() {
+        let ports = || vec![port(Fabric::Roce, "mlx5_0", 1)];
+        let small = findings(ports(), Some(64 << 10), Firewall::Open);
+        assert_eq!((small.ports.len(), small.survey.locked_memory.links), (0, Some(0)));
+        let [obstacle @ Obstacle::MemoryLock { limit_bytes: 65536, .. }] = &small.obstacles[..] else {
+            panic!("{:?}", small.obstacles);
+        };
+        assert!(obstacle.to_string().contains("`* - memlock unlimited` in /etc/security/limits.conf"));
+        let debian = findings(ports(), Some(8 << 20), Firewall::Open);
+        assert_eq!((debian.ports.len(), debian.survey.locked_memory.links), (1, Some(7)));
+        let said = debian.survey.locked_memory.sentence();
+        assert!(
+            said.starts_with("8 MiB, room for 7 links of ") && said.contains("ulimit -l unlimited"),
+            "{said}"
+        );
+        assert!(
+            findings(ports(), None, Firewall::Open).survey.locked_memory.sentence().starts_with("no limit")
+        );
+    }
+
+    #[test]
+    fn a_firewall_stops_software_devices_only() {
+        let ports = vec![
+            port(Fabric::Roce, "mlx5_0", 1),
+            port(Fabric::Roce, "rxe0", 2),
+            port(Fabric::Iwarp, "rxe0", 3),
+        ];
+        let drops = || Firewall::Drops(Obstacle::Firewall { rule: "inet wall in, handle 2".to_owned() });
+        let found = findings(ports.clone(), None, drops());
+        assert_eq!(found.ports, [ports[0].clone(), ports[2].clone()]);
+        assert!(found.survey.obstacles[0].contains("drops UDP port 4791"), "{:?}", found.survey.obstacles);
+        let card = findings(vec![ports[0].clone()], None, drops());
+        assert_eq!((card.obstacles.len(), card.ports.len()), (0, 1));
+        assert!(card.survey.firewall.contains("inet wall in, handle 2"));
+    }
+
+    #[test]
+    fn a_missing_library_is_told_once() {
+        let missing = || Obstacle::NoLibrary { why: "libibverbs.so.1: no such file".to_owned() };
+        for known in [vec![Obstacle::NoDevice], vec![missing()]] {
+            let count = known.iter().filter(|other| **other != missing()).count() + 1;
+            let around =
+                Surroundings { library: Err(missing()), limit_bytes: None, firewall: Firewall::Open };
+            let usable = Usable { ports: Vec::new(), obstacles: known };
+            let found = Findings::of(Vec::new(), usable, around).unwrap();
+            assert_eq!((found.obstacles.len(), found.survey.rdma_core), (count, None));
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `caravan selftest HOST`: whether shared memory and RDMA work between this host and another, with both
+//! ends, over ssh.
+
+mod message;
+mod pattern;
+mod peer;
+mod promises;
+mod remote;
+mod report;
+mod session;
+mod traffic;
+mod trouble;
+
+use std::io::Write;
+use std::time::Duration;
+
+use caravan_fabric::verbs;
+use caravan_fabric::verbs::device::Fabric;
+
+use self::message::{Answer, Ask, Hello, Place};
+use self::remote::Remote;
+use self::report::{Path, Report};
+use self::session::{STEPS, Session, Way};
+use crate::args::SelfTest;
+use crate::bench::output;
+use crate::bench::progress::Progress;
+use crate::error::Error;
+use crate::fabric::survey::{Findings, Survey};
+use crate::interrupt::Interrupt;
+
+pub use self::peer::run as peer;
+
+/// Until a connection is up.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Beyond the time that a figure is measured for; a device notices a lost peer within 5 s, some in 20 s.
+const STEP_LIMIT: Duration = Duration::from_secs(30);
+/// Until the other side has looked at what its host has.
+const HELLO_LIMIT: Duration = Duration::from_secs(60);
+/// Ways that are tested, the best first.
+const WAYS_MAX: usize = 32;
+/// Streams of the pattern, from each side.
+const OURS: u64 = 1;
+/// See [`OURS`].
+const THEIRS: u64 = 2;
+
+/// Until a step with a figure of so long is given up.
+fn limit(time: Duration) -> Duration {
+    STEP_LIMIT.saturating_add(time)
+}
+
+/// Tests, and prints the report. An error if anything failed.
+pub fn run(args: &SelfTest) -> Result<(), Error> {
+    let interrupt = Interrupt::watch()?;
+    let found = Findings::of_this_host()?;
+    let mut remote = Remote::start(args, &interrupt)?;
+    let hello = ask_hello(&mut remote, args)?;
+    let (ways, mut notes) = ways(&found, &hello)?;
+    let mut progress = Progress::new(ways.len() * STEPS);
+    let mut session = Session {
+        remote: &mut remote,
+        interrupt: &interrupt,
+        ring_bytes: args.ring_bytes,
+        time: args.seconds,
+    };
+    let is_same_host = Place::here().is_same_host(&hello.place);
+    let mut paths = Vec::new();
+    for way in &ways {
+        let path = session.test(way, &mut progress)?;
+        match path.unconnected() {
+            Some(why) if is_same_host && way.is_between_ports() => notes.push(format!(
+                "{}: {why}. From one port of a host to another that hangs on its routes, and says nothing of other hosts",
+                path.name
+            )),
+            _ => paths.push(path),
+        }
+    }
+    drop((progress, remote));
+    let report = conclude(args.host.clone(), is_same_host, (found.survey, hello.survey), paths, notes);
+    print(args, &report)?;
+    if report.failures.is_empty() { Ok(()) } else { Err(Error::SelfTestFailed) }
+}
+
+fn ask_hello(remote: &mut Remote, args: &SelfTest) -> Result<Box<Hello>, Error> {
+    remote.ask(&Ask::Hello)?;
+    match remote.answer(HELLO_LIMIT)? {
+        Answer::Hello(hello) => Ok(hello),
+        Answer::Failed(what) => Err(Error::SelfTestHost { host: args.host.clone(), what }),
+        _ => Err(Error::SelfTestHost { host: args.host.clone(), what: "it is out of turn".to_owned() }),
+    }
+}
+
+/// What is tested, and what cannot be and why.
+fn ways(found: &Findings, hello: &Hello) -> Result<(Vec<Way>, Vec<String>), Error> {
+    let (mut ways, mut notes) = (Vec::new(), Vec::new());
+    let here = Place::here();
+    match (here.is_same_host(&hello.place), here.apart(&hello.place)) {
+        (true, None) => ways.push(Way::Memory),
+        (true, Some(why)) => notes.push(format!("shared memory: {why}")),
+        (false, _) => notes.push("shared memory: the two are different hosts".to_owned()),
+    }
+    let theirs = verbs::parse_offer(&hello.offer)?;
+    let pairs = of_ports(verbs::pairs(&found.ports, &theirs));
+    if pairs.is_empty() {
+        notes.extend(without_pairs(found, &theirs, &hello.survey));
+    }
+    if pairs.len() > WAYS_MAX {
+        notes.push(format!("{} more pairs of ports: the {WAYS_MAX} best are tested", pairs.len() - WAYS_MAX));
+    }
+    ways.extend(pairs.into_iter().take(WAYS_MAX).map(|(our, their)| Way::Ports(our, their)));
+    Ok((ways, notes))
+}
+
+/// One for each pair of ports and each family of addresses, the best. What is valid on one link only is
+/// left out where there is anything else: most ports have such an address, and often it leads nowhere.
+fn of_ports(pairs: Vec<(verbs::Port, verbs::Port)>) -> Vec<(verbs::Port, verbs::Port)> {
+    let ports = |(our, their): &(verbs::Port, verbs::Port)| {
+        (our.device.clone(), our.number, their.device.clone(), their.number)
+    };
+    let mut kept: Vec<(verbs::Port, verbs::Port)> = Vec::new();
+    for pair in pairs {
+        let same = |other: &&(verbs::Port, verbs::Port)| ports(other) == ports(&pair);
+        let is_new = match pair.0.is_link_local() && pair.0.fabric != Fabric::InfiniBand {
+            true => !kept.iter().any(|other| same(&other)),
+            false => !kept.iter().filter(same).any(|other| other.0.ip().is_ipv4() == pair.0.ip().is_ipv4()),
+        };
+        if is_new {
+            kept.push(pair);
+        }
+    }
+    kept
+}
+
+/// Why no port of one side reaches one of the other.
+fn without_pairs(found: &Findings, theirs: &[verbs::Port], survey: &Survey) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (ports, host, obstacles) in [
+        (found.ports.len(), &found.survey.host, &found.survey.obstacles),
+        (theirs.len(), &survey.host, &survey.obstacles),
+    ] {
+        if ports == 0 {
+            notes.extend(obstacles.iter().map(|obstacle| format!("RDMA: {host}: {obstacle}")));
+        }
+    }
+    if notes.is_empty() {
+        let (ours, theirs) = (found.survey.usable.join(", "), survey.usable.join(", "));
+        notes.push(format!("RDMA: {}", verbs::Obstacle::NoPath { ours, theirs }));
+    }
+    notes
+}
+
+/// Failures, and what follows from all of it.
+fn conclude(
+    target: String,
+    is_same_host: bool,
+    (ours, theirs): (Survey, Survey),
+    paths: Vec<Path>,
+    notes: Vec<String>,
+) -> Report {
+    let failed = |path: &Path| path.failure.as_ref().map(|why| format!("{}: {why}", path.name));
+    let mut failures: Vec<_> = paths.iter().filter_map(failed).collect();
+    if paths.is_empty() {
+        failures.push(format!("nothing but TCP leads to {target}: {}", notes.join("; ")));
+    }
+    let passed: Vec<_> = paths.iter().filter(|path| path.failure.is_none()).collect();
+    let verdict = match (passed.first(), failures.is_empty()) {
+        (Some(best), true) => format!(
+            "Passed, in {} of {} ways. Towards {target} links go over {}{}.",
+            passed.len(),
+            paths.len(),
+            best.name,
+            if is_same_host {
+                "; TCP is what is left between users, containers and network namespaces"
+            } else {
+                ""
+            }
+        ),
+        (_, false) if paths.is_empty() => format!(
+            "Failed: towards {target} there is only TCP. Remove what is in the way, as said above, and run this again."
+        ),
+        _ => format!(
+            "Failed in {} of {} ways: {}. What that means is in the lines above; if it is not clear, attach this report to an issue.",
+            failures.len(),
+            paths.len(),
+            failures.first().map_or("", String::as_str)
+        ),
+    };
+    let caravan = env!("CARGO_PKG_VERSION").to_owned();
+    Report { caravan, target, is_same_host, ours, theirs, paths, notes, failures, verdict }
+}
+
+fn print(args: &SelfTest, report: &Report) -> Result<(), Error> {
+    let text = match args.json {
+        true => {
+            let json = serde_json::to_string_pretty(report).map_err(|error| Error::Output(error.into()))?;
+            format!("{json}\n")
+        }
+        false => report.text(),
+    };
+    let mut out = std::io::stdout();
+    match &args.output {
+        Some(file) => {
+            output::file(file, text.as_bytes())?;
+            writeln!(out, "{}", report.verdict).map_err(Error::Output)
+        }
+        None => out.write_all(text.as_bytes()).map_err(Error::Output),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::firewall::Firewall;
+    use crate::fabric::survey::tests::{findings, port};
+
+    fn report(paths: Vec<Path>) -> Report {
+        let survey = || findings(Vec::new(), None, Firewall::Open).survey;
+        conclude("beta".to_owned(), false, (survey(), survey()), paths, vec!["RDMA: no device".to_owned()])
+    }
+
+    #[test]
+    fn each_pair_of_ports_is_tested_once_for_each_family() {
+        let at = |device: &str, gid: [u8; 2], last: u8| {
+            let mut port = port(Fabric::Roce, device, last);
+            if gid != [0; 2] {
+                port.gid = [0; 16];
+                port.gid[..2].copy_from_slice(&gid);
+                port.gid[15] = last;
+            }
+            port
+        };
+        let (v4, v6, link) = ([0; 2], [0xfd, 0], [0xfe, 0x80]);
+        let pair = |gid, ours: u8, theirs: u8| (at("a", gid, ours), at("b", gid, theirs));
+        let all = vec![pair(v4, 1, 2), pair(v4, 1, 3), pair(v6, 1, 2), pair(v6, 2, 2), pair(link, 1, 2)];
+        assert_eq!(of_ports(all), [pair(v4, 1, 2), pair(v6, 1, 2)]);
+        assert_eq!(of_ports(vec![pair(link, 1, 2), pair(link, 1, 3)]), [pair(link, 1, 2)]);
+    }
+
+    #[test]
+    fn the_last_line_says_what_to_do() {
+        let good = Path::new("RDMA from a to b".to_owned());
+        let bad = Path { failure: Some("no wake-up".to_owned()), ..Path::new("RDMA from c to d".to_owned()) };
+        let passed = report(vec![good.clone()]);
+        assert_eq!(passed.failures, Vec::<String>::new());
+        assert!(
+            passed.text().ends_with("Towards beta links go over RDMA from a to b.\n"),
+            "{}",
+            passed.text()
+        );
+        let mixed = report(vec![good, bad]);
+        assert_eq!(mixed.failures, ["RDMA from c to d: no wake-up"]);
+        assert!(mixed.verdict.starts_with("Failed in 1 of 2 ways"), "{}", mixed.verdict);
+        let nothing = report(Vec::new());
+        assert!(nothing.failures[0].contains("RDMA: no device") && nothing.verdict.contains("only TCP"));
+    }
+}

@@ -1,0 +1,226 @@
+//! What the two sides say to each other over ssh: a question, then its answer, or two of them where
+//! something takes long. Each is a length of four bytes (big-endian) and that much JSON.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use caravan_fabric::Exposure;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::fabric::survey::Survey;
+
+/// Changes with any message.
+pub const PROTOCOL: u32 = 1;
+/// The longest message: a survey of a host with very many addresses.
+const MESSAGE_BYTES_MAX: u32 = 4 << 20;
+
+/// From the side that was started by the user.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Who are you? Answered by [`Answer::Hello`].
+    Hello,
+    /// Open a doorway to shared memory. [`Answer::Bytes`].
+    Listen { arena_bytes: u64 },
+    /// The other side has come through it. [`Answer::Done`].
+    Enter,
+    /// Make your half of a connection. [`Answer::Bytes`], then [`Answer::Done`] once it is up.
+    Accept { request: Vec<u8>, arena: Arena },
+    /// Fill your arena with the pattern. [`Answer::Done`].
+    Fill { from: u64, bytes: u64 },
+    /// Take so many writes with immediates, and check them. [`Answer::Done`].
+    Immediates { from: u64, count: u32, bytes: u32 },
+    /// Is your arena still zero up to there? [`Answer::Done`].
+    Untouched { bytes: u64 },
+    /// Make a link of the connection. [`Answer::Done`].
+    Link { ring_bytes: u64 },
+    /// Send so many bytes of the pattern while you take as many. [`Answer::Done`].
+    Content { bytes: u64, wait: Wait },
+    /// Return messages of so many bytes, for so long. [`Answer::Done`].
+    Echo { bytes: usize, wait: Wait, time: Duration },
+    /// Take a stream of such messages. [`Answer::Done`].
+    Take { bytes: usize, wait: Wait, time: Duration },
+    /// Send such messages for so long. [`Answer::Figure`], in bytes a second.
+    Send { bytes: usize, wait: Wait, time: Duration },
+    /// End the connection. [`Answer::Done`].
+    End,
+}
+
+/// From the other side.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    Hello(Box<Hello>),
+    Bytes(Vec<u8>),
+    Figure(f64),
+    Done,
+    /// What was asked for failed; the sentence.
+    Failed(String),
+}
+
+/// Who the other side is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub survey: Survey,
+    /// Its usable ports.
+    pub offer: Vec<u8>,
+    pub place: Place,
+}
+
+/// Where a process is: shared memory takes two of the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    boot: String,
+    network: String,
+    user: u32,
+}
+
+impl Place {
+    /// Of this process.
+    pub fn here() -> Self {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let network = network.to_string_lossy().into_owned();
+        Self { boot: boot.trim().to_owned(), network, user: rustix::process::geteuid().as_raw() }
+    }
+
+    /// Both are on one host.
+    pub fn is_same_host(&self, other: &Self) -> bool {
+        !self.boot.is_empty() && self.boot == other.boot
+    }
+
+    /// Why two processes of one host cannot share memory.
+    pub fn apart(&self, other: &Self) -> Option<&'static str> {
+        match (self.user == other.user, self.network == other.network) {
+            (false, _) => Some("shared memory takes the same user on both sides"),
+            (true, false) => Some("shared memory takes the same network namespace on both sides"),
+            (true, true) => None,
+        }
+    }
+}
+
+/// An [`Exposure`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Arena {
+    pub bytes: u64,
+    pub exposed: (u64, u64),
+    pub reads: bool,
+    pub swaps: bool,
+}
+
+impl From<&Exposure> for Arena {
+    fn from(exposure: &Exposure) -> Self {
+        let exposed = (exposure.exposed.start, exposure.exposed.end);
+        Self { bytes: exposure.arena_bytes, exposed, reads: exposure.peer_reads, swaps: exposure.peer_swaps }
+    }
+}
+
+impl Arena {
+    /// `None` where it cannot be.
+    pub fn exposure(&self) -> Option<Exposure> {
+        let (start, end) = self.exposed;
+        (start <= end && end <= self.bytes && self.bytes <= ARENA_BYTES_MAX).then_some(Exposure {
+            arena_bytes: self.bytes,
+            exposed: start..end,
+            peer_reads: self.reads,
+            peer_swaps: self.swaps,
+        })
+    }
+}
+
+/// More than two of the largest rings.
+const ARENA_BYTES_MAX: u64 = 3 << 30;
+
+/// How a side waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wait {
+    /// It looks again and again.
+    Spin,
+    /// It sleeps until its descriptor is readable.
+    Sleep,
+}
+
+impl Wait {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Spin, Self::Sleep];
+
+    /// As a report says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "spinning",
+            Self::Sleep => "sleeping",
+        }
+    }
+}
+
+/// Writes a message.
+pub fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let json = serde_json::to_vec(message)?;
+    let length = u32::try_from(json.len()).ok().filter(|length| *length <= MESSAGE_BYTES_MAX);
+    let length = length.ok_or_else(|| io::Error::other("a message is too long"))?;
+    to.write_all(&length.to_be_bytes())?;
+    to.write_all(&json)?;
+    to.flush()
+}
+
+/// Reads a message; `UnexpectedEof` where there are no more.
+pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length);
+    if length > MESSAGE_BYTES_MAX {
+        return Err(io::Error::other("a message is too long"));
+    }
+    let mut json = Vec::new();
+    from.take(length.into()).read_to_end(&mut json)?;
+    if json.len() < length as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_slice(&json)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_as_they_were_written() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &Ask::Accept { request: vec![1, 2], arena: Arena::from(&Exposure::all(4096)) })
+            .unwrap();
+        write(&mut bytes, &Answer::Failed("why".to_owned())).unwrap();
+        let mut rest = &bytes[..];
+        let Ask::Accept { request, arena } = read(&mut rest).unwrap() else { panic!("another message") };
+        assert_eq!((request, arena.exposure()), (vec![1, 2], Some(Exposure::all(4096))));
+        assert!(matches!(read(&mut rest).unwrap(), Answer::Failed(why) if why == "why"));
+        assert_eq!(read::<Answer>(&mut rest).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        for cut in 0..bytes.len() / 2 {
+            assert!(read::<Ask>(&mut &bytes[..cut]).is_err(), "{cut}");
+        }
+        assert!(read::<Ask>(&mut &[0xff; 8][..]).is_err(), "too long");
+        assert!(read::<Ask>(&mut &[0, 0, 0, 2, b'{', b'}'][..]).is_err(), "no message");
+    }
+
+    #[test]
+    fn places_tell_who_can_share_memory() {
+        let here = Place::here();
+        assert!(here.is_same_host(&here) && here.apart(&here).is_none());
+        let user = Place { user: here.user + 1, ..here.clone() };
+        assert!(here.apart(&user).unwrap().contains("same user"));
+        let network = Place { network: "net:[1]".to_owned(), ..here.clone() };
+        assert!(here.apart(&network).unwrap().contains("namespace"));
+        assert!(!here.is_same_host(&Place { boot: "another".to_owned(), ..here.clone() }));
+    }
+
+    #[test]
+    fn impossible_arenas_are_refused() {
+        let arena = Arena { bytes: 4096, exposed: (0, 4096), reads: false, swaps: false };
+        assert!(arena.exposure().is_some());
+        for bad in [
+            Arena { exposed: (8, 0), ..arena.clone() },
+            Arena { exposed: (0, 8192), ..arena.clone() },
+            Arena { bytes: 1 << 40, ..arena.clone() },
+        ] {
+            assert!(bad.exposure().is_none(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The other side of a self-test: answers on its standard output what comes on its standard input, and
+//! ends with that, whatever it is doing.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use caravan_fabric::contract::Endpoint;
+use caravan_fabric::{Link, shm, verbs};
+
+use super::message::{self, Answer, Arena, Ask, Hello, PROTOCOL, Place, Wait};
+use super::promises::Promises;
+use super::traffic::Traffic;
+use super::trouble::{Bounds, Trouble};
+use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
+use crate::args::SelfTestPeer;
+use crate::error::Error;
+use crate::fabric::survey::Findings;
+
+/// A peer that nobody asks anything any more ends.
+const IDLE_LIMIT: Duration = Duration::from_secs(600);
+/// Begins each line before the first message; shells' own greetings do not.
+pub const MARK: &str = "caravan-selftest";
+
+/// Which program this is: only the same on both sides can talk.
+pub fn identity() -> String {
+    format!("caravan {} selftest {PROTOCOL}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Serves until the standard input ends.
+pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
+    let mut out = io::stdout();
+    if args.probe {
+        return writeln!(out, "{}", identity()).map_err(Error::Output);
+    }
+    if let Some(folder) = &args.remove {
+        remove(folder)?;
+    }
+    writeln!(out, "{MARK} ready").and_then(|()| out.flush()).map_err(Error::Output)?;
+    let asked = read_questions();
+    let mut peer = Peer::default();
+    while let Ok(ask) = asked.recv_timeout(IDLE_LIMIT) {
+        let answer = match peer.answer(ask, &mut out) {
+            Ok(answer) => answer,
+            Err(Trouble::Failed(why)) => Answer::Failed(why),
+            Err(Trouble::Fatal(error)) => return Err(error),
+        };
+        message::write(&mut out, &answer).map_err(Error::Output)?;
+    }
+    Ok(())
+}
+
+/// This program's file and its folder: it runs on without them, and nothing is left of it however it ends.
+fn remove(folder: &Path) -> Result<(), Error> {
+    let failed = |source| Error::File { what: "remove", path: folder.to_owned(), source };
+    // Nothing but a folder that was made for a copy of this program.
+    let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(MARK));
+    if !is_ours {
+        return Err(failed(io::ErrorKind::InvalidInput.into()));
+    }
+    std::fs::remove_dir_all(folder).map_err(failed)
+}
+
+/// Takes them in a thread, which ends the process with the standard input: whoever asked is gone.
+fn read_questions() -> Receiver<Ask> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        while let Ok(ask) = message::read(&mut input) {
+            if sender.send(ask).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    receiver
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    doorway: Option<shm::Listener>,
+    endpoint: Option<Box<dyn Endpoint>>,
+    link: Option<Link>,
+}
+
+impl Peer {
+    fn answer(&mut self, ask: Ask, out: &mut impl Write) -> Result<Answer, Trouble> {
+        match ask {
+            Ask::Hello => return hello(),
+            Ask::Listen { arena_bytes } => {
+                let (doorway, descriptor) = shm::Listener::listen(arena_bytes)?;
+                self.doorway = Some(doorway);
+                return Ok(Answer::Bytes(descriptor));
+            }
+            Ask::Enter => {
+                let doorway = self.doorway.take().ok_or_else(|| out_of_turn("a doorway"))?;
+                self.endpoint = Some(Box::new(doorway.accept()?));
+            }
+            Ask::Accept { request, arena } => self.accept(&request, &arena, out)?,
+            Ask::Fill { from, bytes } => self.promises()?.fill(from, bytes)?,
+            Ask::Immediates { from, count, bytes } => self.promises()?.take_immediates(from, count, bytes)?,
+            Ask::Untouched { bytes } => self.promises()?.untouched(bytes)?,
+            Ask::Link { ring_bytes } => {
+                let endpoint = self.endpoint.take().ok_or_else(|| out_of_turn("a connection"))?;
+                self.link = Some(Link::new(endpoint, ring_bytes)?);
+            }
+            Ask::Content { bytes, wait } => {
+                self.traffic(wait, STEP_LIMIT)?.content((THEIRS, OURS), bytes)?;
+            }
+            Ask::Echo { bytes, wait, time } => self.traffic(wait, limit(time))?.echo(size(bytes)?)?,
+            Ask::Take { bytes, wait, time } => self.traffic(wait, limit(time))?.drain(size(bytes)?)?,
+            Ask::Send { bytes, wait, time } => {
+                let rate = self.traffic(wait, limit(time))?.stream(size(bytes)?, time)?;
+                return Ok(Answer::Figure(rate));
+            }
+            Ask::End => *self = Self::default(),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Answers with this side's half, and then waits until the connection is up.
+    fn accept(&mut self, request: &[u8], arena: &Arena, out: &mut impl Write) -> Result<(), Trouble> {
+        let exposure = arena.exposure().ok_or_else(|| out_of_turn("a possible arena"))?;
+        let (pending, half) = verbs::accept(request, &exposure)?;
+        message::write(out, &Answer::Bytes(half)).map_err(Error::Output)?;
+        self.endpoint = Some(pending.finish(&[], CONNECT_LIMIT)?);
+        Ok(())
+    }
+
+    fn promises(&mut self) -> Result<Promises<'_>, Trouble> {
+        match &mut self.endpoint {
+            Some(endpoint) => Ok(Promises::new(&mut **endpoint, Bounds::new(STEP_LIMIT, None))),
+            None => Err(out_of_turn("a connection")),
+        }
+    }
+
+    fn traffic(&mut self, wait: Wait, limit: Duration) -> Result<Traffic<'_>, Trouble> {
+        let link = self.link.as_mut().ok_or_else(|| out_of_turn("a link"))?;
+        Ok(Traffic::new(link, wait, Bounds::new(limit, None)))
+    }
+}
+
+fn hello() -> Result<Answer, Trouble> {
+    let found = Findings::of_this_host()?;
+    let offer = verbs::offer_of(&found.ports);
+    Ok(Answer::Hello(Box::new(Hello { survey: found.survey, offer, place: Place::here() })))
+}
+
+/// Of a message, which begins with its number.
+fn size(bytes: usize) -> Result<usize, Trouble> {
+    match (8..=1 << 30).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(out_of_turn("a possible size")),
+    }
+}
+
+fn out_of_turn(what: &str) -> Trouble {
+    Trouble::failed(format!("a question came without {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_own_folder_is_removed() {
+        let folder = std::env::temp_dir().join(format!("caravan-other-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("made");
+        assert!(remove(&folder).is_err() && folder.exists());
+        let own = folder.join(format!("{MARK}-12345678"));
+        std::fs::create_dir(&own).expect("made");
+        assert!(remove(&own).is_ok() && !own.exists());
+        std::fs::remove_dir(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_question_out_of_turn_is_answered_with_a_failure() {
+        let mut peer = Peer::default();
+        for ask in [
+            Ask::Enter,
+            Ask::Link { ring_bytes: 4096 },
+            Ask::Content { bytes: 1, wait: Wait::Spin },
+            Ask::Untouched { bytes: 1 },
+            Ask::Accept {
+                request: vec![1],
+                arena: Arena { bytes: 1, exposed: (2, 1), reads: false, swaps: false },
+            },
+        ] {
+            let said = peer.answer(ask, &mut Vec::new());
+            assert!(matches!(said, Err(Trouble::Failed(_))), "{said:?}");
+        }
+    }
+}

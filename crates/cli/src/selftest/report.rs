@@ -1,0 +1,225 @@
+//! What a self-test found, as text and as JSON.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::fabric::survey::Survey;
+use crate::fabric::view;
+use crate::number::{binary, bytes as decimal, number};
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub caravan: String,
+    /// As the user named it.
+    pub target: String,
+    pub is_same_host: bool,
+    pub ours: Survey,
+    pub theirs: Survey,
+    pub paths: Vec<Path>,
+    /// What could not be tried, and why; a sentence each.
+    pub notes: Vec<String>,
+    /// A sentence each; empty if everything passed.
+    pub failures: Vec<String>,
+    /// What a node between both would use, or what to do.
+    pub verdict: String,
+}
+
+/// One way between both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Path {
+    pub name: String,
+    pub connected_ms: f64,
+    pub capabilities: Vec<String>,
+    pub checks: Vec<Check>,
+    pub round_trips: Vec<RoundTrip>,
+    pub throughput: Vec<Throughput>,
+    pub failure: Option<String>,
+}
+
+/// A promise that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: String,
+    pub outcome: Outcome,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Passed,
+    /// Why it is not for this way.
+    Not(String),
+    Failed(String),
+}
+
+/// Round trips of messages of one size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RoundTrip {
+    pub bytes: usize,
+    pub waiting: &'static str,
+    pub count: usize,
+    pub median_us: f64,
+    /// 99 of 100 take at most so long.
+    pub most_us: f64,
+}
+
+/// A stream of messages of one size; bytes a second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Throughput {
+    pub bytes: usize,
+    pub waiting: &'static str,
+    pub there: f64,
+    pub back: f64,
+}
+
+impl Path {
+    pub fn new(name: String) -> Self {
+        Self {
+            name,
+            connected_ms: 0.0,
+            capabilities: Vec::new(),
+            checks: Vec::new(),
+            round_trips: Vec::new(),
+            throughput: Vec::new(),
+            failure: None,
+        }
+    }
+}
+
+impl RoundTrip {
+    /// Of nanoseconds, of which there is at least one.
+    pub fn of(bytes: usize, waiting: &'static str, mut took: Vec<u64>) -> Self {
+        took.sort_unstable();
+        let at = |part: usize| took.get(took.len() * part / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
+        Self { bytes, waiting, count: took.len(), median_us: at(50), most_us: at(99) }
+    }
+}
+
+impl Throughput {
+    pub fn of(bytes: usize, waiting: &'static str, there: f64, back: f64) -> Self {
+        Self { bytes, waiting, there, back }
+    }
+}
+
+impl Report {
+    /// For people; its last line is the verdict.
+    pub fn text(&self) -> String {
+        let mut text = format!("caravan selftest {}, version {}\n\n", self.target, self.caravan);
+        text.push_str(&view::survey(&self.ours));
+        text.push('\n');
+        text.push_str(&view::survey(&self.theirs));
+        for path in &self.paths {
+            text.push('\n');
+            path.write(&mut text);
+        }
+        // Nothing fails that is written to a string.
+        for note in &self.notes {
+            let _ = write!(text, "\nnot tested: {note}");
+        }
+        if !self.notes.is_empty() {
+            text.push('\n');
+        }
+        for failure in &self.failures {
+            let _ = write!(text, "\nFAILED: {failure}");
+        }
+        let _ = writeln!(text, "{}\n{}", if self.failures.is_empty() { "" } else { "\n" }, self.verdict);
+        text
+    }
+}
+
+impl Path {
+    /// Why there was no connection at all.
+    pub fn unconnected(&self) -> Option<&str> {
+        self.failure.as_deref().filter(|_| self.connected_ms == 0.0)
+    }
+
+    fn write(&self, text: &mut String) {
+        let _ = match self.unconnected() {
+            Some(why) => writeln!(text, "{}: NOT CONNECTED, {why}", self.name),
+            None => writeln!(text, "{}: connected in {} ms", self.name, number(self.connected_ms)),
+        };
+        if !self.capabilities.is_empty() {
+            let _ = writeln!(text, "  promises: {}", self.capabilities.join(", "));
+        }
+        for Check { name, outcome } in &self.checks {
+            let outcome = match outcome {
+                Outcome::Passed => "yes".to_owned(),
+                Outcome::Not(why) => format!("not here, {why}"),
+                Outcome::Failed(why) => format!("NO, {why}"),
+            };
+            let _ = writeln!(text, "  {name}: {outcome}");
+        }
+        if !self.round_trips.is_empty() {
+            let _ = writeln!(text, "  round trips (us)   median, 99 %: spinning   sleeping");
+        }
+        self.write_sizes(text, self.round_trips.iter().map(|row| row.bytes), |bytes| {
+            let rows = self.round_trips.iter().filter(|row| row.bytes == bytes);
+            rows.map(|row| format!("{} {}", number(row.median_us), number(row.most_us))).collect()
+        });
+        if !self.throughput.is_empty() {
+            let _ = writeln!(text, "  streams (bytes/s)  there, back:  spinning   sleeping");
+        }
+        self.write_sizes(text, self.throughput.iter().map(|row| row.bytes), |bytes| {
+            let rows = self.throughput.iter().filter(|row| row.bytes == bytes);
+            rows.map(|row| format!("{} {}", decimal(row.there), decimal(row.back))).collect()
+        });
+    }
+
+    /// A line for each size, with a column for each way of waiting.
+    fn write_sizes(
+        &self,
+        text: &mut String,
+        sizes: impl Iterator<Item = usize>,
+        columns: impl Fn(usize) -> Vec<String>,
+    ) {
+        let mut seen = Vec::new();
+        for bytes in sizes {
+            if seen.contains(&bytes) {
+                continue;
+            }
+            seen.push(bytes);
+            let columns: String = columns(bytes).iter().map(|column| format!("{column:>21}")).collect();
+            let _ = writeln!(text, "  {:>12}{columns}", binary(bytes as u64));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Wait;
+    use super::*;
+
+    #[test]
+    fn a_way_that_leads_nowhere_says_why() {
+        let path = Path { failure: Some("no answer".to_owned()), ..Path::new("RDMA".to_owned()) };
+        let mut text = String::new();
+        path.write(&mut text);
+        assert_eq!(text, "RDMA: NOT CONNECTED, no answer\n");
+        assert_eq!(Path { connected_ms: 1.0, ..path }.unconnected(), None);
+    }
+
+    #[test]
+    fn a_way_is_a_table() {
+        let mut path = Path::new("shared memory".to_owned());
+        path.checks = vec![
+            Check { name: "content".to_owned(), outcome: Outcome::Passed },
+            Check { name: "swap".to_owned(), outcome: Outcome::Failed("it found 1".to_owned()) },
+        ];
+        for wait in Wait::ALL {
+            for bytes in [8, 4096] {
+                let took = (1..=100).map(|us| us * 1000).collect();
+                path.round_trips.push(RoundTrip::of(bytes, wait.name(), took));
+                path.throughput.push(Throughput::of(bytes, wait.name(), 2e9, 1.5e9));
+            }
+        }
+        let mut text = String::new();
+        path.write(&mut text);
+        assert!(text.contains("  content: yes\n  swap: NO, it found 1\n"), "{text}");
+        let row = |size: &str| text.lines().filter(|line| line.trim_start().starts_with(size)).count();
+        assert_eq!((row("8 B"), row("4 KiB")), (2, 2), "{text}");
+        assert!(text.contains("51.0 100") && text.contains("2.00G 1.50G"), "{text}");
+    }
+}

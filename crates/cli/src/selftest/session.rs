@@ -1,0 +1,313 @@
+//! One way between the two sides, tested from this one: connected, checked, measured.
+
+use std::time::{Duration, Instant};
+
+use caravan_fabric::contract::{Capabilities, Endpoint};
+use caravan_fabric::verbs::{self, Port};
+use caravan_fabric::{Exposure, Link, shm};
+
+use super::message::{Answer, Arena, Ask, Wait};
+use super::promises::{self, EXPOSED, Promises, WRITE_BYTES, WRITES};
+use super::remote::Remote;
+use super::report::{Check, Outcome, Path, RoundTrip, Throughput};
+use super::traffic::Traffic;
+use super::trouble::{Bounds, Trouble};
+use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
+use crate::bench::progress::Progress;
+use crate::interrupt::Interrupt;
+
+/// Bytes of the messages whose round trips are measured.
+const ROUND_TRIP_BYTES: [usize; 5] = [8, 64, 512, 4 << 10, 64 << 10];
+/// Bytes of the messages of streams.
+const STREAM_BYTES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
+/// Steps of a way, as a progress bar counts them.
+pub const STEPS: usize = 3 + 2 * (ROUND_TRIP_BYTES.len() + 2 * STREAM_BYTES.len());
+/// Bytes each way whose content is checked, for each way of waiting.
+const CONTENT_BYTES: u64 = 2 << 20;
+/// Beyond the other side's own limit, before it is given up.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What two processes can be connected by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    Memory,
+    /// From a port of this host to one of the other.
+    Ports(Port, Port),
+}
+
+impl Way {
+    /// From one port to another one of the same host, if both sides are on one.
+    pub fn is_between_ports(&self) -> bool {
+        match self {
+            Self::Memory => false,
+            Self::Ports(our, their) => (&our.device, our.number) != (&their.device, their.number),
+        }
+    }
+
+    /// As users see it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Memory => "shared memory".to_owned(),
+            Self::Ports(our, their) => {
+                let name = crate::fabric::survey::name;
+                format!("RDMA from {} to {}", name(our), name(their))
+            }
+        }
+    }
+}
+
+/// Both sides of a self-test.
+#[derive(Debug)]
+pub struct Session<'a> {
+    pub remote: &'a mut Remote,
+    pub interrupt: &'a Interrupt,
+    pub ring_bytes: u64,
+    pub time: Duration,
+}
+
+impl Session<'_> {
+    /// Tests a way. Failures are in what it returns; an error means that nothing can go on.
+    pub fn test(&mut self, way: &Way, progress: &mut Progress) -> Result<Path, crate::error::Error> {
+        let mut path = Path::new(way.name());
+        progress.round(way.name());
+        let tested = self
+            .check_promises(way, &mut path, progress)
+            .and_then(|()| self.check_refusal(way, &mut path, progress))
+            .and_then(|()| self.check_link(way, &mut path, progress));
+        match tested {
+            Ok(()) => {}
+            Err(Trouble::Failed(why)) => path.failure = Some(why),
+            Err(Trouble::Fatal(error)) => return Err(error),
+        }
+        // The other side may still hold its half.
+        match self.done(&Ask::End, STEP_LIMIT) {
+            Err(Trouble::Fatal(error)) => Err(error),
+            _ => Ok(path),
+        }
+    }
+
+    fn check_promises(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+        progress.step("promises");
+        let begin = Instant::now();
+        let mut endpoint = self.connect(way, &promises::exposure(), None)?;
+        path.connected_ms = begin.elapsed().as_secs_f64() * 1e3;
+        let capabilities = endpoint.capabilities();
+        path.capabilities = words(&capabilities);
+        let (from, bytes) = (EXPOSED.0, EXPOSED.1 - EXPOSED.0);
+        let ask = Ask::Immediates { from, count: WRITES, bytes: WRITE_BYTES };
+        let order = if capabilities.immediates_ordered { ", in order" } else { "" };
+        let name = format!("{WRITES} writes with immediates: each once, behind its bytes{order}");
+        let checked = self.both(&ask, |bounds| Promises::new(&mut *endpoint, bounds).write_immediates());
+        path.check(name, checked.map(|()| Outcome::Passed))?;
+        let filled = self.done(&Ask::Fill { from, bytes }, STEP_LIMIT);
+        let read = filled.and_then(|()| Promises::new(&mut *endpoint, self.bounds()).read());
+        path.check("a read brings what is there".to_owned(), read.map(|()| Outcome::Passed))?;
+        let swapped = match capabilities.compare_and_swap {
+            true => Promises::new(&mut *endpoint, self.bounds()).swap().map(|()| Outcome::Passed),
+            false => Ok(Outcome::Not("the devices have none".to_owned())),
+        };
+        path.check("compare-and-swap swaps once".to_owned(), swapped)?;
+        drop(endpoint);
+        self.done(&Ask::End, STEP_LIMIT)
+    }
+
+    /// A write outside of what the other side has exposed: its device must refuse it.
+    fn check_refusal(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+        progress.step("refusal");
+        let name = "a write outside of what is exposed is refused by the other side's device".to_owned();
+        if *way == Way::Memory {
+            let why = "memory is mapped, and no device is in between".to_owned();
+            return path.check(name, Ok(Outcome::Not(why)));
+        }
+        let exposure = promises::exposure();
+        let mut endpoint = self.connect(way, &exposure, Some(exposure.arena_bytes))?;
+        let refused = Promises::new(&mut *endpoint, self.bounds()).write_outside();
+        // The other side's memory decides, whatever this side was told.
+        let untouched = self.done(&Ask::Untouched { bytes: EXPOSED.0 }, STEP_LIMIT);
+        let outcome = refused.and(untouched).map(|()| Outcome::Passed);
+        path.check(name, outcome)?;
+        drop(endpoint);
+        self.done(&Ask::End, STEP_LIMIT)
+    }
+
+    fn check_link(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+        progress.step("content");
+        let exposure = match way {
+            Way::Memory => Exposure::all(Link::mapped_arena_bytes(self.ring_bytes)?),
+            Way::Ports(..) => Link::exposure(self.ring_bytes)?,
+        };
+        let endpoint = self.connect(way, &exposure, None)?;
+        let mut link = Link::new(endpoint, self.ring_bytes)?;
+        self.done(&Ask::Link { ring_bytes: self.ring_bytes }, STEP_LIMIT)?;
+        let mebibytes = CONTENT_BYTES >> 20;
+        for wait in Wait::ALL {
+            let content = self.both(&Ask::Content { bytes: CONTENT_BYTES, wait }, |bounds| {
+                Traffic::new(&mut link, wait, bounds).content((OURS, THEIRS), CONTENT_BYTES)
+            });
+            let name = format!("a link carries {mebibytes} MiB each way unchanged, {}", wait.name());
+            path.check(name, content.map(|()| Outcome::Passed))?;
+        }
+        for wait in Wait::ALL {
+            self.measure_round_trips(&mut link, wait, path, progress)?;
+        }
+        for wait in Wait::ALL {
+            self.measure_streams(&mut link, wait, path, progress)?;
+        }
+        Ok(())
+    }
+
+    fn measure_round_trips(
+        &mut self,
+        link: &mut Link,
+        wait: Wait,
+        path: &mut Path,
+        progress: &Progress,
+    ) -> Result<(), Trouble> {
+        let time = self.time;
+        for bytes in ROUND_TRIP_BYTES {
+            progress.step(&format!("round trips of {bytes} bytes, {}", wait.name()));
+            let took = self.both(&Ask::Echo { bytes, wait, time }, |bounds| {
+                Traffic::new(link, wait, bounds).round_trips(bytes, time)
+            })?;
+            path.round_trips.push(RoundTrip::of(bytes, wait.name(), took));
+        }
+        Ok(())
+    }
+
+    fn measure_streams(
+        &mut self,
+        link: &mut Link,
+        wait: Wait,
+        path: &mut Path,
+        progress: &Progress,
+    ) -> Result<(), Trouble> {
+        let time = self.time;
+        for bytes in STREAM_BYTES {
+            progress.step(&format!("a stream there of {bytes} bytes, {}", wait.name()));
+            let there = self.both(&Ask::Take { bytes, wait, time }, |bounds| {
+                Traffic::new(link, wait, bounds).stream(bytes, time)
+            })?;
+            progress.step(&format!("a stream back of {bytes} bytes, {}", wait.name()));
+            self.remote.ask(&Ask::Send { bytes, wait, time })?;
+            let ours = Traffic::new(link, wait, self.bounds()).drain(bytes);
+            let back = match (ours, self.remote.answer(limit(time) + GRACE)?) {
+                (Err(trouble @ Trouble::Fatal(_)), _) => return Err(trouble),
+                (Ok(()), Answer::Figure(rate)) => rate,
+                (ours, answer) => return Err(failure(ours.err(), answer)),
+            };
+            path.throughput.push(Throughput::of(bytes, wait.name(), there, back));
+        }
+        Ok(())
+    }
+
+    /// An endpoint of each side. With `claim`, this side believes so many bytes of the other's arena to
+    /// be exposed.
+    fn connect(
+        &mut self,
+        way: &Way,
+        exposure: &Exposure,
+        claim: Option<u64>,
+    ) -> Result<Box<dyn Endpoint>, Trouble> {
+        match way {
+            Way::Memory => {
+                let descriptor = self.bytes(&Ask::Listen { arena_bytes: exposure.arena_bytes })?;
+                let endpoint = shm::connect(&descriptor)?;
+                self.done(&Ask::Enter, STEP_LIMIT)?;
+                Ok(Box::new(endpoint))
+            }
+            Way::Ports(our, their) => {
+                let offer = verbs::offer_of(std::slice::from_ref(their));
+                let (pending, request) = verbs::connect_from(std::slice::from_ref(our), &offer, exposure)?;
+                let half = self.bytes(&Ask::Accept { request, arena: Arena::from(exposure) })?;
+                let half = match claim {
+                    Some(bytes) => verbs::overstate(&half, bytes)?,
+                    None => half,
+                };
+                let finished = pending.finish(&half, CONNECT_LIMIT);
+                let theirs = self.remote.answer(CONNECT_LIMIT + GRACE)?;
+                match (finished, theirs) {
+                    (Ok(endpoint), Answer::Done) => Ok(endpoint),
+                    (ours, answer) => Err(failure(ours.err().map(Trouble::from), answer)),
+                }
+            }
+        }
+    }
+
+    /// Something that both sides do at once.
+    fn both<T>(&mut self, ask: &Ask, ours: impl FnOnce(Bounds) -> Result<T, Trouble>) -> Result<T, Trouble> {
+        self.remote.ask(ask)?;
+        let ours = ours(self.bounds());
+        if let Err(trouble @ Trouble::Fatal(_)) = ours {
+            return Err(trouble);
+        }
+        match (ours, self.remote.answer(limit(self.time) + GRACE)?) {
+            (Ok(ours), Answer::Done) => Ok(ours),
+            (ours, answer) => Err(failure(ours.err(), answer)),
+        }
+    }
+
+    /// Something that the other side does alone.
+    fn done(&mut self, ask: &Ask, limit: Duration) -> Result<(), Trouble> {
+        self.remote.ask(ask)?;
+        match self.remote.answer(limit + GRACE)? {
+            Answer::Done => Ok(()),
+            answer => Err(failure(None, answer)),
+        }
+    }
+
+    fn bytes(&mut self, ask: &Ask) -> Result<Vec<u8>, Trouble> {
+        self.remote.ask(ask)?;
+        match self.remote.answer(STEP_LIMIT + GRACE)? {
+            Answer::Bytes(bytes) => Ok(bytes),
+            answer => Err(failure(None, answer)),
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds::new(limit(self.time), Some(self.interrupt))
+    }
+}
+
+/// Both sides' words.
+fn failure(ours: Option<Trouble>, theirs: Answer) -> Trouble {
+    let theirs = match theirs {
+        Answer::Failed(why) => Some(format!("the other side: {why}")),
+        Answer::Done | Answer::Figure(_) => None,
+        Answer::Hello(_) | Answer::Bytes(_) => Some("the other side is out of turn".to_owned()),
+    };
+    match (ours, theirs) {
+        (Some(Trouble::Failed(ours)), Some(theirs)) => Trouble::Failed(format!("{ours}; {theirs}")),
+        (Some(trouble), _) => trouble,
+        (None, theirs) => {
+            Trouble::failed(theirs.unwrap_or_else(|| "the other side is out of turn".to_owned()))
+        }
+    }
+}
+
+fn words(capabilities: &Capabilities) -> Vec<String> {
+    let table = [
+        (capabilities.mapped, "memory is mapped"),
+        (capabilities.immediates_ordered, "immediates in order"),
+        (capabilities.writes_ordered, "writes in order"),
+        (capabilities.compare_and_swap, "compare-and-swap"),
+        (capabilities.atomic_with_processor, "atomic with the processor"),
+        (capabilities.memory_windows, "memory windows"),
+        (capabilities.target_progress, "progress without the other side's threads"),
+    ];
+    table.iter().filter(|(has, _)| *has).map(|(_, word)| (*word).to_owned()).collect()
+}
+
+impl Path {
+    /// Writes down what a check came to; its failure ends the way.
+    fn check(&mut self, name: String, outcome: Result<Outcome, Trouble>) -> Result<(), Trouble> {
+        let (outcome, trouble) = match outcome {
+            Ok(outcome) => (outcome, None),
+            Err(Trouble::Failed(why)) => {
+                (Outcome::Failed(why.clone()), Some(Trouble::Failed(format!("{name}: {why}"))))
+            }
+            Err(fatal) => return Err(fatal),
+        };
+        self.checks.push(Check { name, outcome });
+        trouble.map_or(Ok(()), Err)
+    }
+}

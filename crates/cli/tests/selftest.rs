@@ -1,0 +1,230 @@
+//! `caravan fabric` and `caravan selftest` as a user meets them, on a machine that may have no RDMA
+//! device. The other side is this machine, reached through an sshd of the test's own.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Folder, Sshd, caravan, text, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+#[test]
+fn fabric_prints_what_there_is() {
+    let output = caravan().args(["fabric", "localhost"]).output().expect("the command starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for expected in ["locked memory: ", "firewall: ", "towards localhost (", "): shared memory\n"] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
+
+#[test]
+fn fabric_as_json_is_one_object() {
+    let output = caravan().args(["fabric", "--json"]).output().expect("the command starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(
+        json["devices"].is_array() && json["obstacles"].is_array() && json["towards"].is_null(),
+        "{json}"
+    );
+    assert!(json["locked_memory"]["bytes_per_link"].as_u64() > Some(2 * 512 << 10), "{json}");
+}
+
+#[test]
+fn fabric_names_a_host_that_is_not_found() {
+    let output = caravan().args(["fabric", "no-such-host.invalid"]).output().expect("the command starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot find the host no-such-host.invalid"), "{output:?}");
+}
+
+/// That nothing but a device's absence kept a way from being tested, and everything else passed.
+fn check_report(json: &Value) {
+    assert_eq!(json["failures"], Value::Array(Vec::new()), "{json}");
+    let paths = json["paths"].as_array().expect("a list");
+    assert_eq!(paths[0]["name"], "shared memory");
+    for path in paths {
+        assert_eq!(path["failure"], Value::Null, "{path}");
+        let checks = path["checks"].as_array().expect("a list");
+        assert_eq!(checks.len(), 6, "{path}");
+        assert!(checks.iter().all(|check| check["outcome"].get("failed").is_none()), "{path}");
+        let rows = |name: &str| path[name].as_array().expect("a list").clone();
+        assert_eq!((rows("round_trips").len(), rows("throughput").len()), (10, 8), "{path}");
+        assert!(rows("round_trips").iter().all(|row| row["median_us"].as_f64() > Some(0.0)), "{path}");
+        assert!(rows("throughput").iter().all(|row| row["back"].as_f64() > Some(0.0)), "{path}");
+    }
+    assert!(
+        json["verdict"].as_str().is_some_and(|verdict| verdict.contains("TCP is what is left")),
+        "{json}"
+    );
+}
+
+#[test]
+fn over_ssh_everything_is_tested_and_nothing_is_left() {
+    let sshd = Sshd::start();
+    let file = sshd.folder.path().join("report.json");
+    let mut command = sshd.selftest();
+    let output =
+        command.args(["--seconds", "0.1", "--json", "--output"]).arg(&file).output().expect("it starts");
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("Passed, in "), "{}", text(&output.stdout));
+    check_report(&serde_json::from_slice(&std::fs::read(&file).expect("written")).expect("JSON"));
+    wait_for("the other side to leave nothing", || sshd.is_clean());
+}
+
+#[test]
+fn interrupted_or_killed_nothing_is_left() {
+    let sshd = Sshd::start();
+    for (signal, status) in [(Signal::INT, Some(130)), (Signal::TERM, Some(130)), (Signal::KILL, None)] {
+        let mut command = sshd.selftest();
+        let mut child = command.args(["--seconds", "60"]).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut errors = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let begun = errors.find(|line| line.as_ref().is_ok_and(|line| line == "caravan: shared memory"));
+        assert!(begun.is_some(), "the test began");
+        assert!(!sshd.is_clean(), "the other side runs");
+        kill_process(pid(&child), signal).expect("a signal");
+        assert_eq!(child.wait().expect("it ends").code(), status, "{signal:?}");
+        wait_for("the other side to leave nothing", || sshd.is_clean());
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_what_to_do() {
+    let sshd = Sshd::start();
+    std::fs::write(sshd.folder.path().join("known_hosts"), "").expect("written");
+    let output = sshd.selftest().output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("caravan: 127.0.0.1: ssh ended") && said.contains("Its key is not known"),
+        "{said}"
+    );
+}
+
+#[test]
+fn without_ssh_it_says_so() {
+    let output = caravan().args(["selftest", "--ssh", "/none/ssh", "x"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("cannot start `/none/ssh`") && said.contains("openssh-client"), "{said}");
+}
+
+/// A program that is called as ssh and runs the command here, with a folder of its own first on the PATH.
+struct NoSsh(Folder);
+
+impl NoSsh {
+    fn new(programs: &[(&str, &str)]) -> Self {
+        let folder = Folder::new();
+        let bin = folder.path().join("bin");
+        std::fs::create_dir(&bin).expect("made");
+        for (name, script) in programs {
+            common::program(&bin.join(name), script);
+        }
+        let (bin, at) = (bin.display().to_string(), folder.path().display().to_string());
+        let script = format!(
+            "for last; do :; done; export PATH={bin}:$PATH TMPDIR={at}/tmp HOME={at}/tmp XDG_RUNTIME_DIR=; exec sh -c \"$last\""
+        );
+        std::fs::create_dir(folder.path().join("tmp")).expect("made");
+        common::program(&folder.path().join("ssh"), &script);
+        Self(folder)
+    }
+
+    fn run(&self) -> Output {
+        let ssh = self.0.path().join("ssh");
+        let mut command = caravan();
+        command.args(["selftest", "--seconds", "0.1", "--ssh"]).arg(ssh).arg("there");
+        command.output().expect("it starts")
+    }
+
+    fn tmp(&self) -> PathBuf {
+        self.0.path().join("tmp")
+    }
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).expect("a folder").next().is_none()
+}
+
+#[test]
+fn a_host_that_cannot_take_a_copy_says_why() {
+    for (name, script, expected) in [
+        (
+            "uname",
+            "case $1 in -s) echo Linux ;; *) echo sparc64 ;; esac",
+            "of another architecture (sparc64;",
+        ),
+        ("uname", "echo OpenBSD", "caravan needs Linux"),
+        ("df", "echo x; echo /dev/x 100 96 4 96% /", "there is no space for a copy of this program in "),
+        // A file that cannot be made executable is what a folder mounted noexec has.
+        ("chmod", "exit 0", "is mounted noexec"),
+        ("mktemp", "exit 1", "no folder there can be written to"),
+        ("head", "cat >/dev/null & exec dd bs=1 count=9 status=none", "arrived torn"),
+        ("sha256sum", "echo 0000 x", "arrived torn"),
+    ] {
+        let host = NoSsh::new(&[(name, script)]);
+        let output = host.run();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {said}");
+        assert!(said.starts_with("caravan: there: ") && said.contains(expected), "{name}: {said}");
+        wait_for("nothing to be left", || is_empty(&host.tmp()));
+    }
+}
+
+/// The same program there is taken, and another version is not.
+#[test]
+fn a_program_on_the_path_is_taken_if_it_is_the_same() {
+    let same = format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_caravan"));
+    let no_copies = ("mktemp", "exit 1");
+    let output = NoSsh::new(&[("caravan", &same), no_copies]).run();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(said.contains("a link carries 2 MiB each way unchanged, sleeping: yes"), "{said}");
+    assert!(said.lines().last().is_some_and(|line| line.starts_with("Passed, in ")), "{said}");
+    let output = NoSsh::new(&[("caravan", "echo caravan 9.9.9 selftest 9"), no_copies]).run();
+    assert!(text(&output.stderr).contains("no folder there"), "{}", text(&output.stderr));
+}
+
+/// An other side that says nothing more is given up, and one that talks nonsense at once.
+#[test]
+fn a_broken_other_side_is_named() {
+    let host = NoSsh::new(&[]);
+    for (script, expected) in [
+        ("echo caravan-selftest ready; exit 3", "ssh ended (exit status: 3)"),
+        ("echo caravan-selftest ready; head -c 9000000 /dev/zero | tr '\\0' x", "a message is too long"),
+        ("echo caravan-selftest dance; cat", "it says `dance `"),
+        ("echo welcome; echo broken >&2; exit 127", "broken"),
+    ] {
+        common::program(&host.0.path().join("ssh"), script);
+        let begin = Instant::now();
+        let output = host.run();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{script}: {said}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{script}");
+    }
+}
+
+/// The help of both has examples, and ssh's options are checked.
+#[test]
+fn help_and_bad_values() {
+    for (words, expected) in [
+        (&["fabric", "--help"][..], "caravan fabric --json 192.0.2.7 | jq .towards.transport"),
+        (&["selftest", "--help"], "caravan selftest -p 2222 -i ~/.ssh/lab admin@192.0.2.7"),
+    ] {
+        let output = caravan().args(words).output().expect("it starts");
+        assert!(
+            output.status.success() && text(&output.stdout).contains(expected),
+            "{}",
+            text(&output.stdout)
+        );
+    }
+    let output = caravan().args(["selftest", "--", "-oProxyCommand=x"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
+}
