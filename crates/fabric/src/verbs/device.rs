@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
@@ -135,12 +135,14 @@ pub struct Context {
     name: String,
     facts: Facts,
     iwarp: bool,
-    /// It belongs to librdmacm, which closes it and reads its events.
+    /// It belongs to librdmacm, which closes it.
     borrowed: bool,
-    /// Queue pairs, by address, of which the device has said something.
-    trouble: Mutex<HashMap<usize, c_int>>,
     failed: AtomicBool,
 }
+
+/// Queue pairs and devices, by address, that a device has said something of. One for all: several values
+/// may stand for one device of librdmacm's, and any of them may be the one that reads its events.
+static TROUBLE: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
 
 // SAFETY: libibverbs' objects may be used by any thread; its calls lock what they share.
 unsafe impl Send for Context {}
@@ -244,7 +246,10 @@ impl Context {
             (name, (*device).transport_type == IBV_TRANSPORT_IWARP)
         };
         // SAFETY: as the caller promises.
-        unsafe { Self::of(verbs, raw, &name, iwarp, true) }
+        let context = unsafe { Self::of(verbs, raw, &name, iwarp, true) }?;
+        // librdmacm leaves its events to whoever uses it.
+        nonblocking(context.async_fd());
+        Ok(context)
     }
 
     /// # Safety
@@ -263,7 +268,6 @@ impl Context {
             facts: Facts::default(),
             iwarp,
             borrowed,
-            trouble: Mutex::default(),
             failed: AtomicBool::new(false),
         };
         // SAFETY: `ibv_device_attr` is plain numbers, for which zeros are valid.
@@ -378,10 +382,8 @@ impl Context {
     /// What the device has said of the queue pair at `address`, in the library's words; and of
     /// itself. Takes a system call.
     pub(super) fn trouble(&self, address: usize) -> Option<(c_int, &'static str)> {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.borrowed {
-            self.take_events(&mut trouble);
-        }
+        let mut trouble = TROUBLE.lock().unwrap_or_else(PoisonError::into_inner);
+        self.take_events(&mut trouble);
         let event = match trouble.get(&address) {
             Some(event) => *event,
             None if self.failed.load(Ordering::Relaxed) => IBV_EVENT_DEVICE_FATAL,
@@ -391,7 +393,7 @@ impl Context {
         Some((event, unsafe { library::static_text((self.verbs.ibv_event_type_str)(event)) }))
     }
 
-    fn take_events(&self, trouble: &mut HashMap<usize, c_int>) {
+    fn take_events(&self, trouble: &mut BTreeMap<usize, c_int>) {
         // SAFETY: a pointer and a number, for which zeros are valid.
         let mut event: ibv_async_event = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and its descriptor does not block.
@@ -410,7 +412,7 @@ impl Context {
 
     /// A queue pair is gone: another one may come to lie at its address.
     pub(super) fn forget(&self, address: usize) {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+        TROUBLE.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
     }
 }
 
