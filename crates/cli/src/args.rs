@@ -1,6 +1,7 @@
 //! The command line.
 
 mod hosts;
+mod rdma;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser}
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use hosts::{Fabric, SelfTest, SelfTestPeer};
+pub use rdma::Rdma;
 
 /// Move data between processes without the kernel in the way: benchmarks and a live view.
 #[derive(Debug, Parser)]
@@ -21,6 +23,7 @@ pub use hosts::{Fabric, SelfTest, SelfTestPeer};
 Examples:
   caravan bench erlang                Erlang distribution over TCP and over Caravan, in 2 minutes
   caravan bench ring                  the ring between two processes, beside a bare loop in C
+  caravan bench rdma                  a link over an RDMA device, beside perftest's programs
   caravan top                         every Caravan link of this host, refreshed each second
   caravan fabric db2.example.org      what RDMA this host has, and what is in its way
   caravan selftest db2.example.org    whether it works between both, over ssh"
@@ -55,6 +58,11 @@ pub enum Bench {
     /// The other process of `caravan bench ring`
     #[command(hide = true)]
     RingPeer(RingPeer),
+    /// A link over an RDMA device, beside perftest's programs on the same device
+    Rdma(Rdma),
+    /// The other process of `caravan bench rdma`
+    #[command(hide = true)]
+    RdmaPeer,
 }
 
 /// Starts fresh Erlang nodes for each round and each transport, connects them all, and measures

@@ -1,6 +1,7 @@
 //! The benchmarks.
 
 pub mod erlang;
+pub mod rdma;
 pub mod ring;
 
 pub mod output;

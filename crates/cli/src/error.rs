@@ -64,6 +64,8 @@ pub enum Error {
         "a sample did not end within {0} s: other work takes the cores, and two processes that wait for each other cannot be measured beside it. Try again when the machine is idle"
     )]
     RingSlow(u64),
+    #[error("the RDMA benchmark failed: {0}")]
+    Rdma(String),
     #[error("{0}")]
     Fabric(#[from] caravan_fabric::Error),
     #[error("the ring is broken: {0}")]

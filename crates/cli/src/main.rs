@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Erlang(args)) => bench::erlang::run(&args),
         Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),
         Command::Bench(Bench::RingPeer(args)) => bench::ring::peer(&args),
+        Command::Bench(Bench::Rdma(args)) => bench::rdma::run(&args),
+        Command::Bench(Bench::RdmaPeer) => bench::rdma::peer(),
         Command::Top(args) => top::run(&args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Selftest(args) => selftest::run(&args),

@@ -19,6 +19,7 @@ fn help_shows_options_and_examples() {
         (&["bench", "--help"], "a bare flag-and-copy loop in C"),
         (&["bench", "erlang", "--help"], "caravan bench erlang --nodes 2 --processes 1000"),
         (&["bench", "ring", "--help"], "caravan bench ring --samples 101"),
+        (&["bench", "rdma", "--help"], "caravan bench rdma --serve 7500"),
         (&["top", "--help"], "caravan top --once"),
     ] {
         let output = caravan(words);
@@ -33,6 +34,10 @@ fn help_shows_options_and_examples() {
 fn bad_values_fail_with_a_sentence() {
     for (words, expected) in [
         (&["bench", "erlang", "--nodes", "one"][..], "'one' for '--nodes <N>'"),
+        (
+            &["bench", "rdma", "--serve", "7500", "--to", "other:7500"],
+            "'--serve <PORT>' cannot be used with '--to",
+        ),
         (&["bench", "erlang", "--nodez", "3"], "a similar argument exists: '--nodes'"),
         (&["bench", "elang"], "a similar subcommand exists: 'erlang'"),
         (&["top", "--interval", "never"], "it takes seconds from 0.1 to 3600"),

@@ -1,0 +1,139 @@
+//! The control channel of the benchmark: a line of JSON for each message, between two processes of one
+//! machine or of two. It carries what a link and the peer's tools need to know of each other.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::failed;
+use crate::error::Error;
+use crate::interrupt::{GLANCE, Interrupt};
+
+/// Bytes of a message: an offer of all ports fits many times.
+const LINE_BYTES_MAX: u64 = 1 << 16;
+/// How long the other side may take for an answer; longer than any sample.
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+/// How long the one who serves may not be there yet.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+
+/// One side of it. Dropping it ends the other side's process where that was started here.
+#[derive(Debug)]
+pub struct Control {
+    reader: BufReader<File>,
+    writer: File,
+    /// Where the other side is.
+    pub host: IpAddr,
+    child: Option<Child>,
+}
+
+impl Control {
+    fn over(stream: OwnedFd, host: IpAddr) -> Result<Self, Error> {
+        set_socket_timeout(&stream, Timeout::Recv, Some(ANSWER_LIMIT)).map_err(|why| failed(&why))?;
+        let reader = BufReader::new(File::from(stream.try_clone().map_err(|why| failed(&why))?));
+        Ok(Self { reader, writer: File::from(stream), host, child: None })
+    }
+
+    /// This program again, as the other process on this machine.
+    pub fn start() -> Result<Self, Error> {
+        let (here, there) = UnixStream::pair().map_err(|why| failed(&why))?;
+        let child = Command::new("/proc/self/exe")
+            .args(["bench", "rdma-peer"])
+            .stdin(Stdio::from(OwnedFd::from(there)))
+            .spawn()
+            .map_err(|why| failed(&why))?;
+        let mut control = Self::over(here.into(), Ipv4Addr::LOCALHOST.into())?;
+        control.child = Some(child);
+        Ok(control)
+    }
+
+    /// The other process's side of [`start`](Self::start).
+    pub fn inherited() -> Result<Self, Error> {
+        let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(|why| failed(&why))?;
+        Self::over(stream, Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Towards one who serves; waits a while for him.
+    pub fn to(address: &str, interrupt: &Interrupt) -> Result<Self, Error> {
+        let deadline = Instant::now() + CONNECT_LIMIT;
+        let unreachable =
+            |why: &dyn std::fmt::Display| failed(&format!("cannot connect to {address}: {why}"));
+        let addresses: Vec<SocketAddr> =
+            address.to_socket_addrs().map_err(|why| unreachable(&why))?.collect();
+        loop {
+            interrupt.check()?;
+            match TcpStream::connect(&addresses[..]) {
+                Ok(stream) => {
+                    let host = stream.peer_addr().map_err(|why| failed(&why))?.ip();
+                    return Self::over(stream.into(), host);
+                }
+                Err(why) if Instant::now() >= deadline => return Err(unreachable(&why)),
+                Err(_) => std::thread::sleep(GLANCE),
+            }
+        }
+    }
+
+    /// The first one who calls at `port`.
+    pub fn serve(port: u16, interrupt: &Interrupt) -> Result<Self, Error> {
+        let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+        let listener = listener.map_err(|why| failed(&format!("cannot listen on port {port}: {why}")))?;
+        listener.set_nonblocking(true).map_err(|why| failed(&why))?;
+        loop {
+            interrupt.check()?;
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    stream.set_nonblocking(false).map_err(|why| failed(&why))?;
+                    return Self::over(stream.into(), from.ip());
+                }
+                Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(GLANCE),
+                Err(why) => return Err(failed(&why)),
+            }
+        }
+    }
+
+    /// Says one thing.
+    pub fn say(&mut self, what: &impl Serialize) -> Result<(), Error> {
+        let mut line = serde_json::to_vec(what).map_err(|why| failed(&why))?;
+        line.push(b'\n');
+        self.writer.write_all(&line).map_err(|why| failed(&format!("the other side is gone: {why}")))
+    }
+
+    /// The next thing that the other side says; `None` at its end.
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
+        let mut line = Vec::new();
+        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        read.map_err(|why| failed(&format!("the other side does not answer: {why}")))?;
+        if line.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&line)
+            .map(Some)
+            .map_err(|why| failed(&format!("the other side is unclear: {why}")))
+    }
+
+    /// The same, where there must be something; with the other side's own error if it had one.
+    pub fn answer<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        match self.hear::<Result<T, String>>()? {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(why)) => Err(failed(&format!("the other side: {why}"))),
+            None => Err(failed(&"the other side ended")),
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It ends at the end of the channel, too; but perhaps not soon.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
