@@ -21,12 +21,16 @@ use super::endpoint::VerbsEndpoint;
 use super::limits::*;
 use super::message::{self, Half, Port};
 use super::obstacle::Obstacle;
+use super::quirks::Quirk;
 use super::resources::Resources;
 use super::wait::readable;
 use crate::contract::{Armed, Endpoint, Error, Provider};
 
 /// How long the binding of a memory window, which leaves no device, may take.
 const BINDING_LIMIT: Duration = Duration::from_secs(1);
+/// When the initiating side greets again, in milliseconds after the first time, where that may have been
+/// missed. Each takes a receive of those in reserve.
+const GREET_AGAIN_MS: [u64; 2] = [100, 500];
 
 /// See the top of the file.
 #[derive(Debug)]
@@ -38,7 +42,8 @@ pub(super) enum Stage {
     Listening(Resources, Half, Half, ([u8; 16], u32)),
     Accepted(Resources, Half, Half),
     Connected(VerbsEndpoint),
-    Greeted(VerbsEndpoint),
+    /// And when to greet again.
+    Greeted(VerbsEndpoint, Vec<Instant>),
 }
 
 /// What has become of half a connection.
@@ -87,7 +92,7 @@ impl Stage {
             | Self::Asking(_, half, _)
             | Self::Listening(_, half, ..)
             | Self::Accepted(_, half, _) => &half.port,
-            Self::Connected(endpoint) | Self::Greeted(endpoint) => endpoint.port(),
+            Self::Connected(endpoint) | Self::Greeted(endpoint, _) => endpoint.port(),
         }
     }
 
@@ -144,12 +149,20 @@ impl Stage {
                     return Ok(Step::Wait(Self::Connected(endpoint)));
                 }
                 endpoint.greet()?;
-                Ok(Step::To(Self::Greeted(endpoint)))
+                Ok(Step::To(Self::Greeted(endpoint, Vec::new())))
             }
-            Self::Greeted(mut endpoint) => match settle(&mut endpoint, (true, true), pause)? {
-                true => Ok(Step::Over(endpoint)),
-                false => Ok(Step::Wait(Self::Greeted(endpoint))),
-            },
+            Self::Greeted(mut endpoint, mut again) => {
+                let due = again.first().copied();
+                if settle(&mut endpoint, (true, true), due.map_or(pause, |due| due.min(pause)))? {
+                    return Ok(Step::Over(endpoint));
+                }
+                if due.is_some_and(|due| Instant::now() >= due) {
+                    again.remove(0);
+                    endpoint.greet()?;
+                    return Ok(Step::To(Self::Greeted(endpoint, again)));
+                }
+                Ok(Step::Wait(Self::Greeted(endpoint, again)))
+            }
         }
     }
 }
@@ -166,7 +179,11 @@ enum Step {
 fn greet(mut endpoint: VerbsEndpoint) -> Result<Step, Error> {
     bind(&mut endpoint)?;
     endpoint.greet()?;
-    Ok(Step::To(Stage::Greeted(endpoint)))
+    let again = match endpoint.resources().context().has(Quirk::MissesFirstWord) {
+        true => GREET_AGAIN_MS.map(|after| Instant::now() + Duration::from_millis(after)).to_vec(),
+        false => Vec::new(),
+    };
+    Ok(Step::To(Stage::Greeted(endpoint, again)))
 }
 
 /// Makes the peer's key valid, where it is a window's.
