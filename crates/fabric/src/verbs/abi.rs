@@ -159,6 +159,7 @@ pub const IBV_EVENT_QP_ACCESS_ERR: c_int = 3;
 pub const IBV_EVENT_DEVICE_FATAL: c_int = 8;
 
 pub const IBV_WC_SUCCESS: c_int = 0;
+pub const IBV_WC_LOC_QP_OP_ERR: c_int = 2;
 pub const IBV_WC_WR_FLUSH_ERR: c_int = 5;
 pub const IBV_WC_REM_ACCESS_ERR: c_int = 10;
 pub const IBV_WC_RETRY_EXC_ERR: c_int = 12;
