@@ -21,6 +21,8 @@ use super::quirks::{self, Quirk};
 pub(super) const SYSFS: &str = "/sys/class/infiniband";
 /// Where it lists those that programs may open, once the module for that is loaded.
 const SYSFS_VERBS: &str = "/sys/class/infiniband_verbs";
+/// Their files.
+const DEVICE_FILES: &str = "/dev/infiniband";
 /// Addresses of a port that are looked at; a RoCE port has two or more for each IP address.
 const GIDS_MAX: u32 = 256;
 
@@ -180,14 +182,14 @@ pub fn open(name: &str) -> Result<Arc<Context>, Obstacle> {
 
 impl Context {
     fn open(name: &str) -> Result<Self, Obstacle> {
-        Self::open_by(library::verbs(), name, Path::new(SYSFS_VERBS))
+        Self::open_by(library::verbs(), name, (Path::new(SYSFS_VERBS), Path::new(DEVICE_FILES)))
     }
 
-    /// With what the loader said, and what the kernel lets programs open.
+    /// With what the loader said, where the kernel lists what programs may open, and where its files are.
     fn open_by(
         verbs: Result<&'static Verbs, String>,
         name: &str,
-        accessible: &Path,
+        accessible: (&Path, &Path),
     ) -> Result<Self, Obstacle> {
         let verbs = verbs.map_err(|why| Obstacle::NoLibrary { why })?;
         let mut count = 0;
@@ -224,7 +226,7 @@ impl Context {
             let error = std::io::Error::last_os_error();
             // SAFETY: as the caller promises; the name is a C string.
             let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy();
-            return Err(unopened(name, format!("/dev/infiniband/{file}"), error));
+            return Err(unopened(name, format!("{DEVICE_FILES}/{file}"), error));
         };
         // SAFETY: as the caller promises.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
@@ -449,13 +451,20 @@ impl Facts {
 }
 
 /// Why rdma-core does not list a device that the kernel has.
-fn unlisted(device: &str, accessible: &Path) -> Obstacle {
-    let named = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("ibdev"));
-    let mut names = std::fs::read_dir(accessible).into_iter().flatten().flatten().flat_map(named);
+fn unlisted(device: &str, (accessible, files): (&Path, &Path)) -> Obstacle {
+    let named = |entry: &std::fs::DirEntry| {
+        let name = std::fs::read_to_string(entry.path().join("ibdev"));
+        name.is_ok_and(|name| name.trim() == device)
+    };
+    let entry = std::fs::read_dir(accessible).into_iter().flatten().flatten().find(named);
+    let file = entry.map(|entry| files.join(entry.file_name()));
     let device = device.to_owned();
-    match names.any(|name| name.trim() == device) {
-        true => Obstacle::NoProvider { device },
-        false => Obstacle::NoUserAccess { device },
+    match file {
+        None => Obstacle::NoUserAccess { device },
+        Some(file) if !file.exists() => {
+            Obstacle::NoDeviceFile { device, path: file.to_string_lossy().into_owned() }
+        }
+        Some(_) => Obstacle::NoProvider { device },
     }
 }
 

@@ -117,18 +117,26 @@ fn library(open: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context) -> V
 
 /// The sentences of a machine whose kernel has one device, and whose loader says `verbs`.
 fn obstacles(test: &str, verbs: Result<Verbs, String>, accessible: bool) -> Vec<Obstacle> {
+    obstacles_with("uverbs0", test, verbs, accessible)
+}
+
+/// With another device file.
+fn obstacles_with(file: &str, test: &str, verbs: Result<Verbs, String>, accessible: bool) -> Vec<Obstacle> {
     let tree = Tree::new(
         test,
         &[
             ("infiniband/mlx5_0/node_type", "1: CA\n"),
+            (&format!("dev/{file}"), ""),
             ("infiniband_verbs/uverbs0/ibdev", if accessible { "mlx5_0\n" } else { "mlx5_9\n" }),
         ],
     );
     let verbs = verbs.map(leaked_ref);
     let names = names_below(&tree.0.join("infiniband"));
     assert_eq!(names, ["mlx5_0"]);
-    let open =
-        |name: &str| Context::open_by(verbs.clone(), name, &tree.0.join("infiniband_verbs")).map(Arc::new);
+    let open = |name: &str| {
+        Context::open_by(verbs.clone(), name, (&tree.0.join("infiniband_verbs"), &tree.0.join("dev")))
+            .map(Arc::new)
+    };
     let usable = usable_of(names, open);
     assert_eq!(usable.ports, []);
     usable.obstacles
@@ -163,6 +171,11 @@ fn each_obstacle_is_named() {
     for (test, verbs, accessible, expected) in table {
         assert_eq!(obstacles(test, verbs, accessible), [expected]);
     }
+    let [Obstacle::NoDeviceFile { path, .. }] = &obstacles_with("other", "no-file", Ok(bare), true)[..]
+    else {
+        panic!("another obstacle");
+    };
+    assert!(path.ends_with("/dev/uverbs0"), "{path}");
     let [Obstacle::NotOpened { why, .. }] = &obstacles("broken", Ok(library(broken)), true)[..] else {
         panic!("another obstacle");
     };
