@@ -33,7 +33,9 @@ impl Fault {
             // Nothing outside is ever posted: the peer has begun to end.
             IBV_WC_REM_ACCESS_ERR => Self::PeerGone("it exposes its memory no more"),
             // So says siw of what its TCP connection does not take any more (siw_qp_tx.c, Linux 6.1).
-            IBV_WC_LOC_QP_OP_ERR if resources.managed().is_some() => Self::PeerGone("the connection has ended"),
+            IBV_WC_LOC_QP_OP_ERR if resources.managed().is_some() => {
+                Self::PeerGone("the connection has ended")
+            }
             status => Self::Device(format!("work failed: {}", resources.status_text(status))),
         }
     }
