@@ -498,8 +498,7 @@ impl Resources {
             }
         };
         let (address, length, lkey) = piece;
-        // A read of nothing has a piece, too: siw would take one that was there before.
-        if length > 0 || matches!(request.work, Work::Read { .. }) {
+        if length > 0 {
             let writes = matches!(request.work, Work::Write { .. } | Work::Message { .. });
             if writes && length <= self.inline_bytes {
                 raw.send_flags |= IBV_SEND_INLINE;
