@@ -1,0 +1,374 @@
+%% What ends a link over RDMA, or keeps it from coming about: killed and stopped nodes, pulled cables,
+%% firewalls, missing libraries, limits. Each time the nodes say so, within a time, and nothing is left.
+%%
+%% CARAVAN_KILLS and CARAVAN_PULLS: how many links end at random, each way.
+-module(rdma_faults_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([stopped/1, slow_receiver/1, killed_at_random/1, pulled_at_random/1, only_rdma_cut/1, firewall/1,
+         no_library/1, locked_memory/1, removed_device/1]).
+-export([load/2, sink/0]).
+
+-import(caravan_hosts, [call/2, call/4, connect/2, name/1, transport/2, has_logged/2, on/2, shell/2]).
+
+%% Seconds of net_ticktime: a link that is silent for longer has ended.
+-define(TICK_S, 8).
+%% What a machine of one slow processor takes longer than it should.
+-define(SLOW_MS, 6000).
+
+suite() -> [{timetrap, {minutes, 8}}].
+
+all() ->
+    [stopped, slow_receiver, firewall, no_library, locked_memory, only_rdma_cut, pulled_at_random,
+     killed_at_random, removed_device].
+
+%% Nothing runs yet: what the kernel keeps now for users of devices, it must keep after every case.
+init_per_suite(Config) ->
+    _ = rand:seed(exsss),
+    [shell(Host, "sysctl -qw net.ipv6.conf.all.keep_addr_on_down=1") || Host <- hosts()],
+    [{devices, caravan_hosts:devices()} | Config].
+
+end_per_suite(_) ->
+    ok.
+
+end_per_testcase(removed_device, _) ->
+    ok;
+end_per_testcase(_, Config) ->
+    Before = proplists:get_value(devices, Config),
+    caravan_cluster:wait_until(fun() ->
+        case caravan_hosts:devices() of
+            Before -> true;
+            Now -> {before, Before, now, Now}
+        end
+    end, 20000).
+
+hosts() -> lists:seq(0, caravan_hosts:peer_host()).
+
+options() -> options([]).
+
+%% Nodes that connect only when told to, and soon see that the other one is silent.
+options(More) ->
+    #{transport => rdma,
+      args => caravan_cluster:no_auto_connect() ++ ["-kernel", "net_ticktime", integer_to_list(?TICK_S)] ++ More}.
+
+pair(OptionsA, OptionsB) ->
+    caravan_hosts:start_all([{0, OptionsA}, {caravan_hosts:peer_host(), OptionsB}]).
+
+with(Nodes, Fun) ->
+    try Fun(Nodes) after caravan_hosts:stop(Nodes) end.
+
+linked(A, B) ->
+    case connect(A, B) of
+        true -> ?assertEqual(rdma, transport(A, B));
+        Other -> error({Other, [caravan_hosts:logged(X) || X <- [A, B]]})
+    end.
+
+%% ---------------------------------------------------------------------------------------------
+
+%% A stopped node's device answers as ever: only the ticks tell.
+stopped(_) ->
+    with(pair(options(), options()), fun([A, B]) ->
+        [begin
+             linked(A, B),
+             Load andalso start_load(A, B),
+             {Ms, Reason} = caravan_hosts:nodedown_after(A, B, fun() -> caravan_hosts:signal(B, "STOP") end),
+             ct:pal("nodedown ~b ms after SIGSTOP (~p), load: ~p", [Ms, Reason, Load]),
+             ?assertEqual(net_tick_timeout, Reason),
+             ?assert(Ms < ?TICK_S * 1250 + ?SLOW_MS),
+             call(A, fun stop_load/0),
+             caravan_hosts:signal(B, "CONT"),
+             parted(B)
+         end || Load <- [false, true]],
+        linked(A, B)
+    end).
+
+%% Whatever link this node had has ended.
+parted(Node) ->
+    caravan_cluster:wait_until(fun() ->
+        [] =:= call(Node, erlang, nodes, []) andalso [] =:= call(Node, caravan_dist, info, [])
+    end, ?TICK_S * 1250 + ?SLOW_MS).
+
+%% A reader that stands still: senders are suspended, memory stays where it is, and in the end every
+%% message is there.
+slow_receiver(_) ->
+    with(pair(options(), options()), fun([A, B]) ->
+        linked(A, B),
+        {Senders, Each} = {20, 20},
+        call(B, fun() ->
+            Self = self(),
+            spawn(fun() -> true = register(counter, self()), Self ! ready, count(0) end),
+            receive ready -> ok end
+        end),
+        Node = name(B),
+        caravan_hosts:signal(B, "STOP"),
+        Before = caravan_hosts:resident_bytes(A),
+        call(A, fun() ->
+            %% 100 KB of encoded list each: 40 MB in all.
+            [spawn(fun() -> [{counter, Node} ! {N, lists:seq(1, 20000)} || N <- lists:seq(1, Each)] end)
+             || _ <- lists:seq(1, Senders)]
+        end),
+        caravan_cluster:wait_until(fun() -> maps:get(busy_count, caravan_hosts:info(A, B)) >= 1 end),
+        nosuspend = call(A, erlang, send, [{counter, Node}, unsent, [nosuspend]]),
+        Stalled = caravan_hosts:resident_bytes(A),
+        ct:pal("stalled: memory ~b -> ~b KiB", [Before div 1024, Stalled div 1024]),
+        ?assert(Stalled < Before + 30 * 1024 * 1024),
+        caravan_hosts:signal(B, "CONT"),
+        caravan_cluster:wait_until(fun() -> call(B, fun counted/0) =:= Senders * Each end, 60000)
+    end).
+
+count(N) ->
+    receive
+        {counted, From} -> From ! {counted, N}, count(N);
+        {_, [1 | _]} -> count(N + 1)
+    end.
+
+counted() ->
+    counter ! {counted, self()},
+    receive {counted, N} -> N end.
+
+%% ---------------------------------------------------------------------------------------------
+%% Ends at random, in the middle of traffic; both hosts have nodes that live through them.
+
+%% Batches of nodes that are killed, in turn at each host.
+killed_at_random(_) ->
+    Kills = number("CARAVAN_KILLS", 40),
+    Hosts = {0, caravan_hosts:peer_host()},
+    with(pair(options(), options()), fun([A, B]) ->
+        batch(A, element(2, Hosts), 4),
+        batch(B, element(1, Hosts), 4),
+        Before = [{N, caravan_hosts:settle(N), caravan_hosts:resident_bytes(N)} || N <- [A, B]],
+        [begin
+             batch(A, element(2, Hosts), 4),
+             batch(B, element(1, Hosts), 4)
+         end || _ <- lists:seq(1, Kills div 8)],
+        [unchanged(State) || State <- Before]
+    end).
+
+%% Nodes at a host, linked to the survivor, are killed while they talk to it.
+batch(Survivor, Host, Count) ->
+    Peers = caravan_hosts:start_all(lists:duplicate(Count, {Host, options()})),
+    [begin linked(Survivor, Peer), start_load(Survivor, Peer) end || Peer <- Peers],
+    [begin
+         receive after rand:uniform(100) -> ok end,
+         {Ms, Reason} = caravan_hosts:nodedown_after(Survivor, Peer,
+                                                     fun() -> caravan_hosts:signal(Peer, "KILL") end),
+         ct:log("nodedown ~b ms after SIGKILL (~p)", [Ms, Reason]),
+         ?assert(Ms < ?SLOW_MS)
+     end || Peer <- Peers],
+    caravan_hosts:stop(Peers),
+    call(Survivor, fun stop_load/0).
+
+%% Pairs of nodes, all on the one wire; its end is pulled at either host, and put back.
+pulled_at_random(_) ->
+    Pairs = 4,
+    Rounds = max(2, number("CARAVAN_PULLS", 16) div Pairs),
+    Starts = [{Host, options()} || Host <- [0, caravan_hosts:peer_host()], _ <- lists:seq(1, Pairs)],
+    with(caravan_hosts:start_all(Starts), fun(Nodes) ->
+        {As, Bs} = lists:split(Pairs, Nodes),
+        Both = lists:zip(As, Bs),
+        pull(Both),
+        Before = [{N, caravan_hosts:settle(N), caravan_hosts:resident_bytes(N)} || N <- Nodes],
+        [pull(Both) || _ <- lists:seq(1, Rounds)],
+        [unchanged(State) || State <- Before]
+    end).
+
+pull(Both) ->
+    [begin linked(A, B), start_load(A, B), start_load(B, A) end || {A, B} <- Both],
+    receive after rand:uniform(300) -> ok end,
+    {Host, Interface} = lists:nth(rand:uniform(2), wire()),
+    At = erlang:monotonic_time(millisecond),
+    cut(Host, Interface),
+    [parted(Node) || Pair <- Both, Node <- tuple_to_list(Pair)],
+    Ms = erlang:monotonic_time(millisecond) - At,
+    mend(Host, Interface),
+    [call(Node, fun stop_load/0) || Pair <- Both, Node <- tuple_to_list(Pair)],
+    ct:pal("~b links have ended ~b ms after ~s of host ~b was pulled", [length(Both), Ms, Interface, Host]),
+    %% Each said so: the one who had something to send, or the one who heard nothing.
+    [has_logged(Node, ["link to", "closed:"]) || {A, B} <- Both, Node <- [A, B], ended_by_device(Node)].
+
+%% A node that was told by its ticks has net_kernel's sentence instead.
+ended_by_device(Node) ->
+    not lists:any(fun(Text) -> string:find(Text, "not responding") =/= nomatch end, caravan_hosts:logged(Node)).
+
+%% The two ends of the wire between the devices.
+wire() ->
+    case caravan_hosts:count() of
+        1 -> [{0, "veth0"}, {0, "veth1"}];
+        2 -> [{0, "vec0"}, {1, "vec0"}]
+    end.
+
+cut(Host, Interface) -> shell(Host, "ip link set " ++ Interface ++ " down").
+
+mend(Host, Interface) ->
+    shell(Host, "ip link set " ++ Interface ++ " up"),
+    [wait_for_shell(H, "ibv_devinfo | grep state | grep -vq PORT_DOWN && ! ibv_devinfo | grep -q PORT_DOWN")
+     || H <- hosts()],
+    case caravan_hosts:count() of
+        1 -> ok;
+        2 -> wait_for_shell(0, "ping -c 1 -W 1 10.0.0.2")
+    end.
+
+wait_for_shell(Host, Command) ->
+    on(Host, fun() ->
+        caravan_cluster:wait_until(fun() ->
+            case caravan_cluster:shell(Command) of {0, _} -> true; Other -> Other end
+        end, 20000)
+    end).
+
+%% What a node has, after endings, is what it had before them.
+unchanged({Node, Resources, Memory}) ->
+    caravan_cluster:wait_until(fun() -> caravan_cluster:same(Resources, caravan_hosts:settle(Node)) end),
+    Grown = caravan_hosts:resident_bytes(Node) - Memory,
+    ct:pal("~p: ~p, memory grown by ~b KiB", [name(Node), Resources, Grown div 1024]),
+    ?assert(Grown < 48 * 1024 * 1024).
+
+number(Variable, Default) ->
+    list_to_integer(os:getenv(Variable, integer_to_list(Default))).
+
+%% ---------------------------------------------------------------------------------------------
+
+%% The TCP connection lives, and RDMA's packets are dropped.
+only_rdma_cut(_) ->
+    case caravan_hosts:kind() of
+        "siw" -> {comment, "iWARP is TCP"};
+        "rxe" ->
+            with(pair(options(), options()), fun([A, B]) ->
+                linked(A, B),
+                start_load(A, B),
+                {Ms, Reason} = caravan_hosts:nodedown_after(A, B, fun wall/0),
+                unwall(),
+                ct:pal("nodedown ~b ms after RDMA alone was cut (~p)", [Ms, Reason]),
+                ?assert(Ms < ?TICK_S * 1250 + ?SLOW_MS),
+                has_logged(A, ["link to " ++ atom_to_list(name(B)) ++ " closed:"]),
+                parted(B),
+                call(A, fun stop_load/0),
+                linked(A, B)
+            end)
+    end.
+
+wall() ->
+    [shell(Host, "nft \"add table inet wall; add chain inet wall in { type filter hook input priority 0; }; "
+                 "add rule inet wall in udp dport 4791 drop\"") || Host <- hosts()].
+
+unwall() ->
+    [shell(Host, "nft delete table inet wall") || Host <- hosts()].
+
+%% RDMA cannot be had: TCP, with the reason, within the time of a set-up.
+falls_back(A, B, Sentence) ->
+    At = erlang:monotonic_time(millisecond),
+    true = connect(A, B),
+    Ms = erlang:monotonic_time(millisecond) - At,
+    ct:pal("~b ms to TCP: ~s", [Ms, maps:get(reason, caravan_hosts:info(A, B))]),
+    ?assertEqual(tcp, transport(A, B)),
+    [has_logged(X, ["caravan: TCP to", Part]) || {X, Part} <- [{A, Sentence}]],
+    ?assert(Ms < 7000),
+    ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []])).
+
+%% Where both are at one host, shared memory must not be there to be preferred.
+falling(More) ->
+    Options = options(More),
+    Options#{transport => auto, cookie => "falling"}.
+
+firewall(_) ->
+    case {caravan_hosts:kind(), caravan_hosts:count()} of
+        {"rxe", 2} ->
+            with(pair(falling([]), falling([])), fun([A, B]) ->
+                wall(),
+                try falls_back(A, B, "UDP port 4791") after unwall() end
+            end);
+        _ -> {comment, "two hosts, with RoCE"}
+    end.
+
+%% An empty file in place of the library, at the side that connects and at the other.
+no_library(_) ->
+    case caravan_hosts:count() of
+        1 -> {comment, "two hosts: one takes shared memory"};
+        2 ->
+            [begin
+                 shell(Broken, "touch /tmp/empty; for f in $(ldconfig -p | sed -n \"s/.*libibverbs.so.1 .*=> //p\"); "
+                               "do mount --bind /tmp/empty $f; done"),
+                 try
+                     with(pair(falling([]), falling([])), fun([A, B]) ->
+                         Sentence = case Broken of
+                                        0 -> "rdma-core is not installed or broken";
+                                        1 -> "the peer has no RDMA"
+                                    end,
+                         falls_back(A, B, Sentence)
+                     end)
+                 after
+                     shell(Broken, "for f in $(ldconfig -p | sed -n \"s/.*libibverbs.so.1 .*=> //p\"); do umount $f; done")
+                 end
+             end || Broken <- [0, 1]]
+    end.
+
+%% As an ordinary user with little memory to lock, where root has no limit.
+locked_memory(_) ->
+    case caravan_hosts:count() of
+        1 -> {comment, "two hosts: one takes shared memory"};
+        2 ->
+            Bounded = (falling([]))#{exec => {"/bin/sh", ["-c",
+                "ulimit -l 64; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock erl \"$@\"", "sh"]}},
+            with(pair(Bounded, falling([])), fun([A, B]) ->
+                falls_back(A, B, "this user may lock 65536")
+            end)
+    end.
+
+%% The device goes while it is in use: nodedown, and then what there is: the other device, or TCP.
+removed_device(_) ->
+    with(pair((options())#{transport => auto}, (options())#{transport => auto}), fun([A, B]) ->
+        case caravan_hosts:count() of
+            1 -> {comment, "two hosts: one takes shared memory"};
+            2 ->
+                linked(A, B),
+                start_load(A, B),
+                Device = os:getenv("VERBS_DEV"),
+                {Ms, Reason} = caravan_hosts:nodedown_after(A, B, fun() ->
+                    shell(0, "rdma link delete " ++ Device)
+                end),
+                ct:pal("nodedown ~b ms after the device was removed (~p)", [Ms, Reason]),
+                ?assert(Ms < ?TICK_S * 1250 + ?SLOW_MS),
+                has_logged(A, ["link to " ++ atom_to_list(name(B)) ++ " closed:"]),
+                parted(B),
+                call(A, fun stop_load/0),
+                falls_back(A, B, "this machine has no RDMA device")
+        end
+    end).
+
+%% ---------------------------------------------------------------------------------------------
+%% Traffic from A to B and back, of all sizes, until stop_load/0 on A.
+
+start_load(A, B) ->
+    Node = name(B),
+    call(A, fun() ->
+        [spawn(?MODULE, load, [Node, Bytes]) || Bytes <- [10, 1000, 100000]],
+        ok
+    end).
+
+load(Node, Bytes) ->
+    put(caravan_load, true),
+    {Sink, Monitor} = spawn_monitor(Node, ?MODULE, sink, []),
+    Data = {self(), binary:copy(<<Bytes:16>>, Bytes)},
+    [erlang:send(Sink, Data, [noconnect]) || _ <- lists:seq(1, 4)],
+    load_loop(Sink, Monitor, Data).
+
+load_loop(Sink, Monitor, Data) ->
+    receive
+        {back, _} ->
+            erlang:send(Sink, Data, [noconnect]),
+            load_loop(Sink, Monitor, Data);
+        {'DOWN', Monitor, _, _, _} ->
+            ok
+    end.
+
+sink() ->
+    receive {From, Data} -> erlang:send(From, {back, Data}, [noconnect]), sink()
+    after 20000 -> ok
+    end.
+
+stop_load() ->
+    [exit(Pid, kill) || Pid <- processes(),
+                        {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
+                        lists:member({caravan_load, true}, Dictionary)],
+    ok.
