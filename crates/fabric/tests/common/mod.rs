@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod conformance;
+pub mod forge;
 pub mod hostile;
+pub mod hosts;
 pub mod pair;
 pub mod party;
 pub mod pattern;
