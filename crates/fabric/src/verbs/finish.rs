@@ -271,8 +271,18 @@ fn manager(resources: &Resources) -> Result<&Id, Error> {
 
 /// While a connection is being made, a peer that is gone is one that has not been reached.
 fn unreached(error: Error, port: &Port, limit: Duration) -> Error {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
     match error {
         Error::PeerGone(..) => no_answer(port, limit),
+        // siw connects within the call itself, for as long as `net.ipv4.tcp_syn_retries` takes.
+        Error::System { call: "rdma_connect", source }
+            if matches!(
+                source.kind(),
+                ConnectionRefused | HostUnreachable | NetworkUnreachable | TimedOut
+            ) =>
+        {
+            no_answer(port, limit)
+        }
         other => other,
     }
 }
