@@ -22,8 +22,10 @@ use crate::link::{Consumer, Producer};
 const CREDIT: u32 = 1 << 31;
 /// Events taken from the endpoint at once.
 const EVENTS_MAX: usize = 64;
-/// Polls in a row that find nothing before a reader that never sleeps gives credits all the same.
-const EMPTY_POLLS_MAX: u32 = 64;
+/// Polls in a row that find nothing before a reader that never sleeps gives credits all the same: a
+/// fraction of a millisecond, which is longer than a round trip. Sooner, each message of a ping-pong
+/// would cost a credit as well, and so twice the doorbells.
+const EMPTY_POLLS_MAX: u32 = 1 << 14;
 /// What comes back with the completion of a write of data, and of a credit.
 const DATA_CONTEXT: u64 = 0;
 const CREDIT_CONTEXT: u64 = 1;
