@@ -4,7 +4,7 @@
 
 -export([run/1]).
 -export([count/0, kind/0, peer_host/0, on/2, shell/2, devices/0]).
--export([start/2, start_all/1, stop/1, signal/2, name/1, host/1, call/2, call/4]).
+-export([start_all/1, stop/1, signal/2, name/1, os_pid/1, call/2, call/4]).
 -export([connect/2, info/2, transport/2, logged/1, has_logged/2, resources/1, settle/1,
          resident_bytes/1, nodedown_after/3]).
 
@@ -126,9 +126,6 @@ devices() ->
 %% ---------------------------------------------------------------------------------------------
 %% Nodes: {Host, what caravan_cluster calls a node}.
 
-start(Host, Options) ->
-    {Host, on(Host, fun() -> caravan_cluster:start(Options) end)}.
-
 start_all(Places) ->
     Self = self(),
     Starts = [spawn_monitor(fun() -> Self ! {self(), on(Host, fun() -> start_lasting(Options) end)} end)
@@ -150,7 +147,8 @@ signal({Host, Node}, Signal) -> on(Host, fun() -> caravan_cluster:signal(Node, S
 
 name({_, Node}) -> caravan_cluster:name(Node).
 
-host({Host, _}) -> Host.
+%% At its host.
+os_pid({_, Node}) -> caravan_cluster:os_pid(Node).
 
 call({Host, Node}, Fun) -> on(Host, fun() -> caravan_cluster:call(Node, Fun) end).
 
