@@ -28,6 +28,11 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
+    /// Set by whoever has the flag.
+    pub fn by(flag: Arc<AtomicBool>) -> Self {
+        Self(flag)
+    }
+
     /// [`Error::Interrupted`] once a signal came.
     pub fn check(&self) -> Result<(), Error> {
         // The handler stores with SeqCst; nothing else hangs on the flag.

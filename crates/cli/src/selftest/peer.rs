@@ -3,6 +3,8 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
@@ -17,9 +19,12 @@ use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
 use crate::args::SelfTestPeer;
 use crate::error::Error;
 use crate::fabric::survey::Findings;
+use crate::interrupt::Interrupt;
 
 /// A peer that nobody asks anything any more ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
+/// How long what is under way may take to end once the standard input has.
+const END_LIMIT: Duration = Duration::from_secs(5);
 /// Begins each line before the first message; shells' own greetings do not.
 pub const MARK: &str = "caravan-selftest";
 
@@ -38,12 +43,15 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
         remove(folder)?;
     }
     writeln!(out, "{MARK} ready").and_then(|()| out.flush()).map_err(Error::Output)?;
-    let asked = read_questions();
-    let mut peer = Peer::default();
+    let ended = Arc::new(AtomicBool::new(false));
+    let asked = read_questions(Arc::clone(&ended));
+    let mut peer = Peer::new(Interrupt::by(ended));
     while let Ok(ask) = asked.recv_timeout(IDLE_LIMIT) {
         let answer = match peer.answer(ask, &mut out) {
             Ok(answer) => answer,
             Err(Trouble::Failed(why)) => Answer::Failed(why),
+            // Whoever asked is gone.
+            Err(Trouble::Fatal(Error::Interrupted)) => break,
             Err(Trouble::Fatal(error)) => return Err(error),
         };
         message::write(&mut out, &answer).map_err(Error::Output)?;
@@ -62,8 +70,9 @@ fn remove(folder: &Path) -> Result<(), Error> {
     std::fs::remove_dir_all(folder).map_err(failed)
 }
 
-/// Takes them in a thread, which ends the process with the standard input: whoever asked is gone.
-fn read_questions() -> Receiver<Ask> {
+/// Takes them in a thread. With the standard input whoever asked is gone: then what is under way ends in
+/// order, as devices want it, or the process on the spot.
+fn read_questions(ended: Arc<AtomicBool>) -> Receiver<Ask> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
@@ -72,19 +81,27 @@ fn read_questions() -> Receiver<Ask> {
                 break;
             }
         }
+        ended.store(true, Ordering::Relaxed);
+        drop(sender);
+        std::thread::sleep(END_LIMIT);
         std::process::exit(0);
     });
     receiver
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Peer {
     doorway: Option<shm::Listener>,
     endpoint: Option<Box<dyn Endpoint>>,
     link: Option<Link>,
+    ended: Interrupt,
 }
 
 impl Peer {
+    fn new(ended: Interrupt) -> Self {
+        Self { doorway: None, endpoint: None, link: None, ended }
+    }
+
     fn answer(&mut self, ask: Ask, out: &mut impl Write) -> Result<Answer, Trouble> {
         match ask {
             Ask::Hello => return hello(),
@@ -114,7 +131,7 @@ impl Peer {
                 let rate = self.traffic(wait, limit(time))?.stream(size(bytes)?, time)?;
                 return Ok(Answer::Figure(rate));
             }
-            Ask::End => *self = Self::default(),
+            Ask::End => *self = Self::new(self.ended.clone()),
         }
         Ok(Answer::Done)
     }
@@ -130,14 +147,14 @@ impl Peer {
 
     fn promises(&mut self) -> Result<Promises<'_>, Trouble> {
         match &mut self.endpoint {
-            Some(endpoint) => Ok(Promises::new(&mut **endpoint, Bounds::new(STEP_LIMIT, None))),
+            Some(endpoint) => Ok(Promises::new(&mut **endpoint, Bounds::new(STEP_LIMIT, Some(&self.ended)))),
             None => Err(out_of_turn("a connection")),
         }
     }
 
     fn traffic(&mut self, wait: Wait, limit: Duration) -> Result<Traffic<'_>, Trouble> {
         let link = self.link.as_mut().ok_or_else(|| out_of_turn("a link"))?;
-        Ok(Traffic::new(link, wait, Bounds::new(limit, None)))
+        Ok(Traffic::new(link, wait, Bounds::new(limit, Some(&self.ended))))
     }
 }
 
@@ -176,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_question_out_of_turn_is_answered_with_a_failure() {
-        let mut peer = Peer::default();
+        let mut peer = Peer::new(Interrupt::by(Arc::default()));
         for ask in [
             Ask::Enter,
             Ask::Link { ring_bytes: 4096 },

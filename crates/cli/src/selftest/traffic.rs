@@ -297,8 +297,14 @@ mod tests {
 
     #[test]
     fn wrong_content_and_silence_are_failures() {
-        let (ours, _) =
-            between(Wait::Sleep, |near| near.content((1, 2), 1000), |far| far.content((3, 1), 1000));
+        let (ours, _) = between(
+            Wait::Sleep,
+            |near| near.content((1, 2), 1000),
+            |far| {
+                far.bounds = Bounds::new(Duration::from_millis(300), None);
+                far.content((3, 1), 1000)
+            },
+        );
         assert!(matches!(ours, Err(Trouble::Failed(why)) if why.contains("byte 0 came as")));
         let (ours, _) = between(
             Wait::Sleep,

@@ -38,7 +38,7 @@ impl Trouble {
 pub struct Bounds {
     deadline: Instant,
     limit: Duration,
-    /// The other side has none: it ends with its standard input.
+    /// Ctrl-C here; on the other side the end of its standard input.
     interrupt: Option<Interrupt>,
 }
 
