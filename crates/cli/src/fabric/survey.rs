@@ -169,11 +169,11 @@ fn describe(context: &Context, usable: &Usable) -> Device {
         vendor: format!("{vendor:04x}:{part:04x}"),
         connections_max: facts.queue_pairs_max,
         queue_depth_max: facts.queue_depth_max,
-        memory_windows: facts.memory_windows,
+        memory_windows: context.uses_windows(),
         compare_and_swap: facts.swaps.0,
         atomic_with_processor: facts.swaps.1,
         write_with_immediate: context.has_immediates(),
-        registers_twice: !context.windows_narrow(),
+        registers_twice: !context.uses_windows(),
         ports: ports.map(|port| describe_port(context.name(), &port, usable)).collect(),
     }
 }

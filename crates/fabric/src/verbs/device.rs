@@ -23,6 +23,8 @@ pub(super) const SYSFS: &str = "/sys/class/infiniband";
 const SYSFS_VERBS: &str = "/sys/class/infiniband_verbs";
 /// Their files.
 const DEVICE_FILES: &str = "/dev/infiniband";
+/// Set, to anything, in the environment of the tests that run the code of memory windows over Soft-RoCE.
+const WINDOWS_VARIABLE: &str = "CARAVAN_BROKEN_WINDOWS";
 /// Addresses of a port that are looked at; a RoCE port has two or more for each IP address.
 const GIDS_MAX: u32 = 256;
 
@@ -303,9 +305,11 @@ impl Context {
         !self.has(Quirk::NoImmediates)
     }
 
-    /// It has memory windows, and they reach no further than they are bound.
-    pub fn windows_narrow(&self) -> bool {
-        self.facts.memory_windows && !self.has(Quirk::WideWindows)
+    /// What a peer may reach is said by a memory window, where the device has them and they work; else by
+    /// a registration of its own. [`WINDOWS_VARIABLE`] has those tried that do not work.
+    pub fn uses_windows(&self) -> bool {
+        let tried = || std::env::var_os(WINDOWS_VARIABLE).is_some();
+        self.facts.memory_windows && (!self.has(Quirk::BrokenWindows) || tried())
     }
 
     /// What a port reports of itself now.

@@ -1,9 +1,8 @@
 //! What devices lack or demand that they do not report: one row for each, with the evidence.
 //!
-//! Not here, as it is done for all devices alike: a memory window is given back before its queue pair
-//! (`rxe_mw.c` holds a reference to the queue pair, whose end then waits 10 s and warns, Linux 6.1). Nor
-//! that iWARP's connections are made by the connection manager, which is what iWARP is: RDMA begins with
-//! MPA's exchange over a TCP connection (RFC 5044, 7.1).
+//! Not here, as it is done for all devices alike: a memory window is given back before its queue pair, to
+//! which it is bound. Nor that iWARP's connections are made by the connection manager, which is what iWARP
+//! is: RDMA begins with MPA's exchange over a TCP connection (RFC 5044, 7.1).
 
 /// A deviation that the rest of this backend asks for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +11,8 @@ pub enum Quirk {
     NoImmediates,
     /// Memory that a read brings bytes to must be open to the peer's writes.
     ReadsNeedRemoteWrite,
-    /// A memory window reaches all of the region that it is bound to.
-    WideWindows,
+    /// Memory windows do not what they are for.
+    BrokenWindows,
     /// What comes while the queue pair changes its state may lie unread until more comes.
     MissesFirstWord,
     /// No reliable connections, and so nothing that this backend could use.
@@ -45,11 +44,13 @@ const TABLE: &[Row] = &[
         evidence: "a read's answer is a tagged write to the key that the request names (RFC 5040, 5.2)",
     },
     Row {
-        quirk: Quirk::WideWindows,
+        quirk: Quirk::BrokenWindows,
         iwarp: false,
         prefix: "rxe",
         evidence: "check_rkey (rxe_resp.c, Linux 6.1) takes a window's region and holds the access against \
-                   the region's bounds alone; `caravan selftest` saw such a write carried out",
+                   the region's bounds alone; `caravan selftest` saw such a write carried out. And a bound \
+                   window holds on to its queue pair: when a process is killed, the kernel ends the queue \
+                   pair first, waits for 50 s in vain, and warns (rxe_pool.c:255)",
     },
     Row {
         quirk: Quirk::MissesFirstWord,
@@ -88,7 +89,7 @@ mod tests {
     fn devices_have_their_quirks() {
         for (device, iwarp, quirks) in [
             ("mlx5_0", false, &[][..]),
-            ("rxe0", false, &[Quirk::WideWindows]),
+            ("rxe0", false, &[Quirk::BrokenWindows]),
             ("siw0", true, &[Quirk::NoImmediates, Quirk::ReadsNeedRemoteWrite, Quirk::MissesFirstWord]),
             ("efa_0", false, &[Quirk::NoReliableConnections]),
         ] {

@@ -174,11 +174,10 @@ impl Resources {
     }
 
     /// The whole arena for this side; for the peer what is exposed, through a window where the device
-    /// has them, and by a second registration where that is less than everything and a window does not
-    /// narrow it.
+    /// has them, or by a second registration where that is less than everything.
     fn register(&mut self) -> Result<(), Error> {
         let all = self.exposure.exposed == (0..self.exposure.arena_bytes);
-        let windowed = self.context.facts().memory_windows;
+        let windowed = self.context.uses_windows();
         let mut local = IBV_ACCESS_LOCAL_WRITE;
         match (windowed, all) {
             (true, _) => local |= IBV_ACCESS_MW_BIND,
@@ -194,11 +193,9 @@ impl Resources {
             // SAFETY: the domain is open; a device with windows has the function.
             let window = allocate.map_or(ptr::null_mut(), |call| unsafe { call(self.domain, IBV_MW_TYPE_2) });
             self.window = self.made("a memory window", window)?;
-        }
-        if !all && !self.context.windows_narrow() {
+        } else if !all {
             let bytes = self.exposure.exposed.end - self.exposure.exposed.start;
-            let access = if windowed { IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND } else { self.access };
-            self.exposed = self.region(&self.arena, self.exposure.exposed.start, bytes, access)?;
+            self.exposed = self.region(&self.arena, self.exposure.exposed.start, bytes, self.access)?;
         }
         self.own = self.region(&self.memory, 0, self.memory.bytes(), IBV_ACCESS_LOCAL_WRITE)?;
         Ok(())
@@ -488,7 +485,7 @@ impl Resources {
                 let at = self.exposure.exposed.start;
                 let length = self.exposure.exposed.end - at;
                 let bind_info = ibv_mw_bind_info {
-                    mr: if self.exposed.is_null() { self.local } else { self.exposed },
+                    mr: self.local,
                     addr: self.arena.address(at as usize, length as usize) as u64,
                     length,
                     mw_access_flags: (self.access & !IBV_ACCESS_LOCAL_WRITE) as u32,

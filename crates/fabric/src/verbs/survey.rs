@@ -20,13 +20,13 @@ fn version_in(line: &str) -> Option<&str> {
     numbers.splitn(3, '.').nth(2).filter(|version| !version.is_empty())
 }
 
-/// Bytes that a connection of that exposure locks, on a device whose windows
-/// [narrow](super::device::Context::windows_narrow) what the peer may reach, or another.
-pub fn registered_bytes(exposure: &Exposure, windows_narrow: bool) -> u64 {
+/// Bytes that a connection of that exposure locks, on a device that
+/// [uses windows](super::device::Context::uses_windows), or another.
+pub fn registered_bytes(exposure: &Exposure, uses_windows: bool) -> u64 {
     let depths = Depths { send: SEND_DEPTH, receive: WINDOW + RECEIVE_RESERVE };
     let exposed = exposure.exposed.end - exposure.exposed.start;
     let all = exposed == exposure.arena_bytes;
-    let twice = if windows_narrow || all { 0 } else { exposed };
+    let twice = if uses_windows || all { 0 } else { exposed };
     exposure.arena_bytes.next_multiple_of(PAGE_BYTES) + twice + own_bytes(depths).next_multiple_of(PAGE_BYTES)
 }
 
