@@ -61,6 +61,8 @@ pub struct VerbsEndpoint {
     next_id: u64,
     /// Everything up to it has a completion coming, or has had it.
     signaled_id: u64,
+    /// Somebody waits for the completion of everything up to it.
+    flushed_id: u64,
     since_signal: u32,
     free: u32,
     /// Places for what swaps find, one bit each.
@@ -120,6 +122,7 @@ impl VerbsEndpoint {
             flights: VecDeque::new(),
             next_id: 1,
             signaled_id: 0,
+            flushed_id: 0,
             since_signal: 0,
             free: SEND_DEPTH,
             slots: 0,
@@ -157,7 +160,7 @@ impl VerbsEndpoint {
     pub(super) fn is_greeted(&mut self) -> Result<(bool, bool), Error> {
         self.gather();
         self.check_fault()?;
-        Ok((self.greeted, self.flights.is_empty()))
+        Ok((self.greeted, !self.awaits_flushed()))
     }
 
     /// An error if the connection manager has said that the connection has ended.
@@ -455,10 +458,15 @@ impl VerbsEndpoint {
         }
     }
 
+    /// Something that was flushed is under way. What the backend itself has sent since, acknowledgements
+    /// among it, nobody waits for.
+    fn awaits_flushed(&self) -> bool {
+        self.flights.front().is_some_and(|flight| flight.id <= self.flushed_id)
+    }
+
     /// Something under way has a completion that its user waits for.
     fn awaits_completion(&self) -> bool {
-        let newest = self.flights.back().map_or(0, |flight| flight.id);
-        self.refused || self.reads_under_way > 0 || (newest > 0 && newest == self.signaled_id)
+        self.refused || self.reads_under_way > 0 || self.awaits_flushed()
     }
 }
 
@@ -503,6 +511,7 @@ impl Endpoint for VerbsEndpoint {
 
     fn flush(&mut self) -> Result<(), Error> {
         let Some(newest) = self.flights.back().map(|flight| flight.id) else { return Ok(()) };
+        self.flushed_id = newest;
         if newest == self.signaled_id {
             return Ok(());
         }
