@@ -418,6 +418,7 @@ pub const RDMA_CM_EVENT_ADDR_RESOLVED: c_int = 0;
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: c_int = 2;
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: c_int = 4;
 pub const RDMA_CM_EVENT_ESTABLISHED: c_int = 9;
+pub const RDMA_CM_EVENT_DISCONNECTED: c_int = 10;
 
 #[repr(C)]
 pub struct rdma_event_channel {

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use super::abi::*;
 use super::device::{Context, nonblocking};
+use super::fault::ENDED;
 use super::library::{self, Connections};
 use super::obstacle::Obstacle;
 use crate::contract::{Error, Provider};
@@ -202,6 +203,7 @@ impl Id {
         match event.event {
             RDMA_CM_EVENT_ADDR_RESOLVED | RDMA_CM_EVENT_ROUTE_RESOLVED => Happened::Done,
             RDMA_CM_EVENT_ESTABLISHED => Happened::Established,
+            RDMA_CM_EVENT_DISCONNECTED => Happened::Ended(ENDED),
             RDMA_CM_EVENT_CONNECT_REQUEST => {
                 let said = &event.conn;
                 let bytes = if said.private_data.is_null() {

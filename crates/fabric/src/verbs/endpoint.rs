@@ -168,7 +168,9 @@ impl VerbsEndpoint {
         if let Some(id) = self.resources.managed() {
             while let Some(happened) = id.poll()? {
                 if let Happened::Ended(why) = happened {
-                    self.fault.get_or_insert(Fault::PeerGone(why));
+                    // The device may know why.
+                    let cause = self.resources.trouble().map(|(event, text)| Fault::of_event(event, text));
+                    self.fault.get_or_insert(cause.unwrap_or(Fault::PeerGone(why)));
                 }
             }
         }

@@ -9,6 +9,9 @@ use crate::contract::{Error, Provider};
 /// What is said of a device that is off, cut off, or has forgotten the connection.
 pub const SILENT: &str = "its device does not answer any more";
 
+/// What is said where nobody tells more.
+pub const ENDED: &str = "the connection has ended";
+
 /// What is remembered of it, for every call after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -28,14 +31,12 @@ impl Fault {
             IBV_WC_RNR_RETRY_EXC_ERR => Self::PeerGone("it takes nothing any more"),
             IBV_WC_WR_FLUSH_ERR => match resources.trouble() {
                 Some((event, text)) => Self::of_event(event, text),
-                None => Self::PeerGone("the connection has ended"),
+                None => Self::PeerGone(ENDED),
             },
             // Nothing outside is ever posted: the peer has begun to end.
             IBV_WC_REM_ACCESS_ERR => Self::PeerGone("it exposes its memory no more"),
             // So says siw of what its TCP connection does not take any more (siw_qp_tx.c, Linux 6.1).
-            IBV_WC_LOC_QP_OP_ERR if resources.managed().is_some() => {
-                Self::PeerGone("the connection has ended")
-            }
+            IBV_WC_LOC_QP_OP_ERR if resources.managed().is_some() => Self::PeerGone(ENDED),
             status => Self::Device(format!("work failed: {}", resources.status_text(status))),
         }
     }
