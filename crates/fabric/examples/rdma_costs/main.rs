@@ -1,0 +1,92 @@
+//! What large messages and many links cost over an RDMA device; both ends of each connection are in this
+//! process, and one thread sees to all of them.
+//!
+//!     cargo build --release -p caravan-fabric --example rdma_costs
+//!     tests/verbs-vm/run --rxe -- target/release/examples/rdma_costs [large | many]
+//!
+//! `large` compares the ring with a rendezvous read, for the section on RDMA in ARCHITECTURE.md. It needs
+//! a device without memory windows. `many` prints the table of docs/scale.md. Medians of nine rounds.
+#![forbid(unsafe_code)]
+
+mod large;
+mod many;
+
+use std::time::{Duration, Instant};
+
+use caravan_fabric::contract::Endpoint;
+use caravan_fabric::{Exposure, Link, verbs};
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
+
+const ROUNDS: usize = 9;
+/// The default of every face.
+const RING_BYTES: u64 = 512 << 10;
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn main() -> Fallible<()> {
+    match std::env::args().nth(1).as_deref() {
+        None => large::run().and_then(|()| many::run()),
+        Some("large") => large::run(),
+        Some("many") => many::run(),
+        Some(other) => Err(format!("{other}: it takes large, or many, or nothing for both").into()),
+    }
+}
+
+/// A connection's two ends.
+fn ends(exposure: &Exposure) -> Fallible<[Box<dyn Endpoint>; 2]> {
+    let (asking, request) = verbs::connect(&verbs::offer()?, exposure)?;
+    let (accepting, answer) = verbs::accept(&request, exposure)?;
+    std::thread::scope(|scope| {
+        let right = scope.spawn(|| accepting.finish(&[], PATIENCE));
+        let left = asking.finish(&answer, PATIENCE)?;
+        let right = right.join().map_err(|_| "the accepting side panicked")??;
+        Ok([left, right])
+    })
+}
+
+/// A link's two ends.
+fn links() -> Fallible<[Link; 2]> {
+    let [left, right] = ends(&Link::exposure(RING_BYTES)?)?;
+    Ok([Link::new(left, RING_BYTES)?, Link::new(right, RING_BYTES)?])
+}
+
+/// Sees to both ends until nothing is under way, and each knows it.
+fn settle(ends: &mut [Link; 2]) -> Fallible<()> {
+    let deadline = Deadline::new();
+    loop {
+        let mut settled = true;
+        for end in &mut *ends {
+            end.refresh()?;
+            settled &= end.is_settled()? && end.outbound_used_bytes() == 0;
+        }
+        if settled {
+            return Ok(());
+        }
+        deadline.check("a link does not come to rest")?;
+    }
+}
+
+struct Deadline(Instant);
+
+impl Deadline {
+    fn new() -> Self {
+        Self(Instant::now() + PATIENCE)
+    }
+
+    fn check(&self, what: &str) -> Fallible<()> {
+        if Instant::now() > self.0 { Err(what.into()) } else { Ok(()) }
+    }
+}
+
+/// Microseconds that it takes.
+fn time(what: impl FnOnce() -> Fallible<()>) -> Fallible<f64> {
+    let before = Instant::now();
+    what()?;
+    Ok(before.elapsed().as_secs_f64() * 1e6)
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
