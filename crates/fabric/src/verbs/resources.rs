@@ -3,8 +3,11 @@
 
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
+mod completions;
+mod post;
+mod register;
+
 use std::ffi::c_int;
-use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -13,11 +16,8 @@ use caravan_segment::Window;
 use super::abi::*;
 use super::cm::Id;
 use super::device::{Context, nonblocking};
-use super::library::{self, Verbs};
+use super::library::Verbs;
 use super::limits::*;
-use super::obstacle::Obstacle;
-use super::quirks::Quirk;
-use super::work::{Request, Work};
 use crate::contract::{Error, Exposure};
 
 /// One of the two completion queues.
@@ -145,7 +145,7 @@ impl Resources {
             arena,
             memory,
             exposure: exposure.clone(),
-            access: access(exposure),
+            access: register::access(exposure),
             requests: Vec::with_capacity(depths.send as usize),
             pieces: Vec::with_capacity(depths.send as usize),
             receives: Vec::with_capacity(depths.receive as usize),
@@ -171,57 +171,6 @@ impl Resources {
         }
         nonblocking(self.wait_fd());
         Ok(())
-    }
-
-    /// The whole arena for this side; for the peer what is exposed, through a window where the device
-    /// has them, or by a second registration where that is less than everything.
-    fn register(&mut self) -> Result<(), Error> {
-        let all = self.exposure.exposed == (0..self.exposure.arena_bytes);
-        let windowed = self.context.uses_windows();
-        let mut local = IBV_ACCESS_LOCAL_WRITE;
-        match (windowed, all) {
-            (true, _) => local |= IBV_ACCESS_MW_BIND,
-            (false, true) => local |= self.access,
-            (false, false) if self.context.has(Quirk::ReadsNeedRemoteWrite) && self.exposure.peer_reads => {
-                local |= IBV_ACCESS_REMOTE_WRITE;
-            }
-            (false, false) => {}
-        }
-        self.local = self.region(&self.arena, 0, self.exposure.arena_bytes, local)?;
-        if windowed {
-            let allocate = self.operations().alloc_mw;
-            // SAFETY: the domain is open; a device with windows has the function.
-            let window = allocate.map_or(ptr::null_mut(), |call| unsafe { call(self.domain, IBV_MW_TYPE_2) });
-            self.window = self.made("a memory window", window)?;
-        } else if !all {
-            let bytes = self.exposure.exposed.end - self.exposure.exposed.start;
-            self.exposed = self.region(&self.arena, self.exposure.exposed.start, bytes, self.access)?;
-        }
-        self.own = self.region(&self.memory, 0, self.memory.bytes(), IBV_ACCESS_LOCAL_WRITE)?;
-        Ok(())
-    }
-
-    fn region(&self, memory: &Window, at: u64, bytes: u64, access: c_int) -> Result<*mut ibv_mr, Error> {
-        let address = memory.address(at as usize, bytes as usize);
-        // SAFETY: the memory is mapped for as long as `self` is, and `drop` ends the region before.
-        // The device writes to it as a peer may to any shared memory: never seen through references.
-        let region = unsafe { (self.verbs.ibv_reg_mr)(self.domain, address.cast(), bytes as usize, access) };
-        if region.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
-            return Err(self.memory_lock(bytes));
-        }
-        self.made("a memory region", region)
-    }
-
-    /// ENOMEM of a registration: in practice the limit on locked memory.
-    fn memory_lock(&self, needed_bytes: u64) -> Error {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-        match limit {
-            Some(limit_bytes) => {
-                Obstacle::MemoryLock { device: self.context.name().to_owned(), needed_bytes, limit_bytes }
-                    .into()
-            }
-            None => self.device_error(format!("no memory to register {needed_bytes} bytes")),
-        }
     }
 
     /// Refuses null, with what the kernel said.
@@ -306,33 +255,6 @@ impl Resources {
         &self.arena
     }
 
-    /// What the peer must name to reach what is exposed.
-    pub fn target(&self) -> Target {
-        let address = self.arena.address(0, 0) as u64;
-        // SAFETY: each is open for as long as `self` is, or null.
-        let key = unsafe {
-            match (self.window.is_null(), self.exposed.is_null()) {
-                // The window's next key: binding it makes that one valid.
-                (false, _) => next_key((*self.window).rkey),
-                (true, false) => (*self.exposed).rkey,
-                (true, true) => (*self.local).rkey,
-            }
-        };
-        Target { address, key }
-    }
-
-    /// True if a window is to be bound before the peer may write.
-    pub fn has_window(&self) -> bool {
-        !self.window.is_null()
-    }
-
-    /// Bytes registered with the device.
-    pub fn registered_bytes(&self) -> u64 {
-        let exposed = self.exposure.exposed.end - self.exposure.exposed.start;
-        let twice = if self.exposed.is_null() { 0 } else { exposed };
-        self.exposure.arena_bytes + twice + self.memory.bytes()
-    }
-
     /// Brings the queue pair into use: from here on it receives and sends. `port` and what the peer
     /// may do are its first state; then the path to the peer.
     pub fn connect(&mut self, path: &Path) -> Result<(), Error> {
@@ -401,252 +323,6 @@ impl Resources {
         }
     }
 
-    /// Hands `requests` to the device with one doorbell. Their places have been checked.
-    pub fn post(&mut self, requests: &[Request], target: Target) -> Result<(), Error> {
-        self.requests.clear();
-        self.pieces.clear();
-        for request in requests {
-            self.translate(request, target);
-        }
-        let mut pieces = self.pieces.iter_mut();
-        let mut next = ptr::null_mut();
-        for request in self.requests.iter_mut() {
-            if request.num_sge == 1 {
-                request.sg_list = pieces.next().map_or(ptr::null_mut(), ptr::from_mut);
-            }
-        }
-        for request in self.requests.iter_mut().rev() {
-            request.next = next;
-            next = request;
-        }
-        let Some(first) = self.requests.first_mut() else { return Ok(()) };
-        let (first, mut refused) = (ptr::from_mut(first), ptr::null_mut());
-        let Some(post) = self.operations().post_send else {
-            return Err(self.device_error("it has no way to send".to_owned()));
-        };
-        // SAFETY: the queue pair is open; the list is valid for the call, and every piece lies in
-        // registered memory, which stays registered until after the queue pair's end.
-        let failed = unsafe { post(self.queue_pair, first, &mut refused) };
-        match failed {
-            0 => Ok(()),
-            error => {
-                let why = std::io::Error::from_raw_os_error(error.abs());
-                Err(self.device_error(format!("it takes no work: {why}")))
-            }
-        }
-    }
-
-    fn translate(&mut self, request: &Request, target: Target) {
-        // SAFETY: numbers and null pointers, for which zeros are valid.
-        let mut raw: ibv_send_wr = unsafe { std::mem::zeroed() };
-        raw.wr_id = request.id;
-        raw.send_flags = if request.signaled { IBV_SEND_SIGNALED } else { 0 };
-        // SAFETY: the regions are open for as long as `self` is.
-        let (local, own) = unsafe { ((*self.local).lkey, (*self.own).lkey) };
-        let piece = match request.work {
-            Work::Write { from, to, immediate } => {
-                raw.opcode = IBV_WR_RDMA_WRITE;
-                if let Some(immediate) = immediate {
-                    raw.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-                    raw.imm_data = immediate.to_be();
-                }
-                let remote_addr = target.address.wrapping_add(to);
-                raw.wr.rdma = ibv_wr_rdma { remote_addr, rkey: target.key };
-                let address = self.arena.address(from.offset as usize, from.bytes as usize);
-                (address, from.bytes, local)
-            }
-            Work::Read { from, into } => {
-                raw.opcode = IBV_WR_RDMA_READ;
-                let remote_addr = target.address.wrapping_add(from);
-                raw.wr.rdma = ibv_wr_rdma { remote_addr, rkey: target.key };
-                let address = self.arena.address(into.offset as usize, into.bytes as usize);
-                (address, into.bytes, local)
-            }
-            Work::Swap { at, expected, desired, slot } => {
-                raw.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
-                let remote_addr = target.address.wrapping_add(at);
-                raw.wr.atomic =
-                    ibv_wr_atomic { remote_addr, compare_add: expected, swap: desired, rkey: target.key };
-                (self.memory.address(slot as usize * 8, 8), 8, own)
-            }
-            Work::Acknowledge { count } => {
-                raw.opcode = IBV_WR_SEND_WITH_IMM;
-                raw.imm_data = count.to_be();
-                (ptr::null_mut(), 0, 0)
-            }
-            Work::Message { body, slot } => {
-                raw.opcode = IBV_WR_SEND;
-                let at = self.message_out(slot);
-                self.memory.copy_in(at, &body.to_le_bytes());
-                (self.memory.address(at, MESSAGE_BYTES as usize), MESSAGE_BYTES, own)
-            }
-            Work::Bind => {
-                raw.opcode = IBV_WR_BIND_MW;
-                let at = self.exposure.exposed.start;
-                let length = self.exposure.exposed.end - at;
-                let bind_info = ibv_mw_bind_info {
-                    mr: self.local,
-                    addr: self.arena.address(at as usize, length as usize) as u64,
-                    length,
-                    mw_access_flags: (self.access & !IBV_ACCESS_LOCAL_WRITE) as u32,
-                };
-                raw.bind_mw = ibv_wr_bind_mw { mw: self.window, rkey: self.target().key, bind_info };
-                (ptr::null_mut(), 0, 0)
-            }
-        };
-        let (address, length, lkey) = piece;
-        if length > 0 {
-            let writes = matches!(request.work, Work::Write { .. } | Work::Message { .. });
-            if writes && length <= self.inline_bytes {
-                raw.send_flags |= IBV_SEND_INLINE;
-            }
-            // Linked to the request once all of them are in their places.
-            raw.num_sge = 1;
-            self.pieces.push(ibv_sge { addr: address as u64, length, lkey });
-        }
-        self.requests.push(raw);
-    }
-
-    /// Posts `count` receives more, each for one message of the peer's. A message without bytes takes no
-    /// memory; those of iWARP have bytes, and land in one place after the other.
-    pub fn post_receives(&mut self, count: u32) -> Result<(), Error> {
-        // SAFETY: the region is open for as long as `self` is.
-        let lkey = unsafe { (*self.own).lkey };
-        let bytes = if self.context.has(Quirk::NoImmediates) { MESSAGE_BYTES } else { 0 };
-        self.pieces.clear();
-        self.receives.clear();
-        for _ in 0..count.min(self.depths.receive) {
-            let address = self.memory.address(self.message_in(self.received), MESSAGE_BYTES as usize);
-            self.received = self.received.wrapping_add(1);
-            self.pieces.push(ibv_sge { addr: address as u64, length: bytes, lkey });
-            self.receives.push(ibv_recv_wr {
-                wr_id: 0,
-                next: ptr::null_mut(),
-                sg_list: ptr::null_mut(),
-                num_sge: c_int::from(bytes > 0),
-            });
-        }
-        for i in (0..self.receives.len()).rev() {
-            let next = self.receives.get_mut(i + 1).map_or(ptr::null_mut(), ptr::from_mut);
-            self.receives[i].next = next;
-            self.receives[i].sg_list = &mut self.pieces[i];
-        }
-        let Some(first) = self.receives.first_mut() else { return Ok(()) };
-        let (first, mut refused) = (ptr::from_mut(first), ptr::null_mut());
-        let Some(post) = self.operations().post_recv else {
-            return Err(self.device_error("it has no way to receive".to_owned()));
-        };
-        // SAFETY: as in `post`.
-        match unsafe { post(self.queue_pair, first, &mut refused) } {
-            0 => Ok(()),
-            error => {
-                let why = std::io::Error::from_raw_os_error(error.abs());
-                Err(self.device_error(format!("it takes no receives: {why}")))
-            }
-        }
-    }
-
-    /// Where the message that came as the `count`-th, from 0, lies; iWARP only.
-    fn message_in(&self, count: u32) -> usize {
-        let slot = count % self.depths.receive;
-        (READS_MAX * 8 + slot * MESSAGE_BYTES) as usize
-    }
-
-    fn message_out(&self, slot: u32) -> usize {
-        let slot = self.depths.receive + slot % self.depths.send;
-        (READS_MAX * 8 + slot * MESSAGE_BYTES) as usize
-    }
-
-    /// The message that came as the `count`-th, from 0; iWARP only.
-    pub fn message(&self, count: u32) -> u64 {
-        let mut body = [0; MESSAGE_BYTES as usize];
-        self.memory.copy_out(self.message_in(count), &mut body);
-        u64::from_le_bytes(body)
-    }
-
-    /// What a compare-and-swap found.
-    pub fn found(&self, slot: u32) -> u64 {
-        let mut word = [0; 8];
-        self.memory.copy_out(slot as usize * 8, &mut word);
-        u64::from_ne_bytes(word)
-    }
-
-    /// Takes up to [`POLL_BATCH`] completions, and gives each to `each`.
-    pub fn poll(&self, queue: Queue, each: &mut dyn FnMut(&ibv_wc)) -> Result<usize, Error> {
-        let Some(poll) = self.operations().poll_cq else {
-            return Err(self.device_error("it has no way to poll".to_owned()));
-        };
-        // SAFETY: plain numbers, for which any value is valid; the device fills in what it returns.
-        let mut completions: [ibv_wc; POLL_BATCH] = unsafe { std::mem::zeroed() };
-        // SAFETY: the queue is open, and the array has as many places as are asked for.
-        let count = unsafe { poll(self.raw(queue), POLL_BATCH as c_int, completions.as_mut_ptr()) };
-        let Ok(count) = usize::try_from(count) else {
-            return Err(self.device_error("its completion queue failed".to_owned()));
-        };
-        completions[..count.min(POLL_BATCH)].iter().for_each(each);
-        Ok(count)
-    }
-
-    fn raw(&self, queue: Queue) -> *mut ibv_cq {
-        match queue {
-            Queue::Send => self.send,
-            Queue::Receive => self.receive,
-        }
-    }
-
-    /// Has the next completion make the descriptor readable.
-    pub fn arm(&self, queue: Queue) -> Result<(), Error> {
-        let Some(arm) = self.operations().req_notify_cq else {
-            return Err(self.device_error("it has no completion events".to_owned()));
-        };
-        // SAFETY: the queue is open.
-        match unsafe { arm(self.raw(queue), 0) } {
-            0 => Ok(()),
-            _ => Err(self.device_error("its completion queue cannot be armed".to_owned())),
-        }
-    }
-
-    /// Becomes readable with a completion of an armed queue.
-    pub fn wait_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is open for as long as `self` is.
-        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
-    }
-
-    /// Makes the descriptor unreadable again. Events are acknowledged many at once: it takes a lock.
-    pub fn take_events(&mut self) {
-        const ACKNOWLEDGE_AT: u32 = 1024;
-        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is open, and its descriptor does not block.
-        while unsafe { (self.verbs.ibv_get_cq_event)(self.channel, &mut queue, &mut context) } == 0 {
-            self.unacknowledged[usize::from(queue == self.receive)] += 1;
-        }
-        if self.unacknowledged.iter().any(|&count| count >= ACKNOWLEDGE_AT) {
-            self.acknowledge_events();
-        }
-    }
-
-    fn acknowledge_events(&mut self) {
-        for (queue, count) in [self.send, self.receive].into_iter().zip(&mut self.unacknowledged) {
-            if *count > 0 {
-                // SAFETY: as many events of this open queue have been taken.
-                unsafe { (self.verbs.ibv_ack_cq_events)(queue, *count) };
-                *count = 0;
-            }
-        }
-    }
-
-    /// A completion's status in the library's words.
-    pub fn status_text(&self, status: c_int) -> &'static str {
-        // SAFETY: the library's own table.
-        unsafe { library::static_text((self.verbs.ibv_wc_status_str)(status)) }
-    }
-
-    /// What the device has said of this queue pair or of itself: the event, and its name. Takes a
-    /// system call.
-    pub fn trouble(&self) -> Option<(c_int, &'static str)> {
-        self.context.trouble(self.queue_pair as usize)
-    }
-
     /// Ends the queue pair: the device takes its hands off the memory.
     fn end_queue_pair(&mut self) -> bool {
         if self.queue_pair.is_null() {
@@ -696,21 +372,4 @@ impl Drop for Resources {
             std::mem::forget((self.arena.clone(), self.memory.clone()));
         }
     }
-}
-
-/// What the peer may do with what is exposed.
-fn access(exposure: &Exposure) -> c_int {
-    let mut access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-    if exposure.peer_reads {
-        access |= IBV_ACCESS_REMOTE_READ;
-    }
-    if exposure.peer_swaps {
-        access |= IBV_ACCESS_REMOTE_ATOMIC;
-    }
-    access
-}
-
-/// The key that a window has after its next binding: its lowest byte is the user's.
-fn next_key(key: u32) -> u32 {
-    (key & !0xff) | (key.wrapping_add(1) & 0xff)
 }
