@@ -206,7 +206,7 @@ impl Context {
     }
 
     /// What a peer may reach is said by a memory window, where the device has them and they work; else by
-    /// a registration of its own. [`WINDOWS_VARIABLE`] has those tried that do not work.
+    /// a registration of its own. `WINDOWS_VARIABLE` has those tried that do not work.
     pub fn uses_windows(&self) -> bool {
         let tried = || std::env::var_os(WINDOWS_VARIABLE).is_some();
         self.facts.memory_windows && (!self.has(Quirk::BrokenWindows) || tried())

@@ -143,7 +143,7 @@ pub fn parse_answer(bytes: &[u8]) -> Result<(Half, u16, [u8; 16]), Error> {
     reader.end(read)
 }
 
-/// An [`answer`] that claims the first `bytes` of the arena to be exposed, whatever is: for showing that
+/// An `answer` that claims the first `bytes` of the arena to be exposed, whatever is: for showing that
 /// the device of the one who said it refuses the rest.
 pub fn overstate(answered: &[u8], bytes: u64) -> Result<Vec<u8>, Error> {
     let (mut half, listener, nonce) = parse_answer(answered)?;
