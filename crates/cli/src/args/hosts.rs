@@ -40,7 +40,7 @@ Examples:
 
 HOST is what ssh takes, with your ~/.ssh/config. Without a password to type, use keys or an agent.")]
 pub struct SelfTest {
-    /// As for ssh: [user@]host, or a name of ~/.ssh/config
+    /// As for ssh: host, or user@host, or a name of ~/.ssh/config
     #[arg(value_parser = ssh_host)]
     pub host: String,
     /// ssh's options
