@@ -21,6 +21,8 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const COPY_LIMIT: Duration = Duration::from_secs(600);
 /// How long ssh may take to end by itself.
 const END_LIMIT: Duration = Duration::from_secs(3);
+/// How long what it said last may take to come, after its end: somebody else may hold its pipe open.
+const LAST_WORDS_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes that a login shell may print before.
 const GREETING_BYTES_MAX: u64 = 1 << 20;
 /// Lines of ssh's complaints that are kept.
@@ -34,6 +36,8 @@ pub struct Remote {
     input: Option<ChildStdin>,
     heard: Receiver<Heard>,
     complaints: Arc<Mutex<Vec<String>>>,
+    /// Disconnected once the last of them is there.
+    all_kept: Receiver<()>,
     interrupt: Interrupt,
 }
 
@@ -60,12 +64,16 @@ impl Remote {
         if let Some(output) = output {
             std::thread::spawn(move || listen(BufReader::new(output), &sender));
         }
+        let (kept_all, all_kept) = mpsc::channel::<()>();
         if let Some(errors) = errors {
             let kept = Arc::clone(&complaints);
-            std::thread::spawn(move || keep(BufReader::new(errors), &kept));
+            std::thread::spawn(move || {
+                keep(BufReader::new(errors), &kept);
+                drop(kept_all);
+            });
         }
         let interrupt = interrupt.clone();
-        let mut remote = Self { host: args.host.clone(), ssh, input, heard, complaints, interrupt };
+        let mut remote = Self { host: args.host.clone(), ssh, input, heard, complaints, all_kept, interrupt };
         remote.greet()?;
         Ok(remote)
     }
@@ -154,6 +162,8 @@ impl Remote {
             return interrupted;
         }
         let status = self.end().map_or_else(String::new, |status| format!(" ({status})"));
+        // Its last words may still be on their way. It says so by hanging up.
+        let _ = self.all_kept.recv_timeout(LAST_WORDS_LIMIT);
         let complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
         let why = why.map_or_else(String::new, |error| format!(": {error}"));
         let remedy = remedy(&complaints, &self.host);
