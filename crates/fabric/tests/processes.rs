@@ -138,7 +138,16 @@ fn a_killed_process_leaves_nothing() {
         };
         assert!(matches!(error, Error::PeerGone(..)), "seed {seed}: {error}");
     }
-    assert_eq!(possessions(), before, "descriptors, and files in /dev/shm");
+    nothing_has_grown(before);
+}
+
+/// What the test before this one had may have gone meanwhile.
+fn nothing_has_grown(before: (usize, usize)) {
+    let now = possessions();
+    assert!(
+        now.0 <= before.0 && now.1 <= before.1,
+        "descriptors, and files in /dev/shm: {before:?}, {now:?}"
+    );
 }
 
 /// A thousand connections made and ended, and as many that failed half-way.
@@ -157,5 +166,5 @@ fn connecting_and_failing_leaves_nothing() {
         assert!(shm::connect(&descriptor).is_err(), "the doorway is closed");
         drop(ours);
     }
-    assert_eq!(possessions(), before, "descriptors, and files in /dev/shm");
+    nothing_has_grown(before);
 }
