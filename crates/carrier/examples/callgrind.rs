@@ -16,6 +16,7 @@ use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
 use caravan_driver::seal::{KeyExchange, Role, Sealing};
 use caravan_fabric::contract::Armed;
+use caravan_fabric::sim::{Faults, Faulty};
 use caravan_fabric::{Link, SpinMode, shm};
 
 const RING_BYTES: u64 = 64 << 10;
@@ -42,14 +43,14 @@ impl Binary for Bytes {
     }
 }
 
-/// An emulator that counts what is delivered. Its queue stays empty: the ring has room. Sealed links
-/// have a type of their own, as a second caller of the same code would change how it is compiled.
+/// An emulator that counts what is delivered. Its queue stays empty: the ring has room. Each kind of link has
+/// a type of its own, as a second caller of the same code would change how it is compiled.
 #[derive(Default)]
-struct Counting<const SEALED: bool> {
+struct Counting<const KIND: u8> {
     delivered: usize,
 }
 
-impl<const SEALED: bool> Emulator for Counting<SEALED> {
+impl<const KIND: u8> Emulator for Counting<KIND> {
     type Binary = Bytes;
     fn allocate(&mut self, bytes: usize) -> Option<Bytes> {
         Some(Bytes(vec![0; bytes]))
@@ -71,10 +72,13 @@ impl<const SEALED: bool> Emulator for Counting<SEALED> {
     fn set_busy(&mut self, _: bool) {}
 }
 
-type Plain = Counting<false>;
-type Sealed = Counting<true>;
+type Plain = Counting<0>;
+type Sealed = Counting<1>;
+/// As over RDMA, but for the device: copies, immediates and credits in the place of mapped memory.
+type Staged = Counting<2>;
 
-/// A link's two ends, and a connection at each end of another, and of a third one that is sealed.
+/// A link's two ends, and a connection at each end of another, of one that is sealed, and of one whose
+/// peer's memory is not mapped.
 struct World {
     here: Link,
     there: Link,
@@ -84,14 +88,26 @@ struct World {
     sealing: Connection<Sealed>,
     opening: Connection<Sealed>,
     sealed_emulator: Sealed,
+    staging: Connection<Staged>,
+    unstaging: Connection<Staged>,
+    staged_emulator: Staged,
+}
+
+fn ends(arena_bytes: u64) -> Result<(shm::ShmEndpoint, shm::ShmEndpoint), caravan_fabric::Error> {
+    let (listener, descriptor) = shm::Listener::listen(arena_bytes)?;
+    Ok((shm::connect(&descriptor)?, listener.accept()?))
 }
 
 fn links() -> Result<(Link, Link), caravan_fabric::Error> {
-    let arena = Link::mapped_arena_bytes(RING_BYTES)?;
-    let (listener, descriptor) = shm::Listener::listen(arena)?;
-    let connecting = shm::connect(&descriptor)?;
-    let accepting = listener.accept()?;
+    let (connecting, accepting) = ends(Link::mapped_arena_bytes(RING_BYTES)?)?;
     Ok((Link::new(Box::new(connecting), RING_BYTES)?, Link::new(Box::new(accepting), RING_BYTES)?))
+}
+
+fn staged_links() -> Result<(Link, Link), caravan_fabric::Error> {
+    let unmapped = Faults { unmapped: true, ..Faults::default() };
+    let (connecting, accepting) = ends(Link::arena_bytes(RING_BYTES)?)?;
+    let [a, b] = [connecting, accepting].map(|end| Box::new(Faulty::new(end, unmapped, 0)));
+    Ok((Link::new(a, RING_BYTES)?, Link::new(b, RING_BYTES)?))
 }
 
 fn connection<E: Emulator>(link: Link, name: &str) -> Connection<E> {
@@ -114,6 +130,7 @@ impl World {
         let (here, there) = links().expect("shared memory");
         let (a, b) = links().expect("shared memory");
         let (c, d) = links().expect("shared memory");
+        let (e, f) = staged_links().expect("shared memory");
         let [to_seal, to_open] = keys();
         Self {
             here,
@@ -124,6 +141,9 @@ impl World {
             sealing: connection(c, "c").sealed(to_seal),
             opening: connection(d, "d").sealed(to_open),
             sealed_emulator: Sealed::default(),
+            staging: connection(e, "e"),
+            unstaging: connection(f, "f"),
+            staged_emulator: Staged::default(),
         }
     }
 
@@ -154,6 +174,19 @@ impl World {
 
     fn output_sealed(&mut self) {
         output(&mut self.sealing, &mut self.sealed_emulator);
+    }
+
+    fn unstaged(&mut self) {
+        receive(&mut self.unstaging, &mut self.staged_emulator);
+    }
+
+    fn output_staged(&mut self) {
+        output(&mut self.staging, &mut self.staged_emulator);
+    }
+
+    /// The sender takes its completions and its credit.
+    fn completed(&mut self) {
+        receive(&mut self.staging, &mut self.staged_emulator);
     }
 }
 
@@ -260,6 +293,14 @@ probes! {
         World::output_sealed,
         World::opened,
         |_| {};
+    probe_outputv_staged,
+        |_| {},
+        World::output_staged,
+        |world| { world.unstaged(); world.completed(); };
+    probe_turn_staged,
+        World::output_staged,
+        World::unstaged,
+        World::completed;
 }
 
 fn main() {
