@@ -3,9 +3,9 @@
 //! The producer's copy of the ring is written to the same places of the consumer's. Each write
 //! carries an immediate with its number of bytes, which the other side adds to its
 //! `tail_position` when it polls it; a publish is one write, or two where it passes the end of the
-//! ring (more where it is longer than the longest operation), and one doorbell. Releases go back as credits, batched to a quarter of the ring or to the
-//! moment before waiting. A byte of the copy is overwritten only after its credit, which proves
-//! that its write has landed.
+//! ring (more where it is longer than the longest operation), and one doorbell. Releases go back as
+//! credits, batched to a quarter of the ring or to the moment before waiting. A byte of the copy is
+//! overwritten only after its credit, which proves that its write has landed.
 //!
 //! Where immediates can overtake one another, one write of data is under way at a time; credits
 //! need no order, as sums do not.

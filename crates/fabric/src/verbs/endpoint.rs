@@ -19,7 +19,6 @@ use super::fault::Fault;
 use super::flow::Flow;
 use super::limits::*;
 use super::message::Port;
-use super::quirks::Quirk;
 use super::resources::{Queue, Resources, Target};
 use super::work::{Request, Work};
 use crate::contract::{
@@ -112,7 +111,7 @@ impl VerbsEndpoint {
     ) -> Self {
         let counts = EndpointCounts { registered_bytes: resources.registered_bytes(), ..Default::default() };
         Self {
-            immediates: !resources.context().has(Quirk::NoImmediates),
+            immediates: resources.context().has_immediates(),
             flow: Flow::new(peer.window),
             resources,
             peer,

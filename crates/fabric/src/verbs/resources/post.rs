@@ -7,7 +7,6 @@ use std::ptr;
 
 use super::super::abi::*;
 use super::super::limits::*;
-use super::super::quirks::Quirk;
 use super::super::work::{Request, Work};
 use super::{Resources, Target};
 use crate::contract::Error;
@@ -124,7 +123,7 @@ impl Resources {
     pub fn post_receives(&mut self, count: u32) -> Result<(), Error> {
         // SAFETY: the region is open for as long as `self` is.
         let lkey = unsafe { (*self.own).lkey };
-        let bytes = if self.context.has(Quirk::NoImmediates) { MESSAGE_BYTES } else { 0 };
+        let bytes = if self.context.has_immediates() { 0 } else { MESSAGE_BYTES };
         self.pieces.clear();
         self.receives.clear();
         for _ in 0..count.min(self.depths.receive) {
