@@ -2,9 +2,12 @@
 %% over a folder that both see, so that every wire is free to be cut.
 -module(caravan_hosts).
 
+-include_lib("stdlib/include/assert.hrl").
+
 -export([run/1]).
 -export([count/0, kind/0, peer_host/0, on/2, shell/2, devices/0]).
 -export([start_all/1, stop/1, signal/2, name/1, os_pid/1, call/2, call/4]).
+-export([pair/2, with/2, linked/2]).
 -export([connect/2, info/2, transport/2, logged/1, has_logged/2, resources/1, settle/1,
          resident_bytes/1, nodedown_after/3]).
 
@@ -142,6 +145,20 @@ start_lasting(Options) ->
 
 stop(Nodes) when is_list(Nodes) -> lists:foreach(fun stop/1, Nodes);
 stop({Host, Node}) -> on(Host, fun() -> caravan_cluster:stop(Node) end).
+
+%% One at each host: at one alone, both at that.
+pair(OptionsA, OptionsB) ->
+    start_all([{0, OptionsA}, {peer_host(), OptionsB}]).
+
+with(Nodes, Fun) ->
+    try Fun(Nodes) after stop(Nodes) end.
+
+%% Over RDMA, or the logs of both say why not.
+linked(A, B) ->
+    case connect(A, B) of
+        true -> ?assertEqual(rdma, transport(A, B));
+        Other -> error({Other, [logged(X) || X <- [A, B]]})
+    end.
 
 signal({Host, Node}, Signal) -> on(Host, fun() -> caravan_cluster:signal(Node, Signal) end).
 

@@ -11,7 +11,8 @@
          no_library/1, locked_memory/1, removed_device/1]).
 -export([load/2, sink/0]).
 
--import(caravan_hosts, [call/2, call/4, connect/2, name/1, transport/2, has_logged/2, on/2, shell/2]).
+-import(caravan_hosts, [linked/2, pair/2, with/2,
+                        call/2, call/4, connect/2, name/1, transport/2, has_logged/2, on/2, shell/2]).
 
 %% Seconds of net_ticktime: a link that is silent for longer has ended.
 -define(TICK_S, 8).
@@ -51,18 +52,6 @@ options() -> options([]).
 options(More) ->
     #{transport => rdma,
       args => caravan_cluster:no_auto_connect() ++ ["-kernel", "net_ticktime", integer_to_list(?TICK_S)] ++ More}.
-
-pair(OptionsA, OptionsB) ->
-    caravan_hosts:start_all([{0, OptionsA}, {caravan_hosts:peer_host(), OptionsB}]).
-
-with(Nodes, Fun) ->
-    try Fun(Nodes) after caravan_hosts:stop(Nodes) end.
-
-linked(A, B) ->
-    case connect(A, B) of
-        true -> ?assertEqual(rdma, transport(A, B));
-        Other -> error({Other, [caravan_hosts:logged(X) || X <- [A, B]]})
-    end.
 
 %% ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@
 -export([named/1, automatic/1, ipv6/1, terms/1, encrypted/1, wrong_cookie/1, said_last/1]).
 -export([take/3]).
 
--import(caravan_hosts, [call/2, call/4, connect/2, info/2, name/1, transport/2, has_logged/2]).
+-import(caravan_hosts, [linked/2, pair/2, with/2,
+                        call/2, call/4, connect/2, info/2, name/1, transport/2, has_logged/2]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -32,18 +33,6 @@ end_per_testcase(_, Config) ->
 
 pair(Options) ->
     pair(Options, Options).
-
-pair(OptionsA, OptionsB) ->
-    caravan_hosts:start_all([{0, OptionsA}, {caravan_hosts:peer_host(), OptionsB}]).
-
-with(Nodes, Fun) ->
-    try Fun(Nodes) after caravan_hosts:stop(Nodes) end.
-
-linked(A, B) ->
-    case connect(A, B) of
-        true -> ?assertEqual(rdma, transport(A, B));
-        Other -> error({Other, [caravan_hosts:logged(X) || X <- [A, B]]})
-    end.
 
 named(_) ->
     with(pair(#{transport => rdma}), fun([A, B]) ->
