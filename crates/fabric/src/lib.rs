@@ -17,9 +17,8 @@ mod link;
 mod link_staged;
 pub mod shm;
 pub mod sim;
-mod spin;
 pub mod verbs;
 
+pub use caravan_ring::{SpinMode, SpinPolicy, Turn};
 pub use contract::{Endpoint, Error, Exposure};
 pub use link::{Link, LinkCounts, RING_BYTES_MAX, RING_BYTES_MIN};
-pub use spin::{SpinMode, SpinPolicy, Turn};

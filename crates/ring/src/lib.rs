@@ -10,6 +10,7 @@
 //! - [`ByteProducer`] and [`ByteConsumer`]: a stream of bytes on those cursors.
 //! - [`SlotProducer`] and [`SlotConsumer`]: fixed-size items (packet indices) on the same cursors.
 //! - [`Pace`]: when to look next, for a consumer that does nothing else.
+//! - [`SpinPolicy`]: when to poll and when to sleep; one object for every face.
 //! - [`record`]: records with a length in front, of any size, on a byte ring of any size.
 //!
 //! What the other side can write is checked on every refresh: an impossible position is
@@ -23,9 +24,11 @@ mod memory;
 mod pace;
 pub mod record;
 mod slot_ring;
+mod spin;
 
 pub use byte_ring::{ByteConsumer, ByteProducer};
 pub use cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
 pub use memory::{Bytes, Cursors, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, Slots, Word};
 pub use pace::Pace;
 pub use slot_ring::{SlotConsumer, SlotProducer};
+pub use spin::{SpinMode, SpinPolicy, Turn};

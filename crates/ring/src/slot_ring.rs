@@ -1,6 +1,6 @@
 //! Fixed-size items (packet indices) on the cursors.
 
-use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Wake};
+use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
 use crate::memory::{Cursors, Slots};
 
 /// The writing side of a slot ring.
@@ -16,9 +16,20 @@ impl<C: Cursors, S: Slots> SlotProducer<C, S> {
         Self { cursor: ProducerCursor::new(cursors, slots.capacity()), slots }
     }
 
+    /// The producer of a ring that another process has filled so far.
+    pub fn resume(cursors: C, slots: S) -> Result<Self, Corrupt> {
+        Ok(Self { cursor: ProducerCursor::resume(cursors, slots.capacity())?, slots })
+    }
+
     /// The positions.
     pub fn cursor(&mut self) -> &mut ProducerCursor<C> {
         &mut self.cursor
+    }
+
+    /// How many of `wanted` items can be pushed now.
+    #[inline]
+    pub fn room(&mut self, wanted: usize) -> Result<usize, Corrupt> {
+        Ok(self.cursor.claim(wanted as u64)?.length())
     }
 
     /// Puts `item` behind what is committed, and commits it. False if the ring is full.
@@ -53,27 +64,48 @@ impl<C: Cursors, S: Slots> SlotConsumer<C, S> {
         Self { cursor: ConsumerCursor::new(cursors, slots.capacity()), slots }
     }
 
+    /// The consumer of a ring that another process has read so far.
+    pub fn resume(cursors: C, slots: S) -> Result<Self, Corrupt> {
+        Ok(Self { cursor: ConsumerCursor::resume(cursors, slots.capacity())?, slots })
+    }
+
     /// The positions.
     pub fn cursor(&mut self) -> &mut ConsumerCursor<C> {
         &mut self.cursor
+    }
+
+    /// Where up to `limit` items lie, oldest first; their slots stay this side's until
+    /// [`release`](Self::release).
+    #[inline]
+    pub fn poll(&mut self, limit: usize) -> Result<Spans, Corrupt> {
+        let spans = self.cursor.poll(limit as u64)?;
+        let first = spans.first.length.min(limit);
+        let second = spans.second.length.min(limit - first);
+        Ok(Spans {
+            first: Span { length: first, ..spans.first },
+            second: Span { length: second, ..spans.second },
+        })
+    }
+
+    /// The item in the slot at `offset`, as [`poll`](Self::poll) gave it.
+    #[inline]
+    pub fn item(&self, offset: usize) -> u32 {
+        self.slots.take(offset)
+    }
+
+    /// Gives the slots of the first `count` polled items back.
+    #[inline]
+    pub fn release(&mut self, count: usize) -> Wake {
+        self.cursor.release(count as u64)
     }
 
     /// Hands up to `limit` items to `each`, oldest first, then gives their slots back at once.
     /// Returns how many there were, and whether the producer must be woken.
     #[inline]
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(u32)) -> Result<(usize, Wake), Corrupt> {
-        let spans = self.cursor.poll(limit as u64)?;
-        let count = spans.length().min(limit);
-        let first = count.min(spans.first.length);
-        for index in spans.first.offset..spans.first.offset + first {
-            each(self.slots.take(index));
-        }
-        for index in 0..count - first {
-            each(self.slots.take(spans.second.offset + index));
-        }
-        if count == 0 {
-            return Ok((0, Wake::Quiet));
-        }
-        Ok((count, self.cursor.release(count as u64)))
+        let spans = self.poll(limit)?;
+        spans.offsets().for_each(|offset| each(self.item(offset)));
+        let count = spans.length();
+        Ok((count, if count == 0 { Wake::Quiet } else { self.release(count) }))
     }
 }

@@ -9,8 +9,7 @@
 //!
 //! Source: membarrier(2), `MEMBARRIER_CMD_GLOBAL_EXPEDITED`.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
@@ -51,19 +50,25 @@ impl Fences {
 /// only [`Fences::Symmetric`] is sound. Cheap after the first call. To be called again after a
 /// fork.
 pub fn join() -> bool {
-    static JOINED: OnceLock<bool> = OnceLock::new();
-    *JOINED.get_or_init(|| {
-        membarrier_query()
-            .contains(MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED)
-            && membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
-            && membarrier(MembarrierCommand::GlobalExpedited).is_ok()
-    })
+    /// The process that has joined, or 0: a child has its parent's answer, but not its registration.
+    static JOINED: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    if JOINED.load(Ordering::Relaxed) == process {
+        return true;
+    }
+    let joined = membarrier_query()
+        .contains(MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED)
+        && membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+        && membarrier(MembarrierCommand::GlobalExpedited).is_ok();
+    if joined {
+        JOINED.store(process, Ordering::Relaxed);
+    }
+    joined
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
 
     /// Dekker's pattern between two threads, a light side and a heavy one: in no round do both
     /// miss the other. Without the kernel's barrier this fails within a few thousand rounds on a

@@ -21,6 +21,17 @@ impl<C: Cursors> ConsumerCursor<C> {
         Self { shared, capacity, head: 0, tail_seen: 0 }
     }
 
+    /// The consumer of a ring that another process has read so far: it has ended, or hands over.
+    /// What it had polled and not released is in the ring still.
+    pub fn resume(shared: C, capacity: u64) -> Result<Self, Corrupt> {
+        let mut cursor = Self::new(shared, capacity);
+        // Written by this side alone; what brought us here ordered it.
+        cursor.head = cursor.shared.head_position().load(Ordering::Acquire);
+        cursor.tail_seen = cursor.head;
+        cursor.refresh()?;
+        Ok(cursor)
+    }
+
     /// What always holds; tests call it after each step.
     pub fn invariants(&self) -> bool {
         self.head <= self.tail_seen && self.tail_seen - self.head <= self.capacity

@@ -22,6 +22,22 @@ impl<C: Cursors> ProducerCursor<C> {
         Self { shared, capacity, committed: 0, published: 0, head_seen: 0 }
     }
 
+    /// The producer of a ring that another process has filled so far: it has ended, or hands over.
+    /// What it had committed and not published is not in the ring.
+    pub fn resume(shared: C, capacity: u64) -> Result<Self, Corrupt> {
+        let mut cursor = Self::new(shared, capacity);
+        // Written by this side alone; what brought us here ordered it.
+        let tail = cursor.shared.tail_position().load(Ordering::Acquire);
+        // pairs with the Release in ConsumerCursor::release
+        let head = cursor.shared.head_position().load(Ordering::Acquire);
+        let low = tail.saturating_sub(capacity);
+        if head < low || head > tail {
+            return Err(Corrupt { cursor: "head_position", value: head, low, high: tail });
+        }
+        (cursor.committed, cursor.published, cursor.head_seen) = (tail, tail, head);
+        Ok(cursor)
+    }
+
     /// What always holds; tests call it after each step.
     pub fn invariants(&self) -> bool {
         self.head_seen <= self.published

@@ -36,6 +36,13 @@ impl Spans {
         self.first.length + self.second.length
     }
 
+    /// Every offset in both, in order.
+    #[inline]
+    pub fn offsets(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, second) = (self.first, self.second);
+        (first.offset..first.offset + first.length).chain(second.offset..second.offset + second.length)
+    }
+
     /// True if there is nothing.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -1,0 +1,40 @@
+//! Takes packets and lets them go.
+
+use serde::Deserialize;
+
+use crate::app::{App, Named, Trouble};
+use crate::io::Io;
+
+/// Frees every packet of every input.
+#[derive(Debug, Default)]
+pub struct Sink {
+    packets: u64,
+}
+
+/// It has nothing to configure.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SinkConfig {}
+
+impl App for Sink {
+    type Config = SinkConfig;
+    const INPUTS: Named = Named::Any;
+    const OUTPUTS: Named = Named::Only(&[]);
+
+    fn start(_: SinkConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self::default())
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        for input in 0..io.inputs() {
+            while let Some(packet) = io.receive(input) {
+                self.packets += 1;
+                io.free(packet);
+            }
+        }
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![("packets", self.packets)]
+    }
+}

@@ -1,0 +1,124 @@
+//! What an engine shall run: apps, where they run, and the links between them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::layout::Mode;
+
+/// The worker of apps that name none.
+pub const WORKER_DEFAULT: &str = "main";
+
+/// One app.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AppConfig {
+    /// Its kind, a name of the [`Registry`](crate::Registry).
+    pub kind: String,
+    /// The worker that it runs in.
+    pub worker: String,
+    /// What it is configured with.
+    pub config: Value,
+}
+
+/// One end of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Port {
+    /// An app's name.
+    pub app: String,
+    /// The name of one of its inputs or outputs.
+    pub port: String,
+}
+
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.app, self.port)
+    }
+}
+
+/// A link's two ends: what it is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LinkName {
+    /// The output that sends.
+    pub from: Port,
+    /// The input that receives.
+    pub to: Port,
+}
+
+impl std::fmt::Display for LinkName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} -> {}", self.from, self.to)
+    }
+}
+
+/// What a worker is given besides its apps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// The core it is kept on.
+    pub core: Option<usize>,
+}
+
+/// A whole configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// Apps by name.
+    pub apps: BTreeMap<String, AppConfig>,
+    /// Links, and how their ends hand packets over where they are in two processes.
+    pub links: BTreeMap<LinkName, Mode>,
+    /// Workers about which there is more to say than their name.
+    pub workers: BTreeMap<String, WorkerConfig>,
+}
+
+impl Config {
+    /// Without anything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an app of a kind, in [`WORKER_DEFAULT`].
+    pub fn app(&mut self, name: &str, kind: &str, config: impl Serialize) -> &mut Self {
+        self.app_in(WORKER_DEFAULT, name, kind, config)
+    }
+
+    /// Adds an app to a worker. A `config` that cannot be written as JSON is refused when
+    /// the configuration is used.
+    pub fn app_in(&mut self, worker: &str, name: &str, kind: &str, config: impl Serialize) -> &mut Self {
+        let config = serde_json::to_value(config).unwrap_or_else(|error| Value::String(error.to_string()));
+        let app = AppConfig { kind: kind.to_owned(), worker: worker.to_owned(), config };
+        self.apps.insert(name.to_owned(), app);
+        self
+    }
+
+    /// Adds a link, written `app.port -> app.port`.
+    pub fn link(&mut self, name: &str) -> Result<&mut Self, crate::Error> {
+        self.link_by(name, Mode::Swap)
+    }
+
+    /// Adds a link that hands packets over as `mode` says.
+    pub fn link_by(&mut self, name: &str, mode: Mode) -> Result<&mut Self, crate::Error> {
+        self.links.insert(name.parse()?, mode);
+        Ok(self)
+    }
+
+    /// Keeps a worker on a core.
+    pub fn core(&mut self, worker: &str, core: usize) -> &mut Self {
+        self.workers.entry(worker.to_owned()).or_default().core = Some(core);
+        self
+    }
+}
+
+impl std::str::FromStr for LinkName {
+    type Err = crate::Error;
+
+    fn from_str(text: &str) -> Result<Self, crate::Error> {
+        let port = |text: &str| {
+            let (app, port) = text.trim().rsplit_once('.')?;
+            let whole = !app.is_empty() && !port.is_empty();
+            whole.then(|| Port { app: app.to_owned(), port: port.to_owned() })
+        };
+        let ends = text.split_once("->").and_then(|(from, to)| Some((port(from)?, port(to)?)));
+        let (from, to) = ends.ok_or_else(|| crate::Error::LinkForm(text.to_owned()))?;
+        Ok(Self { from, to })
+    }
+}

@@ -1,0 +1,64 @@
+//! What can go wrong, and what to do about it.
+
+use rustix::io::Errno;
+
+/// Every failure of an engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A link that is not written as links are.
+    #[error("`{0}` is not a link: write it as `app.output -> app.input`")]
+    LinkForm(String),
+    /// A configuration that cannot be carried out: each sentence names what is wrong. Nothing has
+    /// been changed.
+    #[error("{}", .0.join("\n"))]
+    Refused(Vec<String>),
+    /// An app did not start, and what ran before was put back.
+    #[error("{app}: {reason}")]
+    App {
+        /// Its name.
+        app: String,
+        /// Its words.
+        reason: String,
+    },
+    /// A worker did not do as it was told, and was killed.
+    #[error("worker {worker} did not answer for {seconds} s and was killed: {doing}")]
+    Hung {
+        /// Its name.
+        worker: String,
+        /// How long it was waited for.
+        seconds: u64,
+        /// What it had been told.
+        doing: &'static str,
+    },
+    /// Forking a process with more than one thread leaves locks that nobody opens again.
+    #[error("the engine forks its workers, and this process has {0} threads: start it before they are")]
+    Threads(usize),
+    /// Shared memory.
+    #[error(transparent)]
+    Memory(#[from] caravan_segment::Error),
+    /// Another process has written what cannot be into a ring.
+    #[error("link {link}: {source}")]
+    Corrupt {
+        /// Its name.
+        link: String,
+        /// The word.
+        source: caravan_ring::Corrupt,
+    },
+    /// No engine can be found there.
+    #[error("{0}")]
+    NoEngine(String),
+    /// Any other failure of a system call.
+    #[error("{call}: {source}")]
+    System {
+        /// The call that failed.
+        call: &'static str,
+        /// What the kernel said.
+        source: Errno,
+    },
+}
+
+/// Names the system call in an error: `.map_err(system("fork"))`.
+pub(crate) fn system(call: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |source| Error::System { call, source }
+}

@@ -1,0 +1,146 @@
+//! What an app sees of the engine while it runs.
+
+use crate::layout::Drop;
+use crate::packet::Packet;
+use crate::pool::Pool;
+use crate::queue::Queue;
+
+/// The links of one app: places among its worker's queues, by the order of the ports' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// Names and queues of the inputs, sorted by name.
+    pub inputs: Vec<(String, usize)>,
+    /// Names and queues of the outputs, sorted by name.
+    pub outputs: Vec<(String, usize)>,
+}
+
+/// The links of the app that is being called, the free packets of its worker, and the time.
+/// Inputs and outputs are numbered from 0 in the order of their names.
+#[derive(Debug)]
+pub struct Io<'a> {
+    ports: &'a Ports,
+    queues: &'a mut [Queue],
+    pool: &'a mut Pool,
+    now_ns: u64,
+    moved: u64,
+}
+
+impl<'a> Io<'a> {
+    /// For a worker that calls an app; tests of apps use [`crate::testing`].
+    pub(crate) fn new(ports: &'a Ports, queues: &'a mut [Queue], pool: &'a mut Pool, now_ns: u64) -> Self {
+        Self { ports, queues, pool, now_ns, moved: 0 }
+    }
+
+    /// Packets received, sent, or dropped in this call.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Nanoseconds of the monotonic clock at the start of this breath.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Inputs that are linked.
+    #[inline]
+    pub fn inputs(&self) -> usize {
+        self.ports.inputs.len()
+    }
+
+    /// Outputs that are linked.
+    #[inline]
+    pub fn outputs(&self) -> usize {
+        self.ports.outputs.len()
+    }
+
+    /// The number of the input called `name`, if it is linked.
+    pub fn input(&self, name: &str) -> Option<usize> {
+        self.ports.inputs.iter().position(|(port, _)| port == name)
+    }
+
+    /// The number of the output called `name`, if it is linked.
+    pub fn output(&self, name: &str) -> Option<usize> {
+        self.ports.outputs.iter().position(|(port, _)| port == name)
+    }
+
+    /// The name of an output.
+    pub fn output_name(&self, output: usize) -> &str {
+        self.ports.outputs.get(output).map_or("", |(name, _)| name)
+    }
+
+    /// Packets that wait at an input.
+    #[inline]
+    pub fn waiting(&self, input: usize) -> usize {
+        self.ports.inputs.get(input).map_or(0, |&(_, queue)| self.queues[queue].length())
+    }
+
+    /// Packets that an output still takes.
+    #[inline]
+    pub fn room(&self, output: usize) -> usize {
+        self.ports.outputs.get(output).map_or(0, |&(_, queue)| self.queues[queue].room())
+    }
+
+    /// The oldest packet that waits at an input.
+    #[inline]
+    pub fn receive(&mut self, input: usize) -> Option<Packet> {
+        let &(_, queue) = self.ports.inputs.get(input)?;
+        let packet = self.queues[queue].take()?;
+        self.moved += 1;
+        Some(packet)
+    }
+
+    /// Sends a packet. If the link is full, it is dropped, and counted ([`Drop::Full`]); if there is
+    /// no link, too ([`Drop::Unlinked`]).
+    #[inline]
+    pub fn transmit(&mut self, output: usize, packet: Packet) {
+        self.moved += 1;
+        let Some(&(_, queue)) = self.ports.outputs.get(output) else {
+            return self.pool.discard(packet, Drop::Unlinked);
+        };
+        if let Some(packet) = self.queues[queue].send(packet) {
+            self.pool.discard(packet, Drop::Full);
+        }
+    }
+
+    /// An empty packet, for the app to fill; `None` if the worker has none left just now. It has
+    /// room in front for headers.
+    #[inline]
+    pub fn allocate(&mut self) -> Option<Packet> {
+        self.pool.allocate()
+    }
+
+    /// A copy of a packet, with the same room in front.
+    #[inline]
+    pub fn copy(&mut self, packet: &Packet) -> Option<Packet> {
+        let mut copy = self.pool.allocate()?;
+        if copy.append(packet.data()) {
+            return Some(copy);
+        }
+        // Longer than what lies behind the usual room in front.
+        copy.resize(0)?;
+        let missing = packet.length().saturating_sub(copy.tailroom());
+        copy.prepend(missing)?;
+        copy.resize(packet.length())?.copy_from_slice(packet.data());
+        Some(copy)
+    }
+
+    /// Gives a packet back that has reached its end.
+    #[inline]
+    pub fn free(&mut self, packet: Packet) {
+        self.moved += 1;
+        self.pool.free(packet);
+    }
+
+    /// Gives a packet back, and counts why.
+    #[inline]
+    pub fn discard(&mut self, packet: Packet, why: Drop) {
+        self.moved += 1;
+        self.pool.discard(packet, why);
+    }
+
+    /// Counts packets that were lost outside: a device that says how many it dropped.
+    pub fn count_drops(&mut self, why: Drop, count: u64) {
+        self.pool.count_drops(why, count);
+    }
+}

@@ -1,0 +1,60 @@
+//! Every limit of the engine.
+
+use std::time::Duration;
+
+/// Worker processes of one engine.
+pub const WORKERS_MAX: usize = 64;
+/// Links of one engine.
+pub const LINKS_MAX: usize = 256;
+/// Apps of one engine.
+pub const APPS_MAX: usize = 1024;
+/// Bytes of a name of an app, of one of its ports, or of a worker.
+pub const NAME_BYTES_MAX: usize = 62;
+
+/// Bytes between the starts of two packets in memory: an odd number of cache lines, so that the
+/// first lines of packets spread over all sets of a cache.
+pub const PACKET_STRIDE: usize = 33 * 64;
+/// Bytes in front of a packet's data that are not data's: the word that says whose it is.
+pub const PACKET_HEADER_BYTES: usize = 8;
+/// Bytes of data in a packet at most, headers put in front included.
+pub const PACKET_BYTES_MAX: usize = PACKET_STRIDE - PACKET_HEADER_BYTES;
+/// Room in front of a new packet's data, for headers that are put there later, unless the
+/// configuration says otherwise. With the header word it fills two cache lines.
+pub const HEADROOM_BYTES: usize = 120;
+
+/// Packets of one engine, unless the configuration says otherwise.
+pub const PACKETS_DEFAULT: u32 = 1 << 16;
+/// Packets of one engine at most: 4.4 GB of address space.
+pub const PACKETS_MAX: u32 = 1 << 21;
+/// Packets by which the memory grows, and which a worker gets at a time.
+pub const GRANT_PACKETS: u32 = 1024;
+/// Free packets above which a worker gives some back.
+pub const SURPLUS_PACKETS: usize = 16 * GRANT_PACKETS as usize;
+
+/// Packets that a link holds within one process: more are dropped, and counted.
+pub const QUEUE_PACKETS: usize = 1024;
+/// Packets that a link's end can hold for a moment, while apps move.
+pub const QUEUE_PACKETS_MAX: usize = 4 * QUEUE_PACKETS;
+/// Packets in the ring of a link between two processes.
+pub const RING_PACKETS: usize = 1024;
+/// Packets that pass between two processes in one go.
+pub const BATCH_PACKETS: usize = 128;
+/// Packets that an app that makes them should make in one pull.
+pub const PULL_PACKETS: usize = 128;
+
+/// How long a worker may take to do what it is told, before it counts as hung and is killed.
+pub const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Bytes of one message between supervisor and worker.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Bytes that an app may take along when it moves.
+pub const STATE_BYTES_MAX: usize = 1 << 20;
+
+/// How long to wait before a worker that crashed is started again: nothing the first time, then
+/// this, doubled each time.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// The longest of these waits.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Crashes within [`CRASH_WINDOW`] that park a worker.
+pub const CRASHES_MAX: usize = 8;
+/// A worker that has lived this long has no crashes behind it.
+pub const CRASH_WINDOW: Duration = Duration::from_secs(60);

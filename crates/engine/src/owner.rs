@@ -1,0 +1,196 @@
+//! Whose a packet is: one word in front of each packet.
+//!
+//! | bits | hold |
+//! |---|---|
+//! | 0..16 | the owner |
+//! | 16..32 | what the owner uses it for |
+//! | 32..48 | where the data starts, in bytes from the packet's start |
+//! | 48..64 | bytes of data |
+//!
+//! Only the owner writes the word: giving a packet away is the owner's last store to it.
+//!
+//! | who | change | why |
+//! |---|---|---|
+//! | supervisor | pool to worker | the worker asked for packets, or starts |
+//! | worker | worker to link, full | it sends the packet to another process |
+//! | worker | link, full, to worker | it received the packet |
+//! | worker | worker to link, empty | it gives an empty packet back for one received |
+//! | worker | link, empty, to worker | it took the empty packet |
+//! | worker | worker to pool | it has far more than it needs |
+//! | supervisor | dead worker to pool, or kept for its successor | it reaped the process |
+//! | supervisor | link to pool, or to the successor of a dead worker | the dead process had written the word, but not published the packet; or the link is gone |
+//!
+//! Nothing else may happen. A link between two apps of one process never shows up here: its
+//! packets are the worker's.
+
+use crate::limits::{LINKS_MAX, WORKERS_MAX};
+
+/// A worker's number: its place in the table of workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(u16);
+
+/// A link's number: its place in the table of links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct LinkId(u16);
+
+impl WorkerId {
+    /// `None` if there is no such place.
+    pub fn new(place: usize) -> Option<Self> {
+        (place < WORKERS_MAX).then_some(Self(place as u16))
+    }
+
+    /// Its place in the table.
+    #[inline]
+    pub fn place(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl LinkId {
+    /// `None` if there is no such place.
+    pub fn new(place: usize) -> Option<Self> {
+        (place < LINKS_MAX).then_some(Self(place as u16))
+    }
+
+    /// Its place in the table.
+    #[inline]
+    pub fn place(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Who has a packet: exactly one of these, at any instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// Nobody: the supervisor gives it to who asks.
+    Pool,
+    /// A worker process, or what it left behind.
+    Worker(WorkerId),
+    /// A link between two processes, on its way to the consumer.
+    Full(LinkId),
+    /// A link between two processes, empty, on its way back to the producer.
+    Empty(LinkId),
+}
+
+const FULL: u16 = 0x4000;
+const EMPTY: u16 = 0x8000;
+
+impl Owner {
+    /// As it stands in a packet's word.
+    #[inline]
+    pub fn code(self) -> u16 {
+        match self {
+            Self::Pool => 0,
+            Self::Worker(worker) => 1 + worker.0,
+            Self::Full(link) => FULL | link.0,
+            Self::Empty(link) => EMPTY | link.0,
+        }
+    }
+
+    /// `None` for what no owner is written as.
+    pub fn of_code(code: u16) -> Option<Self> {
+        let place = usize::from(code & !(FULL | EMPTY));
+        match code & (FULL | EMPTY) {
+            0 if code == 0 => Some(Self::Pool),
+            0 => WorkerId::new(place - 1).map(Self::Worker),
+            FULL => LinkId::new(place).map(Self::Full),
+            EMPTY => LinkId::new(place).map(Self::Empty),
+            _ => None,
+        }
+    }
+}
+
+/// A packet's word, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header(pub u64);
+
+/// The packet holds nothing.
+const UNUSED: u64 = 0;
+/// The packet holds data that somebody counts on.
+const USED: u64 = 1 << 16;
+
+impl Header {
+    /// A packet with nothing in it.
+    #[inline]
+    pub fn unused(owner: Owner) -> Self {
+        Self(u64::from(owner.code()) | UNUSED)
+    }
+
+    /// A packet with `length` bytes of data at `offset`.
+    #[inline]
+    pub fn used(owner: Owner, offset: u16, length: u16) -> Self {
+        Self(u64::from(owner.code()) | USED | u64::from(offset) << 32 | u64::from(length) << 48)
+    }
+
+    /// The owner as it is written.
+    #[inline]
+    pub fn owner_code(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The owner; `None` if that is nobody who can be.
+    pub fn owner(self) -> Option<Owner> {
+        Owner::of_code(self.owner_code())
+    }
+
+    /// Whether it holds data.
+    #[inline]
+    pub fn is_used(self) -> bool {
+        self.0 & USED != 0
+    }
+
+    /// Where the data starts.
+    #[inline]
+    pub fn offset(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    /// Bytes of data.
+    #[inline]
+    pub fn length(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// The same packet with another owner.
+    #[inline]
+    pub fn given_to(self, owner: Owner) -> Self {
+        Self(self.0 & !0xffff | u64::from(owner.code()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_owner_is_written_in_its_own_way() {
+        let workers = (0..WORKERS_MAX).filter_map(WorkerId::new).map(Owner::Worker);
+        let links = (0..LINKS_MAX).filter_map(LinkId::new);
+        let all: Vec<_> = [Owner::Pool]
+            .into_iter()
+            .chain(workers)
+            .chain(links.flat_map(|link| [Owner::Full(link), Owner::Empty(link)]))
+            .collect();
+        let mut codes: Vec<_> = all.iter().map(|owner| owner.code()).collect();
+        for owner in &all {
+            assert_eq!(Owner::of_code(owner.code()), Some(*owner));
+        }
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), all.len());
+        assert_eq!(Owner::of_code(0xc000), None);
+        assert_eq!(Owner::of_code(1 + WORKERS_MAX as u16), None);
+        assert_eq!(Owner::of_code(FULL | LINKS_MAX as u16), None);
+    }
+
+    #[test]
+    fn a_header_keeps_its_parts_apart() {
+        let owner = Owner::Full(LinkId(LINKS_MAX as u16 - 1));
+        let header = Header::used(owner, 0xffff, 0xfffe);
+        assert_eq!((header.owner(), header.offset(), header.length()), (Some(owner), 0xffff, 0xfffe));
+        assert!(header.is_used() && !Header::unused(owner).is_used());
+        let given = header.given_to(Owner::Pool);
+        assert_eq!((given.owner(), given.offset(), given.length()), (Some(Owner::Pool), 0xffff, 0xfffe));
+        assert!(given.is_used());
+    }
+}

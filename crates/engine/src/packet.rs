@@ -1,0 +1,240 @@
+//! A packet: data in shared memory that exactly one owner can reach.
+//!
+//! All `unsafe` of packets' bytes is here. A [`Packet`] cannot be cloned, so within a process it is
+//! in one place; between processes the word in front of it ([`crate::owner`]) says whose it is,
+//! and only the owner's process makes a `Packet` of it.
+
+use std::cell::RefCell;
+use std::mem;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use caravan_segment::Window;
+
+use crate::handover::Headers;
+use crate::layout::PACKETS_AT;
+use crate::limits::{PACKET_HEADER_BYTES, PACKET_STRIDE};
+use crate::owner::Header;
+
+/// Where the packets of an engine lie in this process.
+#[derive(Clone, Debug)]
+pub struct PacketMemory {
+    base: NonNull<u8>,
+    packets_max: u32,
+    /// Keeps the mapping.
+    _memory: Window,
+}
+
+impl PacketMemory {
+    /// The packets that follow `memory`, the start of a segment whose mapping has room for
+    /// `packets_max` of them.
+    ///
+    /// Panics if it has not: whoever makes an engine's memory knows its size.
+    pub fn new(memory: &Window, packets_max: u32) -> Self {
+        assert!(memory.bytes() == PACKETS_AT as u64);
+        assert!(memory.segment().maximum_bytes() >= crate::layout::bytes(packets_max));
+        let start = memory.address(0, PACKETS_AT);
+        let base = NonNull::new(start.wrapping_add(PACKETS_AT)).unwrap_or(NonNull::dangling());
+        Self { base, packets_max, _memory: memory.clone() }
+    }
+
+    /// Packets there can be.
+    pub fn packets_max(&self) -> u32 {
+        self.packets_max
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.packets_max, "there is no packet {index} among {}", self.packets_max);
+        // SAFETY: below `packets_max`, all of which the mapping has room for.
+        unsafe { self.base.add(index as usize * PACKET_STRIDE) }
+    }
+
+    /// The word in front of a packet.
+    #[inline]
+    pub fn word(&self, index: u32) -> &AtomicU64 {
+        // SAFETY: in the mapping, which `self` keeps; aligned, as the stride and the base are
+        // multiples of 64; atomics may be shared with other processes.
+        unsafe { AtomicU64::from_ptr(self.slot(index).as_ptr().cast()) }
+    }
+
+    /// Makes the packet `index` this process's own.
+    ///
+    /// # Safety
+    /// The packet's word names this process (or nobody else runs), and this process has no other
+    /// `Packet` of it.
+    #[inline]
+    pub unsafe fn adopt(&self, index: u32, offset: u16, length: u16) -> Packet {
+        Packet { slot: self.slot(index), index, offset, length }
+    }
+}
+
+impl Headers for PacketMemory {
+    #[inline]
+    fn load(&self, index: u32) -> Header {
+        // Ordered by the ring that the index came through.
+        Header(self.word(index).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn store(&self, index: u32, header: Header) {
+        // Ordered by the ring that the index goes through.
+        self.word(index).store(header.0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn expect_write(&self, index: u32) {
+        let line = self.base.as_ptr().wrapping_add(index as usize * PACKET_STRIDE);
+        // SAFETY: a prefetch may name any address; it neither reads nor writes nor faults.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// A packet of this process: up to [`PACKET_BYTES_MAX`](crate::limits::PACKET_BYTES_MAX) bytes,
+/// with some room in front of the data for headers that are put there later.
+///
+/// One that is dropped goes back to the worker's free packets; [`Io::free`](crate::Io::free) is
+/// the faster way.
+#[derive(Debug)]
+pub struct Packet {
+    slot: NonNull<u8>,
+    index: u32,
+    /// `PACKET_HEADER_BYTES <= offset`, `offset + length <= PACKET_STRIDE`.
+    offset: u16,
+    length: u16,
+}
+
+thread_local! {
+    /// Packets that went out of scope: at most as many as there are.
+    static DROPPED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Hands over the packets that went out of scope since the last call.
+pub(crate) fn take_dropped(into: &mut Vec<u32>) {
+    DROPPED.with_borrow_mut(|dropped| into.append(dropped));
+}
+
+impl Packet {
+    /// Its number among the engine's packets.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Bytes of data.
+    #[inline]
+    pub fn length(&self) -> usize {
+        usize::from(self.length)
+    }
+
+    /// True if it has no data.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Bytes that can be put in front.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        usize::from(self.offset) - PACKET_HEADER_BYTES
+    }
+
+    /// Bytes that can be put behind.
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        PACKET_STRIDE - usize::from(self.offset) - self.length()
+    }
+
+    #[inline]
+    pub(crate) fn offset(&self) -> u16 {
+        self.offset
+    }
+
+    /// The data.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        // SAFETY: within the packet by the invariant of `offset` and `length`; no one else writes
+        // there, as this process owns the packet and `self` is its only `Packet`.
+        unsafe { slice::from_raw_parts(self.slot.as_ptr().add(usize::from(self.offset)), self.length()) }
+    }
+
+    /// The data, to be changed in place.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let start = self.slot.as_ptr().wrapping_add(usize::from(self.offset));
+        // SAFETY: as in `data`; `self` is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(start, self.length()) }
+    }
+
+    /// Makes the data `length` bytes long, and hands them over to be written: what is there is
+    /// left over from earlier packets. `None` if there is not that much room behind.
+    #[inline]
+    pub fn resize(&mut self, length: usize) -> Option<&mut [u8]> {
+        if length > PACKET_STRIDE - usize::from(self.offset) {
+            return None;
+        }
+        self.length = length as u16;
+        Some(self.data_mut())
+    }
+
+    /// Puts `bytes` behind the data. False, and nothing done, if there is no room.
+    #[inline]
+    pub fn append(&mut self, bytes: &[u8]) -> bool {
+        let length = self.length();
+        let Some(data) = self.resize(length + bytes.len()) else { return false };
+        data[length..].copy_from_slice(bytes);
+        true
+    }
+
+    /// Puts `count` bytes in front of the data, and hands over all of it. `None`, and nothing done,
+    /// if there is no room. No byte of the data moves.
+    #[inline]
+    pub fn prepend(&mut self, count: usize) -> Option<&mut [u8]> {
+        if count > self.headroom() {
+            return None;
+        }
+        self.offset -= count as u16;
+        self.length += count as u16;
+        Some(self.data_mut())
+    }
+
+    /// Takes `count` bytes off the front. False, and nothing done, if there are fewer.
+    #[inline]
+    pub fn strip(&mut self, count: usize) -> bool {
+        if count > self.length() {
+            return false;
+        }
+        self.offset += count as u16;
+        self.length -= count as u16;
+        true
+    }
+
+    /// Cuts the data to `length` bytes, if there are more.
+    #[inline]
+    pub fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length.min(PACKET_STRIDE) as u16);
+    }
+
+    /// Gives up the packet without freeing it: its word decides whose it is from here on.
+    #[inline]
+    pub(crate) fn into_index(self) -> u32 {
+        let index = self.index;
+        mem::forget(self);
+        index
+    }
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        DROPPED.with_borrow_mut(|dropped| dropped.push(self.index));
+    }
+}

@@ -1,0 +1,107 @@
+//! The free packets of a worker.
+
+use crate::handover::Headers;
+use crate::layout::Drop;
+use crate::limits::PACKET_HEADER_BYTES;
+use crate::owner::{Header, Owner};
+use crate::packet::{Packet, PacketMemory, take_dropped};
+
+/// Packets that a worker owns and that hold nothing. Private: it dies with the process, and its
+/// successor makes a new one of the words in front of the packets.
+#[derive(Debug)]
+pub struct Pool {
+    memory: PacketMemory,
+    owner: Owner,
+    /// Each is in here once: that is what makes [`PacketMemory::adopt`] sound.
+    free: Vec<u32>,
+    offset: u16,
+    drops: [u64; crate::layout::DROPS.len()],
+    /// An app asked for a packet and there was none.
+    starved: bool,
+}
+
+impl Pool {
+    /// A pool without packets, for who is called `owner` in their words.
+    pub fn new(memory: PacketMemory, owner: Owner, headroom: usize) -> Self {
+        let offset = (PACKET_HEADER_BYTES + headroom) as u16;
+        Self { memory, owner, free: Vec::new(), offset, drops: Default::default(), starved: false }
+    }
+
+    /// The words in front of packets.
+    pub fn memory(&self) -> &PacketMemory {
+        &self.memory
+    }
+
+    /// Who has these packets.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Free packets.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Drops by cause, since the pool was made.
+    pub fn drops(&self) -> &[u64] {
+        &self.drops
+    }
+
+    /// Whether packets have been asked for in vain since the last call.
+    pub fn take_starved(&mut self) -> bool {
+        std::mem::take(&mut self.starved)
+    }
+
+    /// An empty packet; `None` if there is none left.
+    #[inline]
+    pub fn allocate(&mut self) -> Option<Packet> {
+        let Some(index) = self.free.pop() else {
+            self.starved = true;
+            return None;
+        };
+        self.memory.store(index, Header::used(self.owner, self.offset, 0));
+        // SAFETY: it was in `free`: its word names this process, and it is nowhere else.
+        Some(unsafe { self.memory.adopt(index, self.offset, 0) })
+    }
+
+    /// Takes a packet back.
+    #[inline]
+    pub fn free(&mut self, packet: Packet) {
+        self.add(packet.into_index());
+    }
+
+    /// Takes a packet back, and counts why.
+    #[inline]
+    pub fn discard(&mut self, packet: Packet, why: Drop) {
+        self.drops[why as usize] += 1;
+        self.free(packet);
+    }
+
+    /// Counts packets that were dropped without being here.
+    pub fn count_drops(&mut self, why: Drop, count: u64) {
+        self.drops[why as usize] += count;
+    }
+
+    /// Adds a packet of this process that nobody holds.
+    #[inline]
+    pub(crate) fn add(&mut self, index: u32) {
+        self.memory.store(index, Header::unused(self.owner));
+        self.free.push(index);
+    }
+
+    /// A free packet's number, to be given away.
+    #[inline]
+    pub(crate) fn remove(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Frees the packets that apps let go out of scope.
+    pub(crate) fn collect_dropped(&mut self) {
+        let from = self.free.len();
+        take_dropped(&mut self.free);
+        for &index in &self.free[from..] {
+            self.memory.store(index, Header::unused(self.owner));
+        }
+    }
+}
