@@ -1,20 +1,23 @@
 //! What lies where in the engine's memory, and the words of it.
 //!
-//!     engine | workers | links | packets ...
+//! ```text
+//! engine | workers | links | traces | packets ...
+//! ```
 //!
-//! The first three are committed from the start. Packets follow, as many as have been asked for;
+//! All but the packets is committed from the start. Packets follow, as many as have been asked for;
 //! their memory grows. Every word says who writes it; whoever can open the memory may read all of
 //! them at any time, as `caravan engine top` does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots};
+use caravan_ring::{HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots};
 use caravan_segment::barrier::Fences;
 use caravan_segment::{Segment, Window};
 
 use crate::limits::{
-    LINKS_MAX, NAME_BYTES_MAX, PACKET_STRIDE, QUEUE_PACKETS, QUEUE_PACKETS_MAX, RING_PACKETS, WORKERS_MAX,
+    LINKS_MAX, NAME_BYTES_MAX, PACKET_STRIDE, QUEUE_PACKETS, QUEUE_PACKETS_MAX, RING_PACKETS,
+    TRACE_RING_BYTES, TRACES_MAX, WORKERS_MAX,
 };
 use crate::owner::{LinkId, WorkerId};
 
@@ -26,10 +29,12 @@ pub const MAGIC: u64 = 0x6361_7261_7661_6e01;
 const ENGINE_BYTES: usize = 4096;
 const WORKER_BYTES: usize = 4096;
 const LINK_BYTES: usize = 32 << 10;
+const TRACE_BYTES: usize = trace::BYTES_AT + TRACE_RING_BYTES;
 const WORKERS_AT: usize = ENGINE_BYTES;
 const LINKS_AT: usize = WORKERS_AT + WORKERS_MAX * WORKER_BYTES;
+const TRACES_AT: usize = LINKS_AT + LINKS_MAX * LINK_BYTES;
 /// Where packets start.
-pub const PACKETS_AT: usize = LINKS_AT + LINKS_MAX * LINK_BYTES;
+pub const PACKETS_AT: usize = TRACES_AT + TRACES_MAX * TRACE_BYTES;
 
 /// Bytes up to the end of the first `packets` packets.
 pub fn bytes(packets: u32) -> u64 {
@@ -195,6 +200,9 @@ pub mod engine {
     pub const STARTED_NS: usize = 32;
     /// Changes of the configuration that have been carried out.
     pub const CONFIGURED: usize = 40;
+    /// The supervisor's process, as it sees itself: tells it from workers and from who looks on,
+    /// which have this memory open too. Written by the supervisor, before [`MAGIC`].
+    pub const PID: usize = 48;
 }
 
 /// Offsets within a worker's place.
@@ -214,6 +222,9 @@ pub mod worker {
     pub const GRANT_FIRST: usize = 40;
     /// See above.
     pub const GRANT_END: usize = 48;
+    /// Messages sent to it so far; the worker sees by it that there is one to read. Written by the
+    /// supervisor.
+    pub const ORDERS: usize = 56;
     /// Its name. Written by the supervisor.
     pub const NAME: usize = 64;
     /// [`super::Stage`]. Written by the worker, as all below.
@@ -248,7 +259,8 @@ pub mod link {
     pub const CONSUMER: usize = 16;
     /// 1: packets are copied. Written by the supervisor.
     pub const COPY: usize = 24;
-    /// Not 0: its packets are copied into that trace, counted from 1. Written by the supervisor.
+    /// Not 0: its packets are copied into that trace, counted from 1. Written by who traces it, 0 to
+    /// a trace by compare-and-swap; and to 0 by the supervisor, when the link goes or the tracer has.
     pub const TRACE: usize = 32;
     /// Its name, `app.port -> app.port`. Written by the supervisor.
     pub const NAME: usize = 64;
@@ -274,6 +286,25 @@ pub mod link {
     pub const HEAD: usize = EMPTY + super::ring_bytes(super::RING_PACKETS);
     /// Packets that waited at the producer's end when an app moved: younger than those in the ring.
     pub const TAIL: usize = HEAD + super::ring_bytes(super::QUEUE_PACKETS_MAX);
+}
+
+/// Offsets within a trace's place: [`crate::trace`] says how they are used.
+pub mod trace {
+    /// Who reads it, 0: nobody. Claimed by compare-and-swap.
+    pub const CLAIM: usize = 0;
+    /// The link that is traced, plus 1. Written by who has claimed it, as the next.
+    pub const LINK: usize = 8;
+    /// Bytes of each packet that are wanted at most.
+    pub const SNAP_BYTES: usize = 16;
+    /// The process that writes into the ring at this moment; 0: none. Written by the worker that
+    /// sends on the link, as the next.
+    pub const WRITER: usize = 128;
+    /// Packets for which there was no room.
+    pub const DROPPED: usize = 136;
+    /// The positions of the ring.
+    pub const RING: usize = BYTES_AT - super::HEADER_BYTES;
+    /// Its bytes.
+    pub const BYTES_AT: usize = 4096;
 }
 
 const fn ring_bytes(packets: usize) -> usize {
@@ -321,6 +352,11 @@ pub fn worker_at(worker: WorkerId) -> usize {
 /// Where a link's place starts, from the start of the memory.
 pub fn link_at(link: LinkId) -> usize {
     LINKS_AT + link.place() * LINK_BYTES
+}
+
+/// Where the place of trace `place`, below [`TRACES_MAX`], starts, from the start of the memory.
+pub fn trace_at(place: usize) -> usize {
+    TRACES_AT + place * TRACE_BYTES
 }
 
 /// Where a packet starts, from the start of the memory.
@@ -374,6 +410,21 @@ impl Shared {
         let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
         let slots = MappedSlots::new(self.memory.part(at + HEADER_BYTES as u64, 4 * packets as u64)?)?;
         Ok((cursors, slots))
+    }
+
+    /// A word of a trace.
+    #[inline]
+    pub fn trace(&self, place: usize, offset: usize) -> &AtomicU64 {
+        self.memory.word(trace_at(place) + offset)
+    }
+
+    /// A trace's ring.
+    pub fn trace_ring(&self, place: usize) -> Result<(MappedCursors, MappedBytes), caravan_segment::Error> {
+        let at = (trace_at(place) + trace::RING) as u64;
+        let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
+        let at = (trace_at(place) + trace::BYTES_AT) as u64;
+        let bytes = MappedBytes::new(self.memory.part(at, TRACE_RING_BYTES as u64)?)?;
+        Ok((cursors, bytes))
     }
 
     /// Writes a name, cut to what there is room for.

@@ -47,7 +47,7 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one message between supervisor and worker.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Bytes that an app may take along when it moves.
-pub const STATE_BYTES_MAX: usize = 1 << 20;
+pub const STATE_BYTES_MAX: usize = 256 << 10;
 
 /// How long to wait before a worker that crashed is started again: nothing the first time, then
 /// this, doubled each time.
@@ -58,3 +58,8 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub const CRASHES_MAX: usize = 8;
 /// A worker that has lived this long has no crashes behind it.
 pub const CRASH_WINDOW: Duration = Duration::from_secs(60);
+
+/// Links of one engine that can be traced at a time.
+pub const TRACES_MAX: usize = 4;
+/// Bytes of the ring that a trace goes through.
+pub const TRACE_RING_BYTES: usize = 256 << 10;
