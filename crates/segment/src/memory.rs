@@ -86,13 +86,7 @@ impl Segment {
     /// Maps a segment received from another process. Refuses a file that is not sealed against
     /// shrinking and growing, or that does not have exactly `bytes` bytes, all backed by memory.
     pub fn attach(file: OwnedFd, bytes: u64) -> Result<Self, Error> {
-        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| Error::Foreign("it is not a memfd"))?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
-            return Err(Error::Foreign("it is not sealed against a change of its size"));
-        }
-        if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
-            return Err(Error::Foreign("it is sealed against writing"));
-        }
+        sealed(&file)?;
         let status = rustix::fs::fstat(&file).map_err(system("fstat"))?;
         if bytes == 0 || bytes > SEGMENT_BYTES_MAX || u64::try_from(status.st_size) != Ok(bytes) {
             return Err(Error::Foreign("its size is not what the peer said"));
@@ -108,6 +102,28 @@ impl Segment {
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
             .map_err(|source| Error::OutOfMemory { bytes, source })?;
         Self::map(file, bytes, bytes, Pages::Small)
+    }
+
+    /// Maps the first `bytes` of a segment of another process, to look on: those that its owner says
+    /// are backed by memory. Commits nothing, so that looking at a segment that has hardly grown does
+    /// not fill it. Refuses a file that is not sealed against shrinking and growing, or is shorter.
+    ///
+    /// Of usual pages, one that its owner said wrongly is replaced on the first touch. Of huge pages
+    /// it is fatal to this process: only for an owner who is trusted to tell the truth.
+    pub fn attach_committed(file: OwnedFd, bytes: u64) -> Result<Self, Error> {
+        sealed(&file)?;
+        let status = rustix::fs::fstat(&file).map_err(system("fstat"))?;
+        let page = u64::try_from(status.st_blksize).unwrap_or(1).max(1);
+        // Huge pages are mapped whole, or cannot be unmapped again.
+        let whole = bytes.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+        if bytes == 0
+            || whole > SEGMENT_BYTES_MAX
+            || u64::try_from(status.st_size).is_ok_and(|size| whole > size)
+        {
+            return Err(Error::Foreign("it is shorter than what is looked for in it"));
+        }
+        let pages = if page > USUAL_PAGE_BYTES_MAX { Pages::HugeIfOffered } else { Pages::Small };
+        Self::map(file, whole, bytes, pages)
     }
 
     fn map(file: OwnedFd, bytes: u64, committed: u64, pages: Pages) -> Result<Self, Error> {
@@ -179,6 +195,19 @@ impl Segment {
         // SAFETY: as many bytes of the mapping from `start` on are committed.
         Ok(unsafe { Window::new(start, bytes as usize, Arc::clone(self)) })
     }
+}
+
+/// Refuses a file whose owner could take the ground away from under a mapping of it, or that cannot
+/// be written.
+fn sealed(file: &OwnedFd) -> Result<(), Error> {
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Error::Foreign("it is not a memfd"))?;
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
+        return Err(Error::Foreign("it is not sealed against a change of its size"));
+    }
+    if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+        return Err(Error::Foreign("it is sealed against writing"));
+    }
+    Ok(())
 }
 
 /// Refuses what the machine cannot have: `fallocate` on a memfd takes page after page, and on a

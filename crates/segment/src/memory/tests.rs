@@ -44,6 +44,31 @@ fn a_file_that_could_shrink_is_refused() {
 }
 
 #[test]
+fn looking_at_the_start_of_a_segment_commits_none_of_it() {
+    let ours = Arc::new(Segment::create("caravan-test", 1 << 30, Pages::Small).unwrap());
+    ours.grow(8192).unwrap();
+    ours.window(0, 8192).unwrap().word(4096).store(7, Ordering::Relaxed);
+    let file = || ours.as_fd().try_clone_to_owned().unwrap();
+    let theirs = Arc::new(Segment::attach_committed(file(), 8192).unwrap());
+    assert_eq!(theirs.window(0, 8192).unwrap().word(4096).load(Ordering::Relaxed), 7);
+    assert_eq!(theirs.committed_bytes(), 8192);
+    assert!(matches!(theirs.window(0, 8200), Err(Error::Range { .. })));
+    assert!(matches!(theirs.grow(1 << 20), Err(Error::Size { .. })), "it is not ours to grow");
+    assert_eq!(rustix::fs::fstat(&ours.file).unwrap().st_blocks, 16, "8192 bytes are backed, and no more");
+
+    assert!(matches!(Segment::attach_committed(file(), (1 << 30) + 1), Err(Error::Foreign(_))));
+    assert!(matches!(Segment::attach_committed(file(), u64::MAX), Err(Error::Foreign(_))));
+    assert!(matches!(Segment::attach_committed(file(), 0), Err(Error::Foreign(_))));
+}
+
+#[test]
+fn a_file_that_could_shrink_is_not_looked_at_either() {
+    let file = rustix::fs::memfd_create("caravan-test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    assert!(matches!(Segment::attach_committed(file, 4096), Err(Error::Foreign(_))));
+}
+
+#[test]
 fn huge_pages_or_not_it_works_and_says_so() {
     let segment = Arc::new(Segment::create("caravan-test", 4 << 20, Pages::HugeIfOffered).unwrap());
     segment.grow(segment.maximum_bytes()).unwrap();
@@ -51,6 +76,10 @@ fn huge_pages_or_not_it_works_and_says_so() {
     window.word((4 << 20) - 8).store(7, Ordering::Relaxed);
     assert_eq!(window.word((4 << 20) - 8).load(Ordering::Relaxed), 7);
     let file = segment.as_fd().try_clone_to_owned().unwrap();
+    let start = Arc::new(Segment::attach_committed(file.try_clone().unwrap(), 4096).unwrap());
+    assert_eq!(start.window(0, 4096).unwrap().word(0).load(Ordering::Relaxed), 0);
+    assert_eq!(start.pages(), segment.pages());
+    drop(start);
     let refused = Segment::attach(file, segment.maximum_bytes()).is_err();
     assert_eq!(refused, segment.pages() == Pages::HugeIfOffered, "a stranger's huge pages");
 }
