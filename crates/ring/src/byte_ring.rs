@@ -25,6 +25,12 @@ impl<C: Cursors, B: Bytes> ByteProducer<C, B> {
         Self { cursor: ProducerCursor::new(cursors, bytes.capacity()), bytes }
     }
 
+    /// The producer of a ring that another process has filled so far: it has ended, or hands over.
+    /// What it had not published is not in the ring.
+    pub fn resume(cursors: C, bytes: B) -> Result<Self, Corrupt> {
+        Ok(Self { cursor: ProducerCursor::resume(cursors, bytes.capacity())?, bytes })
+    }
+
     /// The positions.
     pub fn cursor(&mut self) -> &mut ProducerCursor<C> {
         &mut self.cursor

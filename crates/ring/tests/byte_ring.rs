@@ -51,6 +51,27 @@ fn a_full_ring_takes_what_fits_and_more_after_a_release() {
 }
 
 #[test]
+fn a_successor_goes_on_behind_what_was_published() {
+    let (mut producer, mut consumer) = ring(16);
+    producer.append(b"whole").unwrap();
+    assert_eq!(producer.publish(), Wake::Quiet);
+    producer.append(b"half").unwrap();
+    let (cursors, bytes) = (producer.position().shared().clone(), producer.bytes().clone());
+    drop(producer);
+    let mut successor = Producer::resume(cursors.clone(), bytes.clone()).unwrap();
+    assert!(successor.append_whole([b" and ", b"more"]).unwrap());
+    assert!(!successor.append_whole([b"too much"]).unwrap(), "what was read so far is known");
+    assert_eq!(successor.publish(), Wake::Quiet);
+    let mut all = [0; 16];
+    consumer.refresh().unwrap();
+    let length = consumer.read(&mut all);
+    assert_eq!(&all[..length], b"whole and more");
+
+    cursors.head_position().store(1000, Ordering::Relaxed);
+    assert!(Producer::resume(cursors, bytes).is_err(), "a consumer that is ahead");
+}
+
+#[test]
 fn a_sleeper_is_woken_once() {
     let (mut producer, mut consumer) = ring(8);
     assert!(consumer.cursor().sleep().unwrap());
