@@ -1,0 +1,156 @@
+//! Which engines run.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::memory::Memory;
+use crate::error::Error;
+use crate::layout::{self, SEGMENT_NAME};
+
+/// An engine that runs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Found {
+    /// Its supervisor.
+    pub pid: i32,
+    /// How that was started, cut to what fits a line.
+    pub command: String,
+    /// Its memory, as a link in `/proc/PID/fd`.
+    #[serde(skip)]
+    pub(crate) memory: PathBuf,
+}
+
+/// Letters of a command that are kept.
+const COMMAND_LETTERS_MAX: usize = 200;
+
+/// All engines of this user, in the order of their processes' numbers. Those of other users are
+/// left out, as the kernel does not let anybody but root look into them.
+pub fn engines() -> Vec<Found> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut all: Vec<Found> =
+        pids.flat_map(|pid| memories(pid).into_iter().filter_map(move |at| supervised(pid, at))).collect();
+    all.sort_by(|a, b| (a.pid, &a.memory).cmp(&(b.pid, &b.memory)));
+    all
+}
+
+/// The engine that a user means: that of a process, be it the supervisor or one of its workers, or the
+/// only one there is.
+pub fn find(pid: Option<i32>) -> Result<Found, Error> {
+    let mut engines = engines();
+    let Some(pid) = pid else {
+        return match engines.len() {
+            0 => Err(Error::NoEngine(
+                "no engine of your user runs on this host: start one with `caravan engine run FILE`".into(),
+            )),
+            1 => Ok(engines.remove(0)),
+            _ => Err(Error::NoEngine(several(&engines))),
+        };
+    };
+    let inodes: Vec<_> = memories(pid).iter().filter_map(|path| inode(path)).collect();
+    let theirs =
+        |found: &Found| found.pid == pid || inode(&found.memory).is_some_and(|it| inodes.contains(&it));
+    engines.into_iter().find(theirs).ok_or_else(|| {
+        Error::NoEngine(format!(
+            "process {pid} is no engine, or has ended, or is not yours: `caravan engine top` without a number finds those that are"
+        ))
+    })
+}
+
+fn several(engines: &[Found]) -> String {
+    let lines: Vec<_> = engines.iter().map(|found| format!("\n  {}  {}", found.pid, found.command)).collect();
+    format!("{} engines run; say which by the number of its process:{}", engines.len(), lines.concat())
+}
+
+/// The engine whose memory that is, if `pid` is its supervisor: workers have it open too, and so has
+/// who traces a link.
+fn supervised(pid: i32, path: PathBuf) -> Option<Found> {
+    let memory = Memory::open(&path)?;
+    let supervisor = memory.word(layout::engine::PID).ok()?;
+    (own_number(pid) == Some(supervisor)).then(|| Found { pid, command: command(pid), memory: path })
+}
+
+/// Every engine's memory that a process has open, each once.
+fn memories(pid: i32) -> Vec<PathBuf> {
+    let name = format!("/memfd:{SEGMENT_NAME} (deleted)");
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let paths = paths.filter(|path| fs::read_link(path).is_ok_and(|target| target == Path::new(&name)));
+    let mut paths: Vec<_> = paths.filter_map(|path| Some((inode(&path)?, path))).collect();
+    paths.sort();
+    paths.dedup_by_key(|(inode, _)| *inode);
+    paths.into_iter().map(|(_, path)| path).collect()
+}
+
+/// What tells one file from all others.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+/// A process's number as itself sees it: in a container it is another (`NSpid`, proc(5)).
+fn own_number(pid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
+}
+
+fn command(pid: i32) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " ");
+    printable(&text).chars().take(COMMAND_LETTERS_MAX).collect()
+}
+
+/// Another process wrote this text: nothing in it may steer a terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::fake::Fake;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_supervisor_is_found_and_who_else_has_its_memory_open_leads_to_it() {
+        let fake = Fake::new(4);
+        let ours = std::process::id() as i32;
+        let same = |found: &Found| inode(&found.memory) == inode(&fake.found().memory);
+        assert!(!engines().iter().any(same), "without its magic word it is not ready");
+        fake.start();
+        assert_eq!(engines().into_iter().find(same).map(|found| found.pid), Some(ours));
+
+        let mut child =
+            Command::new("cat").stdin(Stdio::from(fake.file())).stdout(Stdio::piped()).spawn().unwrap();
+        // It copies the whole memory, and stops as soon as nobody takes that.
+        let all = engines();
+        assert_eq!(all.iter().filter(|found| same(found)).count(), 1, "{all:?}");
+        let found = find(Some(child.id() as i32)).unwrap();
+        assert!(same(&found) && found.pid == ours, "{found:?}");
+        assert!(!found.command.is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        fake.shared.engine(layout::engine::MAGIC).store(1, std::sync::atomic::Ordering::Relaxed);
+        assert!(!engines().iter().any(same), "another version's memory is not read");
+    }
+
+    #[test]
+    fn who_is_no_engine_is_said_to_be_none() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let refused = find(Some(pid as i32)).unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("process {pid} is no engine")), "{refused}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn several_engines_are_told_apart_by_their_commands() {
+        let engine = |pid, command: &str| Found { pid, command: command.into(), memory: PathBuf::new() };
+        let text = several(&[engine(7, "caravan engine run a.toml"), engine(9, "other")]);
+        assert!(text.starts_with("2 engines run"), "{text}");
+        assert!(text.ends_with("\n  7  caravan engine run a.toml\n  9  other"), "{text}");
+    }
+}

@@ -1,0 +1,37 @@
+//! The memory of an engine, read from outside.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::error::{Error, system};
+use crate::layout::{MAGIC, engine};
+
+/// An engine's memory, opened to be read.
+#[derive(Debug)]
+pub(super) struct Memory(File);
+
+impl Memory {
+    /// Opens what `/proc/PID/fd/N` stands for; `None` if it cannot be opened, or holds no engine of
+    /// this version.
+    pub fn open(path: &Path) -> Option<Self> {
+        let memory = Self(File::open(path).ok()?);
+        (memory.word(engine::MAGIC).ok()? == MAGIC).then_some(memory)
+    }
+
+    /// Reads what lies at `at`.
+    pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
+        let read = self.0.read_exact_at(to, at as u64);
+        read.map_err(|error| {
+            let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
+            system("pread")(source)
+        })
+    }
+
+    /// The word at `at`.
+    pub fn word(&self, at: usize) -> Result<u64, Error> {
+        let mut bytes = [0; 8];
+        self.read(at, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+}
