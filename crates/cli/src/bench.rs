@@ -4,5 +4,6 @@ pub mod erlang;
 pub mod rdma;
 pub mod ring;
 
+pub mod bare;
 pub mod output;
 pub mod progress;

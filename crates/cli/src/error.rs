@@ -58,12 +58,12 @@ pub enum Error {
         "cannot compile the bare loop in C with `{program}`: {reason}. Install a C compiler (on Debian: apt install gcc libc6-dev), or name one with --cc"
     )]
     Compiler { program: String, reason: String },
-    #[error("the {process} of the ring benchmark failed: {reason}")]
-    RingProcess { process: &'static str, reason: String },
+    #[error("the {process} of the benchmark failed: {reason}")]
+    BenchProcess { process: &'static str, reason: String },
     #[error(
         "a sample did not end within {0} s: other work takes the cores, and two processes that wait for each other cannot be measured beside it. Try again when the machine is idle"
     )]
-    RingSlow(u64),
+    BenchSlow(u64),
     #[error("the RDMA benchmark failed: {0}")]
     Rdma(String),
     #[error("{0}")]

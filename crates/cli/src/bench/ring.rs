@@ -144,7 +144,7 @@ pub fn peer(args: &RingPeer) -> Result<(), Error> {
 }
 
 fn slow() -> Error {
-    Error::RingSlow(SAMPLE_LIMIT.as_secs())
+    Error::BenchSlow(SAMPLE_LIMIT.as_secs())
 }
 
 fn check(record: &[u8; RECORD_BYTES], n: u64) -> Result<(), Error> {
@@ -152,7 +152,7 @@ fn check(record: &[u8; RECORD_BYTES], n: u64) -> Result<(), Error> {
         return Ok(());
     }
     let reason = format!("record {n} came with another number");
-    Err(Error::RingProcess { process: "ring", reason })
+    Err(Error::BenchProcess { process: "ring", reason })
 }
 
 /// The child; killed if the sample fails.
@@ -179,7 +179,7 @@ impl Consumer {
 }
 
 fn failed(reason: &dyn std::fmt::Display) -> Error {
-    Error::RingProcess { process: "consumer", reason: reason.to_string() }
+    Error::BenchProcess { process: "consumer", reason: reason.to_string() }
 }
 
 impl Drop for Consumer {

@@ -168,7 +168,7 @@ fn wait(spins: &mut u32, go_on: GoOn) -> Result<(), Error> {
 }
 
 fn broken(reason: &dyn std::fmt::Display) -> Error {
-    Error::RingProcess { process: "ring", reason: reason.to_string() }
+    Error::BenchProcess { process: "ring", reason: reason.to_string() }
 }
 
 /// As a link between two processes has them.
