@@ -182,7 +182,7 @@ impl Registry {
     }
 
     /// The names of all kinds.
-    pub fn kinds(&self) -> impl Iterator<Item = &str> {
+    pub fn kinds(&self) -> impl Iterator<Item = &str> + Clone {
         self.kinds.keys().map(String::as_str)
     }
 

@@ -1,5 +1,8 @@
 //! What an engine shall run: apps, where they run, and the links between them.
 
+pub mod check;
+pub mod file;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

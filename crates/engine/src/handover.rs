@@ -91,3 +91,20 @@ pub fn take<C: Cursors, S: Slots>(
     batch[..packets].iter().for_each(|&(index, header)| each(index, header));
     Ok(Taken { packets, skipped: count - packets, wake })
 }
+
+/// Skips the numbers at the head whose packets do not name `from`: a process that was killed took
+/// them, and did not give the slots back. For its successor, before anything else. Returns how
+/// many there were; the other side may be waiting for their slots.
+pub fn skip_taken<C: Cursors, S: Slots>(
+    ring: &mut SlotConsumer<C, S>,
+    headers: &impl Headers,
+    from: Owner,
+) -> Result<usize, Corrupt> {
+    let spans = ring.poll(BATCH_PACKETS)?;
+    let taken = |offset: &usize| headers.load(ring.item(*offset)).owner_code() != from.code();
+    let count = spans.offsets().take_while(taken).count();
+    if count > 0 {
+        let _ = ring.release(count);
+    }
+    Ok(count)
+}

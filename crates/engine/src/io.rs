@@ -114,15 +114,7 @@ impl<'a> Io<'a> {
     #[inline]
     pub fn copy(&mut self, packet: &Packet) -> Option<Packet> {
         let mut copy = self.pool.allocate()?;
-        if copy.append(packet.data()) {
-            return Some(copy);
-        }
-        // Longer than what lies behind the usual room in front.
-        copy.resize(0)?;
-        let missing = packet.length().saturating_sub(copy.tailroom());
-        copy.prepend(missing)?;
-        copy.resize(packet.length())?.copy_from_slice(packet.data());
-        Some(copy)
+        copy.fill(packet.data()).then_some(copy)
     }
 
     /// Gives a packet back that has reached its end.

@@ -200,6 +200,8 @@ pub mod engine {
     pub const STARTED_NS: usize = 32;
     /// Changes of the configuration that have been carried out.
     pub const CONFIGURED: usize = 40;
+    /// Packets with data that were in links when those were removed.
+    pub const REMOVED: usize = 48;
     /// The supervisor's process, as it sees itself: tells it from workers and from who looks on,
     /// which have this memory open too. Written by the supervisor, before [`MAGIC`].
     pub const PID: usize = 48;
@@ -243,6 +245,8 @@ pub mod worker {
     pub const BUSY_NS: usize = 304;
     /// Packets it had received twice or not at all: words that were not what they had to be.
     pub const SKIPPED: usize = 312;
+    /// Of the times packets were given to it, those it has noticed.
+    pub const GRANTS_TAKEN: usize = 320;
     /// Drops by cause, in the order of [`super::DROPS`].
     pub const DROPS: usize = 384;
     /// Buckets of the durations of breaths.

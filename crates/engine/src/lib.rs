@@ -16,8 +16,15 @@
 
 mod app;
 pub mod apps;
+mod bells;
 pub mod config;
+mod control;
+#[allow(unsafe_code)]
+mod ends;
+mod engine;
 mod error;
+#[allow(unsafe_code)]
+mod fork;
 pub mod handover;
 mod io;
 pub mod layout;
@@ -25,13 +32,18 @@ pub mod limits;
 pub mod owner;
 #[allow(unsafe_code)]
 mod packet;
+mod plan;
 #[allow(unsafe_code)]
 mod pool;
 mod queue;
+pub mod recovery;
 pub mod testing;
+pub mod view;
+mod worker;
 
 pub use app::{App, Named, Registry, Trouble};
 pub use config::Config;
+pub use engine::{Changes, Engine, Event, Options, Restarts};
 pub use error::Error;
 pub use io::Io;
 pub use packet::Packet;

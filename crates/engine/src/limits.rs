@@ -11,6 +11,11 @@ pub const APPS_MAX: usize = 1024;
 /// Bytes of a name of an app, of one of its ports, or of a worker.
 pub const NAME_BYTES_MAX: usize = 62;
 
+/// Bytes of a configuration file.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+/// Mistakes of a configuration file that are shown: more are hardly read.
+pub const MISTAKES_MAX: usize = 32;
+
 /// Bytes between the starts of two packets in memory: an odd number of cache lines, so that the
 /// first lines of packets spread over all sets of a cache.
 pub const PACKET_STRIDE: usize = 33 * 64;

@@ -16,6 +16,8 @@
 //! | worker | link, full, to worker | it received the packet |
 //! | worker | worker to link, empty | it gives an empty packet back for one received |
 //! | worker | link, empty, to worker | it took the empty packet |
+//! | worker | worker to link, parked | the packet waits at an end of the link that moves away |
+//! | worker | link, parked, to worker | that end has come here |
 //! | worker | worker to pool | it has far more than it needs |
 //! | supervisor | dead worker to pool, or kept for its successor | it reaped the process |
 //! | supervisor | link to pool, or to the successor of a dead worker | the dead process had written the word, but not published the packet; or the link is gone |
@@ -70,10 +72,13 @@ pub enum Owner {
     Full(LinkId),
     /// A link between two processes, empty, on its way back to the producer.
     Empty(LinkId),
+    /// A link one of whose ends moves to another process: it waited there.
+    Parked(LinkId),
 }
 
 const FULL: u16 = 0x4000;
 const EMPTY: u16 = 0x8000;
+const PARKED: u16 = FULL | EMPTY;
 
 impl Owner {
     /// As it stands in a packet's word.
@@ -84,18 +89,19 @@ impl Owner {
             Self::Worker(worker) => 1 + worker.0,
             Self::Full(link) => FULL | link.0,
             Self::Empty(link) => EMPTY | link.0,
+            Self::Parked(link) => PARKED | link.0,
         }
     }
 
     /// `None` for what no owner is written as.
     pub fn of_code(code: u16) -> Option<Self> {
-        let place = usize::from(code & !(FULL | EMPTY));
-        match code & (FULL | EMPTY) {
+        let place = usize::from(code & !PARKED);
+        match code & PARKED {
             0 if code == 0 => Some(Self::Pool),
             0 => WorkerId::new(place - 1).map(Self::Worker),
             FULL => LinkId::new(place).map(Self::Full),
             EMPTY => LinkId::new(place).map(Self::Empty),
-            _ => None,
+            _ => LinkId::new(place).map(Self::Parked),
         }
     }
 }
@@ -104,22 +110,28 @@ impl Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header(pub u64);
 
-/// The packet holds nothing.
-const UNUSED: u64 = 0;
 /// The packet holds data that somebody counts on.
 const USED: u64 = 1 << 16;
+/// The packet is new to its owner, who has not taken notice yet.
+const GRANTED: u64 = 2 << 16;
 
 impl Header {
     /// A packet with nothing in it.
     #[inline]
     pub fn unused(owner: Owner) -> Self {
-        Self(u64::from(owner.code()) | UNUSED)
+        Self(u64::from(owner.code()))
     }
 
     /// A packet with `length` bytes of data at `offset`.
     #[inline]
     pub fn used(owner: Owner, offset: u16, length: u16) -> Self {
         Self(u64::from(owner.code()) | USED | u64::from(offset) << 32 | u64::from(length) << 48)
+    }
+
+    /// A packet with nothing in it that its owner shall find.
+    #[inline]
+    pub fn granted(owner: Owner) -> Self {
+        Self(u64::from(owner.code()) | GRANTED)
     }
 
     /// The owner as it is written.
@@ -137,6 +149,12 @@ impl Header {
     #[inline]
     pub fn is_used(self) -> bool {
         self.0 & USED != 0
+    }
+
+    /// Whether its owner is yet to find it.
+    #[inline]
+    pub fn is_granted(self) -> bool {
+        self.0 & GRANTED != 0
     }
 
     /// Where the data starts.
@@ -169,7 +187,7 @@ mod tests {
         let all: Vec<_> = [Owner::Pool]
             .into_iter()
             .chain(workers)
-            .chain(links.flat_map(|link| [Owner::Full(link), Owner::Empty(link)]))
+            .chain(links.flat_map(|link| [Owner::Full(link), Owner::Empty(link), Owner::Parked(link)]))
             .collect();
         let mut codes: Vec<_> = all.iter().map(|owner| owner.code()).collect();
         for owner in &all {
@@ -178,7 +196,7 @@ mod tests {
         codes.sort_unstable();
         codes.dedup();
         assert_eq!(codes.len(), all.len());
-        assert_eq!(Owner::of_code(0xc000), None);
+        assert_eq!(Owner::of_code(PARKED | LINKS_MAX as u16), None);
         assert_eq!(Owner::of_code(1 + WORKERS_MAX as u16), None);
         assert_eq!(Owner::of_code(FULL | LINKS_MAX as u16), None);
     }

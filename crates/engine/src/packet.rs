@@ -14,7 +14,7 @@ use caravan_segment::Window;
 
 use crate::handover::Headers;
 use crate::layout::PACKETS_AT;
-use crate::limits::{PACKET_HEADER_BYTES, PACKET_STRIDE};
+use crate::limits::{PACKET_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_STRIDE};
 use crate::owner::Header;
 
 /// Where the packets of an engine lie in this process.
@@ -193,6 +193,19 @@ impl Packet {
         let Some(data) = self.resize(length + bytes.len()) else { return false };
         data[length..].copy_from_slice(bytes);
         true
+    }
+
+    /// Fills an empty packet with `bytes`, moving its start where they would not fit behind. False,
+    /// and nothing done, if they are longer than any packet.
+    #[inline]
+    pub fn fill(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > PACKET_BYTES_MAX {
+            return false;
+        }
+        let missing = bytes.len().saturating_sub(self.tailroom() + self.length());
+        self.offset -= missing as u16;
+        self.length = 0;
+        self.append(bytes)
     }
 
     /// Puts `count` bytes in front of the data, and hands over all of it. `None`, and nothing done,

@@ -48,6 +48,11 @@ impl Pool {
         &self.drops
     }
 
+    /// Notes that a packet was asked for in vain.
+    pub(crate) fn set_starved(&mut self) {
+        self.starved = true;
+    }
+
     /// Whether packets have been asked for in vain since the last call.
     pub fn take_starved(&mut self) -> bool {
         std::mem::take(&mut self.starved)
@@ -88,6 +93,41 @@ impl Pool {
     pub(crate) fn add(&mut self, index: u32) {
         self.memory.store(index, Header::unused(self.owner));
         self.free.push(index);
+    }
+
+    /// The words, and where to put packets of this process that nobody holds, and whose words say
+    /// already that they hold nothing.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&PacketMemory, &mut Vec<u32>) {
+        (&self.memory, &mut self.free)
+    }
+
+    /// Makes every packet whose word names this process its own: what it left behind when it was
+    /// killed. There are no [`Packet`]s yet.
+    pub(crate) fn adopt_all(&mut self, packets: u32) {
+        for index in 0..packets {
+            if self.memory.load(index).owner_code() == self.owner.code() {
+                self.add(index);
+            }
+        }
+    }
+
+    /// Takes over the packets in `range` that are new to this process.
+    pub(crate) fn adopt_granted(&mut self, range: std::ops::Range<u32>) {
+        for index in range {
+            let header = self.memory.load(index);
+            if header.owner_code() == self.owner.code() && header.is_granted() {
+                self.add(index);
+            }
+        }
+    }
+
+    /// Gives free packets back to the pool of the engine.
+    pub(crate) fn give_back(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(index) = self.free.pop() else { return };
+            self.memory.store(index, Header::unused(Owner::Pool));
+        }
     }
 
     /// A free packet's number, to be given away.

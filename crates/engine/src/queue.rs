@@ -16,12 +16,13 @@ pub struct Queue {
     packets: u64,
     bytes: u64,
     drops: u64,
+    taken: u64,
 }
 
 impl Default for Queue {
     fn default() -> Self {
         let places = std::iter::repeat_with(|| None).take(QUEUE_PACKETS_MAX).collect();
-        Self { places, head: 0, tail: 0, packets: 0, bytes: 0, drops: 0 }
+        Self { places, head: 0, tail: 0, packets: 0, bytes: 0, drops: 0, taken: 0 }
     }
 }
 
@@ -41,6 +42,11 @@ impl Queue {
     /// Packets, bytes and refused packets since it was made.
     pub fn counts(&self) -> (u64, u64, u64) {
         (self.packets, self.bytes, self.drops)
+    }
+
+    /// Packets taken out since it was made.
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Goes on counting from where another left off.
@@ -79,6 +85,7 @@ impl Queue {
         }
         let packet = self.places[self.head].take();
         self.head += 1;
+        self.taken += 1;
         if self.head == self.tail {
             (self.head, self.tail) = (0, 0);
         }

@@ -1,0 +1,66 @@
+//! What wakes a worker that sleeps: an eventfd for each place in the table of workers, and one for
+//! the supervisor. All of them are made before the first fork, so that a worker can wake those that
+//! come later.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::event::EventfdFlags;
+
+use crate::error::{Error, system};
+use crate::limits::WORKERS_MAX;
+use crate::owner::WorkerId;
+
+/// One bell. Rung any number of times, it is quiet again after one [`hush`](Bell::hush).
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        rustix::event::eventfd(0, flags).map(Self).map_err(system("eventfd"))
+    }
+
+    /// Wakes whoever waits for it, or is about to.
+    pub fn ring(&self) {
+        // Full, it has been rung 2^64 times and is heard all the same.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Takes notice.
+    pub fn hush(&self) {
+        // Quiet already: nothing to take notice of.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// All bells.
+#[derive(Clone, Debug)]
+pub struct Bells {
+    workers: Rc<Vec<Bell>>,
+    supervisor: Rc<Bell>,
+}
+
+impl Bells {
+    /// Makes them.
+    pub fn new() -> Result<Self, Error> {
+        let workers: Result<Vec<_>, _> = (0..WORKERS_MAX).map(|_| Bell::new()).collect();
+        Ok(Self { workers: Rc::new(workers?), supervisor: Rc::new(Bell::new()?) })
+    }
+
+    /// A worker's.
+    pub fn worker(&self, worker: WorkerId) -> &Bell {
+        &self.workers[worker.place()]
+    }
+
+    /// The supervisor's.
+    pub fn supervisor(&self) -> &Bell {
+        &self.supervisor
+    }
+}

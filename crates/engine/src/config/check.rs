@@ -1,0 +1,293 @@
+//! Whether a configuration can be carried out, before anything is changed.
+//!
+//! All mistakes are found in one go. Each is a sentence that says what is wrong, where, and what
+//! would be right.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::{Config, LinkName, Port};
+use crate::app::{Kind, Named, Registry};
+use crate::limits::{APPS_MAX, LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
+
+/// Names offered in place of one that does not exist.
+const NEAREST_MAX: usize = 3;
+/// How much alike names are that are offered: 1 is the same (Jaro's measure).
+const NEAR: f64 = 0.8;
+
+/// The part of a configuration that a mistake is in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// An app.
+    App(String),
+    /// A link.
+    Link(LinkName),
+    /// A worker, by its own table or by the apps that name it.
+    Worker(String),
+}
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Where it is.
+    pub part: Part,
+    /// A sentence about it that can stand alone.
+    pub text: String,
+}
+
+/// Every mistake of a configuration as a sentence. Who runs an engine asks through
+/// [`Engine::check`](crate::Engine::check).
+pub fn check(config: &Config, registry: &Registry) -> Result<(), Vec<String>> {
+    let findings = findings(config, registry);
+    if findings.is_empty() { Ok(()) } else { Err(findings.into_iter().map(|finding| finding.text).collect()) }
+}
+
+/// Every mistake of a configuration, and where it is.
+pub fn findings(config: &Config, registry: &Registry) -> Vec<Finding> {
+    let mut check = Check { config, registry, findings: Vec::new() };
+    check.counts();
+    check.apps();
+    check.links();
+    check.workers();
+    check.findings
+}
+
+struct Check<'a> {
+    config: &'a Config,
+    registry: &'a Registry,
+    findings: Vec<Finding>,
+}
+
+impl Check<'_> {
+    fn find(&mut self, part: Part, text: String) {
+        self.findings.push(Finding { part, text });
+    }
+
+    fn counts(&mut self) {
+        let workers = self.config.workers_used().len();
+        for (what, count, most) in [
+            ("apps", self.config.apps.len(), APPS_MAX),
+            ("links", self.config.links.len(), LINKS_MAX),
+            ("workers", workers, WORKERS_MAX),
+        ] {
+            if count > most {
+                self.find(Part::Whole, format!("{count} {what}: an engine has at most {most}"));
+            }
+        }
+    }
+
+    fn apps(&mut self) {
+        for (name, app) in &self.config.apps {
+            let part = Part::App(name.clone());
+            if let Some(wrong) = wrong_name(name) {
+                self.find(part.clone(), format!("app `{}`: {wrong}", shown(name)));
+            }
+            match self.registry.kind(&app.kind) {
+                None => {
+                    let instead = instead(&app.kind, self.registry.kinds(), "kinds");
+                    let kind = shown(&app.kind);
+                    self.find(part, format!("app `{}`: there is no kind `{kind}`: {instead}", shown(name)));
+                }
+                Some(kind) => {
+                    if let Err(trouble) = (kind.check)(&app.config) {
+                        self.find(part, format!("app `{}`: {}", shown(name), visible(&trouble.0)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn links(&mut self) {
+        let mut outputs: BTreeMap<&Port, Vec<&LinkName>> = BTreeMap::new();
+        let mut inputs: BTreeMap<&Port, Vec<&LinkName>> = BTreeMap::new();
+        for link in self.config.links.keys() {
+            self.end(link, &link.from, "output", |kind| kind.outputs);
+            self.end(link, &link.to, "input", |kind| kind.inputs);
+            outputs.entry(&link.from).or_default().push(link);
+            inputs.entry(&link.to).or_default().push(link);
+        }
+        self.linked_twice(outputs, "output", "to", "tee", |link| &link.to);
+        self.linked_twice(inputs, "input", "from", "join", |link| &link.from);
+    }
+
+    /// Whether a link's end is a port that there is.
+    fn end(&mut self, link: &LinkName, port: &Port, what: &str, named: fn(&Kind) -> Named) {
+        let told = format!("link `{}`", shown(&link.to_string()));
+        let Some(app) = self.config.apps.get(&port.app) else {
+            let names = self.config.apps.keys().map(String::as_str);
+            let instead = instead(&port.app, names, "apps");
+            let text = format!("{told}: there is no app `{}`: {instead}", shown(&port.app));
+            return self.find(Part::Link(link.clone()), text);
+        };
+        // What ports an unknown kind has is not known either; the app's own mistake has been told.
+        let Some(kind) = self.registry.kind(&app.kind) else { return };
+        let text = match named(kind) {
+            Named::Any => match wrong_name(&port.port) {
+                None => return,
+                Some(wrong) => format!("{told}: {what} `{}`: {wrong}", shown(&port.port)),
+            },
+            Named::Only(names) if names.contains(&port.port.as_str()) => return,
+            Named::Only([]) => {
+                format!("{told}: `{}` has no {what}s: it is of kind `{}`", shown(&port.app), app.kind)
+            }
+            Named::Only(names) => format!(
+                "{told}: `{}` has no {what} `{}`: kind `{}` has {}",
+                shown(&port.app),
+                shown(&port.port),
+                app.kind,
+                listed(names.iter().copied())
+            ),
+        };
+        self.find(Part::Link(link.clone()), text);
+    }
+
+    fn linked_twice(
+        &mut self,
+        ports: BTreeMap<&Port, Vec<&LinkName>>,
+        what: &str,
+        way: &str,
+        remedy: &str,
+        other: fn(&LinkName) -> &Port,
+    ) {
+        for (port, links) in ports {
+            let [_, second, ..] = links.as_slice() else { continue };
+            let others: Vec<_> = links.iter().map(|link| other(link).to_string()).collect();
+            let remedy = match self.registry.kind(remedy) {
+                Some(_) => format!(". Put a `{remedy}` between"),
+                None => String::new(),
+            };
+            let text = format!(
+                "{what} `{}` is linked {} times, {way} {}: a port has one link{remedy}",
+                shown(&port.to_string()),
+                links.len(),
+                listed(others.iter().map(String::as_str)),
+            );
+            self.find(Part::Link((*second).clone()), text);
+        }
+    }
+
+    fn workers(&mut self) {
+        let used = self.config.workers_used();
+        for name in &used {
+            if let Some(wrong) = wrong_name(name) {
+                self.find(Part::Worker((*name).to_owned()), format!("worker `{}`: {wrong}", shown(name)));
+            }
+        }
+        for (name, worker) in &self.config.workers {
+            let part = Part::Worker(name.clone());
+            if !used.contains(name.as_str()) {
+                let instead = instead(name, used.iter().copied(), "workers");
+                let text = format!("worker `{}` has no apps: {instead}", shown(name));
+                self.find(part.clone(), text);
+            }
+            if let Some(text) = worker.core.and_then(wrong_core) {
+                self.find(part, format!("worker `{}`: {text}", shown(name)));
+            }
+        }
+    }
+}
+
+impl Config {
+    /// The names of all workers that apps run in.
+    pub fn workers_used(&self) -> BTreeSet<&str> {
+        self.apps.values().map(|app| app.worker.as_str()).collect()
+    }
+}
+
+/// What is wrong with a name, if anything is. Names are shown in tables, stand in one word each of
+/// commands, and have limited room in shared memory.
+fn wrong_name(name: &str) -> Option<String> {
+    if name.is_empty() {
+        return Some("a name has at least one letter".into());
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Some(format!("{} bytes are too many: a name has at most {NAME_BYTES_MAX}", name.len()));
+    }
+    let odd = name.chars().find(|letter| !letter.is_ascii_alphanumeric() && !['_', '-'].contains(letter))?;
+    Some(format!("`{}` cannot stand in a name: use letters, digits, `_` and `-`", odd.escape_debug()))
+}
+
+/// What is wrong with a core, if anything is.
+fn wrong_core(core: usize) -> Option<String> {
+    // Where the kernel does not say which there are, it also says no when the worker starts.
+    let allowed = sched_getaffinity(None).ok()?;
+    if core < CpuSet::MAX_CPU && allowed.is_set(core) {
+        return None;
+    }
+    let cores: Vec<_> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    Some(format!("core = {core}: this process may use {}", ranges(&cores)))
+}
+
+/// Sorted numbers as `0-3, 8`.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|before, after| before + 1 == *after);
+    let shown = runs.filter_map(|run| match run {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// What may have been meant by a name that is not there, or all that is.
+pub(super) fn instead<'a>(name: &str, there: impl Iterator<Item = &'a str> + Clone, what: &str) -> String {
+    let mut near: Vec<_> = there
+        .clone()
+        .map(|other| (strsim::jaro(&name.to_lowercase(), &other.to_lowercase()), other))
+        .filter(|(alike, _)| *alike > NEAR)
+        .collect();
+    near.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
+    near.truncate(NEAREST_MAX);
+    if !near.is_empty() {
+        return format!("do you mean {}?", listed_or(near.into_iter().map(|(_, name)| name)));
+    }
+    match there.clone().next() {
+        None => format!("there are no {what}"),
+        Some(_) => format!("{what} are {}", listed(there)),
+    }
+}
+
+/// `a`, `b` and `c`.
+pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    joined(names, "and")
+}
+
+fn listed_or<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    joined(names, "or")
+}
+
+fn joined<'a>(names: impl Iterator<Item = &'a str>, last: &str) -> String {
+    let mut names: Vec<_> = names.map(|name| format!("`{}`", shown(name))).collect();
+    match (names.pop(), names.is_empty()) {
+        (None, _) => "none".into(),
+        (Some(only), true) => only,
+        (Some(end), false) => format!("{} {last} {end}", names.join(", ")),
+    }
+}
+
+/// A name that somebody else wrote, for a line of a terminal: not much longer than names may be.
+pub(super) fn shown(text: &str) -> String {
+    const MOST: usize = 4 * (NAME_BYTES_MAX + 1);
+    match text.char_indices().nth(MOST) {
+        None => visible(text),
+        Some((end, _)) => visible(&text[..end]) + "...",
+    }
+}
+
+/// Text without control characters.
+pub(super) fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\'' | '"' | '\\' => shown.push(letter),
+            _ => shown.extend(letter.escape_debug()),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;

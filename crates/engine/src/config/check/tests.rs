@@ -1,0 +1,215 @@
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+use crate::app::{App, Trouble};
+use crate::layout::Mode;
+
+/// An app of named ports.
+struct Gate;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct GateConfig {
+    width: u32,
+}
+
+impl Default for GateConfig {
+    fn default() -> Self {
+        Self { width: 1 }
+    }
+}
+
+impl App for Gate {
+    type Config = GateConfig;
+    const OUTPUTS: Named = Named::Only(&["open", "shut"]);
+
+    fn check(config: &GateConfig) -> Result<(), Trouble> {
+        match config.width {
+            0 => Err(Trouble::new("width = 0: nothing passes")),
+            _ => Ok(()),
+        }
+    }
+
+    fn start(_: GateConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self)
+    }
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::new();
+    registry.add::<crate::apps::Source>("source").add::<crate::apps::Sink>("sink").add::<Gate>("gate");
+    registry
+}
+
+fn good() -> Config {
+    let mut config = Config::new();
+    config.app_in("left", "source", "source", serde_json::json!({ "size": 60 }));
+    config.app("gate", "gate", serde_json::json!({}));
+    config.app("sink", "sink", serde_json::json!(null));
+    for link in ["source.a -> gate.input", "gate.open -> sink.a", "gate.shut -> sink.b"] {
+        config.link(link).expect("a link");
+    }
+    config.core("left", 0);
+    config
+}
+
+#[test]
+fn what_can_be_carried_out_has_no_mistakes() {
+    assert_eq!(check(&good(), &registry()), Ok(()));
+    assert_eq!(check(&Config::new(), &registry()), Ok(()));
+}
+
+type Spoil = fn(&mut Config);
+
+#[test]
+fn each_mistake_is_one_sentence() {
+    let table: [(Spoil, &str); 17] = [
+        (
+            |config| _ = config.app("b", "sorce", ()),
+            "app `b`: there is no kind `sorce`: do you mean `source`?",
+        ),
+        (
+            |config| _ = config.app("b", "zzz", ()),
+            "app `b`: there is no kind `zzz`: kinds are `gate`, `sink` and `source`",
+        ),
+        (
+            |config| _ = config.app("gate", "gate", serde_json::json!({ "width": 0 })),
+            "app `gate`: width = 0: nothing passes",
+        ),
+        (
+            |config| _ = config.app("gate", "gate", serde_json::json!({ "widht": 1 })),
+            "app `gate`: unknown field `widht`, expected `width`",
+        ),
+        (
+            |config| _ = config.app("a b", "sink", ()),
+            "app `a b`: ` ` cannot stand in a name: use letters, digits, `_` and `-`",
+        ),
+        (|config| _ = config.app("", "sink", ()), "app ``: a name has at least one letter"),
+        (
+            |config| _ = config.app(&"x".repeat(NAME_BYTES_MAX + 1), "sink", ()),
+            "63 bytes are too many: a name has at most 62",
+        ),
+        (
+            |config| _ = config.app_in("lé", "more", "sink", ()),
+            "worker `lé`: `é` cannot stand in a name: use letters, digits, `_` and `-`",
+        ),
+        (
+            |config| _ = config.link("sorce.b -> sink.c"),
+            "link `sorce.b -> sink.c`: there is no app `sorce`: do you mean `source`?",
+        ),
+        (
+            |config| _ = config.link("gate.ajar -> sink.c"),
+            "link `gate.ajar -> sink.c`: `gate` has no output `ajar`: kind `gate` has `open` and `shut`",
+        ),
+        (
+            |config| _ = config.link("source.b -> gate.in"),
+            "link `source.b -> gate.in`: `gate` has no input `in`: kind `gate` has `input`",
+        ),
+        (
+            |config| _ = config.link("sink.out -> gate.input2"),
+            "link `sink.out -> gate.input2`: `sink` has no outputs: it is of kind `sink`",
+        ),
+        (
+            |config| _ = config.link("source.a -> sink.c"),
+            "output `source.a` is linked 2 times, to `gate.input` and `sink.c`: a port has one link",
+        ),
+        (
+            |config| _ = config.link("source.b -> sink.a"),
+            "input `sink.a` is linked 2 times, from `gate.open` and `source.b`: a port has one link",
+        ),
+        (
+            |config| _ = config.link("source.o+o -> sink.c"),
+            "link `source.o+o -> sink.c`: output `o+o`: `+` cannot stand in a name",
+        ),
+        (|config| _ = config.core("lefd", 0), "worker `lefd` has no apps: do you mean `left`?"),
+        (|config| _ = config.core("left", 100_000), "worker `left`: core = 100000: this process may use 0"),
+    ];
+    for (spoil, expected) in table {
+        let mut config = good();
+        spoil(&mut config);
+        let said = check(&config, &registry()).expect_err(expected);
+        assert!(said.iter().any(|text| text.contains(expected)), "{expected}: {said:#?}");
+        assert!(said.iter().all(|text| text.len() < 300), "{said:#?}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let mut config = good();
+    config.app("b", "sorce", ()).core("nobody", 0);
+    config.link("x.a -> y.b").expect("a link");
+    let parts: Vec<_> = findings(&config, &registry()).into_iter().map(|finding| finding.part).collect();
+    let link = Part::Link("x.a -> y.b".parse().expect("a link"));
+    let expected = [Part::App("b".into()), link.clone(), link, Part::Worker("nobody".into())];
+    assert_eq!(parts, expected);
+}
+
+#[test]
+fn counts_have_limits() {
+    let mut config = Config::new();
+    for worker in 0..=WORKERS_MAX {
+        config.app_in(&format!("w{worker}"), &format!("a{worker}"), "sink", ());
+    }
+    for link in 0..=LINKS_MAX {
+        let name = format!("s.o{link} -> t.i{link}").parse().expect("a link");
+        config.links.insert(name, Mode::Swap);
+    }
+    config.app("s", "source", ()).app("t", "sink", ());
+    let said = check(&config, &registry()).expect_err("too many");
+    assert_eq!(said, ["257 links: an engine has at most 256", "66 workers: an engine has at most 64"]);
+    for app in 0..=APPS_MAX {
+        config.app(&format!("b{app}"), "sink", ());
+    }
+    let said = check(&config, &registry()).expect_err("too many");
+    assert_eq!(said[0], format!("{} apps: an engine has at most {APPS_MAX}", config.apps.len()));
+}
+
+#[test]
+fn a_tee_is_proposed_where_there_is_one() {
+    let mut registry = registry();
+    registry.add::<crate::apps::Sink>("tee");
+    let mut config = good();
+    config.link("source.a -> sink.c").expect("a link");
+    let said = check(&config, &registry).expect_err("linked twice");
+    assert!(said[0].ends_with("a port has one link. Put a `tee` between"), "{said:?}");
+}
+
+#[test]
+fn numbers_are_shown_as_ranges() {
+    for (numbers, shown) in
+        [(&[][..], ""), (&[3], "3"), (&[0, 1], "0-1"), (&[0, 1, 2, 3, 8, 10, 11], "0-3, 8, 10-11")]
+    {
+        assert_eq!(ranges(numbers), shown);
+    }
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-c]{0,2}", "\\PC{0,80}", Just("source".to_owned()), Just("\u{1b}[2J".to_owned())]
+}
+
+proptest! {
+    /// Whatever names there are: sentences, no panic, and nothing that a terminal would obey.
+    #[test]
+    fn no_names_do_harm(
+        apps in prop::collection::vec((name(), name(), name()), 0..6),
+        links in prop::collection::vec((name(), name(), name(), name()), 0..6),
+        workers in prop::collection::vec((name(), any::<Option<usize>>()), 0..3),
+    ) {
+        let mut config = Config::new();
+        for (worker, name, kind) in &apps {
+            config.app_in(worker, name, kind, ());
+        }
+        for (a, b, c, d) in links {
+            let (from, to) = (Port { app: a, port: b }, Port { app: c, port: d });
+            config.links.insert(LinkName { from, to }, Mode::Swap);
+        }
+        for (name, core) in workers {
+            config.workers.insert(name, crate::config::WorkerConfig { core });
+        }
+        let said = check(&config, &registry());
+        for text in said.err().into_iter().flatten() {
+            prop_assert!(!text.contains(char::is_control), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What supervisor and worker say to each other: messages over a socket pair, rare ones. Packets
+//! never come this way.
+//!
+//! A message is its length, 32 bits, and JSON. Each side trusts the other, as one forked the
+//! other; but a worker that crashes leaves half a message, which is no message.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::MESSAGE_BYTES_MAX;
+use crate::plan::Plan;
+
+/// What a worker is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Let go of what the plan does not have, and wait for [`Order::Apply`].
+    Prepare(Plan),
+    /// Do what the plan says.
+    Apply(Plan),
+    /// Tell the apps' figures.
+    Report,
+    /// Stop all apps and end.
+    End,
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// To [`Order::Prepare`]: what apps left, by their names.
+    Prepared(BTreeMap<String, Vec<u8>>),
+    /// To [`Order::Apply`], and unasked once a new worker runs.
+    Applied,
+    /// Instead of it: that app did not start.
+    Failed { app: String, reason: String },
+    /// To [`Order::Report`].
+    Report(BTreeMap<String, BTreeMap<String, u64>>),
+    /// To [`Order::End`], and the last word.
+    Ended,
+}
+
+/// Why no message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Not within the time.
+    Late,
+    /// The other side has gone.
+    Gone,
+}
+
+/// One side of the socket pair.
+#[derive(Debug)]
+pub struct Channel {
+    socket: UnixStream,
+    partial: Vec<u8>,
+}
+
+impl Channel {
+    /// Both sides.
+    pub fn pair() -> std::io::Result<(Self, Self)> {
+        let (a, b) = UnixStream::pair()?;
+        let side = |socket: UnixStream| {
+            socket.set_nonblocking(true)?;
+            Ok::<_, std::io::Error>(Self { socket, partial: Vec::new() })
+        };
+        Ok((side(a)?, side(b)?))
+    }
+
+    /// Sends a message; waits for room until `limit` has passed.
+    pub fn send(&mut self, message: &impl Serialize, limit: Duration) -> Result<(), Silence> {
+        let body = serde_json::to_vec(message).map_err(|_| Silence::Gone)?;
+        let length = u32::try_from(body.len()).map_err(|_| Silence::Gone)?;
+        let bytes = [&length.to_le_bytes(), &body[..]].concat();
+        let end = Instant::now() + limit;
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.socket.write(&bytes[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::OUT, end)?,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(Silence::Gone),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message; waits for it until `limit` has passed.
+    pub fn receive<M: DeserializeOwned>(&mut self, limit: Duration) -> Result<M, Silence> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(message) = self.whole()? {
+                return Ok(message);
+            }
+            let mut bytes = [0; 16 << 10];
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return Err(Silence::Gone),
+                Ok(count) => self.partial.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::IN, end)?,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(Silence::Gone),
+            }
+        }
+    }
+
+    fn whole<M: DeserializeOwned>(&mut self) -> Result<Option<M>, Silence> {
+        let Some((length, rest)) = self.partial.split_first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MESSAGE_BYTES_MAX {
+            return Err(Silence::Gone);
+        }
+        let Some(body) = rest.get(..length) else { return Ok(None) };
+        let message = serde_json::from_slice(body).map_err(|_| Silence::Gone)?;
+        self.partial.drain(..4 + length);
+        Ok(Some(message))
+    }
+
+    fn wait(&self, flags: PollFlags, end: Instant) -> Result<(), Silence> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Silence::Late);
+        }
+        let left = Timespec::try_from(left).map_err(|_| Silence::Late)?;
+        // Interrupted or not: the caller tries again, and comes back here with less time left.
+        let _ = rustix::event::poll(&mut [PollFd::new(&self.socket, flags)], Some(&left));
+        Ok(())
+    }
+}
+
+impl AsFd for Channel {
+    /// Readable when there is something to receive.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_longer_than_the_socket_takes_arrives_whole() {
+        let (mut a, mut b) = Channel::pair().unwrap();
+        let states = BTreeMap::from([("app".to_owned(), vec![7; crate::limits::STATE_BYTES_MAX])]);
+        let sender = std::thread::spawn(move || {
+            a.send(&Answer::Prepared(states), Duration::from_secs(60)).unwrap();
+            a.send(&Answer::Ended, Duration::from_secs(60)).unwrap();
+        });
+        let first: Answer = b.receive(Duration::from_secs(60)).unwrap();
+        assert!(
+            matches!(first, Answer::Prepared(states) if states["app"].len() == crate::limits::STATE_BYTES_MAX)
+        );
+        assert!(matches!(b.receive(Duration::from_secs(60)), Ok(Answer::Ended)));
+        sender.join().unwrap();
+        assert!(matches!(b.receive::<Answer>(Duration::from_secs(60)), Err(Silence::Gone)));
+    }
+
+    #[test]
+    fn half_a_message_is_none() {
+        let (mut a, mut b) = Channel::pair().unwrap();
+        a.socket.write_all(&[9, 0, 0, 0, b'"']).unwrap();
+        assert!(matches!(b.receive::<Order>(Duration::from_millis(1)), Err(Silence::Late)));
+        drop(a);
+        assert!(matches!(b.receive::<Order>(Duration::from_secs(60)), Err(Silence::Gone)));
+    }
+}

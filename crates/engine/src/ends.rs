@@ -1,0 +1,264 @@
+//! The ends of a link, as a worker has them.
+//!
+//! Between two processes packets pass by [`crate::handover`]: the producer's end has a queue that
+//! its app fills, and gives what is in it to the ring; the consumer's end takes from the ring into a
+//! queue that its app empties, and gives an empty packet back for each. That debt is paid as soon as
+//! the consumer has a free packet, so that the number of packets of each worker stays as it is.
+
+use caravan_ring::{Corrupt, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
+
+use crate::handover::{Headers, give, skip_taken, take};
+use crate::layout::{Drop, Mode, Ring, Shared};
+use crate::limits::{BATCH_PACKETS, PACKET_HEADER_BYTES, PACKET_STRIDE};
+use crate::owner::{Header, LinkId, Owner};
+use crate::packet::Packet;
+use crate::pool::Pool;
+use crate::queue::Queue;
+
+type Producer = SlotProducer<MappedCursors, MappedSlots>;
+type Consumer = SlotConsumer<MappedCursors, MappedSlots>;
+
+/// What came of one turn of an end.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// Packets that passed.
+    pub packets: usize,
+    /// Numbers in the ring that were not the link's any more.
+    pub skipped: usize,
+    /// Whether the other side must be woken.
+    pub wake: Wake,
+}
+
+impl Moved {
+    const NOTHING: Self = Self { packets: 0, skipped: 0, wake: Wake::Quiet };
+}
+
+/// Makes a packet of what came through a ring. Lengths that cannot be make it an empty one.
+#[inline]
+fn adopt(pool: &Pool, index: u32, header: Header) -> Packet {
+    let (offset, length) = (usize::from(header.offset()), usize::from(header.length()));
+    let whole = offset >= PACKET_HEADER_BYTES && offset + length <= PACKET_STRIDE;
+    let (offset, length) =
+        if whole { (header.offset(), header.length()) } else { (PACKET_HEADER_BYTES as u16, 0) };
+    // SAFETY: `take` has just made the packet this process's, and hands each over once.
+    unsafe { pool.memory().adopt(index, offset, length) }
+}
+
+/// The end that sends.
+#[derive(Debug)]
+pub struct ProducerEnd {
+    link: LinkId,
+    full: Producer,
+    empty: Consumer,
+}
+
+impl ProducerEnd {
+    /// Goes on where the last process that had this end left off. Empty packets that have come back
+    /// are taken at once.
+    pub fn resume(shared: &Shared, link: LinkId, pool: &mut Pool) -> Result<Self, crate::Error> {
+        let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+        let (cursors, slots) = shared.ring(link, Ring::Full)?;
+        let mut full = Producer::resume(cursors, slots).map_err(corrupt)?;
+        let (cursors, slots) = shared.ring(link, Ring::Empty)?;
+        let mut empty = Consumer::resume(cursors, slots).map_err(corrupt)?;
+        // The last process may have been killed asleep.
+        full.cursor().stop_waiting();
+        empty.cursor().wake();
+        skip_taken(&mut empty, pool.memory(), Owner::Empty(link)).map_err(corrupt)?;
+        let mut end = Self { link, full, empty };
+        while end.collect(pool).map_err(corrupt)?.packets > 0 {}
+        Ok(end)
+    }
+
+    /// Takes empty packets that came back.
+    #[inline]
+    pub fn collect(&mut self, pool: &mut Pool) -> Result<Moved, Corrupt> {
+        let owners = (Owner::Empty(self.link), pool.owner());
+        let (memory, free) = pool.parts();
+        let taken = take(&mut self.empty, memory, owners, BATCH_PACKETS, |index, _| free.push(index))?;
+        Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+    }
+
+    /// Gives to the ring what the app has queued, as far as there is room.
+    #[inline]
+    pub fn send(&mut self, queue: &mut Queue, memory: &impl Headers) -> Result<Moved, Corrupt> {
+        let count = self.full.room(queue.length().min(BATCH_PACKETS))?;
+        if count == 0 {
+            return Ok(Moved::NOTHING);
+        }
+        let owner = Owner::Full(self.link);
+        for _ in 0..count {
+            let Some(packet) = queue.take() else { break };
+            let header = Header::used(owner, packet.offset(), packet.length() as u16);
+            give(&mut self.full, memory, packet.into_index(), header)?;
+        }
+        Ok(Moved { packets: count, skipped: 0, wake: self.full.publish() })
+    }
+
+    /// Says that this side is about to wait: for room, if something is queued; for empty packets, if
+    /// `starved`. False if it need not wait.
+    pub fn sleep(&mut self, queued: usize, starved: bool) -> Result<bool, Corrupt> {
+        let wait = queued == 0 || self.full.cursor().wait_for_room(queued.min(BATCH_PACKETS) as u64)?;
+        Ok(wait && (!starved || self.empty.cursor().sleep()?))
+    }
+
+    /// Says that this side no longer waits.
+    pub fn wake(&mut self) {
+        self.full.cursor().stop_waiting();
+        self.empty.cursor().wake();
+    }
+}
+
+/// The end that receives.
+#[derive(Debug)]
+pub struct ConsumerEnd {
+    link: LinkId,
+    mode: Mode,
+    full: Consumer,
+    empty: Producer,
+    /// Packets taken for which no empty one has gone back yet.
+    owed: u64,
+}
+
+impl ConsumerEnd {
+    /// Goes on where the last process that had this end left off. What that one owed is forgotten:
+    /// its packets are the worker's, who has that many more.
+    pub fn resume(shared: &Shared, link: LinkId, mode: Mode, pool: &Pool) -> Result<Self, crate::Error> {
+        let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+        let (cursors, slots) = shared.ring(link, Ring::Full)?;
+        let mut full = Consumer::resume(cursors, slots).map_err(corrupt)?;
+        let (cursors, slots) = shared.ring(link, Ring::Empty)?;
+        let empty = Producer::resume(cursors, slots).map_err(corrupt)?;
+        full.cursor().wake();
+        skip_taken(&mut full, pool.memory(), Owner::Full(link)).map_err(corrupt)?;
+        Ok(Self { link, mode, full, empty, owed: 0 })
+    }
+
+    /// Takes what has come into the queue, as far as there is room.
+    #[inline]
+    pub fn receive(&mut self, queue: &mut Queue, pool: &mut Pool) -> Result<Moved, Corrupt> {
+        match self.mode {
+            Mode::Swap => self.receive_swapping(queue, pool),
+            Mode::Copy => self.receive_copying(queue, pool),
+        }
+    }
+
+    #[inline]
+    fn receive_swapping(&mut self, queue: &mut Queue, pool: &mut Pool) -> Result<Moved, Corrupt> {
+        let owners = (Owner::Full(self.link), pool.owner());
+        let taken = take(&mut self.full, pool.memory(), owners, queue.room(), |index, header| {
+            queue.put(adopt(pool, index, header));
+        })?;
+        self.owed += taken.packets as u64;
+        Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+    }
+
+    /// What the producer could still write to is read once, into a packet that it has never had.
+    fn receive_copying(&mut self, queue: &mut Queue, pool: &mut Pool) -> Result<Moved, Corrupt> {
+        let owners = (Owner::Full(self.link), pool.owner());
+        let room = queue.room().min(pool.length());
+        if room == 0 {
+            pool.set_starved();
+            return Ok(Moved::NOTHING);
+        }
+        let mut batch = [(0, Header(0)); BATCH_PACKETS];
+        let mut count = 0;
+        let taken = take(&mut self.full, pool.memory(), owners, room, |index, header| {
+            batch[count] = (index, header);
+            count += 1;
+        })?;
+        for &(index, header) in &batch[..count] {
+            let theirs = adopt(pool, index, header);
+            // There are as many free packets as were taken, and each takes whatever another had.
+            if let Some(mut copy) = pool.allocate() {
+                copy.fill(theirs.data());
+                queue.put(copy);
+            }
+            pool.free(theirs);
+        }
+        self.owed += taken.packets as u64;
+        Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+    }
+
+    /// Gives empty packets back, as far as there are free ones.
+    #[inline]
+    pub fn repay(&mut self, pool: &mut Pool) -> Result<Moved, Corrupt> {
+        let wanted = self.owed.min(pool.length() as u64) as usize;
+        if wanted == 0 {
+            return Ok(Moved::NOTHING);
+        }
+        let count = self.empty.room(wanted)?;
+        let header = Header::unused(Owner::Empty(self.link));
+        for _ in 0..count {
+            let Some(index) = pool.remove() else { break };
+            give(&mut self.empty, pool.memory(), index, header)?;
+        }
+        self.owed -= count as u64;
+        Ok(Moved { packets: count, skipped: 0, wake: self.empty.publish() })
+    }
+
+    /// Says that this side is about to wait for packets. False if there are some.
+    pub fn sleep(&mut self) -> Result<bool, Corrupt> {
+        self.full.cursor().sleep()
+    }
+
+    /// Says that this side no longer waits.
+    pub fn wake(&mut self) {
+        self.full.cursor().wake();
+    }
+}
+
+/// Puts all that waits in a queue into one of a link's two rings for that, for the process that
+/// has this end next. Returns how many packets did not fit: those are freed.
+pub fn park(
+    shared: &Shared,
+    (link, ring): (LinkId, Ring),
+    queue: &mut Queue,
+    pool: &mut Pool,
+) -> Result<usize, crate::Error> {
+    let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+    let (cursors, slots) = shared.ring(link, ring)?;
+    let mut parked = Producer::resume(cursors, slots).map_err(corrupt)?;
+    let mut lost = 0;
+    while let Some(packet) = queue.take() {
+        if parked.room(1).map_err(corrupt)? == 0 {
+            pool.discard(packet, Drop::Removed);
+            lost += 1;
+            continue;
+        }
+        let header = Header::used(Owner::Parked(link), packet.offset(), packet.length() as u16);
+        give(&mut parked, pool.memory(), packet.into_index(), header).map_err(corrupt)?;
+    }
+    // Nobody sleeps on these rings: who reads them is told to.
+    let _ = parked.publish();
+    Ok(lost)
+}
+
+/// Takes what a ring of a link holds into a queue: parked packets, or those that were on their way
+/// when both ends came into this process.
+pub fn unpark(
+    shared: &Shared,
+    (link, ring): (LinkId, Ring),
+    queue: &mut Queue,
+    pool: &mut Pool,
+) -> Result<usize, crate::Error> {
+    let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+    let (cursors, slots) = shared.ring(link, ring)?;
+    let mut parked = Consumer::resume(cursors, slots).map_err(corrupt)?;
+    let from = if ring == Ring::Full { Owner::Full(link) } else { Owner::Parked(link) };
+    let owners = (from, pool.owner());
+    skip_taken(&mut parked, pool.memory(), from).map_err(corrupt)?;
+    let mut unparked = 0;
+    loop {
+        let mut lost = Vec::new();
+        let taken = take(&mut parked, pool.memory(), owners, BATCH_PACKETS, |index, header| {
+            lost.extend(queue.put(adopt(pool, index, header)));
+        });
+        let taken = taken.map_err(corrupt)?;
+        lost.into_iter().for_each(|packet| pool.discard(packet, Drop::Removed));
+        unparked += taken.packets;
+        if taken.packets + taken.skipped == 0 {
+            return Ok(unparked);
+        }
+    }
+}

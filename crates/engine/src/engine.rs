@@ -1,0 +1,431 @@
+//! The supervisor: the process that makes the memory, forks workers, tells them what to run, and
+//! cleans up after them. It never touches a packet on its way.
+
+mod crash;
+mod grant;
+mod reconfigure;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use caravan_ring::SpinMode;
+use caravan_segment::barrier::{self, Fences};
+use caravan_segment::process::Process;
+use caravan_segment::{Pages, Segment};
+use rustix::event::{Timespec, epoll};
+use rustix::thread::CpuSet;
+use serde::Serialize;
+
+pub use reconfigure::Changes;
+
+use crate::app::Registry;
+use crate::bells::Bells;
+use crate::config::{Config, LinkName};
+use crate::control::{Answer, Channel, Order, Silence};
+use crate::error::{Error, system};
+use crate::layout::{self, PACKETS_AT, Shared, Stage, State};
+use crate::limits::{
+    ANSWER_MAX, HEADROOM_BYTES, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_DEFAULT, PACKETS_MAX,
+};
+use crate::owner::{LinkId, WorkerId};
+use crate::packet::PacketMemory;
+use crate::plan::Plan;
+use crate::recovery::Recovered;
+use crate::worker::now_ns;
+
+/// What happens to a worker that crashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restarts {
+    /// It is started again, at once the first time, then after waits that grow; one that goes on
+    /// crashing is parked.
+    #[default]
+    BackOff,
+    /// It is started again at once, without end.
+    Always,
+    /// It is parked.
+    Never,
+}
+
+/// How an engine is set up: what no later configuration changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Which pages to ask for; [`Engine::pages`] says what was got.
+    pub pages: Pages,
+    /// Packets there may be.
+    pub packets_max: u32,
+    /// Bytes in front of a new packet's data.
+    pub headroom: usize,
+    /// Whether idle workers look again before they sleep.
+    pub spin: SpinMode,
+    /// What happens to a worker that crashed.
+    pub restarts: Restarts,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pages: Pages::Small,
+            packets_max: PACKETS_DEFAULT,
+            headroom: HEADROOM_BYTES,
+            spin: SpinMode::Auto,
+            restarts: Restarts::default(),
+        }
+    }
+}
+
+/// What happened, as [`Engine::poll`] tells it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A worker's process ended unasked.
+    Crashed {
+        /// Its name.
+        worker: String,
+        /// The process.
+        pid: i32,
+        /// `signal 11 (SIGSEGV)`, `status 1`.
+        how: String,
+        /// What it was doing.
+        stage: Stage,
+        /// Whether it was waiting for packets it had asked for.
+        growing: bool,
+        /// Packets that it had taken from rings without giving the slots back.
+        half_received: u64,
+        /// What became of its packets.
+        recovered: Recovered,
+    },
+    /// Its successor runs.
+    Restarted {
+        /// Its name.
+        worker: String,
+        /// The process.
+        pid: i32,
+        /// Nanoseconds since the crash was noticed.
+        after_ns: u64,
+    },
+    /// It is not started again before the configuration changes.
+    Parked {
+        /// Its name.
+        worker: String,
+        /// Why.
+        why: String,
+    },
+    /// The memory has grown.
+    Grown {
+        /// Packets there are now.
+        packets: u32,
+    },
+}
+
+/// A worker as the supervisor knows it.
+struct Entry {
+    id: WorkerId,
+    plan: Plan,
+    core: Option<usize>,
+    child: Option<Child>,
+    /// When it crashed, lately.
+    crashes: VecDeque<Instant>,
+    /// When its process is to be started again.
+    restart_at: Option<Instant>,
+    /// When the crash was noticed after which it is being started.
+    died: Option<Instant>,
+    parked: bool,
+}
+
+/// A worker's process.
+struct Child {
+    pid: i32,
+    handle: Process,
+    channel: Channel,
+}
+
+/// A running engine, in the supervisor's process. [`poll`](Self::poll) must be called all the time.
+/// When it is dropped, or its process ends, however that ends, its workers end too.
+pub struct Engine {
+    registry: Registry,
+    options: Options,
+    segment: Arc<Segment>,
+    shared: Shared,
+    memory: PacketMemory,
+    bells: Bells,
+    epoll: OwnedFd,
+    config: Config,
+    links: BTreeMap<LinkName, LinkId>,
+    workers: BTreeMap<String, Entry>,
+    packet_count: u32,
+    /// Packets that were somebody's and are nobody's now.
+    pool: Vec<u32>,
+    events: VecDeque<Event>,
+    cores: CpuSet,
+    /// The process that is the supervisor: a child's copy of this value does nothing.
+    pid: u32,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("workers", &self.workers.keys()).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Makes the memory. The calling process becomes the supervisor, and forks: it must have one
+    /// thread, then and whenever the configuration changes or a worker crashes.
+    pub fn start(registry: Registry, options: Options) -> Result<Self, Error> {
+        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        if threads > 1 {
+            return Err(Error::Threads(threads));
+        }
+        if options.packets_max == 0 || options.packets_max > PACKETS_MAX {
+            let why =
+                format!("packets_max = {}: an engine has 1 to {PACKETS_MAX} packets", options.packets_max);
+            return Err(Error::Refused(vec![why]));
+        }
+        if options.headroom > PACKET_STRIDE - PACKET_HEADER_BYTES {
+            let why = format!(
+                "headroom = {}: a packet has {} bytes",
+                options.headroom,
+                PACKET_STRIDE - PACKET_HEADER_BYTES
+            );
+            return Err(Error::Refused(vec![why]));
+        }
+        let segment =
+            Segment::create(layout::SEGMENT_NAME, layout::bytes(options.packets_max), options.pages)?;
+        segment.grow(PACKETS_AT as u64)?;
+        let segment = Arc::new(segment);
+        let fences = if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric };
+        let shared = Shared::new(&segment, fences)?;
+        let memory = PacketMemory::new(shared.memory(), options.packets_max);
+        let bells = Bells::new()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+        epoll::add(&epoll, bells.supervisor(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(system("epoll_ctl"))?;
+        let word = |offset, value| shared.engine(offset).store(value, Ordering::Relaxed);
+        word(layout::engine::PACKETS_MAX, u64::from(options.packets_max));
+        word(layout::engine::HUGE, u64::from(segment.pages() != Pages::Small));
+        word(layout::engine::STARTED_NS, now_ns());
+        // pairs with the Acquire of who looks from outside
+        shared.engine(layout::engine::MAGIC).store(layout::MAGIC, Ordering::Release);
+        let cores = rustix::thread::sched_getaffinity(None).map_err(system("sched_getaffinity"))?;
+        Ok(Self {
+            registry,
+            options,
+            segment,
+            shared,
+            memory,
+            bells,
+            epoll,
+            config: Config::new(),
+            links: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            packet_count: 0,
+            pool: Vec::new(),
+            events: VecDeque::new(),
+            cores,
+            pid: std::process::id(),
+        })
+    }
+
+    /// Which pages the packets are on.
+    pub fn pages(&self) -> Pages {
+        self.segment.pages()
+    }
+
+    /// Packets whose memory is there.
+    pub fn packets(&self) -> u32 {
+        self.packet_count
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The kinds of apps.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The words that the engine's processes share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// The words in front of the packets.
+    pub fn headers(&self) -> &impl crate::handover::Headers {
+        &self.memory
+    }
+
+    /// A worker's process, if it has one.
+    pub fn pid_of(&self, worker: &str) -> Option<i32> {
+        Some(self.workers.get(worker)?.child.as_ref()?.pid)
+    }
+
+    /// The number of a link, written `app.port -> app.port`.
+    pub fn link_id(&self, link: &str) -> Option<LinkId> {
+        self.links.get(&link.parse().ok()?).copied()
+    }
+
+    /// The number of a worker.
+    pub fn worker_id(&self, worker: &str) -> Option<WorkerId> {
+        Some(self.workers.get(worker)?.id)
+    }
+
+    /// Sees to everything that has happened: workers that ended are cleaned up after and started
+    /// again, packets that were asked for are given. Waits for something to happen, `timeout` at
+    /// most. Returns what users may want to know.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Vec<Event>, Error> {
+        self.wait(timeout)?;
+        self.bells.supervisor().hush();
+        self.reap()?;
+        self.hear_starters()?;
+        self.grant_wanted()?;
+        self.restart_due()?;
+        Ok(self.events.drain(..).collect())
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let now = Instant::now();
+        let due = self.workers.values().filter_map(|entry| entry.restart_at).min();
+        let due = due.map(|due| due.saturating_duration_since(now));
+        let left = match (timeout, due) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        // Events that wait to be told are not waited for.
+        let left = if self.events.is_empty() { left } else { Some(Duration::ZERO) };
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut ready =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+        match epoll::wait(&self.epoll, &mut ready, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(source) => Err(Error::System { call: "epoll_wait", source }),
+        }
+    }
+
+    /// What the apps say of themselves, by their names.
+    pub fn reports(&mut self) -> Result<BTreeMap<String, BTreeMap<String, u64>>, Error> {
+        let names: Vec<String> = self.workers.keys().cloned().collect();
+        let mut reports = BTreeMap::new();
+        for name in names {
+            if !self.order(&name, &Order::Report) {
+                continue;
+            }
+            if let Some(Answer::Report(figures)) = self.answer_of(&name, "report")? {
+                reports.extend(figures);
+            }
+        }
+        Ok(reports)
+    }
+
+    /// Ends all workers, in order: their apps are stopped.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.end_all()
+    }
+
+    fn end_all(&mut self) -> Result<(), Error> {
+        let names: Vec<String> = self.workers.keys().cloned().collect();
+        let told: Vec<_> = names.iter().filter(|name| self.order(name, &Order::End)).cloned().collect();
+        for name in told {
+            self.answer_of(&name, "end")?;
+        }
+        self.kill_all();
+        Ok(())
+    }
+
+    /// Sends an order. False if there is no process, or it does not listen any more.
+    fn order(&mut self, worker: &str, order: &Order) -> bool {
+        let Some(entry) = self.workers.get_mut(worker) else { return false };
+        let Some(child) = &mut entry.child else { return false };
+        // pairs with the Acquire in Worker::turn
+        self.shared.worker(entry.id, layout::worker::ORDERS).fetch_add(1, Ordering::Release);
+        self.bells.worker(entry.id).ring();
+        child.channel.send(order, ANSWER_MAX).is_ok()
+    }
+
+    /// Waits for an answer. `None` if the worker has ended instead, or was killed for its silence.
+    fn answer_of(&mut self, worker: &str, doing: &'static str) -> Result<Option<Answer>, Error> {
+        let Some(child) = self.workers.get_mut(worker).and_then(|entry| entry.child.as_mut()) else {
+            return Ok(None);
+        };
+        match child.channel.receive(ANSWER_MAX) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Silence::Gone) => Ok(None),
+            Err(Silence::Late) => {
+                kill(child.pid);
+                let why = format!("no answer to `{doing}` for {} s: killed", ANSWER_MAX.as_secs());
+                self.events.push_back(Event::Parked { worker: worker.to_owned(), why });
+                Ok(None)
+            }
+        }
+    }
+
+    fn kill_all(&mut self) {
+        for entry in self.workers.values_mut() {
+            if let Some(child) = entry.child.take() {
+                kill(child.pid);
+                wait_for(child.pid);
+                self.shared
+                    .worker(entry.id, layout::worker::STATE)
+                    .store(State::None as u64, Ordering::Release);
+            }
+        }
+        self.workers.clear();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            self.kill_all();
+        }
+    }
+}
+
+impl AsFd for Engine {
+    /// Readable when [`Engine::poll`] has something to do, but for restarts that wait for their time.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+fn kill(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        // It has ended, and is a zombie until `wait_for`: nothing to kill.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Reaps a child that has ended, or is about to; says how.
+fn wait_for(pid: i32) -> String {
+    use rustix::process::{Pid, WaitOptions, waitpid};
+    let status = loop {
+        match waitpid(Pid::from_raw(pid), WaitOptions::empty()) {
+            Ok(Some((_, status))) => break status,
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            // Somebody else in this process reaped it.
+            Err(_) => return "unknown status".to_owned(),
+        }
+    };
+    match (status.terminating_signal(), status.exit_status()) {
+        (Some(signal), _) => format!("signal {signal}{}", signal_name(signal)),
+        (_, Some(crate::fork::PANICKED)) => "a panic in an app".to_owned(),
+        (_, Some(status)) => format!("status {status}"),
+        _ => "unknown status".to_owned(),
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let names = [
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGTERM, "SIGTERM"),
+    ];
+    names.iter().find(|(number, _)| *number == signal).map_or(String::new(), |(_, name)| format!(" ({name})"))
+}

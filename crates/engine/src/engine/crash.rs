@@ -1,0 +1,260 @@
+//! A worker's process has ended unasked.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::{Child, Engine, Entry, Event, Restarts, kill, wait_for};
+use crate::control::{Answer, Channel, Silence};
+use crate::error::{Error, system};
+use crate::fork::fork;
+use crate::handover::Headers;
+use crate::layout::{self, Drop, Ring, STAGES, Stage, State, worker};
+use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, CRASH_WINDOW, CRASHES_MAX};
+use crate::owner::{LinkId, Owner};
+use crate::plan::{Plan, Role};
+use crate::recovery::{Given, reclaim};
+use crate::worker::{Over, Start, Worker};
+
+impl Engine {
+    /// Cleans up after every worker that has ended, and decides what becomes of it.
+    pub(super) fn reap(&mut self) -> Result<(), Error> {
+        let ended = |entry: &Entry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
+        let names: Vec<String> =
+            self.workers.iter().filter(|(_, entry)| ended(entry)).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            self.clean_up(&name);
+            self.decide(&name)?;
+        }
+        Ok(())
+    }
+
+    /// Reaps a process, and makes what it had its successor's.
+    pub(super) fn clean_up(&mut self, name: &str) {
+        let died = Instant::now();
+        let Some(entry) = self.workers.get_mut(name) else { return };
+        let Some(child) = entry.child.take() else { return };
+        kill(child.pid);
+        let how = wait_for(child.pid);
+        entry.died = Some(died);
+        let id = entry.id;
+        let word = |offset| self.shared.worker(id, offset);
+        let stage = STAGES.get(word(worker::STAGE).load(Ordering::Acquire) as usize).copied();
+        let growing = stage == Some(Stage::Growing) || word(worker::WANTED).load(Ordering::Acquire) > 0;
+        let links: Vec<(LinkId, Role)> = entry.plan.links.iter().map(|link| (link.id, link.role)).collect();
+        let (given, half_received) = self.given_by(&links);
+        let recovered = reclaim(&self.memory, self.packet_count, id, &given);
+        crate::layout::Shared::add(word(worker::DROPS + 8 * Drop::Crashed as usize), recovered.lost);
+        word(worker::STATE).store(State::Restarting as u64, Ordering::Release);
+        self.wake_neighbours(&links);
+        self.events.push_back(Event::Crashed {
+            worker: name.to_owned(),
+            pid: child.pid,
+            how,
+            stage: stage.unwrap_or(Stage::Starting),
+            growing,
+            half_received,
+            recovered,
+        });
+    }
+
+    /// The rings to which a dead worker gave packets, and how many packets it had taken from others
+    /// without giving the slots back.
+    fn given_by(&self, links: &[(LinkId, Role)]) -> (Vec<Given>, u64) {
+        let mut given = Vec::new();
+        let mut half_received = 0;
+        for &(link, role) in links {
+            let (gives, takes) = match role {
+                Role::Producer => {
+                    (Some((Owner::Full(link), Ring::Full)), Some((Owner::Empty(link), Ring::Empty)))
+                }
+                Role::Consumer => {
+                    (Some((Owner::Empty(link), Ring::Empty)), Some((Owner::Full(link), Ring::Full)))
+                }
+                Role::Local => (None, None),
+            };
+            if let Some((owner, ring)) = gives {
+                given.push(Given { owner, published: self.published(link, ring) });
+            }
+            if let Some((owner, ring)) = takes {
+                let left = self.published(link, ring);
+                let taken = |index: &&u32| self.memory.load(**index).owner_code() != owner.code();
+                half_received += left.iter().take_while(taken).count() as u64;
+            }
+            let parked = [Ring::Head, Ring::Tail].map(|ring| self.published(link, ring)).concat();
+            given.push(Given { owner: Owner::Parked(link), published: parked });
+        }
+        (given, half_received)
+    }
+
+    /// The numbers in a ring: between its head, which is read first, and its tail.
+    pub(super) fn published(&self, link: LinkId, ring: Ring) -> Vec<u32> {
+        crate::recovery::published(&self.shared, link, ring)
+    }
+
+    /// A process that was killed between a change and the bell for it leaves others asleep.
+    fn wake_neighbours(&self, links: &[(LinkId, Role)]) {
+        for &(at, _) in links {
+            crate::worker::ring_both(&self.shared, &self.bells, at);
+        }
+    }
+
+    /// Starts a crashed worker again, now or later, or parks it.
+    fn decide(&mut self, name: &str) -> Result<(), Error> {
+        let restarts = self.options.restarts;
+        let Some(entry) = self.workers.get_mut(name) else { return Ok(()) };
+        let now = Instant::now();
+        entry.crashes.push_back(now);
+        while entry.crashes.front().is_some_and(|crash| now.duration_since(*crash) > CRASH_WINDOW) {
+            entry.crashes.pop_front();
+        }
+        let crashes = entry.crashes.len();
+        match restarts {
+            Restarts::Always => {
+                entry.crashes.clear();
+                self.start_worker(name, None)
+            }
+            Restarts::BackOff if crashes < CRASHES_MAX => match back_off(crashes) {
+                Duration::ZERO => self.start_worker(name, None),
+                wait => {
+                    entry.restart_at = Some(now + wait);
+                    Ok(())
+                }
+            },
+            _ => {
+                entry.parked = true;
+                self.shared.worker(entry.id, worker::STATE).store(State::Parked as u64, Ordering::Release);
+                let why = match restarts {
+                    Restarts::Never => "it crashed, and is not to be started again".to_owned(),
+                    _ => format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs()),
+                };
+                self.events.push_back(Event::Parked { worker: name.to_owned(), why });
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts the workers whose wait is over.
+    pub(super) fn restart_due(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let due = |entry: &Entry| entry.restart_at.is_some_and(|at| at <= now);
+        let names: Vec<String> =
+            self.workers.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
+        names.iter().try_for_each(|name| self.start_worker(name, None))
+    }
+
+    /// Forks a worker's process, which starts with `plan`, or with what is planned for it.
+    pub(super) fn start_worker(&mut self, name: &str, plan: Option<Plan>) -> Result<(), Error> {
+        let Some(entry) = self.workers.get_mut(name) else { return Ok(()) };
+        entry.restart_at = None;
+        let (id, core) = (entry.id, entry.core);
+        let plan = plan.unwrap_or_else(|| entry.plan.clone());
+        let again = entry.died.is_some();
+        let (ours, theirs) = Channel::pair().map_err(|error| {
+            system("socketpair")(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE))
+        })?;
+        let start = Start {
+            id,
+            shared: self.shared.clone(),
+            memory: self.memory.clone(),
+            bells: self.bells.clone(),
+            headroom: self.options.headroom,
+            spin: self.options.spin,
+        };
+        self.shared
+            .worker(id, worker::GRANTS_TAKEN)
+            .store(self.shared.worker(id, worker::GRANTS).load(Ordering::Relaxed), Ordering::Relaxed);
+        let (workers, registry, name_there) = (&mut self.workers, &self.registry, name);
+        let pid = fork(move || {
+            // Of the others' processes a worker needs nothing.
+            workers.values_mut().for_each(|entry| entry.child = None);
+            caravan_segment::barrier::join();
+            work(name_there, Worker::new(start, registry, theirs), plan)
+        })?;
+        let handle = caravan_segment::process::Process::open(pid)?;
+        for fd in [std::os::fd::AsFd::as_fd(&handle), std::os::fd::AsFd::as_fd(&ours)] {
+            epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+                .map_err(system("epoll_ctl"))?;
+        }
+        let word = |offset, value| self.shared.worker(id, offset).store(value, Ordering::Relaxed);
+        word(worker::PID, pid as u64);
+        word(worker::STATE, State::Running as u64);
+        if again {
+            layout::Shared::add(self.shared.worker(id, worker::RESTARTS), 1);
+        }
+        if let Some(entry) = self.workers.get_mut(name) {
+            entry.child = Some(Child { pid, handle, channel: ours });
+        }
+        self.pin(pid, core);
+        Ok(())
+    }
+
+    /// Keeps a worker on its core; one without goes wherever the supervisor may.
+    pub(super) fn pin(&self, pid: i32, core: Option<usize>) {
+        let mut set = rustix::thread::CpuSet::new();
+        match core {
+            Some(core) => set.set(core),
+            None => set = self.cores,
+        }
+        // A core that this process may not use has been refused by `check`; one that went since
+        // is no reason to fail.
+        let _ = rustix::thread::sched_setaffinity(rustix::process::Pid::from_raw(pid), &set);
+    }
+
+    /// Hears whether workers that were started again run.
+    pub(super) fn hear_starters(&mut self) -> Result<(), Error> {
+        let starting = |entry: &Entry| entry.died.is_some() && entry.child.is_some();
+        let names: Vec<String> =
+            self.workers.iter().filter(|(_, entry)| starting(entry)).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let Some(entry) = self.workers.get_mut(&name) else { continue };
+            let (Some(child), Some(died)) = (&mut entry.child, entry.died) else { continue };
+            match child.channel.receive::<Answer>(Duration::ZERO) {
+                Ok(Answer::Applied) => {
+                    let after_ns = died.elapsed().as_nanos() as u64;
+                    entry.died = None;
+                    self.events.push_back(Event::Restarted { worker: name, pid: child.pid, after_ns });
+                }
+                Ok(Answer::Failed { app, reason }) => {
+                    eprintln!("caravan: worker {name}: {app}: {reason}");
+                    kill(child.pid);
+                }
+                // It ends: `reap` sees to it.
+                Ok(_) | Err(Silence::Gone | Silence::Late) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How long to wait before the restart after a number of crashes.
+fn back_off(crashes: usize) -> Duration {
+    match crashes {
+        0 | 1 => Duration::ZERO,
+        _ => BACKOFF_MIN.saturating_mul(1 << (crashes - 2).min(16)).min(BACKOFF_MAX),
+    }
+}
+
+/// All that a worker's process does. Returns its exit status.
+fn work(name: &str, worker: Worker, plan: Plan) -> i32 {
+    match worker.run(plan) {
+        Over::Told | Over::Alone => 0,
+        Over::Broken(error) => {
+            eprintln!("caravan: worker {name}: {error}");
+            1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_limit() {
+        let waits: Vec<_> = (1..CRASHES_MAX + 20).map(back_off).collect();
+        assert_eq!(waits[..3], [Duration::ZERO, BACKOFF_MIN, 2 * BACKOFF_MIN]);
+        assert!(waits.is_sorted() && waits.last() == Some(&BACKOFF_MAX));
+    }
+}

@@ -1,0 +1,105 @@
+//! What a process leaves behind that was killed: pure, over words and rings.
+//!
+//! The others go on meanwhile. What is decided here holds all the same:
+//!
+//! - Packets that name the dead worker: nobody else writes their words.
+//! - Packets that name a link that only the dead worker gave to, [full](Owner::Full) where it was
+//!   the producer and [empty](Owner::Empty) where it was the consumer: there will be no more of
+//!   them, and those that were published lie between head and tail. The live side moves the head on;
+//!   so the head is read first, and what is taken meanwhile is found among the published, or names
+//!   its taker by then.
+//! - [Parked](Owner::Parked) packets: looked at only while nobody parks.
+
+use std::sync::atomic::Ordering;
+
+use caravan_ring::{Cursors, Slots};
+
+use crate::handover::Headers;
+use crate::layout::{Ring, Shared};
+use crate::owner::{Header, LinkId, Owner, WorkerId};
+
+/// The numbers in a ring: between its head, which is read first, and its tail. Nothing, if those
+/// two cannot be.
+pub fn published(shared: &Shared, link: LinkId, ring: Ring) -> Vec<u32> {
+    let Ok((cursors, slots)) = shared.ring(link, ring) else { return Vec::new() };
+    // pairs with the Release in ConsumerCursor::release and in ProducerCursor::publish
+    let head = cursors.head_position().load(Ordering::Acquire);
+    let tail = cursors.tail_position().load(Ordering::Acquire);
+    let capacity = slots.capacity();
+    if tail.checked_sub(head).is_none_or(|length| length > capacity) {
+        return Vec::new();
+    }
+    (head..tail).map(|position| slots.take((position & (capacity - 1)) as usize)).collect()
+}
+
+/// Empties a ring that nobody has an end of.
+pub fn empty(shared: &Shared, link: LinkId, ring: Ring) {
+    let Ok((cursors, _)) = shared.ring(link, ring) else { return };
+    let tail = cursors.tail_position().load(Ordering::Acquire);
+    // pairs with the Acquire of who resumes the ring
+    cursors.head_position().store(tail, Ordering::Release);
+    cursors.consumer_asleep().store(0, Ordering::Release);
+    cursors.producer_wants().store(0, Ordering::Release);
+}
+
+/// A ring that the dead process gave packets to, as it was when they were looked at.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// What packets in it name.
+    pub owner: Owner,
+    /// The numbers between head and tail, the head having been read first.
+    pub published: Vec<u32>,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Recovered {
+    /// Packets that were the dead worker's, and are its successor's.
+    pub reclaimed: u64,
+    /// Of them, those that were given to a link and not published.
+    pub unpublished: u64,
+    /// Of those reclaimed, how many held data: they are lost.
+    pub lost: u64,
+}
+
+/// Makes every packet that the dead worker had its successor's, free. `packets` are all there are.
+pub fn reclaim(headers: &impl Headers, packets: u32, dead: WorkerId, given: &[Given]) -> Recovered {
+    let mut published = vec![false; packets as usize];
+    for ring in given {
+        for &index in &ring.published {
+            if let Some(place) = published.get_mut(index as usize) {
+                *place = true;
+            }
+        }
+    }
+    let ours = Owner::Worker(dead);
+    let mut found = Recovered::default();
+    for index in 0..packets {
+        let header = headers.load(index);
+        let code = header.owner_code();
+        let unpublished = given.iter().any(|ring| ring.owner.code() == code) && !published[index as usize];
+        if code == ours.code() || unpublished {
+            found.reclaimed += 1;
+            found.unpublished += u64::from(unpublished);
+            found.lost += u64::from(header.is_used());
+            headers.store(index, Header::unused(ours));
+        }
+    }
+    found
+}
+
+/// Gives every packet that names one of these owners to the pool: the worker or the link is no
+/// more, and nobody has an end of it. Returns how many there were, and how many held data.
+pub fn return_to_pool(headers: &impl Headers, packets: u32, owners: &[Owner]) -> (Vec<u32>, u64) {
+    let mut returned = Vec::new();
+    let mut lost = 0;
+    for index in 0..packets {
+        let header = headers.load(index);
+        if owners.iter().any(|owner| owner.code() == header.owner_code()) {
+            lost += u64::from(header.is_used());
+            headers.store(index, Header::unused(Owner::Pool));
+            returned.push(index);
+        }
+    }
+    (returned, lost)
+}

@@ -1,0 +1,249 @@
+//! A worker: a process that runs its apps, breath by breath.
+//!
+//! In each breath packets are taken from other workers, every app is called, and packets are given to
+//! other workers. Nothing in it blocks, takes a lock or makes a system call, until there is nothing
+//! to do.
+
+mod breath;
+mod change;
+mod idle;
+
+pub use breath::ring_both;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use caravan_ring::SpinPolicy;
+
+use crate::app::{Registry, Running};
+use crate::bells::Bells;
+use crate::control::{Answer, Channel, Order, Silence};
+use crate::ends::{ConsumerEnd, ProducerEnd};
+use crate::error::Error;
+use crate::io::Ports;
+use crate::layout::{self, Shared, Stage, worker};
+use crate::limits::ANSWER_MAX;
+use crate::owner::{LinkId, Owner, WorkerId};
+use crate::packet::PacketMemory;
+use crate::plan::{AppPlan, LinkPlan, Plan, Role};
+use crate::pool::Pool;
+use crate::queue::Queue;
+
+/// An app that runs.
+struct Slot {
+    plan: AppPlan,
+    ports: Ports,
+    app: Box<dyn Running>,
+}
+
+/// What this worker has of a link; its queue has the same place.
+struct Link {
+    plan: LinkPlan,
+    end: End,
+    /// Packets that the app took, when this end came here.
+    taken_before: u64,
+}
+
+enum End {
+    Local,
+    Producer(ProducerEnd),
+    Consumer(ConsumerEnd),
+}
+
+/// What a process needs to be a worker: made before the fork.
+pub struct Start {
+    pub id: WorkerId,
+    pub shared: Shared,
+    pub memory: PacketMemory,
+    pub bells: Bells,
+    pub headroom: usize,
+    pub spin: caravan_ring::SpinMode,
+}
+
+/// A worker, in its process.
+pub struct Worker<'a> {
+    id: WorkerId,
+    shared: Shared,
+    bells: Bells,
+    registry: &'a Registry,
+    channel: Channel,
+    apps: Vec<Slot>,
+    links: Vec<Link>,
+    queues: Vec<Queue>,
+    pool: Pool,
+    /// Drops that the last process of this worker had counted, and earlier ones.
+    drops_before: Vec<u64>,
+    grants_seen: u64,
+    orders_seen: u64,
+    spin: SpinPolicy,
+    now_ns: u64,
+    idle_looks: u32,
+}
+
+/// Why a worker's work is over.
+#[derive(Debug)]
+pub enum Over {
+    /// It was told to end.
+    Told,
+    /// The supervisor has gone.
+    Alone,
+    /// It cannot go on.
+    Broken(Error),
+}
+
+impl<'a> Worker<'a> {
+    /// Takes over what the worker owns: everything whose word names it.
+    pub fn new(start: Start, registry: &'a Registry, channel: Channel) -> Self {
+        let Start { id, shared, memory, bells, headroom, spin } = start;
+        let mut pool = Pool::new(memory, Owner::Worker(id), headroom);
+        let packets = shared.engine(layout::engine::PACKET_COUNT).load(Ordering::Acquire) as u32;
+        pool.adopt_all(packets);
+        let word = |offset| shared.worker(id, offset).load(Ordering::Acquire);
+        let drops_before = (0..layout::DROPS.len()).map(|cause| word(worker::DROPS + 8 * cause)).collect();
+        let (grants_seen, orders_seen) = (word(worker::GRANTS), word(worker::ORDERS));
+        shared.worker(id, worker::WANTED).store(0, Ordering::Relaxed);
+        Self {
+            id,
+            shared,
+            bells,
+            registry,
+            channel,
+            apps: Vec::new(),
+            links: Vec::new(),
+            queues: Vec::new(),
+            pool,
+            drops_before,
+            grants_seen,
+            orders_seen,
+            spin: SpinPolicy::new(spin),
+            now_ns: now_ns(),
+            idle_looks: 0,
+        }
+    }
+
+    /// Runs apps until it is over.
+    pub fn run(mut self, plan: Plan) -> Over {
+        self.stage(Stage::Starting);
+        if let Err(over) = self.apply(plan) {
+            return over;
+        }
+        loop {
+            if let Err(over) = self.turn() {
+                return over;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), Over> {
+        let progress = self.breathe().map_err(Over::Broken)?;
+        self.take_grants();
+        if self.shared.worker(self.id, worker::ORDERS).load(Ordering::Acquire) != self.orders_seen {
+            self.obey()?;
+        } else if !progress {
+            self.rest()?;
+        } else {
+            self.idle_looks = 0;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn stage(&self, stage: Stage) {
+        // Read by viewers, and by the supervisor once this process has ended.
+        self.shared.worker(self.id, worker::STAGE).store(stage as u64, Ordering::Relaxed);
+    }
+
+    /// Adopts packets that it asked for and was given.
+    fn take_grants(&mut self) {
+        // pairs with the Release in the supervisor's `grant`
+        let grants = self.shared.worker(self.id, worker::GRANTS).load(Ordering::Acquire);
+        if grants == self.grants_seen {
+            return;
+        }
+        self.stage(Stage::Growing);
+        let word = |offset| self.shared.worker(self.id, offset).load(Ordering::Relaxed) as u32;
+        self.pool.adopt_granted(word(worker::GRANT_FIRST)..word(worker::GRANT_END));
+        self.grants_seen = grants;
+        self.shared.worker(self.id, worker::WANTED).store(0, Ordering::Release);
+        // pairs with the Acquire in the supervisor's `grant_wanted`
+        self.shared.worker(self.id, worker::GRANTS_TAKEN).store(grants, Ordering::Release);
+    }
+
+    /// Reads one message and does as it says.
+    fn obey(&mut self) -> Result<(), Over> {
+        let order = match self.channel.receive::<Order>(std::time::Duration::ZERO) {
+            Ok(order) => order,
+            // On its way: the count is written before the message.
+            Err(Silence::Late) => return Ok(()),
+            Err(Silence::Gone) => return Err(Over::Alone),
+        };
+        self.orders_seen += 1;
+        self.carry_out(order)
+    }
+
+    fn carry_out(&mut self, order: Order) -> Result<(), Over> {
+        match order {
+            Order::Prepare(plan) => {
+                self.stage(Stage::Configuring);
+                let states = self.prepare(&plan).map_err(Over::Broken)?;
+                self.answer(&Answer::Prepared(states))?;
+                // Until then nothing of this worker moves.
+                let order = self.next_order()?;
+                self.carry_out(order)
+            }
+            Order::Apply(plan) => {
+                self.stage(Stage::Configuring);
+                self.apply(plan)
+            }
+            Order::Report => {
+                let report = |slot: &Slot| {
+                    let figures = slot.app.report();
+                    let figures = figures.into_iter().map(|(name, value)| (name.to_owned(), value));
+                    (slot.plan.name.clone(), figures.collect::<BTreeMap<_, _>>())
+                };
+                self.answer(&Answer::Report(self.apps.iter().map(report).collect()))
+            }
+            Order::End => {
+                self.stage(Stage::Configuring);
+                self.prepare(&Plan::default()).map_err(Over::Broken)?;
+                self.answer(&Answer::Ended)?;
+                Err(Over::Told)
+            }
+        }
+    }
+
+    fn next_order(&mut self) -> Result<Order, Over> {
+        loop {
+            match self.channel.receive(ANSWER_MAX) {
+                Ok(order) => {
+                    self.orders_seen += 1;
+                    return Ok(order);
+                }
+                // Others have not answered yet; the supervisor sees to them.
+                Err(Silence::Late) => {}
+                Err(Silence::Gone) => return Err(Over::Alone),
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: &Answer) -> Result<(), Over> {
+        self.channel.send(answer, ANSWER_MAX).map_err(|_| Over::Alone)
+    }
+
+    fn queue_of(&self, link: LinkId) -> Option<usize> {
+        self.links.iter().position(|at| at.plan.id == link)
+    }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Role {
+    /// Whether the app that sends is in this worker.
+    fn sends(self) -> bool {
+        self != Self::Consumer
+    }
+}

@@ -1,0 +1,173 @@
+//! One breath.
+
+use std::sync::atomic::Ordering;
+
+use caravan_ring::{Corrupt, Wake};
+
+use super::{End, Link, Worker, now_ns};
+use crate::ends::Moved;
+use crate::error::Error;
+use crate::io::Io;
+use crate::layout::{self, DROPS, Shared, Stage, link, worker};
+use crate::limits::{GRANT_PACKETS, SURPLUS_PACKETS};
+use crate::owner::{LinkId, WorkerId};
+
+/// The two sides of a link, for who must be woken.
+#[derive(Clone, Copy)]
+enum Side {
+    Producer,
+    Consumer,
+}
+
+impl Worker<'_> {
+    /// Takes, calls every app, gives. False if nothing moved.
+    pub(super) fn breathe(&mut self) -> Result<bool, Error> {
+        let mut moved = self.receive()?;
+        self.stage(Stage::Pulling);
+        for slot in &mut self.apps {
+            let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
+            slot.app.pull(&mut io);
+            moved += io.moved();
+        }
+        self.stage(Stage::Pushing);
+        for slot in &mut self.apps {
+            let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
+            slot.app.push(&mut io);
+            moved += io.moved();
+        }
+        self.pool.collect_dropped();
+        moved += self.give()?;
+        self.grow_and_shrink();
+        self.count(moved > 0);
+        Ok(moved > 0)
+    }
+
+    /// Takes packets, full ones and empty ones, from other workers.
+    fn receive(&mut self) -> Result<u64, Error> {
+        self.stage(Stage::Receiving);
+        let mut moved = 0;
+        for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
+            let (came, side) = match &mut link.end {
+                End::Local => continue,
+                End::Producer(end) => (end.collect(&mut self.pool), Side::Consumer),
+                End::Consumer(end) => (end.receive(queue, &mut self.pool), Side::Producer),
+            };
+            let came = came.map_err(|source| corrupt(link, source))?;
+            moved += came.packets as u64;
+            settle(&self.shared, &self.bells, self.id, link.plan.id, came, side);
+        }
+        Ok(moved)
+    }
+
+    /// Gives packets, full ones and empty ones, to other workers.
+    fn give(&mut self) -> Result<u64, Error> {
+        self.stage(Stage::Sending);
+        let mut moved = 0;
+        for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
+            let (went, side) = match &mut link.end {
+                End::Local => continue,
+                End::Producer(end) => (end.send(queue, self.pool.memory()), Side::Consumer),
+                End::Consumer(end) => (end.repay(&mut self.pool), Side::Producer),
+            };
+            let went = went.map_err(|source| corrupt(link, source))?;
+            moved += went.packets as u64;
+            settle(&self.shared, &self.bells, self.id, link.plan.id, went, side);
+        }
+        Ok(moved)
+    }
+
+    /// Asks for packets if apps wanted more than there were; gives back what is far too much.
+    fn grow_and_shrink(&mut self) {
+        if self.pool.take_starved() && self.pool.length() < GRANT_PACKETS as usize {
+            let wanted = self.shared.worker(self.id, worker::WANTED);
+            if wanted.load(Ordering::Relaxed) == 0 {
+                // pairs with the Acquire in the supervisor's `grant_wanted`
+                wanted.store(u64::from(GRANT_PACKETS), Ordering::Release);
+                self.bells.supervisor().ring();
+            }
+        } else if self.pool.length() > SURPLUS_PACKETS {
+            self.pool.give_back(GRANT_PACKETS as usize);
+        }
+    }
+
+    /// Writes down what viewers want to know.
+    fn count(&mut self, progress: bool) {
+        let end = now_ns();
+        let took = end.saturating_sub(self.now_ns);
+        self.now_ns = end;
+        let (shared, id) = (&self.shared, self.id);
+        let word = |offset| shared.worker(id, offset);
+        if !progress {
+            Shared::add(word(worker::IDLE_BREATHS), 1);
+            return;
+        }
+        Shared::add(word(worker::BREATHS), 1);
+        Shared::add(word(worker::BUSY_NS), took);
+        Shared::add(word(worker::HISTOGRAM + 8 * layout::bucket(took)), 1);
+        word(worker::FREE).store(self.pool.length() as u64, Ordering::Relaxed);
+        for (cause, (&drops, before)) in self.pool.drops().iter().zip(&self.drops_before).enumerate() {
+            if drops > 0 {
+                word(worker::DROPS + 8 * cause).store(before + drops, Ordering::Relaxed);
+            }
+        }
+        debug_assert!(self.pool.drops().len() == DROPS.len());
+        for (at, queue) in self.links.iter().zip(&self.queues) {
+            count_link(shared, at, queue);
+        }
+    }
+}
+
+pub(super) fn count_link(shared: &Shared, at: &Link, queue: &crate::queue::Queue) {
+    let word = |offset| shared.link(at.plan.id, offset);
+    let store = |offset, value| word(offset).store(value, Ordering::Relaxed);
+    let (sent, bytes, drops) = queue.counts();
+    if at.plan.role.sends() {
+        store(link::PACKETS, sent);
+        store(link::BYTES, bytes);
+        store(link::DROPS, drops);
+    }
+    match at.end {
+        End::Local => {
+            store(link::TAKEN, at.taken_before + queue.taken());
+            store(link::WAITING, queue.length() as u64);
+        }
+        End::Producer(_) => store(link::QUEUED, queue.length() as u64),
+        End::Consumer(_) => {
+            store(link::TAKEN, at.taken_before + queue.taken());
+            store(link::WAITING, queue.length() as u64);
+        }
+    }
+}
+
+/// Wakes the other side if it sleeps; counts what should not have been in the ring.
+#[inline]
+fn settle(shared: &Shared, bells: &crate::bells::Bells, id: WorkerId, at: LinkId, moved: Moved, other: Side) {
+    if moved.skipped > 0 {
+        Shared::add(shared.worker(id, worker::SKIPPED), moved.skipped as u64);
+    }
+    if moved.wake == Wake::Bell {
+        let offset = match other {
+            Side::Producer => link::PRODUCER,
+            Side::Consumer => link::CONSUMER,
+        };
+        let place = shared.link(at, offset).load(Ordering::Acquire) as usize;
+        if let Some(other) = place.checked_sub(1).and_then(WorkerId::new) {
+            bells.worker(other).ring();
+        }
+    }
+}
+
+/// Wakes whoever has an end of a link.
+pub fn ring_both(shared: &Shared, bells: &crate::bells::Bells, at: LinkId) {
+    for side in [link::PRODUCER, link::CONSUMER] {
+        let place = shared.link(at, side).load(Ordering::Acquire) as usize;
+        if let Some(worker) = place.checked_sub(1).and_then(WorkerId::new) {
+            bells.worker(worker).ring();
+        }
+    }
+}
+
+#[cold]
+fn corrupt(link: &Link, source: Corrupt) -> Error {
+    Error::Corrupt { link: format!("number {}", link.plan.id.place()), source }
+}

@@ -1,0 +1,154 @@
+//! How a worker changes what it runs, in two steps: it lets go of what it will not have any more,
+//! and, once every worker has done that, takes up what is new.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use super::{End, Link, Over, Slot, Worker};
+use crate::control::Answer;
+use crate::ends::{ConsumerEnd, ProducerEnd, park, unpark};
+use crate::error::Error;
+use crate::io::{Io, Ports};
+use crate::layout::{Ring, link};
+use crate::limits::STATE_BYTES_MAX;
+use crate::plan::{AppPlan, LinkPlan, Plan, Role};
+use crate::queue::Queue;
+
+impl Worker<'_> {
+    /// Stops the apps and parks the links that `plan` does not have, or has otherwise. Returns what
+    /// the apps left.
+    pub(super) fn prepare(&mut self, plan: &Plan) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+        let mut states = BTreeMap::new();
+        for mut slot in std::mem::take(&mut self.apps) {
+            let next =
+                plan.apps.iter().find(|next| (&next.name, &next.kind) == (&slot.plan.name, &slot.plan.kind));
+            let stays = next
+                .is_some_and(|next| next.config == slot.plan.config || slot.app.reconfigure(&next.config));
+            if stays {
+                self.apps.push(slot);
+                continue;
+            }
+            let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
+            slot.app.push(&mut io);
+            if let Some(state) = slot.app.stop(&mut io).filter(|state| state.len() <= STATE_BYTES_MAX) {
+                states.insert(slot.plan.name, state);
+            }
+        }
+        self.pool.collect_dropped();
+        let queues = std::mem::take(&mut self.queues);
+        for (mut at, mut queue) in std::mem::take(&mut self.links).into_iter().zip(queues) {
+            if plan.links.contains(&at.plan) {
+                self.links.push(at);
+                self.queues.push(queue);
+            } else {
+                self.let_go(&mut at, &mut queue)?;
+            }
+        }
+        Ok(states)
+    }
+
+    /// Leaves what waits at an end to who has it next.
+    fn let_go(&mut self, at: &mut Link, queue: &mut Queue) -> Result<(), Error> {
+        let corrupt = |source| Error::Corrupt { link: format!("number {}", at.plan.id.place()), source };
+        let side = match &mut at.end {
+            End::Local => Ring::Head,
+            End::Producer(end) => {
+                end.collect(&mut self.pool).map_err(corrupt)?;
+                end.send(queue, self.pool.memory()).map_err(corrupt)?;
+                Ring::Tail
+            }
+            End::Consumer(end) => {
+                end.repay(&mut self.pool).map_err(corrupt)?;
+                Ring::Head
+            }
+        };
+        super::breath::count_link(&self.shared, at, queue);
+        park(&self.shared, (at.plan.id, side), queue, &mut self.pool)?;
+        Ok(())
+    }
+
+    /// Takes up what `plan` has, and says so; or says which app did not start.
+    pub(super) fn apply(&mut self, plan: Plan) -> Result<(), Over> {
+        let answer = match self.take_up(plan) {
+            Ok(()) => Answer::Applied,
+            Err(Error::App { app, reason }) => Answer::Failed { app, reason },
+            Err(error) => return Err(Over::Broken(error)),
+        };
+        self.answer(&answer)
+    }
+
+    fn take_up(&mut self, plan: Plan) -> Result<(), Error> {
+        for &new in &plan.links {
+            if self.queue_of(new.id).is_none() {
+                let (at, queue) = self.pick_up(new)?;
+                self.links.push(at);
+                self.queues.push(queue);
+            }
+        }
+        let mut running: BTreeMap<String, Slot> =
+            self.apps.drain(..).map(|slot| (slot.plan.name.clone(), slot)).collect();
+        let mut failed = Ok(());
+        for app in plan.apps {
+            let ports = self.ports(&app);
+            let slot = match running.remove(&app.name) {
+                Some(slot) => Slot { plan: app, ports, app: slot.app },
+                None => match self.start(app, ports) {
+                    Ok(slot) => slot,
+                    Err(error) => {
+                        failed = failed.and(Err(error));
+                        continue;
+                    }
+                },
+            };
+            self.apps.push(slot);
+        }
+        failed
+    }
+
+    fn start(&self, mut plan: AppPlan, ports: Ports) -> Result<Slot, Error> {
+        let failed = |reason: String| Error::App { app: plan.name.clone(), reason };
+        let Some(kind) = self.registry.kind(&plan.kind) else {
+            return Err(failed(format!("there is no kind `{}`", plan.kind)));
+        };
+        let state = plan.state.take();
+        let app = (kind.start)(&plan.config, state).map_err(|trouble| failed(trouble.0))?;
+        Ok(Slot { plan, ports, app })
+    }
+
+    fn ports(&self, app: &AppPlan) -> Ports {
+        let places = |ports: &[(String, crate::owner::LinkId)]| {
+            ports.iter().filter_map(|(port, link)| Some((port.clone(), self.queue_of(*link)?))).collect()
+        };
+        Ports { inputs: places(&app.inputs), outputs: places(&app.outputs) }
+    }
+
+    /// Takes over an end of a link, with what waited there.
+    fn pick_up(&mut self, plan: LinkPlan) -> Result<(Link, Queue), Error> {
+        let LinkPlan { id, role, mode } = plan;
+        let mut queue = Queue::default();
+        let mut unpark = |ring| unpark(&self.shared, (id, ring), &mut queue, &mut self.pool);
+        let end = match role {
+            Role::Local => {
+                // Oldest first. Both ends are here, so both rings are this process's.
+                unpark(Ring::Head)?;
+                unpark(Ring::Full)?;
+                unpark(Ring::Tail)?;
+                ProducerEnd::resume(&self.shared, id, &mut self.pool)?;
+                End::Local
+            }
+            Role::Producer => {
+                unpark(Ring::Tail)?;
+                End::Producer(ProducerEnd::resume(&self.shared, id, &mut self.pool)?)
+            }
+            Role::Consumer => {
+                unpark(Ring::Head)?;
+                End::Consumer(ConsumerEnd::resume(&self.shared, id, mode, &self.pool)?)
+            }
+        };
+        // They may wait for slots that a process that was killed had not given back.
+        super::breath::ring_both(&self.shared, &self.bells, id);
+        let word = |offset| self.shared.link(id, offset).load(Ordering::Acquire);
+        queue.set_counts((word(link::PACKETS), word(link::BYTES), word(link::DROPS)));
+        Ok((Link { plan, end, taken_before: word(link::TAKEN) }, queue))
+    }
+}

@@ -1,0 +1,89 @@
+//! What a worker does when there is nothing to do.
+
+use std::sync::atomic::Ordering;
+
+use caravan_ring::{Corrupt, Turn};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::{End, Over, Worker, now_ns};
+use crate::error::Error;
+use crate::layout::{Shared, Stage, worker};
+
+/// Looks in vain after which a spinning worker lets others have the core between two looks.
+const LOOKS_ALONE: u32 = 64;
+
+impl Worker<'_> {
+    /// Lets some time pass: little, if that has lately paid off; else until something comes.
+    pub(super) fn rest(&mut self) -> Result<(), Over> {
+        self.idle_looks += 1;
+        if self.idle_looks < LOOKS_ALONE {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        match self.spin.nothing(self.now_ns) {
+            Turn::Spin => std::thread::yield_now(),
+            Turn::Sleep => {
+                self.stage(Stage::Idle);
+                let sleeps = self.fall_asleep().map_err(Over::Broken)?;
+                if sleeps {
+                    Shared::add(self.shared.worker(self.id, worker::SLEEPS), 1);
+                    self.wait()?;
+                }
+                self.wake();
+                self.now_ns = now_ns();
+                self.idle_looks = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all other sides that this one is about to wait. False if one of them has something.
+    fn fall_asleep(&mut self) -> Result<bool, Error> {
+        let starved = self.pool.length() == 0;
+        for (link, queue) in self.links.iter_mut().zip(&self.queues) {
+            let sleeps = match &mut link.end {
+                End::Local => Ok(true),
+                End::Producer(end) => end.sleep(queue.length(), starved),
+                // What waits here is the app's affair: if it does not take it, it waits for others.
+                End::Consumer(end) if queue.room() > 0 => end.sleep(),
+                End::Consumer(_) => Ok(true),
+            };
+            let place = link.plan.id.place();
+            let corrupt = |source: Corrupt| Error::Corrupt { link: format!("number {place}"), source };
+            if !sleeps.map_err(corrupt)? {
+                return Ok(false);
+            }
+        }
+        // The supervisor writes these before it rings.
+        let word = |offset| self.shared.worker(self.id, offset).load(Ordering::Acquire);
+        Ok(word(worker::ORDERS) == self.orders_seen && word(worker::GRANTS) == self.grants_seen)
+    }
+
+    /// Sleeps until the bell rings, a device of an app has something, or an app's time has come.
+    fn wait(&mut self) -> Result<(), Over> {
+        let due = self.apps.iter().filter_map(|slot| slot.app.wake_ns()).min();
+        let left = due.map(|due| {
+            let ns = due.saturating_sub(now_ns());
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+        });
+        let bell = self.bells.worker(self.id);
+        let mut set = vec![PollFd::new(bell, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+        let devices: Vec<_> = self.apps.iter().flat_map(|slot| slot.app.descriptors()).collect();
+        set.extend(devices.iter().map(|device| PollFd::new(device, PollFlags::IN)));
+        // Interrupted: as good as woken.
+        let _ = rustix::event::poll(&mut set, left.as_ref());
+        let gone = set[1].revents().contains(PollFlags::HUP);
+        bell.hush();
+        if gone { Err(Over::Alone) } else { Ok(()) }
+    }
+
+    fn wake(&mut self) {
+        for link in &mut self.links {
+            match &mut link.end {
+                End::Local => {}
+                End::Producer(end) => end.wake(),
+                End::Consumer(end) => end.wake(),
+            }
+        }
+    }
+}
