@@ -206,6 +206,7 @@ impl Engine {
         word(layout::engine::PACKETS_MAX, u64::from(options.packets_max));
         word(layout::engine::HUGE, u64::from(segment.pages() != Pages::Small));
         word(layout::engine::STARTED_NS, now_ns());
+        word(layout::engine::PID, u64::from(std::process::id()));
         // pairs with the Acquire of who looks from outside
         shared.engine(layout::engine::MAGIC).store(layout::MAGIC, Ordering::Release);
         let cores = rustix::thread::sched_getaffinity(None).map_err(system("sched_getaffinity"))?;

@@ -200,8 +200,8 @@ pub mod engine {
     pub const STARTED_NS: usize = 32;
     /// Changes of the configuration that have been carried out.
     pub const CONFIGURED: usize = 40;
-    /// Packets with data that were in links when those were removed.
-    pub const REMOVED: usize = 48;
+    /// Packets with data that were in links when those were removed. Written by the supervisor.
+    pub const REMOVED: usize = 56;
     /// The supervisor's process, as it sees itself: tells it from workers and from who looks on,
     /// which have this memory open too. Written by the supervisor, before [`MAGIC`].
     pub const PID: usize = 48;
