@@ -1,0 +1,211 @@
+//! What a tunnel puts in front of a frame, and how it knows what is for it.
+//!
+//! ```text
+//!  0  Ethernet    destination 6, source 6, type 0x86dd
+//! 14  IPv6        version 6, payload length at 18, next header 115 at 20, hop limit at 21,
+//!                 source at 22, destination at 38
+//! 54  L2TPv3      session 4, cookie 8
+//! 66  the frame
+//! ```
+//!
+//! Ethernet: IEEE 802.3; IPv6: RFC 8200; L2TPv3 over IP: RFC 3931, section 4.1.1; all of it: RFC 8159, once
+//! draft-mkonstan-keyed-ipv6-tunnel.
+
+use super::config::TunnelConfig;
+use crate::layout::Drop;
+use crate::packet::Packet;
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET_BYTES: usize = 14;
+/// Bytes in front of a frame.
+pub const HEADER_BYTES: usize = 66;
+
+const TYPE_AT: usize = 12;
+const VERSION_AT: usize = 14;
+const LENGTH_AT: usize = 18;
+const NEXT_HEADER_AT: usize = 20;
+const HOP_LIMIT_AT: usize = 21;
+const SOURCE_AT: usize = 22;
+const DESTINATION_AT: usize = 38;
+/// Where the IPv6 packet's payload starts, and what its length counts.
+const SESSION_AT: usize = 54;
+const COOKIE_AT: usize = 58;
+
+const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+const VERSION: u8 = 0x60;
+/// L2TP version 3.
+const NEXT_HEADER: u8 = 115;
+/// Bytes of L2TPv3's header.
+const L2TP_BYTES: usize = HEADER_BYTES - SESSION_AT;
+
+type Header = [u8; HEADER_BYTES];
+
+/// Puts headers in front.
+#[derive(Debug)]
+pub struct Encapsulation {
+    /// All of it but the length.
+    header: Box<Header>,
+    frame_bytes_max: usize,
+}
+
+impl Encapsulation {
+    pub fn new(config: &TunnelConfig) -> Self {
+        let mut header = Box::new([0; HEADER_BYTES]);
+        header[..6].copy_from_slice(&config.remote_mac.0);
+        header[6..TYPE_AT].copy_from_slice(&config.local_mac.0);
+        header[TYPE_AT..VERSION_AT].copy_from_slice(&TYPE_IPV6);
+        header[VERSION_AT] = VERSION;
+        header[NEXT_HEADER_AT] = NEXT_HEADER;
+        header[HOP_LIMIT_AT] = config.hop_limit;
+        header[SOURCE_AT..DESTINATION_AT].copy_from_slice(&config.local_address.octets());
+        header[DESTINATION_AT..SESSION_AT].copy_from_slice(&config.remote_address.octets());
+        header[SESSION_AT..COOKIE_AT].copy_from_slice(&config.remote_session.to_be_bytes());
+        header[COOKIE_AT..].copy_from_slice(&config.remote_cookie.0);
+        Self { header, frame_bytes_max: config.frame_bytes_max() }
+    }
+
+    /// Makes a frame an IPv6 packet; on error it is as it was.
+    #[inline]
+    pub fn put(&self, packet: &mut Packet) -> Result<(), Drop> {
+        let frame_bytes = packet.length();
+        if frame_bytes > self.frame_bytes_max {
+            return Err(Drop::Oversize);
+        }
+        if frame_bytes < ETHERNET_BYTES {
+            return Err(Drop::Malformed);
+        }
+        let header = packet.prepend(HEADER_BYTES).and_then(<[u8]>::first_chunk_mut::<HEADER_BYTES>);
+        let Some(header) = header else { return Err(Drop::Oversize) };
+        *header = *self.header;
+        let length = ((frame_bytes + L2TP_BYTES) as u16).to_be_bytes();
+        [header[LENGTH_AT], header[LENGTH_AT + 1]] = length;
+        Ok(())
+    }
+}
+
+/// Why a packet is no frame of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is not what its protocol says.
+    Malformed,
+    /// Another protocol's, or another host's.
+    Foreign,
+    /// For this tunnel, but its session or its cookie is not.
+    Key,
+}
+
+impl From<Refusal> for Drop {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Malformed => Self::Malformed,
+            Refusal::Foreign | Refusal::Key => Self::Filtered,
+        }
+    }
+}
+
+/// Takes headers off.
+#[derive(Debug)]
+pub struct Decapsulation {
+    /// What a header must be; neither length nor Ethernet addresses count.
+    expected: Box<Header>,
+    /// Cookies that are taken; one of them twice where there is one alone.
+    cookies: [u64; 2],
+}
+
+impl Decapsulation {
+    pub fn new(config: &TunnelConfig) -> Self {
+        let mut expected = Box::new([0; HEADER_BYTES]);
+        expected[TYPE_AT..VERSION_AT].copy_from_slice(&TYPE_IPV6);
+        expected[VERSION_AT] = VERSION;
+        expected[NEXT_HEADER_AT] = NEXT_HEADER;
+        expected[SOURCE_AT..DESTINATION_AT].copy_from_slice(&config.remote_address.octets());
+        expected[DESTINATION_AT..SESSION_AT].copy_from_slice(&config.local_address.octets());
+        expected[SESSION_AT..COOKIE_AT].copy_from_slice(&config.local_session.to_be_bytes());
+        let old = config.old_local_cookie.unwrap_or(config.local_cookie);
+        Self { expected, cookies: [config.local_cookie, old].map(|cookie| u64::from_ne_bytes(cookie.0)) }
+    }
+
+    /// Makes an IPv6 packet the frame in it; on error it is as it was.
+    #[inline]
+    pub fn take(&self, packet: &mut Packet) -> Result<(), Refusal> {
+        let data = packet.data();
+        let Some(header) = data.first_chunk::<HEADER_BYTES>() else { return Err(self.refusal(data)) };
+        let payload_bytes = payload_bytes(header);
+        // One branch for all of it, at the same cost whatever differs: time tells nobody how much of a
+        // cookie was right.
+        let differs = self.differs(header) | self.key_differs(header);
+        if differs != 0 || !fits(payload_bytes, data.len()) {
+            return Err(self.refusal(data));
+        }
+        // The wire pads short frames: what is behind the IPv6 packet is nobody's.
+        packet.truncate(SESSION_AT + payload_bytes);
+        packet.strip(HEADER_BYTES);
+        Ok(())
+    }
+
+    /// 0 if this is L2TPv3 from and to the right hosts.
+    #[inline]
+    fn differs(&self, header: &Header) -> u64 {
+        // Of the four bytes here, traffic class and flow label may be anything.
+        const MASK: u32 = u32::from_ne_bytes([0xff, 0xff, 0xf0, 0]);
+        let expected = &*self.expected;
+        let kind = (half::<TYPE_AT>(header) ^ half::<TYPE_AT>(expected)) & MASK;
+        u64::from(kind)
+            | u64::from(header[NEXT_HEADER_AT] ^ NEXT_HEADER)
+            | word::<SOURCE_AT>(header) ^ word::<SOURCE_AT>(expected)
+            | word::<{ SOURCE_AT + 8 }>(header) ^ word::<{ SOURCE_AT + 8 }>(expected)
+            | word::<DESTINATION_AT>(header) ^ word::<DESTINATION_AT>(expected)
+            | word::<{ DESTINATION_AT + 8 }>(header) ^ word::<{ DESTINATION_AT + 8 }>(expected)
+    }
+
+    /// 0 if session and cookie are right.
+    #[inline]
+    fn key_differs(&self, header: &Header) -> u64 {
+        let cookie = word::<COOKIE_AT>(header);
+        let wrong = (cookie != self.cookies[0]) & (cookie != self.cookies[1]);
+        u64::from(half::<SESSION_AT>(header) ^ half::<SESSION_AT>(&self.expected)) | u64::from(wrong)
+    }
+
+    /// Which of its parts is wrong, once one of them is.
+    #[cold]
+    fn refusal(&self, data: &[u8]) -> Refusal {
+        let Some(kind) = data.get(TYPE_AT..VERSION_AT) else { return Refusal::Malformed };
+        if kind != TYPE_IPV6 {
+            return Refusal::Foreign;
+        }
+        if data.len() < SESSION_AT || data[VERSION_AT] & 0xf0 != VERSION {
+            return Refusal::Malformed;
+        }
+        let ends = SOURCE_AT..SESSION_AT;
+        if data[NEXT_HEADER_AT] != NEXT_HEADER || data[ends.clone()] != self.expected[ends] {
+            return Refusal::Foreign;
+        }
+        match data.first_chunk::<HEADER_BYTES>() {
+            Some(header) if fits(payload_bytes(header), data.len()) => Refusal::Key,
+            _ => Refusal::Malformed,
+        }
+    }
+}
+
+#[inline]
+fn payload_bytes(header: &Header) -> usize {
+    usize::from(u16::from_be_bytes([header[LENGTH_AT], header[LENGTH_AT + 1]]))
+}
+
+/// Whether an IPv6 packet of that length lies within `bytes`, and a frame within it.
+#[inline]
+fn fits(payload_bytes: usize, bytes: usize) -> bool {
+    payload_bytes >= L2TP_BYTES + ETHERNET_BYTES && SESSION_AT + payload_bytes <= bytes
+}
+
+/// The eight bytes at `AT`, which is within a header: known when this is compiled.
+#[inline]
+fn word<const AT: usize>(header: &Header) -> u64 {
+    u64::from_ne_bytes(std::array::from_fn(|byte| header[AT + byte]))
+}
+
+/// The four bytes at `AT`.
+#[inline]
+fn half<const AT: usize>(header: &Header) -> u32 {
+    u32::from_ne_bytes(std::array::from_fn(|byte| header[AT + byte]))
+}
