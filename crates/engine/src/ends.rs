@@ -86,10 +86,10 @@ impl ProducerEnd {
         if count == 0 {
             return Ok(Moved::NOTHING);
         }
-        let owner = Owner::Full(self.link);
+        let owner = Header::used(Owner::Full(self.link), 0, 0).owner_bits();
         for _ in 0..count {
             let Some(packet) = queue.take() else { break };
-            let header = Header::used(owner, packet.offset(), packet.length() as u16);
+            let header = packet.header(owner);
             give(&mut self.full, memory, packet.into_index(), header)?;
         }
         Ok(Moved { packets: count, skipped: 0, wake: self.full.publish() })
@@ -219,6 +219,7 @@ pub fn park(
     let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
     let (cursors, slots) = shared.ring(link, ring)?;
     let mut parked = Producer::resume(cursors, slots).map_err(corrupt)?;
+    let owner = Header::used(Owner::Parked(link), 0, 0).owner_bits();
     let mut lost = 0;
     while let Some(packet) = queue.take() {
         if parked.room(1).map_err(corrupt)? == 0 {
@@ -226,7 +227,7 @@ pub fn park(
             lost += 1;
             continue;
         }
-        let header = Header::used(Owner::Parked(link), packet.offset(), packet.length() as u16);
+        let header = packet.header(owner);
         give(&mut parked, pool.memory(), packet.into_index(), header).map_err(corrupt)?;
     }
     // Nobody sleeps on these rings: who reads them is told to.

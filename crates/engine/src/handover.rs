@@ -74,6 +74,7 @@ pub fn take<C: Cursors, S: Slots>(
     if count == 0 {
         return Ok(Taken { packets: 0, skipped: 0, wake: Wake::Quiet });
     }
+    let (from, to) = (from.code(), to.code());
     // All lines are asked for before the first is needed: their ways overlap.
     spans.offsets().for_each(|offset| headers.expect_write(ring.item(offset)));
     let mut batch = [(0, Header(0)); BATCH_PACKETS];
@@ -81,7 +82,7 @@ pub fn take<C: Cursors, S: Slots>(
     spans.offsets().for_each(|offset| {
         let index = ring.item(offset);
         let header = headers.load(index);
-        if header.owner_code() == from.code() {
+        if header.owner_code() == from {
             headers.store(index, header.given_to(to));
             batch[packets] = (index, header);
             packets += 1;
@@ -101,7 +102,8 @@ pub fn skip_taken<C: Cursors, S: Slots>(
     from: Owner,
 ) -> Result<usize, Corrupt> {
     let spans = ring.poll(BATCH_PACKETS)?;
-    let taken = |offset: &usize| headers.load(ring.item(*offset)).owner_code() != from.code();
+    let from = from.code();
+    let taken = |offset: &usize| headers.load(ring.item(*offset)).owner_code() != from;
     let count = spans.offsets().take_while(taken).count();
     if count > 0 {
         let _ = ring.release(count);

@@ -169,10 +169,16 @@ impl Header {
         (self.0 >> 48) as u16
     }
 
-    /// The same packet with another owner.
+    /// The same packet with another owner, by its code.
     #[inline]
-    pub fn given_to(self, owner: Owner) -> Self {
-        Self(self.0 & !0xffff | u64::from(owner.code()))
+    pub fn given_to(self, owner: u16) -> Self {
+        Self(self.0 & !0xffff | u64::from(owner))
+    }
+
+    /// The half of the word that says whose it is and what for, the data left out.
+    #[inline]
+    pub fn owner_bits(self) -> u32 {
+        self.0 as u32
     }
 }
 
@@ -207,7 +213,7 @@ mod tests {
         let header = Header::used(owner, 0xffff, 0xfffe);
         assert_eq!((header.owner(), header.offset(), header.length()), (Some(owner), 0xffff, 0xfffe));
         assert!(header.is_used() && !Header::unused(owner).is_used());
-        let given = header.given_to(Owner::Pool);
+        let given = header.given_to(Owner::Pool.code());
         assert_eq!((given.owner(), given.offset(), given.length()), (Some(Owner::Pool), 0xffff, 0xfffe));
         assert!(given.is_used());
     }

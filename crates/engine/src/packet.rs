@@ -39,11 +39,6 @@ impl PacketMemory {
         Self { base, packets_max, _memory: memory.clone() }
     }
 
-    /// Packets there can be.
-    pub fn packets_max(&self) -> u32 {
-        self.packets_max
-    }
-
     #[inline]
     fn slot(&self, index: u32) -> NonNull<u8> {
         assert!(index < self.packets_max, "there is no packet {index} among {}", self.packets_max);
@@ -66,7 +61,7 @@ impl PacketMemory {
     /// `Packet` of it.
     #[inline]
     pub unsafe fn adopt(&self, index: u32, offset: u16, length: u16) -> Packet {
-        Packet { slot: self.slot(index), index, offset, length }
+        Packet { slot: self.slot(index), place: place(index, offset, length) }
     }
 }
 
@@ -107,10 +102,18 @@ impl Headers for PacketMemory {
 #[derive(Debug)]
 pub struct Packet {
     slot: NonNull<u8>,
-    index: u32,
+    /// The number in bits 0..32, the data's offset in 32..48, its length in 48..64, where the word
+    /// in front of the packet has those two: a packet travels in two registers.
     /// `PACKET_HEADER_BYTES <= offset`, `offset + length <= PACKET_STRIDE`.
-    offset: u16,
-    length: u16,
+    place: u64,
+}
+
+const OFFSET_SHIFT: u32 = 32;
+const LENGTH_SHIFT: u32 = 48;
+
+#[inline]
+fn place(index: u32, offset: u16, length: u16) -> u64 {
+    u64::from(index) | u64::from(offset) << OFFSET_SHIFT | u64::from(length) << LENGTH_SHIFT
 }
 
 thread_local! {
@@ -127,36 +130,48 @@ impl Packet {
     /// Its number among the engine's packets.
     #[inline]
     pub fn index(&self) -> u32 {
-        self.index
+        self.place as u32
     }
 
     /// Bytes of data.
     #[inline]
     pub fn length(&self) -> usize {
-        usize::from(self.length)
+        (self.place >> LENGTH_SHIFT) as usize
     }
 
     /// True if it has no data.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.length() == 0
     }
 
     /// Bytes that can be put in front.
     #[inline]
     pub fn headroom(&self) -> usize {
-        usize::from(self.offset) - PACKET_HEADER_BYTES
+        usize::from(self.offset()) - PACKET_HEADER_BYTES
     }
 
     /// Bytes that can be put behind.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        PACKET_STRIDE - usize::from(self.offset) - self.length()
+        PACKET_STRIDE - usize::from(self.offset()) - self.length()
     }
 
     #[inline]
     pub(crate) fn offset(&self) -> u16 {
-        self.offset
+        (self.place >> OFFSET_SHIFT) as u16
+    }
+
+    /// The word in front of it, if `owner_bits` are the lower half.
+    #[inline]
+    pub(crate) fn header(&self, owner_bits: u32) -> Header {
+        Header(self.place & !0xffff_ffff | u64::from(owner_bits))
+    }
+
+    #[inline]
+    fn set(&mut self, offset: usize, length: usize) {
+        debug_assert!(offset >= PACKET_HEADER_BYTES && offset + length <= PACKET_STRIDE);
+        self.place = place(self.index(), offset as u16, length as u16);
     }
 
     /// The data.
@@ -164,13 +179,13 @@ impl Packet {
     pub fn data(&self) -> &[u8] {
         // SAFETY: within the packet by the invariant of `offset` and `length`; no one else writes
         // there, as this process owns the packet and `self` is its only `Packet`.
-        unsafe { slice::from_raw_parts(self.slot.as_ptr().add(usize::from(self.offset)), self.length()) }
+        unsafe { slice::from_raw_parts(self.slot.as_ptr().add(usize::from(self.offset())), self.length()) }
     }
 
     /// The data, to be changed in place.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
-        let start = self.slot.as_ptr().wrapping_add(usize::from(self.offset));
+        let start = self.slot.as_ptr().wrapping_add(usize::from(self.offset()));
         // SAFETY: as in `data`; `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(start, self.length()) }
     }
@@ -179,10 +194,11 @@ impl Packet {
     /// left over from earlier packets. `None` if there is not that much room behind.
     #[inline]
     pub fn resize(&mut self, length: usize) -> Option<&mut [u8]> {
-        if length > PACKET_STRIDE - usize::from(self.offset) {
+        let offset = usize::from(self.offset());
+        if length > PACKET_STRIDE - offset {
             return None;
         }
-        self.length = length as u16;
+        self.set(offset, length);
         Some(self.data_mut())
     }
 
@@ -203,8 +219,7 @@ impl Packet {
             return false;
         }
         let missing = bytes.len().saturating_sub(self.tailroom() + self.length());
-        self.offset -= missing as u16;
-        self.length = 0;
+        self.set(usize::from(self.offset()) - missing, 0);
         self.append(bytes)
     }
 
@@ -215,8 +230,7 @@ impl Packet {
         if count > self.headroom() {
             return None;
         }
-        self.offset -= count as u16;
-        self.length += count as u16;
+        self.set(usize::from(self.offset()) - count, self.length() + count);
         Some(self.data_mut())
     }
 
@@ -226,21 +240,20 @@ impl Packet {
         if count > self.length() {
             return false;
         }
-        self.offset += count as u16;
-        self.length -= count as u16;
+        self.set(usize::from(self.offset()) + count, self.length() - count);
         true
     }
 
     /// Cuts the data to `length` bytes, if there are more.
     #[inline]
     pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length.min(PACKET_STRIDE) as u16);
+        self.set(usize::from(self.offset()), self.length().min(length));
     }
 
     /// Gives up the packet without freeing it: its word decides whose it is from here on.
     #[inline]
     pub(crate) fn into_index(self) -> u32 {
-        let index = self.index;
+        let index = self.index();
         mem::forget(self);
         index
     }
@@ -248,6 +261,6 @@ impl Packet {
 
 impl Drop for Packet {
     fn drop(&mut self) {
-        DROPPED.with_borrow_mut(|dropped| dropped.push(self.index));
+        DROPPED.with_borrow_mut(|dropped| dropped.push(self.index()));
     }
 }

@@ -14,6 +14,9 @@ pub struct Pool {
     owner: Owner,
     /// Each is in here once: that is what makes [`PacketMemory::adopt`] sound.
     free: Vec<u32>,
+    /// What the words of its free packets, and of those that are used, have in their lower half.
+    unused: Header,
+    used: Header,
     offset: u16,
     drops: [u64; crate::layout::DROPS.len()],
     /// An app asked for a packet and there was none.
@@ -24,7 +27,17 @@ impl Pool {
     /// A pool without packets, for who is called `owner` in their words.
     pub fn new(memory: PacketMemory, owner: Owner, headroom: usize) -> Self {
         let offset = (PACKET_HEADER_BYTES + headroom) as u16;
-        Self { memory, owner, free: Vec::new(), offset, drops: Default::default(), starved: false }
+        let (unused, used) = (Header::unused(owner), Header::used(owner, offset, 0));
+        Self {
+            memory,
+            owner,
+            unused,
+            used,
+            free: Vec::new(),
+            offset,
+            drops: Default::default(),
+            starved: false,
+        }
     }
 
     /// The words in front of packets.
@@ -65,7 +78,7 @@ impl Pool {
             self.starved = true;
             return None;
         };
-        self.memory.store(index, Header::used(self.owner, self.offset, 0));
+        self.memory.store(index, self.used);
         // SAFETY: it was in `free`: its word names this process, and it is nowhere else.
         Some(unsafe { self.memory.adopt(index, self.offset, 0) })
     }
@@ -91,7 +104,7 @@ impl Pool {
     /// Adds a packet of this process that nobody holds.
     #[inline]
     pub(crate) fn add(&mut self, index: u32) {
-        self.memory.store(index, Header::unused(self.owner));
+        self.memory.store(index, self.unused);
         self.free.push(index);
     }
 
@@ -141,7 +154,7 @@ impl Pool {
         let from = self.free.len();
         take_dropped(&mut self.free);
         for &index in &self.free[from..] {
-            self.memory.store(index, Header::unused(self.owner));
+            self.memory.store(index, self.unused);
         }
     }
 }
