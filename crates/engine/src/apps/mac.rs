@@ -57,7 +57,9 @@ mod tests {
     #[test]
     fn six_bytes_between_colons_are_an_address() {
         assert_eq!(Mac::parse("02:0:aB:ff:00:1"), Some(Mac([2, 0, 0xab, 0xff, 0, 1])));
-        for wrong in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:00:00:", "2:0:0:0:0:+1", "020:0:0:0:0:0"] {
+        for wrong in
+            ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:00:00:", "2:0:0:0:0:+1", "020:0:0:0:0:0"]
+        {
             assert_eq!(Mac::parse(wrong), None, "{wrong}");
         }
     }
