@@ -64,6 +64,11 @@ impl<'a> Io<'a> {
         self.ports.outputs.iter().position(|(port, _)| port == name)
     }
 
+    /// The name of an input.
+    pub fn input_name(&self, input: usize) -> &str {
+        self.ports.inputs.get(input).map_or("", |(name, _)| name)
+    }
+
     /// The name of an output.
     pub fn output_name(&self, output: usize) -> &str {
         self.ports.outputs.get(output).map_or("", |(name, _)| name)
