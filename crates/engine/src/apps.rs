@@ -1,19 +1,29 @@
 //! The apps that come with the engine.
 
+mod join;
+pub mod bridge;
 mod mac;
+mod rate_limit;
 mod sink;
 mod source;
+mod tee;
 pub mod tunnel;
 
 use crate::app::Registry;
 
+pub use join::Join;
+pub use bridge::Bridge;
 pub use mac::Mac;
+pub use rate_limit::RateLimit;
 pub use sink::Sink;
 pub use source::Source;
+pub use tee::Tee;
 pub use tunnel::{Decapsulate, Encapsulate, Tunnel};
 
 /// Adds all of them to a registry.
 pub fn register(registry: &mut Registry) {
     registry.add::<Source>("source").add::<Sink>("sink");
     registry.add::<Tunnel>("tunnel").add::<Encapsulate>("encapsulate").add::<Decapsulate>("decapsulate");
+    registry.add::<Bridge>("bridge");
+    registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
 }
