@@ -1,0 +1,272 @@
+//! Which station is at which port, as learned from what they send.
+//!
+//! Bounded, as anybody can send from any address: so many entries, and so many of one port, so that what is
+//! behind it cannot crowd out the others. Hashed with a secret of this process (SipHash), so that
+//! nobody can choose addresses that collide.
+
+use std::collections::HashMap;
+
+/// How often entries that are too old are looked for.
+pub const SWEEP_NS: u64 = 1_000_000_000;
+
+/// A station: an Ethernet address, and in the 16 bits above it the VLAN.
+pub type Address = u64;
+/// A port, by its place among the bridge's ports.
+pub type Place = u16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    place: Place,
+    seen_ns: u64,
+}
+
+/// How much a table may hold, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub entries: usize,
+    pub of_one_port: usize,
+    pub age_ns: u64,
+}
+
+#[derive(Debug)]
+pub struct Table {
+    bounds: Bounds,
+    entries: HashMap<Address, Entry>,
+    /// Entries of each port.
+    counts: Vec<usize>,
+    now_ns: u64,
+    swept_ns: u64,
+    /// The last that was learned, and the last that was found: true until the time or an entry changes. Packets
+    /// come in runs between the same two.
+    learned: Option<(Address, Place)>,
+    found: Option<(Address, Option<Place>)>,
+    /// Stations that changed their port.
+    pub moved: u64,
+    /// Stations that were not learned, as there were too many.
+    pub refused: u64,
+}
+
+impl Table {
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            entries: HashMap::with_capacity(bounds.entries),
+            counts: Vec::new(),
+            now_ns: 0,
+            swept_ns: 0,
+            learned: None,
+            found: None,
+            moved: 0,
+            refused: 0,
+        }
+    }
+
+    /// Entries, old ones that have not been swept included.
+    pub fn length(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// What is done from here on is done at `now_ns`.
+    pub fn set_now(&mut self, now_ns: u64) {
+        if now_ns == self.now_ns {
+            return;
+        }
+        self.now_ns = now_ns;
+        self.forget_last();
+        if now_ns.saturating_sub(self.swept_ns) >= SWEEP_NS {
+            self.swept_ns = now_ns;
+            self.sweep();
+        }
+    }
+
+    /// Notes that `address` is at a port. It stays unknown where there are too many already.
+    #[inline]
+    pub fn learn(&mut self, address: Address, place: Place) {
+        if self.learned == Some((address, place)) {
+            return;
+        }
+        match self.entries.get_mut(&address) {
+            Some(entry) if entry.place == place => {
+                entry.seen_ns = self.now_ns;
+                // It may have been found too old.
+                self.found = None;
+            }
+            Some(_) => self.move_to(address, place),
+            None => self.add(address, place, self.now_ns),
+        }
+        self.learned = Some((address, place));
+    }
+
+    /// The port that `address` is at, if that is known.
+    #[inline]
+    pub fn find(&mut self, address: Address) -> Option<Place> {
+        if let Some((last, place)) = self.found {
+            if last == address {
+                return place;
+            }
+        }
+        let entry = self.entries.get(&address).filter(|entry| self.is_fresh(entry));
+        let place = entry.map(|entry| entry.place);
+        self.found = Some((address, place));
+        place
+    }
+
+    /// Adds what was known before, at `seen_ns`; as far as there is room.
+    pub fn restore(&mut self, address: Address, place: Place, seen_ns: u64) {
+        if !self.entries.contains_key(&address) {
+            self.add(address, place, seen_ns);
+        }
+    }
+
+    /// What is known, and when it was last seen.
+    pub fn iter(&self) -> impl Iterator<Item = (Address, Place, u64)> + '_ {
+        self.entries.iter().map(|(&address, entry)| (address, entry.place, entry.seen_ns))
+    }
+
+    /// Gives ports other places, as `place` says; what is at those for which it says `None` is forgotten.
+    pub fn renumber(&mut self, place: impl Fn(Place) -> Option<Place>) {
+        self.entries.retain(|_, entry| place(entry.place).map(|place| entry.place = place).is_some());
+        self.recount();
+    }
+
+    #[inline]
+    fn is_fresh(&self, entry: &Entry) -> bool {
+        self.now_ns.saturating_sub(entry.seen_ns) < self.bounds.age_ns
+    }
+
+    #[inline]
+    fn forget_last(&mut self) {
+        self.learned = None;
+        self.found = None;
+    }
+
+    fn add(&mut self, address: Address, place: Place, seen_ns: u64) {
+        if self.entries.len() >= self.bounds.entries || self.count(place) >= self.bounds.of_one_port {
+            self.refused += 1;
+            return;
+        }
+        self.forget_last();
+        *self.count_mut(place) += 1;
+        self.entries.insert(address, Entry { place, seen_ns });
+    }
+
+    /// A station that is now elsewhere is not where it was, even if there is no room for it there: then
+    /// what is for it is flooded, and reaches it.
+    fn move_to(&mut self, address: Address, place: Place) {
+        self.forget_last();
+        if let Some(old) = self.entries.remove(&address) {
+            *self.count_mut(old.place) -= 1;
+            self.moved += 1;
+        }
+        self.add(address, place, self.now_ns);
+    }
+
+    fn sweep(&mut self) {
+        let (now_ns, age_ns) = (self.now_ns, self.bounds.age_ns);
+        // What was seen in the future was not: it came with a state that is wrong.
+        self.entries.retain(|_, entry| now_ns.checked_sub(entry.seen_ns).is_some_and(|age| age < age_ns));
+        self.recount();
+    }
+
+    fn recount(&mut self) {
+        self.forget_last();
+        self.counts.fill(0);
+        let places: Vec<_> = self.entries.values().map(|entry| entry.place).collect();
+        places.into_iter().for_each(|place| *self.count_mut(place) += 1);
+    }
+
+    fn count(&self, place: Place) -> usize {
+        self.counts.get(usize::from(place)).copied().unwrap_or(0)
+    }
+
+    fn count_mut(&mut self, place: Place) -> &mut usize {
+        let place = usize::from(place);
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, 0);
+        }
+        &mut self.counts[place]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { entries: 8, of_one_port: 5, age_ns: 10 * SWEEP_NS };
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Learn(Address, Place),
+        Find(Address),
+        Wait(u64),
+        Unplug(Place),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0..12_u64, 0..3_u16).prop_map(|(address, place)| Step::Learn(address, place)),
+            6 => (0..12_u64).prop_map(Step::Find),
+            2 => (0..4 * SWEEP_NS).prop_map(Step::Wait),
+            1 => (0..3_u16).prop_map(Step::Unplug),
+        ]
+    }
+
+    proptest! {
+        /// Beside a table that looks through all of its entries each time.
+        #[test]
+        fn a_table_knows_what_was_learned_last(steps in prop::collection::vec(step(), 1..200)) {
+            let mut table = Table::new(BOUNDS);
+            let mut plain: BTreeMap<Address, (Place, u64)> = BTreeMap::new();
+            let (mut now_ns, mut swept_ns) = (0, 0);
+            for step in steps {
+                match step {
+                    Step::Learn(address, place) => {
+                        table.learn(address, place);
+                        if plain.get(&address).is_some_and(|&(old, _)| old != place) {
+                            plain.remove(&address);
+                        }
+                        let there = plain.values().filter(|&&(at, _)| at == place).count();
+                        let room = plain.len() < BOUNDS.entries && there < BOUNDS.of_one_port;
+                        if plain.contains_key(&address) || room {
+                            plain.insert(address, (place, now_ns));
+                        }
+                    }
+                    Step::Find(address) => {
+                        let fresh = plain.get(&address).filter(|&&(_, seen_ns)| now_ns - seen_ns < BOUNDS.age_ns);
+                        prop_assert_eq!(table.find(address), fresh.map(|&(place, _)| place));
+                    }
+                    Step::Wait(ns) => {
+                        now_ns += ns;
+                        table.set_now(now_ns);
+                        if now_ns - swept_ns >= SWEEP_NS {
+                            swept_ns = now_ns;
+                            plain.retain(|_, &mut (_, seen_ns)| now_ns - seen_ns < BOUNDS.age_ns);
+                        }
+                    }
+                    Step::Unplug(gone) => {
+                        table.renumber(|place| (place != gone).then_some(place));
+                        plain.retain(|_, &mut (place, _)| place != gone);
+                    }
+                }
+                prop_assert_eq!(table.length(), plain.len());
+                prop_assert!(table.iter().all(|(address, place, seen_ns)| plain.get(&address) == Some(&(place, seen_ns))));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_seen_again_stays() {
+        let mut table = Table::new(BOUNDS);
+        for second in 0..100 {
+            table.set_now(second * SWEEP_NS);
+            table.learn(1, 0);
+        }
+        assert_eq!(table.find(1), Some(0));
+        table.set_now(99 * SWEEP_NS + BOUNDS.age_ns);
+        assert_eq!((table.find(1), table.length()), (None, 0));
+    }
+}
