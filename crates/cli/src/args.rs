@@ -1,5 +1,6 @@
 //! The command line.
 
+mod engine_bench;
 mod hosts;
 mod rdma;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub use engine_bench::{Compare, EngineBench, EnginePeer};
 pub use hosts::{Fabric, SelfTest, SelfTestPeer};
 pub use rdma::Rdma;
 
@@ -23,6 +25,7 @@ pub use rdma::Rdma;
 Examples:
   caravan bench erlang                Erlang distribution over TCP and over Caravan, in 2 minutes
   caravan bench ring                  the ring between two processes, beside a bare loop in C
+  caravan bench engine                the packet engine: links, tunnels, many processes, recovery
   caravan bench rdma                  a link over an RDMA device, beside perftest's programs
   caravan top                         every Caravan link of this host, refreshed each second
   caravan fabric db2.example.org      what RDMA this host has, and what is in its way
@@ -63,6 +66,13 @@ pub enum Bench {
     /// The other process of `caravan bench rdma`
     #[command(hide = true)]
     RdmaPeer,
+    /// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
+    Engine(EngineBench),
+    /// The process of `caravan bench engine` that runs an engine
+    #[command(hide = true)]
+    EnginePeer(EnginePeer),
+    /// How the packet engine's benchmarks have changed between two runs
+    Compare(Compare),
 }
 
 /// Starts fresh Erlang nodes for each round and each transport, connects them all, and measures

@@ -1,9 +1,12 @@
 //! The benchmarks.
 
+pub mod compare;
+pub mod engine;
 pub mod erlang;
 pub mod rdma;
 pub mod ring;
 
 pub mod bare;
+pub mod child;
 pub mod output;
 pub mod progress;

@@ -64,6 +64,20 @@ pub enum Error {
         "a sample did not end within {0} s: other work takes the cores, and two processes that wait for each other cannot be measured beside it. Try again when the machine is idle"
     )]
     BenchSlow(u64),
+    #[error("no benchmark is called {name}: there are {names}")]
+    NoBenchmark { name: String, names: String },
+    #[error(
+        "between cores {0} and {1} the distance changed within every sample, {2} times in a row: the machine moves its cores about. Try again when it is less busy"
+    )]
+    Unsteady(usize, usize, usize),
+    #[error("{path}, line {line}: {reason}. Remove that line, or name another file with --history", path = path.display())]
+    History { path: PathBuf, line: usize, reason: String },
+    #[error("{0}")]
+    Runs(String),
+    #[error("{0} of the benchmarks have become worse; the table names them")]
+    Regressions(usize),
+    #[error("{0}")]
+    Engine(#[from] caravan_engine::Error),
     #[error("the RDMA benchmark failed: {0}")]
     Rdma(String),
     #[error("{0}")]

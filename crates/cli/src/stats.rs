@@ -29,6 +29,13 @@ impl Summary {
         })
     }
 
+    /// In another unit.
+    pub fn scaled(&self, by: f64) -> Self {
+        let samples = self.samples.iter().map(|sample| sample * by).collect();
+        let Self { median, min, max, q1, q3, .. } = *self;
+        Self { median: median * by, min: min * by, max: max * by, q1: q1 * by, q3: q3 * by, samples }
+    }
+
     /// The ratio of each sample to the base's of the same round. `None` where one has more.
     pub fn ratio(&self, base: &Self) -> Option<Self> {
         if self.samples.len() != base.samples.len() {
@@ -66,6 +73,12 @@ mod tests {
         let one = Summary::of(vec![2.5]).expect("a sample");
         assert_eq!((one.min, one.q1, one.median, one.q3, one.max), (2.5, 2.5, 2.5, 2.5, 2.5));
         assert_eq!(Summary::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn another_unit_scales_everything() {
+        let nanoseconds = Summary::of(vec![3e6, 1e6, 2e6]).expect("samples");
+        assert_eq!(nanoseconds.scaled(1e-6), Summary::of(vec![3.0, 1.0, 2.0]).expect("samples"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::SAMPLE_LIMIT;
-use crate::bench::bare::{Bare, failed};
+use crate::bench::bare::Bare;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 
@@ -28,7 +28,6 @@ impl FlagCopy {
     ) -> Result<f64, Error> {
         let kind = if echo { "echo" } else { "stream" };
         let words = [kind.to_owned(), producer.to_string(), consumer.to_string(), records.to_string()];
-        let text = self.0.run(&words, SAMPLE_LIMIT, interrupt)?;
-        text.parse().map_err(|_| failed(&format!("it said: {text}")))
+        Ok(self.0.run(&words, SAMPLE_LIMIT, interrupt)?[0])
     }
 }

@@ -1,0 +1,227 @@
+//! What one sample runs and what it brings: the words between the benchmark's process and the one
+//! that runs the engine.
+
+use std::collections::BTreeMap;
+
+use caravan_engine::Config;
+use caravan_engine::layout::Mode as LinkMode;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::apps::{Held, Nothing, Touch, Work};
+use super::case::{Graph, HELD_PACKETS, Mode};
+use crate::error::Error;
+
+/// One sample.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Task {
+    pub graph: Graph,
+    pub size: usize,
+    pub mode: Mode,
+    /// The cores for its workers, in turn.
+    pub cores: Vec<usize>,
+    pub warm_up_ns: u64,
+    pub run_ns: u64,
+}
+
+/// What a sample brought.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Packets counted, and the nanoseconds in which they came.
+    pub packets: u64,
+    pub ns: u64,
+    /// Nanoseconds on a processor, of all workers.
+    pub cpu_ns: f64,
+    /// Nanoseconds of each recovery, and the longest gaps in another worker's traffic: meanwhile, and in
+    /// a quiet time before.
+    pub recovery_ns: Vec<f64>,
+    pub gap_ns: Vec<f64>,
+    pub quiet_gap_ns: Vec<f64>,
+}
+
+/// A configuration, and the links whose packets count.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub config: Config,
+    pub counted: Vec<String>,
+    pub headroom: usize,
+}
+
+/// The worker that is killed, its app, and the worker beside it with its app.
+pub const VICTIM: &str = "victim";
+pub const HOLDER: &str = "holder";
+pub const GAPS: &str = "gaps";
+
+impl Task {
+    pub fn setup(&self) -> Result<Setup, Error> {
+        let mut setup = Setup {
+            config: Config::new(),
+            counted: Vec::new(),
+            headroom: caravan_engine::limits::HEADROOM_BYTES,
+        };
+        match self.graph {
+            Graph::Basic1 => self.basic1(&mut setup)?,
+            Graph::SourceSink => self.source_sink(&mut setup)?,
+            Graph::Interlink(Work::None) => {
+                self.chain(&mut setup, "", &[("left", "source"), ("right", "sink")])?
+            }
+            Graph::Interlink(work) => self.touched(&mut setup, work)?,
+            Graph::Swap => {
+                self.touched(&mut setup, Work::Touch)?;
+                // The owner's word and the data are in one cache line.
+                setup.headroom = 0;
+            }
+            Graph::Tunnel => self.tunnel(&mut setup, "", ["main"; 4])?,
+            Graph::Tunnel2 => self.tunnel(&mut setup, "", ["left", "left", "right", "right"])?,
+            Graph::Scale { processes } => {
+                for number in 0..processes {
+                    let worker = format!("w{number}");
+                    self.tunnel(&mut setup, &format!("{number}-"), [worker.as_str(); 4])?;
+                }
+            }
+            Graph::Recovery => self.recovery(&mut setup)?,
+        }
+        self.place(&mut setup);
+        Ok(setup)
+    }
+
+    /// What an app of a kind is configured with.
+    fn configured(&self, kind: &str) -> serde_json::Value {
+        match kind {
+            "source" => json!({ "size": self.size }),
+            // Both halves are one tunnel's two ends, which here are the same.
+            "encapsulate" | "decapsulate" => json!({
+                "local_address": "2001:db8::1",
+                "remote_address": "2001:db8::1",
+                "local_cookie": "0123456789abcdef",
+                "remote_cookie": "0123456789abcdef",
+            }),
+            _ => json!({}),
+        }
+    }
+
+    /// A row of apps, each `(worker, kind)`; what the last one takes counts.
+    fn chain(&self, setup: &mut Setup, prefix: &str, apps: &[(&str, &str)]) -> Result<(), Error> {
+        for (worker, kind) in apps {
+            setup.config.app_in(worker, &format!("{prefix}{kind}"), kind, self.configured(kind));
+        }
+        for pair in apps.windows(2) {
+            let link = format!("{prefix}{}.output -> {prefix}{}.input", pair[0].1, pair[1].1);
+            setup.config.link_by(&link, self.link_mode())?;
+            if pair[1].1 == "sink" {
+                setup.counted.push(link);
+            }
+        }
+        Ok(())
+    }
+
+    fn link_mode(&self) -> LinkMode {
+        match self.mode {
+            Mode::Swap => LinkMode::Swap,
+            Mode::Copy => LinkMode::Copy,
+        }
+    }
+
+    fn basic1(&self, setup: &mut Setup) -> Result<(), Error> {
+        let config = &mut setup.config;
+        config.app("source", "source", self.configured("source")).app("tee", "tee", json!({}));
+        config.app("sink1", "sink", json!({})).app("sink2", "sink", json!({}));
+        let first = "source.output -> tee.input";
+        config.link(first)?.link("tee.output1 -> sink1.input")?.link("tee.output2 -> sink2.input")?;
+        setup.counted.push(first.into());
+        Ok(())
+    }
+
+    fn source_sink(&self, setup: &mut Setup) -> Result<(), Error> {
+        self.chain(setup, "", &[("main", "source"), ("main", "sink")])
+    }
+
+    fn touched(&self, setup: &mut Setup, work: Work) -> Result<(), Error> {
+        let touch = Touch { size: self.size, work };
+        setup.config.app_in("left", "source", "bench-source", &touch);
+        setup.config.app_in("right", "sink", "bench-sink", &touch);
+        let link = "source.output -> sink.input";
+        setup.config.link_by(link, self.link_mode())?;
+        setup.counted.push(link.into());
+        Ok(())
+    }
+
+    fn tunnel(&self, setup: &mut Setup, prefix: &str, workers: [&str; 4]) -> Result<(), Error> {
+        let kinds = ["source", "encapsulate", "decapsulate", "sink"];
+        let apps: Vec<_> = workers.into_iter().zip(kinds).collect();
+        self.chain(setup, prefix, &apps)
+    }
+
+    fn recovery(&self, setup: &mut Setup) -> Result<(), Error> {
+        let config = &mut setup.config;
+        config.app_in(VICTIM, HOLDER, "bench-hold", Held { packets: HELD_PACKETS });
+        config.app_in("other", "source", "source", self.configured("source"));
+        config.app_in("other", GAPS, "bench-gap", Nothing {});
+        let link = format!("source.output -> {GAPS}.input");
+        config.link(&link)?;
+        setup.counted.push(link);
+        Ok(())
+    }
+
+    /// Each worker on a core of its own, as far as there are so many.
+    fn place(&self, setup: &mut Setup) {
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        for app in setup.config.apps.values() {
+            // In the order of their numbers where they have some.
+            let rank = app.worker.strip_prefix('w').and_then(|number| number.parse().ok());
+            let next = places.len();
+            places.entry(app.worker.clone()).or_insert(rank.unwrap_or(next));
+        }
+        for (worker, place) in places {
+            if let Some(&core) = self.cores.get(place % self.cores.len().max(1)) {
+                setup.config.core(&worker, core);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(graph: Graph, mode: Mode) -> Setup {
+        let task = Task { graph, size: 60, mode, cores: vec![4, 7], warm_up_ns: 0, run_ns: 0 };
+        task.setup().expect("a setup")
+    }
+
+    fn worker<'a>(setup: &'a Setup, app: &str) -> &'a str {
+        &setup.config.apps[app].worker
+    }
+
+    #[test]
+    fn two_processes_are_on_two_cores() {
+        let setup = setup(Graph::Tunnel2, Mode::Copy);
+        assert_eq!(worker(&setup, "source"), worker(&setup, "encapsulate"));
+        assert_ne!(worker(&setup, "encapsulate"), worker(&setup, "decapsulate"));
+        assert_eq!(setup.counted, ["decapsulate.output -> sink.input"]);
+        let mut cores: Vec<_> = setup.config.workers.values().filter_map(|worker| worker.core).collect();
+        cores.sort_unstable();
+        assert_eq!(cores, [4, 7]);
+        assert!(setup.config.links.values().all(|mode| *mode == LinkMode::Copy));
+    }
+
+    #[test]
+    fn more_processes_than_cores_share_them() {
+        let setup = setup(Graph::Scale { processes: 12 }, Mode::Swap);
+        assert_eq!((setup.counted.len(), setup.config.apps.len(), setup.config.workers.len()), (12, 48, 12));
+        let on_first = setup.config.workers.values().filter(|worker| worker.core == Some(4)).count();
+        assert_eq!(on_first, 6);
+    }
+
+    #[test]
+    fn every_counted_link_is_in_the_configuration() {
+        let graphs =
+            [Graph::Basic1, Graph::SourceSink, Graph::Interlink(Work::None), Graph::Swap, Graph::Recovery];
+        for graph in graphs {
+            let setup = setup(graph, Mode::Swap);
+            assert_eq!(setup.counted.len(), 1, "{graph:?}");
+            let name = setup.counted[0].parse().expect("a link's name");
+            assert!(setup.config.links.contains_key(&name), "{graph:?}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! `caravan bench engine` and `caravan bench compare` as a user meets them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+fn caravan(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
+    command.args(words).stdin(Stdio::null()).output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+/// A file below the folder that cargo has for a test's files.
+fn file(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Every benchmark once, tiny. The figures mean nothing; that there are some does.
+#[test]
+fn every_benchmark_moves_packets_and_is_written_down() {
+    let (history, svg) = (file("history.jsonl"), file("chart.svg"));
+    let words = ["bench", "engine", "--sizes", "60", "--samples", "1", "--seconds", "0.02", "--json", "-", "--png", ""];
+    let files = ["--svg", svg.to_str().expect("UTF-8"), "--history", history.to_str().expect("UTF-8")];
+    let output = caravan(&[&words[..], &files].concat());
+    let table = text(&output.stderr);
+    if cores() < 2 {
+        assert!(table.contains("needs 2 cores"), "{table}");
+        return;
+    }
+    assert!(output.status.success(), "{table}");
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["schema"], "caravan-bench-engine/1");
+    assert!(json["machine"]["kernel"].is_string() && json["cores"].is_array(), "{json}");
+    let figures = json["figures"].as_array().expect("a list");
+    let keys: Vec<_> = figures.iter().filter_map(|figure| figure["key"].as_str()).collect();
+    for expected in [
+        "basic1/60",
+        "source-sink/60",
+        "interlink/60/swap",
+        "interlink/60/copy",
+        "interlink-header/60/swap",
+        "interlink-read/60/copy",
+        "interlink-touch/60/copy",
+        "swap",
+        "swap/c-loop",
+        "swap/ratio",
+        "tunnel/60",
+        "tunnel2/60/swap",
+        "scale/60/1",
+        "recovery",
+        "recovery/gap",
+    ] {
+        assert!(keys.contains(&expected), "{expected} in {keys:?}");
+    }
+    for figure in figures {
+        assert!(figure["value"]["median"].as_f64() > Some(0.0), "{figure}");
+        if figure["unit"] == "ns_per_packet" {
+            let (ns, mpps) = (figure["value"]["median"].as_f64(), figure["mpps"]["median"].as_f64());
+            let product = ns.expect("ns") * mpps.expect("a rate");
+            assert!((product - 1e3).abs() < 1.0, "{figure}");
+            assert!(figure["cpu_ns"]["median"].as_f64() > Some(0.0), "{figure}");
+        }
+    }
+    let near_or_far = figures.iter().filter(|figure| figure["key"] == "interlink/60/swap");
+    for figure in near_or_far {
+        assert!(figure["placement"] == "near" || figure["placement"] == "far", "{figure}");
+        assert!(figure["line_ns"]["median"].as_f64() > Some(1.0), "{figure}");
+        assert!(figure["goal"]["at_least_mpps"].is_f64() && figure["reached"].is_boolean(), "{figure}");
+    }
+    let recovery = figures.iter().find(|figure| figure["key"] == "recovery").expect("a figure");
+    assert!(recovery["value"]["samples"].as_array().map(Vec::len) >= Some(5), "{recovery}");
+
+    let lines = fs::read_to_string(&history).expect("a history");
+    assert_eq!(lines.lines().count(), figures.len());
+    let first: Value = serde_json::from_str(lines.lines().next().expect("a line")).expect("JSON");
+    assert!(first["date"].as_str().is_some_and(|date| date.ends_with('Z')), "{first}");
+    assert!(first["machine"]["processor"].is_string() && first["samples"].is_array(), "{first}");
+    assert!(fs::read_to_string(&svg).expect("a chart").contains("source-sink"));
+    assert!(table.contains("Swap or copy") && table.contains("of each pair"), "{table}");
+}
+
+#[test]
+fn nothing_is_written_where_nothing_is_wanted() {
+    let folder = file("empty");
+    fs::create_dir_all(&folder).expect("a folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
+    command.args(["bench", "engine", "--only", "source-sink/60", "--samples", "2", "--seconds", "0.01"]);
+    command.args(["--json", "", "--svg", "", "--png", "", "--history", ""]).current_dir(&folder);
+    let output = command.stdin(Stdio::null()).output().expect("the command starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("at least 150 Mpps: "), "{}", text(&output.stdout));
+    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 0);
+    fs::remove_dir(&folder).expect("removed");
+}
+
+#[test]
+fn benchmarks_are_listed_and_another_name_is_refused() {
+    let output = caravan(&["bench", "engine", "--list"]);
+    assert!(output.status.success());
+    let listed = text(&output.stdout);
+    for name in ["basic1", "interlink-touch", "tunnel2", "scale", "recovery"] {
+        assert!(listed.lines().any(|line| line.starts_with(name)), "{name}: {listed}");
+    }
+    let output = caravan(&["bench", "engine", "--only", "tunel"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no benchmark is called tunel"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn help_shows_options_and_examples() {
+    for (words, expected) in [
+        (["bench", "engine", "--help"], "caravan bench engine --only interlink,tunnel2"),
+        (["bench", "compare", "--help"], "caravan bench compare --fail-on-regression"),
+    ] {
+        let output = caravan(&words);
+        assert!(output.status.success() && text(&output.stdout).contains(expected), "{}", text(&output.stdout));
+    }
+}
+
+/// A line of a made-up history: nine samples about `median`.
+fn line(run: u32, cores: u32, benchmark: &str, placement: &str, median: f64) -> String {
+    let samples: Vec<_> = (0..9).map(|n| median * (1.0 + f64::from(n - 4) * 0.001)).collect();
+    json!({
+        "schema": "caravan-engine-history/1",
+        "run": run.to_string(),
+        "date": format!("2026-01-0{run}T00:00:00Z"),
+        "commit": format!("c0ffee{run}"),
+        "caravan": "0.1.0",
+        "machine": {"processor": "P", "cores": cores, "kernel": "6.1", "system": "Linux"},
+        "benchmark": benchmark,
+        "placement": placement,
+        "unit": "ns",
+        "samples": samples,
+    })
+    .to_string()
+}
+
+#[test]
+fn a_comparison_says_what_has_changed_and_ends_as_it_is_told() {
+    let history = file("compared.jsonl");
+    let lines = [
+        line(1, 2, "tunnel/60", "none", 10.0),
+        line(1, 2, "interlink/60/swap", "near", 5.0),
+        line(1, 2, "interlink/60/swap", "far", 20.0),
+        line(2, 2, "tunnel/60", "none", 10.0),
+        line(2, 2, "interlink/60/swap", "near", 4.0),
+        line(3, 16, "tunnel/60", "none", 1.0),
+        line(4, 2, "tunnel/60", "none", 12.0),
+        line(4, 2, "interlink/60/swap", "near", 4.0),
+    ];
+    fs::write(&history, lines.join("\n")).expect("written");
+    let path = history.to_str().expect("UTF-8");
+    for (words, status, expected) in [
+        // The last run with the one before it on the same machine: 4 with 2.
+        (&[][..], 0, &["A: run 2", "B: run 4", "+20.0%", "REGRESSION", "1 worse, 0 better, 1 the same"][..]),
+        (&["--fail-on-regression"], 1, &["REGRESSION"]),
+        (&["1", "2", "--fail-on-regression"], 0, &["-20.0%", "improvement", "0 worse, 1 better, 1 the same"]),
+        (&["c0ffee2", "2026-01-04"], 0, &["A: run 2", "B: run 4"]),
+        (&["--threshold", "25", "--fail-on-regression"], 0, &["0 worse, 0 better, 2 the same"]),
+        (&["1", "2"], 0, &["1 in one of the runs alone"]),
+        (&["3", "4"], 0, &["ANOTHER MACHINE"]),
+        (&["--", "-3", "-1"], 0, &["A: run 2", "B: run 4"]),
+    ] {
+        let output = caravan(&[&["bench", "compare", "--history", path], words].concat());
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {said} {}", text(&output.stderr));
+        for expected in expected {
+            assert!(said.contains(expected), "{words:?}: {expected}: {said}");
+        }
+    }
+    let output = caravan(&["bench", "compare", "--history", path, "--json", "-3"]);
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let regression = json["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "regression"));
+    let regression = regression.expect("a regression");
+    assert_eq!((&regression["benchmark"], &json["b"]["commit"]), (&json!("tunnel/60"), &json!("c0ffee4")));
+    // Of 48,620 orders of nine and nine samples two part them as far; two benchmarks are looked at.
+    assert!((regression["p_corrected"].as_f64().expect("p") - 4.0 / 48_620.0).abs() < 1e-12, "{regression}");
+}
+
+#[test]
+fn a_comparison_that_cannot_be_is_refused_with_a_sentence() {
+    let history = file("short.jsonl");
+    fs::write(&history, line(1, 2, "tunnel/60", "none", 10.0)).expect("written");
+    let path = history.to_str().expect("UTF-8");
+    for (words, expected) in [
+        (&["--history", path][..], "before run 1 there is none on the same machine"),
+        (&["--history", path, "7"], "no run of 1 in the history is called 7"),
+        (&["--history", "/none/history.jsonl"], "cannot read /none/history.jsonl"),
+    ] {
+        let output = caravan(&[&["bench", "compare"], words].concat());
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(text(&output.stderr).contains(expected), "{words:?}: {}", text(&output.stderr));
+    }
+}
