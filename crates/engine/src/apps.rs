@@ -6,6 +6,7 @@ mod mac;
 mod rate_limit;
 mod sink;
 mod source;
+mod tap;
 mod tee;
 pub mod tunnel;
 
@@ -17,6 +18,7 @@ pub use mac::Mac;
 pub use rate_limit::RateLimit;
 pub use sink::Sink;
 pub use source::Source;
+pub use tap::{Tap, TapConfig};
 pub use tee::Tee;
 pub use tunnel::{Decapsulate, Encapsulate, Tunnel};
 
@@ -24,6 +26,7 @@ pub use tunnel::{Decapsulate, Encapsulate, Tunnel};
 pub fn register(registry: &mut Registry) {
     registry.add::<Source>("source").add::<Sink>("sink");
     registry.add::<Tunnel>("tunnel").add::<Encapsulate>("encapsulate").add::<Decapsulate>("decapsulate");
+    registry.add::<Tap>("tap");
     registry.add::<Bridge>("bridge");
     registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
 }

@@ -19,6 +19,7 @@ pub mod apps;
 mod bells;
 pub mod config;
 mod control;
+mod device;
 #[allow(unsafe_code)]
 mod ends;
 mod engine;

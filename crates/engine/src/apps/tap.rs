@@ -1,0 +1,189 @@
+//! A TAP interface: frames to and from this host's own network stack.
+
+mod device;
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::{Errno, readv, write};
+use rustix::thread::CapabilitySet;
+use serde::Deserialize;
+
+use crate::app::{App, Trouble};
+use crate::device::interface::{MTU_MAX, MTU_MIN, check_name, has_capability, index};
+use crate::device::{Line, is_away};
+use crate::io::Io;
+use crate::layout::Drop;
+use crate::limits::PULL_PACKETS;
+use crate::packet::Packet;
+
+use device::{Device, explain};
+
+/// Sends what the host sends through the interface to `output`, and gives what arrives at `input` to
+/// the host. Frames are whole: the kernel leaves no checksum and no segmentation undone.
+#[derive(Debug)]
+pub struct Tap {
+    config: TapConfig,
+    line: Line<Device>,
+    received: u64,
+    transmitted: u64,
+}
+
+/// Which interface.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TapConfig {
+    /// Its name: one that is there, or is made.
+    pub name: String,
+    /// Bytes of payload of a frame at most, from 68 to 1966; as it is if not given.
+    #[serde(default)]
+    pub mtu: Option<usize>,
+    /// Whether it is brought up.
+    #[serde(default = "yes")]
+    pub up: bool,
+    /// Whether it stays, with its addresses and routes, once nobody has it open: while the app
+    /// moves, while its worker starts again, and after the engine.
+    #[serde(default)]
+    pub persist: bool,
+    /// Whether several apps, of any worker and engine, may have it open: the kernel then spreads
+    /// flows over them.
+    #[serde(default)]
+    pub multi_queue: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl TapConfig {
+    /// The interface `name`, and otherwise what a configuration gets that says no more.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), mtu: None, up: true, persist: false, multi_queue: false }
+    }
+}
+
+impl App for Tap {
+    type Config = TapConfig;
+
+    fn check(config: &TapConfig) -> Result<(), Trouble> {
+        check_name(&config.name)?;
+        if let Some(mtu) = config.mtu.filter(|mtu| !(MTU_MIN..=MTU_MAX).contains(mtu)) {
+            return Err(Trouble(format!(
+                "mtu = {mtu}: frames fit into packets with an MTU of {MTU_MIN} to {MTU_MAX}"
+            )));
+        }
+        let openable = device::open_tun().map(drop);
+        if openable.is_ok() && !has_capability(CapabilitySet::NET_ADMIN) && index(&config.name).is_err() {
+            return Err(device::not_allowed(&config.name));
+        }
+        openable.map_err(|failure| explain(&failure, config))
+    }
+
+    fn start(config: TapConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
+        Ok(Self { config, line, received: 0, transmitted: 0 })
+    }
+
+    fn pull(&mut self, io: &mut Io) {
+        let Self { config, line, received, .. } = self;
+        let now_ns = io.now_ns();
+        let Some(device) = line.device_or(now_ns, || Device::open(config)) else { return };
+        // Without a link they are taken and dropped, so that the host does not queue them.
+        let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
+        for _ in 0..budget {
+            let Some(mut packet) = io.allocate() else { return };
+            match read(device, &mut packet) {
+                Ok(true) => {
+                    *received += 1;
+                    io.transmit(0, packet);
+                }
+                Ok(false) => io.discard(packet, Drop::Oversize),
+                Err(errno) => {
+                    // Dropped, not freed: that would count as work, and the worker would not sleep.
+                    drop(packet);
+                    if errno == Errno::INTR {
+                        continue;
+                    }
+                    if is_away(errno) {
+                        line.lose(now_ns);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        let now_ns = io.now_ns();
+        while let Some(packet) = io.receive(0) {
+            let Some(device) = self.line.device() else {
+                io.discard(packet, Drop::Device);
+                continue;
+            };
+            match write(&device.file, packet.data()) {
+                Ok(_) => {
+                    self.transmitted += 1;
+                    io.free(packet);
+                }
+                // Shorter than an Ethernet header.
+                Err(Errno::INVAL) => io.discard(packet, Drop::Malformed),
+                Err(errno) => {
+                    // EIO: the interface is down. EAGAIN, ENOBUFS, ENOMEM: the host does not keep up.
+                    io.discard(packet, Drop::Device);
+                    if is_away(errno) {
+                        self.line.lose(now_ns);
+                    }
+                }
+            }
+        }
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.line.peek().map(|device| device.file.as_fd()).into_iter().collect()
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        self.line.wake_ns()
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("received", self.received),
+            ("transmitted", self.transmitted),
+            ("up", self.line.peek().is_some().into()),
+            ("losses", self.line.losses()),
+        ]
+    }
+}
+
+/// Reads one frame into an empty packet; false if it is longer than that.
+fn read(device: &Device, packet: &mut Packet) -> Result<bool, Errno> {
+    let room = packet.tailroom();
+    // The kernel cuts off what does not fit without saying so: one byte more tells.
+    let mut excess = [0];
+    let data = packet.resize(room).unwrap_or_default();
+    let length = readv(&device.file, &mut [IoSliceMut::new(data), IoSliceMut::new(&mut excess)])?;
+    packet.truncate(length);
+    Ok(length <= room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_checked_before_anything_is_opened() {
+        let long = TapConfig { mtu: Some(MTU_MAX + 1), ..TapConfig::new("tap0") };
+        let trouble = Tap::check(&long).expect_err("too long");
+        assert!(trouble.0.contains("1967") && trouble.0.contains("1966"), "{trouble}");
+        let trouble = Tap::check(&TapConfig::new("tap%d")).expect_err("no name");
+        assert!(trouble.0.contains("tap%d"), "{trouble}");
+    }
+
+    #[test]
+    fn keys_have_defaults_and_no_others_are_taken() {
+        let parse = serde_json::from_str::<TapConfig>;
+        assert_eq!(parse(r#"{"name":"tap0"}"#).unwrap(), TapConfig::new("tap0"));
+        assert!(parse(r#"{"name":"tap0","mac":1}"#).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! Interfaces by name: netdevice(7).
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use rustix::thread::CapabilitySet;
+
+use super::sys::{self, InterfaceCall, Request};
+use super::{Failure, failed};
+use crate::app::Trouble;
+use crate::limits::{HEADROOM_BYTES, PACKET_BYTES_MAX};
+
+/// Bytes of an interface's name at most.
+pub(crate) const NAME_MAX: usize = libc::IFNAMSIZ - 1;
+/// Bytes of an Ethernet header with one VLAN tag.
+const ETHERNET_BYTES: usize = 18;
+/// The largest MTU whose frames fit into a packet with the usual room in front.
+pub(crate) const MTU_MAX: usize = PACKET_BYTES_MAX - HEADROOM_BYTES - ETHERNET_BYTES;
+/// The smallest MTU of IPv4 (RFC 791).
+pub(crate) const MTU_MIN: usize = 68;
+
+/// Refuses what cannot be an interface's name.
+pub(crate) fn check_name(name: &str) -> Result<(), Trouble> {
+    let bad = |c: char| c == '/' || c == '%' || c == ':' || c.is_whitespace() || c.is_control();
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(bad) || name == "." || name == ".." {
+        return Err(Trouble(format!(
+            "`{name}` cannot be an interface's name: that is 1 to {NAME_MAX} bytes without `/`, `%`, `:` and spaces"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses an interface that is not there now.
+pub(crate) fn check_present(name: &str) -> Result<(), Trouble> {
+    check_name(name)?;
+    match index(name) {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.errno == Errno::NODEV => Err(Trouble(format!(
+            "there is no interface `{name}` in this network namespace: `ip link` shows those there are"
+        ))),
+        Err(failure) => Err(Trouble(format!("interface `{name}`: {failure}"))),
+    }
+}
+
+/// Whether this process has a capability (capabilities(7)) in effect.
+pub(crate) fn has_capability(capability: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}
+
+/// An interface's number; `ENODEV` if there is none of that name.
+pub(crate) fn index(name: &str) -> Result<u32, Failure> {
+    netdevice::name_to_index(&socket()?, name).map_err(failed("ioctl SIOCGIFINDEX"))
+}
+
+/// The number of an interface that is up; `ENETDOWN` if it is down.
+pub(crate) fn index_if_up(name: &str) -> Result<u32, Failure> {
+    if flags(name)? & libc::IFF_UP as i16 == 0 {
+        return Err(Failure { call: "ioctl SIOCGIFFLAGS", errno: Errno::NETDOWN });
+    }
+    index(name)
+}
+
+/// Brings an interface up, which takes CAP_NET_ADMIN only if it is not.
+pub(crate) fn set_up(name: &str) -> Result<(), Failure> {
+    let flags = flags(name)?;
+    if flags & libc::IFF_UP as i16 != 0 {
+        return Ok(());
+    }
+    let mut request = Request::new(name).with_flags(flags | libc::IFF_UP as i16);
+    sys::interface_call(&socket()?, InterfaceCall::SetFlags, &mut request)
+        .map_err(failed("ioctl SIOCSIFFLAGS"))
+}
+
+/// Sets an interface's MTU, which takes CAP_NET_ADMIN only if it has another.
+pub(crate) fn set_mtu(name: &str, mtu: usize) -> Result<(), Failure> {
+    let socket = socket()?;
+    let mut request = Request::new(name);
+    sys::interface_call(&socket, InterfaceCall::Mtu, &mut request).map_err(failed("ioctl SIOCGIFMTU"))?;
+    if request.number() == mtu as i32 {
+        return Ok(());
+    }
+    let mut request = Request::new(name).with_number(mtu as i32);
+    sys::interface_call(&socket, InterfaceCall::SetMtu, &mut request).map_err(failed("ioctl SIOCSIFMTU"))
+}
+
+fn flags(name: &str) -> Result<i16, Failure> {
+    let mut request = Request::new(name);
+    sys::interface_call(&socket()?, InterfaceCall::Flags, &mut request)
+        .map_err(failed("ioctl SIOCGIFFLAGS"))?;
+    Ok(request.flags())
+}
+
+/// Any socket will do to ask about interfaces.
+fn socket() -> Result<OwnedFd, Failure> {
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed("socket"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_the_kernel_takes() {
+        for name in ["lo", "veth-0.1", "a23456789012345"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for name in ["", ".", "..", "a b", "tap%d", "a/b", "a:1", "a234567890123456", "a\n"] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn interfaces_are_found_by_name() {
+        assert!(index("lo").is_ok_and(|index| index > 0));
+        assert_eq!(index("no-such-one").map_err(|failure| failure.errno), Err(Errno::NODEV));
+        assert_eq!(index_if_up("no-such-one").map_err(|failure| failure.errno), Err(Errno::NODEV));
+        let trouble = check_present("no-such-one").expect_err("it is not there");
+        assert!(trouble.0.contains("no-such-one") && trouble.0.contains("ip link"), "{trouble}");
+    }
+}

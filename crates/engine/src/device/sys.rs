@@ -1,0 +1,147 @@
+//! System calls on devices that rustix does not have. `unsafe`: each of them.
+
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+
+use libc::{c_int, c_void};
+use rustix::io::Errno;
+
+use crate::packet::Packet;
+
+/// Packets in one `sendmmsg`.
+pub(crate) const SEND_PACKETS: usize = 64;
+
+/// `struct ifreq` of netdevice(7): an interface's name, and a value in a union of 24 bytes.
+#[repr(C)]
+pub(crate) struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    value: [u8; 24],
+}
+
+impl Request {
+    /// For the interface `name`: what is longer than names are is cut off.
+    pub(crate) fn new(name: &str) -> Self {
+        let mut request = Self { name: [0; libc::IFNAMSIZ], value: [0; 24] };
+        let length = name.len().min(libc::IFNAMSIZ - 1);
+        request.name[..length].copy_from_slice(&name.as_bytes()[..length]);
+        request
+    }
+
+    /// `ifr_flags`.
+    pub(crate) fn flags(&self) -> i16 {
+        i16::from_ne_bytes([self.value[0], self.value[1]])
+    }
+
+    /// With `ifr_flags`.
+    pub(crate) fn with_flags(mut self, flags: i16) -> Self {
+        self.value[..2].copy_from_slice(&flags.to_ne_bytes());
+        self
+    }
+
+    /// `ifr_mtu`, `ifr_ifindex`.
+    pub(crate) fn number(&self) -> i32 {
+        i32::from_ne_bytes([self.value[0], self.value[1], self.value[2], self.value[3]])
+    }
+
+    /// With `ifr_mtu`, `ifr_ifindex`.
+    pub(crate) fn with_number(mut self, number: i32) -> Self {
+        self.value[..4].copy_from_slice(&number.to_ne_bytes());
+        self
+    }
+}
+
+/// The calls that read or write a [`Request`].
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum InterfaceCall {
+    Flags = libc::SIOCGIFFLAGS as u32,
+    SetFlags = libc::SIOCSIFFLAGS as u32,
+    Mtu = libc::SIOCGIFMTU as u32,
+    SetMtu = libc::SIOCSIFMTU as u32,
+    /// On `/dev/net/tun`.
+    AttachTap = libc::TUNSETIFF as u32,
+}
+
+/// The calls on a TAP's descriptor that take a number.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum TapCall {
+    /// Whether it stays once nobody has it open.
+    Persist = libc::TUNSETPERSIST as u32,
+    /// What the kernel may leave undone in frames: checksums, segmentation.
+    Offloads = libc::TUNSETOFFLOAD as u32,
+}
+
+/// What the last call of this thread failed with.
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn done(result: c_int) -> Result<(), Errno> {
+    if result < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// ioctl(2) about an interface.
+pub(crate) fn interface_call(fd: impl AsFd, call: InterfaceCall, request: &mut Request) -> Result<(), Errno> {
+    // SAFETY: each of these calls reads and writes at most a `struct ifreq`, which `Request` is.
+    done(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), call as _, ptr::from_mut(request)) })
+}
+
+/// ioctl(2) on a TAP.
+pub(crate) fn tap_call(fd: impl AsFd, call: TapCall, value: u32) -> Result<(), Errno> {
+    // SAFETY: each of these calls takes a number and touches no memory of this process.
+    done(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), call as _, libc::c_ulong::from(value)) })
+}
+
+/// setsockopt(2).
+pub(crate) fn set_option(fd: impl AsFd, level: c_int, option: c_int, value: &[u8]) -> Result<(), Errno> {
+    let (start, length) = (value.as_ptr().cast::<c_void>(), value.len() as libc::socklen_t);
+    // SAFETY: the kernel reads at most `length` bytes from `start`. No option whose value holds an
+    // address of memory is set this way.
+    done(unsafe { libc::setsockopt(fd.as_fd().as_raw_fd(), level, option, start, length) })
+}
+
+/// getsockopt(2) of an option of up to `N` bytes; bytes that the kernel has no value for are 0.
+pub(crate) fn option<const N: usize>(fd: impl AsFd, level: c_int, option: c_int) -> Result<[u8; N], Errno> {
+    let mut value = [0; N];
+    let mut length = N as libc::socklen_t;
+    let start = value.as_mut_ptr().cast::<c_void>();
+    // SAFETY: the kernel writes at most `length` bytes to `start`.
+    done(unsafe { libc::getsockopt(fd.as_fd().as_raw_fd(), level, option, start, &mut length) })?;
+    Ok(value)
+}
+
+/// bind(2) of a packet socket to an interface, for frames of a protocol of `linux/if_ether.h`; 0 is
+/// none: it only sends.
+pub(crate) fn bind_packet(fd: impl AsFd, interface: u32, protocol: u16) -> Result<(), Errno> {
+    // SAFETY: all zeros are a `sockaddr_ll`.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = interface as i32;
+    let length = mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes from `address`.
+    done(unsafe { libc::bind(fd.as_fd().as_raw_fd(), ptr::from_ref(&address).cast(), length) })
+}
+
+/// sendmmsg(2): each packet as one message, the first [`SEND_PACKETS`] of them, without waiting. How
+/// many were sent; an error is the first one's.
+pub(crate) fn send_packets(fd: impl AsFd, packets: &[Packet]) -> Result<usize, Errno> {
+    let packets = &packets[..packets.len().min(SEND_PACKETS)];
+    let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+    let mut parts = [none; SEND_PACKETS];
+    // SAFETY: all zeros are a `mmsghdr` without address, parts or control data.
+    let mut messages: [libc::mmsghdr; SEND_PACKETS] = unsafe { mem::zeroed() };
+    for ((packet, part), message) in packets.iter().zip(&mut parts).zip(&mut messages) {
+        let data = packet.data();
+        *part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+        message.msg_hdr.msg_iov = part;
+        message.msg_hdr.msg_iovlen = 1;
+    }
+    let (fd, count) = (fd.as_fd().as_raw_fd(), packets.len() as u32);
+    // SAFETY: `count` messages, each of one part, which points to a packet's data; the kernel only
+    // reads the data, and all of it outlives the call.
+    let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
+    usize::try_from(sent).map_err(|_| last_error())
+}
