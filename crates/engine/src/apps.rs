@@ -1,5 +1,6 @@
 //! The apps that come with the engine.
 
+mod af_packet;
 mod join;
 pub mod bridge;
 mod mac;
@@ -12,6 +13,7 @@ pub mod tunnel;
 
 use crate::app::Registry;
 
+pub use af_packet::{AfPacket, AfPacketConfig};
 pub use join::Join;
 pub use bridge::Bridge;
 pub use mac::Mac;
@@ -27,6 +29,7 @@ pub fn register(registry: &mut Registry) {
     registry.add::<Source>("source").add::<Sink>("sink");
     registry.add::<Tunnel>("tunnel").add::<Encapsulate>("encapsulate").add::<Decapsulate>("decapsulate");
     registry.add::<Tap>("tap");
+    registry.add::<AfPacket>("af_packet");
     registry.add::<Bridge>("bridge");
     registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
 }

@@ -1,0 +1,209 @@
+//! The receive ring, TPACKET_V3: Documentation/networking/packet_mmap.rst and
+//! `linux/if_packet.h`.
+//!
+//! The ring is blocks of frames. The kernel fills a block, and hands it over by its status word;
+//! we take its frames, and hand it back by the same word. Everything else in a block is read once
+//! and checked: a frame is inside its block, or the rest of the block is given up.
+
+use std::sync::atomic::Ordering;
+
+use super::checksum;
+use crate::device::mapping::Mapping;
+use crate::layout::Drop;
+use crate::packet::Packet;
+
+/// Bytes of a block: a frame of up to 64 KiB would fit, but for its header.
+pub(super) const BLOCK_BYTES: usize = 64 << 10;
+/// Blocks in the ring: 4 MiB, some 2,500 full frames or 40,000 short ones.
+pub(super) const BLOCKS: usize = 64;
+
+// `struct tpacket_block_desc`.
+const BLOCK_STATUS_AT: usize = 8;
+const BLOCK_FRAMES_AT: usize = 12;
+const BLOCK_FIRST_AT: usize = 16;
+const BLOCK_HEADER_BYTES: usize = 48;
+/// The block is the kernel's.
+const STATUS_KERNEL: u32 = 0;
+/// The block, or the frame, is ours.
+const STATUS_USER: u32 = 1;
+
+/// Bytes of `struct tpacket3_hdr`, in front of each frame.
+const FRAME_HEADER_BYTES: usize = 48;
+const STATUS_CHECKSUM_UNFINISHED: u32 = 1 << 3;
+const STATUS_VLAN: u32 = 1 << 4;
+const STATUS_VLAN_TYPE: u32 = 1 << 6;
+
+/// Bytes of `struct virtio_net_hdr`, directly in front of the frame's first byte.
+pub(super) const OFFLOADS_BYTES: usize = 10;
+
+/// Where a VLAN tag goes: behind the two addresses.
+const TAG_AT: usize = 12;
+const TAG_BYTES: usize = 4;
+/// EtherType of a VLAN tag (IEEE 802.1Q), if the kernel names none.
+const TAG_TYPE: u16 = 0x8100;
+
+/// A frame in the ring.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// Where it starts, in the mapping.
+    at: usize,
+    /// Bytes of it that are there.
+    length: usize,
+    /// Bytes it had.
+    whole: usize,
+    /// From its header to the next one's, if it is not the last.
+    next: usize,
+    status: u32,
+    vlan: u16,
+    vlan_type: u16,
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    memory: Mapping,
+    /// Where the block starts that is ours, or will be next.
+    block: usize,
+    /// Frames in it that are still to be taken, and where the first one's header is. `None` while
+    /// the block is the kernel's.
+    open: Option<(u32, usize)>,
+    /// Frames given up because the kernel's words did not make sense.
+    broken: u64,
+}
+
+impl Ring {
+    /// A ring of whole blocks.
+    pub(super) fn new(memory: Mapping) -> Self {
+        Self { memory, block: 0, open: None, broken: 0 }
+    }
+
+    /// Frames given up since the last call.
+    pub(super) fn take_broken(&mut self) -> u64 {
+        std::mem::take(&mut self.broken)
+    }
+
+    /// The oldest frame, to be [taken](Self::take). Without one, nothing in the ring is ours, and
+    /// the socket is readable once something is.
+    pub(super) fn peek(&mut self) -> Option<Frame> {
+        loop {
+            let (left, at) = match self.open {
+                Some(open) => open,
+                None => self.open_block()?,
+            };
+            match self.frame(left, at) {
+                Some(frame) => {
+                    self.open = Some((left, at));
+                    return Some(frame);
+                }
+                None => {
+                    self.broken += u64::from(left);
+                    self.close_block();
+                }
+            }
+        }
+    }
+
+    /// Moves the frame that [`peek`](Self::peek) returned into an empty packet; the error says under
+    /// which cause to count it. The ring goes on in either case.
+    pub(super) fn take(&mut self, frame: &Frame, packet: &mut Packet) -> Result<(), Drop> {
+        let taken = self.copy(frame, packet);
+        match self.open {
+            Some((left, at)) if left > 1 => self.open = Some((left - 1, at + frame.next)),
+            Some(_) => self.close_block(),
+            None => {}
+        }
+        taken
+    }
+
+    /// Frames and the first one's header, if the next block is ours.
+    fn open_block(&mut self) -> Option<(u32, usize)> {
+        loop {
+            // Pairs with the kernel's write barrier before it hands the block over.
+            let status = self.memory.word(self.block + BLOCK_STATUS_AT)?.load(Ordering::Acquire);
+            if status & STATUS_USER == 0 {
+                return None;
+            }
+            let number = |at| Some(u32::from_ne_bytes(self.memory.array(self.block + at)?));
+            let (frames, first) = (number(BLOCK_FRAMES_AT)?, number(BLOCK_FIRST_AT)?);
+            if frames > 0 {
+                return Some((frames, self.block.saturating_add(first as usize)));
+            }
+            self.close_block();
+        }
+    }
+
+    /// Hands the block back.
+    fn close_block(&mut self) {
+        self.open = None;
+        if let Some(status) = self.memory.word(self.block + BLOCK_STATUS_AT) {
+            // Pairs with the kernel's look at it before it fills the block again: our reads are done.
+            status.store(STATUS_KERNEL, Ordering::Release);
+        }
+        self.block += BLOCK_BYTES;
+        if self.block + BLOCK_BYTES > self.memory.bytes() {
+            self.block = 0;
+        }
+    }
+
+    /// The frame whose header is at `at`; `None` if that or the frame is not within the block.
+    fn frame(&self, left: u32, at: usize) -> Option<Frame> {
+        let end = self.block + BLOCK_BYTES;
+        if at < self.block + BLOCK_HEADER_BYTES || at > end - FRAME_HEADER_BYTES {
+            return None;
+        }
+        let header: [u8; FRAME_HEADER_BYTES] = self.memory.array(at)?;
+        let word =
+            |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+        let (next, length, start) = (word(0) as usize, word(12) as usize, usize::from(half(24)));
+        let follows = left == 1 || next >= FRAME_HEADER_BYTES;
+        let inside =
+            start >= FRAME_HEADER_BYTES + OFFLOADS_BYTES && length <= end - at && start <= end - at - length;
+        (follows && inside).then_some(Frame {
+            at: at + start,
+            length,
+            whole: word(16) as usize,
+            next,
+            status: word(20),
+            vlan: word(32) as u16,
+            vlan_type: half(36),
+        })
+    }
+
+    fn copy(&self, frame: &Frame, packet: &mut Packet) -> Result<(), Drop> {
+        let offloads: [u8; OFFLOADS_BYTES] =
+            self.memory.array(frame.at - OFFLOADS_BYTES).ok_or(Drop::Device)?;
+        let half = |at: usize| usize::from(u16::from_ne_bytes([offloads[at], offloads[at + 1]]));
+        // Several frames that the kernel has put together: none that a link could carry.
+        if offloads[1] != 0 || frame.length < frame.whole {
+            return Err(Drop::Oversize);
+        }
+        let data = packet.resize(frame.length).ok_or(Drop::Oversize)?;
+        if !self.memory.copy_out(frame.at, data) {
+            return Err(Drop::Device);
+        }
+        if frame.status & STATUS_CHECKSUM_UNFINISHED != 0 {
+            // A sender on this host that left it to a device that there is not.
+            checksum::complete(data, half(6), half(8));
+        }
+        if frame.status & STATUS_VLAN != 0 {
+            let kind = if frame.status & STATUS_VLAN_TYPE != 0 { frame.vlan_type } else { TAG_TYPE };
+            return insert_tag(packet, kind, frame.vlan);
+        }
+        Ok(())
+    }
+}
+
+/// Puts a VLAN tag back where the kernel took it out.
+fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), Drop> {
+    if packet.length() < TAG_AT {
+        return Err(Drop::Malformed);
+    }
+    let data = packet.prepend(TAG_BYTES).ok_or(Drop::Oversize)?;
+    data.copy_within(TAG_BYTES..TAG_BYTES + TAG_AT, 0);
+    data[TAG_AT..TAG_AT + 2].copy_from_slice(&kind.to_be_bytes());
+    data[TAG_AT + 2..TAG_AT + TAG_BYTES].copy_from_slice(&tag.to_be_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
