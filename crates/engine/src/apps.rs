@@ -1,6 +1,7 @@
 //! The apps that come with the engine.
 
 mod af_packet;
+mod af_xdp;
 mod join;
 pub mod bridge;
 mod mac;
@@ -14,6 +15,7 @@ pub mod tunnel;
 use crate::app::Registry;
 
 pub use af_packet::{AfPacket, AfPacketConfig};
+pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
 pub use join::Join;
 pub use bridge::Bridge;
 pub use mac::Mac;
@@ -30,6 +32,7 @@ pub fn register(registry: &mut Registry) {
     registry.add::<Tunnel>("tunnel").add::<Encapsulate>("encapsulate").add::<Decapsulate>("decapsulate");
     registry.add::<Tap>("tap");
     registry.add::<AfPacket>("af_packet");
+    registry.add::<AfXdp>("af_xdp");
     registry.add::<Bridge>("bridge");
     registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
 }

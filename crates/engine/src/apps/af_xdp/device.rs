@@ -1,0 +1,275 @@
+//! A socket on one queue of an interface, with its four rings and the program that feeds it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset,
+};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
+};
+
+use super::program::{self, Program};
+use super::ring::{Consumer, Producer};
+use super::umem::{CHUNK_BYTES, CHUNKS, Umem};
+use super::{AfXdpConfig, XdpMode};
+use crate::app::Trouble;
+use crate::device::mapping::Mapping;
+use crate::device::{Failure, failed, interface};
+use crate::layout::Drop;
+use crate::packet::Packet;
+
+/// How long the queue of a process that has just ended may still be taken.
+const BUSY_MAX: Duration = Duration::from_millis(500);
+/// How often it is tried again meanwhile.
+const BUSY_STEP: Duration = Duration::from_millis(5);
+/// Calls in which the kernel copies what is to be sent, 32 frames or more each.
+const FLUSHES_MAX: u32 = CHUNKS / 32;
+
+/// Bytes of an address in the fill and the completion ring.
+const ADDRESS_BYTES: usize = 8;
+/// Bytes of `struct xdp_desc`.
+const DESCRIPTOR_BYTES: usize = 16;
+
+const SOCKET: &str = "socket AF_XDP";
+const UMEM: &str = "setsockopt XDP_UMEM_REG";
+const BIND: &str = "bind";
+
+/// In the order in which they go: the program first, so that no frame comes to a socket without
+/// memory.
+#[derive(Debug)]
+pub(super) struct Device {
+    _program: Program,
+    pub(super) socket: OwnedFd,
+    fill: Producer<ADDRESS_BYTES>,
+    received: Consumer<DESCRIPTOR_BYTES>,
+    transmit: Producer<DESCRIPTOR_BYTES>,
+    completed: Consumer<ADDRESS_BYTES>,
+    umem: Umem,
+    /// Whether the driver uses our memory without copying.
+    pub(super) zero_copy: bool,
+    /// What the kernel had dropped when it was last asked.
+    dropped: u64,
+    /// Frames with addresses that cannot be.
+    broken: u64,
+}
+
+impl Device {
+    /// As [`open`](Self::open), but waits [`BUSY_MAX`] for a queue that is taken: the kernel gives up
+    /// that of a process that was killed a little after the process.
+    pub(super) fn open_patiently(config: &AfXdpConfig) -> Result<Self, Failure> {
+        let until = Instant::now() + BUSY_MAX;
+        loop {
+            match Self::open(config) {
+                Err(failure) if failure.errno == Errno::BUSY && Instant::now() < until => {
+                    std::thread::sleep(BUSY_STEP);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    pub(super) fn open(config: &AfXdpConfig) -> Result<Self, Failure> {
+        let index = interface::index(&config.interface)?;
+        let socket = xdp_socket()?;
+        let umem = Umem::new().map_err(failed("mmap of frames"))?;
+        sockopt::set_xdp_umem_reg(&socket, umem.registration()).map_err(failed(UMEM))?;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, CHUNKS)
+            .map_err(failed("setsockopt XDP_UMEM_FILL_RING"))?;
+        sockopt::set_xdp_umem_completion_ring_size(&socket, CHUNKS)
+            .map_err(failed("setsockopt XDP_UMEM_COMPLETION_RING"))?;
+        sockopt::set_xdp_rx_ring_size(&socket, CHUNKS).map_err(failed("setsockopt XDP_RX_RING"))?;
+        sockopt::set_xdp_tx_ring_size(&socket, CHUNKS).map_err(failed("setsockopt XDP_TX_RING"))?;
+
+        let offsets = sockopt::xdp_mmap_offsets(&socket).map_err(failed("getsockopt XDP_MMAP_OFFSETS"))?;
+        let map = |offset, ring: &XdpRingOffset, entry_bytes| {
+            let bytes = ring.desc as usize + CHUNKS as usize * entry_bytes;
+            Mapping::of(socket.as_fd(), offset, bytes).map_err(failed("mmap of a ring"))
+        };
+        let fill = map(XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, ADDRESS_BYTES)?;
+        let completed = map(XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, ADDRESS_BYTES)?;
+        let received = map(XDP_PGOFF_RX_RING, &offsets.rx, DESCRIPTOR_BYTES)?;
+        let transmit = map(XDP_PGOFF_TX_RING, &offsets.tx, DESCRIPTOR_BYTES)?;
+        let mut fill = Producer::new(fill, &offsets.fr, CHUNKS);
+        Umem::receive_chunks().for_each(|address| fill.put(address.to_ne_bytes()));
+        fill.publish();
+
+        bind_queue(&socket, index, config).map_err(failed(BIND))?;
+        let options = sockopt::xdp_options(&socket).unwrap_or(XdpOptionsFlags::empty());
+        Ok(Self {
+            _program: program::attach(socket.as_fd(), index, config.queue, config.mode)?,
+            socket,
+            fill,
+            received: Consumer::new(received, &offsets.rx, CHUNKS),
+            transmit: Producer::new(transmit, &offsets.tx, CHUNKS),
+            completed: Consumer::new(completed, &offsets.cr, CHUNKS),
+            umem,
+            zero_copy: options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY),
+            dropped: 0,
+            broken: 0,
+        })
+    }
+
+    /// Frames that have arrived.
+    pub(super) fn waiting(&self) -> usize {
+        self.received.waiting() as usize
+    }
+
+    /// Moves the oldest frame, one of those [waiting](Self::waiting), into an empty packet; the error
+    /// says under which cause to count it.
+    pub(super) fn receive(&mut self, packet: &mut Packet) -> Result<(), Drop> {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = self.received.take();
+        let address = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        let length = u32::from_ne_bytes([i, j, k, l]) as usize;
+        let copied = match packet.resize(length).map(|data| self.umem.copy_out(address, data)) {
+            Some(true) => Ok(()),
+            Some(false) => Err(Drop::Device),
+            None => Err(Drop::Oversize),
+        };
+        match Umem::receive_chunk(address) {
+            Some(chunk) if self.fill.room() > 0 => self.fill.put(chunk.to_ne_bytes()),
+            _ => self.broken += 1,
+        }
+        copied
+    }
+
+    /// Gives the kernel what was received from, to receive into again.
+    pub(super) fn settle(&mut self) {
+        self.received.release();
+        self.fill.publish();
+        if self.fill.wants_wakeup() && self.fill.unread() > 0 {
+            // Whatever it says: the frames have their own ring.
+            let _ = recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
+        }
+    }
+
+    /// Puts a frame where the kernel sends it from after [`flush`](Self::flush).
+    pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), Drop> {
+        if frame.len() > CHUNK_BYTES {
+            return Err(Drop::Oversize);
+        }
+        if self.umem.free() == 0 || self.transmit.room() == 0 {
+            // The interface does not keep up, unless there is more to take back by now.
+            let _ = self.flush();
+        }
+        if self.transmit.room() == 0 {
+            return Err(Drop::Device);
+        }
+        let address = self.umem.copy_in(frame).ok_or(Drop::Device)?;
+        let mut descriptor = [0; DESCRIPTOR_BYTES];
+        descriptor[..8].copy_from_slice(&address.to_ne_bytes());
+        descriptor[8..12].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
+        self.transmit.put(descriptor);
+        Ok(())
+    }
+
+    /// Has the kernel send what was put, and takes back what it has sent.
+    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+        self.transmit.publish();
+        let mut result = Ok(());
+        for _ in 0..FLUSHES_MAX {
+            self.take_completed();
+            if self.transmit.unread() == 0 || !self.transmit.wants_wakeup() {
+                break;
+            }
+            match send(&self.socket, &[], SendFlags::DONTWAIT) {
+                // EAGAIN: it has sent some, and there are more.
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            }
+        }
+        self.take_completed();
+        result
+    }
+
+    fn take_completed(&mut self) {
+        for _ in 0..self.completed.waiting() {
+            self.umem.sent(u64::from_ne_bytes(self.completed.take()));
+        }
+        self.completed.release();
+    }
+
+    /// Frames that the kernel dropped since the last call, for want of room or because they made no
+    /// sense.
+    pub(super) fn drops(&mut self) -> u64 {
+        let Ok(statistics) = sockopt::xdp_statistics(&self.socket) else { return 0 };
+        let now = statistics.rx_dropped + statistics.rx_ring_full.unwrap_or(0) + statistics.tx_invalid_descs;
+        let dropped = now.saturating_sub(std::mem::replace(&mut self.dropped, now));
+        dropped + std::mem::take(&mut self.broken)
+    }
+
+    /// Whether the interface went away. It says so but once, to the first that asks.
+    pub(super) fn has_failed(&self) -> bool {
+        !matches!(sockopt::socket_error(&self.socket), Ok(Ok(())))
+    }
+}
+
+pub(super) fn xdp_socket() -> Result<OwnedFd, Failure> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(failed(SOCKET))
+}
+
+/// Without copies if the driver can and nobody forbids it: the kernel itself falls back to copying.
+fn bind_queue(socket: &OwnedFd, index: u32, config: &AfXdpConfig) -> Result<(), Errno> {
+    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    if config.copy || config.mode == XdpMode::Generic {
+        flags |= SocketAddrXdpFlags::XDP_COPY;
+    }
+    bind(socket, &SocketAddrXdp::new(flags, index, config.queue))
+}
+
+pub(super) fn not_allowed(name: &str) -> Trouble {
+    Trouble(format!(
+        "AF_XDP on `{name}` takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: run as root, or use kind = \"af_packet\""
+    ))
+}
+
+/// What failed, and what to do.
+pub(super) fn explain(failure: &Failure, config: &AfXdpConfig) -> Trouble {
+    let name = &config.interface;
+    let queue = config.queue;
+    Trouble(match (failure.call, failure.errno) {
+        (SOCKET, Errno::AFNOSUPPORT) => {
+            "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS): use kind = \"af_packet\"".to_owned()
+        }
+        (UMEM, Errno::NOBUFS) => {
+            "the frames of AF_XDP do not fit into this process's locked memory: raise it \
+             (ulimit -l unlimited), or give the process CAP_IPC_LOCK"
+                .to_owned()
+        }
+        (_, Errno::PERM | Errno::ACCESS) => return not_allowed(name),
+        (_, Errno::NOSYS) => {
+            "this kernel was built without bpf(2) (CONFIG_BPF_SYSCALL): use kind = \"af_packet\"".to_owned()
+        }
+        (program::MAP, Errno::INVAL) => {
+            "this kernel has no maps of AF_XDP sockets (CONFIG_XDP_SOCKETS): use kind = \"af_packet\""
+                .to_owned()
+        }
+        (program::ATTACH, Errno::BUSY) => format!(
+            "another XDP program is on `{name}`: take it off (ip link set dev {name} xdp off), or end the \
+             process that put it there"
+        ),
+        (program::ATTACH, Errno::INVAL) => format!(
+            "this kernel or the driver of `{name}` refuses the XDP program: it takes Linux 5.9 and an MTU whose \
+             frames fit into a page (ip link set {name} mtu 1500); mode = \"generic\" asks less of the driver"
+        ),
+        (program::ATTACH, Errno::OPNOTSUPP) => {
+            format!(
+                "the driver of `{name}` has no XDP of its own: leave mode at \"auto\", or set \"generic\""
+            )
+        }
+        (BIND, Errno::BUSY) => {
+            format!("queue {queue} of `{name}` is in use by another AF_XDP socket: end its process")
+        }
+        (BIND, Errno::INVAL) => format!(
+            "`{name}` has no queue {queue}, or cannot be used: its queues are in /sys/class/net/{name}/queues"
+        ),
+        _ => format!("queue {queue} of `{name}`: {failure}"),
+    })
+}

@@ -1,0 +1,185 @@
+//! A ring between this process and the kernel: one writes, the other reads, and each owns one of
+//! two positions that only grow, modulo 2^32 (`linux/if_xdp.h`).
+//!
+//! `consumer <= producer <= consumer + entries`. The kernel's position is input: one that breaks
+//! this counts as a ring with nothing to do.
+
+use std::sync::atomic::Ordering;
+
+use rustix::net::xdp::XdpRingOffset;
+
+use crate::device::mapping::Mapping;
+
+/// The kernel wants a system call before it goes on.
+const NEED_WAKEUP: u32 = 1;
+
+/// What both directions share.
+#[derive(Debug)]
+struct Ring {
+    memory: Mapping,
+    producer_at: usize,
+    consumer_at: usize,
+    flags_at: Option<usize>,
+    entries_at: usize,
+    /// A power of two.
+    entries: u32,
+    /// Our position: the ring's word has it once it is published.
+    position: u32,
+}
+
+impl Ring {
+    fn new(memory: Mapping, offsets: &XdpRingOffset, entries: u32) -> Self {
+        Self {
+            memory,
+            producer_at: offsets.producer as usize,
+            consumer_at: offsets.consumer as usize,
+            flags_at: offsets.flags.map(|at| at as usize),
+            entries_at: offsets.desc as usize,
+            entries,
+            position: 0,
+        }
+    }
+
+    fn load(&self, at: usize) -> u32 {
+        // Pairs with the kernel's release of its position.
+        self.memory.word(at).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn store(&self, at: usize) {
+        if let Some(word) = self.memory.word(at) {
+            // Pairs with the kernel's acquire of our position.
+            word.store(self.position, Ordering::Release);
+        }
+    }
+
+    fn slot<const N: usize>(&self) -> usize {
+        self.entries_at + (self.position & (self.entries - 1)) as usize * N
+    }
+}
+
+/// A ring that we write, with entries of `N` bytes: frames for the kernel to fill or to send.
+#[derive(Debug)]
+pub(super) struct Producer<const N: usize>(Ring);
+
+impl<const N: usize> Producer<N> {
+    pub(super) fn new(memory: Mapping, offsets: &XdpRingOffset, entries: u32) -> Self {
+        Self(Ring::new(memory, offsets, entries))
+    }
+
+    /// Entries that can be put.
+    pub(super) fn room(&self) -> u32 {
+        self.0.entries.saturating_sub(self.unread())
+    }
+
+    /// Entries that the kernel has not taken.
+    pub(super) fn unread(&self) -> u32 {
+        self.0.position.wrapping_sub(self.0.load(self.0.consumer_at))
+    }
+
+    /// Puts an entry, which takes room; the kernel sees it after [`publish`](Self::publish).
+    pub(super) fn put(&mut self, entry: [u8; N]) {
+        self.0.memory.copy_in(self.0.slot::<N>(), &entry);
+        self.0.position = self.0.position.wrapping_add(1);
+    }
+
+    /// Shows the kernel all that was put.
+    pub(super) fn publish(&self) {
+        self.0.store(self.0.producer_at);
+    }
+
+    /// Whether the kernel must be called to go on.
+    pub(super) fn wants_wakeup(&self) -> bool {
+        // A kernel without this word always wants it.
+        self.0.flags_at.is_none_or(|at| self.0.load(at) & NEED_WAKEUP != 0)
+    }
+}
+
+/// A ring that we read, with entries of `N` bytes: frames that were filled or sent.
+#[derive(Debug)]
+pub(super) struct Consumer<const N: usize>(Ring);
+
+impl<const N: usize> Consumer<N> {
+    pub(super) fn new(memory: Mapping, offsets: &XdpRingOffset, entries: u32) -> Self {
+        Self(Ring::new(memory, offsets, entries))
+    }
+
+    /// Entries that can be taken.
+    pub(super) fn waiting(&self) -> u32 {
+        let waiting = self.0.load(self.0.producer_at).wrapping_sub(self.0.position);
+        if waiting > self.0.entries { 0 } else { waiting }
+    }
+
+    /// Takes the oldest entry, one of those [waiting](Self::waiting). The kernel may use its place
+    /// after [`release`](Self::release).
+    pub(super) fn take(&mut self) -> [u8; N] {
+        let entry = self.0.memory.array(self.0.slot::<N>()).unwrap_or([0; N]);
+        self.0.position = self.0.position.wrapping_add(1);
+        entry
+    }
+
+    /// Gives the kernel the places of all that was taken.
+    pub(super) fn release(&self) {
+        self.0.store(self.0.consumer_at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFFSETS: XdpRingOffset = XdpRingOffset { producer: 0, consumer: 64, flags: Some(128), desc: 192 };
+
+    fn memory() -> Mapping {
+        Mapping::anonymous(4096).expect("memory")
+    }
+
+    fn word(ring: &Ring, at: usize) -> u32 {
+        ring.memory.word(at).expect("a word").load(Ordering::Relaxed)
+    }
+
+    fn set(ring: &Ring, at: usize, value: u32) {
+        ring.memory.word(at).expect("a word").store(value, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn what_is_put_is_seen_once_published_and_goes_round() {
+        let mut ring = Producer::<8>::new(memory(), &OFFSETS, 4);
+        for turn in 0..10_u32 {
+            assert_eq!(ring.room(), 4);
+            (0..4).for_each(|i| ring.put(u64::from(4 * turn + i).to_ne_bytes()));
+            assert_eq!((ring.room(), ring.unread(), word(&ring.0, 0)), (0, 4, 4 * turn));
+            ring.publish();
+            assert_eq!(word(&ring.0, 0), 4 * turn + 4);
+            assert_eq!(ring.0.memory.array(192 + 3 * 8), Some(u64::from(4 * turn + 3).to_ne_bytes()));
+            set(&ring.0, 64, 4 * turn + 4);
+        }
+        assert!(!ring.wants_wakeup());
+        set(&ring.0, 128, NEED_WAKEUP);
+        assert!(ring.wants_wakeup());
+    }
+
+    #[test]
+    fn what_the_kernel_put_is_taken_once() {
+        let mut ring = Consumer::<16>::new(memory(), &OFFSETS, 4);
+        ring.0.position = u32::MAX - 1;
+        set(&ring.0, 0, 1);
+        assert_eq!(ring.waiting(), 3);
+        ring.0.memory.copy_in(192 + 2 * 16, &[7; 16]);
+        assert_eq!(ring.take(), [7; 16]);
+        assert_eq!((ring.take(), ring.take(), ring.waiting()), ([0; 16], [0; 16], 0));
+        ring.release();
+        assert_eq!(word(&ring.0, 64), 1);
+    }
+
+    #[test]
+    fn a_position_that_cannot_be_yields_nothing() {
+        let ring = Consumer::<8>::new(memory(), &OFFSETS, 4);
+        set(&ring.0, 0, 5);
+        assert_eq!(ring.waiting(), 0);
+        set(&ring.0, 0, u32::MAX);
+        assert_eq!(ring.waiting(), 0);
+        let ring = Producer::<8>::new(memory(), &OFFSETS, 4);
+        set(&ring.0, 64, 1);
+        assert_eq!(ring.room(), 0);
+    }
+}
