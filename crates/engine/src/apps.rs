@@ -30,9 +30,7 @@ pub use tunnel::{Decapsulate, Encapsulate, Tunnel};
 pub fn register(registry: &mut Registry) {
     registry.add::<Source>("source").add::<Sink>("sink");
     registry.add::<Tunnel>("tunnel").add::<Encapsulate>("encapsulate").add::<Decapsulate>("decapsulate");
-    registry.add::<Tap>("tap");
-    registry.add::<AfPacket>("af_packet");
-    registry.add::<AfXdp>("af_xdp");
+    registry.add::<AfPacket>("af_packet").add::<AfXdp>("af_xdp").add::<Tap>("tap");
     registry.add::<Bridge>("bridge");
     registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
 }
