@@ -7,7 +7,7 @@
 
 use caravan_ring::{Corrupt, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 
-use crate::handover::{Headers, give, skip_taken, take};
+use crate::handover::{Headers, give, take};
 use crate::layout::{Drop, Mode, Ring, Shared};
 use crate::limits::{BATCH_PACKETS, PACKET_HEADER_BYTES, PACKET_STRIDE};
 use crate::owner::{Header, LinkId, Owner};
@@ -64,7 +64,6 @@ impl ProducerEnd {
         // The last process may have been killed asleep.
         full.cursor().stop_waiting();
         empty.cursor().wake();
-        skip_taken(&mut empty, pool.memory(), Owner::Empty(link)).map_err(corrupt)?;
         let mut end = Self { link, full, empty };
         while end.collect(pool).map_err(corrupt)?.packets > 0 {}
         Ok(end)
@@ -82,16 +81,16 @@ impl ProducerEnd {
     /// Gives to the ring what the app has queued, as far as there is room.
     #[inline]
     pub fn send(&mut self, queue: &mut Queue, memory: &impl Headers) -> Result<Moved, Corrupt> {
-        let count = self.full.room(queue.length().min(BATCH_PACKETS))?;
+        let owner = Header::used(Owner::Full(self.link), 0, 0).owner_bits();
+        let count = self.full.room(queue.length())?;
         if count == 0 {
             return Ok(Moved::NOTHING);
         }
-        let owner = Header::used(Owner::Full(self.link), 0, 0).owner_bits();
-        for _ in 0..count {
-            let Some(packet) = queue.take() else { break };
+        let packets = queue.drain(count).map(|packet| {
             let header = packet.header(owner);
-            give(&mut self.full, memory, packet.into_index(), header)?;
-        }
+            (packet.into_index(), header)
+        });
+        give(&mut self.full, memory, count, packets)?;
         Ok(Moved { packets: count, skipped: 0, wake: self.full.publish() })
     }
 
@@ -123,14 +122,13 @@ pub struct ConsumerEnd {
 impl ConsumerEnd {
     /// Goes on where the last process that had this end left off. What that one owed is forgotten:
     /// its packets are the worker's, who has that many more.
-    pub fn resume(shared: &Shared, link: LinkId, mode: Mode, pool: &Pool) -> Result<Self, crate::Error> {
+    pub fn resume(shared: &Shared, link: LinkId, mode: Mode) -> Result<Self, crate::Error> {
         let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
         let (cursors, slots) = shared.ring(link, Ring::Full)?;
         let mut full = Consumer::resume(cursors, slots).map_err(corrupt)?;
         let (cursors, slots) = shared.ring(link, Ring::Empty)?;
         let empty = Producer::resume(cursors, slots).map_err(corrupt)?;
         full.cursor().wake();
-        skip_taken(&mut full, pool.memory(), Owner::Full(link)).map_err(corrupt)?;
         Ok(Self { link, mode, full, empty, owed: 0 })
     }
 
@@ -189,10 +187,9 @@ impl ConsumerEnd {
         }
         let count = self.empty.room(wanted)?;
         let header = Header::unused(Owner::Empty(self.link));
-        for _ in 0..count {
-            let Some(index) = pool.remove() else { break };
-            give(&mut self.empty, pool.memory(), index, header)?;
-        }
+        let (memory, free) = pool.parts();
+        let left = free.len() - count;
+        give(&mut self.empty, memory, count, free.drain(left..).rev().map(|index| (index, header)))?;
         self.owed -= count as u64;
         Ok(Moved { packets: count, skipped: 0, wake: self.empty.publish() })
     }
@@ -228,7 +225,8 @@ pub fn park(
             continue;
         }
         let header = packet.header(owner);
-        give(&mut parked, pool.memory(), packet.into_index(), header).map_err(corrupt)?;
+        let packet = std::iter::once((packet.into_index(), header));
+        give(&mut parked, pool.memory(), 1, packet).map_err(corrupt)?;
     }
     // Nobody sleeps on these rings: who reads them is told to.
     let _ = parked.publish();
@@ -248,7 +246,6 @@ pub fn unpark(
     let mut parked = Consumer::resume(cursors, slots).map_err(corrupt)?;
     let from = if ring == Ring::Full { Owner::Full(link) } else { Owner::Parked(link) };
     let owners = (from, pool.owner());
-    skip_taken(&mut parked, pool.memory(), from).map_err(corrupt)?;
     let mut unparked = 0;
     loop {
         let mut lost = Vec::new();

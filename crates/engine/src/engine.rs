@@ -36,6 +36,9 @@ use crate::plan::Plan;
 use crate::recovery::Recovered;
 use crate::worker::now_ns;
 
+/// How often to look for traces that nobody reads any more.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
 /// What happens to a worker that crashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restarts {
@@ -160,6 +163,8 @@ pub struct Engine {
     pool: Vec<u32>,
     events: VecDeque<Event>,
     cores: CpuSet,
+    /// When traces of dead tracers were last looked for.
+    swept: Instant,
     /// The process that is the supervisor: a child's copy of this value does nothing.
     pid: u32,
 }
@@ -225,6 +230,7 @@ impl Engine {
             pool: Vec::new(),
             events: VecDeque::new(),
             cores,
+            swept: Instant::now(),
             pid: std::process::id(),
         })
     }
@@ -284,6 +290,10 @@ impl Engine {
         self.hear_starters()?;
         self.grant_wanted()?;
         self.restart_due()?;
+        if self.swept.elapsed() > SWEEP_EVERY {
+            self.swept = Instant::now();
+            crate::trace::sweep(&self.shared);
+        }
         Ok(self.events.drain(..).collect())
     }
 

@@ -8,10 +8,9 @@
 //! - a packet that names the link but is not in the ring was not published: it is the giver's
 //!   successor's ([`crate::recovery`]);
 //! - a packet that is in the ring but does not name the link was taken, and its slot not
-//!   released: [`take`] skips it.
+//!   released: the supervisor does that ([`skip_taken`]).
 //!
-//! Taking releases before it hands anything on. So a number is in a ring twice only after all the
-//! rest has gone wrong.
+//! Nothing is given on between the two steps of taking. So a number is in a ring twice never.
 //!
 //! Words and rings are reached through traits, so that a model checker can put its own there.
 
@@ -19,6 +18,9 @@ use caravan_ring::{Corrupt, Cursors, SlotConsumer, SlotProducer, Slots, Wake};
 
 use crate::limits::BATCH_PACKETS;
 use crate::owner::{Header, Owner};
+
+/// Packets beyond a batch whose words are asked for with it: they come while the batch is worked on.
+const AHEAD_PACKETS: usize = 64;
 
 /// The words in front of packets.
 pub trait Headers {
@@ -32,20 +34,20 @@ pub trait Headers {
     }
 }
 
-/// Gives one packet away: it is in the ring, and not published. False, and nothing done, if the
-/// ring is full.
+/// Gives `count` packets away: they are in the ring, and not published. There is [room](SlotProducer::room)
+/// for all of them: the caller has looked.
 #[inline]
 pub fn give<C: Cursors, S: Slots>(
     ring: &mut SlotProducer<C, S>,
     headers: &impl Headers,
-    index: u32,
-    header: Header,
-) -> Result<bool, Corrupt> {
-    if ring.room(1)? == 0 {
-        return Ok(false);
-    }
-    headers.store(index, header);
-    ring.push(index)
+    count: usize,
+    packets: impl Iterator<Item = (u32, Header)>,
+) -> Result<(), Corrupt> {
+    let packets = packets.map(|(index, header)| {
+        headers.store(index, header);
+        index
+    });
+    ring.extend(count, packets)
 }
 
 /// What [`take`] found.
@@ -59,8 +61,9 @@ pub struct Taken {
     pub wake: Wake,
 }
 
-/// Takes up to `limit` packets, [`BATCH_PACKETS`] at most, that name `from`: makes them `to`'s, gives
-/// their slots back, and hands them to `each`, oldest first, with the word they had.
+/// Takes up to `limit` packets, [`BATCH_PACKETS`] at most, that name `from`: makes them `to`'s, hands
+/// them to `each`, oldest first, with the word they had, and gives their slots back. `each` keeps them:
+/// what it gave on could come back here before its slot is free.
 #[inline]
 pub fn take<C: Cursors, S: Slots>(
     ring: &mut SlotConsumer<C, S>,
@@ -69,33 +72,33 @@ pub fn take<C: Cursors, S: Slots>(
     limit: usize,
     mut each: impl FnMut(u32, Header),
 ) -> Result<Taken, Corrupt> {
-    let spans = ring.poll(limit.min(BATCH_PACKETS))?;
-    let count = spans.length();
+    let limit = limit.min(BATCH_PACKETS);
+    let spans = ring.poll(limit + AHEAD_PACKETS)?;
+    let count = spans.length().min(limit);
     if count == 0 {
         return Ok(Taken { packets: 0, skipped: 0, wake: Wake::Quiet });
     }
     let (from, to) = (from.code(), to.code());
-    // All lines are asked for before the first is needed: their ways overlap.
+    // All lines are asked for before the first is needed, and those of the next batch: their ways
+    // overlap.
     spans.offsets().for_each(|offset| headers.expect_write(ring.item(offset)));
-    let mut batch = [(0, Header(0)); BATCH_PACKETS];
     let mut packets = 0;
-    spans.offsets().for_each(|offset| {
+    spans.offsets().take(count).for_each(|offset| {
         let index = ring.item(offset);
         let header = headers.load(index);
         if header.owner_code() == from {
             headers.store(index, header.given_to(to));
-            batch[packets] = (index, header);
+            each(index, header);
             packets += 1;
         }
     });
     let wake = ring.release(count);
-    batch[..packets].iter().for_each(|&(index, header)| each(index, header));
     Ok(Taken { packets, skipped: count - packets, wake })
 }
 
 /// Skips the numbers at the head whose packets do not name `from`: a process that was killed took
-/// them, and did not give the slots back. For its successor, before anything else. Returns how
-/// many there were; the other side may be waiting for their slots.
+/// them, and did not give the slots back. For the supervisor, before it gives those packets to
+/// anybody. Returns how many there were; the other side may be waiting for their slots.
 pub fn skip_taken<C: Cursors, S: Slots>(
     ring: &mut SlotConsumer<C, S>,
     headers: &impl Headers,

@@ -33,6 +33,9 @@ pub const PACKETS_DEFAULT: u32 = 1 << 16;
 pub const PACKETS_MAX: u32 = 1 << 21;
 /// Packets by which the memory grows, and which a worker gets at a time.
 pub const GRANT_PACKETS: u32 = 1024;
+/// How long a worker does without packets before it asks for more: those that it has sent may be on
+/// their way back, and the fewer there are, the more of them stay in the caches.
+pub const STARVED_NS: u64 = 50_000;
 /// Free packets above which a worker gives some back.
 pub const SURPLUS_PACKETS: usize = 16 * GRANT_PACKETS as usize;
 

@@ -83,6 +83,34 @@ impl Pool {
         Some(unsafe { self.memory.adopt(index, self.offset, 0) })
     }
 
+    /// Up to `count` empty packets. Those that are not taken from the iterator are dropped with it.
+    #[inline]
+    pub fn allocate_all(&mut self, count: usize) -> impl Iterator<Item = Packet> + '_ {
+        if self.free.len() < count {
+            self.starved = true;
+        }
+        let (memory, used, offset) = (&self.memory, self.used, self.offset);
+        let left = self.free.len().saturating_sub(count);
+        self.free.drain(left..).rev().map(move |index| {
+            memory.store(index, used);
+            // SAFETY: as in `allocate`.
+            unsafe { memory.adopt(index, offset, 0) }
+        })
+    }
+
+    /// Takes packets back. Returns how many.
+    #[inline]
+    pub fn free_all(&mut self, packets: impl Iterator<Item = Packet>) -> usize {
+        let before = self.free.len();
+        let (memory, unused) = (&self.memory, self.unused);
+        self.free.extend(packets.map(|packet| {
+            let index = packet.into_index();
+            memory.store(index, unused);
+            index
+        }));
+        self.free.len() - before
+    }
+
     /// Takes a packet back.
     #[inline]
     pub fn free(&mut self, packet: Packet) {
@@ -141,12 +169,6 @@ impl Pool {
             let Some(index) = self.free.pop() else { return };
             self.memory.store(index, Header::unused(Owner::Pool));
         }
-    }
-
-    /// A free packet's number, to be given away.
-    #[inline]
-    pub(crate) fn remove(&mut self) -> Option<u32> {
-        self.free.pop()
     }
 
     /// Frees the packets that apps let go out of scope.

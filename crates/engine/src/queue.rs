@@ -92,9 +92,53 @@ impl Queue {
         packet
     }
 
-    /// The packets `from` places behind the oldest on, in place.
-    pub fn iter_from(&self, from: usize) -> impl Iterator<Item = &Packet> {
-        self.places[(self.head + from).min(self.tail)..self.tail].iter().flatten()
+    /// The `count` oldest packets, out of the queue; fewer if there are fewer. Those that are not
+    /// taken from the iterator are dropped with it.
+    #[inline]
+    pub fn drain(&mut self, count: usize) -> impl Iterator<Item = Packet> + '_ {
+        let first = self.head;
+        let count = count.min(self.length());
+        self.head += count;
+        self.taken += count as u64;
+        if self.head == self.tail {
+            (self.head, self.tail) = (0, 0);
+        }
+        // All of these places hold packets.
+        self.places[first..first + count].iter_mut().filter_map(Option::take)
+    }
+
+    /// Puts packets behind the others, uncounted, as far as there are places: at least
+    /// [`room`](Self::room). Returns how many.
+    #[inline]
+    pub fn extend(&mut self, count: usize, mut packets: impl Iterator<Item = Packet>) -> usize {
+        if self.places.len() - self.tail < count {
+            self.compact();
+        }
+        let first = self.tail;
+        let end = (first + count).min(self.places.len());
+        let mut tail = first;
+        for place in &mut self.places[first..end] {
+            let Some(packet) = packets.next() else { break };
+            *place = Some(packet);
+            tail += 1;
+        }
+        self.tail = tail;
+        tail - first
+    }
+
+    /// The same, for packets that an app sends: counts them, and their bytes.
+    #[inline]
+    pub fn send_all(&mut self, count: usize, packets: impl Iterator<Item = Packet>) -> usize {
+        let mut bytes = 0;
+        let sent = self.extend(count, packets.inspect(|packet| bytes += packet.length() as u64));
+        self.packets += sent as u64;
+        self.bytes += bytes;
+        sent
+    }
+
+    /// The `count` youngest packets, in place.
+    pub fn youngest(&self, count: usize) -> impl Iterator<Item = &Packet> {
+        self.places[self.tail - count.min(self.length())..self.tail].iter().flatten()
     }
 
     /// Moves what waits to the front. False if that makes no room.

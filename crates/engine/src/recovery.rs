@@ -12,9 +12,9 @@
 
 use std::sync::atomic::Ordering;
 
-use caravan_ring::{Cursors, Slots};
+use caravan_ring::{Cursors, SlotConsumer, Slots};
 
-use crate::handover::Headers;
+use crate::handover::{Headers, skip_taken};
 use crate::layout::{Ring, Shared};
 use crate::owner::{Header, LinkId, Owner, WorkerId};
 
@@ -30,6 +30,20 @@ pub fn published(shared: &Shared, link: LinkId, ring: Ring) -> Vec<u32> {
         return Vec::new();
     }
     (head..tail).map(|position| slots.take((position & (capacity - 1)) as usize)).collect()
+}
+
+/// Gives back the slots of packets that a dead process had taken out of a ring, and had not got to
+/// giving back: its successor must not find their numbers there, and may not be who has this end
+/// next. Nobody has it now. Returns how many there were; the other side may wait for them.
+pub fn release_taken(shared: &Shared, headers: &impl Headers, link: LinkId, ring: Ring) -> u64 {
+    let owner = match ring {
+        Ring::Full => Owner::Full(link),
+        Ring::Empty => Owner::Empty(link),
+        Ring::Head | Ring::Tail => Owner::Parked(link),
+    };
+    let Ok((cursors, slots)) = shared.ring(link, ring) else { return 0 };
+    let consumer = SlotConsumer::resume(cursors, slots);
+    consumer.and_then(|mut ring| skip_taken(&mut ring, headers, owner)).map_or(0, |count| count as u64)
 }
 
 /// Empties a ring that nobody has an end of.

@@ -28,6 +28,7 @@ use crate::packet::PacketMemory;
 use crate::plan::{AppPlan, LinkPlan, Plan, Role};
 use crate::pool::Pool;
 use crate::queue::Queue;
+use crate::trace::Tap;
 
 /// An app that runs.
 struct Slot {
@@ -42,6 +43,9 @@ struct Link {
     end: End,
     /// Packets that the app took, when this end came here.
     taken_before: u64,
+    tap: Tap,
+    /// Packets sent up to here have been traced, if somebody traces them.
+    traced: Option<u64>,
 }
 
 enum End {
@@ -58,6 +62,10 @@ pub struct Start {
     pub bells: Bells,
     pub headroom: usize,
     pub spin: caravan_ring::SpinMode,
+    /// What the worker's words of these names held before the fork: more has come since.
+    pub orders_seen: u64,
+    /// See above.
+    pub grants_seen: u64,
 }
 
 /// A worker, in its process.
@@ -73,6 +81,8 @@ pub struct Worker<'a> {
     pool: Pool,
     /// Drops that the last process of this worker had counted, and earlier ones.
     drops_before: Vec<u64>,
+    /// Since when apps have wanted more packets than there were.
+    starved_since: Option<u64>,
     grants_seen: u64,
     orders_seen: u64,
     spin: SpinPolicy,
@@ -94,14 +104,12 @@ pub enum Over {
 impl<'a> Worker<'a> {
     /// Takes over what the worker owns: everything whose word names it.
     pub fn new(start: Start, registry: &'a Registry, channel: Channel) -> Self {
-        let Start { id, shared, memory, bells, headroom, spin } = start;
+        let Start { id, shared, memory, bells, headroom, spin, orders_seen, grants_seen } = start;
         let mut pool = Pool::new(memory, Owner::Worker(id), headroom);
         let packets = shared.engine(layout::engine::PACKET_COUNT).load(Ordering::Acquire) as u32;
         pool.adopt_all(packets);
         let word = |offset| shared.worker(id, offset).load(Ordering::Acquire);
         let drops_before = (0..layout::DROPS.len()).map(|cause| word(worker::DROPS + 8 * cause)).collect();
-        let (grants_seen, orders_seen) = (word(worker::GRANTS), word(worker::ORDERS));
-        shared.worker(id, worker::WANTED).store(0, Ordering::Relaxed);
         Self {
             id,
             shared,
@@ -113,6 +121,7 @@ impl<'a> Worker<'a> {
             queues: Vec::new(),
             pool,
             drops_before,
+            starved_since: None,
             grants_seen,
             orders_seen,
             spin: SpinPolicy::new(spin),
@@ -141,8 +150,9 @@ impl<'a> Worker<'a> {
             self.obey()?;
         } else if !progress {
             self.rest()?;
-        } else {
+        } else if self.idle_looks > 0 {
             self.idle_looks = 0;
+            self.spin.found(self.now_ns);
         }
         Ok(())
     }

@@ -44,6 +44,21 @@ impl<C: Cursors, S: Slots> SlotProducer<C, S> {
         Ok(true)
     }
 
+    /// Puts up to `count` items behind what is committed, and commits them. There must be
+    /// [room](Self::room) for as many.
+    #[inline]
+    pub fn extend(&mut self, count: usize, items: impl Iterator<Item = u32>) -> Result<(), Corrupt> {
+        let spans = self.cursor.claim(count as u64)?;
+        let mut count = 0;
+        let slots = &self.slots;
+        spans.offsets().zip(items).for_each(|(offset, item)| {
+            slots.put(offset, item);
+            count += 1;
+        });
+        self.cursor.commit(count);
+        Ok(())
+    }
+
     /// Makes everything pushed visible.
     #[inline]
     pub fn publish(&mut self) -> Wake {

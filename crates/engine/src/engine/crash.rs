@@ -9,8 +9,7 @@ use super::{Child, Engine, Entry, Event, Restarts, kill, wait_for};
 use crate::control::{Answer, Channel, Silence};
 use crate::error::{Error, system};
 use crate::fork::fork;
-use crate::handover::Headers;
-use crate::layout::{self, Drop, Ring, STAGES, Stage, State, worker};
+use crate::layout::{self, Drop, RINGS, Ring, STAGES, Stage, State, worker};
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, CRASH_WINDOW, CRASHES_MAX};
 use crate::owner::{LinkId, Owner};
 use crate::plan::{Plan, Role};
@@ -47,6 +46,7 @@ impl Engine {
         let recovered = reclaim(&self.memory, self.packet_count, id, &given);
         crate::layout::Shared::add(word(worker::DROPS + 8 * Drop::Crashed as usize), recovered.lost);
         word(worker::STATE).store(State::Restarting as u64, Ordering::Release);
+        word(worker::WANTED).store(0, Ordering::Relaxed);
         self.wake_neighbours(&links);
         self.events.push_back(Event::Crashed {
             worker: name.to_owned(),
@@ -65,22 +65,21 @@ impl Engine {
         let mut given = Vec::new();
         let mut half_received = 0;
         for &(link, role) in links {
-            let (gives, takes) = match role {
-                Role::Producer => {
-                    (Some((Owner::Full(link), Ring::Full)), Some((Owner::Empty(link), Ring::Empty)))
-                }
-                Role::Consumer => {
-                    (Some((Owner::Empty(link), Ring::Empty)), Some((Owner::Full(link), Ring::Full)))
-                }
-                Role::Local => (None, None),
+            let gives = match role {
+                Role::Producer => Some((Owner::Full(link), Ring::Full)),
+                Role::Consumer => Some((Owner::Empty(link), Ring::Empty)),
+                Role::Local => None,
+            };
+            let takes: &[Ring] = match role {
+                Role::Producer => &[Ring::Empty, Ring::Tail],
+                Role::Consumer => &[Ring::Full, Ring::Head],
+                Role::Local => &RINGS,
             };
             if let Some((owner, ring)) = gives {
                 given.push(Given { owner, published: self.published(link, ring) });
             }
-            if let Some((owner, ring)) = takes {
-                let left = self.published(link, ring);
-                let taken = |index: &&u32| self.memory.load(**index).owner_code() != owner.code();
-                half_received += left.iter().take_while(taken).count() as u64;
+            for &ring in takes {
+                half_received += crate::recovery::release_taken(&self.shared, &self.memory, link, ring);
             }
             let parked = [Ring::Head, Ring::Tail].map(|ring| self.published(link, ring)).concat();
             given.push(Given { owner: Owner::Parked(link), published: parked });
@@ -154,6 +153,7 @@ impl Engine {
         let (ours, theirs) = Channel::pair().map_err(|error| {
             system("socketpair")(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE))
         })?;
+        let word = |offset| self.shared.worker(id, offset);
         let start = Start {
             id,
             shared: self.shared.clone(),
@@ -161,10 +161,11 @@ impl Engine {
             bells: self.bells.clone(),
             headroom: self.options.headroom,
             spin: self.options.spin,
+            orders_seen: word(worker::ORDERS).load(Ordering::Relaxed),
+            grants_seen: word(worker::GRANTS).load(Ordering::Relaxed),
         };
-        self.shared
-            .worker(id, worker::GRANTS_TAKEN)
-            .store(self.shared.worker(id, worker::GRANTS).load(Ordering::Relaxed), Ordering::Relaxed);
+        // It takes over whatever names it: nothing that was given before is on its way any more.
+        word(worker::GRANTS_TAKEN).store(start.grants_seen, Ordering::Relaxed);
         let (workers, registry, name_there) = (&mut self.workers, &self.registry, name);
         let pid = fork(move || {
             // Of the others' processes a worker needs nothing.

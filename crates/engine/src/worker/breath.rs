@@ -4,13 +4,14 @@ use std::sync::atomic::Ordering;
 
 use caravan_ring::{Corrupt, Wake};
 
-use super::{End, Link, Worker, now_ns};
+use super::{End, Link, Slot, Worker, now_ns};
 use crate::ends::Moved;
 use crate::error::Error;
 use crate::io::Io;
 use crate::layout::{self, DROPS, Shared, Stage, link, worker};
-use crate::limits::{GRANT_PACKETS, SURPLUS_PACKETS};
+use crate::limits::{GRANT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
 use crate::owner::{LinkId, WorkerId};
+use crate::queue::Queue;
 
 /// The two sides of a link, for who must be woken.
 #[derive(Clone, Copy)]
@@ -28,12 +29,14 @@ impl Worker<'_> {
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.pull(&mut io);
             moved += io.moved();
+            trace(slot, &mut self.links, &self.queues, self.now_ns);
         }
         self.stage(Stage::Pushing);
         for slot in &mut self.apps {
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.push(&mut io);
             moved += io.moved();
+            trace(slot, &mut self.links, &self.queues, self.now_ns);
         }
         self.pool.collect_dropped();
         moved += self.give()?;
@@ -78,14 +81,21 @@ impl Worker<'_> {
 
     /// Asks for packets if apps wanted more than there were; gives back what is far too much.
     fn grow_and_shrink(&mut self) {
-        if self.pool.take_starved() && self.pool.length() < GRANT_PACKETS as usize {
+        if self.pool.take_starved() {
+            let since = *self.starved_since.get_or_insert(self.now_ns);
+            if self.now_ns.saturating_sub(since) < STARVED_NS {
+                return;
+            }
             let wanted = self.shared.worker(self.id, worker::WANTED);
             if wanted.load(Ordering::Relaxed) == 0 {
                 // pairs with the Acquire in the supervisor's `grant_wanted`
                 wanted.store(u64::from(GRANT_PACKETS), Ordering::Release);
                 self.bells.supervisor().ring();
             }
-        } else if self.pool.length() > SURPLUS_PACKETS {
+            return;
+        }
+        self.starved_since = None;
+        if self.pool.length() > SURPLUS_PACKETS {
             self.pool.give_back(GRANT_PACKETS as usize);
         }
     }
@@ -117,7 +127,24 @@ impl Worker<'_> {
     }
 }
 
-pub(super) fn count_link(shared: &Shared, at: &Link, queue: &crate::queue::Queue) {
+/// Copies what an app has just sent, where somebody wants to see it.
+#[inline]
+fn trace(slot: &Slot, links: &mut [Link], queues: &[Queue], now_ns: u64) {
+    for &(_, place) in &slot.ports.outputs {
+        let (at, queue) = (&mut links[place], &queues[place]);
+        if !at.tap.is_wanted() {
+            at.traced = None;
+            continue;
+        }
+        let sent = queue.counts().0;
+        let news = sent - at.traced.replace(sent).unwrap_or(sent);
+        if news > 0 {
+            at.tap.record(queue.youngest(news as usize), now_ns);
+        }
+    }
+}
+
+pub(super) fn count_link(shared: &Shared, at: &Link, queue: &Queue) {
     let word = |offset| shared.link(at.plan.id, offset);
     let store = |offset, value| word(offset).store(value, Ordering::Relaxed);
     let (sent, bytes, drops) = queue.counts();

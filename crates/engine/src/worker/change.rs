@@ -13,6 +13,7 @@ use crate::layout::{Ring, link};
 use crate::limits::STATE_BYTES_MAX;
 use crate::plan::{AppPlan, LinkPlan, Plan, Role};
 use crate::queue::Queue;
+use crate::trace::Tap;
 
 impl Worker<'_> {
     /// Stops the apps and parks the links that `plan` does not have, or has otherwise. Returns what
@@ -142,13 +143,12 @@ impl Worker<'_> {
             }
             Role::Consumer => {
                 unpark(Ring::Head)?;
-                End::Consumer(ConsumerEnd::resume(&self.shared, id, mode, &self.pool)?)
+                End::Consumer(ConsumerEnd::resume(&self.shared, id, mode)?)
             }
         };
-        // They may wait for slots that a process that was killed had not given back.
-        super::breath::ring_both(&self.shared, &self.bells, id);
         let word = |offset| self.shared.link(id, offset).load(Ordering::Acquire);
         queue.set_counts((word(link::PACKETS), word(link::BYTES), word(link::DROPS)));
-        Ok((Link { plan, end, taken_before: word(link::TAKEN) }, queue))
+        let tap = Tap::new(&self.shared, id);
+        Ok((Link { plan, end, taken_before: word(link::TAKEN), tap, traced: None }, queue))
     }
 }

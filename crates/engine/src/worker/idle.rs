@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::{End, Over, Worker, now_ns};
 use crate::error::Error;
 use crate::layout::{Shared, Stage, worker};
+use crate::limits::STARVED_NS;
 
 /// Looks in vain after which a spinning worker lets others have the core between two looks.
 const LOOKS_ALONE: u32 = 64;
@@ -31,7 +32,9 @@ impl Worker<'_> {
                 }
                 self.wake();
                 self.now_ns = now_ns();
-                self.idle_looks = 0;
+                if sleeps {
+                    self.spin.woken(self.now_ns);
+                }
             }
         }
         Ok(())
@@ -61,7 +64,11 @@ impl Worker<'_> {
 
     /// Sleeps until the bell rings, a device of an app has something, or an app's time has come.
     fn wait(&mut self) -> Result<(), Over> {
-        let due = self.apps.iter().filter_map(|slot| slot.app.wake_ns()).min();
+        let due = self.apps.iter().filter_map(|slot| slot.app.wake_ns());
+        // Who has asked for packets is woken when they are there.
+        let asked = self.shared.worker(self.id, worker::WANTED).load(Ordering::Relaxed) > 0;
+        let starved = self.starved_since.filter(|_| !asked).map(|since| since + STARVED_NS);
+        let due = due.chain(starved).min();
         let left = due.map(|due| {
             let ns = due.saturating_sub(now_ns());
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
