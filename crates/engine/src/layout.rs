@@ -300,6 +300,8 @@ pub mod trace {
     pub const LINK: usize = 8;
     /// Bytes of each packet that are wanted at most.
     pub const SNAP_BYTES: usize = 16;
+    /// Traces that have been here: whether the ring is still the same.
+    pub const EPOCH: usize = 24;
     /// The process that writes into the ring at this moment; 0: none. Written by the worker that
     /// sends on the link, as the next.
     pub const WRITER: usize = 128;
@@ -321,7 +323,8 @@ const _: () = assert!(worker::DROPS + 8 * DROPS.len() <= worker::HISTOGRAM);
 const _: () = assert!(NAME_BYTES_MAX + 2 <= 64 && 4 * (NAME_BYTES_MAX + 1) + 4 <= link::NAME_BYTES);
 
 /// Which of a link's four rings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Ring {
     /// Packets on their way to the consumer.
     Full,

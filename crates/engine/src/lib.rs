@@ -16,6 +16,7 @@
 
 mod app;
 pub mod apps;
+mod audit;
 mod bells;
 pub mod config;
 mod control;
@@ -43,6 +44,7 @@ pub mod view;
 mod worker;
 
 pub use app::{App, Named, Registry, Trouble};
+pub use audit::{Audit, Violation};
 pub use config::Config;
 pub use engine::{Changes, Engine, Event, Options, Restarts};
 pub use error::Error;

@@ -1,0 +1,429 @@
+//! Whether every packet has exactly one owner: what the words say, read from outside.
+//!
+//! The word in front of a packet names one owner at any instant, so the question is whether the
+//! rings agree with it. What is looked at, in this order: each ring; each packet's word; each ring
+//! once more. A number that was in a ring both times was there when its packet's word was read.
+//!
+//! | what may be, and how much of it | because |
+//! |---|---|
+//! | a number in a ring whose packet names the consumer's worker: the oldest, at most a batch | it has been taken, and its slot not given back yet |
+//! | a packet that names a link and is not in its ring: at most a batch | it has been given, and not published yet |
+//! | the same with a parked packet: as many as wait at an end of a link | an end that moves |
+//!
+//! Everything else is a [`Violation`]. While workers run ([`Engine::audit`]) a packet that names a link
+//! may have passed through its ring between two looks, so such packets are counted and not judged.
+//! With every worker [stopped](Engine::audit_stopped) they are, and nothing may move.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+
+use caravan_ring::{Cursors, Slots, Word};
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::handover::Headers;
+use crate::layout::{self, RINGS, Ring, Shared};
+use crate::limits::{BATCH_PACKETS, LINKS_MAX, QUEUE_PACKETS_MAX, WORKERS_MAX};
+use crate::owner::{Header, LinkId, Owner, WorkerId};
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Audit {
+    /// Packets there are.
+    pub packets: u64,
+    /// Of them, nobody's.
+    pub pool: u64,
+    /// Of each worker, by its number.
+    pub workers: BTreeMap<usize, u64>,
+    /// In each link, by its number: on the way to the consumer.
+    pub full: BTreeMap<usize, u64>,
+    /// In each link, by its number: on the way back to the producer.
+    pub empty: BTreeMap<usize, u64>,
+    /// In each link, by its number: parked.
+    pub parked: BTreeMap<usize, u64>,
+    /// Packets that name a link and were not found in its ring.
+    pub unpublished: u64,
+    /// Numbers in rings whose packets were taken, and the slots not given back.
+    pub unreleased: u64,
+    /// What must not be.
+    pub violations: Vec<Violation>,
+}
+
+/// What must not be.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, thiserror::Error)]
+pub enum Violation {
+    /// Nobody is written so, or there is no such worker or link.
+    #[error("packet {packet} names {code:#06x}, which is nobody")]
+    Nobody {
+        /// The packet.
+        packet: u32,
+        /// Its owner's code.
+        code: u16,
+    },
+    /// A ring's positions cannot be.
+    #[error("link {link}, {ring:?}: head {head}, tail {tail}")]
+    Positions {
+        /// The link.
+        link: usize,
+        /// Which ring of it.
+        ring: Ring,
+        /// Its head.
+        head: u64,
+        /// Its tail.
+        tail: u64,
+    },
+    /// A number in a ring that is no packet's.
+    #[error("link {link}, {ring:?}: there is no packet {packet}")]
+    NoPacket {
+        /// The link.
+        link: usize,
+        /// Which ring of it.
+        ring: Ring,
+        /// The number.
+        packet: u32,
+    },
+    /// A packet that is in two rings, or in one twice.
+    #[error("packet {packet} is in link {link}, {ring:?}, and in another place, too")]
+    Twice {
+        /// The packet.
+        packet: u32,
+        /// The second link that it was found in.
+        link: usize,
+        /// Which ring of it.
+        ring: Ring,
+    },
+    /// A packet in a ring that is somebody's who has not taken it from there.
+    #[error("packet {packet} in link {link}, {ring:?}, at {place} from the head, names {owner}")]
+    Foreign {
+        /// The packet.
+        packet: u32,
+        /// The link.
+        link: usize,
+        /// Which ring of it.
+        ring: Ring,
+        /// How far from the head.
+        place: usize,
+        /// Whom it names.
+        owner: String,
+    },
+    /// More packets name a link than could have been given and not published.
+    #[error("{count} packets name {owner} and are not in its rings")]
+    Leaked {
+        /// Whom they name.
+        owner: String,
+        /// How many.
+        count: u64,
+    },
+    /// Something moved though every worker was stopped.
+    #[error("link {link}, {ring:?}: moved")]
+    Moved {
+        /// The link.
+        link: usize,
+        /// Which ring of it.
+        ring: Ring,
+    },
+}
+
+impl Engine {
+    /// Looks at every packet and every ring, and stops nothing: what it says is wrong, is wrong.
+    pub fn audit(&self) -> Result<Audit, Error> {
+        Ok(audit(&look(self.shared(), self.headers(), self.packets())?, false))
+    }
+
+    /// As [`audit`](Self::audit), and everything that can only be said when nothing moves: every worker
+    /// is stopped (SIGSTOP) or has ended, and is stopped before the call.
+    pub fn audit_stopped(&self) -> Result<Audit, Error> {
+        Ok(audit(&look(self.shared(), self.headers(), self.packets())?, true))
+    }
+}
+
+/// A ring, looked at twice.
+#[derive(Clone, Debug)]
+struct Seen {
+    link: LinkId,
+    ring: Ring,
+    /// What its packets name, and the workers that may take them.
+    owner: Owner,
+    takers: [Option<WorkerId>; 2],
+    capacity: u64,
+    /// Head and tail at first, and then.
+    before: (u64, u64),
+    after: (u64, u64),
+    /// Numbers by position: from the first head up to the last tail.
+    numbers: Vec<u32>,
+}
+
+/// All that was looked at.
+#[derive(Clone, Debug)]
+struct Sight {
+    rings: Vec<Seen>,
+    headers: Vec<Header>,
+    workers: Vec<bool>,
+    links: Vec<bool>,
+}
+
+fn look(shared: &Shared, headers: &impl Headers, packets: u32) -> Result<Sight, Error> {
+    let worker = |place| WorkerId::new(place).map(|id| shared.worker(id, layout::worker::STATE));
+    let link = |place| LinkId::new(place).map(|id| shared.link(id, layout::link::STATE));
+    let there = |word: Option<&std::sync::atomic::AtomicU64>| {
+        word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+    };
+    let workers = (0..WORKERS_MAX).map(|place| there(worker(place))).collect();
+    let links: Vec<bool> = (0..LINKS_MAX).map(|place| there(link(place))).collect();
+    let mut rings = Vec::new();
+    for id in (0..LINKS_MAX).filter(|place| links[*place]).filter_map(LinkId::new) {
+        let end = |offset| {
+            let place = shared.link(id, offset).load(Ordering::Acquire) as usize;
+            place.checked_sub(1).and_then(WorkerId::new)
+        };
+        let (producer, consumer) = (end(layout::link::PRODUCER), end(layout::link::CONSUMER));
+        for ring in RINGS {
+            let (owner, takers) = match ring {
+                Ring::Full => (Owner::Full(id), [consumer, None]),
+                Ring::Empty => (Owner::Empty(id), [producer, None]),
+                Ring::Head | Ring::Tail => (Owner::Parked(id), [producer, consumer]),
+            };
+            let (cursors, slots) = shared.ring(id, ring)?;
+            let before = positions(&cursors);
+            let numbers = numbers(&slots, before, &before);
+            rings.push(Seen {
+                link: id,
+                ring,
+                owner,
+                takers,
+                capacity: slots.capacity(),
+                before,
+                after: before,
+                numbers,
+            });
+        }
+    }
+    let headers = (0..packets).map(|index| headers.load(index)).collect();
+    for seen in &mut rings {
+        let (cursors, slots) = shared.ring(seen.link, seen.ring)?;
+        seen.after = positions(&cursors);
+        let more = numbers(&slots, (seen.before.1, seen.after.1), &seen.before);
+        seen.numbers.extend(more);
+    }
+    Ok(Sight { rings, headers, workers, links })
+}
+
+/// Head and tail; the head is read first, and the tail is never behind it.
+fn positions(cursors: &impl Cursors) -> (u64, u64) {
+    // pair with the Release in ConsumerCursor::release and in ProducerCursor::publish
+    let head = cursors.head_position().load(Ordering::Acquire);
+    (head, cursors.tail_position().load(Ordering::Acquire))
+}
+
+/// The numbers at these positions, as far as their slots are not those of positions seen before.
+fn numbers(slots: &impl Slots, (from, to): (u64, u64), before: &(u64, u64)) -> Vec<u32> {
+    let capacity = slots.capacity();
+    let to = to.min(before.0.saturating_add(capacity));
+    (from..to.max(from)).map(|position| slots.take((position & (capacity - 1)) as usize)).collect()
+}
+
+/// Judges: pure.
+fn audit(sight: &Sight, stopped: bool) -> Audit {
+    let mut audit = Audit { packets: sight.headers.len() as u64, ..Audit::default() };
+    // Where each number was seen while it may have been under way.
+    let mut passed: Vec<Option<Owner>> = vec![None; sight.headers.len()];
+    let mut places = HashSet::new();
+    for seen in &sight.rings {
+        judge_ring(&mut audit, sight, seen, stopped, &mut places);
+        for &number in &seen.numbers {
+            if let Some(place) = passed.get_mut(number as usize) {
+                *place = Some(seen.owner);
+            }
+        }
+    }
+    let mut unpublished: BTreeMap<u16, u64> = BTreeMap::new();
+    for (index, header) in sight.headers.iter().enumerate() {
+        let packet = index as u32;
+        let code = header.owner_code();
+        let nobody = Violation::Nobody { packet, code };
+        let Some(owner) = header.owner() else {
+            audit.violations.push(nobody);
+            continue;
+        };
+        let (counts, place) = match owner {
+            Owner::Pool => {
+                audit.pool += 1;
+                continue;
+            }
+            Owner::Worker(worker) => (&mut audit.workers, worker.place()),
+            Owner::Full(link) => (&mut audit.full, link.place()),
+            Owner::Empty(link) => (&mut audit.empty, link.place()),
+            Owner::Parked(link) => (&mut audit.parked, link.place()),
+        };
+        *counts.entry(place).or_default() += 1;
+        if matches!(owner, Owner::Worker(_)) {
+            if !sight.workers[place] {
+                audit.violations.push(nobody);
+            }
+        } else if !sight.links[place] {
+            audit.violations.push(nobody);
+        } else if passed[index] != Some(owner) {
+            audit.unpublished += 1;
+            *unpublished.entry(code).or_default() += 1;
+        }
+    }
+    if stopped {
+        audit.violations.extend(unpublished.into_iter().filter_map(leaked));
+    }
+    audit
+}
+
+/// More than can be on its way into a ring.
+fn leaked((code, count): (u16, u64)) -> Option<Violation> {
+    let owner = Owner::of_code(code)?;
+    let most = if matches!(owner, Owner::Parked(_)) { 2 * QUEUE_PACKETS_MAX } else { BATCH_PACKETS };
+    (count > most as u64).then(|| Violation::Leaked { owner: format!("{owner:?}"), count })
+}
+
+fn judge_ring(audit: &mut Audit, sight: &Sight, seen: &Seen, stopped: bool, places: &mut HashSet<u32>) {
+    let (link, ring) = (seen.link.place(), seen.ring);
+    let ((head, _), (head_after, tail_after)) = (seen.before, seen.after);
+    let moved = seen.before != seen.after;
+    if stopped && moved {
+        audit.violations.push(Violation::Moved { link, ring });
+    }
+    // A tail that is read after the head may be further from it than the ring is long.
+    let length = tail_after.checked_sub(head_after);
+    let possible = head <= head_after && seen.before.1 <= tail_after && length.is_some();
+    if !possible || (!moved && length.is_some_and(|length| length > seen.capacity)) {
+        return audit.violations.push(Violation::Positions {
+            link,
+            ring,
+            head: head_after,
+            tail: tail_after,
+        });
+    }
+    // In the ring both times, and so in between: older ones have gone, younger ones came.
+    let there = (seen.before.1.saturating_sub(head) as usize).min(seen.numbers.len());
+    let gone = ((head_after - head) as usize).min(there);
+    let mut may_be_taken = true;
+    for (place, &packet) in seen.numbers[gone..there].iter().enumerate() {
+        let Some(header) = sight.headers.get(packet as usize) else {
+            audit.violations.push(Violation::NoPacket { link, ring, packet });
+            continue;
+        };
+        if !places.insert(packet) {
+            audit.violations.push(Violation::Twice { packet, link, ring });
+        }
+        let owner = header.owner();
+        if owner == Some(seen.owner) {
+            may_be_taken = false;
+            continue;
+        }
+        let taker = seen.takers.iter().flatten().any(|taker| owner == Some(Owner::Worker(*taker)));
+        // While packets are being taken, a word may be read before the one in front of it is written.
+        if taker && place < BATCH_PACKETS && (may_be_taken || !stopped) {
+            audit.unreleased += 1;
+            continue;
+        }
+        let owner = owner.map_or_else(|| "nobody".to_owned(), |owner| format!("{owner:?}"));
+        audit.violations.push(Violation::Foreign { packet, link, ring, place, owner });
+    }
+}
+
+impl std::fmt::Display for Audit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sum = |counts: &BTreeMap<usize, u64>| counts.values().sum::<u64>();
+        write!(
+            f,
+            "{} packets: {} in the pool, {} with workers, {} in links ({} unpublished, {} unreleased), {} empty, {} parked",
+            self.packets,
+            self.pool,
+            sum(&self.workers),
+            sum(&self.full),
+            self.unpublished,
+            self.unreleased,
+            sum(&self.empty),
+            sum(&self.parked),
+        )?;
+        self.violations.iter().try_for_each(|violation| write!(f, "\n{violation}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link() -> LinkId {
+        LinkId::new(1).unwrap()
+    }
+
+    fn worker(place: usize) -> Owner {
+        Owner::Worker(WorkerId::new(place).unwrap())
+    }
+
+    /// Workers 0 and 1, link 1 between them with `numbers` in its full ring, and the words of packets.
+    fn sight(numbers: &[u32], owners: &[Owner]) -> Sight {
+        let seen = Seen {
+            link: link(),
+            ring: Ring::Full,
+            owner: Owner::Full(link()),
+            takers: [WorkerId::new(1), None],
+            capacity: 1024,
+            before: (7, 7 + numbers.len() as u64),
+            after: (7, 7 + numbers.len() as u64),
+            numbers: numbers.to_vec(),
+        };
+        let there = |places: &[usize], all| (0..all).map(|place| places.contains(&place)).collect();
+        Sight {
+            rings: vec![seen],
+            headers: owners.iter().map(|owner| Header::unused(*owner)).collect(),
+            workers: there(&[0, 1], WORKERS_MAX),
+            links: there(&[1], LINKS_MAX),
+        }
+    }
+
+    #[test]
+    fn what_may_be_is_counted() {
+        let full = Owner::Full(link());
+        let owners = [worker(1), full, full, worker(0), Owner::Pool];
+        let found = audit(&sight(&[0, 1], &owners), true);
+        assert_eq!(found.violations, []);
+        assert_eq!((found.unreleased, found.unpublished, found.pool), (1, 1, 1));
+        assert_eq!((found.full[&1], found.workers[&0], found.workers[&1]), (2, 1, 1));
+    }
+
+    #[test]
+    fn what_must_not_be_is_found() {
+        let full = Owner::Full(link());
+        let nobody = Owner::Worker(WorkerId::new(2).unwrap());
+        let unlinked = Owner::Empty(LinkId::new(2).unwrap());
+        type Case = (&'static [u32], Vec<Owner>, fn(&Violation) -> bool);
+        let cases: Vec<Case> = vec![
+            (&[], vec![nobody], |found| matches!(found, Violation::Nobody { packet: 0, .. })),
+            (&[], vec![unlinked], |found| matches!(found, Violation::Nobody { packet: 0, .. })),
+            (&[0, 0], vec![full], |found| matches!(found, Violation::Twice { packet: 0, .. })),
+            (&[9], vec![full], |found| matches!(found, Violation::NoPacket { packet: 9, .. })),
+            // The producer's, and the consumer's behind one that it has not taken.
+            (&[0], vec![worker(0)], |found| matches!(found, Violation::Foreign { place: 0, .. })),
+            (&[0, 1], vec![full, worker(1)], |found| matches!(found, Violation::Foreign { place: 1, .. })),
+            (&[], vec![full; BATCH_PACKETS + 1], |found| matches!(found, Violation::Leaked { .. })),
+        ];
+        for (numbers, owners, is) in cases {
+            let found = audit(&sight(numbers, &owners), true).violations;
+            assert!(found.len() == 1 && is(&found[0]), "{numbers:?}, {owners:?}: {found:?}");
+        }
+        let mut moved = sight(&[0], &[full]);
+        moved.rings[0].after.0 += 1;
+        assert!(audit(&moved, false).violations.is_empty());
+        assert!(matches!(audit(&moved, true).violations[..], [Violation::Moved { .. }]));
+        moved.rings[0].after = (9, 8);
+        assert!(matches!(audit(&moved, false).violations[..], [Violation::Positions { .. }]));
+    }
+
+    #[test]
+    fn what_passes_while_it_is_looked_at_is_no_violation() {
+        let full = Owner::Full(link());
+        // 0 is taken between the looks, and already the taker's neighbour's; 1 is given meanwhile.
+        let mut passing = sight(&[0], &[worker(0), full]);
+        passing.rings[0].after = (8, 9);
+        passing.rings[0].numbers.push(1);
+        let found = audit(&passing, false);
+        assert_eq!((found.violations, found.unpublished), (vec![], 0));
+    }
+}
