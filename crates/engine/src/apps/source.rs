@@ -1,29 +1,58 @@
 //! Makes packets.
 
-use serde::Deserialize;
+mod frame;
+
+use serde::{Deserialize, Serialize};
 
 use crate::app::{App, Named, Trouble};
 use crate::io::Io;
-use crate::limits::{HEADROOM_BYTES, PACKET_BYTES_MAX, PULL_PACKETS};
+use crate::limits::{PACKET_BYTES_MAX, PULL_PACKETS};
+use crate::packet::Packet;
 
-/// Sends packets of one size to every output, as many as they take.
+pub use frame::FrameConfig;
+
+/// Bytes in each packet, unless the configuration says otherwise.
+const SIZE_DEFAULT: usize = 60;
+
+/// Sends packets to every output, as many as they take.
 #[derive(Debug)]
 pub struct Source {
+    /// At least one; they are sent in turn.
+    shapes: Vec<Shape>,
+    next: usize,
+    left: u64,
+    sent: u64,
+}
+
+/// One of the packets that a source sends.
+#[derive(Debug)]
+struct Shape {
     size: usize,
+    /// What is in it; what an earlier packet has left there, if nothing.
+    bytes: Vec<u8>,
 }
 
 /// What a source sends.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceConfig {
     /// Bytes in each packet.
-    pub size: usize,
+    pub size: Option<usize>,
+    /// Or the sizes of packets, sent in turn.
+    pub sizes: Vec<usize>,
+    /// Packets to send, and then no more. A source that is moved or changed goes on counting.
+    pub count: Option<u64>,
+    /// The packets' bytes, as hexadecimal digits; repeated until a packet is full.
+    pub hex: Option<String>,
+    /// Or an Ethernet frame with an IP packet and UDP in it.
+    pub frame: Option<FrameConfig>,
 }
 
-impl Default for SourceConfig {
-    fn default() -> Self {
-        Self { size: 60 }
-    }
+/// What the next source of the same name goes on with.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SourceState {
+    source_sent: u64,
 }
 
 impl App for Source {
@@ -32,27 +61,217 @@ impl App for Source {
     const OUTPUTS: Named = Named::Any;
 
     fn check(config: &SourceConfig) -> Result<(), Trouble> {
-        let most = PACKET_BYTES_MAX - HEADROOM_BYTES;
-        if config.size == 0 || config.size > most {
-            return Err(Trouble(format!(
-                "size = {}: a source makes packets of 1 to {most} bytes",
-                config.size
-            )));
-        }
-        Ok(())
+        shapes(config).map(drop)
     }
 
-    fn start(config: SourceConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        Ok(Self { size: config.size })
+    fn start(config: SourceConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        let state = state.and_then(|state| serde_json::from_slice::<SourceState>(&state).ok());
+        let sent = state.map_or(0, |state| state.source_sent);
+        let left = config.count.unwrap_or(u64::MAX).saturating_sub(sent);
+        Ok(Self { shapes: shapes(&config)?, next: 0, left, sent })
     }
 
     fn pull(&mut self, io: &mut Io) {
+        let Self { shapes, next, .. } = self;
         for output in 0..io.outputs() {
-            for _ in 0..io.room(output).min(PULL_PACKETS) {
-                let Some(mut packet) = io.allocate() else { return };
-                packet.resize(self.size);
-                io.transmit(output, packet);
-            }
+            let count = usize::try_from(self.left).unwrap_or(PULL_PACKETS).min(PULL_PACKETS);
+            let sent = match shapes.as_slice() {
+                [Shape { size, bytes }] if bytes.is_empty() => {
+                    io.generate(output, count, |packet| resize(packet, *size))
+                }
+                _ => io.generate(output, count, |packet| {
+                    *next = if *next < shapes.len() { *next } else { 0 };
+                    shapes[*next].fill(packet);
+                    *next += 1;
+                }),
+            };
+            self.sent += sent as u64;
+            self.left -= sent as u64;
         }
+    }
+
+    fn stop(&mut self, _: &mut Io) -> Option<Vec<u8>> {
+        serde_json::to_vec(&SourceState { source_sent: self.sent }).ok()
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![("packets", self.sent)]
+    }
+}
+
+impl Shape {
+    fn fill(&self, packet: &mut Packet) {
+        resize(packet, self.size);
+        if !self.bytes.is_empty() {
+            packet.data_mut().copy_from_slice(&self.bytes);
+        }
+    }
+}
+
+/// No byte of the packet is touched: all that a plain source does to one.
+#[inline]
+fn resize(packet: &mut Packet, size: usize) {
+    if packet.resize(size).is_none() {
+        make_room(packet, size);
+    }
+}
+
+/// Takes from the room in front what is missing behind: together there is enough for any size that
+/// passes the check.
+#[cold]
+fn make_room(packet: &mut Packet, size: usize) {
+    let missing = size.saturating_sub(packet.tailroom() + packet.length());
+    packet.prepend(missing);
+    packet.resize(size);
+}
+
+/// The packets that a configuration asks for.
+fn shapes(config: &SourceConfig) -> Result<Vec<Shape>, Trouble> {
+    if config.hex.is_some() && config.frame.is_some() {
+        return Err(Trouble::new("`hex` and `frame` both say what is in the packets: leave one out"));
+    }
+    let pattern = config.hex.as_deref().map(bytes_of_hex).transpose()?;
+    let sizes = match (config.size, config.sizes.as_slice()) {
+        (Some(_), [_, ..]) => return Err(Trouble::new("`size` and `sizes` are both given: leave one out")),
+        (Some(size), []) => vec![size],
+        (None, []) => vec![pattern.as_ref().map_or(SIZE_DEFAULT, Vec::len)],
+        (None, sizes) => sizes.to_vec(),
+    };
+    let shape = |size: usize| {
+        if size == 0 || size > PACKET_BYTES_MAX {
+            return Err(Trouble(format!(
+                "size = {size}: a source makes packets of 1 to {PACKET_BYTES_MAX} bytes"
+            )));
+        }
+        let bytes = match (&pattern, &config.frame) {
+            (Some(pattern), _) => pattern.iter().copied().cycle().take(size).collect(),
+            (None, Some(frame)) => frame.bytes(size)?,
+            (None, None) => Vec::new(),
+        };
+        Ok(Shape { size, bytes })
+    };
+    sizes.into_iter().map(shape).collect()
+}
+
+fn bytes_of_hex(text: &str) -> Result<Vec<u8>, Trouble> {
+    let digits: Vec<char> = text.chars().filter(|digit| !digit.is_whitespace() && *digit != ':').collect();
+    let wrong = |what: String| Trouble(format!("hex = \"{text}\": {what}"));
+    if let Some(other) = digits.iter().find(|digit| !digit.is_ascii_hexdigit()) {
+        return Err(wrong(format!("`{other}` is not a hexadecimal digit")));
+    }
+    if digits.is_empty() || digits.len() % 2 != 0 {
+        return Err(wrong(format!("{} digits: two make a byte", digits.len())));
+    }
+    let value = |digit: char| digit.to_digit(16).unwrap_or(0) as u8;
+    Ok(digits.chunks_exact(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Drop;
+    use crate::limits::QUEUE_PACKETS;
+    use crate::testing::Bench;
+
+    const PACKETS: usize = 2000;
+
+    fn bench(config: SourceConfig) -> Bench<Source> {
+        Bench::new(config, &[], &["output"], PACKETS as u32).expect("a source")
+    }
+
+    fn trouble(config: SourceConfig) -> String {
+        Source::check(&config).expect_err("trouble").0
+    }
+
+    #[test]
+    fn it_sends_packets_of_the_size_to_every_output() {
+        let mut bench =
+            Bench::<Source>::new(SourceConfig::default(), &[], &["a", "b"], 2000).expect("a source");
+        bench.pull();
+        for output in ["a", "b"] {
+            let sent = bench.sent(output);
+            assert_eq!((sent.len(), sent[0].len()), (PULL_PACKETS, SIZE_DEFAULT));
+        }
+        assert_eq!(bench.free(), PACKETS);
+    }
+
+    #[test]
+    fn it_drops_nothing_where_outputs_are_full_or_packets_are_short() {
+        let mut bench = bench(SourceConfig::default());
+        bench.fill("output");
+        bench.pull();
+        assert_eq!(bench.sent("output").len(), QUEUE_PACKETS);
+        assert_eq!(bench.drops(Drop::Full), 0);
+        let mut short =
+            Bench::<Source>::new(SourceConfig::default(), &[], &["output"], 10).expect("a source");
+        short.pull();
+        assert_eq!(short.sent("output").len(), 10);
+        assert_eq!(short.app.report(), [("packets", 10)]);
+        assert_eq!((bench.free(), short.free()), (PACKETS, 10));
+    }
+
+    #[test]
+    fn it_ends_at_its_count_and_keeps_it_when_it_moves() {
+        let config = SourceConfig { count: Some(PULL_PACKETS as u64 + 10), ..Default::default() };
+        let mut first = bench(config.clone());
+        first.pull();
+        assert_eq!(first.sent("output").len(), PULL_PACKETS);
+        let state = first.stop();
+        let mut second = bench(config.clone());
+        second.app = Source::start(config, state).expect("a source");
+        second.pull();
+        second.pull();
+        assert_eq!(second.sent("output").len(), 10);
+        assert_eq!((first.free(), second.free()), (PACKETS, PACKETS));
+    }
+
+    #[test]
+    fn sizes_take_turns_up_to_the_largest_packet() {
+        let sizes = vec![1, 594, PACKET_BYTES_MAX];
+        let mut bench = bench(SourceConfig { sizes: sizes.clone(), ..Default::default() });
+        bench.pull();
+        bench.pull();
+        let sent: Vec<_> = bench.sent("output").iter().map(Vec::len).collect();
+        let expected: Vec<_> = sizes.into_iter().cycle().take(2 * PULL_PACKETS).collect();
+        assert_eq!(sent, expected);
+        assert_eq!(bench.free(), PACKETS);
+    }
+
+    #[test]
+    fn a_plain_packet_can_be_as_long_as_packets_are() {
+        let mut bench = bench(SourceConfig { size: Some(PACKET_BYTES_MAX), ..Default::default() });
+        bench.pull();
+        assert!(bench.sent("output").iter().all(|packet| packet.len() == PACKET_BYTES_MAX));
+        assert_eq!((bench.drops(Drop::Oversize), bench.free()), (0, PACKETS));
+    }
+
+    #[test]
+    fn hexadecimal_bytes_are_repeated_to_the_size() {
+        let hex = Some("de:ad be EF".to_owned());
+        let mut whole = bench(SourceConfig { hex: hex.clone(), ..Default::default() });
+        whole.pull();
+        assert_eq!(whole.sent("output")[0], [0xde, 0xad, 0xbe, 0xef]);
+        let mut repeated = bench(SourceConfig { hex, size: Some(6), ..Default::default() });
+        repeated.pull();
+        assert_eq!(repeated.sent("output")[7], [0xde, 0xad, 0xbe, 0xef, 0xde, 0xad]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let hex = |text: &str| trouble(SourceConfig { hex: Some(text.to_owned()), ..Default::default() });
+        assert_eq!(hex("0g"), "hex = \"0g\": `g` is not a hexadecimal digit");
+        assert_eq!(hex("123"), "hex = \"123\": 3 digits: two make a byte");
+        assert_eq!(
+            trouble(SourceConfig { size: Some(0), ..Default::default() }),
+            format!("size = 0: a source makes packets of 1 to {PACKET_BYTES_MAX} bytes")
+        );
+        let both = SourceConfig { size: Some(60), sizes: vec![60], ..Default::default() };
+        assert_eq!(trouble(both), "`size` and `sizes` are both given: leave one out");
+        let both = SourceConfig {
+            hex: Some("00".to_owned()),
+            frame: Some(FrameConfig::default()),
+            ..Default::default()
+        };
+        assert_eq!(trouble(both), "`hex` and `frame` both say what is in the packets: leave one out");
     }
 }
