@@ -2,10 +2,12 @@
 
 mod af_packet;
 mod af_xdp;
-mod join;
 pub mod bridge;
+mod filter;
+mod join;
 mod mac;
 mod rate_limit;
+mod repeater;
 mod sink;
 mod source;
 mod tap;
@@ -16,10 +18,12 @@ use crate::app::Registry;
 
 pub use af_packet::{AfPacket, AfPacketConfig};
 pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
-pub use join::Join;
 pub use bridge::Bridge;
+pub use filter::Filter;
+pub use join::Join;
 pub use mac::Mac;
 pub use rate_limit::RateLimit;
+pub use repeater::Repeater;
 pub use sink::Sink;
 pub use source::Source;
 pub use tap::{Tap, TapConfig};
@@ -33,4 +37,5 @@ pub fn register(registry: &mut Registry) {
     registry.add::<AfPacket>("af_packet").add::<AfXdp>("af_xdp").add::<Tap>("tap");
     registry.add::<Bridge>("bridge");
     registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
+    registry.add::<Repeater>("repeater").add::<Filter>("filter");
 }

@@ -1,0 +1,87 @@
+//! Lets packets pass that match an expression.
+//!
+//! The words are those of pcap-filter(7), the ones that are used most. There are crates that need
+//! libpcap for this, and one that does not; that one neither says where in an expression a mistake
+//! is nor matches `greater` as the manual has it. Headers are etherparse's to find; what is here is
+//! the words ([`words`]), the grammar ([`grammar`]), and a list of tests with jumps ([`program`]).
+
+mod grammar;
+mod headers;
+mod program;
+mod words;
+
+use serde::Deserialize;
+
+use crate::app::{App, Named, Trouble};
+use crate::io::Io;
+use crate::layout::Drop;
+use program::Program;
+
+/// Sends packets that match to `output`, and the others to `rejected`, if that is linked; else they
+/// are dropped ([`Drop::Filtered`]).
+#[derive(Debug)]
+pub struct Filter {
+    program: Program,
+    matched: u64,
+    rejected: u64,
+}
+
+/// What to let pass.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FilterConfig {
+    /// The expression.
+    pub expression: String,
+}
+
+const INPUT: usize = 0;
+
+impl App for Filter {
+    type Config = FilterConfig;
+    const OUTPUTS: Named = Named::Only(&["output", "rejected"]);
+
+    fn check(config: &FilterConfig) -> Result<(), Trouble> {
+        compile(config).map(drop)
+    }
+
+    fn start(config: FilterConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self { program: compile(&config)?, matched: 0, rejected: 0 })
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        let output = io.output("output");
+        let rejected = io.output("rejected");
+        while let Some(packet) = io.receive(INPUT) {
+            let matches = self.program.matches(packet.data());
+            let (count, to, otherwise) = match matches {
+                true => (&mut self.matched, output, Drop::Unlinked),
+                false => (&mut self.rejected, rejected, Drop::Filtered),
+            };
+            *count += 1;
+            match to {
+                Some(to) => io.transmit(to, packet),
+                None => io.discard(packet, otherwise),
+            }
+        }
+    }
+
+    fn reconfigure(&mut self, config: &FilterConfig) -> bool {
+        let Ok(program) = compile(config) else { return false };
+        self.program = program;
+        true
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![("matched", self.matched), ("rejected", self.rejected)]
+    }
+}
+
+fn compile(config: &FilterConfig) -> Result<Program, Trouble> {
+    match grammar::parse(&config.expression) {
+        Ok(expression) => Ok(Program::new(&expression)),
+        Err(reason) => Err(Trouble(format!("expression = \"{}\": {reason}", config.expression))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
