@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod file;
+pub mod graph;
 
 use std::collections::BTreeMap;
 

@@ -11,6 +11,8 @@ use super::{Config, LinkName, Port};
 use crate::app::{Kind, Named, Registry};
 use crate::limits::{APPS_MAX, LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
 
+/// Names that are listed where one is wrong.
+const LISTED_MAX: usize = 24;
 /// Names offered in place of one that does not exist.
 const NEAREST_MAX: usize = 3;
 /// How much alike names are that are offered: 1 is the same (Jaro's measure).
@@ -261,6 +263,10 @@ fn listed_or<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 fn joined<'a>(names: impl Iterator<Item = &'a str>, last: &str) -> String {
     let mut names: Vec<_> = names.map(|name| format!("`{}`", shown(name))).collect();
+    if names.len() > LISTED_MAX {
+        let more = names.split_off(LISTED_MAX - 1).len();
+        names.push(format!("{more} more"));
+    }
     match (names.pop(), names.is_empty()) {
         (None, _) => "none".into(),
         (Some(only), true) => only,

@@ -37,12 +37,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use caravan_ring::SpinMode;
+use caravan_segment::Pages;
 use serde::Serialize;
 use toml::de::DeTable;
 
 use super::Config;
 use super::check::{self, Part};
 use crate::app::Registry;
+use crate::engine::Options;
 use crate::limits::{FILE_BYTES_MAX, MISTAKES_MAX, NAME_BYTES_MAX};
 
 /// What a file says, and where.
@@ -66,6 +68,20 @@ pub struct Settings {
     pub spin: Option<SpinMode>,
     /// Whether memory shall be of huge pages, if the system offers them.
     pub hugepages: Option<bool>,
+}
+
+impl Settings {
+    /// How to start an engine; what the file leaves open is as usual.
+    pub fn options(&self) -> Options {
+        let usual = Options::default();
+        Options {
+            pages: if self.hugepages == Some(true) { Pages::HugeIfOffered } else { usual.pages },
+            packets_max: self.packets_max.unwrap_or(usual.packets_max),
+            headroom: self.headroom.unwrap_or(usual.headroom),
+            spin: self.spin.unwrap_or(usual.spin),
+            restarts: usual.restarts,
+        }
+    }
 }
 
 /// A place in a file: line and column, in letters, both from 1.
@@ -122,6 +138,11 @@ impl File {
 
     /// Every mistake that [`check`](super::check) finds, in the order of the file.
     pub fn check(&self, registry: &Registry) -> Result<(), Vec<Mistake>> {
+        // A file that is being written is empty for a moment: nobody means that.
+        if self.config.apps.is_empty() {
+            let text = "there are no apps: add a table [app.NAME] for each".to_owned();
+            return Err(vec![Mistake { place: None, text }]);
+        }
         let findings = check::findings(&self.config, registry);
         if findings.is_empty() {
             return Ok(());
