@@ -1,5 +1,6 @@
 //! The command line.
 
+mod engine;
 mod engine_bench;
 mod hosts;
 mod rdma;
@@ -11,6 +12,9 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub use engine::{
+    Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
+};
 pub use engine_bench::{Compare, EngineBench, EnginePeer};
 pub use hosts::{Fabric, SelfTest, SelfTestPeer};
 pub use rdma::Rdma;
@@ -27,6 +31,7 @@ Examples:
   caravan bench ring                  the ring between two processes, beside a bare loop in C
   caravan bench engine                the packet engine: links, tunnels, many processes, recovery
   caravan bench rdma                  a link over an RDMA device, beside perftest's programs
+  caravan engine run FILE             packet networks in worker processes
   caravan top                         every Caravan link of this host, refreshed each second
   caravan fabric db2.example.org      what RDMA this host has, and what is in its way
   caravan selftest db2.example.org    whether it works between both, over ssh"
@@ -41,6 +46,9 @@ pub enum Command {
     /// Measure Caravan beside a peer, in alternating rounds
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Run packet networks in worker processes; check, draw and change them
+    #[command(subcommand, arg_required_else_help = true)]
+    Engine(Engine),
     /// Show every Caravan link on this host of your user
     Top(Top),
     /// Show what this host has for RDMA, what is in its way, and what would be used towards HOST

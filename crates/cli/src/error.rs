@@ -78,6 +78,18 @@ pub enum Error {
     Regressions(usize),
     #[error("{0}")]
     Engine(#[from] caravan_engine::Error),
+    #[error("{0}")]
+    Mistakes(String),
+    #[error("the output says what is wrong")]
+    Said,
+    #[error(
+        "process {0} takes no orders: it is no engine that `caravan engine run` started, or is just ending. Send SIGHUP to the one that is meant, or start it with that command"
+    )]
+    NoOrders(i32),
+    #[error("the engine of process {0} did not answer: it has ended, or hangs. Its own output may say why")]
+    NoAnswer(i32),
+    #[error("{call}: {source}")]
+    Control { call: &'static str, source: rustix::io::Errno },
     #[error("the RDMA benchmark failed: {0}")]
     Rdma(String),
     #[error("{0}")]

@@ -8,6 +8,7 @@
 mod args;
 mod bench;
 mod chart;
+mod engine;
 mod error;
 mod fabric;
 mod interrupt;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Engine(args)) => bench::engine::run(&args),
         Command::Bench(Bench::EnginePeer(args)) => bench::engine::peer(&args),
         Command::Bench(Bench::Compare(args)) => bench::compare::run(&args),
+        Command::Engine(command) => engine::run(&command),
         Command::Top(args) => top::run(&args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Selftest(args) => selftest::run(&args),
@@ -46,6 +48,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has gone (`caravan top | head`): nobody is left to tell.
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        // Lines that stand alone, as those of compilers.
+        Err(Error::Mistakes(lines)) => {
+            eprintln!("{lines}");
+            ExitCode::FAILURE
+        }
+        Err(Error::Said) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("caravan: {error}");
             ExitCode::from(error.exit_code())

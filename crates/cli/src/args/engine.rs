@@ -1,0 +1,137 @@
+//! The arguments of `caravan engine`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Subcommand;
+
+/// Packet networks in worker processes.
+#[derive(Debug, Subcommand)]
+pub enum Engine {
+    /// Run the apps and links of a file, until stopped
+    Run(Run),
+    /// Say whether a file can be run, without running it
+    Check(Check),
+    /// Draw the apps and links of a file, as SVG
+    Graph(Graph),
+    /// Have a running engine read its file again
+    Reload(Reload),
+}
+
+/// Runs the apps of FILE in worker processes. What happens to them (crashes, restarts, what was lost) is told
+/// on standard error. Once FILE has changed, SIGHUP or `caravan engine reload` carries out the difference,
+/// and all else goes on; if FILE is bad then, all goes on as before. Ctrl-C or SIGTERM stops the apps in order.
+/// Exit status: 0 at the end of --duration or on SIGTERM, 130 on Ctrl-C, 1 if something failed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan engine run bridge.toml
+  caravan engine run bridge.toml --duration 10
+  caravan engine run bridge.toml --hugepages
+  caravan engine run bridge.toml --json | jq -c 'select(.event == \"crashed\")'
+
+FILE, in short:
+  links = [\"source.output -> sink.input\"]   # above all tables
+  [app.source]
+  kind = \"source\"
+  worker = \"left\"                           # \"main\" if left out
+  size = 60                                 # all other keys are the kind's own
+  [app.sink]
+  kind = \"sink\"
+  [worker.left]                             # may be left out
+  core = 0
+
+It needs no privileges but for what apps do (packet sockets, devices).")]
+pub struct Run {
+    /// A configuration (TOML)
+    pub file: PathBuf,
+    /// Stop after that many seconds
+    #[arg(long, value_name = "S", value_parser = run_seconds)]
+    pub duration: Option<Duration>,
+    /// What happens, and the figures at the end, as JSON on standard output, one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Packets on huge pages, if the system has some to give; the first line says what was got
+    #[arg(long)]
+    pub hugepages: bool,
+}
+
+/// Says whether FILE can be run: one line if so; if not, every mistake with its line and column, on standard
+/// error, and exit status 1. Starts nothing and touches no device.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan engine check bridge.toml
+  caravan engine check bridge.toml --json | jq -r '.mistakes[] | \"\\(.line) \\(.text)\"'")]
+pub struct Check {
+    /// A configuration (TOML)
+    pub file: PathBuf,
+    /// One JSON object on standard output, mistakes included
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Draws the apps of FILE in the colours of their workers, and the links between them, as SVG that follows its
+/// viewer's light or dark theme. Apps may be of kinds that only another program knows.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan engine graph bridge.toml > bridge.svg
+  caravan engine graph bridge.toml -o bridge.svg")]
+pub struct Graph {
+    /// A configuration (TOML)
+    pub file: PathBuf,
+    /// The picture goes to this file, not to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Has a running engine read its file again and carry out what differs, as SIGHUP does, and says what that was;
+/// or why the file was refused, with exit status 1: then the engine goes on as before.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan engine reload               the only engine of your user
+  caravan engine reload 4711
+  caravan engine reload --json | jq .changes.moved")]
+pub struct Reload {
+    /// The process of the engine, or of one of its workers; not needed if only one engine runs
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+const SECONDS_MIN: f64 = 0.1;
+/// A year: longer is no duration, but for ever.
+const SECONDS_MAX: f64 = 365.0 * 86_400.0;
+
+fn run_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (SECONDS_MIN..=SECONDS_MAX).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("it takes seconds from {SECONDS_MIN} to {SECONDS_MAX}, such as 10 or 0.5")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Args;
+
+    #[test]
+    fn a_bad_value_names_the_option_and_what_it_takes() {
+        for (line, expected) in [
+            ("caravan engine run", "<FILE>"),
+            ("caravan engine run f --duration 0", "it takes seconds from 0.1 to 31536000"),
+            ("caravan engine run f --duration NaN", "it takes seconds from 0.1"),
+            ("caravan engine reload self", "invalid value 'self' for '[PID]'"),
+            ("caravan engine reload 0", "0 is not in 1.."),
+            ("caravan engine chek f", "a similar subcommand exists: 'check'"),
+        ] {
+            let text = Args::try_parse_from(line.split(' ')).expect_err("refused").to_string();
+            assert!(text.contains(expected), "{line}: {text}");
+        }
+    }
+}

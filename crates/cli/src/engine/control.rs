@@ -1,0 +1,239 @@
+//! How other processes of the user give an order to a running engine: an abstract UNIX socket by the
+//! number of its process, one message each way.
+//!
+//! The engine's side never waits: it must look after its workers. One at a time is listened to, and not for
+//! long. Each side asks the kernel who the other is (`SO_PEERCRED`, unix(7)): the engine listens to its own
+//! user and to root, and an order goes to the process that it was meant for, whoever has taken the name.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, send, socket_with, sockopt,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Bytes of an order.
+const ORDER_BYTES_MAX: usize = 1024;
+/// Bytes of an answer.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// How long somebody may take to say what he wants.
+const ORDER_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Those who wait to be listened to.
+const WAITING_MAX: i32 = 8;
+/// How long an answer is waited for: longer than any change takes in which a worker has to be killed for its
+/// silence.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// To read the file again.
+    Reload,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It is done.
+    Done {
+        /// As a sentence.
+        text: String,
+        /// The engine's `Changes`; null if they are too many for one message.
+        changes: serde_json::Value,
+    },
+    /// It is refused, for these reasons.
+    Refused(Vec<String>),
+}
+
+/// The engine's side.
+#[derive(Debug)]
+pub struct Control {
+    listener: OwnedFd,
+    connection: Option<(OwnedFd, Instant)>,
+}
+
+impl Control {
+    /// Listens under this process's number.
+    pub fn listen() -> Result<Self, Error> {
+        let listener = new_socket(SocketFlags::NONBLOCK)?;
+        let name = name(std::process::id() as i32)?;
+        bind(&listener, &name).map_err(failed("bind"))?;
+        listen(&listener, WAITING_MAX).map_err(failed("listen"))?;
+        Ok(Self { listener, connection: None })
+    }
+
+    /// Readable when [`order`](Self::order) has something to do.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_ref().map_or(self.listener.as_fd(), |(connection, _)| connection.as_fd())
+    }
+
+    /// An order, if there is one. It must be [answered](Self::answer).
+    pub fn order(&mut self) -> Option<Order> {
+        let (connection, since) = match self.connection.take() {
+            Some(before) => before,
+            None => (accept(&self.listener)?, Instant::now()),
+        };
+        let mut bytes = [0; ORDER_BYTES_MAX];
+        match recv(&connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
+            Ok((length, _)) => {
+                // Anything else is no order, nor is the end of the connection: it is closed.
+                let order = serde_json::from_slice(&bytes[..length.min(ORDER_BYTES_MAX)]).ok()?;
+                self.connection = Some((connection, since));
+                Some(order)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.connection = (since.elapsed() < ORDER_WAIT_MAX).then_some((connection, since));
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Answers the last order. Whoever gave it may have gone.
+    pub fn answer(&mut self, answer: Answer) {
+        let Some((connection, _)) = self.connection.take() else { return };
+        let bytes = encoded(answer);
+        let _ = send(&connection, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
+
+/// An answer that is too long says less.
+fn encoded(answer: Answer) -> Vec<u8> {
+    let written = |answer: &Answer| serde_json::to_vec(answer).unwrap_or_default();
+    let bytes = written(&answer);
+    if bytes.len() <= ANSWER_BYTES_MAX {
+        return bytes;
+    }
+    written(&match answer {
+        Answer::Done { .. } => Answer::Done {
+            text: "done; the changes are too many for here: the engine has told them".into(),
+            changes: serde_json::Value::Null,
+        },
+        Answer::Refused(_) => {
+            Answer::Refused(vec!["the reasons are too many for here: the engine has told them".into()])
+        }
+    })
+}
+
+fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    let connection = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+    let peer = sockopt::socket_peercred(&connection).ok()?;
+    (peer.uid == rustix::process::geteuid() || peer.uid.is_root()).then_some(connection)
+}
+
+/// Gives an order to the engine of the process `pid`, and waits for the answer.
+pub fn give(pid: i32, order: Order) -> Result<Answer, Error> {
+    let connection = new_socket(SocketFlags::empty())?;
+    let unreachable = || Error::NoOrders(pid);
+    connect(&connection, &name(pid)?).map_err(|_| unreachable())?;
+    // A name can be taken by anybody once a process has ended.
+    let peer = sockopt::socket_peercred(&connection).map_err(failed("SO_PEERCRED"))?;
+    if peer.pid.as_raw_nonzero().get() != pid {
+        return Err(unreachable());
+    }
+    let bytes = serde_json::to_vec(&order).map_err(|error| Error::Output(error.into()))?;
+    send(&connection, &bytes, SendFlags::NOSIGNAL).map_err(failed("send"))?;
+    let deadline = Instant::now() + ANSWER_WAIT_MAX;
+    let mut bytes = vec![0; ANSWER_BYTES_MAX];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(&connection, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Err(Error::NoAnswer(pid)),
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(failed("poll")(error)),
+        }
+    }
+    let (length, _) =
+        recv(&connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT).map_err(|_| Error::NoAnswer(pid))?;
+    serde_json::from_slice(&bytes[..length.min(ANSWER_BYTES_MAX)]).map_err(|_| Error::NoAnswer(pid))
+}
+
+fn new_socket(flags: SocketFlags) -> Result<OwnedFd, Error> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("socket"))
+}
+
+fn name(pid: i32) -> Result<SocketAddrUnix, Error> {
+    SocketAddrUnix::new_abstract_name(format!("caravan-engine-{pid}").as_bytes())
+        .map_err(failed("sockaddr_un"))
+}
+
+fn failed(call: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |source| Error::Control { call, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection to this process's own engine's side.
+    fn caller() -> OwnedFd {
+        let connection = new_socket(SocketFlags::empty()).expect("a socket");
+        connect(&connection, &name(std::process::id() as i32).expect("a name")).expect("connected");
+        connection
+    }
+
+    fn said(connection: &OwnedFd) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; ANSWER_BYTES_MAX];
+        let (length, _) = recv(connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    /// One test, as a process has one name: orders, what is none, who says nothing, who goes, and an answer that is
+    /// too long.
+    #[test]
+    fn orders_are_taken_one_at_a_time_and_nothing_else_does_harm() {
+        let mut control = Control::listen().expect("a name");
+        assert_eq!(control.order(), None);
+        let (first, second) = (caller(), caller());
+        send(&second, br#""reload""#, SendFlags::empty()).expect("sent");
+        assert_eq!(control.order(), None, "the first is listened to");
+        send(&first, b"\"stop\"", SendFlags::empty()).expect("sent");
+        assert_eq!(control.order(), None, "no order");
+        assert_eq!(said(&first), Ok(Vec::new()), "closed");
+        assert_eq!(control.order(), Some(Order::Reload));
+        control.answer(Answer::Refused(vec!["no".into()]));
+        assert_eq!(said(&second), Ok(br#"{"refused":["no"]}"#.to_vec()));
+
+        for message in [&[][..], &[b'['; 900], &[0xff; 4000], b"{\"reload\":1}"] {
+            let caller = caller();
+            send(&caller, message, SendFlags::empty()).expect("sent");
+            assert_eq!(control.order(), None);
+            assert_eq!(said(&caller), Ok(Vec::new()), "closed");
+        }
+
+        drop(caller());
+        assert_eq!(control.order(), None);
+        let gone = caller();
+        send(&gone, br#""reload""#, SendFlags::empty()).expect("sent");
+        drop(gone);
+        assert_eq!(control.order(), Some(Order::Reload));
+        control.answer(Answer::Refused(Vec::new()));
+
+        let silent = caller();
+        assert_eq!(control.order(), None);
+        if let Some((_, since)) = &mut control.connection {
+            *since -= ORDER_WAIT_MAX;
+        }
+        assert_eq!(control.order(), None);
+        assert_eq!(said(&silent), Ok(Vec::new()), "closed");
+
+        let long = caller();
+        send(&long, br#""reload""#, SendFlags::empty()).expect("sent");
+        assert_eq!(control.order(), Some(Order::Reload));
+        control.answer(Answer::Refused(vec!["x".repeat(ANSWER_BYTES_MAX)]));
+        let answer: Answer = serde_json::from_slice(&said(&long).expect("an answer")).expect("JSON");
+        assert!(matches!(answer, Answer::Refused(why) if why[0].starts_with("the reasons are too many")));
+    }
+}

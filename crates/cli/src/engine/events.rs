@@ -1,0 +1,234 @@
+//! What happens to an engine: for people as lines with the time, for programs as JSON.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use caravan_engine::{Changes, Event};
+use serde::Serialize;
+
+use super::counted;
+use super::figures::Figures;
+use super::outlet::Outlet;
+use crate::error::Error;
+
+/// Something to tell.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Told<'a> {
+    /// The engine runs.
+    Running(Running<'a>),
+    /// A change of the file has been carried out.
+    Reloaded { file: &'a Path, changes: &'a Changes },
+    /// It was refused, and all goes on as before.
+    Refused { file: &'a Path, reasons: &'a [String] },
+    /// The end.
+    Ended(&'a Figures),
+    /// What the engine itself tells.
+    #[serde(untagged)]
+    Engine(&'a Event),
+}
+
+/// What an engine has got.
+#[derive(Debug, Serialize)]
+pub struct Running<'a> {
+    pub file: &'a Path,
+    pub pid: u32,
+    pub apps: usize,
+    pub links: usize,
+    /// Processes, by the names of the workers.
+    pub workers: BTreeMap<&'a str, Worker>,
+    /// `huge` or `small`.
+    pub pages: &'static str,
+    /// Whether huge ones were asked for.
+    pub hugepages_asked: bool,
+    pub packets: u32,
+    pub packets_max: u32,
+}
+
+/// A worker that runs.
+#[derive(Debug, Serialize)]
+pub struct Worker {
+    pub pid: Option<i32>,
+    pub core: Option<usize>,
+}
+
+/// Tells it all: as JSON on standard output, or as text on standard error.
+#[derive(Debug)]
+pub struct Teller {
+    outlet: Outlet,
+    is_json: bool,
+    /// Nobody reads the text any more.
+    is_alone: bool,
+}
+
+impl Teller {
+    /// JSON or text.
+    pub fn new(is_json: bool) -> Result<Self, Error> {
+        let outlet = match is_json {
+            true => Outlet::new(std::io::stdout(), |lines| {
+                format!("{{\"event\":\"left_out\",\"lines\":{lines}}}")
+            }),
+            false => Outlet::new(std::io::stderr(), |lines| format!("({lines} lines left out)")),
+        };
+        Ok(Self { outlet: outlet?, is_json, is_alone: false })
+    }
+
+    /// The outlet, while it has something to write.
+    pub fn outlet(&self) -> &Outlet {
+        &self.outlet
+    }
+
+    /// Tells something. An error if a program that was to read it has gone; a person may go.
+    pub fn tell(&mut self, told: &Told<'_>) -> Result<(), Error> {
+        let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let line = match self.is_json {
+            true => {
+                #[derive(Serialize)]
+                struct Line<'a> {
+                    time: &'a str,
+                    #[serde(flatten)]
+                    told: &'a Told<'a>,
+                }
+                serde_json::to_string(&Line { time: &now, told })
+                    .map_err(|error| Error::Output(error.into()))?
+            }
+            false => format!("{now}  {}", text(told)),
+        };
+        let said = if self.is_alone { Ok(()) } else { self.outlet.say(&line) };
+        self.heard(said)
+    }
+
+    /// Writes what can be written now.
+    pub fn write(&mut self) -> Result<(), Error> {
+        let written = if self.is_alone { Ok(()) } else { self.outlet.write() };
+        self.heard(written)
+    }
+
+    /// Writes what is left.
+    pub fn finish(self) -> Result<(), Error> {
+        match (self.is_json, self.is_alone) {
+            (true, _) => self.outlet.finish(),
+            // Nothing can be told to who has gone.
+            (false, _) => self.outlet.finish().or(Ok(())),
+        }
+    }
+
+    fn heard(&mut self, said: Result<(), Error>) -> Result<(), Error> {
+        if said.is_err() && !self.is_json {
+            self.is_alone = true;
+            return Ok(());
+        }
+        said
+    }
+}
+
+fn text(told: &Told<'_>) -> String {
+    match told {
+        Told::Running(running) => running_text(running),
+        Told::Reloaded { file, changes } => format!("reloaded {}: {changes}", file.display()),
+        Told::Refused { file, reasons } => {
+            let reasons: Vec<_> = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
+            format!("{} is refused, and all goes on as before:{}", file.display(), reasons.concat())
+        }
+        Told::Ended(figures) => figures.to_string(),
+        Told::Engine(event) => event_text(event),
+    }
+}
+
+fn running_text(running: &Running<'_>) -> String {
+    let pages = match (running.pages, running.hugepages_asked) {
+        ("huge", _) => "huge pages",
+        (_, true) => {
+            "small pages, as the system has no huge ones free (`sysctl vm.nr_hugepages` reserves some)"
+        }
+        (_, false) => "small pages",
+    };
+    let mut text = format!(
+        "{} runs as process {}: {}, {}, {}; {} packets of at most {}, on {pages}",
+        running.file.display(),
+        running.pid,
+        counted(running.apps, "app"),
+        counted(running.links, "link"),
+        counted(running.workers.len(), "worker"),
+        running.packets,
+        running.packets_max
+    );
+    for (name, worker) in &running.workers {
+        let pid = worker.pid.map_or("no process".into(), |pid| format!("process {pid}"));
+        let core = worker.core.map_or(String::new(), |core| format!(" on core {core}"));
+        text.push_str(&format!("\n  worker {name}: {pid}{core}"));
+    }
+    text
+}
+
+fn event_text(event: &Event) -> String {
+    match event {
+        Event::Crashed { worker, pid, how, stage, recovered, .. } => {
+            let stage = format!("{stage:?}").to_lowercase();
+            format!(
+                "worker {worker} (process {pid}) crashed while {stage}: {how}; {} lost, {} reclaimed",
+                counted(recovered.lost as usize, "packet"),
+                recovered.reclaimed
+            )
+        }
+        Event::Restarted { worker, pid, after_ns } => {
+            let after = Duration::from_nanos(*after_ns);
+            format!("worker {worker} runs again as process {pid}, after {after:.1?}")
+        }
+        Event::Parked { worker, why } => format!("worker {worker} is parked: {why}"),
+        Event::Grown { packets } => format!("memory has grown to {packets} packets"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_event_is_a_line_that_says_what_happened() {
+        let crashed = Event::Crashed {
+            worker: "left".into(),
+            pid: 7,
+            how: "signal 9 (SIGKILL)".into(),
+            stage: caravan_engine::layout::Stage::Pushing,
+            growing: false,
+            half_received: 0,
+            recovered: caravan_engine::recovery::Recovered { lost: 1, reclaimed: 64, ..Default::default() },
+        };
+        let changes = Changes { started: vec!["a".into()], unchanged: 2, ..Default::default() };
+        let file = Path::new("e.toml");
+        let reasons = ["e.toml:1:2: no".to_owned()];
+        for (told, expected, json) in [
+            (
+                Told::Engine(&crashed),
+                "worker left (process 7) crashed while pushing: signal 9 (SIGKILL); 1 packet lost, 64 reclaimed",
+                r#"{"event":"crashed","worker":"left","pid":7,"#,
+            ),
+            (
+                Told::Engine(&Event::Restarted { worker: "left".into(), pid: 8, after_ns: 1_234_567 }),
+                "worker left runs again as process 8, after 1.2ms",
+                r#"{"event":"restarted","worker":"left","pid":8,"after_ns":1234567}"#,
+            ),
+            (
+                Told::Engine(&Event::Grown { packets: 2048 }),
+                "memory has grown to 2048 packets",
+                r#"{"event":"grown","packets":2048}"#,
+            ),
+            (
+                Told::Reloaded { file, changes: &changes },
+                "reloaded e.toml: started: a; unchanged: 2",
+                r#"{"event":"reloaded","file":"e.toml","changes":{"started":["a"],"#,
+            ),
+            (
+                Told::Refused { file, reasons: &reasons },
+                "e.toml is refused, and all goes on as before:\n  e.toml:1:2: no",
+                r#"{"event":"refused","file":"e.toml","reasons":["e.toml:1:2: no"]}"#,
+            ),
+        ] {
+            assert_eq!(text(&told), expected);
+            let written = serde_json::to_string(&told).expect("JSON");
+            assert!(written.starts_with(json), "{written}");
+        }
+    }
+}
