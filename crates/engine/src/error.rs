@@ -48,6 +48,9 @@ pub enum Error {
     /// No engine can be found there.
     #[error("{0}")]
     NoEngine(String),
+    /// A link cannot be traced, or not any longer.
+    #[error("{0}")]
+    Trace(String),
     /// Any other failure of a system call.
     #[error("{call}: {source}")]
     System {

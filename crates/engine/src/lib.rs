@@ -40,6 +40,7 @@ mod pool;
 mod queue;
 pub mod recovery;
 pub mod testing;
+pub mod trace;
 pub mod view;
 mod worker;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::memory::Memory;
+use super::memory::{Memory, printable};
 use crate::error::Error;
 use crate::layout::{self, SEGMENT_NAME};
 
@@ -99,11 +99,6 @@ fn command(pid: i32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let text = String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " ");
     printable(&text).chars().take(COMMAND_LETTERS_MAX).collect()
-}
-
-/// Another process wrote this text: nothing in it may steer a terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 #[cfg(test)]

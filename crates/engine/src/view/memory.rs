@@ -35,3 +35,14 @@ impl Memory {
         Ok(u64::from_ne_bytes(bytes))
     }
 }
+
+/// The text in a place for one: up to the first zero.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    printable(&String::from_utf8_lossy(&bytes[..end]))
+}
+
+/// Another process wrote this text: nothing in it may steer a terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}

@@ -1,0 +1,87 @@
+//! A process in one word: its number, and when it started, so that a later process of the same number
+//! is another.
+
+use std::fs;
+
+/// Bits of a process's number: Linux has none above 2^22 (`PID_MAX_LIMIT`).
+const PID_BITS: u32 = 22;
+
+/// A process. Nobody is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim(u64);
+
+impl Claim {
+    /// This process; `None` where `/proc` cannot be read.
+    pub fn ours() -> Option<Self> {
+        Self::of_process(std::process::id().into())
+    }
+
+    /// The process of that number, if there is one.
+    pub fn of_process(pid: u64) -> Option<Self> {
+        let (started, _) = status(pid)?;
+        Some(Self(started << PID_BITS | pid))
+    }
+
+    /// As it stands in memory.
+    pub fn of_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// As it stands in memory.
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The process's number.
+    pub fn pid(self) -> u64 {
+        self.0 & ((1 << PID_BITS) - 1)
+    }
+
+    /// Whether that process still runs.
+    pub fn is_alive(self) -> bool {
+        status(self.pid()).is_some_and(|(started, runs)| runs && started == self.0 >> PID_BITS)
+    }
+}
+
+/// Whether a process of that number runs.
+pub(super) fn runs(pid: u64) -> bool {
+    status(pid).is_some_and(|(_, runs)| runs)
+}
+
+/// When a process started, in the kernel's ticks, and whether it runs still rather than waits to be
+/// reaped (`/proc/PID/stat`, proc(5)).
+fn status(pid: u64) -> Option<(u64, bool)> {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name may have spaces and parentheses of its own.
+    let (_, fields) = line.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?;
+    // The 22nd field of the line, and the state is the third.
+    let started = fields.nth(18)?.parse().ok()?;
+    Some((started, !matches!(state, "Z" | "X")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_alive_until_it_is_killed_and_another_of_its_number_is_not_it() {
+        let ours = Claim::ours().unwrap();
+        assert!(ours.is_alive() && ours.pid() == u64::from(std::process::id()));
+        assert!(!Claim::of_word(ours.word() + (1 << PID_BITS)).is_alive(), "it started later");
+        assert!(!Claim::of_word(0).is_alive());
+
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = u64::from(child.id());
+        let theirs = Claim::of_process(pid).unwrap();
+        assert!(theirs.is_alive());
+        child.kill().unwrap();
+        let process = caravan_segment::process::Process::open(pid as i32).unwrap();
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)], None)
+            .unwrap();
+        assert!(!theirs.is_alive() && !runs(pid), "dead, if not reaped yet");
+        child.wait().unwrap();
+        assert!(!theirs.is_alive());
+    }
+}

@@ -1,0 +1,107 @@
+//! The end of a trace in the worker that sends on the link.
+
+use std::sync::atomic::{Ordering, fence};
+
+use caravan_ring::record::{LENGTH_BYTES, prefix};
+use caravan_ring::{ByteProducer, Corrupt, MappedBytes, MappedCursors};
+
+use super::HEADER_BYTES;
+use crate::layout::{Shared, link, trace};
+use crate::limits::TRACES_MAX;
+use crate::owner::LinkId;
+use crate::packet::Packet;
+
+/// Where the packets of one link are copied, if somebody traces it. One for each link of a worker
+/// that the worker sends on.
+#[derive(Debug)]
+pub struct Tap {
+    shared: Shared,
+    link: LinkId,
+    process: u64,
+    open: Option<Open>,
+}
+
+/// A trace that goes on.
+#[derive(Debug)]
+struct Open {
+    place: usize,
+    /// Which of all traces in that place: each begins with an empty ring.
+    epoch: u64,
+    ring: ByteProducer<MappedCursors, MappedBytes>,
+}
+
+impl Tap {
+    /// For the packets that this process sends on `link`. Costs nothing before somebody traces it.
+    pub fn new(shared: &Shared, link: LinkId) -> Self {
+        Self { shared: shared.clone(), link, process: std::process::id().into(), open: None }
+    }
+
+    /// Whether somebody traces the link: one load.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        // What hangs on it is ordered by `record`.
+        self.shared.link(self.link, link::TRACE).load(Ordering::Relaxed) != 0
+    }
+
+    /// Copies packets that are sent at `now_ns` of the monotonic clock, as far as there is room; counts the
+    /// others. The worker calls it once in each breath in which it [is wanted](Self::is_wanted);
+    /// never waits.
+    #[cold]
+    pub fn record<'p>(&mut self, packets: impl Iterator<Item = &'p Packet>, now_ns: u64) {
+        self.record_data(packets.map(Packet::data), now_ns);
+    }
+
+    pub(super) fn record_data<'p>(&mut self, packets: impl Iterator<Item = &'p [u8]>, now_ns: u64) {
+        let name = self.shared.link(self.link, link::TRACE).load(Ordering::Relaxed);
+        let place = (name as usize).wrapping_sub(1);
+        if place >= TRACES_MAX {
+            self.open = None;
+            return;
+        }
+        let shared = self.shared.clone();
+        let writer = shared.trace(place, trace::WRITER);
+        writer.store(self.process, Ordering::Relaxed);
+        // pairs with the fence in forget()
+        fence(Ordering::SeqCst);
+        // pairs with the Release in Tracer::start: the ring is ready
+        if shared.link(self.link, link::TRACE).load(Ordering::Acquire) == name
+            && self.write(place, packets, now_ns).is_err()
+        {
+            // The tracer writes what cannot be: it goes without.
+            let word = shared.link(self.link, link::TRACE);
+            let _ = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
+            self.open = None;
+        }
+        // pairs with the Acquire in Tracer's settle()
+        writer.store(0, Ordering::Release);
+    }
+
+    fn write<'p>(
+        &mut self,
+        place: usize,
+        packets: impl Iterator<Item = &'p [u8]>,
+        now_ns: u64,
+    ) -> Result<(), Corrupt> {
+        let epoch = self.shared.trace(place, trace::EPOCH).load(Ordering::Relaxed);
+        let snap_bytes = self.shared.trace(place, trace::SNAP_BYTES).load(Ordering::Relaxed) as usize;
+        if self.open.as_ref().is_none_or(|open| (open.place, open.epoch) != (place, epoch)) {
+            // The place is inside the memory: this cannot fail.
+            let Ok((cursors, bytes)) = self.shared.trace_ring(place) else { return Ok(()) };
+            self.open = Some(Open { place, epoch, ring: ByteProducer::resume(cursors, bytes)? });
+        }
+        let Some(Open { ring, .. }) = &mut self.open else { return Ok(()) };
+        let mut dropped = 0;
+        for data in packets {
+            let kept = &data[..data.len().min(snap_bytes)];
+            let mut header = [0; LENGTH_BYTES + HEADER_BYTES];
+            header[..LENGTH_BYTES].copy_from_slice(&prefix((HEADER_BYTES + kept.len()) as u32));
+            header[LENGTH_BYTES..][..8].copy_from_slice(&now_ns.to_le_bytes());
+            header[LENGTH_BYTES + 8..].copy_from_slice(&(data.len() as u32).to_le_bytes());
+            dropped += u64::from(!ring.append_whole([&header, kept])?);
+        }
+        // The tracer looks by itself, and never sleeps on the ring.
+        let _ = ring.publish();
+        Shared::add(self.shared.trace(place, trace::DROPPED), dropped);
+        Ok(())
+    }
+}

@@ -1,0 +1,300 @@
+//! The end of a trace in the process that looks on.
+
+use std::fs::OpenOptions;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use caravan_ring::record::LengthReader;
+use caravan_ring::{ByteConsumer, Cursors, MappedBytes, MappedCursors};
+use caravan_segment::Segment;
+use caravan_segment::barrier::Fences;
+use caravan_segment::process::Process;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::claim::{Claim, runs};
+use super::{HEADER_BYTES, RECORD_BYTES_MAX, forget};
+use crate::config::LinkName;
+use crate::error::{Error, system};
+use crate::layout::{self, MAGIC, PACKETS_AT, Shared, link, link_at, trace};
+use crate::limits::{LINKS_MAX, PACKET_BYTES_MAX, TRACES_MAX};
+use crate::owner::LinkId;
+use crate::view::{Found, text};
+
+/// How long a worker may take to finish what it writes for a trace that has ended.
+const SETTLE_MAX: Duration = Duration::from_millis(500);
+/// How often that is looked at.
+const SETTLE_GLANCE: Duration = Duration::from_micros(100);
+
+/// A packet that was sent on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// When the breath began in which it was sent: nanoseconds since 1970, by this host's clock as it was when
+    /// the trace began.
+    pub unix_ns: u64,
+    /// Its length.
+    pub length: usize,
+    /// What was kept of it.
+    pub data: &'a [u8],
+}
+
+/// Why no more will come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The engine has ended.
+    Engine,
+    /// The link is no more.
+    Link,
+    /// The engine has ended the trace.
+    Taken,
+}
+
+/// A trace that goes on, until it is dropped.
+#[derive(Debug)]
+pub struct Tracer {
+    shared: Shared,
+    engine: Process,
+    link: LinkId,
+    name: String,
+    place: usize,
+    claim: Claim,
+    ring: ByteConsumer<MappedCursors, MappedBytes>,
+    lengths: LengthReader,
+    /// From the monotonic clock to the time of day.
+    since_1970_ns: u64,
+    data: Vec<u8>,
+}
+
+impl Tracer {
+    /// Has the packets that an engine sends on a link copied here, the first `snap_bytes` of each. The link
+    /// is written as `app.output -> app.input`, or as one of these two if that tells which.
+    pub fn start(engine: &Found, link: &str, snap_bytes: usize) -> Result<Self, Error> {
+        let process = Process::open(engine.pid)?;
+        let shared = attach(engine)?;
+        let (link, name) = named(&shared, link, engine.pid)?;
+        let ours = Claim::ours().ok_or_else(|| Error::Trace("/proc cannot be read".into()))?;
+        let place = claim(&shared, ours)?;
+        let since_1970_ns = clock_ns(ClockId::Realtime).wrapping_sub(clock_ns(ClockId::Monotonic));
+        let (cursors, bytes) = shared.trace_ring(place)?;
+        clear(&shared, place, &cursors);
+        let set = |offset, value: usize| shared.trace(place, offset).store(value as u64, Ordering::Relaxed);
+        set(trace::LINK, link.place() + 1);
+        set(trace::SNAP_BYTES, snap_bytes.min(PACKET_BYTES_MAX));
+        // From here on the place is given back, whatever happens.
+        let tracer = Self {
+            shared,
+            engine: process,
+            link,
+            name,
+            place,
+            claim: ours,
+            ring: ByteConsumer::new(cursors, bytes),
+            lengths: LengthReader::new(RECORD_BYTES_MAX as u32),
+            since_1970_ns,
+            data: vec![0; RECORD_BYTES_MAX],
+        };
+        tracer.name_place()?;
+        Ok(tracer)
+    }
+
+    /// The link, in full.
+    pub fn link(&self) -> &str {
+        &self.name
+    }
+
+    /// Packets that came while the ring was full.
+    pub fn dropped(&self) -> u64 {
+        self.shared.trace(self.place, trace::DROPPED).load(Ordering::Relaxed)
+    }
+
+    /// The next packet; `None` if none has come. The memory of those before is given back to the engine
+    /// whenever there is none, and by [`release`](Self::release).
+    pub fn receive(&mut self) -> Result<Option<Record<'_>>, Error> {
+        if self.ring.unread() == 0 {
+            self.release();
+            if self.ring.refresh().map_err(broken)? == 0 {
+                return Ok(None);
+            }
+        }
+        let length = self.lengths.next(&mut self.ring).map_err(broken)?;
+        // They are published whole.
+        let length = length.map(|length| length as usize);
+        let Some(length) = length.filter(|length| (HEADER_BYTES..=self.ring.unread()).contains(length))
+        else {
+            return Err(broken("half a packet is in it"));
+        };
+        self.ring.read(&mut self.data[..length]);
+        let (header, data) = self.data[..length].split_at(HEADER_BYTES);
+        let mut sent_ns = [0; 8];
+        sent_ns.copy_from_slice(&header[..8]);
+        let mut whole = [0; 4];
+        whole.copy_from_slice(&header[8..]);
+        Ok(Some(Record {
+            unix_ns: u64::from_le_bytes(sent_ns).wrapping_add(self.since_1970_ns),
+            length: u32::from_le_bytes(whole) as usize,
+            data,
+        }))
+    }
+
+    /// Makes room for more packets.
+    pub fn release(&mut self) {
+        // No worker waits for room.
+        let _ = self.ring.release();
+    }
+
+    /// Why no more can come, if that is so; to be asked now and then. Where a link was taken away and put
+    /// back in its place, the trace goes on.
+    pub fn tend(&mut self) -> Option<Ended> {
+        if !self.engine.is_alive() {
+            return Some(Ended::Engine);
+        }
+        if self.shared.trace(self.place, trace::CLAIM).load(Ordering::Relaxed) != self.claim.word() {
+            return Some(Ended::Taken);
+        }
+        let there = self.shared.link(self.link, link::STATE).load(Ordering::Acquire) != 0;
+        if !there || name(&self.shared, self.link) != self.name {
+            return Some(Ended::Link);
+        }
+        if self.shared.link(self.link, link::TRACE).load(Ordering::Relaxed) == 0 && self.name_place().is_err()
+        {
+            return Some(Ended::Taken);
+        }
+        None
+    }
+
+    /// Has the link's worker write into the ring.
+    fn name_place(&self) -> Result<(), Error> {
+        let word = self.shared.link(self.link, link::TRACE);
+        let ours = self.place as u64 + 1;
+        // pairs with the Acquire in Tap::record: the ring is ready
+        let Err(theirs) = word.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Acquire) else {
+            return Ok(());
+        };
+        let place = (theirs as usize).wrapping_sub(1);
+        let claim =
+            (place < TRACES_MAX).then(|| self.shared.trace(place, trace::CLAIM).load(Ordering::Relaxed));
+        let claim = Claim::of_word(claim.unwrap_or(0));
+        if !claim.is_alive()
+            && word.compare_exchange(theirs, ours, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
+            return Ok(());
+        }
+        Err(Error::Trace(format!("{} is traced already, by process {}", self.name, claim.pid())))
+    }
+}
+
+impl std::ops::Drop for Tracer {
+    fn drop(&mut self) {
+        if self.shared.trace(self.place, trace::CLAIM).load(Ordering::Relaxed) == self.claim.word() {
+            forget(&self.shared, self.place);
+            // pairs with the Acquire in claim()
+            self.shared.trace(self.place, trace::CLAIM).store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Maps the words of an engine's memory, and none of its packets.
+fn attach(engine: &Found) -> Result<Shared, Error> {
+    let file = OpenOptions::new().read(true).write(true).open(&engine.memory);
+    let file = file.map_err(|error| {
+        system("open the engine's memory")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    })?;
+    let segment = Arc::new(Segment::attach_committed(file.into(), PACKETS_AT as u64)?);
+    let shared = Shared::new(&segment, Fences::Symmetric)?;
+    if shared.engine(layout::engine::MAGIC).load(Ordering::Acquire) != MAGIC {
+        return Err(Error::NoEngine(format!("process {} is an engine of another version", engine.pid)));
+    }
+    Ok(shared)
+}
+
+/// The link that a user means, and its whole name.
+fn named(shared: &Shared, wanted: &str, pid: i32) -> Result<(LinkId, String), Error> {
+    let there = |id: &LinkId| shared.link(*id, link::STATE).load(Ordering::Acquire) != 0;
+    let links: Vec<_> =
+        (0..LINKS_MAX).filter_map(LinkId::new).filter(there).map(|id| (id, name(shared, id))).collect();
+    let whole = wanted.parse::<LinkName>().map_or_else(|_| wanted.trim().to_owned(), |link| link.to_string());
+    let means = |name: &str| name == whole || name.split(" -> ").any(|end| end == whole);
+    let mut found = links.iter().filter(|(_, name)| means(name));
+    if let (Some((id, name)), None) = (found.next(), found.next()) {
+        return Ok((*id, name.clone()));
+    }
+    let lines: Vec<_> = links.iter().map(|(_, name)| format!("\n  '{name}'")).collect();
+    Err(Error::Trace(match lines.len() {
+        0 => format!("engine {pid} has no links"),
+        _ => format!("`{wanted}` does not name one link of engine {pid}; it has:{}", lines.concat()),
+    }))
+}
+
+fn name(shared: &Shared, id: LinkId) -> String {
+    let mut bytes = [0; link::NAME_BYTES];
+    shared.memory().copy_out(link_at(id) + link::NAME, &mut bytes);
+    text(&bytes)
+}
+
+/// Takes a place that nobody has, or whose owner has died, and waits until nobody writes there.
+fn claim(shared: &Shared, ours: Claim) -> Result<usize, Error> {
+    let mut owners = Vec::new();
+    for place in 0..TRACES_MAX {
+        let claimed = shared.trace(place, trace::CLAIM);
+        let was = claimed.load(Ordering::Relaxed);
+        if was != 0 && Claim::of_word(was).is_alive() {
+            owners.push(Claim::of_word(was).pid().to_string());
+            continue;
+        }
+        if claimed.compare_exchange(was, ours.word(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        forget(shared, place);
+        if settle(shared, place) {
+            return Ok(place);
+        }
+        claimed.store(0, Ordering::Release);
+    }
+    Err(Error::Trace(format!(
+        "an engine takes {TRACES_MAX} traces at a time, and has them: end one of processes {}",
+        owners.join(", ")
+    )))
+}
+
+/// Waits until no worker writes into a ring that no link names any more. False if one does not
+/// come to an end, as one that is stopped.
+fn settle(shared: &Shared, place: usize) -> bool {
+    let writer = shared.trace(place, trace::WRITER);
+    let end = Instant::now() + SETTLE_MAX;
+    loop {
+        // pairs with the Release in Tap::record
+        let process = writer.load(Ordering::Acquire);
+        if process == 0 {
+            return true;
+        }
+        if !runs(process) {
+            // A later writer of the same place has put its own number there, which stays.
+            let _ = writer.compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
+            continue;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(SETTLE_GLANCE);
+    }
+}
+
+/// Makes the ring of a place that is ours an empty one.
+fn clear(shared: &Shared, place: usize, ring: &MappedCursors) {
+    for word in [ring.tail_position(), ring.head_position(), ring.consumer_asleep(), ring.producer_wants()] {
+        // Nobody looks at them before a link names this place, which is a Release.
+        word.store(0, Ordering::Relaxed);
+    }
+    shared.trace(place, trace::DROPPED).store(0, Ordering::Relaxed);
+    Shared::add(shared.trace(place, trace::EPOCH), 1);
+}
+
+fn broken(what: impl std::fmt::Display) -> Error {
+    Error::Trace(format!("what the engine wrote into the trace's ring cannot be: {what}"))
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
