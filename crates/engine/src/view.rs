@@ -15,3 +15,4 @@ mod find;
 mod memory;
 
 pub use find::{Found, engines, find};
+pub(crate) use memory::text;
