@@ -2,10 +2,13 @@
 
 mod af_packet;
 mod af_xdp;
+pub mod arp;
 pub mod bridge;
 mod filter;
 mod join;
 mod mac;
+pub mod ndp;
+mod neighbour;
 mod rate_limit;
 mod repeater;
 mod sink;
@@ -18,10 +21,12 @@ use crate::app::Registry;
 
 pub use af_packet::{AfPacket, AfPacketConfig};
 pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
+pub use arp::Arp;
 pub use bridge::Bridge;
 pub use filter::Filter;
 pub use join::Join;
 pub use mac::Mac;
+pub use ndp::Ndp;
 pub use rate_limit::RateLimit;
 pub use repeater::Repeater;
 pub use sink::Sink;
@@ -35,7 +40,7 @@ pub fn register(registry: &mut Registry) {
     registry.add::<Source>("source").add::<Sink>("sink");
     registry.add::<Tunnel>("tunnel").add::<Encapsulate>("encapsulate").add::<Decapsulate>("decapsulate");
     registry.add::<AfPacket>("af_packet").add::<AfXdp>("af_xdp").add::<Tap>("tap");
-    registry.add::<Bridge>("bridge");
+    registry.add::<Bridge>("bridge").add::<Arp>("arp").add::<Ndp>("ndp");
     registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
     registry.add::<Repeater>("repeater").add::<Filter>("filter");
 }

@@ -1,0 +1,180 @@
+//! Answers for IPv4 addresses, and finds the next hop's Ethernet address (ARP, RFC 826).
+//!
+//! It lies between the network, `south`, and what is behind it, `north`: [`passage`](super::neighbour::passage) says
+//! what passes. ARP of other addresses and other networks passes, too; frames with VLAN tags do so unread.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::Ipv4Addr;
+
+use super::Mac;
+use super::neighbour::config::{Address, AnswerConfig};
+use super::neighbour::passage::{Frame, Heard, PORTS, Passage, Protocol};
+use super::neighbour::{Ask, Neighbour};
+use crate::app::{App, Named, Trouble};
+use crate::io::Io;
+use etherparse::{
+    ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, Ethernet2Slice,
+};
+
+/// Answers for IPv4 addresses.
+#[derive(Debug)]
+pub struct Arp {
+    speaker: Speaker,
+    passage: Passage,
+}
+
+/// What it answers, and what it asks.
+pub type ArpConfig = AnswerConfig<Ipv4Addr>;
+
+#[derive(Debug)]
+struct Speaker {
+    config: ArpConfig,
+    /// Others that said to have one of our addresses.
+    conflicts: u64,
+}
+
+impl App for Arp {
+    type Config = ArpConfig;
+    const INPUTS: Named = PORTS;
+    const OUTPUTS: Named = PORTS;
+
+    fn check(config: &ArpConfig) -> Result<(), Trouble> {
+        config.check()
+    }
+
+    fn start(config: ArpConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        let next_hop = config.next_hop.map(|address| address.octets());
+        let passage = Passage::new(next_hop.as_ref().map(|octets| &octets[..]), state.as_deref());
+        Ok(Self { speaker: Speaker { config, conflicts: 0 }, passage })
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        self.passage.push(io, &mut self.speaker);
+    }
+
+    fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
+        let next_hop = self.speaker.config.next_hop.map(|address| address.octets());
+        self.passage.stop(io, next_hop.as_ref().map(|octets| &octets[..]))
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        self.passage.wake_ns()
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        self.passage.report(self.speaker.conflicts)
+    }
+}
+
+impl Protocol for Speaker {
+    const CARRIED: [u8; 2] = EtherType::IPV4.0.to_be_bytes();
+
+    fn mac(&self) -> Mac {
+        self.config.mac
+    }
+
+    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Heard {
+        let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Heard::Malformed };
+        if ethernet.ether_type() != EtherType::ARP {
+            return Heard::Pass;
+        }
+        let Ok(arp) = ArpPacketSlice::from_slice(ethernet.payload_slice()) else { return Heard::Malformed };
+        if arp.hw_addr_type() != ArpHardwareId::ETHERNET || arp.proto_addr_type() != EtherType::IPV4 {
+            return Heard::Pass;
+        }
+        if !matches!(arp.operation(), ArpOperation::REQUEST | ArpOperation::REPLY) {
+            return Heard::Pass;
+        }
+        let Some(arp) = read(&arp) else { return Heard::Malformed };
+        let is_for_all = Mac(ethernet.destination()).is_group();
+        self.answer(&arp, is_for_all, next_hop, now_ns)
+    }
+
+    fn question(&self, ask: Ask) -> Frame {
+        let (to, target_mac) = match ask {
+            Ask::Everybody => (Mac([0xff; 6]), Mac::default()),
+            Ask::Only(mac) => (mac, mac),
+        };
+        let target_ipv4 = self.config.next_hop.unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
+        let own = self.config.addresses.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
+        self.frame(to, ArpOperation::REQUEST, own, target_mac, target_ipv4)
+    }
+}
+
+impl Speaker {
+    /// RFC 826, "Packet Reception".
+    fn answer(
+        &mut self,
+        arp: &ArpEthIpv4Packet,
+        is_for_all: bool,
+        next_hop: Option<&mut Neighbour>,
+        now_ns: u64,
+    ) -> Heard {
+        let (sender, target) = (arp.sender_ipv4_addr(), arp.target_ipv4_addr());
+        let sender_mac = Mac(arp.sender_mac);
+        let is_ours = self.config.addresses.contains(&target);
+        let is_answer = arp.operation == ArpOperation::REPLY && is_ours && !is_for_all;
+        if sender_mac == self.config.mac {
+            // Our own, that came back.
+            return Heard::Done;
+        }
+        if self.config.addresses.contains(&sender) {
+            // Answering could go on without end, and would not help.
+            self.conflicts += 1;
+            return if is_for_all { Heard::Pass } else { Heard::Done };
+        }
+        if let Some(next_hop) = next_hop.filter(|_| self.config.next_hop == Some(sender)) {
+            if is_answer {
+                next_hop.answered(sender_mac, now_ns);
+            } else if is_ours || next_hop.mac().is_some() {
+                next_hop.hinted(sender_mac, now_ns);
+            }
+        }
+        match arp.operation {
+            ArpOperation::REQUEST if is_ours => {
+                let frame = self.frame(sender_mac, ArpOperation::REPLY, target, sender_mac, arp.sender_ipv4);
+                Heard::Answer(frame)
+            }
+            _ if is_answer => Heard::Done,
+            _ => Heard::Pass,
+        }
+    }
+
+    fn frame(
+        &self,
+        to: Mac,
+        operation: ArpOperation,
+        sender: Ipv4Addr,
+        target_mac: Mac,
+        target_ipv4: [u8; 4],
+    ) -> Frame {
+        let source = self.config.mac.0;
+        let ethernet = Ethernet2Header { destination: to.0, source, ether_type: EtherType::ARP };
+        let sender_ipv4 = sender.octets();
+        let arp = ArpEthIpv4Packet {
+            operation,
+            sender_mac: source,
+            sender_ipv4,
+            target_mac: target_mac.0,
+            target_ipv4,
+        };
+        Frame::new(&[&ethernet.to_bytes(), &arp.to_bytes()])
+    }
+}
+
+/// An ARP packet of IPv4 over Ethernet; `None` if its addresses have not the lengths of such, or come from no
+/// station. The sender may have no IPv4 address yet (RFC 5227, section 2.1.1).
+fn read(arp: &ArpPacketSlice) -> Option<ArpEthIpv4Packet> {
+    let packet = ArpEthIpv4Packet {
+        operation: arp.operation(),
+        sender_mac: arp.sender_hw_addr().try_into().ok()?,
+        sender_ipv4: arp.sender_protocol_addr().try_into().ok()?,
+        target_mac: arp.target_hw_addr().try_into().ok()?,
+        target_ipv4: arp.target_protocol_addr().try_into().ok()?,
+    };
+    let sender = packet.sender_ipv4_addr();
+    let sound = Mac(packet.sender_mac).is_station() && (sender.is_host() || sender.is_unspecified());
+    sound.then_some(packet)
+}

@@ -1,0 +1,310 @@
+mod parts;
+
+use etherparse::icmpv6::NeighborAdvertisementHeader;
+use etherparse::{Icmpv6Type, Ipv6Header, PacketBuilder, SlicedPacket, TransportSlice};
+use proptest::prelude::*;
+
+use parts::{OVERRIDE, Parts, SOLICITED, advertisement, solicitation};
+
+use super::*;
+use crate::apps::neighbour::{ASK_NS_MIN, KNOWN_NS};
+use crate::layout::Drop;
+use crate::testing::Bench;
+
+const PACKETS: u32 = 8;
+const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
+
+fn ip(text: &str) -> Ipv6Addr {
+    text.parse().unwrap()
+}
+
+fn our() -> Ipv6Addr {
+    ip("2001:db8::1:2:3")
+}
+
+fn router() -> Ipv6Addr {
+    ip("fe80::fe")
+}
+
+fn config(next_hop: bool) -> NdpConfig {
+    let next_hop = next_hop.then(router);
+    NdpConfig { mac: OURS, addresses: vec![our(), ip("fe80::1")], next_hop }
+}
+
+fn bench(next_hop: bool) -> Bench<Ndp> {
+    let ports = ["north", "south"];
+    Bench::new(config(next_hop), &ports, &ports, PACKETS).unwrap()
+}
+
+fn packet(number: u8) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::ethernet2([0; 6], [0; 6]).ipv6(our().octets(), [0x20; 16], 64).udp(1, 2);
+    builder.write(&mut frame, &[number; 4]).unwrap();
+    frame
+}
+
+fn addressed(to: Mac, frame: &[u8]) -> Vec<u8> {
+    [&to.0[..], &OURS.0, &frame[12..]].concat()
+}
+
+fn push(bench: &mut Bench<Ndp>, port: &str, frame: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    bench.put(port, frame);
+    bench.push();
+    (bench.sent("north"), bench.sent("south"))
+}
+
+/// What a frame of ours says, as another parser has it: addresses, and the message behind its checksum.
+fn parsed(frame: &[u8]) -> (Mac, Ipv6Header, Icmpv6Type, Vec<u8>) {
+    let sliced = SlicedPacket::from_ethernet(frame).unwrap();
+    let Some(TransportSlice::Icmpv6(icmp)) = sliced.transport else { panic!("no ICMPv6 in {frame:02x?}") };
+    let (ip, rest) = Ipv6Header::from_slice(&frame[14..]).unwrap();
+    assert_eq!((usize::from(ip.payload_length), ip.hop_limit), (rest.len(), 255));
+    assert!(icmp.is_checksum_valid(ip.source, ip.destination));
+    assert_eq!(frame[6..12], OURS.0);
+    (Mac(frame[..6].try_into().unwrap()), ip, icmp.icmp_type(), icmp.payload().to_vec())
+}
+
+#[test]
+fn solicitations_for_our_addresses_are_answered() {
+    let own = [&our().octets()[..], &[2, 1], &OURS.0].concat();
+    let without_option = Parts { body: our().octets().to_vec(), ..solicitation(our()) };
+    let from_nobody = Parts { source: ip("::"), ..without_option.clone() };
+    let elsewhere = Mac([2, 0, 0, 0, 0, 7]);
+    let with_another = without_option.clone().option(1, &elsewhere.0);
+    let all_nodes = (Mac([0x33, 0x33, 0, 0, 0, 1]), ip("ff02::1"), false);
+    let table = [
+        (solicitation(our()), (ROUTER, router(), true)),
+        (without_option.clone(), (ROUTER, router(), true)),
+        (with_another, (elsewhere, router(), true)),
+        (without_option.option(200, &[0; 14]), (ROUTER, router(), true)),
+        (from_nobody, all_nodes),
+        (Parts { to: OURS, destination: our(), ..solicitation(our()) }, (ROUTER, router(), true)),
+    ];
+    let mut bench = bench(false);
+    for (asked, (to, destination, solicited)) in table {
+        let (north, south) = push(&mut bench, "south", &asked.frame());
+        assert_eq!((north.len(), south.len()), (0, 1));
+        let (mac, ip, kind, body) = parsed(&south[0]);
+        assert_eq!((mac, ip.source_addr(), ip.destination_addr()), (to, our(), destination));
+        let flags = NeighborAdvertisementHeader { router: false, solicited, r#override: true };
+        assert_eq!((kind, &body), (Icmpv6Type::NeighborAdvertisement(flags), &own));
+    }
+    assert_eq!(bench.app.report()[0], ("answers", 6));
+    assert_eq!(bench.free(), PACKETS as usize);
+}
+
+#[test]
+fn what_section_7_1_does_not_allow_is_dropped() {
+    let asked = solicitation(our());
+    let told = advertisement(SOLICITED);
+    let edit = |parts: &Parts, change: &dyn Fn(&mut Parts)| {
+        let mut parts = parts.clone();
+        change(&mut parts);
+        parts.frame()
+    };
+    let mut wrong = Vec::new();
+    for parts in [&asked, &told] {
+        let frame = parts.frame();
+        wrong.push(edit(parts, &|parts| parts.hop_limit = 254));
+        wrong.push(edit(parts, &|parts| parts.kind[1] = 1));
+        wrong.push(edit(parts, &|parts| parts.body[0] = 0xff)); // A target that is a group.
+        wrong.push(edit(parts, &|parts| parts.body.truncate(15))); // Less than 24 bytes.
+        wrong.push(edit(parts, &|parts| parts.body.extend([200, 0, 0, 0, 0, 0, 0, 0]))); // An option of no length.
+        wrong.push(edit(parts, &|parts| parts.body.extend([200, 2, 0, 0, 0, 0, 0, 0]))); // One that is not whole.
+        wrong.push(edit(parts, &|parts| parts.body.push(200)));
+        wrong.push(edit(parts, &|parts| parts.from = Mac([0xff; 6])));
+        wrong.push(edit(parts, &|parts| parts.source = ip("ff02::1")));
+        // Any bit of what the checksum covers, but for the type, which makes another message of it.
+        for place in (22..frame.len()).filter(|&place| place != 54) {
+            for bit in 0..8 {
+                let mut frame = frame.clone();
+                frame[place] ^= 1 << bit;
+                wrong.push(frame);
+            }
+        }
+        // A frame that ends too early.
+        wrong.extend((0..frame.len()).map(|bytes| frame[..bytes].to_vec()));
+    }
+    // From nobody, but not to the solicited-node group; or with an address.
+    wrong.push(edit(&asked, &|parts| (parts.source, parts.destination) = (ip("::"), ip("ff02::1"))));
+    wrong.push(edit(&asked, &|parts| parts.source = ip("::")));
+    wrong.push(Parts { body: our().octets().to_vec(), ..asked.clone() }.option(1, &[0xff; 6]).frame());
+    // An answer to one that goes to all.
+    wrong.push(edit(&told, &|parts| parts.destination = ip("ff02::1")));
+
+    let mut bench = bench(false);
+    for (count, frame) in wrong.iter().enumerate() {
+        let outcome = push(&mut bench, "south", frame);
+        assert_eq!(outcome, (vec![], vec![]), "{frame:02x?}");
+        assert_eq!(bench.drops(Drop::Malformed), count as u64 + 1, "{frame:02x?}");
+    }
+    assert_eq!(bench.free(), PACKETS as usize);
+}
+
+#[test]
+fn all_else_passes() {
+    let other = ip("2001:db8::9");
+    let router_says = Parts { kind: [134, 0, 0, 0, 64, 0, 0, 0], body: vec![0; 8], ..advertisement(0) };
+    let echo = Parts { kind: [128, 0, 0, 0, 0, 1, 0, 1], hop_limit: 9, ..advertisement(0) };
+    let of_another = Parts { body: other.octets().to_vec(), ..advertisement(SOLICITED) };
+    let mut behind_options = solicitation(our()).frame();
+    behind_options[20] = 0;
+    let vlan = [&OURS.0[..], &ROUTER.0, &[0x81, 0, 0, 7], &solicitation(our()).frame()[12..]].concat();
+    let others = [solicitation(other), router_says, echo, of_another].map(|parts| parts.frame());
+    let mut bench = bench(true);
+    bench.push();
+    bench.sent("south");
+    for frame in others.iter().chain([&behind_options, &vlan, &packet(0)]) {
+        assert_eq!(push(&mut bench, "south", frame), (vec![frame.clone()], vec![]), "{frame:02x?}");
+    }
+    let multicast = [&[0x33, 0x33, 0, 0, 0, 1], &packet(0)[6..]].concat();
+    for frame in [&multicast, &vlan] {
+        assert_eq!(push(&mut bench, "north", frame), (vec![], vec![frame.clone()]));
+    }
+    assert_eq!(push(&mut self::bench(false), "north", &packet(0)), (vec![], vec![packet(0)]));
+}
+
+#[test]
+fn the_next_hop_is_asked_for_and_found() {
+    let mut bench = bench(true);
+    let (_, south) = push(&mut bench, "north", &packet(1));
+    let (mac, ip, kind, body) = parsed(&south[0]);
+    assert_eq!(south.len(), 1);
+    assert_eq!(
+        (mac, ip.destination_addr()),
+        (Mac([0x33, 0x33, 0xff, 0, 0, 0xfe]), self::ip("ff02::1:ff00:fe"))
+    );
+    assert_eq!((ip.source_addr(), kind), (our(), Icmpv6Type::NeighborSolicitation));
+    assert_eq!(body, [&router().octets()[..], &[1, 1], &OURS.0].concat());
+    assert_eq!(bench.app.wake_ns(), Some(bench.now_ns + ASK_NS_MIN));
+
+    let answer = advertisement(SOLICITED).option(2, &ROUTER.0).frame();
+    assert_eq!(push(&mut bench, "south", &answer), (vec![], vec![addressed(ROUTER, &packet(1))]));
+    bench.now_ns += KNOWN_NS;
+    let (_, south) = push(&mut bench, "north", &packet(2));
+    assert_eq!(south[0], addressed(ROUTER, &packet(2)));
+    let (mac, ip, ..) = parsed(&south[1]);
+    assert_eq!((mac, ip.destination_addr()), (ROUTER, router()), "it alone is asked");
+    // An answer to that needs no address in it.
+    push(&mut bench, "south", &advertisement(SOLICITED).frame());
+    assert_eq!(bench.app.wake_ns(), Some(bench.now_ns + KNOWN_NS));
+    assert_eq!(bench.free(), PACKETS as usize);
+}
+
+/// RFC 4861, section 7.2.5, and appendix C.
+#[test]
+fn advertisements_change_what_is_known_as_their_flags_say() {
+    let spare = Mac([2, 0, 0, 0, 0, 0xfd]);
+    let told = |flags: u8, mac: Option<Mac>, all: bool| {
+        let parts = mac.iter().fold(advertisement(flags), |parts, mac| parts.option(2, &mac.0));
+        if all {
+            Parts { to: Mac([0x33, 0x33, 0, 0, 0, 1]), destination: ip("ff02::1"), ..parts }
+        } else {
+            parts
+        }
+    };
+    // (flags, address, to all; what is then known, from unknown and from known; whether the north hears it)
+    let table = [
+        (told(SOLICITED, None, false), None, Some(ROUTER), false),
+        (told(SOLICITED, Some(ROUTER), false), Some(ROUTER), Some(ROUTER), false),
+        (told(SOLICITED, Some(spare), false), Some(spare), Some(ROUTER), false),
+        (told(SOLICITED | OVERRIDE, Some(spare), false), Some(spare), Some(spare), false),
+        (told(0, Some(spare), true), Some(spare), Some(ROUTER), true),
+        (told(OVERRIDE, Some(spare), true), Some(spare), Some(spare), true),
+        (told(OVERRIDE, None, true), None, Some(ROUTER), true),
+    ];
+    for (place, (parts, from_unknown, from_known, passes)) in table.into_iter().enumerate() {
+        for (known, expected) in [(false, from_unknown), (true, from_known)] {
+            let mut bench = bench(true);
+            bench.push();
+            if known {
+                push(&mut bench, "south", &advertisement(SOLICITED).option(2, &ROUTER.0).frame());
+            }
+            let (north, _) = push(&mut bench, "south", &parts.frame());
+            assert_eq!(north.len(), usize::from(passes), "row {place}");
+            let (_, south) = push(&mut bench, "north", &packet(1));
+            let sent = expected.map(|mac| addressed(mac, &packet(1)));
+            assert_eq!(south.first(), sent.as_ref(), "row {place}, known: {known}");
+        }
+    }
+    // A question of the router's tells as well.
+    let mut bench = bench(true);
+    push(&mut bench, "south", &solicitation(our()).frame());
+    assert_eq!(push(&mut bench, "north", &packet(1)).1, [addressed(ROUTER, &packet(1))]);
+}
+
+#[test]
+fn another_with_our_address_is_counted_and_not_argued_with() {
+    let mut bench = bench(false);
+    let other = Mac([2, 0, 0, 0, 0, 9]);
+    let told = Parts { source: our(), from: other, body: our().octets().to_vec(), ..advertisement(OVERRIDE) };
+    let told = Parts { to: Mac([0x33, 0x33, 0, 0, 0, 1]), destination: ip("ff02::1"), ..told };
+    assert_eq!(push(&mut bench, "south", &told.frame()), (vec![told.frame()], vec![]));
+    let asked = Parts { source: our(), from: other, ..solicitation(our()) };
+    assert_eq!(push(&mut bench, "south", &asked.frame()), (vec![], vec![]));
+    assert_eq!(bench.app.report()[4], ("conflicts", 2));
+    let own = Parts { from: OURS, ..solicitation(our()) };
+    assert_eq!(push(&mut bench, "south", &own.frame()), (vec![], vec![]), "our own, that came back");
+    assert_eq!(bench.app.report()[4], ("conflicts", 2));
+}
+
+#[test]
+fn the_next_hop_is_known_after_a_move() {
+    let mut bench = bench(true);
+    push(&mut bench, "south", &advertisement(SOLICITED).option(2, &ROUTER.0).frame());
+    let mut next = self::bench(true);
+    next.app = Ndp::start(config(true), bench.stop()).unwrap();
+    let (_, south) = push(&mut next, "north", &packet(1));
+    assert_eq!(south[0], addressed(ROUTER, &packet(1)));
+    let config = NdpConfig { next_hop: Some(ip("fe80::fd")), ..config(true) };
+    assert_eq!(Ndp::start(config, bench.stop()).unwrap().report()[2], ("resolved", 0), "another next hop");
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let config = config(true);
+    for wrong in [
+        NdpConfig { mac: Mac([0xff; 6]), ..config.clone() },
+        NdpConfig { addresses: vec![], ..config.clone() },
+        NdpConfig { addresses: vec![our(); 65], ..config.clone() },
+        NdpConfig { addresses: vec![ip("ff02::1")], ..config.clone() },
+        NdpConfig { next_hop: Some(ip("::")), ..config.clone() },
+        NdpConfig { next_hop: Some(our()), ..config.clone() },
+    ] {
+        assert!(Ndp::check(&wrong).is_err(), "{wrong:?}");
+    }
+    assert!(Ndp::check(&config).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_passes_is_answered_waits_or_is_dropped(
+        frames in prop::collection::vec(
+            (0..5_usize, any::<bool>(), prop::collection::vec((0..70_usize, any::<u8>()), 0..3), 0..120_usize),
+            1..40,
+        ),
+    ) {
+        let mut bench = bench(true);
+        for (kind, is_south, mutations, cut) in frames {
+            let mut frame = match kind {
+                0 => solicitation(our()).frame(),
+                1 => solicitation(ip("2001:db8::9")).frame(),
+                2 => advertisement(SOLICITED).option(2, &ROUTER.0).frame(),
+                3 => packet(0),
+                _ => Vec::new(),
+            };
+            frame.resize(frame.len().max(70), 0);
+            mutations.into_iter().for_each(|(place, value)| frame[place] = value);
+            frame.truncate(cut);
+            bench.now_ns += 1_000_000_000;
+            let port = if is_south { "south" } else { "north" };
+            let (north, south) = push(&mut bench, port, &frame);
+            // An answer, what waited, and a question.
+            prop_assert!(north.len() <= 1 && south.len() <= 3);
+            prop_assert!(bench.free() >= PACKETS as usize - 1);
+        }
+        bench.stop();
+        prop_assert_eq!(bench.free(), PACKETS as usize);
+    }
+}
