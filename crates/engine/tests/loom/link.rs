@@ -1,0 +1,392 @@
+//! A link between two processes: packets go round, full ones one way and empty ones back.
+//! Either process is killed; what it leaves is reclaimed while the other goes on; its successor
+//! takes over. In the end
+//!
+//! - every packet has one owner, who has it once;
+//! - nothing was delivered twice, and everything as it was written: a read and a write of what a
+//!   packet holds that nothing orders are a race, which loom reports;
+//! - nothing that was published is lost but to a taker that was killed.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use caravan_engine::handover::{Headers, give, skip_taken, take};
+use caravan_engine::owner::{Header, LinkId, Owner, WorkerId};
+use caravan_engine::recovery::{self, Given};
+use caravan_ring::{Cursors, SlotConsumer, SlotProducer, Slots, Word};
+use loom::thread;
+
+use crate::mortal::{Killed, Life, MortalCursors, MortalHeaders, MortalSlots, Ring};
+use crate::world::{Fault, ModelSlots, explore};
+
+type Producer = SlotProducer<MortalCursors, MortalSlots>;
+type Consumer = SlotConsumer<MortalCursors, MortalSlots>;
+
+/// What is wrong with the order of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// Nothing.
+    Nothing,
+    /// Packets get their new owner once they are published.
+    StampedAfterPublish,
+    /// Slots are given back before their packets get their new owner.
+    ReleasedBeforeStamp,
+    /// Nobody looks whether a packet in the ring is the link's.
+    TakenUnseen,
+    /// Packets that were not published are left as they are.
+    NotReclaimed,
+    /// What the ring holds is looked at after the packets' words.
+    RingLookedAtLast,
+    /// The slots of what a dead process took stay in the ring, and its successor gives that away.
+    NotSkipped,
+}
+
+/// One run: how many stores each process makes before it is killed; `None` lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub fault: Fault,
+    pub wrong: Wrong,
+    pub giver_stores: Option<usize>,
+    pub taker_stores: Option<usize>,
+    pub preemptions: usize,
+}
+
+impl Run {
+    pub fn right(giver_stores: Option<usize>, taker_stores: Option<usize>) -> Self {
+        Self { fault: Fault::None, wrong: Wrong::Nothing, giver_stores, taker_stores, preemptions: 1 }
+    }
+}
+
+const PACKETS: u32 = 3;
+/// More than there are packets: slots that are not given back do not hold the giver up.
+const CAPACITY: usize = 4;
+const STACK_WORDS: usize = 1 << 13;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Giver,
+    Taker,
+}
+
+impl Role {
+    fn id(self) -> WorkerId {
+        WorkerId::new(self as usize).unwrap()
+    }
+    fn owner(self) -> Owner {
+        Owner::Worker(self.id())
+    }
+}
+
+fn link() -> LinkId {
+    LinkId::new(0).unwrap()
+}
+
+/// All that is shared, and what the processes did with it.
+#[derive(Clone, Debug)]
+struct Shared {
+    run: Run,
+    full: Ring,
+    empty: Ring,
+    headers: MortalHeaders,
+    contents: ModelSlots,
+    written: Arc<AtomicU32>,
+    delivered: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Shared {
+    fn new(run: Run) -> Self {
+        Self {
+            run,
+            full: Ring::new(run.fault, CAPACITY),
+            empty: Ring::new(run.fault, CAPACITY),
+            headers: MortalHeaders::new((0..PACKETS).map(|_| Header::unused(Role::Giver.owner()))),
+            contents: ModelSlots::new(PACKETS as usize),
+            written: Arc::default(),
+            delivered: Arc::default(),
+        }
+    }
+
+    /// The ring that a process gives to, and what packets in it name.
+    fn given(&self, role: Role) -> (&Ring, Owner) {
+        match role {
+            Role::Giver => (&self.full, Owner::Full(link())),
+            Role::Taker => (&self.empty, Owner::Empty(link())),
+        }
+    }
+
+    /// The ring that a process takes from, and what packets in it name.
+    fn taken(&self, role: Role) -> (&Ring, Owner) {
+        match role {
+            Role::Giver => (&self.empty, Owner::Empty(link())),
+            Role::Taker => (&self.full, Owner::Full(link())),
+        }
+    }
+}
+
+/// A process, with what only it knows.
+struct Process {
+    role: Role,
+    shared: Shared,
+    headers: MortalHeaders,
+    contents: MortalSlots,
+    out: Producer,
+    into: Consumer,
+    free: Vec<u32>,
+    /// Packets that it takes in a turn.
+    limit: usize,
+}
+
+impl Process {
+    /// The first of its role or a later one: it has what names it.
+    fn new(role: Role, shared: &Shared, life: &Life) -> Self {
+        let (out, _) = shared.given(role);
+        let (into, _) = shared.taken(role);
+        let headers = shared.headers.seen_by(life);
+        let slots = |ring: &Ring| MortalSlots::new(&ring.slots, life);
+        let out = Producer::resume(MortalCursors::new(&out.producer, life), slots(out)).unwrap();
+        let into = Consumer::resume(MortalCursors::new(&into.consumer, life), slots(into)).unwrap();
+        let free = (0..PACKETS).filter(|index| headers.load(*index).owner() == Some(role.owner())).collect();
+        let contents = MortalSlots::new(&shared.contents, life);
+        Self { role, shared: shared.clone(), headers, contents, out, into, free, limit: PACKETS as usize }
+    }
+
+    /// Takes, fills or reads, gives.
+    fn turn(&mut self) {
+        if self.shared.run.wrong == Wrong::NotSkipped {
+            self.give_all();
+        }
+        self.take_all();
+        self.give_all();
+    }
+
+    fn take_all(&mut self) {
+        let from = self.shared.taken(self.role).1;
+        let owners = (from, self.role.owner());
+        let wrong = self.shared.run.wrong;
+        let Self { role, shared, contents, free, .. } = self;
+        let each = |index: u32, _| {
+            if *role == Role::Taker {
+                let found = contents.take(index as usize);
+                shared.delivered.lock().unwrap().push(found);
+            }
+            free.push(index);
+        };
+        match wrong {
+            Wrong::ReleasedBeforeStamp => take_releasing_first(&mut self.into, &self.headers, owners, each),
+            Wrong::TakenUnseen => take_unseen(&mut self.into, &self.headers, owners, each),
+            _ => {
+                take(&mut self.into, &self.headers, owners, self.limit, each).unwrap();
+            }
+        }
+    }
+
+    fn give_all(&mut self) {
+        let to = self.shared.given(self.role).1;
+        let late = self.shared.run.wrong == Wrong::StampedAfterPublish;
+        // Room for all of them: the cursor takes note of what the other side has released.
+        assert!(self.out.room(self.free.len()).unwrap() >= self.free.len(), "there is room for all");
+        let count = self.free.len();
+        let Self { role, shared, contents, headers, free, out, .. } = self;
+        let mut packets: Vec<_> = Vec::new();
+        let filled = free.drain(..).map(|index| match role {
+            Role::Giver => {
+                let number = shared.written.fetch_add(1, Ordering::Relaxed);
+                contents.put(index as usize, number);
+                (index, Header::used(to, 8, 4))
+            }
+            Role::Taker => (index, Header::unused(to)),
+        });
+        if late {
+            packets.extend(filled);
+            packets.iter().for_each(|&(index, _)| assert!(out.push(index).unwrap()));
+        } else {
+            give(out, headers, count, filled).unwrap();
+        }
+        let _ = out.publish();
+        packets.into_iter().for_each(|(index, header)| headers.store(index, header));
+    }
+}
+
+fn take_releasing_first(
+    ring: &mut Consumer,
+    headers: &MortalHeaders,
+    (from, to): (Owner, Owner),
+    mut each: impl FnMut(u32, Header),
+) {
+    let found = ring.poll(PACKETS as usize).unwrap();
+    let items: Vec<_> = found.offsets().map(|at| ring.item(at)).collect();
+    let _ = ring.release(items.len());
+    for index in items {
+        let header = headers.load(index);
+        if header.owner() == Some(from) {
+            headers.store(index, Header::unused(to));
+            each(index, header);
+        }
+    }
+}
+
+fn take_unseen(
+    ring: &mut Consumer,
+    headers: &MortalHeaders,
+    (_, to): (Owner, Owner),
+    mut each: impl FnMut(u32, Header),
+) {
+    let found = ring.poll(PACKETS as usize).unwrap();
+    let items: Vec<_> = found.offsets().map(|at| ring.item(at)).collect();
+    items.iter().for_each(|&index| headers.store(index, Header::unused(to)));
+    let _ = ring.release(items.len());
+    items.into_iter().for_each(|index| each(index, headers.load(index)));
+}
+
+/// A process until it is killed, or has made its turn. One that has a last store is dead after that
+/// in any case.
+fn live(role: Role, shared: &Shared, stores: Option<usize>) -> Option<Process> {
+    let life = stores.map_or_else(Life::long, Life::of);
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        let mut process = Process::new(role, shared, &life);
+        process.turn();
+        process
+    }));
+    match lived {
+        Ok(process) => stores.is_none().then_some(process),
+        Err(why) if why.is::<Killed>() => None,
+        Err(why) => resume_unwind(why),
+    }
+}
+
+/// What the ring that the dead process gave to holds.
+fn look(shared: &Shared, role: Role) -> Given {
+    let (ring, owner) = shared.given(role);
+    let cursors = &ring.producer;
+    let head = cursors.head_position().load(Ordering::Acquire);
+    let tail = cursors.tail_position().load(Ordering::Acquire);
+    let published = (head..tail).map(|at| ring.slots.take(at as usize & (CAPACITY - 1))).collect();
+    Given { owner, published }
+}
+
+/// What the supervisor does for a dead process, while the other lives; its successor.
+fn succeed(shared: &Shared, role: Role) -> Process {
+    let life = Life::long();
+    let headers = shared.headers.seen_by(&life);
+    if !matches!(shared.run.wrong, Wrong::NotSkipped | Wrong::TakenUnseen) {
+        let (ring, from) = shared.taken(role);
+        let slots = MortalSlots::new(&ring.slots, &life);
+        let mut ring = Consumer::resume(MortalCursors::new(&ring.consumer, &life), slots).unwrap();
+        skip_taken(&mut ring, &headers, from).unwrap();
+    }
+    match shared.run.wrong {
+        Wrong::NotReclaimed => {
+            recovery::reclaim(&headers, PACKETS, role.id(), &[]);
+        }
+        Wrong::RingLookedAtLast => {
+            let owner = shared.given(role).1;
+            let named = (0..PACKETS).filter(|index| headers.load(*index).owner() == Some(owner));
+            let named: Vec<_> = named.collect();
+            let published = look(shared, role).published;
+            for index in named.into_iter().filter(|index| !published.contains(index)) {
+                headers.store(index, Header::unused(role.owner()));
+            }
+        }
+        _ => {
+            recovery::reclaim(&headers, PACKETS, role.id(), &[look(shared, role)]);
+        }
+    }
+    Process::new(role, shared, &Life::long())
+}
+
+/// What must be in the end.
+fn settle(shared: &Shared, mut giver: Process, mut taker: Process) {
+    // Until both rings are empty, without anything new: the giver only takes.
+    for _ in 0..2 {
+        taker.turn();
+        giver.take_all();
+    }
+    let mut owners = BTreeSet::new();
+    for process in [&giver, &taker] {
+        for &index in &process.free {
+            assert!(owners.insert(index), "packet {index} has two owners");
+            let named = process.headers.load(index).owner();
+            assert_eq!(named, Some(process.role.owner()), "whose packet {index} is");
+        }
+    }
+    assert_eq!(owners.len(), PACKETS as usize, "packets that somebody has: {owners:?}");
+    let delivered = shared.delivered.lock().unwrap();
+    let once: BTreeSet<_> = delivered.iter().collect();
+    assert_eq!(once.len(), delivered.len(), "what was delivered: {delivered:?}");
+    if shared.run.giver_stores.is_none() && shared.run.taker_stores.is_none() {
+        assert_eq!(delivered.len(), shared.written.load(Ordering::Relaxed) as usize, "nothing is lost");
+    }
+}
+
+/// Explores one run; returns how many interleavings that were.
+pub fn check(run: Run) -> usize {
+    explore(Some(run.preemptions), move || {
+        start(move || supervise(run)).join().unwrap();
+    })
+}
+
+/// A thread with room for what a failed assertion does.
+fn start<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    thread::Builder::new().stack_size(STACK_WORDS).spawn(body).unwrap()
+}
+
+fn supervise(run: Run) {
+    let shared = Shared::new(run);
+    // Both rings hold something: two full packets, and an empty one.
+    Process::new(Role::Giver, &shared, &Life::long()).give_all();
+    let mut taker = Process::new(Role::Taker, &shared, &Life::long());
+    taker.limit = 1;
+    taker.turn();
+    drop(taker);
+    let spawn = |role, stores| {
+        let shared = shared.clone();
+        start(move || live(role, &shared, stores))
+    };
+    let giver = spawn(Role::Giver, run.giver_stores);
+    let taker = spawn(Role::Taker, run.taker_stores);
+    let successor = |role| {
+        let mut process = succeed(&shared, role);
+        process.turn();
+        process
+    };
+    // Who is killed first is recovered while the other lives, if it does.
+    let (giver, taker) = if run.giver_stores.is_some() {
+        let giver = giver.join().unwrap().unwrap_or_else(|| successor(Role::Giver));
+        (giver, taker.join().unwrap().unwrap_or_else(|| successor(Role::Taker)))
+    } else {
+        let taker = taker.join().unwrap().unwrap_or_else(|| successor(Role::Taker));
+        (giver.join().unwrap().unwrap_or_else(|| successor(Role::Giver)), taker)
+    };
+    settle(&shared, giver, taker);
+}
+
+/// More stores than either process makes: the last runs kill nobody before its end.
+pub const STORES: usize = 10;
+
+#[test]
+fn nothing_is_lost_while_both_live() {
+    let interleavings = check(Run { preemptions: 3, ..Run::right(None, None) });
+    assert!(interleavings > 1_000, "only {interleavings} interleavings");
+}
+
+#[test]
+fn a_giver_killed_after_any_store() {
+    let interleavings: usize = (0..STORES).map(|stores| check(Run::right(Some(stores), None))).sum();
+    assert!(interleavings > 10_000, "only {interleavings} interleavings");
+}
+
+#[test]
+fn a_taker_killed_after_any_store() {
+    let interleavings: usize = (0..STORES).map(|stores| check(Run::right(None, Some(stores)))).sum();
+    assert!(interleavings > 10_000, "only {interleavings} interleavings");
+}
+
+#[test]
+fn both_killed_after_any_two_stores() {
+    let pairs = (0..STORES).flat_map(|giver| (0..STORES).map(move |taker| (giver, taker)));
+    let run = |(giver, taker)| check(Run::right(Some(giver), Some(taker)));
+    let interleavings: usize = pairs.map(run).sum();
+    assert!(interleavings > 10_000, "only {interleavings} interleavings");
+}

@@ -1,0 +1,167 @@
+//! Memory as a process sees it that is killed after a number of stores: it stops before the next.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use caravan_engine::handover::Headers;
+use caravan_engine::owner::Header;
+use caravan_ring::{Cursors, Slots, Word};
+use loom::sync::atomic::{AtomicU64, fence};
+
+use crate::world::{Fault, ModelCursors, ModelSlots, ModelWord};
+
+/// Stores that a process still makes.
+#[derive(Clone, Debug)]
+pub struct Life(Arc<AtomicUsize>);
+
+/// What a process stops with that has none left.
+#[derive(Debug)]
+pub struct Killed;
+
+impl Life {
+    /// Killed before the store after `stores`.
+    pub fn of(stores: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(stores)))
+    }
+
+    /// Never killed.
+    pub fn long() -> Self {
+        Self::of(usize::MAX)
+    }
+
+    fn spend(&self) {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            // Without a panic's message.
+            resume_unwind(Box::new(Killed));
+        }
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A shared word of a ring.
+#[derive(Debug)]
+pub struct MortalWord {
+    side: Arc<ModelCursors>,
+    which: fn(&ModelCursors) -> &ModelWord,
+    life: Life,
+}
+
+impl Word for MortalWord {
+    fn load(&self, order: Ordering) -> u64 {
+        (self.which)(&self.side).load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.life.spend();
+        (self.which)(&self.side).store(value, order);
+    }
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.life.spend();
+        (self.which)(&self.side).swap(value, order)
+    }
+}
+
+/// The shared words of a ring.
+#[derive(Debug)]
+pub struct MortalCursors {
+    words: [MortalWord; 4],
+}
+
+impl MortalCursors {
+    pub fn new(side: &Arc<ModelCursors>, life: &Life) -> Self {
+        let which: [fn(&ModelCursors) -> &ModelWord; 4] = [
+            ModelCursors::tail_position,
+            ModelCursors::head_position,
+            ModelCursors::consumer_asleep,
+            ModelCursors::producer_wants,
+        ];
+        Self { words: which.map(|which| MortalWord { side: Arc::clone(side), which, life: life.clone() }) }
+    }
+}
+
+impl Cursors for MortalCursors {
+    type Word = MortalWord;
+    fn tail_position(&self) -> &MortalWord {
+        &self.words[0]
+    }
+    fn head_position(&self) -> &MortalWord {
+        &self.words[1]
+    }
+    fn consumer_asleep(&self) -> &MortalWord {
+        &self.words[2]
+    }
+    fn producer_wants(&self) -> &MortalWord {
+        &self.words[3]
+    }
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The slots of a ring, or what packets hold: places that loom watches for races.
+#[derive(Clone, Debug)]
+pub struct MortalSlots {
+    places: ModelSlots,
+    life: Life,
+}
+
+impl MortalSlots {
+    pub fn new(places: &ModelSlots, life: &Life) -> Self {
+        Self { places: places.clone(), life: life.clone() }
+    }
+}
+
+impl Slots for MortalSlots {
+    fn capacity(&self) -> u64 {
+        self.places.capacity()
+    }
+    fn put(&self, index: usize, item: u32) {
+        self.life.spend();
+        self.places.put(index, item);
+    }
+    fn take(&self, index: usize) -> u32 {
+        self.places.take(index)
+    }
+}
+
+/// The words in front of packets.
+#[derive(Clone, Debug)]
+pub struct MortalHeaders {
+    words: Arc<Vec<AtomicU64>>,
+    life: Life,
+}
+
+impl MortalHeaders {
+    pub fn new(words: impl Iterator<Item = Header>) -> Self {
+        Self { words: Arc::new(words.map(|header| AtomicU64::new(header.0)).collect()), life: Life::long() }
+    }
+
+    pub fn seen_by(&self, life: &Life) -> Self {
+        Self { words: Arc::clone(&self.words), life: life.clone() }
+    }
+}
+
+impl Headers for MortalHeaders {
+    fn load(&self, index: u32) -> Header {
+        Header(self.words[index as usize].load(Ordering::Relaxed))
+    }
+    fn store(&self, index: u32, header: Header) {
+        self.life.spend();
+        self.words[index as usize].store(header.0, Ordering::Relaxed);
+    }
+}
+
+/// A ring in memory: each of its two sides has a view of the words.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    pub producer: Arc<ModelCursors>,
+    pub consumer: Arc<ModelCursors>,
+    pub slots: ModelSlots,
+}
+
+impl Ring {
+    pub fn new(fault: Fault, capacity: usize) -> Self {
+        let (producer, consumer) = ModelCursors::pair(fault);
+        Self { producer: Arc::new(producer), consumer: Arc::new(consumer), slots: ModelSlots::new(capacity) }
+    }
+}
