@@ -161,6 +161,8 @@ pub struct Engine {
     packet_count: u32,
     /// Packets that were somebody's and are nobody's now.
     pool: Vec<u32>,
+    /// How many packets workers had given back when they were last looked for.
+    returned_seen: u64,
     events: VecDeque<Event>,
     cores: CpuSet,
     /// When traces of dead tracers were last looked for.
@@ -228,6 +230,7 @@ impl Engine {
             workers: BTreeMap::new(),
             packet_count: 0,
             pool: Vec::new(),
+            returned_seen: 0,
             events: VecDeque::new(),
             cores,
             swept: Instant::now(),
@@ -288,7 +291,7 @@ impl Engine {
         self.bells.supervisor().hush();
         self.reap()?;
         self.hear_starters()?;
-        self.grant_wanted()?;
+        self.grant_wanted();
         self.restart_due()?;
         if self.swept.elapsed() > SWEEP_EVERY {
             self.swept = Instant::now();

@@ -150,9 +150,10 @@ impl<'a> Io<'a> {
         freed
     }
 
-    /// Passes all that waits at an input on to an output, each after `change`, which may also refuse it:
-    /// then it is dropped for the cause that it gives. The fast way for an app that sends packets on.
-    /// What the output has no room for is dropped and counted, as by [`transmit`](Self::transmit).
+    /// Passes what waits at an input on to an output, each packet after `change`, which may also refuse
+    /// it: then it is dropped for the cause that it gives. The fast way for an app that sends packets
+    /// on. What the output has no room for is dropped and counted, as by [`transmit`](Self::transmit).
+    /// Returns how many were not refused.
     #[inline]
     pub fn pass(
         &mut self,
@@ -161,15 +162,14 @@ impl<'a> Io<'a> {
         mut change: impl FnMut(&mut Packet) -> Result<(), Drop>,
     ) -> usize {
         let Some(&(_, from)) = self.ports.inputs.get(input) else { return 0 };
-        let to = self.ports.outputs.get(output).map(|&(_, queue)| queue);
-        let Some(to) = to.filter(|&to| to != from) else { return self.pass_slowly(input, output, change) };
+        let to = self.ports.outputs.get(output).map(|&(_, queue)| queue).filter(|&to| to != from);
+        let count = self.queues[from].length();
+        let Some(to) = to.filter(|&to| count <= self.queues[to].room()) else {
+            return self.pass_slowly(input, output, count, change);
+        };
         let (low, high) = self.queues.split_at_mut(from.max(to));
         let (from, to) =
             if from < to { (&mut low[from], &mut high[0]) } else { (&mut high[0], &mut low[to]) };
-        let count = from.length();
-        if count > to.room() {
-            return self.pass_slowly(input, output, change);
-        }
         let pool = &mut *self.pool;
         let changed = from.drain(count).filter_map(|mut packet| match change(&mut packet) {
             Ok(()) => Some(packet),
@@ -178,28 +178,31 @@ impl<'a> Io<'a> {
                 None
             }
         });
-        to.send_all(count, changed);
         self.moved += count as u64;
-        count
+        to.send_all(count, changed)
     }
 
-    /// One by one, where the output has not enough room, or is not linked.
+    /// One by one: where the output has not enough room, is not linked, or leads back here.
     #[cold]
     fn pass_slowly(
         &mut self,
         input: usize,
         output: usize,
+        count: usize,
         mut change: impl FnMut(&mut Packet) -> Result<(), Drop>,
     ) -> usize {
-        let mut count = 0;
-        while let Some(mut packet) = self.receive(input) {
-            count += 1;
+        let mut passed = 0;
+        for _ in 0..count {
+            let Some(mut packet) = self.receive(input) else { break };
             match change(&mut packet) {
-                Ok(()) => self.transmit(output, packet),
+                Ok(()) => {
+                    passed += 1;
+                    self.transmit(output, packet);
+                }
                 Err(why) => self.discard(packet, why),
             }
         }
-        count
+        passed
     }
 
     /// Gives a packet back that has reached its end.

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use caravan_ring::{HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots};
+use caravan_ring::{HEAD_AT, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, TAIL_AT};
 use caravan_segment::barrier::Fences;
 use caravan_segment::{Segment, Window};
 
@@ -27,7 +27,8 @@ pub const SEGMENT_NAME: &str = "caravan-engine";
 pub const MAGIC: u64 = 0x6361_7261_7661_6e01;
 
 const ENGINE_BYTES: usize = 4096;
-const WORKER_BYTES: usize = 4096;
+/// Bytes of a worker's place.
+pub const WORKER_BYTES: usize = 4096;
 const LINK_BYTES: usize = 32 << 10;
 const TRACE_BYTES: usize = trace::BYTES_AT + TRACE_RING_BYTES;
 const WORKERS_AT: usize = ENGINE_BYTES;
@@ -247,6 +248,8 @@ pub mod worker {
     pub const SKIPPED: usize = 312;
     /// Of the times packets were given to it, those it has noticed.
     pub const GRANTS_TAKEN: usize = 320;
+    /// Packets that it gave back because it had far too many.
+    pub const RETURNED: usize = 328;
     /// Drops by cause, in the order of [`super::DROPS`].
     pub const DROPS: usize = 384;
     /// Buckets of the durations of breaths.
@@ -350,6 +353,9 @@ impl Ring {
         }
     }
 }
+
+/// Where the two positions of a ring lie in it: what was given, and what was taken.
+pub const TAIL_AND_HEAD: [usize; 2] = [TAIL_AT, HEAD_AT];
 
 /// Where a worker's place starts, from the start of the memory.
 pub fn worker_at(worker: WorkerId) -> usize {

@@ -37,7 +37,7 @@ pub const GRANT_PACKETS: u32 = 1024;
 /// their way back, and the fewer there are, the more of them stay in the caches.
 pub const STARVED_NS: u64 = 50_000;
 /// Free packets above which a worker gives some back.
-pub const SURPLUS_PACKETS: usize = 16 * GRANT_PACKETS as usize;
+pub const SURPLUS_PACKETS: usize = 4 * GRANT_PACKETS as usize;
 
 /// Packets that a link holds within one process: more are dropped, and counted.
 pub const QUEUE_PACKETS: usize = 1024;

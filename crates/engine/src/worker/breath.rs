@@ -97,6 +97,9 @@ impl Worker<'_> {
         self.starved_since = None;
         if self.pool.length() > SURPLUS_PACKETS {
             self.pool.give_back(GRANT_PACKETS as usize);
+            // pairs with the Acquire in the supervisor's `collect_returned`
+            let returned = self.shared.worker(self.id, worker::RETURNED);
+            returned.fetch_add(GRANT_PACKETS.into(), Ordering::Release);
         }
     }
 
