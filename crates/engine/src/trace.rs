@@ -33,6 +33,7 @@ use crate::limits::{LINKS_MAX, PACKET_BYTES_MAX, TRACES_MAX};
 use crate::owner::LinkId;
 
 pub use tap::Tap;
+pub(crate) use tracer::monotonic_ns;
 pub use tracer::{Ended, Record, Tracer};
 
 use claim::Claim;
@@ -60,6 +61,11 @@ pub fn sweep(shared: &Shared) {
             claimed.store(0, Ordering::Release);
         }
     }
+}
+
+/// The process that has claimed a place, of the place's word.
+pub(crate) fn process_of(claim: u64) -> u64 {
+    Claim::of_word(claim).pid()
 }
 
 /// Takes a place out of every link that names it.

@@ -9,10 +9,20 @@
 //! - [`Snapshot`]: all words of one at a moment; [`Owners`]: whose its packets are.
 //! - [`View`]: what two snapshots tell, rates above all.
 
+mod breaths;
 #[cfg(test)]
 pub(crate) mod fake;
 mod find;
 mod memory;
+mod owners;
+mod rates;
+mod snapshot;
+#[cfg(test)]
+mod tests;
 
+pub use breaths::Breaths;
 pub use find::{Found, engines, find};
 pub(crate) use memory::text;
+pub use owners::Owners;
+pub use rates::{LinkView, View, WorkerView};
+pub use snapshot::{Link, Snapshot, Worker};

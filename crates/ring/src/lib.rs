@@ -28,7 +28,9 @@ mod spin;
 
 pub use byte_ring::{ByteConsumer, ByteProducer};
 pub use cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
-pub use memory::{Bytes, Cursors, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, Slots, Word};
+pub use memory::{
+    Bytes, Cursors, HEAD_AT, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, Slots, TAIL_AT, Word,
+};
 pub use pace::Pace;
 pub use slot_ring::{SlotConsumer, SlotProducer};
 pub use spin::{SpinMode, SpinPolicy, Turn};

@@ -89,8 +89,10 @@ pub trait Slots {
 /// processors fetch lines in pairs.
 pub const HEADER_BYTES: usize = 512;
 
-const TAIL_AT: usize = 0;
-const HEAD_AT: usize = 128;
+/// Where `tail_position` lies among them, for who only looks on.
+pub const TAIL_AT: usize = 0;
+/// Where `head_position` lies among them.
+pub const HEAD_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const WANTS_AT: usize = 384;
 

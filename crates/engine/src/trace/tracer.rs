@@ -75,7 +75,7 @@ impl Tracer {
         let (link, name) = named(&shared, link, engine.pid)?;
         let ours = Claim::ours().ok_or_else(|| Error::Trace("/proc cannot be read".into()))?;
         let place = claim(&shared, ours)?;
-        let since_1970_ns = clock_ns(ClockId::Realtime).wrapping_sub(clock_ns(ClockId::Monotonic));
+        let since_1970_ns = clock_ns(ClockId::Realtime).wrapping_sub(monotonic_ns());
         let (cursors, bytes) = shared.trace_ring(place)?;
         clear(&shared, place, &cursors);
         let set = |offset, value: usize| shared.trace(place, offset).store(value as u64, Ordering::Relaxed);
@@ -292,6 +292,11 @@ fn clear(shared: &Shared, place: usize, ring: &MappedCursors) {
 
 fn broken(what: impl std::fmt::Display) -> Error {
     Error::Trace(format!("what the engine wrote into the trace's ring cannot be: {what}"))
+}
+
+/// The clock of the records, and of the engine.
+pub(crate) fn monotonic_ns() -> u64 {
+    clock_ns(ClockId::Monotonic)
 }
 
 fn clock_ns(clock: ClockId) -> u64 {

@@ -28,11 +28,35 @@ impl Memory {
         })
     }
 
+    /// What lies at `at`.
+    pub fn place<const BYTES: usize>(&self, at: usize) -> Result<Place<BYTES>, Error> {
+        let mut bytes = [0; BYTES];
+        self.read(at, &mut bytes)?;
+        Ok(Place(bytes))
+    }
+
     /// The word at `at`.
     pub fn word(&self, at: usize) -> Result<u64, Error> {
         let mut bytes = [0; 8];
         self.read(at, &mut bytes)?;
         Ok(u64::from_ne_bytes(bytes))
+    }
+}
+
+/// Words and bytes read at one go.
+pub(super) struct Place<const BYTES: usize>([u8; BYTES]);
+
+impl<const BYTES: usize> Place<BYTES> {
+    /// The word at `offset`, which is inside.
+    pub fn word(&self, offset: usize) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(self.bytes(offset, 8));
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// The bytes at `offset`, which are inside.
+    pub fn bytes(&self, offset: usize, bytes: usize) -> &[u8] {
+        &self.0[offset..offset + bytes]
     }
 }
 

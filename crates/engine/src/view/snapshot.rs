@@ -1,0 +1,239 @@
+//! All words of an engine at a moment.
+
+use std::collections::BTreeMap;
+
+use super::find::Found;
+use super::memory::{Memory, Place, text};
+use super::owners::Owners;
+use crate::error::Error;
+use crate::layout::{
+    self, DROPS, HISTOGRAM_BUCKETS, Mode, Ring, STAGES, Stage, State, TAIL_AND_HEAD, engine, link, link_at,
+    trace, worker, worker_at,
+};
+use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, PACKETS_MAX, TRACES_MAX, WORKERS_MAX};
+use crate::owner::{LinkId, WorkerId};
+
+/// What stands in an engine's memory at a moment. Its processes go on meanwhile: each word is as it was when it
+/// was read, and two of them need not fit each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The supervisor.
+    pub pid: i32,
+    /// When, in nanoseconds of the monotonic clock.
+    pub at_ns: u64,
+    /// When the engine started, on the same clock.
+    pub started_ns: u64,
+    /// Configurations that have been carried out.
+    pub configured: u64,
+    /// Whether packets are on huge pages.
+    pub huge_pages: bool,
+    /// Packets that have memory.
+    pub packets: u32,
+    /// Packets that may have it.
+    pub packets_max: u64,
+    /// Whose they are; empty unless that was asked for.
+    pub owners: Owners,
+    /// The workers, in the order of their places.
+    pub workers: Vec<Worker>,
+    /// The links, in the order of their places.
+    pub links: Vec<Link>,
+}
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worker {
+    /// Its place.
+    pub id: WorkerId,
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: i32,
+    /// `None` for what this version does not know, as in the next.
+    pub state: Option<State>,
+    /// What it does just now.
+    pub stage: Option<Stage>,
+    /// The core it is kept on.
+    pub core: Option<u64>,
+    /// Times it was started again.
+    pub restarts: u64,
+    /// Breaths that moved packets.
+    pub breaths: u64,
+    /// Breaths that did not.
+    pub idle_breaths: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+    /// Nanoseconds in breaths that moved packets.
+    pub busy_ns: u64,
+    /// Free packets it has.
+    pub free: u64,
+    /// Packets it waits for.
+    pub wanted: u64,
+    /// Numbers in rings whose packets were not the link's.
+    pub skipped: u64,
+    /// In the order of [`DROPS`].
+    pub drops: [u64; DROPS.len()],
+    /// Breaths by their duration: [`layout::bucket_floor`].
+    pub breath_buckets: Vec<u64>,
+}
+
+/// A link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Its place.
+    pub id: LinkId,
+    /// `app.port -> app.port`.
+    pub name: String,
+    /// Whether it is between two processes.
+    pub between_processes: bool,
+    /// The place of the worker that sends.
+    pub from: Option<WorkerId>,
+    /// The place of the worker that receives.
+    pub to: Option<WorkerId>,
+    /// How packets are handed over.
+    pub mode: Mode,
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Packets for which there was no room.
+    pub drops: u64,
+    /// Packets taken by the receiving app.
+    pub taken: u64,
+    /// Packets that wait at the end that sends.
+    pub queued: u64,
+    /// Packets that wait at the end that receives.
+    pub waiting: u64,
+    /// Packets in the ring towards the receiver.
+    pub full: u64,
+    /// Empty packets on their way back.
+    pub empty: u64,
+    /// Packets that wait for an end that moves.
+    pub parked: u64,
+    /// The process that traces it.
+    pub tracer: Option<u64>,
+}
+
+impl Snapshot {
+    /// Reads everything but whose the packets are, which is a word for each of them.
+    pub fn read(found: &Found) -> Result<Self, Error> {
+        let memory = open(found)?;
+        let workers: Vec<_> =
+            (0..WORKERS_MAX).filter_map(WorkerId::new).filter_map(|id| worker(&memory, id)).collect();
+        let links: Vec<_> =
+            (0..LINKS_MAX).filter_map(LinkId::new).filter_map(|id| link(&memory, id)).collect();
+        let packets = memory.word(engine::PACKET_COUNT)?.min(u64::from(PACKETS_MAX));
+        Ok(Self {
+            pid: found.pid,
+            at_ns: crate::trace::monotonic_ns(),
+            started_ns: memory.word(engine::STARTED_NS)?,
+            configured: memory.word(engine::CONFIGURED)?,
+            huge_pages: memory.word(engine::HUGE)? != 0,
+            packets: packets as u32,
+            packets_max: memory.word(engine::PACKETS_MAX)?,
+            owners: Owners::default(),
+            workers,
+            links,
+        })
+    }
+
+    /// The same, and whose the packets are: 0.3 us for each of them.
+    pub fn read_with_owners(found: &Found) -> Result<Self, Error> {
+        let mut snapshot = Self::read(found)?;
+        snapshot.owners = Owners::read(&open(found)?, &snapshot)?;
+        Ok(snapshot)
+    }
+
+    /// The name of a worker.
+    pub fn worker_name(&self, id: WorkerId) -> Option<&str> {
+        self.workers.iter().find(|worker| worker.id == id).map(|worker| worker.name.as_str())
+    }
+
+    /// The name of a link.
+    pub fn link_name(&self, id: LinkId) -> Option<&str> {
+        self.links.iter().find(|link| link.id == id).map(|link| link.name.as_str())
+    }
+}
+
+fn open(found: &Found) -> Result<Memory, Error> {
+    Memory::open(&found.memory)
+        .ok_or_else(|| Error::NoEngine(format!("the engine of process {} has ended", found.pid)))
+}
+
+fn worker(memory: &Memory, id: WorkerId) -> Option<Worker> {
+    const STATES: [State; 4] = [State::None, State::Running, State::Restarting, State::Parked];
+    let place: Place<{ layout::WORKER_BYTES }> = memory.place(worker_at(id)).ok()?;
+    let state = STATES.get(place.word(worker::STATE) as usize).copied();
+    if state == Some(State::None) {
+        return None;
+    }
+    Some(Worker {
+        id,
+        name: text(place.bytes(worker::NAME, NAME_BYTES_MAX)),
+        pid: i32::try_from(place.word(worker::PID)).unwrap_or(0),
+        state,
+        stage: STAGES.get(place.word(worker::STAGE) as usize).copied(),
+        core: place.word(worker::CORE).checked_sub(1),
+        restarts: place.word(worker::RESTARTS),
+        breaths: place.word(worker::BREATHS),
+        idle_breaths: place.word(worker::IDLE_BREATHS),
+        sleeps: place.word(worker::SLEEPS),
+        busy_ns: place.word(worker::BUSY_NS),
+        free: place.word(worker::FREE),
+        wanted: place.word(worker::WANTED),
+        skipped: place.word(worker::SKIPPED),
+        drops: std::array::from_fn(|cause| place.word(worker::DROPS + 8 * cause)),
+        breath_buckets: (0..HISTOGRAM_BUCKETS)
+            .map(|bucket| place.word(worker::HISTOGRAM + 8 * bucket))
+            .collect(),
+    })
+}
+
+fn link(memory: &Memory, id: LinkId) -> Option<Link> {
+    let at = link_at(id);
+    if memory.word(at + link::STATE).ok()? == 0 {
+        return None;
+    }
+    let place: Place<{ link::FULL }> = memory.place(at).ok()?;
+    let worker = |offset| (place.word(offset) as usize).checked_sub(1).and_then(WorkerId::new);
+    let parked = used(memory, at, Ring::Head) + used(memory, at, Ring::Tail);
+    Some(Link {
+        id,
+        name: text(place.bytes(link::NAME, link::NAME_BYTES)),
+        between_processes: place.word(link::STATE) == 2,
+        from: worker(link::PRODUCER),
+        to: worker(link::CONSUMER),
+        mode: if place.word(link::COPY) == 1 { Mode::Copy } else { Mode::Swap },
+        packets: place.word(link::PACKETS),
+        bytes: place.word(link::BYTES),
+        drops: place.word(link::DROPS),
+        taken: place.word(link::TAKEN),
+        queued: place.word(link::QUEUED),
+        waiting: place.word(link::WAITING),
+        full: used(memory, at, Ring::Full),
+        empty: used(memory, at, Ring::Empty),
+        parked,
+        tracer: tracer(memory, place.word(link::TRACE)),
+    })
+}
+
+/// Packets in a ring. The two positions are not read at the same instant: what they say together is cut to
+/// what can be.
+fn used(memory: &Memory, link_at: usize, ring: Ring) -> u64 {
+    let (at, packets) = ring.place();
+    let [tail, head] = TAIL_AND_HEAD.map(|word| memory.word(link_at + at + word).unwrap_or(0));
+    tail.saturating_sub(head).min(packets as u64)
+}
+
+fn tracer(memory: &Memory, name: u64) -> Option<u64> {
+    let place = (name as usize).checked_sub(1).filter(|place| *place < TRACES_MAX)?;
+    let claim = memory.word(layout::trace_at(place) + trace::CLAIM).ok().filter(|claim| *claim != 0)?;
+    Some(crate::trace::process_of(claim))
+}
+
+/// Drops by the names of their causes, those that happened.
+pub(super) fn by_cause<T: PartialOrd + Default + Copy>(
+    drops: &[T; DROPS.len()],
+) -> BTreeMap<&'static str, T> {
+    let named = DROPS.iter().zip(drops).map(|(cause, count)| (cause.name(), *count));
+    named.filter(|(_, count)| *count > T::default()).collect()
+}
