@@ -70,27 +70,33 @@ impl std::fmt::Display for Figures {
         write!(f, "ended after {:.1} s", self.seconds)?;
         for LinkFigures { name, packets, bytes: length, dropped } in &self.links {
             let rate = bytes(*packets as f64 / self.seconds.max(1e-9));
-            let (packets, length) = (number(*packets as f64), bytes(*length as f64));
+            let (packets, length) = (count(*packets), bytes(*length as f64));
             write!(f, "\n  link {name}: {packets} packets ({rate}/s), {length}B")?;
             if *dropped > 0 {
-                write!(f, ", {} dropped", number(*dropped as f64))?;
+                write!(f, ", {} dropped", count(*dropped))?;
             }
         }
         if !self.drops.is_empty() {
             let drops: Vec<_> =
-                self.drops.iter().map(|(why, count)| format!("{why} {}", number(*count as f64))).collect();
+                self.drops.iter().map(|(why, packets)| format!("{why} {}", count(*packets))).collect();
             write!(f, "\n  dropped: {}", drops.join(", "))?;
         }
         for (worker, restarts) in &self.restarts {
-            write!(f, "\n  worker {worker}: restarted {restarts} times")?;
+            let times = if *restarts == 1 { "once".into() } else { format!("{restarts} times") };
+            write!(f, "\n  worker {worker}: restarted {times}")?;
         }
         for (app, report) in &self.apps {
             let report: Vec<_> =
-                report.iter().map(|(name, figure)| format!("{name} {}", number(*figure as f64))).collect();
+                report.iter().map(|(name, figure)| format!("{name} {}", count(*figure))).collect();
             write!(f, "\n  app {app}: {}", report.join(", "))?;
         }
         Ok(())
     }
+}
+
+/// A whole number, its thousands apart.
+fn count(value: u64) -> String {
+    if value < 1000 { value.to_string() } else { number(value as f64) }
 }
 
 #[cfg(test)]
@@ -108,8 +114,8 @@ mod tests {
         figures.apps.insert("b".into(), BTreeMap::from([("packets".into(), 2_999_993)]));
         let lines = [
             "ended after 2.0 s",
-            "  link a.o -> b.i: 3,000,000 packets (1.50M/s), 180MB, 7.00 dropped",
-            "  dropped: full 7.00",
+            "  link a.o -> b.i: 3,000,000 packets (1.50M/s), 180MB, 7 dropped",
+            "  dropped: full 7",
             "  worker left: restarted 2 times",
             "  app b: packets 2,999,993",
         ];

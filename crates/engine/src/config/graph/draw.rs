@@ -39,8 +39,8 @@ const STYLE: &str = "\
 .ground{fill:#ffffff}.text{fill:#1f2328}.faint{fill:#57606a}.link{fill:none;stroke:#8c959f;stroke-width:1.4}\
 .far{stroke:#3d4650;stroke-width:2.4}.copy{stroke-dasharray:7 4}.head{fill:#8c959f}.farhead{fill:#3d4650}\
 .dot{fill:#57606a}.missing{fill:none;stroke:#cf222e;stroke-width:1.5;stroke-dasharray:5 4}\
-.app{stroke-width:1.5}text{font-family:'Noto Sans Mono','DejaVu Sans Mono',Menlo,Consolas,monospace;\
-dominant-baseline:central}.name{font-size:14px;font-weight:bold}.kind,.port{font-size:11px}.key{font-size:12px}";
+.app{stroke-width:1.5}text{font-family:'Noto Sans Mono','DejaVu Sans Mono',Menlo,Consolas,monospace}\
+.name{font-size:14px;font-weight:bold}.kind,.port{font-size:11px}.key{font-size:12px}";
 const STYLE_DARK: &str = "\
 .ground{fill:#0d1117}.text{fill:#e6edf3}.faint{fill:#9da7b1}.link{stroke:#6e7681}.far{stroke:#c9d1d9}\
 .head{fill:#6e7681}.farhead{fill:#c9d1d9}.dot{fill:#9da7b1}.missing{stroke:#ff7b72}";
@@ -331,7 +331,7 @@ impl Legend {
 fn text(out: &mut String, class: &str, anchor: &str, x: f64, y: f64, words: &str) {
     let _ = writeln!(
         out,
-        "<text class=\"{class}\" text-anchor=\"{anchor}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>",
+        "<text class=\"{class}\" text-anchor=\"{anchor}\" x=\"{x:.1}\" y=\"{y:.1}\" dy=\".35em\">{}</text>",
         escaped(words)
     );
 }

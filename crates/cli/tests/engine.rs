@@ -1,0 +1,417 @@
+//! `caravan engine run`, `check`, `graph` and `reload` as a user meets them.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use common::{Folder, caravan, text, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// From one process to another.
+const TWO: &str = "\
+links = [\"source.output -> sink.input\"]
+
+[app.source]
+kind = \"source\"
+worker = \"left\"
+
+[app.sink]
+kind = \"sink\"
+worker = \"right\"
+";
+
+/// A user who is nobody in particular.
+const NOBODY: u32 = 65534;
+
+fn written(folder: &Folder, text: &str) -> PathBuf {
+    let path = folder.path().join("engine.toml");
+    std::fs::write(&path, text).expect("written");
+    path
+}
+
+fn engine(words: &[&str], path: &Path) -> Output {
+    caravan().arg("engine").args(words).arg(path).output().expect("the command starts")
+}
+
+/// A running engine, and what it says on standard error.
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    workers: Vec<(String, i32)>,
+}
+
+impl Running {
+    fn start(path: &Path) -> Self {
+        let mut command = caravan();
+        command.args(["engine", "run"]).arg(path);
+        Self::of(command, 2)
+    }
+
+    fn of(mut command: Command, workers: usize) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the command starts");
+        let errors = BufReader::new(child.stderr.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            errors.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut running = Self { child, lines, workers: Vec::new() };
+        running.wait_line(" runs as process ");
+        for _ in 0..workers {
+            let line = running.wait_line("  worker ");
+            let (name, rest) =
+                line.trim_start()["worker ".len()..].split_once(": process ").expect("a worker");
+            let pid = rest.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a process");
+            running.workers.push((name.to_owned(), pid));
+        }
+        running
+    }
+
+    /// The next line that has this in it.
+    fn wait_line(&mut self, part: &str) -> String {
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(Duration::from_secs(60)) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(line) => seen.push(line),
+                Err(error) => panic!("no line with `{part}` ({error}): {seen:#?}"),
+            }
+        }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    fn worker(&self, name: &str) -> i32 {
+        self.workers.iter().find(|worker| worker.0 == name).expect("a worker").1
+    }
+
+    fn signal(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    fn reload(&self) -> Output {
+        caravan().args(["engine", "reload", &self.pid().to_string()]).output().expect("the command starts")
+    }
+
+    /// How it ended, and its last lines. None of its processes is left.
+    fn ended(mut self) -> (ExitStatus, Vec<String>) {
+        let status = self.child.wait().expect("it ends");
+        let lines: Vec<_> = self.lines.iter().collect();
+        for (name, pid) in &self.workers {
+            wait_for(&format!("worker {name} to end"), || is_gone(*pid));
+        }
+        (status, lines)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("sent");
+}
+
+/// Whether it has ended, be it that nobody has asked for its status.
+fn is_gone(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn help_has_examples() {
+    for (command, expected) in [
+        ("run", "caravan engine run bridge.toml --duration 10"),
+        ("check", "caravan engine check bridge.toml --json"),
+        ("graph", "caravan engine graph bridge.toml -o bridge.svg"),
+        ("reload", "caravan engine reload 4711"),
+    ] {
+        let output = caravan().args(["engine", command, "--help"]).output().expect("the command starts");
+        let said = text(&output.stdout);
+        assert!(output.status.success() && said.contains("Examples:") && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn check_says_one_line_or_every_mistake() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let output = engine(&["check"], &path);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text(&output.stdout), format!("{}: 2 apps, 1 link, 2 workers\n", path.display()));
+    assert!(output.stderr.is_empty());
+
+    let output = engine(&["check", "--json"], &path);
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        (&json["apps"], &json["workers"], &json["mistakes"]),
+        (&2.into(), &2.into(), &Value::Array(vec![]))
+    );
+
+    let at = |line: &str| format!("{}:{line}\n", path.display());
+    for (bad, expected) in [
+        ("links = [\n", vec!["1:10: unclosed array, expected `]`"]),
+        ("[engine]\nspin = 1\nfoo = 2\n", vec!["2:8: spin = 1: it takes", "3:1: [engine] has no key `foo`"]),
+        (
+            "links = ['a.output -> b.x']\n[app.a]\nkind = 'sorce'\n",
+            vec![
+                "1:10: link `a.output -> b.x`: there is no app `b`",
+                "2:6: app `a`: there is no kind `sorce`",
+            ],
+        ),
+        ("", vec![" there are no apps: add a table [app.NAME] for each"]),
+    ] {
+        std::fs::write(&path, bad).expect("written");
+        let output = engine(&["check"], &path);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{bad}");
+        let said = text(&output.stderr);
+        assert_eq!(said.lines().count(), expected.len(), "{said}");
+        for (line, expected) in said.lines().zip(&expected) {
+            assert!(line.starts_with(at(expected).trim_end()), "{line}");
+        }
+        let output = engine(&["check", "--json"], &path);
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0), "{bad}");
+        let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mistakes = json["mistakes"].as_array().expect("a list");
+        assert_eq!(mistakes.len(), expected.len(), "{json}");
+        assert!(mistakes.iter().all(|mistake| mistake["text"].is_string()), "{json}");
+    }
+    std::fs::remove_file(&path).expect("removed");
+    let output = engine(&["check"], &path);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("{}: cannot read it: No such file", path.display());
+    assert!(text(&output.stderr).starts_with(&expected), "{output:?}");
+}
+
+#[test]
+fn graph_draws_what_may_be_of_unknown_kinds() {
+    let folder = Folder::new();
+    let path = written(&folder, &TWO.replace("\"sink\"", "\"my-own\""));
+    let output = engine(&["graph"], &path);
+    assert!(output.status.success(), "{output:?}");
+    let svg = text(&output.stdout);
+    assert!(svg.starts_with("<svg ") && svg.contains(">my-own in right</text>"), "{svg}");
+
+    let drawn = folder.path().join("engine.svg");
+    let output = engine(&["graph", "-o", drawn.to_str().expect("UTF-8")], &path);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&drawn).expect("written"), svg);
+
+    std::fs::write(&path, "links = 1").expect("written");
+    let output = engine(&["graph"], &path);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    assert!(text(&output.stderr).contains(":1:9: links = ...: it takes a list"), "{output:?}");
+}
+
+#[test]
+fn a_bad_file_or_app_starts_nothing() {
+    let folder = Folder::new();
+    let path = written(&folder, &TWO.replace("\"sink\"", "\"sunk\""));
+    let output = engine(&["run"], &path);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    let expected =
+        format!("{}:7:6: app `sink`: there is no kind `sunk`: do you mean `sink`?", path.display());
+    assert_eq!(said.trim_end(), expected);
+}
+
+#[test]
+fn it_runs_for_as_long_as_it_is_told() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let output = engine(&["run", "--json", "--duration", "0.5", "--hugepages"], &path);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let said = text(&output.stdout);
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (running, ended) = (&lines[0], &lines[lines.len() - 1]);
+    assert_eq!((&running["event"], &running["apps"]), (&"running".into(), &2.into()));
+    assert!(running["workers"]["left"]["pid"].as_i64() > Some(1), "{running}");
+    assert!(running["pages"] == "small" || running["pages"] == "huge", "{running}");
+    assert_eq!(ended["event"], "ended");
+    assert_eq!(ended["links"][0]["name"], "source.output -> sink.input");
+    assert!(ended["links"][0]["packets"].as_u64() > Some(0), "{ended}");
+    assert!(ended["apps"]["sink"]["packets"].as_u64() > Some(0), "{ended}");
+    assert!(ended["seconds"].as_f64().is_some_and(|seconds| (0.5..30.0).contains(&seconds)), "{ended}");
+    assert!(lines.iter().all(|line| line["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{said}");
+}
+
+#[test]
+fn ctrl_c_and_a_termination_stop_it_in_order() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 0)] {
+        let running = Running::start(&path);
+        // Of a terminal, Ctrl-C goes to the workers, too.
+        if signal == Signal::INT {
+            running.workers.iter().for_each(|worker| send(worker.1, signal));
+        }
+        running.signal(signal);
+        let (ended, lines) = running.ended();
+        assert_eq!(ended.code(), Some(status), "{lines:#?}");
+        let last = lines.iter().position(|line| line.contains("  ended after ")).expect("last words");
+        assert!(lines[last + 1].starts_with("  link source.output -> sink.input: "), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains("crashed")), "{lines:#?}");
+    }
+}
+
+#[test]
+fn a_hangup_moves_an_app_to_another_worker() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let mut running = Running::start(&path);
+    std::fs::write(&path, TWO.replace("right", "left")).expect("written");
+    running.signal(Signal::HUP);
+    let line = running.wait_line("  reloaded ");
+    assert!(line.contains("moved: sink (right -> left); workers ended: right"), "{line}");
+    let right = running.worker("right");
+    wait_for("the worker without apps to end", || is_gone(right));
+    assert!(!is_gone(running.worker("left")), "it goes on");
+
+    std::fs::write(&path, TWO).expect("written");
+    let output = running.reload();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stdout).contains("moved: sink (left -> right)"), "{output:?}");
+    running.wait_line("moved: sink (left -> right)");
+    running.signal(Signal::TERM);
+    assert_eq!(running.ended().0.code(), Some(0));
+}
+
+#[test]
+fn a_refused_file_changes_nothing() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let mut running = Running::start(&path);
+    for (bad, expected) in [
+        ("links = [", ":1:10: unclosed array"),
+        ("", ": there are no apps"),
+        (&TWO.replace("\"source\"", "\"sorce\"") as &str, ":3:6: app `source`: there is no kind `sorce`"),
+        (
+            &format!("{TWO}\n[engine]\nheadroom = 8\n"),
+            ": [engine] cannot change while the engine runs: put it back",
+        ),
+    ] {
+        std::fs::write(&path, bad).expect("written");
+        let output = running.reload();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(said.starts_with(&format!("{}{expected}", path.display())), "{said}");
+        running.wait_line("is refused, and all goes on as before");
+    }
+    std::fs::write(&path, "links = [").expect("written");
+    // A worker's number leads to its engine, too.
+    let worker = running.worker("left").to_string();
+    let output =
+        caravan().args(["engine", "reload", "--json", &worker]).output().expect("the command starts");
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0), "{output:?}");
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&json["pid"], &json["changes"]), (&running.pid().into(), &Value::Null));
+    assert!(json["refused"][0].as_str().is_some_and(|why| why.contains(":1:10: ")), "{json}");
+
+    std::fs::write(&path, TWO).expect("written");
+    let output = running.reload();
+    assert_eq!(text(&output.stdout), "unchanged: 2\n", "{output:?}");
+    running.signal(Signal::TERM);
+    let (status, lines) = running.ended();
+    assert_eq!(status.code(), Some(0), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("crashed")), "the same processes: {lines:#?}");
+}
+
+#[test]
+fn what_came_through_a_pipe_is_not_read_again() {
+    let mut command = caravan();
+    command.args(["engine", "run", "/dev/stdin"]).stdin(Stdio::piped());
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    command.stdin(reader);
+    writer.write_all(TWO.as_bytes()).expect("written");
+    drop(writer);
+    let running = Running::of(command, 2);
+    let output = running.reload();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("no regular file, and cannot be read again"), "{output:?}");
+    running.signal(Signal::INT);
+    assert_eq!(running.ended().0.code(), Some(130));
+}
+
+#[test]
+fn a_crash_is_told_and_mended() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let mut running = Running::start(&path);
+    let pid = running.worker("right");
+    send(pid, Signal::ABORT);
+    let line = running.wait_line("crashed while ");
+    assert!(line.contains(&format!("worker right (process {pid})")) && line.contains("SIGABRT"), "{line}");
+    let line = running.wait_line("worker right runs again as process ");
+    assert!(!line.contains(&format!("process {pid},")), "{line}");
+    running.signal(Signal::INT);
+    let (status, lines) = running.ended();
+    assert_eq!(status.code(), Some(130));
+    assert!(lines.iter().any(|line| line == "  worker right: restarted once"), "{lines:#?}");
+}
+
+#[test]
+fn a_killed_supervisor_leaves_no_process() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let running = Running::start(&path);
+    running.signal(Signal::KILL);
+    let (status, _) = running.ended();
+    assert_eq!(status.code(), None);
+}
+
+#[test]
+fn who_is_no_engine_takes_no_orders() {
+    let own = std::process::id().to_string();
+    let output = caravan().args(["engine", "reload", &own]).output().expect("the command starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with(&format!("caravan: process {own} is no engine")), "{output:?}");
+}
+
+/// No privileges, and no orders from those who have none over it. As root, by a user who is not.
+#[test]
+fn any_user_may_run_one() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let is_root = rustix::process::geteuid().is_root();
+    // Where the program is, others may not look.
+    let copied = folder.path().join("caravan");
+    std::fs::copy(env!("CARGO_BIN_EXE_caravan"), &copied).expect("copied");
+    for path in [folder.path(), &copied, &path] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).expect("changed");
+    }
+    let by_anybody = || {
+        let mut command = Command::new(&copied);
+        command.stdin(Stdio::null()).arg("engine");
+        if is_root {
+            command.gid(NOBODY).uid(NOBODY);
+        }
+        command
+    };
+    let mut command = by_anybody();
+    command.arg("run").arg(&path);
+    let running = Running::of(command, 2);
+    let pid = running.pid().to_string();
+    for command in [&mut by_anybody(), caravan().arg("engine")] {
+        let output = command.args(["reload", &pid]).output().expect("the command starts");
+        assert_eq!(text(&output.stdout), "unchanged: 2\n", "{output:?}");
+    }
+    running.signal(Signal::TERM);
+    assert_eq!(running.ended().0.code(), Some(0));
+    if is_root {
+        let roots = Running::start(&path);
+        let output = by_anybody().args(["reload", &roots.pid().to_string()]).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains("or is not yours"), "{output:?}");
+    }
+}
