@@ -9,6 +9,8 @@ mod join;
 mod mac;
 pub mod ndp;
 mod neighbour;
+mod pcap_reader;
+mod pcap_writer;
 mod rate_limit;
 mod repeater;
 mod sink;
@@ -23,10 +25,12 @@ pub use af_packet::{AfPacket, AfPacketConfig};
 pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
 pub use arp::Arp;
 pub use bridge::Bridge;
-pub use filter::Filter;
+pub use filter::{Filter, FilterConfig};
 pub use join::Join;
 pub use mac::Mac;
 pub use ndp::Ndp;
+pub use pcap_reader::{PcapReader, PcapReaderConfig, Timing};
+pub use pcap_writer::PcapWriter;
 pub use rate_limit::RateLimit;
 pub use repeater::Repeater;
 pub use sink::Sink;
@@ -43,4 +47,5 @@ pub fn register(registry: &mut Registry) {
     registry.add::<Bridge>("bridge").add::<Arp>("arp").add::<Ndp>("ndp");
     registry.add::<Tee>("tee").add::<Join>("join").add::<RateLimit>("rate_limit");
     registry.add::<Repeater>("repeater").add::<Filter>("filter");
+    registry.add::<PcapReader>("pcap_reader").add::<PcapWriter>("pcap_writer");
 }

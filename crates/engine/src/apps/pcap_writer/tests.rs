@@ -1,0 +1,217 @@
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use pcap_file::pcap::{PcapHeader, PcapReader};
+use pcap_file::{DataLink, Endianness, TsResolution};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::*;
+use crate::apps::pcap_reader::tests::memory_file;
+use crate::testing::Bench;
+
+const PACKETS: usize = 2000;
+
+fn config(file: PathBuf) -> PcapWriterConfig {
+    PcapWriterConfig { file, append: false, snaplen: SNAPLEN_DEFAULT }
+}
+
+fn bench(config: PcapWriterConfig) -> Bench<PcapWriter> {
+    Bench::new(config, &["input"], &[], PACKETS as u32).expect("a writer")
+}
+
+fn put(bench: &mut Bench<PcapWriter>, packets: &[&[u8]]) {
+    packets.iter().for_each(|packet| bench.put("input", packet));
+    bench.push();
+}
+
+/// The packets of a file, and the lengths that they had.
+fn packets(path: &PathBuf) -> Vec<(Vec<u8>, u32)> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).expect("a file").read_to_end(&mut bytes).expect("its bytes");
+    let mut reader = PcapReader::new(&bytes[..]).expect("a pcap file");
+    let mut packets = Vec::new();
+    // Not by `next_packet`: it takes a packet that was cut for a damaged one.
+    while let Some(packet) = reader.next_raw_packet() {
+        let packet = packet.expect("a whole packet");
+        packets.push((packet.data.into_owned(), packet.orig_len));
+    }
+    packets
+}
+
+fn data(path: &PathBuf) -> Vec<Vec<u8>> {
+    packets(path).into_iter().map(|(data, _)| data).collect()
+}
+
+fn report(bench: &Bench<PcapWriter>) -> Vec<u64> {
+    bench.app.report().into_iter().map(|(_, figure)| figure).collect()
+}
+
+#[test]
+fn packets_are_written_with_the_time_of_the_wall_clock() {
+    let (_file, path) = memory_file(b"something older");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    let mut bench = bench(config(path.clone()));
+    assert!(data(&path).is_empty(), "a header alone");
+    put(&mut bench, &[b"one", b""]);
+    bench.stop();
+    let bytes = std::fs::read(&path).expect("a file");
+    let mut reader = PcapReader::new(&bytes[..]).expect("a pcap file");
+    assert_eq!(reader.header().datalink, DataLink::ETHERNET);
+    let first = reader.next_packet().expect("a packet").expect("a whole one");
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    assert!((since..=until).contains(&first.timestamp), "to the nanosecond");
+    assert_eq!(data(&path), [b"one".to_vec(), Vec::new()]);
+    assert_eq!((report(&bench), bench.free()), (vec![2, 0, 0, 0], PACKETS));
+}
+
+#[test]
+fn packets_are_written_after_a_second_or_in_large_pieces() {
+    let (_file, path) = memory_file(b"");
+    let mut bench = bench(config(path.clone()));
+    assert_eq!(bench.app.wake_ns(), None);
+    put(&mut bench, &[b"one"]);
+    let wake_ns = bench.app.wake_ns().expect("a time");
+    assert_eq!((wake_ns, data(&path).len()), (bench.now_ns + FLUSH_NS, 0));
+    bench.now_ns = wake_ns - 1;
+    put(&mut bench, &[b"two"]);
+    assert_eq!((bench.app.wake_ns(), data(&path).len()), (Some(wake_ns), 0));
+    bench.now_ns = wake_ns;
+    bench.push();
+    assert_eq!((bench.app.wake_ns(), data(&path).len()), (None, 2));
+    put(&mut bench, &[[1; 1900].as_slice(); 200]);
+    assert!(data(&path).len() > 100);
+    bench.stop();
+    assert_eq!((data(&path).len(), report(&bench)[0], bench.free()), (202, 202, PACKETS));
+}
+
+#[test]
+fn long_packets_are_cut() {
+    let (_file, path) = memory_file(b"");
+    let mut bench = bench(PcapWriterConfig { snaplen: 4, ..config(path.clone()) });
+    put(&mut bench, &[b"123456", b"123"]);
+    bench.stop();
+    assert_eq!(packets(&path), [(b"1234".to_vec(), 6), (b"123".to_vec(), 3)]);
+    assert_eq!(bench.free(), PACKETS);
+}
+
+#[test]
+fn it_goes_on_when_it_moves_and_starts_anew_otherwise() {
+    let (_file, path) = memory_file(b"");
+    let mut first = bench(config(path.clone()));
+    put(&mut first, &[b"one"]);
+    let state = first.stop();
+    let mut second = bench(config(memory_file(b"").1));
+    second.app = PcapWriter::start(config(path.clone()), state.clone()).expect("a writer");
+    put(&mut second, &[b"two"]);
+    second.stop();
+    assert_eq!(data(&path), [b"one", b"two"]);
+    let (_other, other) = memory_file(&std::fs::read(&path).expect("a file"));
+    let mut third = bench(config(memory_file(b"").1));
+    third.app = PcapWriter::start(config(other.clone()), state).expect("a writer");
+    third.stop();
+    assert!(data(&other).is_empty(), "another file than the one that it had");
+    assert_eq!((first.free(), second.free()), (PACKETS, PACKETS));
+}
+
+#[test]
+fn it_appends_in_the_way_of_the_file() {
+    for endianness in [Endianness::Big, Endianness::Little] {
+        let header = PcapHeader {
+            endianness,
+            ts_resolution: TsResolution::MicroSecond,
+            snaplen: 5,
+            ..Default::default()
+        };
+        let mut bytes = Vec::new();
+        header.write_to(&mut bytes).expect("memory");
+        let (_file, path) = memory_file(&bytes);
+        for packet in [b"one", b"two"] {
+            let mut bench = bench(PcapWriterConfig { append: true, ..config(path.clone()) });
+            put(&mut bench, &[packet]);
+            bench.stop();
+        }
+        assert_eq!(data(&path), [b"one", b"two"]);
+        let mut bench = bench(PcapWriterConfig { append: true, ..config(path.clone()) });
+        put(&mut bench, &[b"much longer"]);
+        bench.stop();
+        let last = std::fs::read(&path).expect("a file").split_off(24 + 2 * 19 + 16);
+        assert_eq!(last, b"much ");
+    }
+}
+
+#[test]
+fn what_the_disk_does_not_take_is_dropped_and_said() {
+    let mut bench = bench(config("/dev/full".into()));
+    put(&mut bench, &[b"one", b"two"]);
+    bench.stop();
+    // The header had not been taken either.
+    assert_eq!(report(&bench), [0, 2, 2, ENOSPC]);
+    assert_eq!((bench.drops(Drop::Device), bench.free()), (2, PACKETS));
+}
+
+const LIMITED: &str = "CARAVAN_TEST_LIMITED_FILE";
+const FILE_BYTES_MAX: u64 = 4096;
+const EFBIG: u64 = 27;
+const ENOSPC: u64 = 28;
+
+/// In a process whose files may only have so many bytes, and who is not killed for more.
+#[test]
+fn after_a_full_disk_the_file_is_whole_and_goes_on() {
+    if std::env::var_os(LIMITED).is_some() {
+        return in_a_small_file();
+    }
+    let name = "apps::pcap_writer::tests::after_a_full_disk_the_file_is_whole_and_goes_on";
+    let script = "trap '' XFSZ; exec \"$0\" --exact \"$1\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(std::env::current_exe().expect("this test")).arg(name).arg0("sh");
+    let output = shell.env(LIMITED, "1").output().expect("a shell");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn in_a_small_file() {
+    let path = std::env::temp_dir().join(format!("caravan-pcap-{}", std::process::id()));
+    let mut bench = bench(config(path.clone()));
+    let most = Some(FILE_BYTES_MAX);
+    setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).expect("a limit");
+    for size in [600, 1900, 1901, 1902, 60] {
+        put(&mut bench, &[&vec![1; size]]);
+        bench.now_ns += FLUSH_NS;
+        bench.push();
+    }
+    bench.stop();
+    let lengths: Vec<_> = data(&path).iter().map(Vec::len).collect();
+    std::fs::remove_file(&path).expect("the file");
+    assert_eq!(lengths, [600, 1900, 60], "what fits, and no part of the others");
+    assert_eq!((report(&bench), bench.drops(Drop::Device)), (vec![3, 2, 2, EFBIG], 2));
+    assert_eq!(bench.free(), PACKETS);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let trouble = |file: &str, append| {
+        PcapWriter::check(&PcapWriterConfig { append, ..config(file.into()) }).expect_err("trouble").0
+    };
+    assert_eq!(
+        trouble("/nowhere/a.pcap", false),
+        "file = \"/nowhere/a.pcap\": it cannot be made in /nowhere: No such file or directory (os error 2)"
+    );
+    assert_eq!(trouble("/proc", false), "file = \"/proc\": it is not a regular file");
+    let (_file, path) = memory_file(b"no such thing");
+    assert!(
+        trouble(&path.display().to_string(), true)
+            .ends_with("it is not a pcap file, so nothing can be appended to it")
+    );
+    let header = PcapHeader { datalink: DataLink::RAW, ..Default::default() };
+    let mut bytes = Vec::new();
+    header.write_to(&mut bytes).expect("memory");
+    let (_file, path) = memory_file(&bytes);
+    let reason = trouble(&path.display().to_string(), true);
+    assert!(
+        reason.ends_with("its packets are not Ethernet frames but of link type 101, so none can be appended"),
+        "{reason}"
+    );
+    let none = PcapWriter::check(&PcapWriterConfig { snaplen: 0, ..config(path) }).expect_err("trouble").0;
+    assert_eq!(none, "snaplen = 0: 1 to 262144 bytes of a packet can be written");
+}
