@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 /// How long after a device was lost, or was still away, it is looked for again.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
-/// How often an idle device is asked whether it is still there.
+/// How often a device is asked whether it is still there.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 /// How often the kernel is asked what it dropped.
 pub(crate) const STATISTICS: Duration = Duration::from_millis(100);
@@ -108,6 +108,11 @@ impl<D> Line<D> {
             self.look_ns = now_ns + LOOK.as_nanos() as u64;
         }
         due
+    }
+
+    /// When the next look is due.
+    pub(crate) fn look_ns(&self) -> u64 {
+        self.look_ns
     }
 
     /// Whether it is time for [`STATISTICS`].

@@ -82,7 +82,6 @@ impl App for AfPacket {
         };
         // Without a link they are taken and dropped, so that the ring does not fill.
         let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
-        let before = *received;
         for _ in 0..budget {
             let Some(frame) = device.ring.peek() else { break };
             let Some(mut packet) = io.allocate() else { return };
@@ -95,7 +94,7 @@ impl App for AfPacket {
         if line.shall_count(now_ns) {
             self.count_drops(io);
         }
-        if self.received == before && self.line.shall_look(now_ns) {
+        if self.line.shall_look(now_ns) {
             self.look(now_ns);
         }
     }

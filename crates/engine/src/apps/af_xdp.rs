@@ -105,7 +105,6 @@ impl App for AfXdp {
         };
         // Without a link they are taken and dropped, so that the ring does not fill.
         let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
-        let before = *received;
         for _ in 0..budget.min(device.waiting()) {
             let Some(mut packet) = io.allocate() else { break };
             *received += 1;
@@ -118,8 +117,8 @@ impl App for AfXdp {
         if line.shall_count(now_ns) {
             self.count_drops(io);
         }
-        if self.received == before && self.line.shall_look(now_ns) {
-            self.look(now_ns);
+        if self.line.shall_look(now_ns) {
+            self.look(io);
         }
     }
 
@@ -136,9 +135,7 @@ impl App for AfXdp {
                 Err(why) => io.discard(packet, why),
             }
         }
-        if self.line.device().is_some_and(|device| device.flush().is_err_and(is_away)) {
-            self.line.lose(io.now_ns());
-        }
+        self.flush(io);
     }
 
     fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
@@ -151,7 +148,8 @@ impl App for AfXdp {
     }
 
     fn wake_ns(&self) -> Option<u64> {
-        self.line.wake_ns()
+        let unsent = self.line.peek().is_some_and(|device| device.unsent() > 0);
+        if unsent { Some(self.line.look_ns()) } else { self.line.wake_ns() }
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {
@@ -174,14 +172,22 @@ impl AfXdp {
         io.count_drops(Drop::Device, drops);
     }
 
+    /// Has the kernel send what it was given. If the interface is away, that is lost.
+    fn flush(&mut self, io: &mut Io) {
+        let Some(device) = self.line.device() else { return };
+        if device.flush().is_err_and(is_away) {
+            let lost = u64::from(device.unsent());
+            self.transmitted = self.transmitted.saturating_sub(lost);
+            io.count_drops(Drop::Device, lost);
+            self.line.lose(io.now_ns());
+        }
+    }
+
     /// Looks whether the interface is still there, and whether the kernel has frames left to send.
-    fn look(&mut self, now_ns: u64) {
-        let away = self
-            .line
-            .device()
-            .is_some_and(|device| device.has_failed() || device.flush().is_err_and(is_away));
-        if away {
-            self.line.lose(now_ns);
+    fn look(&mut self, io: &mut Io) {
+        self.flush(io);
+        if self.line.device().is_some_and(|device| device.has_failed()) {
+            self.line.lose(io.now_ns());
         }
     }
 }

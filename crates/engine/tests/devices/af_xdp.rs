@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     ("af_xdp: its rings go round", rings_go_round),
     ("af_xdp: frames of other lengths are counted", other_lengths_are_counted),
     ("af_xdp: an interface that is deleted comes back", deleted_and_made),
+    ("af_xdp: an interface that goes down comes back", down_and_up),
     ("af_xdp: the program goes with its app", the_program_goes),
     ("af_xdp: without it there are words", troubles),
 ];
@@ -61,6 +62,19 @@ fn deleted_and_made() {
     let (mut app, _) = cable(AfXdpConfig::new("left"));
     goes_away_and_comes_back(&mut app, || run("ip link del left"), || veth("left", "right"));
     exchange(&mut app, &Witness::on("right"), 1514);
+}
+
+fn down_and_up() {
+    let (mut app, witness) = cable(AfXdpConfig::new("left"));
+    run("ip link set left down");
+    app.push_frame(&frame(0, 60));
+    assert_eq!((app.drops(Drop::Device), app.figure("up"), app.figure("transmitted")), (1, 0, 0));
+    run("ip link set left up");
+    wait_for("the return", || {
+        app.breathe();
+        app.figure("up") == 1
+    });
+    exchange(&mut app, &witness, 1514);
 }
 
 fn the_program_goes() {

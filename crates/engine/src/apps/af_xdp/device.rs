@@ -188,6 +188,11 @@ impl Device {
         result
     }
 
+    /// Frames that the kernel has been given, and has not looked at.
+    pub(super) fn unsent(&self) -> u32 {
+        self.transmit.unread()
+    }
+
     fn take_completed(&mut self) {
         for _ in 0..self.completed.waiting() {
             self.umem.sent(u64::from_ne_bytes(self.completed.take()));
