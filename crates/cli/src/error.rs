@@ -73,7 +73,7 @@ pub enum Error {
     #[error("{path}, line {line}: {reason}. Remove that line, or name another file with --history", path = path.display())]
     History { path: PathBuf, line: usize, reason: String },
     #[error("{0}")]
-    Runs(String),
+    Sentence(String),
     #[error("{0} of the benchmarks have become worse; the table names them")]
     Regressions(usize),
     #[error("{0}")]

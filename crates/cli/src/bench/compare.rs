@@ -6,6 +6,7 @@ mod verdict;
 
 use std::path::Path;
 
+pub use self::mann_whitney::p_value;
 use self::runs::Runs;
 use self::verdict::Comparison;
 use super::{engine::history, output};
@@ -15,7 +16,7 @@ use crate::error::Error;
 /// Compares two runs of the history and prints the table, or the JSON.
 pub fn run(args: &Compare) -> Result<(), Error> {
     let lines = history::read(&args.history)?;
-    let (a, b) = Runs::of(&lines).pair(args.a.as_deref(), args.b.as_deref()).map_err(Error::Runs)?;
+    let (a, b) = Runs::of(&lines).pair(args.a.as_deref(), args.b.as_deref()).map_err(Error::Sentence)?;
     let comparison = Comparison::of(&a, &b, args.threshold / 100.0, args.alpha);
     if args.json {
         output::json(&comparison, Path::new("-"))?;

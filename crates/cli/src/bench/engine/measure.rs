@@ -20,6 +20,8 @@ const KILLS: usize = 5;
 const HELD_WITHIN: Duration = Duration::from_secs(10);
 /// How long a successor may take.
 const RESTARTED_WITHIN: Duration = Duration::from_secs(10);
+/// How long the first packet that counts may take.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
 /// Between two looks at what a worker holds.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -66,12 +68,25 @@ impl Reading {
         }
         Ok(Self { at, packets, usages })
     }
+
+    /// After so much more time.
+    fn later(engine: &mut Engine, setup: &Setup, span: Duration) -> Result<Self, Error> {
+        run_for(engine, span)?;
+        Self::take(engine, setup)
+    }
 }
 
 fn rate(engine: &mut Engine, setup: &Setup, span: Duration) -> Result<Outcome, Error> {
-    let before = Reading::take(engine, setup)?;
-    run_for(engine, span)?;
-    let after = Reading::take(engine, setup)?;
+    let mut before = Reading::take(engine, setup)?;
+    // On a machine that is busy with other work it takes its time until the first packets come.
+    let end = Instant::now() + FIRST_WITHIN;
+    while before.packets == 0 && Instant::now() < end {
+        before = Reading::later(engine, setup, span)?;
+    }
+    let mut after = Reading::later(engine, setup, span)?;
+    while after.packets == before.packets && Instant::now() < end {
+        after = Reading::later(engine, setup, span)?;
+    }
     let ns = (after.at - before.at).as_nanos() as u64;
     let used = after.usages.iter().zip(&before.usages).map(|(after, before)| {
         let cores = after.since(before);
@@ -153,5 +168,6 @@ fn kill(engine: &mut Engine) -> Result<Duration, Error> {
 }
 
 fn failed(reason: impl std::fmt::Display) -> Error {
-    Error::BenchProcess { process: "engine", reason: reason.to_string() }
+    // Who started this process says in front of it that the engine failed.
+    Error::Sentence(reason.to_string())
 }

@@ -4,8 +4,12 @@ use std::fmt::Write;
 
 use super::case::Goal;
 use super::results::{Figure, Results, Unit};
+use crate::bench::compare::p_value;
 use crate::number::number;
 use crate::stats::Summary;
+
+/// How probable chance may be at most for swap or copy to be called better.
+const CHANCE: f64 = 0.01;
 
 /// The whole table.
 pub fn text(results: &Results) -> String {
@@ -95,12 +99,12 @@ fn swap_and_copy(text: &mut String, results: &Results) {
     }
 }
 
-/// One is better where the quartiles of both lie apart.
+/// One is better where that is hardly chance.
 fn better(swap: &Summary, copy: &Summary) -> &'static str {
     match () {
-        () if swap.q3 < copy.q1 => "swap",
-        () if copy.q3 < swap.q1 => "copy",
-        () => "neither",
+        () if p_value(&swap.samples, &copy.samples) >= CHANCE => "neither",
+        () if swap.median < copy.median => "swap",
+        () => "copy",
     }
 }
 
@@ -180,10 +184,18 @@ mod tests {
     }
 
     #[test]
-    fn better_is_what_lies_apart() {
-        let about = |median: f64| Summary::of(vec![median - 1.0, median, median + 1.0]).expect("samples");
-        assert_eq!(better(&about(5.0), &about(9.0)), "swap");
-        assert_eq!(better(&about(9.0), &about(5.0)), "copy");
-        assert_eq!(better(&about(5.0), &about(5.5)), "neither");
+    fn better_is_what_chance_hardly_does() {
+        let about = |median: f64, count: i32| {
+            let samples = (0..count).map(|n| median + f64::from(2 * n - count + 1) / 10.0);
+            Summary::of(samples.collect()).expect("samples")
+        };
+        for (swap, copy, expected) in [
+            (about(5.0, 9), about(9.0, 9), "swap"),
+            (about(9.0, 9), about(5.0, 9), "copy"),
+            (about(5.0, 9), about(5.1, 9), "neither"),
+            (about(5.0, 2), about(9.0, 2), "neither"),
+        ] {
+            assert_eq!(better(&swap, &copy), expected, "{swap:?} {copy:?}");
+        }
     }
 }
