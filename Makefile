@@ -47,6 +47,11 @@ test-verbs: ## run the tests over RDMA, in a virtual machine with software devic
 	@$(MAKE) --no-print-directory build
 	@tests/verbs/run $(STAGES)
 
+.PHONY: example
+example: ## run an app of one's own in a packet engine, for a second
+	@scripts/bootstrap build
+	@. scripts/env && "$$CARGO" run --release --locked --quiet --package caravan-engine --example my_app
+
 .PHONY: bench
 bench: build ## measure the ring beside a bare loop in C
 	@. scripts/env && bench/ring/run $(ARGS)

@@ -300,6 +300,18 @@ impl Engine {
         Ok(self.events.drain(..).collect())
     }
 
+    /// Polls for as long as that, and hands over what happens.
+    pub fn run_for(&mut self, time: Duration, mut each: impl FnMut(Event)) -> Result<(), Error> {
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            self.poll(Some(left))?.into_iter().for_each(&mut each);
+            if left.is_zero() {
+                return Ok(());
+            }
+        }
+    }
+
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = Instant::now();
         let due = self.workers.values().filter_map(|entry| entry.restart_at).min();
