@@ -8,7 +8,7 @@ mod filter;
 mod join;
 mod mac;
 pub mod ndp;
-mod neighbour;
+pub mod neighbour;
 mod pcap_reader;
 mod pcap_writer;
 mod rate_limit;
