@@ -245,6 +245,20 @@ fn it_runs_for_as_long_as_it_is_told() {
     assert!(lines.iter().all(|line| line["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{said}");
 }
 
+/// Those that need no devices: packets come out at their ends.
+#[test]
+fn examples_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/examples");
+    for name in ["two_workers.toml", "tunnel.toml", "shaping.toml"] {
+        let output = engine(&["run", "--json", "--duration", "0.3"], &folder.join(name));
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stdout);
+        let ended: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
+        assert!(ended["apps"]["sink"]["packets"].as_u64() > Some(0), "{name}: {ended}");
+        assert_eq!(ended["restarts"], serde_json::json!({}), "{name}");
+    }
+}
+
 #[test]
 fn ctrl_c_and_a_termination_stop_it_in_order() {
     let folder = Folder::new();

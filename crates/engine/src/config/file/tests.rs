@@ -67,6 +67,18 @@ fn the_documented_example_is_good() {
     assert_eq!((file.config.apps.len(), file.config.links.len()), (2, 1));
 }
 
+#[test]
+fn every_example_is_good() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = std::fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
+    let files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
+    assert!(files.len() >= 4, "{files:?}");
+    for path in files {
+        let opened = File::open(&path, &Registry::standard());
+        assert!(opened.is_ok(), "{}: {opened:#?}", path.display());
+    }
+}
+
 fn told(text: &str) -> Vec<String> {
     let file = File::parse(text).and_then(|file| file.check(&Registry::standard()).map(|()| file));
     file.expect_err(text).iter().map(ToString::to_string).collect()
