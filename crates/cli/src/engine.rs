@@ -9,6 +9,8 @@ mod outlet;
 mod reload;
 mod run;
 mod signals;
+mod top;
+mod trace;
 
 use std::io::Write;
 use std::path::Path;
@@ -26,6 +28,8 @@ pub fn run(command: &Engine) -> Result<(), Error> {
         Engine::Check(args) => check::run(args),
         Engine::Graph(args) => graph::run(args),
         Engine::Reload(args) => reload::run(args),
+        Engine::Top(args) => top::run(args),
+        Engine::Trace(args) => trace::run(args),
     }
 }
 

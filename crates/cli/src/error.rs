@@ -78,6 +78,10 @@ pub enum Error {
     Regressions(usize),
     #[error("{0}")]
     Engine(#[from] caravan_engine::Error),
+    #[error(
+        "a trace is no text: send it to a file or a program, as in `caravan engine trace LINK > trace.pcap`"
+    )]
+    Terminal,
     #[error("{0}")]
     Mistakes(String),
     #[error("the output says what is wrong")]

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
 
 /// Width of a table that goes to no terminal.
-const WIDTH: usize = 160;
+pub const WIDTH: usize = 160;
 
 /// Shows the links until it is interrupted, or once.
 pub fn run(args: &Top) -> Result<(), Error> {
@@ -45,7 +45,8 @@ fn sample() -> Sample {
     Sample { at: Instant::now(), processes: counters::read_all() }
 }
 
-fn wait(interval: Duration, interrupt: &Interrupt) -> Result<(), Error> {
+/// Waits for the next refresh.
+pub fn wait(interval: Duration, interrupt: &Interrupt) -> Result<(), Error> {
     let deadline = Instant::now() + interval;
     loop {
         interrupt.check()?;
@@ -62,7 +63,7 @@ fn show(args: &Top, view: &View, is_first: bool) -> io::Result<()> {
     if args.json {
         writeln!(out, "{}", serde_json::to_string(view)?)?;
     } else if stdout().is_terminal() && !args.once {
-        refresh(view, is_first)?;
+        redraw(|width, height| screen::text(view, width, height), is_first)?;
     } else {
         write!(out, "{}", screen::text(view, WIDTH, usize::MAX))?;
         if !args.once {
@@ -72,8 +73,8 @@ fn show(args: &Top, view: &View, is_first: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes over the table before, so that nothing flickers.
-fn refresh(view: &View, is_first: bool) -> io::Result<()> {
+/// Writes over the table before, so that nothing flickers: a text made for a width and a height.
+pub fn redraw(text: impl FnOnce(usize, usize) -> String, is_first: bool) -> io::Result<()> {
     let term = Term::buffered_stdout();
     let (height, width) = term.size();
     if is_first {
@@ -81,7 +82,7 @@ fn refresh(view: &View, is_first: bool) -> io::Result<()> {
     }
     term.move_cursor_to(0, 0)?;
     // The last line stays free for the cursor.
-    for line in screen::text(view, width.into(), usize::from(height).saturating_sub(1)).lines() {
+    for line in text(width.into(), usize::from(height).saturating_sub(1)).lines() {
         term.clear_line()?;
         term.write_line(line)?;
     }

@@ -16,6 +16,10 @@ pub enum Engine {
     Graph(Graph),
     /// Have a running engine read its file again
     Reload(Reload),
+    /// Show what the workers and links of a running engine do
+    Top(Top),
+    /// Write the packets that a link carries to standard output, as a pcap file
+    Trace(Trace),
 }
 
 /// Runs the apps of FILE in worker processes. What happens to them (crashes, restarts, what was lost) is told
@@ -103,6 +107,63 @@ pub struct Reload {
     pub json: bool,
 }
 
+/// Reads the words that a running engine keeps in its memory, and stops nothing. Rates are those of the last
+/// interval. WAITS are packets at a link's end that sends, on their way, and at the end that receives; OWNS says
+/// how many packets each worker and link has. All packets together never grow more than the first line says: who
+/// has ever more of them leaks.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan engine top                  the only engine of your user
+  caravan engine top 4711 --once
+  caravan engine top --json | jq -c '.links[] | {name, packets_per_s, bits_per_s}'
+  caravan engine top --json --once | jq .owners
+
+Packets are counted by owner at each refresh; less often where there are so many that it would take more
+than a tenth of the time.")]
+pub struct Top {
+    /// The process of the engine, or of one of its workers; not needed if only one engine runs
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// Print one table and end
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// End after that many refreshes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// One JSON object for each refresh, one a line
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds between refreshes
+    #[arg(long, value_name = "S", default_value = "1", value_parser = super::seconds)]
+    pub interval: Duration,
+}
+
+/// Copies the packets that are sent on LINK from now on, with the time of the breath in which they were sent, to a
+/// pcap file with nanoseconds, until Ctrl-C, or until its reader, the link or the engine has gone. The
+/// engine never waits for it: packets that come faster than they are written are left out, and their number is
+/// told at the end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan engine trace 'tunnel.output -> nic.input' > tunnel.pcap
+  caravan engine trace tunnel.output --count 100 > first.pcap
+  caravan engine trace tunnel.output --snaplen 96 | tcpdump -nr -")]
+pub struct Trace {
+    /// `app.output -> app.input`, or one of the two if that tells which
+    #[arg(value_name = "LINK")]
+    pub link: String,
+    /// The process of the engine, or of one of its workers; not needed if only one engine runs
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// End after that many packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Bytes of each packet that are kept at most
+    #[arg(long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub snaplen: u32,
+}
+
 const SECONDS_MIN: f64 = 0.1;
 /// A year: longer is no duration, but for ever.
 const SECONDS_MAX: f64 = 365.0 * 86_400.0;
@@ -128,6 +189,10 @@ mod tests {
             ("caravan engine run f --duration NaN", "it takes seconds from 0.1"),
             ("caravan engine reload self", "invalid value 'self' for '[PID]'"),
             ("caravan engine reload 0", "0 is not in 1.."),
+            ("caravan engine top --once --count 2", "cannot be used with"),
+            ("caravan engine top --interval 0", "it takes seconds from 0.1 to 3600"),
+            ("caravan engine trace", "<LINK>"),
+            ("caravan engine trace l --snaplen 65536", "65536 is not in 1..=65535"),
             ("caravan engine chek f", "a similar subcommand exists: 'check'"),
         ] {
             let text = Args::try_parse_from(line.split(' ')).expect_err("refused").to_string();

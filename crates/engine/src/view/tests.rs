@@ -99,7 +99,9 @@ fn every_packet_is_counted_under_one_owner() {
         fake.packet(index as u32, Header::used(owner, 100, 60));
     }
     fake.packet(9, Header(0xbfff));
-    let owners = Snapshot::read_with_owners(&fake.found()).unwrap().owners;
+    let mut snapshot = Snapshot::read(&fake.found()).unwrap();
+    snapshot.count_owners(&fake.found()).unwrap();
+    let owners = snapshot.owners;
     assert_eq!((owners.total(), owners.pool, owners.impossible), (12, 2, 1), "{owners:?}");
     assert_eq!((owners.workers["left"], owners.workers["right"]), (2, 1));
     let name = "a.output -> b.input";
@@ -126,7 +128,8 @@ fn nonsense_is_figures_at_most() {
     set(fake.shared.engine(layout::engine::PACKET_COUNT), 4);
     let (cursors, _) = fake.shared.ring(wire, Ring::Full).unwrap();
     set(cursors.head_position(), 5);
-    let snapshot = Snapshot::read_with_owners(&fake.found()).unwrap();
+    let mut snapshot = Snapshot::read(&fake.found()).unwrap();
+    snapshot.count_owners(&fake.found()).unwrap();
     assert_eq!((snapshot.owners.total(), snapshot.links.len()), (4, crate::limits::LINKS_MAX));
     assert_eq!((snapshot.workers[0].name.as_str(), snapshot.workers[0].state), ("evil?[2J", None));
     assert_eq!((snapshot.links[0].full, snapshot.links[1].full), (crate::limits::RING_PACKETS as u64, 0));
@@ -134,6 +137,7 @@ fn nonsense_is_figures_at_most() {
     assert!(serde_json::to_string(&view).is_ok());
 
     set(fake.shared.engine(layout::engine::PACKET_COUNT), u64::MAX);
-    let refused = Snapshot::read_with_owners(&fake.found()).unwrap_err().to_string();
+    let mut snapshot = Snapshot::read(&fake.found()).unwrap();
+    let refused = snapshot.count_owners(&fake.found()).unwrap_err().to_string();
     assert!(refused.contains("ended") || refused.contains("pread"), "{refused}");
 }
