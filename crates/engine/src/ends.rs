@@ -156,7 +156,9 @@ impl ConsumerEnd {
         let owners = (Owner::Full(self.link), pool.owner());
         let room = queue.room().min(pool.length());
         if room == 0 {
-            pool.set_starved();
+            if queue.room() > 0 && !self.full.poll(1)?.is_empty() {
+                pool.set_starved();
+            }
             return Ok(Moved::NOTHING);
         }
         let mut batch = [(0, Header(0)); BATCH_PACKETS];
@@ -194,8 +196,12 @@ impl ConsumerEnd {
         Ok(Moved { packets: count, skipped: 0, wake: self.empty.publish() })
     }
 
-    /// Says that this side is about to wait for packets. False if there are some.
-    pub fn sleep(&mut self) -> Result<bool, Corrupt> {
+    /// Says that this side is about to wait for packets. False if there are some, and it can take
+    /// them: who copies needs `free` packets for that.
+    pub fn sleep(&mut self, free: usize) -> Result<bool, Corrupt> {
+        if self.mode == Mode::Copy && free == 0 {
+            return Ok(true);
+        }
         self.full.cursor().sleep()
     }
 

@@ -116,6 +116,20 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// It did not do as it was told in time, and was killed: a crash follows.
+    Hung {
+        /// Its name.
+        worker: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// It could not be started again, and will be tried again later.
+    NotStarted {
+        /// Its name.
+        worker: String,
+        /// Why.
+        why: String,
+    },
     /// The memory has grown.
     Grown {
         /// Packets there are now.
@@ -289,10 +303,10 @@ impl Engine {
     pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Vec<Event>, Error> {
         self.wait(timeout)?;
         self.bells.supervisor().hush();
-        self.reap()?;
-        self.hear_starters()?;
+        self.reap();
+        self.hear_starters();
         self.grant_wanted();
-        self.restart_due()?;
+        self.restart_due();
         if self.swept.elapsed() > SWEEP_EVERY {
             self.swept = Instant::now();
             crate::trace::sweep(&self.shared);
@@ -339,7 +353,7 @@ impl Engine {
             if !self.order(&name, &Order::Report) {
                 continue;
             }
-            if let Some(Answer::Report(figures)) = self.answer_of(&name, "report")? {
+            if let Some(Answer::Report(figures)) = self.answer_of(&name) {
                 reports.extend(figures);
             }
         }
@@ -355,7 +369,7 @@ impl Engine {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let told: Vec<_> = names.iter().filter(|name| self.order(name, &Order::End)).cloned().collect();
         for name in told {
-            self.answer_of(&name, "end")?;
+            self.answer_of(&name);
         }
         self.kill_all();
         Ok(())
@@ -372,18 +386,16 @@ impl Engine {
     }
 
     /// Waits for an answer. `None` if the worker has ended instead, or was killed for its silence.
-    fn answer_of(&mut self, worker: &str, doing: &'static str) -> Result<Option<Answer>, Error> {
-        let Some(child) = self.workers.get_mut(worker).and_then(|entry| entry.child.as_mut()) else {
-            return Ok(None);
-        };
+    fn answer_of(&mut self, worker: &str) -> Option<Answer> {
+        let child = self.workers.get_mut(worker)?.child.as_mut()?;
         match child.channel.receive(ANSWER_MAX) {
-            Ok(answer) => Ok(Some(answer)),
-            Err(Silence::Gone) => Ok(None),
+            Ok(answer) => Some(answer),
+            Err(Silence::Gone) => None,
             Err(Silence::Late) => {
                 kill(child.pid);
-                let why = format!("no answer to `{doing}` for {} s: killed", ANSWER_MAX.as_secs());
-                self.events.push_back(Event::Parked { worker: worker.to_owned(), why });
-                Ok(None)
+                self.events
+                    .push_back(Event::Hung { worker: worker.to_owned(), seconds: ANSWER_MAX.as_secs() });
+                None
             }
         }
     }

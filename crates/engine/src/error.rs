@@ -21,16 +21,6 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
-    /// A worker did not do as it was told, and was killed.
-    #[error("worker {worker} did not answer for {seconds} s and was killed: {doing}")]
-    Hung {
-        /// Its name.
-        worker: String,
-        /// How long it was waited for.
-        seconds: u64,
-        /// What it had been told.
-        doing: &'static str,
-    },
     /// Forking a process with more than one thread leaves locks that nobody opens again.
     #[error("the engine forks its workers, and this process has {0} threads: start it before they are")]
     Threads(usize),

@@ -177,6 +177,10 @@ fn event_text(event: &Event) -> String {
             format!("worker {worker} runs again as process {pid}, after {after:.1?}")
         }
         Event::Parked { worker, why } => format!("worker {worker} is parked: {why}"),
+        Event::Hung { worker, seconds } => {
+            format!("worker {worker} did not do as it was told for {seconds} s, and was killed")
+        }
+        Event::NotStarted { worker, why } => format!("worker {worker} could not be started again: {why}"),
         Event::Grown { packets } => format!("memory has grown to {packets} packets"),
     }
 }

@@ -18,15 +18,14 @@ use crate::worker::{Over, Start, Worker};
 
 impl Engine {
     /// Cleans up after every worker that has ended, and decides what becomes of it.
-    pub(super) fn reap(&mut self) -> Result<(), Error> {
+    pub(super) fn reap(&mut self) {
         let ended = |entry: &Entry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| ended(entry)).map(|(name, _)| name.clone()).collect();
         for name in names {
             self.clean_up(&name);
-            self.decide(&name)?;
+            self.decide(&name);
         }
-        Ok(())
     }
 
     /// Reaps a process, and makes what it had its successor's.
@@ -100,9 +99,9 @@ impl Engine {
     }
 
     /// Starts a crashed worker again, now or later, or parks it.
-    fn decide(&mut self, name: &str) -> Result<(), Error> {
+    fn decide(&mut self, name: &str) {
         let restarts = self.options.restarts;
-        let Some(entry) = self.workers.get_mut(name) else { return Ok(()) };
+        let Some(entry) = self.workers.get_mut(name) else { return };
         let now = Instant::now();
         entry.crashes.push_back(now);
         while entry.crashes.front().is_some_and(|crash| now.duration_since(*crash) > CRASH_WINDOW) {
@@ -112,14 +111,11 @@ impl Engine {
         match restarts {
             Restarts::Always => {
                 entry.crashes.clear();
-                self.start_worker(name, None)
+                self.start_again(name);
             }
             Restarts::BackOff if crashes < CRASHES_MAX => match back_off(crashes) {
-                Duration::ZERO => self.start_worker(name, None),
-                wait => {
-                    entry.restart_at = Some(now + wait);
-                    Ok(())
-                }
+                Duration::ZERO => self.start_again(name),
+                wait => entry.restart_at = Some(now + wait),
             },
             _ => {
                 entry.parked = true;
@@ -129,18 +125,27 @@ impl Engine {
                     _ => format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs()),
                 };
                 self.events.push_back(Event::Parked { worker: name.to_owned(), why });
-                Ok(())
+            }
+        }
+    }
+
+    /// Starts a worker again, or puts that off: the machine may have no room for a process now.
+    fn start_again(&mut self, name: &str) {
+        if let Err(error) = self.start_worker(name, None) {
+            self.events.push_back(Event::NotStarted { worker: name.to_owned(), why: error.to_string() });
+            if let Some(entry) = self.workers.get_mut(name) {
+                entry.restart_at = Some(Instant::now() + BACKOFF_MAX);
             }
         }
     }
 
     /// Starts the workers whose wait is over.
-    pub(super) fn restart_due(&mut self) -> Result<(), Error> {
+    pub(super) fn restart_due(&mut self) {
         let now = Instant::now();
         let due = |entry: &Entry| entry.restart_at.is_some_and(|at| at <= now);
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
-        names.iter().try_for_each(|name| self.start_worker(name, None))
+        names.iter().for_each(|name| self.start_again(name));
     }
 
     /// Forks a worker's process, which starts with `plan`, or with what is planned for it.
@@ -204,7 +209,7 @@ impl Engine {
     }
 
     /// Hears whether workers that were started again run.
-    pub(super) fn hear_starters(&mut self) -> Result<(), Error> {
+    pub(super) fn hear_starters(&mut self) {
         let starting = |entry: &Entry| entry.died.is_some() && entry.child.is_some();
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| starting(entry)).map(|(name, _)| name.clone()).collect();
@@ -218,14 +223,14 @@ impl Engine {
                     self.events.push_back(Event::Restarted { worker: name, pid: child.pid, after_ns });
                 }
                 Ok(Answer::Failed { app, reason }) => {
-                    eprintln!("caravan: worker {name}: {app}: {reason}");
                     kill(child.pid);
+                    self.events
+                        .push_back(Event::NotStarted { worker: name, why: format!("{app}: {reason}") });
                 }
                 // It ends: `reap` sees to it.
                 Ok(_) | Err(Silence::Gone | Silence::Late) => {}
             }
         }
-        Ok(())
     }
 }
 

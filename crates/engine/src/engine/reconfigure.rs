@@ -129,7 +129,7 @@ impl Engine {
     }
 
     fn carry_out(&mut self, new: &Config) -> Result<Changes, Error> {
-        self.reap()?;
+        self.reap();
         let mut changes = Changes::between(&self.config, new);
         let removed = self.assign_links(new);
         self.assign_workers(new);
@@ -140,13 +140,13 @@ impl Engine {
             self.workers.get(name).is_some_and(|entry| !entry.plan.same(&plan) || entry.child.is_none())
         };
         let affected: Vec<String> = names.iter().filter(|name| differs(name)).cloned().collect();
-        let states = self.prepare(&affected, &new_plans)?;
+        let states = self.prepare(&affected, &new_plans);
         for plan in new_plans.values_mut() {
             for app in &mut plan.apps {
                 app.state = states.get(&app.name).cloned();
             }
         }
-        self.end_workers(new, &affected)?;
+        self.end_workers(new, &affected);
         changes.lost = self.remove_links(&removed);
         self.write_links(new);
         self.config = new.clone();
@@ -197,11 +197,7 @@ impl Engine {
     }
 
     /// Has the affected workers let go of what they will not have. Returns what apps left.
-    fn prepare(
-        &mut self,
-        affected: &[String],
-        plans: &BTreeMap<String, Plan>,
-    ) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+    fn prepare(&mut self, affected: &[String], plans: &BTreeMap<String, Plan>) -> BTreeMap<String, Vec<u8>> {
         let mut states = BTreeMap::new();
         let mut dead = Vec::new();
         let mut told = Vec::new();
@@ -216,9 +212,9 @@ impl Engine {
         }
         for name in told {
             // A worker that has just been started may still say so.
-            let mut answer = self.answer_of(&name, "prepare")?;
+            let mut answer = self.answer_of(&name);
             while matches!(answer, Some(Answer::Applied | Answer::Failed { .. })) {
-                answer = self.answer_of(&name, "prepare")?;
+                answer = self.answer_of(&name);
             }
             match answer {
                 Some(Answer::Prepared(left)) => states.extend(left),
@@ -227,15 +223,15 @@ impl Engine {
         }
         // Nobody parks any more: now what the dead had half parked can be told from the rest.
         dead.iter().for_each(|name| self.clean_up(name));
-        Ok(states)
+        states
     }
 
     /// Ends the workers that `new` does not have.
-    fn end_workers(&mut self, new: &Config, affected: &[String]) -> Result<(), Error> {
+    fn end_workers(&mut self, new: &Config, affected: &[String]) {
         let has = |name: &String| new.apps.values().any(|app| &app.worker == name);
         for name in affected.iter().filter(|name| !has(name)) {
             if self.order(name, &Order::End) {
-                self.answer_of(name, "end")?;
+                self.answer_of(name);
             }
             let Some(entry) = self.workers.remove(name) else { continue };
             if let Some(child) = entry.child {
@@ -246,7 +242,6 @@ impl Engine {
             self.pool.extend(returned);
             self.shared.worker(entry.id, worker::STATE).store(State::None as u64, Ordering::Release);
         }
-        Ok(())
     }
 
     /// Takes the packets out of links that are no more. Returns how many held data.
@@ -323,7 +318,7 @@ impl Engine {
         self.pin_all();
         let mut failed = Ok(());
         for name in waited_for {
-            match self.answer_of(&name, "apply")? {
+            match self.answer_of(&name) {
                 Some(Answer::Failed { app, reason }) => failed = failed.and(Err(Error::App { app, reason })),
                 Some(_) => self.say_restarted(&name),
                 // It ended: the next poll sees to it, as to any crash.

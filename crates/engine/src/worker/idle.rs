@@ -42,13 +42,13 @@ impl Worker<'_> {
 
     /// Tells all other sides that this one is about to wait. False if one of them has something.
     fn fall_asleep(&mut self) -> Result<bool, Error> {
-        let starved = self.pool.length() == 0;
+        let free = self.pool.length();
         for (link, queue) in self.links.iter_mut().zip(&self.queues) {
             let sleeps = match &mut link.end {
                 End::Local => Ok(true),
-                End::Producer(end) => end.sleep(queue.length(), starved),
+                End::Producer(end) => end.sleep(queue.length(), free == 0),
                 // What waits here is the app's affair: if it does not take it, it waits for others.
-                End::Consumer(end) if queue.room() > 0 => end.sleep(),
+                End::Consumer(end) if queue.room() > 0 => end.sleep(free),
                 End::Consumer(_) => Ok(true),
             };
             let place = link.plan.id.place();
