@@ -342,12 +342,10 @@ fn a_refused_file_changes_nothing() {
 
 #[test]
 fn what_came_through_a_pipe_is_not_read_again() {
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
     let mut command = caravan();
-    command.args(["engine", "run", "/dev/stdin"]).stdin(Stdio::piped());
-    let (reader, mut writer) = std::io::pipe().expect("a pipe");
-    command.stdin(reader);
-    writer.write_all(TWO.as_bytes()).expect("written");
-    drop(writer);
+    command.args(["engine", "run", "/dev/stdin"]).stdin(reader);
+    std::fs::File::from(writer).write_all(TWO.as_bytes()).expect("written");
     let running = Running::of(command, 2);
     let output = running.reload();
     assert_eq!(output.status.code(), Some(1), "{output:?}");

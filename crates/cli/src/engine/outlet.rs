@@ -103,7 +103,10 @@ impl Outlet {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Read, pipe};
+    use std::fs::File;
+    use std::io::{ErrorKind, Read};
+
+    use rustix::pipe::pipe;
 
     use super::*;
 
@@ -113,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_does_not_read_holds_up_nobody() {
-        let (mut reader, writer) = pipe().expect("a pipe");
+        let (reader, writer) = pipe().expect("a pipe");
         let mut outlet = Outlet::new(&writer, gap).expect("a copy");
         drop(writer);
         outlet.say("first").expect("written");
@@ -125,7 +128,7 @@ mod tests {
         assert!(outlet.bytes <= WAITING_BYTES_MAX && outlet.wants().is_some());
         let read = std::thread::spawn(move || {
             let mut text = String::new();
-            reader.read_to_string(&mut text).map(|_| text)
+            File::from(reader).read_to_string(&mut text).map(|_| text)
         });
         outlet.finish().expect("written");
         let text = read.join().expect("ended").expect("read");
