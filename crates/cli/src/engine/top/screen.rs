@@ -173,3 +173,110 @@ fn time(ns: u64) -> String {
         _ => format!("{:.1}s", value / 1e9),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use caravan_engine::layout::{Stage, State};
+    use caravan_engine::view::Breaths;
+
+    use super::*;
+
+    fn view(workers: usize) -> View {
+        let worker = WorkerView {
+            name: "left".into(),
+            pid: 77,
+            state: Some(State::Running),
+            stage: Some(Stage::Pushing),
+            core: Some(1),
+            restarts: 2,
+            breaths: 9,
+            breaths_per_s: Some(12_345.0),
+            idle_breaths_per_s: None,
+            sleeps_per_s: None,
+            busy_part: Some(0.25),
+            breath: Breaths { count: 9, p50_ns: 640, p99_ns: 5_100, p999_ns: 9_000, max_ns: 12_000_000 },
+            free_packets: 5,
+            wanted_packets: 0,
+            skipped: 0,
+            drops: BTreeMap::new(),
+            drops_per_s: BTreeMap::from([("full", 7.0), ("limited", 1_200.0)]),
+        };
+        let link = LinkView {
+            name: "a.output -> b.input".into(),
+            from_worker: Some("left".into()),
+            to_worker: Some("right".into()),
+            mode: Some(Mode::Copy),
+            packets: 1_000_000,
+            bytes: 60_000_000,
+            drops: 0,
+            taken: 0,
+            packets_per_s: Some(2_000.0),
+            bits_per_s: Some(960_000.0),
+            drops_per_s: None,
+            queued: 1,
+            full: 2,
+            waiting: 3,
+            empty: 0,
+            parked: 0,
+            tracer: Some(99),
+        };
+        let name = link.name.clone();
+        let owners = Owners {
+            pool: 3,
+            workers: BTreeMap::from([("left".into(), 40)]),
+            full: BTreeMap::from([(name.clone(), 2)]),
+            empty: BTreeMap::from([(name, 5)]),
+            ..Owners::default()
+        };
+        View {
+            unix_time: 0.0,
+            interval_seconds: 1.0,
+            pid: 70,
+            uptime_seconds: 12.0,
+            configured: 1,
+            huge_pages: false,
+            packets: 50,
+            packets_max: 65_536,
+            owners,
+            workers: vec![worker; workers],
+            links: vec![link],
+        }
+    }
+
+    #[test]
+    fn a_row_has_every_column() {
+        let text = text(&view(1), 200, 50);
+        let lines: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "engine 70, up 12.0 s, configured once; 50 of 65,536 packets have memory (small pages)",
+            "packets: workers 40, on links 2, coming back 5, parked 0, nobody's 3",
+            "",
+            "WORKER STATE PID CORE RESTARTS BREATHS/S BUSY% P50 P99 MAX OWNS DROPS/S",
+            "left pushing 77 1 2 12,345 25 640ns 5.1us 12.0ms 40 full 7, limited 1,200",
+            "",
+            "LINK WORKERS PKT/S BIT/S DROP/S WAITS OWNS PACKETS",
+            "a.output -> b.input left > right (copy) 2,000 960k - 1 2 3 7 1,000,000 traced by 99",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_leak_is_called_by_its_name() {
+        let mut view = view(1);
+        assert!(!text(&view, 200, 50).contains("LOST"));
+        view.owners.lost.insert("worker 9".into(), 4);
+        view.owners.impossible = 1;
+        assert!(text(&view, 200, 50).contains("nobody's 3, LOST 5\n"));
+    }
+
+    #[test]
+    fn a_small_terminal_gets_what_fits_and_is_told_so() {
+        let text = text(&view(20), 40, 10);
+        assert_eq!(text.lines().count(), 10);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(text.ends_with("and 18 more lines: caravan engine top --\n"), "{text}");
+    }
+}
