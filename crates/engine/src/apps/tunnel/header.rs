@@ -137,8 +137,10 @@ impl Decapsulation {
         if differs != 0 || !fits(payload_bytes, data.len()) {
             return Err(self.refusal(data));
         }
-        // The wire pads short frames: what is behind the IPv6 packet is nobody's.
-        packet.truncate(SESSION_AT + payload_bytes);
+        // The wire pads short frames: what is behind the IPv6 packet is nobody's. None of ours is so short.
+        if SESSION_AT + payload_bytes < data.len() {
+            packet.truncate(SESSION_AT + payload_bytes);
+        }
         packet.strip(HEADER_BYTES);
         Ok(())
     }
