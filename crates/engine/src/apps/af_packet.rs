@@ -28,6 +28,9 @@ pub struct AfPacket {
     line: Line<Device>,
     /// Packets on their way to the kernel: empty between calls.
     batch: Vec<Packet>,
+    /// The last pull left something in the device, for want of room or of packets: once there is some,
+    /// the worker is woken, and the device need not do so.
+    is_held_up: bool,
     received: u64,
     transmitted: u64,
     kernel_drops: u64,
@@ -68,11 +71,19 @@ impl App for AfPacket {
 
     fn start(config: AfPacketConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
         let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
-        Ok(Self { config, line, batch: Vec::new(), received: 0, transmitted: 0, kernel_drops: 0 })
+        Ok(Self {
+            config,
+            line,
+            batch: Vec::new(),
+            is_held_up: false,
+            received: 0,
+            transmitted: 0,
+            kernel_drops: 0,
+        })
     }
 
     fn pull(&mut self, io: &mut Io) {
-        let Self { config, line, received, .. } = self;
+        let Self { config, line, is_held_up, received, .. } = self;
         let now_ns = io.now_ns();
         let Some(device) = line.device_or(now_ns, || {
             interface::index_if_up(&config.interface)?;
@@ -82,9 +93,13 @@ impl App for AfPacket {
         };
         // Without a link they are taken and dropped, so that the ring does not fill.
         let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
+        *is_held_up = budget == 0;
         for _ in 0..budget {
             let Some(frame) = device.ring.peek() else { break };
-            let Some(mut packet) = io.allocate() else { return };
+            let Some(mut packet) = io.allocate() else {
+                *is_held_up = true;
+                break;
+            };
             *received += 1;
             match device.ring.take(&frame, &mut packet) {
                 Ok(()) => io.transmit(0, packet),
@@ -115,7 +130,8 @@ impl App for AfPacket {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.line.peek().map(|device| device.receiver.as_fd()).into_iter().collect()
+        let device = self.line.peek().filter(|_| !self.is_held_up);
+        device.map(|device| device.receiver.as_fd()).into_iter().collect()
     }
 
     fn wake_ns(&self) -> Option<u64> {

@@ -25,6 +25,9 @@ use device::{Device, explain};
 pub struct Tap {
     config: TapConfig,
     line: Line<Device>,
+    /// The last pull left something in the device, for want of room or of packets: once there is some,
+    /// the worker is woken, and the device need not do so.
+    is_held_up: bool,
     received: u64,
     transmitted: u64,
 }
@@ -81,17 +84,21 @@ impl App for Tap {
 
     fn start(config: TapConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
         let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
-        Ok(Self { config, line, received: 0, transmitted: 0 })
+        Ok(Self { config, line, is_held_up: false, received: 0, transmitted: 0 })
     }
 
     fn pull(&mut self, io: &mut Io) {
-        let Self { config, line, received, .. } = self;
+        let Self { config, line, is_held_up, received, .. } = self;
         let now_ns = io.now_ns();
         let Some(device) = line.device_or(now_ns, || Device::open(config)) else { return };
         // Without a link they are taken and dropped, so that the host does not queue them.
         let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
+        *is_held_up = budget == 0;
         for _ in 0..budget {
-            let Some(mut packet) = io.allocate() else { return };
+            let Some(mut packet) = io.allocate() else {
+                *is_held_up = true;
+                return;
+            };
             match read(device, &mut packet) {
                 Ok(true) => {
                     *received += 1;
@@ -139,7 +146,8 @@ impl App for Tap {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.line.peek().map(|device| device.file.as_fd()).into_iter().collect()
+        let device = self.line.peek().filter(|_| !self.is_held_up);
+        device.map(|device| device.file.as_fd()).into_iter().collect()
     }
 
     fn wake_ns(&self) -> Option<u64> {

@@ -6,7 +6,8 @@ use caravan_engine::testing::Bench;
 
 use super::Case;
 use super::support::{
-    Drive, FRAME_MAX, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, veth, wait_for,
+    Drive, FRAME_MAX, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, veth,
+    wait_for, waits_for_room,
 };
 
 pub const CASES: &[Case] = &[
@@ -21,6 +22,7 @@ pub const CASES: &[Case] = &[
     ("af_packet: an interface that goes down comes back", down_and_up),
     ("af_packet: an interface that is deleted comes back", deleted_and_made),
     ("af_packet: without it there are words", troubles),
+    ("af_packet: what its output has no room for waits", frames_wait),
 ];
 
 fn cable(config: AfPacketConfig) -> (Bench<AfPacket>, Witness) {
@@ -152,4 +154,9 @@ fn troubles() {
     super::support::become_nobody();
     let words = refusal::<AfPacket>(AfPacketConfig::new("lo"));
     assert!(words.contains("CAP_NET_RAW") && words.contains("setcap"), "{words}");
+}
+
+fn frames_wait() {
+    let (mut app, witness) = cable(AfPacketConfig::new("left"));
+    waits_for_room(&mut app, &witness);
 }

@@ -7,7 +7,7 @@ use caravan_engine::testing::Bench;
 use super::Case;
 use super::support::{
     Drive, FRAME_MAX, PACKETS, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, veth,
-    wait_for,
+    wait_for, waits_for_room,
 };
 
 pub const CASES: &[Case] = &[
@@ -19,6 +19,7 @@ pub const CASES: &[Case] = &[
     ("af_xdp: an interface that goes down comes back", down_and_up),
     ("af_xdp: the program goes with its app", the_program_goes),
     ("af_xdp: without it there are words", troubles),
+    ("af_xdp: what its output has no room for waits", frames_wait),
 ];
 
 fn cable(config: AfXdpConfig) -> (Bench<AfXdp>, Witness) {
@@ -99,4 +100,9 @@ fn troubles() {
     super::support::become_nobody();
     let words = refusal::<AfXdp>(AfXdpConfig::new("left"));
     assert!(words.contains("CAP_NET_ADMIN") && words.contains("af_packet"), "{words}");
+}
+
+fn frames_wait() {
+    let (mut app, witness) = cable(AfXdpConfig::new("left"));
+    waits_for_room(&mut app, &witness);
 }

@@ -223,3 +223,20 @@ pub fn become_nobody() {
     let done = unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
+
+/// While the output takes no more, the app leaves frames in its device, and lets the worker sleep.
+pub fn waits_for_room<A: App>(bench: &mut Bench<A>, witness: &Witness) {
+    bench.fill("output");
+    witness.send(&frame(0, 60));
+    wait_readable(bench.app.descriptors().first().expect("the device"));
+    bench.pull();
+    assert!(bench.app.descriptors().is_empty());
+    // The link's other end takes all.
+    bench.sent("output");
+    bench.pull();
+    assert!(!bench.app.descriptors().is_empty());
+    let sent = bench.sent("output");
+    let sent = if sent.is_empty() { bench.pull_frames(1) } else { sent };
+    assert_eq!(sent, [frame(0, 60)]);
+    assert_eq!(bench.free(), PACKETS as usize);
+}

@@ -6,7 +6,7 @@ use caravan_engine::testing::Bench;
 
 use super::Case;
 use super::support::{
-    Drive, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, wait_for,
+    Drive, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, wait_for, waits_for_room,
 };
 
 pub const CASES: &[Case] = &[
@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("tap: it goes with its app, or stays", it_goes_or_stays),
     ("tap: two apps share it by queues alone", two_share_it),
     ("tap: without it there are words", troubles),
+    ("tap: what its output has no room for waits", frames_wait),
 ];
 
 fn with_mtu(mtu: usize) -> TapConfig {
@@ -106,4 +107,10 @@ fn troubles() {
     super::support::become_nobody();
     let words = refusal::<Tap>(TapConfig::new("tap0"));
     assert!(words.contains("CAP_NET_ADMIN") || words.contains("may not be opened"), "{words}");
+}
+
+fn frames_wait() {
+    let mut app: Bench<Tap> = bench(with_mtu(1500));
+    let witness = Witness::on("tap0");
+    waits_for_room(&mut app, &witness);
 }
