@@ -83,7 +83,7 @@ pub fn take<C: Cursors, S: Slots>(
     // overlap.
     spans.offsets().for_each(|offset| headers.expect_write(ring.item(offset)));
     let mut packets = 0;
-    spans.offsets().take(count).for_each(|offset| {
+    spans.first(count).offsets().for_each(|offset| {
         let index = ring.item(offset);
         let header = headers.load(index);
         if header.owner_code() == from {

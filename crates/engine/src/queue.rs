@@ -69,12 +69,19 @@ impl Queue {
     /// Puts a packet behind the others, uncounted, up to `QUEUE_PACKETS_MAX`.
     #[inline]
     pub fn put(&mut self, packet: Packet) -> Option<Packet> {
-        if self.tail == self.places.len() && !self.compact() {
-            return Some(packet);
+        match self.places.get_mut(self.tail) {
+            Some(place) => {
+                *place = Some(packet);
+                self.tail += 1;
+                None
+            }
+            None => self.put_compacting(packet),
         }
-        self.places[self.tail] = Some(packet);
-        self.tail += 1;
-        None
+    }
+
+    #[cold]
+    fn put_compacting(&mut self, packet: Packet) -> Option<Packet> {
+        if self.compact() { self.put(packet) } else { Some(packet) }
     }
 
     /// The oldest packet, out of the queue.
@@ -142,7 +149,6 @@ impl Queue {
     }
 
     /// Moves what waits to the front. False if that makes no room.
-    #[cold]
     fn compact(&mut self) -> bool {
         if self.head == 0 {
             return false;

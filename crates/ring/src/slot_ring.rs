@@ -1,6 +1,6 @@
 //! Fixed-size items (packet indices) on the cursors.
 
-use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
+use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Spans, Wake};
 use crate::memory::{Cursors, Slots};
 
 /// The writing side of a slot ring.
@@ -93,13 +93,7 @@ impl<C: Cursors, S: Slots> SlotConsumer<C, S> {
     /// [`release`](Self::release).
     #[inline]
     pub fn poll(&mut self, limit: usize) -> Result<Spans, Corrupt> {
-        let spans = self.cursor.poll(limit as u64)?;
-        let first = spans.first.length.min(limit);
-        let second = spans.second.length.min(limit - first);
-        Ok(Spans {
-            first: Span { length: first, ..spans.first },
-            second: Span { length: second, ..spans.second },
-        })
+        Ok(self.cursor.poll(limit as u64)?.first(limit))
     }
 
     /// The item in the slot at `offset`, as [`poll`](Self::poll) gave it.

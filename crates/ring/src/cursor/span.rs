@@ -43,6 +43,17 @@ impl Spans {
         (first.offset..first.offset + first.length).chain(second.offset..second.offset + second.length)
     }
 
+    /// The first `length` of them; all, if there are fewer.
+    #[inline]
+    pub fn first(&self, length: usize) -> Self {
+        let first = self.first.length.min(length);
+        let second = self.second.length.min(length - first);
+        Self {
+            first: Span { length: first, ..self.first },
+            second: Span { length: second, ..self.second },
+        }
+    }
+
     /// True if there is nothing.
     #[inline]
     pub fn is_empty(&self) -> bool {
