@@ -23,6 +23,7 @@
 //! A record is its length, 32 bits, then [`HEADER_BYTES`] and the data.
 
 mod claim;
+mod place;
 mod tap;
 mod tracer;
 

@@ -3,17 +3,17 @@
 use std::fs::OpenOptions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use caravan_ring::record::LengthReader;
-use caravan_ring::{ByteConsumer, Cursors, MappedBytes, MappedCursors};
+use caravan_ring::{ByteConsumer, MappedBytes, MappedCursors};
 use caravan_segment::Segment;
 use caravan_segment::barrier::Fences;
 use caravan_segment::process::Process;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::claim::{Claim, runs};
+use super::claim::Claim;
+use super::place::{claim, clear};
 use super::{HEADER_BYTES, RECORD_BYTES_MAX, forget};
 use crate::config::LinkName;
 use crate::error::{Error, system};
@@ -21,11 +21,6 @@ use crate::layout::{self, MAGIC, PACKETS_AT, Shared, link, link_at, trace};
 use crate::limits::{LINKS_MAX, PACKET_BYTES_MAX, TRACES_MAX};
 use crate::owner::LinkId;
 use crate::view::{Found, text};
-
-/// How long a worker may take to finish what it writes for a trace that has ended.
-const SETTLE_MAX: Duration = Duration::from_millis(500);
-/// How often that is looked at.
-const SETTLE_GLANCE: Duration = Duration::from_micros(100);
 
 /// A packet that was sent on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,64 +225,6 @@ fn name(shared: &Shared, id: LinkId) -> String {
     let mut bytes = [0; link::NAME_BYTES];
     shared.memory().copy_out(link_at(id) + link::NAME, &mut bytes);
     text(&bytes)
-}
-
-/// Takes a place that nobody has, or whose owner has died, and waits until nobody writes there.
-fn claim(shared: &Shared, ours: Claim) -> Result<usize, Error> {
-    let mut owners = Vec::new();
-    for place in 0..TRACES_MAX {
-        let claimed = shared.trace(place, trace::CLAIM);
-        let was = claimed.load(Ordering::Relaxed);
-        if was != 0 && Claim::of_word(was).is_alive() {
-            owners.push(Claim::of_word(was).pid().to_string());
-            continue;
-        }
-        if claimed.compare_exchange(was, ours.word(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            continue;
-        }
-        forget(shared, place);
-        if settle(shared, place) {
-            return Ok(place);
-        }
-        claimed.store(0, Ordering::Release);
-    }
-    Err(Error::Trace(format!(
-        "an engine takes {TRACES_MAX} traces at a time, and has them: end one of processes {}",
-        owners.join(", ")
-    )))
-}
-
-/// Waits until no worker writes into a ring that no link names any more. False if one does not
-/// come to an end, as one that is stopped.
-fn settle(shared: &Shared, place: usize) -> bool {
-    let writer = shared.trace(place, trace::WRITER);
-    let end = Instant::now() + SETTLE_MAX;
-    loop {
-        // pairs with the Release in Tap::record
-        let process = writer.load(Ordering::Acquire);
-        if process == 0 {
-            return true;
-        }
-        if !runs(process) {
-            // A later writer of the same place has put its own number there, which stays.
-            let _ = writer.compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
-            continue;
-        }
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(SETTLE_GLANCE);
-    }
-}
-
-/// Makes the ring of a place that is ours an empty one.
-fn clear(shared: &Shared, place: usize, ring: &MappedCursors) {
-    for word in [ring.tail_position(), ring.head_position(), ring.consumer_asleep(), ring.producer_wants()] {
-        // Nobody looks at them before a link names this place, which is a Release.
-        word.store(0, Ordering::Relaxed);
-    }
-    shared.trace(place, trace::DROPPED).store(0, Ordering::Relaxed);
-    Shared::add(shared.trace(place, trace::EPOCH), 1);
 }
 
 fn broken(what: impl std::fmt::Display) -> Error {
