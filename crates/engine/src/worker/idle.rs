@@ -28,6 +28,9 @@ impl Worker<'_> {
                 let sleeps = self.fall_asleep().map_err(Over::Broken)?;
                 if sleeps {
                     Shared::add(self.shared.worker(self.id, worker::SLEEPS), 1);
+                    // Packets come without a breath, too: granted, or left by a process that crashed.
+                    let free = self.shared.worker(self.id, worker::FREE);
+                    free.store(self.pool.length() as u64, Ordering::Relaxed);
                     self.wait()?;
                 }
                 self.wake();
