@@ -1,0 +1,233 @@
+//! The kills, and what must hold after them.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use caravan_engine::layout::worker;
+use caravan_engine::{Engine, Event, Options, Restarts};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+use crate::apps::{self, Board, CHECKERS, Count, STREAMS};
+use crate::instants::Instants;
+use crate::killer::Killer;
+use crate::network::{EXTRA, SINKS, Shape, WORKERS};
+use crate::rng::Rng;
+
+/// How long a run takes whose kills nobody has counted, and the kills that it makes at least.
+const TIME: Duration = Duration::from_secs(18);
+const KILLS_MIN: u64 = 100;
+/// Kills from which on every kind of instant must have been hit.
+const KILLS_ALL: u64 = 2_000;
+/// Kills between two audits.
+const AUDIT_EVERY: u64 = 50;
+/// How long anything may take that the engine does by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An engine with the network, and what has become of it.
+pub struct Storm {
+    pub engine: Engine,
+    pub board: Board,
+    pub shape: Shape,
+    pub instants: Instants,
+    rng: Rng,
+    killer: Killer,
+    /// Processes that are about to be killed, or have been.
+    marked: BTreeSet<i32>,
+    audits: u64,
+    changes: u64,
+}
+
+impl Storm {
+    /// Starts all of it.
+    pub fn start(seed: u64) -> Self {
+        // Before the engine: it has none of the engine's descriptors.
+        let killer = Killer::start();
+        let board = Board::create();
+        let options = Options { restarts: Restarts::Always, ..Options::default() };
+        let mut engine = Engine::start(apps::registry(), options).unwrap();
+        let shape = Shape::first();
+        engine.configure(&shape.config()).unwrap();
+        Self {
+            engine,
+            board,
+            shape,
+            instants: Instants::default(),
+            rng: Rng(seed),
+            killer,
+            marked: BTreeSet::new(),
+            audits: 0,
+            changes: 0,
+        }
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        WORKERS.into_iter().chain([EXTRA]).filter_map(|worker| self.engine.pid_of(worker)).collect()
+    }
+
+    /// Lets the engine work for a while.
+    pub fn poll(&mut self, timeout: Duration, configuring: bool) {
+        for event in self.engine.poll(Some(timeout)).unwrap() {
+            match &event {
+                Event::Crashed { pid, worker, how, .. } => {
+                    assert!(self.marked.remove(pid), "{worker} ended by itself: {how}");
+                    self.instants.crashed(&event, configuring);
+                }
+                Event::Restarted { after_ns, .. } => self.instants.restarts_ns.push(*after_ns),
+                Event::Grown { .. } => {}
+                Event::Parked { .. } | Event::Hung { .. } | Event::NotStarted { .. } => panic!("{event:?}"),
+            }
+        }
+    }
+
+    /// Has some workers killed, some of them while the configuration changes, and waits for the
+    /// engine to notice.
+    fn strike(&mut self) {
+        let change = self.rng.once_in(4);
+        for _ in 0..1 + self.rng.below(3) {
+            let pids = self.pids();
+            let pid = pids[self.rng.below(pids.len() as u64) as usize];
+            let signal = match self.rng.below(16) {
+                0 => Signal::SEGV,
+                1 => Signal::ABORT,
+                _ => Signal::KILL,
+            };
+            // Mostly short, now and then as long as a change takes.
+            let longest = if change { 4_000_000 } else { 1 << (10 + self.rng.below(11)) };
+            let after = Duration::from_nanos(self.rng.below(longest));
+            if self.marked.insert(pid) {
+                self.killer.kill(pid, signal, after);
+            }
+        }
+        if change {
+            let shape = self.shape.clone().changed(&mut self.rng);
+            let gone: BTreeSet<i32> = self.pids().into_iter().collect();
+            self.engine.configure(&shape.config()).unwrap();
+            self.shape = shape;
+            self.changes += 1;
+            // What happened meanwhile is told now. One that the change ended is not told of.
+            self.poll(Duration::ZERO, true);
+            let there: BTreeSet<i32> = self.pids().into_iter().collect();
+            self.marked.retain(|pid| there.contains(pid) || !gone.contains(pid));
+        }
+        let start = Instant::now();
+        while !self.marked.is_empty() {
+            let left = Duration::from_millis(1 + self.rng.below(3));
+            self.poll(left, false);
+            assert!(start.elapsed() < PATIENCE, "killed and not noticed: {:?}", self.marked);
+        }
+        // Let packets flow again, mostly.
+        let flow = Duration::from_micros(self.rng.below(3_000));
+        let start = Instant::now();
+        while start.elapsed() < flow {
+            self.poll(flow.saturating_sub(start.elapsed()), false);
+        }
+    }
+
+    /// Stops all workers, looks at every packet, and lets them go on.
+    pub fn audit(&mut self) {
+        let pids: Vec<Pid> = self.pids().into_iter().filter_map(Pid::from_raw).collect();
+        for &pid in &pids {
+            let _ = kill_process(pid, Signal::STOP);
+        }
+        for &pid in &pids {
+            // Left to be waited for by the engine, if it has ended instead.
+            let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(pid), options).unwrap();
+        }
+        let audit = self.engine.audit_stopped().unwrap();
+        assert!(audit.violations.is_empty(), "{audit}");
+        let owned = audit.workers.values().chain(audit.full.values()).chain(audit.empty.values());
+        let sum = owned.chain(audit.parked.values()).sum::<u64>() + audit.pool;
+        assert_eq!(sum, audit.packets, "{audit}");
+        assert_eq!(audit.packets, u64::from(self.engine.packets()));
+        for &pid in &pids {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+        self.audits += 1;
+        self.check_counts();
+        // And while they run: what that says is wrong is wrong.
+        let audit = self.engine.audit().unwrap();
+        assert!(audit.violations.is_empty(), "{audit}");
+    }
+
+    fn check_counts(&self) {
+        for (checker, name) in SINKS.into_iter().enumerate() {
+            let count = |count| self.board.total(checker, count);
+            assert_eq!(count(Count::Corrupt), 0, "packets changed on their way to {name}");
+            assert_eq!(count(Count::Duplicate), 0, "packets arrived twice at {name}");
+        }
+    }
+
+    /// Stops the sources, and waits until nothing is on its way. Then every packet of a worker is a
+    /// free one that the worker knows of.
+    pub fn drain(&mut self) {
+        let shape = self.shape.clone().draining();
+        self.engine.configure(&shape.config()).unwrap();
+        self.shape = shape;
+        let start = Instant::now();
+        loop {
+            self.poll(Duration::from_millis(5), false);
+            let audit = self.engine.audit().unwrap();
+            let under_way = audit.full.values().chain(audit.parked.values()).sum::<u64>();
+            let unknown: Vec<_> = WORKERS
+                .into_iter()
+                .filter_map(|name| {
+                    let id = self.engine.worker_id(name)?;
+                    let free = self.engine.shared().worker(id, worker::FREE).load(Ordering::Relaxed);
+                    let owned = audit.workers.get(&id.place()).copied().unwrap_or(0);
+                    (free != owned).then_some((name, owned, free))
+                })
+                .collect();
+            if under_way == 0 && unknown.is_empty() {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{audit}\nworkers, packets, and free ones: {unknown:?}");
+        }
+    }
+
+    fn print(&self) {
+        println!("{}", self.instants);
+        println!("  changes {}, audits {}, packets {}", self.changes, self.audits, self.engine.packets());
+        for stream in (0..STREAMS).filter(|stream| self.board.sent(*stream) > 0) {
+            let sent = self.board.sent(stream);
+            let arrived = |checker| self.board.count(checker, stream, Count::Delivered);
+            let arrived: u64 = (0..2).map(arrived).sum();
+            println!("  stream {stream}: sent {sent}, arrived {arrived}, lost {}", sent - arrived);
+        }
+        let late: u64 = (0..CHECKERS).map(|checker| self.board.total(checker, Count::Late)).sum();
+        println!("  arrived behind younger ones: {late}");
+    }
+}
+
+/// Kills `kills` times, or for a while.
+pub fn run(kills: Option<u64>, seed: u64) {
+    println!("seed {seed}");
+    let start = Instant::now();
+    let mut storm = Storm::start(seed);
+    let mut next_audit = AUDIT_EVERY;
+    let enough = |kills_so_far| match kills {
+        Some(kills) => kills_so_far >= kills,
+        None => start.elapsed() > TIME && kills_so_far >= KILLS_MIN,
+    };
+    while !enough(storm.instants.kills) {
+        storm.strike();
+        if storm.instants.kills >= next_audit {
+            storm.audit();
+            next_audit = storm.instants.kills + AUDIT_EVERY;
+            if storm.audits % 20 == 0 {
+                println!("{} kills after {} s", storm.instants.kills, start.elapsed().as_secs());
+            }
+        }
+    }
+    storm.audit();
+    storm.drain();
+    storm.audit();
+    storm.print();
+    for (checker, name) in SINKS.into_iter().enumerate() {
+        assert!(storm.board.total(checker, Count::Delivered) > 0, "nothing arrived at {name}");
+    }
+    let missed = storm.instants.missed();
+    assert!(storm.instants.kills < KILLS_ALL || missed.is_empty(), "no kill was {missed:?}");
+    storm.engine.stop().unwrap();
+}

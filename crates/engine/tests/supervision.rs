@@ -1,0 +1,286 @@
+//! What the supervisor sees to, and what becomes of workers without one.
+//!
+//! Each scene is a process of its own, this program again: an engine forks, which the threads of the
+//! test harness forbid. An argument names the scenes to run.
+
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader};
+use std::os::linux::fs::MetadataExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use caravan_engine::layout::link;
+use caravan_engine::limits::{ANSWER_MAX, CRASHES_MAX, GRANT_PACKETS};
+use caravan_engine::{App, Config, Engine, Event, Io, Named, Options, Registry, Trouble};
+use caravan_segment::Pages;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde::Deserialize;
+use serde_json::json;
+
+/// How long anything may take that the engine does by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long workers may outlive their supervisor.
+const ORPHANS_MAX: Duration = Duration::from_secs(1);
+
+type Scene = (&'static str, fn());
+
+const SCENES: &[Scene] = &[
+    ("workers_end_with_their_supervisor", workers_end_with_their_supervisor),
+    ("a_crash_loop_parks_its_worker_alone", a_crash_loop_parks_its_worker_alone),
+    ("a_worker_that_hangs_is_killed", a_worker_that_hangs_is_killed),
+    ("memory_grows_in_all_workers", memory_grows_in_all_workers),
+    ("huge_pages_are_a_wish", huge_pages_are_a_wish),
+];
+
+fn main() {
+    let argument = std::env::args().nth(1).unwrap_or_default();
+    if let Some(scene) = argument.strip_prefix("scene=") {
+        return if scene == SUPERVISOR { be_killed() } else { scene_of(scene)() };
+    }
+    let wanted = |name: &str| argument.starts_with('-') || name.contains(&argument);
+    for (name, _) in SCENES.iter().filter(|(name, _)| wanted(name)) {
+        let status = this_program(name).status().unwrap();
+        assert!(status.success(), "{name}: {status}");
+        println!("{name} ... ok");
+    }
+}
+
+fn scene_of(name: &str) -> fn() {
+    SCENES.iter().find(|(scene, _)| *scene == name).unwrap_or_else(|| panic!("no scene {name}")).1
+}
+
+fn this_program(scene: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg(format!("scene={scene}"));
+    command
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Crashes {
+    crash: bool,
+}
+
+/// Crashes as soon as it runs, if it is to.
+struct Crasher(bool);
+
+impl App for Crasher {
+    type Config = Crashes;
+    const INPUTS: Named = Named::Only(&[]);
+    const OUTPUTS: Named = Named::Only(&[]);
+
+    fn start(config: Crashes, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self(config.crash))
+    }
+
+    fn pull(&mut self, _: &mut Io) {
+        if self.0 {
+            std::process::abort();
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// Reads every packet, and says the highest number of one.
+#[derive(Default)]
+struct Highest {
+    packet: u32,
+    sum: u64,
+}
+
+impl App for Highest {
+    type Config = Nothing;
+    const INPUTS: Named = Named::Any;
+    const OUTPUTS: Named = Named::Only(&[]);
+
+    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self::default())
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        while let Some(packet) = io.receive(0) {
+            self.packet = self.packet.max(packet.index());
+            self.sum += packet.data().iter().map(|byte| u64::from(*byte)).sum::<u64>();
+            io.free(packet);
+        }
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![("packet", u64::from(self.packet)), ("sum", self.sum)]
+    }
+}
+
+fn engine(options: Options) -> Engine {
+    let mut registry = Registry::standard();
+    registry.add::<Crasher>("crasher").add::<Highest>("highest");
+    Engine::start(registry, options).unwrap()
+}
+
+const LINK: &str = "source.output -> highest.input";
+
+/// A source and who looks at its packets, in two workers.
+fn pair() -> Config {
+    let mut config = Config::new();
+    config.app_in("left", "source", "source", json!({ "size": 60, "hex": "01" }));
+    config.app_in("right", "highest", "highest", json!({}));
+    config.link(LINK).unwrap();
+    config
+}
+
+/// Polls until what is asked for has happened; returns all that did.
+fn poll_until(engine: &mut Engine, mut done: impl FnMut(&mut Engine, &[Event]) -> bool) -> Vec<Event> {
+    let start = Instant::now();
+    let mut events = Vec::new();
+    while !done(engine, &events) {
+        assert!(start.elapsed() < PATIENCE, "waited in vain; until then: {events:?}");
+        events.extend(engine.poll(Some(Duration::from_millis(10))).unwrap());
+    }
+    events
+}
+
+/// Packets that have arrived.
+fn taken(engine: &Engine) -> u64 {
+    let id = engine.link_id(LINK).unwrap();
+    engine.shared().link(id, link::TAKEN).load(Ordering::Relaxed)
+}
+
+/// Polls until more packets have arrived.
+fn flows(engine: &mut Engine) -> Vec<Event> {
+    let before = taken(engine);
+    poll_until(engine, |engine, _| taken(engine) > before + 1000)
+}
+
+const SUPERVISOR: &str = "supervisor";
+
+/// Runs until it is killed.
+fn be_killed() {
+    let mut engine = engine(Options::default());
+    engine.configure(&pair()).unwrap();
+    flows(&mut engine);
+    let pids = ["left", "right"].map(|worker| engine.pid_of(worker).unwrap().to_string());
+    println!("{}", pids.join(" "));
+    loop {
+        engine.poll(None).unwrap();
+    }
+}
+
+/// The file behind a process's descriptor of an engine's memory.
+fn memory_of(pid: u32) -> Vec<u64> {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let paths = descriptors.flatten().map(|entry| entry.path());
+    let ours = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains("memfd:caravan-engine"))
+    };
+    paths.filter(ours).filter_map(|path| Some(std::fs::metadata(path).ok()?.st_ino())).collect()
+}
+
+fn workers_end_with_their_supervisor() {
+    let mut supervisor = this_program(SUPERVISOR).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pids: Vec<i32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(pids.len(), 2, "{line}");
+    let workers: Vec<_> = pids
+        .iter()
+        .map(|pid| pidfd_open(Pid::from_raw(*pid).unwrap(), PidfdFlags::empty()).unwrap())
+        .collect();
+    let memory = memory_of(supervisor.id());
+    assert!(!memory.is_empty());
+    supervisor.kill().unwrap();
+    let killed = Instant::now();
+    supervisor.wait().unwrap();
+    for worker in &workers {
+        let left = Timespec::try_from(ORPHANS_MAX.saturating_sub(killed.elapsed())).unwrap();
+        let ended = rustix::event::poll(&mut [PollFd::new(worker, PollFlags::IN)], Some(&left)).unwrap();
+        assert_eq!(ended, 1, "a worker lives on");
+    }
+    // Nobody has the memory any more: neither a process of ours nor one that came from them.
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let holders = processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| memory_of(*pid).iter().any(|inode| memory.contains(inode)));
+    assert_eq!(holders.collect::<Vec<_>>(), [0; 0]);
+}
+
+fn a_crash_loop_parks_its_worker_alone() {
+    let mut engine = engine(Options::default());
+    let mut config = pair();
+    config.app_in("bad", "crasher", "crasher", json!({ "crash": true }));
+    engine.configure(&config).unwrap();
+    let parked = |events: &[Event]| events.iter().any(|event| matches!(event, Event::Parked { .. }));
+    let events = poll_until(&mut engine, |_, events| parked(events));
+    let mut crashes = 0;
+    for event in &events {
+        match event {
+            Event::Crashed { worker, how, .. } => {
+                assert!(worker == "bad" && how.contains("SIGABRT"), "{event:?}");
+                crashes += 1;
+            }
+            Event::Restarted { worker, .. } | Event::Parked { worker, .. } => assert_eq!(worker, "bad"),
+            Event::Grown { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(crashes, CRASHES_MAX);
+    assert_eq!(engine.pid_of("bad"), None);
+    // The others go on, and it is left alone.
+    assert!(!flows(&mut engine).iter().any(|event| matches!(event, Event::Restarted { .. })));
+    config.app_in("bad", "crasher", "crasher", json!({ "crash": false }));
+    engine.configure(&config).unwrap();
+    let pid = engine.pid_of("bad");
+    assert!(pid.is_some(), "a change starts it again");
+    flows(&mut engine);
+    assert_eq!(engine.pid_of("bad"), pid);
+    engine.stop().unwrap();
+}
+
+fn a_worker_that_hangs_is_killed() {
+    let mut engine = engine(Options::default());
+    let mut config = pair();
+    config.app_in("bad", "crasher", "crasher", json!({ "crash": false }));
+    engine.configure(&config).unwrap();
+    flows(&mut engine);
+    let hung = engine.pid_of("bad").unwrap();
+    kill_process(Pid::from_raw(hung).unwrap(), Signal::STOP).unwrap();
+    // Another configuration of the app: its worker is told, and does not answer.
+    config.app_in("bad", "other", "crasher", json!({ "crash": false }));
+    let before = taken(&engine);
+    let start = Instant::now();
+    engine.configure(&config).unwrap();
+    assert!((ANSWER_MAX..2 * ANSWER_MAX).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!(taken(&engine) > before, "the others went on meanwhile");
+    let events = flows(&mut engine);
+    assert!(events.iter().any(|event| matches!(event, Event::Hung { .. })), "{events:?}");
+    let pid = engine.pid_of("bad");
+    assert!(pid.is_some() && pid != Some(hung), "{events:?}");
+    engine.stop().unwrap();
+}
+
+fn memory_grows_in_all_workers() {
+    let mut engine = engine(Options::default());
+    engine.configure(&pair()).unwrap();
+    let at_fork = 2 * GRANT_PACKETS;
+    // The link and both queues hold more than the first grants: the source asks for more.
+    let highest = |engine: &mut Engine| engine.reports().unwrap()["highest"]["packet"];
+    kill_process(Pid::from_raw(engine.pid_of("right").unwrap()).unwrap(), Signal::STOP).unwrap();
+    poll_until(&mut engine, |engine, _| engine.packets() > at_fork);
+    kill_process(Pid::from_raw(engine.pid_of("right").unwrap()).unwrap(), Signal::CONT).unwrap();
+    poll_until(&mut engine, |engine, _| highest(engine) >= u64::from(at_fork));
+    let right = engine.reports().unwrap();
+    assert!(right["highest"]["sum"] > 0);
+    engine.stop().unwrap();
+}
+
+fn huge_pages_are_a_wish() {
+    let mut engine = engine(Options { pages: Pages::HugeIfOffered, ..Options::default() });
+    engine.configure(&pair()).unwrap();
+    flows(&mut engine);
+    println!("pages: {:?}", engine.pages());
+    engine.stop().unwrap();
+}
