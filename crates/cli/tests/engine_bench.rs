@@ -1,8 +1,10 @@
 //! `caravan bench engine` and `caravan bench compare` as a user meets them.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -30,7 +32,8 @@ fn cores() -> usize {
 #[test]
 fn every_benchmark_moves_packets_and_is_written_down() {
     let (history, svg) = (file("history.jsonl"), file("chart.svg"));
-    let words = ["bench", "engine", "--sizes", "60", "--samples", "1", "--seconds", "0.02", "--json", "-", "--png", ""];
+    let words: Vec<_> = "bench engine --sizes 60 --samples 1 --seconds 0.02 --json -".split(' ').collect();
+    let words = [&words[..], &["--png", ""]].concat();
     let files = ["--svg", svg.to_str().expect("UTF-8"), "--history", history.to_str().expect("UTF-8")];
     let output = caravan(&[&words[..], &files].concat());
     let table = text(&output.stderr);
@@ -90,6 +93,51 @@ fn every_benchmark_moves_packets_and_is_written_down() {
     assert!(table.contains("Swap or copy") && table.contains("of each pair"), "{table}");
 }
 
+/// Whether a process runs whose command line has this in it: a sample's, or a worker's forked of it.
+fn runs(marker: &str) -> bool {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let mut lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.any(|line| String::from_utf8_lossy(&line).contains(marker))
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn ctrl_c_ends_everything_and_leaves_no_line_in_the_history() {
+    let history = file("interrupted.jsonl");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
+    command.args([
+        "bench",
+        "engine",
+        "--only",
+        "scale/60/2",
+        "--seconds",
+        "47.654321",
+        "--json",
+        "",
+        "--svg",
+        "",
+    ]);
+    command.args(["--png", "", "--history"]).arg(&history);
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let mut said = String::new();
+    let mut complaints = BufReader::new(child.stderr.take().expect("a pipe"));
+    complaints.read_line(&mut said).expect("a line");
+    assert!(said.contains("round 1"), "{said}");
+    wait_until("a sample runs", || runs("\"run_ns\":47654321000"));
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+    assert_eq!(child.wait().expect("ended").code(), Some(130));
+    wait_until("nothing of it is left", || !runs("\"run_ns\":47654321000"));
+    assert!(!history.exists());
+}
+
 #[test]
 fn nothing_is_written_where_nothing_is_wanted() {
     let folder = file("empty");
@@ -124,7 +172,11 @@ fn help_shows_options_and_examples() {
         (["bench", "compare", "--help"], "caravan bench compare --fail-on-regression"),
     ] {
         let output = caravan(&words);
-        assert!(output.status.success() && text(&output.stdout).contains(expected), "{}", text(&output.stdout));
+        assert!(
+            output.status.success() && text(&output.stdout).contains(expected),
+            "{}",
+            text(&output.stdout)
+        );
     }
 }
 
@@ -181,7 +233,8 @@ fn a_comparison_says_what_has_changed_and_ends_as_it_is_told() {
     }
     let output = caravan(&["bench", "compare", "--history", path, "--json", "-3"]);
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let regression = json["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "regression"));
+    let regression =
+        json["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "regression"));
     let regression = regression.expect("a regression");
     assert_eq!((&regression["benchmark"], &json["b"]["commit"]), (&json!("tunnel/60"), &json!("c0ffee4")));
     // Of 48,620 orders of nine and nine samples two part them as far; two benchmarks are looked at.

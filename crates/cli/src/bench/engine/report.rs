@@ -50,8 +50,7 @@ fn packets(text: &mut String, results: &Results) {
         let median = |summary: &Option<Summary>| {
             summary.as_ref().map_or_else(String::new, |summary| number(summary.median))
         };
-        let _ = writeln!(
-            text,
+        let row = format!(
             "{:<28}{:<6}{:>4}{:>26}{:>9}{:>9}{:>9}   {}",
             figure.key,
             shown(figure.placement),
@@ -62,10 +61,11 @@ fn packets(text: &mut String, results: &Results) {
             figure.gbit_per_s.map_or_else(String::new, number),
             goal(figure)
         );
+        let _ = writeln!(text, "{}", row.trim_end());
     }
 }
 
-/// What the thread asked: whether to hand the packet over or to copy its data.
+/// The question that a link between two processes asks: to hand the packet over, or to copy its data.
 fn swap_and_copy(text: &mut String, results: &Results) {
     let mut begun = false;
     for swap in &results.figures {
