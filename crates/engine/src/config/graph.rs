@@ -9,6 +9,7 @@
 mod draw;
 mod heights;
 mod layers;
+mod legend;
 mod order;
 
 use std::collections::BTreeMap;

@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use super::heights::{height, port};
 use super::layers::{Layers, Stands};
+use super::legend::Legend;
 use super::{Config, Network};
 
 /// Pixels around the picture.
-const MARGIN: f64 = 24.0;
+pub const MARGIN: f64 = 24.0;
 /// Pixels between two layers at least; links need some to turn.
 const GAP: f64 = 72.0;
 /// More of them for each link between two layers, and the most of that.
@@ -26,11 +27,6 @@ const LETTER: f64 = 0.61;
 const NAME_SIZE: f64 = 14.0;
 const KIND_SIZE: f64 = 11.0;
 const PORT_SIZE: f64 = 11.0;
-const KEY_SIZE: f64 = 12.0;
-/// What stands in a line of the legend, however narrow the picture.
-const LEGEND_ITEMS_MIN: usize = 3;
-/// Between two lines of the legend.
-const LEGEND_ROW: f64 = 22.0;
 /// Hues of workers that are told apart best; more follow by the golden angle.
 const HUES: [u32; 8] = [210, 28, 140, 325, 265, 52, 180, 0];
 
@@ -155,7 +151,8 @@ fn kind(app: &super::App<'_>) -> String {
     }
 }
 
-fn text_width(text: &str, size: f64) -> f64 {
+/// About how wide a text is.
+pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * LETTER
 }
 
@@ -256,79 +253,8 @@ fn curve(path: &mut String, (from, leaves): Turn, (to, arrives): Turn, reach: f6
     let _ = write!(path, "C{first:.1} {:.1} {second:.1} {:.1} {:.1} {:.1}", from.1, to.1, to.0, to.1);
 }
 
-/// What the colours and lines mean.
-struct Legend {
-    workers: Vec<String>,
-    /// Classes, marker and meaning of each kind of line that there is.
-    lines: Vec<(&'static str, &'static str, &'static str)>,
-    item_width: f64,
-    in_row: usize,
-}
-
-impl Legend {
-    fn of(config: &Config, network: &Network<'_>, workers: &[&str], width: f64) -> Self {
-        let core = |worker: &str| config.workers.get(worker).and_then(|worker| worker.core);
-        let named = |worker: &&str| match core(worker) {
-            Some(core) => format!("{worker} (core {core})"),
-            None => (*worker).to_owned(),
-        };
-        let worker = |app: usize| network.apps[app].is.map(|is| is.1);
-        let is_far = |link: &&super::Link| worker(link.from.0) != worker(link.to.0);
-        let mut lines = Vec::new();
-        if network.links.iter().any(|link| !is_far(&link)) {
-            lines.push(("link", "a", "within a worker"));
-        }
-        if network.links.iter().any(|link| is_far(&link)) {
-            lines.push(("link far", "b", "between workers"));
-        }
-        if network.links.iter().any(|link| link.copies) {
-            lines.push(("link far copy", "b", "packets are copied"));
-        }
-        let workers: Vec<_> = workers.iter().map(named).collect();
-        let words = workers.iter().map(String::as_str).chain(lines.iter().map(|line| line.2));
-        let item_width = words.map(|word| text_width(word, KEY_SIZE)).fold(0.0, f64::max) + 56.0;
-        let in_row = ((width / item_width) as usize).max(LEGEND_ITEMS_MIN);
-        Self { workers, lines, item_width, in_row }
-    }
-
-    fn rows(&self) -> [usize; 2] {
-        [self.workers.len().div_ceil(self.in_row), usize::from(!self.lines.is_empty())]
-    }
-
-    fn width(&self) -> f64 {
-        self.workers.len().min(self.in_row).max(self.lines.len()) as f64 * self.item_width
-    }
-
-    fn height(&self) -> f64 {
-        LEGEND_ROW * self.rows().iter().sum::<usize>() as f64
-    }
-
-    fn draw(&self, out: &mut String) {
-        let at = |place: usize, row: usize| {
-            (MARGIN + place as f64 * self.item_width, MARGIN + LEGEND_ROW * (row as f64 + 0.5))
-        };
-        for (number, worker) in self.workers.iter().enumerate() {
-            let (x, y) = at(number % self.in_row, number / self.in_row);
-            let _ = writeln!(
-                out,
-                "<rect class=\"app w{number}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"24\" height=\"14\" rx=\"3\"/>",
-                y - 7.0
-            );
-            text(out, "text key", "start", x + 32.0, y, worker);
-        }
-        for (place, (class, marker, words)) in self.lines.iter().enumerate() {
-            let (x, y) = at(place, self.rows()[0]);
-            let _ = writeln!(
-                out,
-                "<path class=\"{class}\" marker-end=\"url(#{marker})\" d=\"M{x:.1} {y:.1}L{:.1} {y:.1}\"/>",
-                x + 26.0
-            );
-            text(out, "faint key", "start", x + 32.0, y, words);
-        }
-    }
-}
-
-fn text(out: &mut String, class: &str, anchor: &str, x: f64, y: f64, words: &str) {
+/// A line of text around the height `y`.
+pub fn text(out: &mut String, class: &str, anchor: &str, x: f64, y: f64, words: &str) {
     let _ = writeln!(
         out,
         "<text class=\"{class}\" text-anchor=\"{anchor}\" x=\"{x:.1}\" y=\"{y:.1}\" dy=\".35em\">{}</text>",
