@@ -25,7 +25,7 @@ const CASE: &str = "CARAVAN_DEVICES_CASE";
 type Case = (&'static str, fn());
 
 fn main() -> ExitCode {
-    let cases: Vec<Case> = [tap::CASES, af_packet::CASES, af_xdp::CASES].concat();
+    let cases: Vec<Case> = [tap::CASES, af_packet::CASES, af_xdp::cases()].concat();
     if let Ok(name) = std::env::var(CASE) {
         let (_, case) = cases.iter().find(|case| case.0 == name).expect("a case of that name");
         support::enter_namespace();

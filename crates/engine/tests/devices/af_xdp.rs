@@ -3,6 +3,8 @@
 use caravan_engine::apps::{AfXdp, AfXdpConfig, XdpMode};
 use caravan_engine::layout::Drop;
 use caravan_engine::testing::Bench;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::Case;
 use super::support::{
@@ -10,7 +12,20 @@ use super::support::{
     wait_for, waits_for_room,
 };
 
-pub const CASES: &[Case] = &[
+/// Those that this kernel allows: one without AF_XDP has to say so.
+pub fn cases() -> &'static [Case] {
+    match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+        Err(Errno::AFNOSUPPORT) => &[("af_xdp: a kernel without it says so", no_kernel_support)],
+        _ => CASES,
+    }
+}
+
+fn no_kernel_support() {
+    let words = refusal::<AfXdp>(AfXdpConfig::new("lo"));
+    assert!(words.contains("CONFIG_XDP_SOCKETS") && words.contains("af_packet"), "{words}");
+}
+
+const CASES: &[Case] = &[
     ("af_xdp: frames arrive byte for byte, by the driver", || frames_arrive(XdpMode::Native)),
     ("af_xdp: frames arrive byte for byte, behind the driver", || frames_arrive(XdpMode::Generic)),
     ("af_xdp: its rings go round", rings_go_round),

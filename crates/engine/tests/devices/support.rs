@@ -33,6 +33,14 @@ pub fn enter_namespace() {
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("IPv6 switched off");
 }
 
+/// Moves this process into a mount namespace of its own.
+pub fn enter_mount_namespace() {
+    // SAFETY: the call touches no memory; this process has one thread.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    run("mount --make-rprivate /");
+}
+
 /// Runs a command, its words parted by spaces; it must succeed.
 pub fn run(command: &str) {
     let words: Vec<_> = command.split(' ').collect();

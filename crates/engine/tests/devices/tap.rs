@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("tap: it goes with its app, or stays", it_goes_or_stays),
     ("tap: two apps share it by queues alone", two_share_it),
     ("tap: without it there are words", troubles),
+    ("tap: without the device to make it there are words", no_tun),
     ("tap: what its output has no room for waits", frames_wait),
 ];
 
@@ -113,4 +114,11 @@ fn frames_wait() {
     let mut app: Bench<Tap> = bench(with_mtu(1500));
     let witness = Witness::on("tap0");
     waits_for_room(&mut app, &witness);
+}
+
+fn no_tun() {
+    super::support::enter_mount_namespace();
+    run("mount -t tmpfs tmpfs /dev/net");
+    let words = refusal::<Tap>(TapConfig::new("tap0"));
+    assert!(words.contains("/dev/net/tun is missing") && words.contains("modprobe tun"), "{words}");
 }
