@@ -26,7 +26,7 @@ pub fn fork(body: impl FnOnce() -> i32) -> Result<i32, Error> {
             let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
             // It may have ended before it was tied to us.
             let orphan = rustix::process::getppid() != Some(parent);
-            ignore_terminal_signals();
+            settle_signals();
             let status =
                 if !tied || orphan { 1 } else { catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED) };
             // SAFETY: ends the process at once: nothing of the parent's stack is unwound, no
@@ -37,13 +37,17 @@ pub fn fork(body: impl FnOnce() -> i32) -> Result<i32, Error> {
     }
 }
 
-/// Ctrl-C and a lost terminal are for the supervisor, which ends its workers in order; and what it
-/// does on SIGTERM, a worker does not.
-fn ignore_terminal_signals() {
+/// Ctrl-C and a lost terminal are for the supervisor, which ends its workers in order; what it does on
+/// other signals, a worker does not.
+fn settle_signals() {
     for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: ignoring a signal runs no code in a handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // SAFETY: as above, for the default action.
-    unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
+    // The first SIGSEGV that nothing in the process has caused would only end the handler that Rust sets
+    // to tell of a full stack.
+    for signal in [libc::SIGTERM, libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: as above, for the default action.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }

@@ -143,7 +143,9 @@ impl Engine {
         let states = self.prepare(&affected, &new_plans);
         for plan in new_plans.values_mut() {
             for app in &mut plan.apps {
-                app.state = states.get(&app.name).cloned();
+                // One of another kind left what this one cannot read.
+                let same_kind = self.config.apps.get(&app.name).is_some_and(|before| before.kind == app.kind);
+                app.state = states.get(&app.name).filter(|_| same_kind).cloned();
             }
         }
         self.end_workers(new, &affected);

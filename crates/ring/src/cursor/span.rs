@@ -48,10 +48,7 @@ impl Spans {
     pub fn first(&self, length: usize) -> Self {
         let first = self.first.length.min(length);
         let second = self.second.length.min(length - first);
-        Self {
-            first: Span { length: first, ..self.first },
-            second: Span { length: second, ..self.second },
-        }
+        Self { first: Span { length: first, ..self.first }, second: Span { length: second, ..self.second } }
     }
 
     /// True if there is nothing.
