@@ -1,8 +1,12 @@
 //! The supervisor: the process that makes the memory, forks workers, tells them what to run, and
 //! cleans up after them. It never touches a packet on its way.
 
+mod changes;
+mod child;
 mod crash;
+mod event;
 mod grant;
+mod options;
 mod reconfigure;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,131 +15,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use caravan_ring::SpinMode;
 use caravan_segment::barrier::{self, Fences};
 use caravan_segment::process::Process;
 use caravan_segment::{Pages, Segment};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::CpuSet;
-use serde::Serialize;
 
-pub use reconfigure::Changes;
+pub use changes::Changes;
+pub use event::Event;
+pub use options::{Options, Restarts};
 
+use self::child::{kill, wait_for};
 use crate::app::Registry;
 use crate::bells::Bells;
 use crate::config::{Config, LinkName};
 use crate::control::{Answer, Channel, Order, Silence};
 use crate::error::{Error, system};
-use crate::layout::{self, PACKETS_AT, Shared, Stage, State};
-use crate::limits::{
-    ANSWER_MAX, HEADROOM_BYTES, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_DEFAULT, PACKETS_MAX,
-};
+use crate::layout::{self, PACKETS_AT, Shared, State};
+use crate::limits::{ANSWER_MAX, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
 use crate::owner::{LinkId, WorkerId};
 use crate::packet::PacketMemory;
 use crate::plan::Plan;
-use crate::recovery::Recovered;
 use crate::worker::now_ns;
 
 /// How often to look for traces that nobody reads any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-
-/// What happens to a worker that crashed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Restarts {
-    /// It is started again, at once the first time, then after waits that grow; one that goes on
-    /// crashing is parked.
-    #[default]
-    BackOff,
-    /// It is started again at once, without end.
-    Always,
-    /// It is parked.
-    Never,
-}
-
-/// How an engine is set up: what no later configuration changes.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Which pages to ask for; [`Engine::pages`] says what was got.
-    pub pages: Pages,
-    /// Packets there may be.
-    pub packets_max: u32,
-    /// Bytes in front of a new packet's data.
-    pub headroom: usize,
-    /// Whether idle workers look again before they sleep.
-    pub spin: SpinMode,
-    /// What happens to a worker that crashed.
-    pub restarts: Restarts,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            pages: Pages::Small,
-            packets_max: PACKETS_DEFAULT,
-            headroom: HEADROOM_BYTES,
-            spin: SpinMode::Auto,
-            restarts: Restarts::default(),
-        }
-    }
-}
-
-/// What happened, as [`Engine::poll`] tells it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    /// A worker's process ended unasked.
-    Crashed {
-        /// Its name.
-        worker: String,
-        /// The process.
-        pid: i32,
-        /// `signal 11 (SIGSEGV)`, `status 1`.
-        how: String,
-        /// What it was doing.
-        stage: Stage,
-        /// Whether it was waiting for packets it had asked for.
-        growing: bool,
-        /// Packets that it had taken from rings without giving the slots back.
-        half_received: u64,
-        /// What became of its packets.
-        recovered: Recovered,
-    },
-    /// Its successor runs.
-    Restarted {
-        /// Its name.
-        worker: String,
-        /// The process.
-        pid: i32,
-        /// Nanoseconds since the crash was noticed.
-        after_ns: u64,
-    },
-    /// It is not started again before the configuration changes.
-    Parked {
-        /// Its name.
-        worker: String,
-        /// Why.
-        why: String,
-    },
-    /// It did not do as it was told in time, and was killed: a crash follows.
-    Hung {
-        /// Its name.
-        worker: String,
-        /// How long it was waited for.
-        seconds: u64,
-    },
-    /// It could not be started again, and will be tried again later.
-    NotStarted {
-        /// Its name.
-        worker: String,
-        /// Why.
-        why: String,
-    },
-    /// The memory has grown.
-    Grown {
-        /// Packets there are now.
-        packets: u32,
-    },
-}
 
 /// A worker as the supervisor knows it.
 struct Entry {
@@ -427,43 +331,4 @@ impl AsFd for Engine {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
-}
-
-fn kill(pid: i32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        // It has ended, and is a zombie until `wait_for`: nothing to kill.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
-}
-
-/// Reaps a child that has ended, or is about to; says how.
-fn wait_for(pid: i32) -> String {
-    use rustix::process::{Pid, WaitOptions, waitpid};
-    let status = loop {
-        match waitpid(Pid::from_raw(pid), WaitOptions::empty()) {
-            Ok(Some((_, status))) => break status,
-            Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // Somebody else in this process reaped it.
-            Err(_) => return "unknown status".to_owned(),
-        }
-    };
-    match (status.terminating_signal(), status.exit_status()) {
-        (Some(signal), _) => format!("signal {signal}{}", signal_name(signal)),
-        (_, Some(crate::fork::PANICKED)) => "a panic in an app".to_owned(),
-        (_, Some(status)) => format!("status {status}"),
-        _ => "unknown status".to_owned(),
-    }
-}
-
-fn signal_name(signal: i32) -> String {
-    let names = [
-        (libc::SIGKILL, "SIGKILL"),
-        (libc::SIGSEGV, "SIGSEGV"),
-        (libc::SIGABRT, "SIGABRT"),
-        (libc::SIGBUS, "SIGBUS"),
-        (libc::SIGILL, "SIGILL"),
-        (libc::SIGFPE, "SIGFPE"),
-        (libc::SIGTERM, "SIGTERM"),
-    ];
-    names.iter().find(|(number, _)| *number == signal).map_or(String::new(), |(_, name)| format!(" ({name})"))
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::{Child, Engine, Entry, Event, Restarts, kill, wait_for};
+use super::child::{kill, wait_for};
+use super::{Child, Engine, Entry, Event, Restarts};
 use crate::control::{Answer, Channel, Silence};
 use crate::error::{Error, system};
 use crate::fork::fork;

@@ -1,0 +1,64 @@
+//! What a supervisor has to tell.
+
+use serde::Serialize;
+
+use crate::layout::Stage;
+use crate::recovery::Recovered;
+
+/// What happened, as [`Engine::poll`] tells it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A worker's process ended unasked.
+    Crashed {
+        /// Its name.
+        worker: String,
+        /// The process.
+        pid: i32,
+        /// `signal 11 (SIGSEGV)`, `status 1`.
+        how: String,
+        /// What it was doing.
+        stage: Stage,
+        /// Whether it was waiting for packets it had asked for.
+        growing: bool,
+        /// Packets that it had taken from rings without giving the slots back.
+        half_received: u64,
+        /// What became of its packets.
+        recovered: Recovered,
+    },
+    /// Its successor runs.
+    Restarted {
+        /// Its name.
+        worker: String,
+        /// The process.
+        pid: i32,
+        /// Nanoseconds since the crash was noticed.
+        after_ns: u64,
+    },
+    /// It is not started again before the configuration changes.
+    Parked {
+        /// Its name.
+        worker: String,
+        /// Why.
+        why: String,
+    },
+    /// It did not do as it was told in time, and was killed: a crash follows.
+    Hung {
+        /// Its name.
+        worker: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// It could not be started again, and will be tried again later.
+    NotStarted {
+        /// Its name.
+        worker: String,
+        /// Why.
+        why: String,
+    },
+    /// The memory has grown.
+    Grown {
+        /// Packets there are now.
+        packets: u32,
+    },
+}
