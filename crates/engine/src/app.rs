@@ -192,7 +192,12 @@ impl Registry {
 }
 
 fn parse<A: App>(config: &Value) -> Result<A::Config, Trouble> {
-    // A table without keys and no table at all are the same to a user.
-    let config = if config.is_null() { &Value::Object(Default::default()) } else { config };
-    A::Config::deserialize(config).map_err(Trouble::new)
+    // A table without keys and no table at all are the same to a user; who has nothing to configure may
+    // have `()` for it.
+    let empty = config.is_null() || config.as_object().is_some_and(serde_json::Map::is_empty);
+    if !empty {
+        return A::Config::deserialize(config).map_err(Trouble::new);
+    }
+    let table = A::Config::deserialize(&Value::Object(Default::default()));
+    table.or_else(|error| A::Config::deserialize(&Value::Null).map_err(|_| Trouble::new(error)))
 }

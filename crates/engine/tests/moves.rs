@@ -1,0 +1,177 @@
+//! Apps move between workers while packets pass: none is lost, doubled or overtaken.
+//!
+//! Every app here looks at the room before it sends, and takes what it knows along. The program has no
+//! test harness, as an engine forks, which takes a process of one thread. CARAVAN_MOVES sets how many moves.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use caravan_engine::layout::Mode;
+use caravan_engine::{App, Config, Engine, Event, Io, Named, Options, Registry, Trouble};
+use serde_json::json;
+
+/// Moves, unless CARAVAN_MOVES says otherwise.
+const MOVES: u64 = 400;
+/// How long the rest of the packets may take to arrive.
+const PATIENCE: Duration = Duration::from_secs(60);
+const WORKERS: [&str; 3] = ["a", "b", "c"];
+const APPS: [(&str, &str); 4] =
+    [("numbers", "numbers"), ("first", "relay"), ("second", "relay"), ("checker", "checker")];
+const LINKS: [&str; 3] =
+    ["numbers.output -> first.input", "first.output -> second.input", "second.output -> checker.input"];
+
+/// What it knows, as it goes along with an app.
+fn known(state: Option<Vec<u8>>) -> u64 {
+    state.map_or(0, |state| u64::from_le_bytes(state.try_into().expect("eight bytes")))
+}
+
+/// Sends packets numbered from 0 until it is told to end.
+struct Numbers {
+    next: u64,
+    end: Option<u64>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NumbersConfig {
+    /// Stop before this number, or go on.
+    end: Option<u64>,
+}
+
+impl App for Numbers {
+    type Config = NumbersConfig;
+    const INPUTS: Named = Named::Only(&[]);
+
+    fn start(config: NumbersConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self { next: known(state), end: config.end })
+    }
+
+    fn pull(&mut self, io: &mut Io) {
+        let left = self.end.map_or(64, |end| end.saturating_sub(self.next).min(64));
+        io.generate(0, left as usize, |packet| {
+            packet.append(&self.next.to_le_bytes());
+            self.next += 1;
+        });
+    }
+
+    fn stop(&mut self, _: &mut Io) -> Option<Vec<u8>> {
+        Some(self.next.to_le_bytes().to_vec())
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![("next", self.next)]
+    }
+}
+
+/// Passes packets on, as many as its output takes.
+struct Relay;
+
+impl App for Relay {
+    type Config = ();
+
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self)
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        for _ in 0..io.waiting(0).min(io.room(0)) {
+            if let Some(packet) = io.receive(0) {
+                io.transmit(0, packet);
+            }
+        }
+    }
+}
+
+/// Expects the numbers in order.
+struct Checker {
+    next: u64,
+}
+
+impl App for Checker {
+    type Config = ();
+    const OUTPUTS: Named = Named::Only(&[]);
+
+    fn start((): (), state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self { next: known(state) })
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        while let Some(packet) = io.receive(0) {
+            // A worker that panics is a crash, which the test does not allow.
+            assert_eq!(packet.data(), self.next.to_le_bytes(), "the next packet is number {}", self.next);
+            self.next += 1;
+            io.free(packet);
+        }
+    }
+
+    fn stop(&mut self, _: &mut Io) -> Option<Vec<u8>> {
+        Some(self.next.to_le_bytes().to_vec())
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![("next", self.next)]
+    }
+}
+
+/// Numbers that look random (xorshift64*; Vigna, 2016).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: u64) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end) as usize
+    }
+}
+
+fn config(places: &[usize], modes: &[Mode], end: Option<u64>) -> Config {
+    let mut config = Config::new();
+    for ((name, kind), place) in APPS.into_iter().zip(places) {
+        let own = if kind == "numbers" { json!({ "end": end }) } else { json!(null) };
+        config.app_in(WORKERS[*place], name, kind, own);
+    }
+    for (link, mode) in LINKS.into_iter().zip(modes) {
+        config.link_by(link, *mode).unwrap();
+    }
+    config
+}
+
+fn poll(engine: &mut Engine, time: Duration) {
+    engine.run_for(time, |event| assert!(matches!(event, Event::Grown { .. }), "{event:?}")).unwrap();
+}
+
+fn next(engine: &mut Engine, app: &str) -> u64 {
+    engine.reports().unwrap()[app]["next"]
+}
+
+fn main() {
+    let moves = std::env::var("CARAVAN_MOVES").map_or(MOVES, |moves| moves.parse().expect("a number of moves"));
+    let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
+    println!("moves: {moves}, seed {seed}");
+    let mut rng = Rng(seed);
+    let mut registry = Registry::new();
+    registry.add::<Numbers>("numbers").add::<Relay>("relay").add::<Checker>("checker");
+    let mut engine = Engine::start(registry, Options::default()).unwrap();
+    let (mut places, mut modes) = ([0; APPS.len()], [Mode::Swap; LINKS.len()]);
+    engine.configure(&config(&places, &modes, None)).unwrap();
+    for _ in 0..moves {
+        places[rng.below(APPS.len() as u64)] = rng.below(WORKERS.len() as u64);
+        if rng.below(4) == 0 {
+            modes[rng.below(LINKS.len() as u64)] = if rng.below(2) == 0 { Mode::Copy } else { Mode::Swap };
+        }
+        let changes = engine.configure(&config(&places, &modes, None)).unwrap();
+        assert_eq!(changes.lost, 0);
+        poll(&mut engine, Duration::from_micros(rng.below(3000) as u64));
+    }
+    let end = next(&mut engine, "numbers") + 10_000;
+    engine.configure(&config(&places, &modes, Some(end))).unwrap();
+    let start = Instant::now();
+    while next(&mut engine, "checker") < end {
+        assert!(start.elapsed() < PATIENCE, "{} of {end} have arrived", next(&mut engine, "checker"));
+        poll(&mut engine, Duration::from_millis(5));
+    }
+    println!("moves: {end} packets arrived once each, in order");
+    engine.stop().unwrap();
+}
