@@ -20,7 +20,7 @@
 //! until no `WRITER` is left. One of the two sees the other (Dekker). The link's next worker, after a
 //! move or a crash, goes on in the same ring: what its predecessor had not published, it had not written.
 //!
-//! A record is its length, 32 bits, then [`HEADER_BYTES`] and the data.
+//! A record is its length, 32 bits, then 12 bytes of time and length and the data.
 
 mod claim;
 mod place;

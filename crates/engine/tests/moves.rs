@@ -147,7 +147,8 @@ fn next(engine: &mut Engine, app: &str) -> u64 {
 }
 
 fn main() {
-    let moves = std::env::var("CARAVAN_MOVES").map_or(MOVES, |moves| moves.parse().expect("a number of moves"));
+    let moves =
+        std::env::var("CARAVAN_MOVES").map_or(MOVES, |moves| moves.parse().expect("a number of moves"));
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
     println!("moves: {moves}, seed {seed}");
     let mut rng = Rng(seed);

@@ -26,7 +26,7 @@
 //! ```
 //!
 //! A mistake is told with its line and column, and all of them in one go: first what is no TOML, then
-//! keys and values that mean nothing here, then what [`check`](super::check) finds.
+//! keys and values that mean nothing here, then what [`check`] finds.
 
 mod read;
 
@@ -136,7 +136,7 @@ impl File {
         read::file(table.get_ref(), &lines)
     }
 
-    /// Every mistake that [`check`](super::check) finds, in the order of the file.
+    /// Every mistake that [`check`] finds, in the order of the file.
     pub fn check(&self, registry: &Registry) -> Result<(), Vec<Mistake>> {
         // A file that is being written is empty for a moment: nobody means that.
         if self.config.apps.is_empty() {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::layout::Stage;
 use crate::recovery::Recovered;
 
-/// What happened, as [`Engine::poll`] tells it.
+/// What happened, as [`Engine::poll`](crate::Engine::poll) tells it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {

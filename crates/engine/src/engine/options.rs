@@ -21,7 +21,7 @@ pub enum Restarts {
 /// How an engine is set up: what no later configuration changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Which pages to ask for; [`Engine::pages`] says what was got.
+    /// Which pages to ask for; [`Engine::pages`](crate::Engine::pages) says what was got.
     pub pages: Pages,
     /// Packets there may be.
     pub packets_max: u32,
