@@ -31,6 +31,15 @@ pub struct Moved {
 
 impl Moved {
     const NOTHING: Self = Self { packets: 0, skipped: 0, wake: Wake::Quiet };
+
+    /// Adds a batch that was given.
+    #[inline]
+    fn add(&mut self, packets: usize, wake: Wake) {
+        self.packets += packets;
+        if wake == Wake::Bell {
+            self.wake = wake;
+        }
+    }
 }
 
 /// Makes a packet of what came through a ring. Lengths that cannot be make it an empty one.
@@ -78,20 +87,24 @@ impl ProducerEnd {
         Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
-    /// Gives to the ring what the app has queued, as far as there is room.
+    /// Gives to the ring what the app has queued, as far as there is room: a batch at a time, so that no
+    /// more than that is given and not published.
     #[inline]
     pub fn send(&mut self, queue: &mut Queue, memory: &impl Headers) -> Result<Moved, Corrupt> {
         let owner = Header::used(Owner::Full(self.link), 0, 0).owner_bits();
-        let count = self.full.room(queue.length())?;
-        if count == 0 {
-            return Ok(Moved::NOTHING);
+        let mut moved = Moved::NOTHING;
+        loop {
+            let count = self.full.room(queue.length().min(BATCH_PACKETS))?;
+            if count == 0 {
+                return Ok(moved);
+            }
+            let packets = queue.drain(count).map(|packet| {
+                let header = packet.header(owner);
+                (packet.into_index(), header)
+            });
+            give(&mut self.full, memory, count, packets)?;
+            moved.add(count, self.full.publish());
         }
-        let packets = queue.drain(count).map(|packet| {
-            let header = packet.header(owner);
-            (packet.into_index(), header)
-        });
-        give(&mut self.full, memory, count, packets)?;
-        Ok(Moved { packets: count, skipped: 0, wake: self.full.publish() })
     }
 
     /// Says that this side is about to wait: for room, if something is queued; for empty packets, if
@@ -180,20 +193,23 @@ impl ConsumerEnd {
         Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
-    /// Gives empty packets back, as far as there are free ones.
+    /// Gives empty packets back, as far as there are free ones, a batch at a time.
     #[inline]
     pub fn repay(&mut self, pool: &mut Pool) -> Result<Moved, Corrupt> {
-        let wanted = self.owed.min(pool.length() as u64) as usize;
-        if wanted == 0 {
-            return Ok(Moved::NOTHING);
-        }
-        let count = self.empty.room(wanted)?;
         let header = Header::unused(Owner::Empty(self.link));
         let (memory, free) = pool.parts();
-        let left = free.len() - count;
-        give(&mut self.empty, memory, count, free.drain(left..).rev().map(|index| (index, header)))?;
-        self.owed -= count as u64;
-        Ok(Moved { packets: count, skipped: 0, wake: self.empty.publish() })
+        let mut moved = Moved::NOTHING;
+        loop {
+            let wanted = BATCH_PACKETS.min(free.len()).min(self.owed as usize);
+            let count = if wanted == 0 { 0 } else { self.empty.room(wanted)? };
+            if count == 0 {
+                return Ok(moved);
+            }
+            let left = free.len() - count;
+            give(&mut self.empty, memory, count, free.drain(left..).rev().map(|index| (index, header)))?;
+            self.owed -= count as u64;
+            moved.add(count, self.empty.publish());
+        }
     }
 
     /// Says that this side is about to wait for packets. False if there are some, and it can take
@@ -233,9 +249,9 @@ pub fn park(
         let header = packet.header(owner);
         let packet = std::iter::once((packet.into_index(), header));
         give(&mut parked, pool.memory(), 1, packet).map_err(corrupt)?;
+        // Nobody sleeps on these rings: who reads them is told to.
+        let _ = parked.publish();
     }
-    // Nobody sleeps on these rings: who reads them is told to.
-    let _ = parked.publish();
     Ok(lost)
 }
 
