@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use caravan_engine::layout::worker;
+use caravan_engine::config::{LinkName, Port};
+use caravan_engine::layout::{RINGS, worker};
+use caravan_engine::recovery;
 use caravan_engine::{Engine, Event, Options, Restarts};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
@@ -20,7 +22,7 @@ const KILLS_MIN: u64 = 100;
 /// Kills from which on every kind of instant must have been hit.
 const KILLS_ALL: u64 = 2_000;
 /// Kills between two audits.
-const AUDIT_EVERY: u64 = 50;
+const AUDIT_EVERY: u64 = 20;
 /// How long anything may take that the engine does by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -136,7 +138,7 @@ impl Storm {
             waitid(WaitId::Pid(pid), options).unwrap();
         }
         let audit = self.engine.audit_stopped().unwrap();
-        assert!(audit.violations.is_empty(), "{audit}");
+        assert!(audit.violations.is_empty(), "{audit}\n{}", self.links());
         let owned = audit.workers.values().chain(audit.full.values()).chain(audit.empty.values());
         let sum = owned.chain(audit.parked.values()).sum::<u64>() + audit.pool;
         assert_eq!(sum, audit.packets, "{audit}");
@@ -149,6 +151,19 @@ impl Storm {
         // And while they run: what that says is wrong is wrong.
         let audit = self.engine.audit().unwrap();
         assert!(audit.violations.is_empty(), "{audit}");
+    }
+
+    /// What each link's rings hold, for who has to find out what went wrong.
+    fn links(&self) -> String {
+        let config = self.engine.config();
+        let line = |name: &LinkName| {
+            let id = self.engine.link_id(&name.to_string())?;
+            let held = RINGS.map(|ring| recovery::published(self.engine.shared(), id, ring).len());
+            let worker = |port: &Port| config.apps.get(&port.app).map_or("", |app| app.worker.as_str());
+            let (from, to) = (worker(&name.from), worker(&name.to));
+            Some(format!("{:>3} {name} ({from} -> {to}): {held:?} in {RINGS:?}\n", id.place()))
+        };
+        config.links.keys().filter_map(line).chain([format!("after {} kills", self.instants.kills)]).collect()
     }
 
     fn check_counts(&self) {
@@ -215,7 +230,7 @@ pub fn run(kills: Option<u64>, seed: u64) {
         if storm.instants.kills >= next_audit {
             storm.audit();
             next_audit = storm.instants.kills + AUDIT_EVERY;
-            if storm.audits % 20 == 0 {
+            if storm.audits % 50 == 0 {
                 println!("{} kills after {} s", storm.instants.kills, start.elapsed().as_secs());
             }
         }
