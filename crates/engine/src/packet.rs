@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use caravan_segment::Window;
+use caravan_segment::{Window, expect_write};
 
 use crate::handover::Headers;
 use crate::layout::PACKETS_AT;
@@ -80,17 +80,7 @@ impl Headers for PacketMemory {
 
     #[inline]
     fn expect_write(&self, index: u32) {
-        let line = self.base.as_ptr().wrapping_add(index as usize * PACKET_STRIDE);
-        // SAFETY: a prefetch may name any address; it neither reads nor writes nor faults.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
+        expect_write(self.base.as_ptr().wrapping_add(index as usize * PACKET_STRIDE));
     }
 }
 

@@ -23,4 +23,4 @@ mod window;
 
 pub use error::Error;
 pub use memory::{Pages, Segment};
-pub use window::Window;
+pub use window::{Window, expect_write};

@@ -23,6 +23,22 @@ unsafe impl Send for Window {}
 // SAFETY: as for `Segment`.
 unsafe impl Sync for Window {}
 
+/// Asks for the cache line at `address`, to be written soon. A hint: it changes no memory, and processors
+/// that have no such instruction ignore it.
+#[inline]
+pub fn expect_write(address: *const u8) {
+    // SAFETY: a prefetch may name any address; it neither reads nor writes nor faults.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+}
+
 impl Window {
     /// The `bytes` bytes from `start` on.
     ///
@@ -84,21 +100,10 @@ impl Window {
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
-    /// Asks for the cache line at `offset`, to be written soon. A hint: it changes no memory, and
-    /// processors that have no such instruction ignore it.
+    /// Asks for the cache line at `offset`, to be written soon: a hint.
     #[inline]
     pub fn expect_write(&self, offset: usize) {
-        let line = self.start.as_ptr().wrapping_add(offset);
-        // SAFETY: a prefetch may name any address; it neither reads nor writes nor faults.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
+        expect_write(self.start.as_ptr().wrapping_add(offset));
     }
 
     /// Copies `from` to `offset`.
