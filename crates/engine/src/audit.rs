@@ -7,8 +7,8 @@
 //! | what may be, and how much of it | because |
 //! |---|---|
 //! | a number in a ring whose packet names the consumer's worker: the oldest, at most a batch | it has been taken, and its slot not given back yet |
-//! | a packet that names a link and is not in its ring: at most as many as the ring holds | it has been given, and not published yet |
-//! | the same with a parked packet: as many as wait at an end of a link | an end that moves |
+//! | a packet that names a link and is not in its ring: at most a batch | it has been given, and not published yet |
+//! | the same with a parked packet: one at each end of a link | they are parked one by one |
 //!
 //! Everything else is a [`Violation`]. While workers run ([`Engine::audit`]) a packet that names a link
 //! may have passed through its ring between two looks, so such packets are counted and not judged.
@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::handover::Headers;
 use crate::layout::{self, RINGS, Ring, Shared};
-use crate::limits::{BATCH_PACKETS, LINKS_MAX, QUEUE_PACKETS_MAX, RING_PACKETS, WORKERS_MAX};
+use crate::limits::{BATCH_PACKETS, LINKS_MAX, WORKERS_MAX};
 use crate::owner::{Header, LinkId, Owner, WorkerId};
 
 /// What was found.
@@ -276,7 +276,7 @@ fn audit(sight: &Sight, stopped: bool) -> Audit {
 /// More than can be on its way into a ring.
 fn leaked((code, count): (u16, u64)) -> Option<Violation> {
     let owner = Owner::of_code(code)?;
-    let most = if matches!(owner, Owner::Parked(_)) { 2 * QUEUE_PACKETS_MAX } else { RING_PACKETS };
+    let most = if matches!(owner, Owner::Parked(_)) { 2 } else { BATCH_PACKETS };
     (count > most as u64).then(|| Violation::Leaked { owner: format!("{owner:?}"), count })
 }
 
@@ -402,7 +402,7 @@ mod tests {
             // The producer's, and the consumer's behind one that it has not taken.
             (&[0], vec![worker(0)], |found| matches!(found, Violation::Foreign { place: 0, .. })),
             (&[0, 1], vec![full, worker(1)], |found| matches!(found, Violation::Foreign { place: 1, .. })),
-            (&[], vec![full; RING_PACKETS + 1], |found| matches!(found, Violation::Leaked { .. })),
+            (&[], vec![full; BATCH_PACKETS + 1], |found| matches!(found, Violation::Leaked { .. })),
         ];
         for (numbers, owners, is) in cases {
             let found = audit(&sight(numbers, &owners), true).violations;
