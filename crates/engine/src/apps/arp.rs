@@ -10,65 +10,20 @@ use std::net::Ipv4Addr;
 
 use super::Mac;
 use super::neighbour::config::{Address, AnswerConfig};
-use super::neighbour::passage::{Frame, Heard, PORTS, Passage, Protocol};
+use super::neighbour::passage::{Frame, Heard, Protocol};
+use super::neighbour::responder::{Responder, Speaker};
 use super::neighbour::{Ask, Neighbour};
-use crate::app::{App, Named, Trouble};
-use crate::io::Io;
 use etherparse::{
     ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, Ethernet2Slice,
 };
 
 /// Answers for IPv4 addresses.
-#[derive(Debug)]
-pub struct Arp {
-    speaker: Speaker,
-    passage: Passage,
-}
+pub type Arp = Responder<Ipv4Addr>;
 
 /// What it answers, and what it asks.
 pub type ArpConfig = AnswerConfig<Ipv4Addr>;
 
-#[derive(Debug)]
-struct Speaker {
-    config: ArpConfig,
-    /// Others that said to have one of our addresses.
-    conflicts: u64,
-}
-
-impl App for Arp {
-    type Config = ArpConfig;
-    const INPUTS: Named = PORTS;
-    const OUTPUTS: Named = PORTS;
-
-    fn check(config: &ArpConfig) -> Result<(), Trouble> {
-        config.check()
-    }
-
-    fn start(config: ArpConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let next_hop = config.next_hop.map(|address| address.octets());
-        let passage = Passage::new(next_hop.as_ref().map(|octets| &octets[..]), state.as_deref());
-        Ok(Self { speaker: Speaker { config, conflicts: 0 }, passage })
-    }
-
-    fn push(&mut self, io: &mut Io) {
-        self.passage.push(io, &mut self.speaker);
-    }
-
-    fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
-        let next_hop = self.speaker.config.next_hop.map(|address| address.octets());
-        self.passage.stop(io, next_hop.as_ref().map(|octets| &octets[..]))
-    }
-
-    fn wake_ns(&self) -> Option<u64> {
-        self.passage.wake_ns()
-    }
-
-    fn report(&self) -> Vec<(&'static str, u64)> {
-        self.passage.report(self.speaker.conflicts)
-    }
-}
-
-impl Protocol for Speaker {
+impl Protocol for Speaker<Ipv4Addr> {
     const CARRIED: [u8; 2] = EtherType::IPV4.0.to_be_bytes();
 
     fn mac(&self) -> Mac {
@@ -103,7 +58,7 @@ impl Protocol for Speaker {
     }
 }
 
-impl Speaker {
+impl Speaker<Ipv4Addr> {
     /// RFC 826, "Packet Reception".
     fn answer(
         &mut self,

@@ -13,64 +13,19 @@ use std::net::Ipv6Addr;
 
 use super::Mac;
 use super::neighbour::config::AnswerConfig;
-use super::neighbour::passage::{Frame, Heard, PORTS, Passage, Protocol};
+use super::neighbour::passage::{Frame, Heard, Protocol};
+use super::neighbour::responder::{Responder, Speaker};
 use super::neighbour::{Ask, Neighbour};
-use crate::app::{App, Named, Trouble};
-use crate::io::Io;
 use etherparse::EtherType;
 use message::{Advertisement, Message, Read, Solicitation};
 
 /// Answers for IPv6 addresses.
-#[derive(Debug)]
-pub struct Ndp {
-    speaker: Speaker,
-    passage: Passage,
-}
+pub type Ndp = Responder<Ipv6Addr>;
 
 /// What it answers, and what it asks.
 pub type NdpConfig = AnswerConfig<Ipv6Addr>;
 
-#[derive(Debug)]
-struct Speaker {
-    config: NdpConfig,
-    /// Others that said to have one of our addresses.
-    conflicts: u64,
-}
-
-impl App for Ndp {
-    type Config = NdpConfig;
-    const INPUTS: Named = PORTS;
-    const OUTPUTS: Named = PORTS;
-
-    fn check(config: &NdpConfig) -> Result<(), Trouble> {
-        config.check()
-    }
-
-    fn start(config: NdpConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let next_hop = config.next_hop.map(|address| address.octets());
-        let passage = Passage::new(next_hop.as_ref().map(|octets| &octets[..]), state.as_deref());
-        Ok(Self { speaker: Speaker { config, conflicts: 0 }, passage })
-    }
-
-    fn push(&mut self, io: &mut Io) {
-        self.passage.push(io, &mut self.speaker);
-    }
-
-    fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
-        let next_hop = self.speaker.config.next_hop.map(|address| address.octets());
-        self.passage.stop(io, next_hop.as_ref().map(|octets| &octets[..]))
-    }
-
-    fn wake_ns(&self) -> Option<u64> {
-        self.passage.wake_ns()
-    }
-
-    fn report(&self) -> Vec<(&'static str, u64)> {
-        self.passage.report(self.speaker.conflicts)
-    }
-}
-
-impl Protocol for Speaker {
+impl Protocol for Speaker<Ipv6Addr> {
     const CARRIED: [u8; 2] = EtherType::IPV6.0.to_be_bytes();
 
     fn mac(&self) -> Mac {
@@ -97,7 +52,7 @@ impl Protocol for Speaker {
     }
 }
 
-impl Speaker {
+impl Speaker<Ipv6Addr> {
     /// RFC 4861, sections 7.2.3 and 7.2.4.
     fn solicited(
         &mut self,

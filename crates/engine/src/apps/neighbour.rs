@@ -1,7 +1,8 @@
 //! The Ethernet address of the next hop: asked for, kept, and asked for again.
 //!
 //! The same for both protocols, [`arp`](super::arp) and [`ndp`](super::ndp), which differ in how they ask and in
-//! what they take for an answer; the ports, and what waits for an answer, are in [`passage`].
+//! what they take for an answer; the app is a [`responder`], and its ports, and what waits for an answer, are in
+//! [`passage`].
 //!
 //! | state | what happens | then |
 //! |---|---|---|
@@ -17,6 +18,9 @@
 
 pub mod config;
 pub mod passage;
+pub mod responder;
+#[cfg(test)]
+pub(super) mod trial;
 
 use super::Mac;
 

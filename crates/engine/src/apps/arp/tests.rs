@@ -2,11 +2,12 @@ use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
 use super::*;
+use crate::app::App;
+use crate::apps::neighbour::trial::{PACKETS, arrivals, push, try_all};
 use crate::apps::neighbour::{ASK_NS_MIN, KNOWN_NS};
 use crate::layout::Drop;
 use crate::testing::Bench;
 
-const PACKETS: u32 = 8;
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
 const ALL: [u8; 6] = [0xff; 6];
@@ -48,12 +49,6 @@ fn packet(number: u8) -> Vec<u8> {
 
 fn addressed(frame: &[u8]) -> Vec<u8> {
     [&ROUTER.0[..], &OURS.0, &frame[12..]].concat()
-}
-
-fn push(bench: &mut Bench<Arp>, port: &str, frame: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    bench.put(port, frame);
-    bench.push();
-    (bench.sent("north"), bench.sent("south"))
 }
 
 #[test]
@@ -235,33 +230,8 @@ fn configurations_that_cannot_work_are_refused() {
 
 proptest! {
     #[test]
-    fn whatever_comes_passes_is_answered_waits_or_is_dropped(
-        frames in prop::collection::vec(
-            (0..5_usize, any::<bool>(), prop::collection::vec((0..42_usize, any::<u8>()), 0..3), 0..80_usize),
-            1..40,
-        ),
-    ) {
-        let mut bench = bench(true);
-        for (kind, is_south, mutations, cut) in frames {
-            let mut frame = match kind {
-                0 => request([192, 0, 2, 1]),
-                1 => request([192, 0, 2, 9]),
-                2 => reply(),
-                3 => packet(0),
-                _ => Vec::new(),
-            };
-            frame.resize(frame.len().max(42), 0);
-            mutations.into_iter().for_each(|(place, value)| frame[place] = value);
-            frame.truncate(cut);
-            bench.now_ns += 1_000_000_000;
-            let port = if is_south { "south" } else { "north" };
-            let (north, south) = push(&mut bench, port, &frame);
-            // An answer, what waited, and a question.
-            prop_assert!(north.len() <= 1 && south.len() <= 3);
-            // All but one that may wait.
-            prop_assert!(bench.free() >= PACKETS as usize - 1);
-        }
-        bench.stop();
-        prop_assert_eq!(bench.free(), PACKETS as usize);
+    fn whatever_comes_passes_is_answered_waits_or_is_dropped(arrivals in arrivals(42, 80)) {
+        let kinds = [request([192, 0, 2, 1]), request([192, 0, 2, 9]), reply(), packet(0)];
+        try_all(bench(true), kinds, 42, arrivals)?;
     }
 }

@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use parts::{OVERRIDE, Parts, SOLICITED, advertisement, solicitation};
 
 use super::*;
+use crate::app::App;
+use crate::apps::neighbour::trial::{PACKETS, arrivals, push, try_all};
 use crate::apps::neighbour::{ASK_NS_MIN, KNOWN_NS};
 use crate::layout::Drop;
 use crate::testing::Bench;
 
-const PACKETS: u32 = 8;
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
 
@@ -46,12 +47,6 @@ fn packet(number: u8) -> Vec<u8> {
 
 fn addressed(to: Mac, frame: &[u8]) -> Vec<u8> {
     [&to.0[..], &OURS.0, &frame[12..]].concat()
-}
-
-fn push(bench: &mut Bench<Ndp>, port: &str, frame: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    bench.put(port, frame);
-    bench.push();
-    (bench.sent("north"), bench.sent("south"))
 }
 
 /// What a frame of ours says, as another parser has it: addresses, and the message behind its checksum.
@@ -279,32 +274,9 @@ fn configurations_that_cannot_work_are_refused() {
 
 proptest! {
     #[test]
-    fn whatever_comes_passes_is_answered_waits_or_is_dropped(
-        frames in prop::collection::vec(
-            (0..5_usize, any::<bool>(), prop::collection::vec((0..70_usize, any::<u8>()), 0..3), 0..120_usize),
-            1..40,
-        ),
-    ) {
-        let mut bench = bench(true);
-        for (kind, is_south, mutations, cut) in frames {
-            let mut frame = match kind {
-                0 => solicitation(our()).frame(),
-                1 => solicitation(ip("2001:db8::9")).frame(),
-                2 => advertisement(SOLICITED).option(2, &ROUTER.0).frame(),
-                3 => packet(0),
-                _ => Vec::new(),
-            };
-            frame.resize(frame.len().max(70), 0);
-            mutations.into_iter().for_each(|(place, value)| frame[place] = value);
-            frame.truncate(cut);
-            bench.now_ns += 1_000_000_000;
-            let port = if is_south { "south" } else { "north" };
-            let (north, south) = push(&mut bench, port, &frame);
-            // An answer, what waited, and a question.
-            prop_assert!(north.len() <= 1 && south.len() <= 3);
-            prop_assert!(bench.free() >= PACKETS as usize - 1);
-        }
-        bench.stop();
-        prop_assert_eq!(bench.free(), PACKETS as usize);
+    fn whatever_comes_passes_is_answered_waits_or_is_dropped(arrivals in arrivals(70, 120)) {
+        let answer = advertisement(SOLICITED).option(2, &ROUTER.0).frame();
+        let kinds = [solicitation(our()).frame(), solicitation(ip("2001:db8::9")).frame(), answer, packet(0)];
+        try_all(bench(true), kinds, 70, arrivals)?;
     }
 }

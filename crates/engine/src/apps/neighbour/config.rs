@@ -1,9 +1,10 @@
 //! What an app that answers for addresses is configured with.
 
-use std::fmt::Display;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::fmt::{Debug, Display};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::app::Trouble;
 use crate::apps::Mac;
@@ -24,7 +25,7 @@ pub struct AnswerConfig<A> {
 }
 
 /// An IP address.
-pub trait Address: Copy + PartialEq + Display {
+pub trait Address: Copy + PartialEq + Debug + Display + Into<IpAddr> + DeserializeOwned + 'static {
     /// Whether it can be that of one host.
     fn is_host(self) -> bool;
 }

@@ -1,0 +1,64 @@
+//! For the tests of both protocols: a responder between two ports, and whatever may come to them.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::config::Address;
+use super::passage::Protocol;
+use super::responder::{Responder, Speaker};
+use crate::testing::Bench;
+
+/// Packets that a [`Bench`] has here.
+pub const PACKETS: u32 = 8;
+
+/// What comes: a frame's kind, whether it comes from the south, bytes written over its own, and where it is cut.
+pub type Arrival = (usize, bool, Vec<(usize, u8)>, usize);
+
+/// Gives a frame to a port, and returns what then leaves for the north and for the south.
+pub fn push<A: Address>(
+    bench: &mut Bench<Responder<A>>,
+    port: &str,
+    frame: &[u8],
+) -> (Vec<Vec<u8>>, Vec<Vec<u8>>)
+where
+    Speaker<A>: Protocol,
+{
+    bench.put(port, frame);
+    bench.push();
+    (bench.sent("north"), bench.sent("south"))
+}
+
+/// Frames of five kinds, with changes in their first `changed` bytes, and of less than `bytes` bytes.
+pub fn arrivals(changed: usize, bytes: usize) -> impl Strategy<Value = Vec<Arrival>> {
+    let changes = prop::collection::vec((0..changed, any::<u8>()), 0..3);
+    prop::collection::vec((0..5_usize, any::<bool>(), changes, 0..bytes), 1..40)
+}
+
+/// Whatever comes passes, is answered, waits, or is dropped: `kinds` are four of the five, the last one is of
+/// zeros. All are filled up to `changed` bytes.
+pub fn try_all<A: Address>(
+    mut bench: Bench<Responder<A>>,
+    kinds: [Vec<u8>; 4],
+    changed: usize,
+    arrivals: Vec<Arrival>,
+) -> Result<(), TestCaseError>
+where
+    Speaker<A>: Protocol,
+{
+    for (kind, is_south, changes, cut) in arrivals {
+        let mut frame = kinds.get(kind).cloned().unwrap_or_default();
+        frame.resize(frame.len().max(changed), 0);
+        changes.into_iter().for_each(|(place, value)| frame[place] = value);
+        frame.truncate(cut);
+        bench.now_ns += 1_000_000_000;
+        let port = if is_south { "south" } else { "north" };
+        let (north, south) = push(&mut bench, port, &frame);
+        // An answer, what waited, and a question.
+        prop_assert!(north.len() <= 1 && south.len() <= 3);
+        // All but one that may wait.
+        prop_assert!(bench.free() >= PACKETS as usize - 1);
+    }
+    bench.stop();
+    prop_assert_eq!(bench.free(), PACKETS as usize);
+    Ok(())
+}
