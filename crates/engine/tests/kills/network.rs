@@ -42,6 +42,12 @@ impl Shape {
         Self { relays, third: true, copied: true, hoarder: true, sources: true }
     }
 
+    /// The same without what takes all the packets that there may be.
+    pub fn steady(mut self) -> Self {
+        self.hoarder = false;
+        self
+    }
+
     /// Another one: some relays move, some links come and go.
     pub fn changed(mut self, rng: &mut Rng) -> Self {
         let moved = rng.below(self.relays.len() as u64) as usize;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::network::{EXTRA, WORKERS};
+use caravan_engine::limits::PACKETS_DEFAULT;
+
+use crate::network::{Shape, WORKERS};
 use crate::storm::Storm;
 
 /// A tenth of the time passes before anything is compared.
@@ -27,7 +29,7 @@ fn of_process(pid: u32) -> (u64, u64) {
 }
 
 fn used(storm: &Storm) -> Used {
-    let pids = WORKERS.into_iter().chain([EXTRA]).filter_map(|worker| storm.engine.pid_of(worker));
+    let pids = WORKERS.into_iter().filter_map(|worker| storm.engine.pid_of(worker));
     let all = pids.map(|pid| pid as u32).chain([std::process::id()]).map(of_process);
     let (kb, descriptors) = all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     Used { kb, descriptors, packets: storm.engine.packets() }
@@ -37,7 +39,7 @@ fn used(storm: &Storm) -> Used {
 pub fn run(seconds: u64) {
     let length = Duration::from_secs(seconds);
     let start = Instant::now();
-    let mut storm = Storm::start(seconds);
+    let mut storm = Storm::start(seconds, Shape::first().steady());
     let mut first = None;
     let mut next_print = Duration::ZERO;
     while start.elapsed() < length {
@@ -57,6 +59,10 @@ pub fn run(seconds: u64) {
     assert!(last.kb <= first.kb + SLACK_KB, "memory grows");
     assert_eq!(last.descriptors, first.descriptors, "descriptors leak");
     assert_eq!(last.packets, first.packets, "packets leak");
+    assert!(
+        last.packets < PACKETS_DEFAULT,
+        "there are as many packets as there may be: nothing is said by that"
+    );
     storm.drain();
     storm.engine.stop().unwrap();
 }

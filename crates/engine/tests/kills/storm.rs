@@ -42,13 +42,12 @@ pub struct Storm {
 
 impl Storm {
     /// Starts all of it.
-    pub fn start(seed: u64) -> Self {
+    pub fn start(seed: u64, shape: Shape) -> Self {
         // Before the engine: it has none of the engine's descriptors.
         let killer = Killer::start();
         let board = Board::create();
         let options = Options { restarts: Restarts::Always, ..Options::default() };
         let mut engine = Engine::start(apps::registry(), options).unwrap();
-        let shape = Shape::first();
         engine.configure(&shape.config()).unwrap();
         Self {
             engine,
@@ -219,7 +218,7 @@ impl Storm {
 pub fn run(kills: Option<u64>, seed: u64) {
     println!("seed {seed}");
     let start = Instant::now();
-    let mut storm = Storm::start(seed);
+    let mut storm = Storm::start(seed, Shape::first());
     let mut next_audit = AUDIT_EVERY;
     let enough = |kills_so_far| match kills {
         Some(kills) => kills_so_far >= kills,
