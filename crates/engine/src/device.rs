@@ -1,6 +1,7 @@
 //! What the apps on the kernel's devices share: interfaces by name, memory shared with the kernel,
 //! and a device that may go away and come back.
 
+mod intake;
 pub(crate) mod interface;
 #[allow(unsafe_code)]
 pub(crate) mod mapping;
@@ -10,6 +11,8 @@ pub(crate) mod sys;
 use std::time::Duration;
 
 use rustix::io::Errno;
+
+pub(crate) use intake::Intake;
 
 /// How long after a device was lost, or was still away, it is looked for again.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);

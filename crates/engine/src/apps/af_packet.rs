@@ -12,10 +12,9 @@ use serde::Deserialize;
 
 use crate::app::{App, Trouble};
 use crate::device::interface::{check_present, has_capability};
-use crate::device::{Line, interface, is_away};
+use crate::device::{Intake, Line, interface, is_away};
 use crate::io::Io;
 use crate::layout::Drop;
-use crate::limits::PULL_PACKETS;
 use crate::packet::Packet;
 
 use device::{Device, explain};
@@ -28,9 +27,7 @@ pub struct AfPacket {
     line: Line<Device>,
     /// Packets on their way to the kernel: empty between calls.
     batch: Vec<Packet>,
-    /// The last pull left something in the device, for want of room or of packets: once there is some,
-    /// the worker is woken, and the device need not do so.
-    is_held_up: bool,
+    intake: Intake,
     received: u64,
     transmitted: u64,
     kernel_drops: u64,
@@ -75,7 +72,7 @@ impl App for AfPacket {
             config,
             line,
             batch: Vec::new(),
-            is_held_up: false,
+            intake: Intake::default(),
             received: 0,
             transmitted: 0,
             kernel_drops: 0,
@@ -83,7 +80,7 @@ impl App for AfPacket {
     }
 
     fn pull(&mut self, io: &mut Io) {
-        let Self { config, line, is_held_up, received, .. } = self;
+        let Self { config, line, intake, received, .. } = self;
         let now_ns = io.now_ns();
         let Some(device) = line.device_or(now_ns, || {
             interface::index_if_up(&config.interface)?;
@@ -91,15 +88,9 @@ impl App for AfPacket {
         }) else {
             return;
         };
-        // Without a link they are taken and dropped, so that the ring does not fill.
-        let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
-        *is_held_up = budget == 0;
-        for _ in 0..budget {
+        for _ in 0..intake.budget(io) {
             let Some(frame) = device.ring.peek() else { break };
-            let Some(mut packet) = io.allocate() else {
-                *is_held_up = true;
-                break;
-            };
+            let Some(mut packet) = intake.allocate(io) else { break };
             *received += 1;
             match device.ring.take(&frame, &mut packet) {
                 Ok(()) => io.transmit(0, packet),
@@ -130,7 +121,7 @@ impl App for AfPacket {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let device = self.line.peek().filter(|_| !self.is_held_up);
+        let device = self.line.peek().filter(|_| !self.intake.is_held_up());
         device.map(|device| device.receiver.as_fd()).into_iter().collect()
     }
 

@@ -14,10 +14,9 @@ use serde::Deserialize;
 
 use crate::app::{App, Trouble};
 use crate::device::interface::{check_present, has_capability};
-use crate::device::{Line, interface, is_away};
+use crate::device::{Intake, Line, interface, is_away};
 use crate::io::Io;
 use crate::layout::Drop;
-use crate::limits::PULL_PACKETS;
 
 use device::{Device, explain};
 
@@ -27,9 +26,7 @@ use device::{Device, explain};
 pub struct AfXdp {
     config: AfXdpConfig,
     line: Line<Device>,
-    /// The last pull left something in the device, for want of room or of packets: once there is some,
-    /// the worker is woken, and the device need not do so.
-    is_held_up: bool,
+    intake: Intake,
     received: u64,
     transmitted: u64,
     kernel_drops: u64,
@@ -94,11 +91,11 @@ impl App for AfXdp {
     fn start(config: AfXdpConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
         let opened = Device::open_patiently(&config);
         let line = Line::start(opened).map_err(|failure| explain(&failure, &config))?;
-        Ok(Self { config, line, is_held_up: false, received: 0, transmitted: 0, kernel_drops: 0 })
+        Ok(Self { config, line, intake: Intake::default(), received: 0, transmitted: 0, kernel_drops: 0 })
     }
 
     fn pull(&mut self, io: &mut Io) {
-        let Self { config, line, is_held_up, received, .. } = self;
+        let Self { config, line, intake, received, .. } = self;
         let now_ns = io.now_ns();
         let Some(device) = line.device_or(now_ns, || {
             interface::index_if_up(&config.interface)?;
@@ -106,14 +103,8 @@ impl App for AfXdp {
         }) else {
             return;
         };
-        // Without a link they are taken and dropped, so that the ring does not fill.
-        let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
-        *is_held_up = budget == 0;
-        for _ in 0..budget.min(device.waiting()) {
-            let Some(mut packet) = io.allocate() else {
-                *is_held_up = true;
-                break;
-            };
+        for _ in 0..intake.budget(io).min(device.waiting()) {
+            let Some(mut packet) = intake.allocate(io) else { break };
             *received += 1;
             match device.receive(&mut packet) {
                 Ok(()) => io.transmit(0, packet),
@@ -151,7 +142,7 @@ impl App for AfXdp {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let device = self.line.peek().filter(|_| !self.is_held_up);
+        let device = self.line.peek().filter(|_| !self.intake.is_held_up());
         device.map(|device| device.socket.as_fd()).into_iter().collect()
     }
 

@@ -11,10 +11,9 @@ use serde::Deserialize;
 
 use crate::app::{App, Trouble};
 use crate::device::interface::{MTU_MAX, MTU_MIN, check_name, has_capability, index};
-use crate::device::{Line, is_away};
+use crate::device::{Intake, Line, is_away};
 use crate::io::Io;
 use crate::layout::Drop;
-use crate::limits::PULL_PACKETS;
 use crate::packet::Packet;
 
 use device::{Device, explain};
@@ -25,9 +24,7 @@ use device::{Device, explain};
 pub struct Tap {
     config: TapConfig,
     line: Line<Device>,
-    /// The last pull left something in the device, for want of room or of packets: once there is some,
-    /// the worker is woken, and the device need not do so.
-    is_held_up: bool,
+    intake: Intake,
     received: u64,
     transmitted: u64,
 }
@@ -84,21 +81,15 @@ impl App for Tap {
 
     fn start(config: TapConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
         let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
-        Ok(Self { config, line, is_held_up: false, received: 0, transmitted: 0 })
+        Ok(Self { config, line, intake: Intake::default(), received: 0, transmitted: 0 })
     }
 
     fn pull(&mut self, io: &mut Io) {
-        let Self { config, line, is_held_up, received, .. } = self;
+        let Self { config, line, intake, received, .. } = self;
         let now_ns = io.now_ns();
         let Some(device) = line.device_or(now_ns, || Device::open(config)) else { return };
-        // Without a link they are taken and dropped, so that the host does not queue them.
-        let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
-        *is_held_up = budget == 0;
-        for _ in 0..budget {
-            let Some(mut packet) = io.allocate() else {
-                *is_held_up = true;
-                return;
-            };
+        for _ in 0..intake.budget(io) {
+            let Some(mut packet) = intake.allocate(io) else { return };
             match read(device, &mut packet) {
                 Ok(true) => {
                     *received += 1;
@@ -146,7 +137,7 @@ impl App for Tap {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let device = self.line.peek().filter(|_| !self.is_held_up);
+        let device = self.line.peek().filter(|_| !self.intake.is_held_up());
         device.map(|device| device.file.as_fd()).into_iter().collect()
     }
 
