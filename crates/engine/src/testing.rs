@@ -1,5 +1,8 @@
 //! An app without an engine: for tests of apps, and of what they do to packets.
 
+mod link;
+
+use std::ops::Range;
 use std::sync::Arc;
 
 use caravan_segment::barrier::Fences;
@@ -13,6 +16,8 @@ use crate::owner::{Owner, WorkerId};
 use crate::packet::{Packet, PacketMemory};
 use crate::pool::Pool;
 use crate::queue::Queue;
+
+pub use link::LinkBench;
 
 /// One app with queues at its ports, and a clock that stands still until it is set.
 #[derive(Debug)]
@@ -40,7 +45,9 @@ impl<A: App> Bench<A> {
         };
         let ports = Ports { inputs: sorted(inputs, 0), outputs: sorted(outputs, inputs.len()) };
         let queues = std::iter::repeat_with(Queue::default).take(inputs.len() + outputs.len()).collect();
-        Ok(Self { app, now_ns: 1, ports, queues, pool: pool(packets) })
+        let worker = WorkerId::new(0).expect("a worker");
+        let pool = pool(&memory(packets), packets, worker, 0..packets);
+        Ok(Self { app, now_ns: 1, ports, queues, pool })
     }
 
     fn input(&self, name: &str) -> usize {
@@ -51,11 +58,17 @@ impl<A: App> Bench<A> {
         self.ports.outputs.iter().find(|(port, _)| port == name).expect("an output of that name").1
     }
 
-    /// Puts a packet with these bytes at an input.
+    /// Makes an output and an input one link: what the app sends to the one comes to it by the other.
+    pub fn link(&mut self, output: &str, input: &str) {
+        let (from, to) = (self.output(output), self.input(input));
+        self.ports.inputs.iter_mut().filter(|(_, queue)| *queue == to).for_each(|(_, queue)| *queue = from);
+    }
+
+    /// Puts a packet with these bytes at an input; the longer it is, the less room is in front of it.
     pub fn put(&mut self, input: &str, data: &[u8]) {
         let queue = self.input(input);
         let mut packet = self.pool.allocate().expect("a free packet");
-        assert!(packet.append(data), "{} bytes fit into a packet", data.len());
+        assert!(packet.fill(data), "{} bytes fit into a packet", data.len());
         assert!(self.queues[queue].put(packet).is_none());
     }
 
@@ -114,12 +127,17 @@ impl<A: App> Bench<A> {
     }
 }
 
-fn pool(packets: u32) -> Pool {
+/// The memory of an engine of so many packets.
+fn memory(packets: u32) -> Shared {
     let segment = Segment::create("caravan-bench", layout::bytes(packets), Pages::Small).expect("memory");
     segment.grow(layout::bytes(packets)).expect("memory");
-    let shared = Shared::new(&Arc::new(segment), Fences::Symmetric).expect("memory");
-    let owner = Owner::Worker(WorkerId::new(0).expect("a worker"));
-    let mut pool = Pool::new(PacketMemory::new(shared.memory(), packets), owner, HEADROOM_BYTES);
-    (0..packets).for_each(|index| pool.add(index));
+    Shared::new(&Arc::new(segment), Fences::Symmetric).expect("memory")
+}
+
+/// A worker's free packets: those in `range`, of `packets` in all.
+fn pool(shared: &Shared, packets: u32, worker: WorkerId, range: Range<u32>) -> Pool {
+    let memory = PacketMemory::new(shared.memory(), packets);
+    let mut pool = Pool::new(memory, Owner::Worker(worker), HEADROOM_BYTES);
+    range.for_each(|index| pool.add(index));
     pool
 }
