@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::breaths::Breaths;
 use super::owners::Owners;
 use super::snapshot::{Link, Snapshot, Worker, by_cause};
-use crate::layout::{DROPS, Mode, Stage, State};
+use crate::layout::DROPS;
 
 /// An engine over an interval; as JSON it is one object of `caravan engine top --json`.
 #[derive(Clone, Debug, Serialize)]
@@ -40,21 +40,10 @@ pub struct View {
 /// A worker over an interval. Rates are `None` where there is nothing to compare with.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerView {
-    /// Its name.
-    pub name: String,
-    /// Its process.
-    pub pid: i32,
-    /// Whether it runs.
-    pub state: Option<State>,
-    /// What it did when it was looked at.
-    pub stage: Option<Stage>,
-    /// The core it is kept on.
-    pub core: Option<u64>,
-    /// Times it was started again after a crash.
-    pub restarts: u64,
-    /// Breaths that moved packets, so far.
-    pub breaths: u64,
-    /// The same per second.
+    /// What it was at the end.
+    #[serde(flatten)]
+    pub now: Worker,
+    /// Breaths that moved packets, per second.
     pub breaths_per_s: Option<f64>,
     /// Breaths that moved none, per second.
     pub idle_breaths_per_s: Option<f64>,
@@ -64,55 +53,26 @@ pub struct WorkerView {
     pub busy_part: Option<f64>,
     /// Durations of the breaths of this interval; of all so far, where there is nothing to compare with.
     pub breath: Breaths,
-    /// Packets it has for what comes.
-    pub free_packets: u64,
-    /// Packets it waits for.
-    pub wanted_packets: u64,
-    /// Numbers in rings whose packets were not the link's: a crash of the other side left them.
-    pub skipped: u64,
-    /// Packets dropped so far, by cause.
-    pub drops: BTreeMap<&'static str, u64>,
-    /// The same per second.
+    /// Packets dropped per second, by cause.
     pub drops_per_s: BTreeMap<&'static str, f64>,
 }
 
 /// A link over an interval.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkView {
-    /// `app.port -> app.port`.
-    pub name: String,
+    /// What it was at the end.
+    #[serde(flatten)]
+    pub now: Link,
     /// The worker that sends.
     pub from_worker: Option<String>,
     /// The worker that receives; the same, if the link is within one process.
     pub to_worker: Option<String>,
-    /// How packets are handed over, where it is between two processes.
-    pub mode: Option<Mode>,
-    /// Packets sent so far.
-    pub packets: u64,
-    /// Bytes in them.
-    pub bytes: u64,
-    /// Packets for which there was no room.
-    pub drops: u64,
-    /// Packets that the receiving app has taken.
-    pub taken: u64,
     /// Packets sent per second.
     pub packets_per_s: Option<f64>,
     /// Bits in them per second, headers included.
     pub bits_per_s: Option<f64>,
     /// Packets per second for which there was no room.
     pub drops_per_s: Option<f64>,
-    /// Packets that wait at the end that sends.
-    pub queued: u64,
-    /// Packets on their way to the other process.
-    pub full: u64,
-    /// Packets that wait at the end that receives.
-    pub waiting: u64,
-    /// Empty packets on their way back.
-    pub empty: u64,
-    /// Packets that wait for an end that moves.
-    pub parked: u64,
-    /// The process that traces it.
-    pub tracer: Option<u64>,
 }
 
 impl View {
@@ -125,14 +85,14 @@ impl View {
             worker_view(worker, earlier, seconds)
         });
         let mut workers: Vec<_> = workers.collect();
-        workers.sort_by(|a, b| a.name.cmp(&b.name));
+        workers.sort_by(|a, b| a.now.name.cmp(&b.now.name));
         let links = now.links.iter().map(|link| {
             // A link that was moved is the same, wherever it is now.
             let earlier = before.links.iter().find(|earlier| earlier.name == link.name);
             link_view(now, link, earlier, seconds)
         });
         let mut links: Vec<_> = links.collect();
-        links.sort_by(|a, b| a.name.cmp(&b.name));
+        links.sort_by(|a, b| a.now.name.cmp(&b.now.name));
         Self {
             unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             interval_seconds: seconds,
@@ -165,22 +125,12 @@ fn worker_view(now: &Worker, before: Option<&Worker>, seconds: f64) -> WorkerVie
         self::rate(before.map(|before| before.drops[cause]), now.drops[cause], seconds).unwrap_or(0.0)
     });
     WorkerView {
-        name: now.name.clone(),
-        pid: now.pid,
-        state: now.state,
-        stage: now.stage,
-        core: now.core,
-        restarts: now.restarts,
-        breaths: now.breaths,
+        now: now.clone(),
         breaths_per_s: rate(|worker| worker.breaths),
         idle_breaths_per_s: rate(|worker| worker.idle_breaths),
         sleeps_per_s: rate(|worker| worker.sleeps),
         busy_part: rate(|worker| worker.busy_ns).map(|ns| (ns / 1e9).min(1.0)),
         breath: Breaths::of(buckets.as_ref().unwrap_or(&now.breath_buckets)),
-        free_packets: now.free,
-        wanted_packets: now.wanted,
-        skipped: now.skipped,
-        drops: by_cause(&now.drops),
         drops_per_s: by_cause(&drops_per_s),
     }
 }
@@ -189,22 +139,11 @@ fn link_view(snapshot: &Snapshot, now: &Link, before: Option<&Link>, seconds: f6
     let rate = |count: fn(&Link) -> u64| rate(before.map(count), count(now), seconds);
     let worker = |id: Option<_>| Some(snapshot.worker_name(id?)?.to_owned());
     LinkView {
-        name: now.name.clone(),
+        now: now.clone(),
         from_worker: worker(now.from),
         to_worker: worker(now.to),
-        mode: now.between_processes.then_some(now.mode),
-        packets: now.packets,
-        bytes: now.bytes,
-        drops: now.drops,
-        taken: now.taken,
         packets_per_s: rate(|link| link.packets),
         bits_per_s: rate(|link| link.bytes).map(|bytes| 8.0 * bytes),
         drops_per_s: rate(|link| link.drops),
-        queued: now.queued,
-        full: now.full,
-        waiting: now.waiting,
-        empty: now.empty,
-        parked: now.parked,
-        tracer: now.tracer,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Serialize, Serializer};
+
 use super::find::Found;
 use super::memory::{Memory, Place, text};
 use super::owners::Owners;
@@ -39,10 +41,11 @@ pub struct Snapshot {
     pub links: Vec<Link>,
 }
 
-/// A worker.
-#[derive(Clone, Debug, PartialEq)]
+/// A worker; as JSON without what only a rate tells.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worker {
     /// Its place.
+    #[serde(skip)]
     pub id: WorkerId,
     /// Its name.
     pub name: String,
@@ -54,50 +57,58 @@ pub struct Worker {
     pub stage: Option<Stage>,
     /// The core it is kept on.
     pub core: Option<u64>,
-    /// Times it was started again.
+    /// Times it was started again after a crash.
     pub restarts: u64,
-    /// Breaths that moved packets.
+    /// Breaths that moved packets, so far.
     pub breaths: u64,
     /// Breaths that did not.
+    #[serde(skip)]
     pub idle_breaths: u64,
     /// Times it went to sleep.
+    #[serde(skip)]
     pub sleeps: u64,
     /// Nanoseconds in breaths that moved packets.
+    #[serde(skip)]
     pub busy_ns: u64,
-    /// Free packets it has.
+    /// Packets it has for what comes.
+    #[serde(rename = "free_packets")]
     pub free: u64,
     /// Packets it waits for.
+    #[serde(rename = "wanted_packets")]
     pub wanted: u64,
-    /// Numbers in rings whose packets were not the link's.
+    /// Numbers in rings whose packets were not the link's: a crash of the other side left them.
     pub skipped: u64,
-    /// In the order of [`DROPS`].
+    /// Packets dropped so far, in the order of [`DROPS`].
+    #[serde(serialize_with = "named")]
     pub drops: [u64; DROPS.len()],
     /// Breaths by their duration: [`layout::bucket_floor`].
+    #[serde(skip)]
     pub breath_buckets: Vec<u64>,
 }
 
-/// A link.
-#[derive(Clone, Debug, PartialEq)]
+/// A link; as JSON without places.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
     /// Its place.
+    #[serde(skip)]
     pub id: LinkId,
     /// `app.port -> app.port`.
     pub name: String,
-    /// Whether it is between two processes.
-    pub between_processes: bool,
     /// The place of the worker that sends.
+    #[serde(skip)]
     pub from: Option<WorkerId>,
-    /// The place of the worker that receives.
+    /// The place of the worker that receives; the same, if the link is within one process.
+    #[serde(skip)]
     pub to: Option<WorkerId>,
-    /// How packets are handed over.
-    pub mode: Mode,
-    /// Packets sent.
+    /// How packets are handed over, where it is between two processes.
+    pub mode: Option<Mode>,
+    /// Packets sent so far.
     pub packets: u64,
     /// Bytes in them.
     pub bytes: u64,
     /// Packets for which there was no room.
     pub drops: u64,
-    /// Packets taken by the receiving app.
+    /// Packets that the receiving app has taken.
     pub taken: u64,
     /// Packets that wait at the end that sends.
     pub queued: u64,
@@ -195,13 +206,13 @@ fn link(memory: &Memory, id: LinkId) -> Option<Link> {
     let place: Place<{ link::FULL }> = memory.place(at).ok()?;
     let worker = |offset| (place.word(offset) as usize).checked_sub(1).and_then(WorkerId::new);
     let parked = used(memory, at, Ring::Head) + used(memory, at, Ring::Tail);
+    let mode = if place.word(link::COPY) == 1 { Mode::Copy } else { Mode::Swap };
     Some(Link {
         id,
         name: text(place.bytes(link::NAME, link::NAME_BYTES)),
-        between_processes: place.word(link::STATE) == 2,
         from: worker(link::PRODUCER),
         to: worker(link::CONSUMER),
-        mode: if place.word(link::COPY) == 1 { Mode::Copy } else { Mode::Swap },
+        mode: (place.word(link::STATE) == 2).then_some(mode),
         packets: place.word(link::PACKETS),
         bytes: place.word(link::BYTES),
         drops: place.word(link::DROPS),
@@ -235,4 +246,8 @@ pub(super) fn by_cause<T: PartialOrd + Default + Copy>(
 ) -> BTreeMap<&'static str, T> {
     let named = DROPS.iter().zip(drops).map(|(cause, count)| (cause.name(), *count));
     named.filter(|(_, count)| *count > T::default()).collect()
+}
+
+fn named<S: Serializer>(drops: &[u64; DROPS.len()], serializer: S) -> Result<S::Ok, S::Error> {
+    by_cause(drops).serialize(serializer)
 }

@@ -9,6 +9,18 @@ use super::*;
 use crate::layout::{self, Drop, Mode, Ring, Stage, State, link, worker};
 use crate::owner::{Header, Owner};
 
+/// What a worker and a link say as JSON: others read it.
+const WORKER_KEYS: &str = "breath breaths breaths_per_s busy_part core drops drops_per_s free_packets \
+    idle_breaths_per_s name pid restarts skipped sleeps_per_s stage state wanted_packets";
+const LINK_KEYS: &str = "bits_per_s bytes drops drops_per_s empty from_worker full mode name packets \
+    packets_per_s parked queued taken to_worker tracer waiting";
+
+fn keys(object: &serde_json::Value) -> String {
+    let mut keys: Vec<_> = object.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys.join(" ")
+}
+
 #[test]
 fn a_snapshot_has_every_word_and_two_of_them_have_rates() {
     let fake = Fake::new(10);
@@ -47,26 +59,41 @@ fn a_snapshot_has_every_word_and_two_of_them_have_rates() {
     assert_eq!((view.interval_seconds, view.uptime_seconds), (4.0, 5.0));
     let [first, second] = &view.workers[..] else { panic!("{view:?}") };
     assert_eq!(
-        (first.name.as_str(), first.pid, first.core, first.stage),
+        (first.now.name.as_str(), first.now.pid, first.now.core, first.now.stage),
         ("left", 77, Some(1), Some(Stage::Pushing))
     );
-    assert_eq!((first.breaths_per_s, first.busy_part, first.restarts), (Some(12.5), Some(0.25), 0));
+    assert_eq!((first.breaths_per_s, first.busy_part, first.now.restarts), (Some(12.5), Some(0.25), 0));
     assert_eq!(
         (first.breath.count, layout::bucket(first.breath.p50_ns)),
         (50, layout::bucket(5000)),
         "of this interval"
     );
-    assert_eq!((&first.drops["full"], &first.drops_per_s["full"], first.drops.len()), (&8, &2.0, 1));
-    assert_eq!((second.name.as_str(), second.state, second.restarts), ("right", Some(State::Parked), 3));
+    assert_eq!(
+        (first.now.drops[Drop::Full as usize], &first.drops_per_s["full"], first.drops_per_s.len()),
+        (8, &2.0, 1)
+    );
+    assert_eq!(
+        (second.now.name.as_str(), second.now.state, second.now.restarts),
+        ("right", Some(State::Parked), 3)
+    );
 
     let [wire_view, local_view] = &view.links[..] else { panic!("{view:?}") };
     assert_eq!((wire_view.packets_per_s, wire_view.bits_per_s), (Some(1000.0), Some(8.0 * 60_000.0)));
-    assert_eq!((wire_view.drops_per_s, wire_view.full, wire_view.mode), (Some(2.0), 100, Some(Mode::Copy)));
+    assert_eq!(
+        (wire_view.drops_per_s, wire_view.now.full, wire_view.now.mode),
+        (Some(2.0), 100, Some(Mode::Copy))
+    );
     assert_eq!(
         (wire_view.from_worker.as_deref(), wire_view.to_worker.as_deref()),
         (Some("left"), Some("right"))
     );
-    assert_eq!((local_view.mode, local_view.from_worker.as_deref()), (None, Some("right")));
+    assert_eq!((local_view.now.mode, local_view.from_worker.as_deref()), (None, Some("right")));
+
+    let json = serde_json::to_value(&view).unwrap();
+    assert_eq!(keys(&json["workers"][0]), WORKER_KEYS);
+    assert_eq!(keys(&json["links"][0]), LINK_KEYS);
+    assert_eq!(json["workers"][0]["drops"], serde_json::json!({"full": 8}));
+    assert_eq!((&json["links"][0]["mode"], &json["links"][1]["mode"]), (&"copy".into(), &().into()));
 
     // A worker that was started again with other counts, and a link that came meanwhile.
     set(fake.shared.worker(left, worker::BREATHS), 1);

@@ -92,23 +92,23 @@ fn table<const N: usize>(head: &[&str; N], behind: &str, rows: Vec<([String; N],
 fn worker_cells(worker: &WorkerView, owners: &Owners) -> [String; WORKER_HEAD.len()] {
     let breath = |ns: u64| if worker.breath.count == 0 { "-".into() } else { time(ns) };
     [
-        worker.name.clone(),
+        worker.now.name.clone(),
         state(worker),
-        worker.pid.to_string(),
-        worker.core.map_or_else(|| "-".into(), |core| core.to_string()),
-        worker.restarts.to_string(),
+        worker.now.pid.to_string(),
+        worker.now.core.map_or_else(|| "-".into(), |core| core.to_string()),
+        worker.now.restarts.to_string(),
         maybe(worker.breaths_per_s, whole),
         maybe(worker.busy_part, |part| format!("{:.0}", 100.0 * part)),
         breath(worker.breath.p50_ns),
         breath(worker.breath.p99_ns),
         breath(worker.breath.max_ns),
-        whole(owners.workers.get(&worker.name).copied().unwrap_or(0) as f64),
+        whole(owners.workers.get(&worker.now.name).copied().unwrap_or(0) as f64),
     ]
 }
 
 /// What it does, if it runs.
 fn state(worker: &WorkerView) -> String {
-    match (worker.state, worker.stage) {
+    match (worker.now.state, worker.now.stage) {
         (Some(caravan_engine::layout::State::Running), Some(stage)) => word(&stage),
         (Some(state), _) => word(&state),
         (None, _) => "?".into(),
@@ -128,31 +128,31 @@ fn drops(worker: &WorkerView) -> String {
 fn link_cells(link: &LinkView, owners: &Owners) -> [String; LINK_HEAD.len()] {
     let name = |worker: &Option<String>| worker.clone().unwrap_or_else(|| "-".into());
     let (from, to) = (name(&link.from_worker), name(&link.to_worker));
-    let workers = match link.mode {
+    let workers = match link.now.mode {
         None => from,
         Some(Mode::Swap) => format!("{from} > {to}"),
         Some(Mode::Copy) => format!("{from} > {to} (copy)"),
     };
     let owns = [&owners.full, &owners.empty, &owners.parked];
-    let owns: u64 = owns.into_iter().filter_map(|counts| counts.get(&link.name)).sum();
+    let owns: u64 = owns.into_iter().filter_map(|counts| counts.get(&link.now.name)).sum();
     [
-        link.name.clone(),
+        link.now.name.clone(),
         workers,
         maybe(link.packets_per_s, whole),
         maybe(link.bits_per_s, bytes),
         maybe(link.drops_per_s, whole),
-        if link.mode.is_some() {
-            format!("{} {} {}", link.queued, link.full, link.waiting)
+        if link.now.mode.is_some() {
+            format!("{} {} {}", link.now.queued, link.now.full, link.now.waiting)
         } else {
-            link.waiting.to_string()
+            link.now.waiting.to_string()
         },
         whole(owns as f64),
-        whole(link.packets as f64),
+        whole(link.now.packets as f64),
     ]
 }
 
 fn traced(link: &LinkView) -> String {
-    link.tracer.map(|pid| format!("traced by {pid}")).unwrap_or_default()
+    link.now.tracer.map(|pid| format!("traced by {pid}")).unwrap_or_default()
 }
 
 fn maybe(value: Option<f64>, written: impl Fn(f64) -> String) -> String {
@@ -178,13 +178,15 @@ fn time(ns: u64) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use caravan_engine::layout::{Stage, State};
-    use caravan_engine::view::Breaths;
+    use caravan_engine::layout::{DROPS, Stage, State};
+    use caravan_engine::owner::{LinkId, WorkerId};
+    use caravan_engine::view::{Breaths, Link, Worker};
 
     use super::*;
 
     fn view(workers: usize) -> View {
-        let worker = WorkerView {
+        let now = Worker {
+            id: WorkerId::new(0).unwrap(),
             name: "left".into(),
             pid: 77,
             state: Some(State::Running),
@@ -192,37 +194,50 @@ mod tests {
             core: Some(1),
             restarts: 2,
             breaths: 9,
+            idle_breaths: 0,
+            sleeps: 0,
+            busy_ns: 0,
+            free: 5,
+            wanted: 0,
+            skipped: 0,
+            drops: [0; DROPS.len()],
+            breath_buckets: Vec::new(),
+        };
+        let worker = WorkerView {
+            now,
             breaths_per_s: Some(12_345.0),
             idle_breaths_per_s: None,
             sleeps_per_s: None,
             busy_part: Some(0.25),
             breath: Breaths { count: 9, p50_ns: 640, p99_ns: 5_100, p999_ns: 9_000, max_ns: 12_000_000 },
-            free_packets: 5,
-            wanted_packets: 0,
-            skipped: 0,
-            drops: BTreeMap::new(),
             drops_per_s: BTreeMap::from([("full", 7.0), ("limited", 1_200.0)]),
         };
-        let link = LinkView {
+        let now = Link {
+            id: LinkId::new(0).unwrap(),
             name: "a.output -> b.input".into(),
-            from_worker: Some("left".into()),
-            to_worker: Some("right".into()),
+            from: WorkerId::new(0),
+            to: WorkerId::new(1),
             mode: Some(Mode::Copy),
             packets: 1_000_000,
             bytes: 60_000_000,
             drops: 0,
             taken: 0,
-            packets_per_s: Some(2_000.0),
-            bits_per_s: Some(960_000.0),
-            drops_per_s: None,
             queued: 1,
-            full: 2,
             waiting: 3,
+            full: 2,
             empty: 0,
             parked: 0,
             tracer: Some(99),
         };
-        let name = link.name.clone();
+        let name = now.name.clone();
+        let link = LinkView {
+            now,
+            from_worker: Some("left".into()),
+            to_worker: Some("right".into()),
+            packets_per_s: Some(2_000.0),
+            bits_per_s: Some(960_000.0),
+            drops_per_s: None,
+        };
         let owners = Owners {
             pool: 3,
             workers: BTreeMap::from([("left".into(), 40)]),
