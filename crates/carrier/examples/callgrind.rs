@@ -1,13 +1,11 @@
-//! The paths whose instructions are counted: `tests/callgrind/run` runs this program under
-//! valgrind, which counts inside one function at a time.
-//!
-//!     callgrind PROBE CALLS
-//!     callgrind            prints the names of the probes
-//!
-//! Each probe is a function with a name of its own in the program, which does its work once. What
-//! it needs before and leaves behind is done outside it, uncounted.
+//! The paths that every message takes, from the emulator into the ring and out of it: probes, as
+//! `tests/callgrind/probes.rs` says.
 
 #![deny(unsafe_code)]
+
+#[macro_use]
+#[path = "../../../tests/callgrind/probes.rs"]
+mod probes;
 
 use std::hint::black_box;
 
@@ -202,41 +200,8 @@ fn output<E: Emulator>(sending: &mut Connection<E>, emulator: &mut E) {
     assert_eq!(next.expect("sent"), Next::Armed, "there was room");
 }
 
-/// Declares the probes: a name, what comes before, what is counted, what comes after.
-macro_rules! probes {
-    ($($name:ident, $before:expr, $counted:expr, $after:expr;)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            #[allow(unsafe_code, reason = "callgrind finds the function by its name")]
-            extern "Rust" fn $name(world: &mut World) {
-                // Two probes of the same code must not become one function.
-                black_box(stringify!($name).as_ptr());
-                let counted: fn(&mut World) = $counted;
-                counted(world);
-            }
-        )*
-        const NAMES: &[&str] = &[$(stringify!($name)),*];
-
-        fn run(name: &str, calls: u64) -> bool {
-            let mut world = World::new();
-            $(
-                if name == stringify!($name) {
-                    let (before, after): (fn(&mut World), fn(&mut World)) = ($before, $after);
-                    for _ in 0..calls {
-                        before(&mut world);
-                        $name(black_box(&mut world));
-                        after(&mut world);
-                    }
-                    return true;
-                }
-            )*
-            false
-        }
-    };
-}
-
 probes! {
+    World;
     probe_append,
         |_| {},
         |world| { black_box(world.here.append(black_box(&RECORD)).expect("room")); },
@@ -301,17 +266,4 @@ probes! {
         World::output_staged,
         World::unstaged,
         World::completed;
-}
-
-fn main() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let calls = words.get(1).and_then(|calls| calls.parse().ok());
-    match (words.first(), calls) {
-        (None, _) => NAMES.iter().for_each(|name| println!("{name}")),
-        (Some(name), Some(calls)) if run(name, calls) => {}
-        _ => {
-            eprintln!("callgrind: PROBE CALLS, where PROBE is one of: {}", NAMES.join(" "));
-            std::process::exit(2);
-        }
-    }
 }

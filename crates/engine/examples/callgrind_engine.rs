@@ -1,0 +1,193 @@
+//! The paths that every packet of an engine takes, a batch of them in each call: probes, as
+//! `tests/callgrind/probes.rs` says.
+
+#![deny(unsafe_code)]
+
+#[macro_use]
+#[path = "../../../tests/callgrind/probes.rs"]
+mod probes;
+
+use caravan_engine::apps::{Bridge, Decapsulate, Encapsulate, Filter, FilterConfig, Sink, Source};
+use caravan_engine::layout::Mode;
+use caravan_engine::limits::{BATCH_PACKETS, PULL_PACKETS};
+use caravan_engine::testing::{Bench, LinkBench};
+use caravan_engine::{App, Io, Named, Trouble};
+use serde_json::{Value, json};
+
+const PACKETS: u32 = 1024;
+const BYTES: usize = 60;
+/// Stations at each port of the bridge. Each frame is another pair's than the one before it, so that all of
+/// them are looked up. The table's secret moves stations in it, but hardly changes how many steps it takes to
+/// find one: it is mostly empty.
+const STATIONS: usize = 16;
+/// A breath of a busy worker.
+const BREATH_NS: u64 = 1000;
+
+/// A source and the sink that it is linked to.
+struct SourceToSink {
+    source: Source,
+    sink: Sink,
+}
+
+impl App for SourceToSink {
+    type Config = ();
+    const INPUTS: Named = Named::Any;
+    const OUTPUTS: Named = Named::Any;
+
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        let source = Source::start(configuration::<Source>(&json!({ "size": BYTES })), None)?;
+        Ok(Self { source, sink: Sink::start(configuration::<Sink>(&json!({})), None)? })
+    }
+
+    fn pull(&mut self, io: &mut Io) {
+        self.source.pull(io);
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        self.sink.push(io);
+    }
+}
+
+struct World {
+    local: Bench<SourceToSink>,
+    encapsulate: Bench<Encapsulate>,
+    decapsulate: Bench<Decapsulate>,
+    link: LinkBench,
+    bridge: Bench<Bridge>,
+    filter: Bench<Filter>,
+    /// What is put into each.
+    frames: Vec<Vec<u8>>,
+    tunnelled: Vec<Vec<u8>>,
+    of_stations: Vec<Vec<u8>>,
+}
+
+fn configuration<A: App>(value: &Value) -> A::Config {
+    serde_json::from_value(value.clone()).expect("a configuration")
+}
+
+fn bench<A: App>(config: &Value, inputs: &[&str], outputs: &[&str]) -> Bench<A> {
+    Bench::new(configuration::<A>(config), inputs, outputs, PACKETS).expect("an app")
+}
+
+/// A UDP frame from one address and port to another.
+fn frame(keys: &Value) -> Vec<u8> {
+    let mut source = bench::<Source>(&json!({ "size": BYTES, "count": 1, "frame": keys }), &[], &["output"]);
+    source.pull();
+    source.sent("output").remove(0)
+}
+
+fn mac(port: usize, station: usize) -> String {
+    format!("02:00:00:00:{port:02x}:{station:02x}")
+}
+
+/// One end of a tunnel whose two ends say the same.
+fn tunnel() -> Value {
+    json!({
+        "local_address": "2001:db8::1", "remote_address": "2001:db8::1",
+        "local_cookie": "0123456789abcdef", "remote_cookie": "0123456789abcdef",
+    })
+}
+
+fn put<A: App>(bench: &mut Bench<A>, input: &str, frames: &[Vec<u8>]) {
+    frames.iter().cycle().take(BATCH_PACKETS).for_each(|frame| bench.put(input, frame));
+}
+
+/// What an app has sent, all of it.
+fn sent<A: App>(bench: &mut Bench<A>, outputs: &[&str]) -> Vec<Vec<u8>> {
+    let sent: Vec<_> = outputs.iter().flat_map(|output| bench.sent(output)).collect();
+    assert_eq!((sent.len(), bench.free()), (BATCH_PACKETS, PACKETS as usize));
+    sent
+}
+
+impl World {
+    fn new() -> Self {
+        let mut local = bench::<SourceToSink>(&Value::Null, &["input"], &["output"]);
+        local.link("output", "input");
+        let frames = [53, 9].map(|port| frame(&json!({ "destination_port": port }))).to_vec();
+        let mut encapsulate = bench::<Encapsulate>(&tunnel(), &["input"], &["output"]);
+        put(&mut encapsulate, "input", &frames);
+        encapsulate.push();
+        let tunnelled = sent(&mut encapsulate, &["output"]);
+        let pairs = |from, to| {
+            let keys = move |n| json!({ "source_mac": mac(from, n), "destination_mac": mac(to, n) });
+            (0..STATIONS).map(move |n| frame(&keys(n))).collect::<Vec<_>>()
+        };
+        let mut bridge = bench::<Bridge>(&json!({}), &["a", "b"], &["a", "b"]);
+        put(&mut bridge, "b", &pairs(1, 0));
+        bridge.push();
+        sent(&mut bridge, &["a"]);
+        let expression = "udp and port 53".to_owned();
+        let filter = Bench::new(FilterConfig { expression }, &["input"], &["output", "rejected"], PACKETS);
+        Self {
+            local,
+            encapsulate,
+            decapsulate: bench(&tunnel(), &["input"], &["output"]),
+            link: LinkBench::new(Mode::Swap, PACKETS),
+            bridge,
+            filter: filter.expect("an expression"),
+            frames,
+            tunnelled,
+            of_stations: pairs(0, 1),
+        }
+    }
+}
+
+/// The link passes a whole batch.
+fn whole(passed: Result<usize, impl std::fmt::Debug>) {
+    assert_eq!(passed.expect("a ring in order"), BATCH_PACKETS);
+}
+
+const _: () = assert!(PULL_PACKETS == BATCH_PACKETS);
+
+probes! {
+    World;
+    probe_source_sink,
+        |_| {},
+        |world| { world.local.pull(); world.local.push(); },
+        |world| assert_eq!(world.local.free(), PACKETS as usize);
+    probe_encapsulate,
+        |world| put(&mut world.encapsulate, "input", &world.frames),
+        |world| world.encapsulate.push(),
+        |world| drop(sent(&mut world.encapsulate, &["output"]));
+    probe_decapsulate,
+        |world| put(&mut world.decapsulate, "input", &world.tunnelled),
+        |world| world.decapsulate.push(),
+        |world| drop(sent(&mut world.decapsulate, &["output"]));
+    probe_link_send,
+        |world| world.link.queue(BATCH_PACKETS, BYTES),
+        |world| whole(world.link.send()),
+        |world| {
+            whole(world.link.receive());
+            world.link.consume();
+            whole(world.link.repay());
+            whole(world.link.collect());
+        };
+    probe_link_receive,
+        |world| { world.link.queue(BATCH_PACKETS, BYTES); whole(world.link.send()); },
+        |world| whole(world.link.receive()),
+        |world| { world.link.consume(); whole(world.link.repay()); whole(world.link.collect()); };
+    probe_link_empties,
+        |world| {
+            world.link.queue(BATCH_PACKETS, BYTES);
+            whole(world.link.send());
+            whole(world.link.receive());
+            world.link.consume();
+        },
+        |world| { whole(world.link.repay()); whole(world.link.collect()); },
+        |_| {};
+    probe_bridge,
+        |world| {
+            world.bridge.now_ns += BREATH_NS;
+            put(&mut world.bridge, "a", &world.of_stations);
+        },
+        |world| world.bridge.push(),
+        |world| drop(sent(&mut world.bridge, &["b"]));
+    probe_filter,
+        |world| put(&mut world.filter, "input", &world.frames),
+        |world| world.filter.push(),
+        |world| {
+            assert_eq!(world.filter.sent("output").len(), BATCH_PACKETS / 2);
+            assert_eq!(world.filter.sent("rejected").len(), BATCH_PACKETS / 2);
+            assert_eq!(world.filter.free(), PACKETS as usize);
+        };
+}
