@@ -13,8 +13,8 @@ use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser}
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use engine::{
-    Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun, Top as EngineTop,
-    Trace as EngineTrace,
+    Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
+    Top as EngineTop, Trace as EngineTrace,
 };
 pub use engine_bench::{Compare, EngineBench, EnginePeer};
 pub use hosts::{Fabric, SelfTest, SelfTestPeer};

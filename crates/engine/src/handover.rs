@@ -19,8 +19,9 @@ use caravan_ring::{Corrupt, Cursors, SlotConsumer, SlotProducer, Slots, Wake};
 use crate::limits::BATCH_PACKETS;
 use crate::owner::{Header, Owner};
 
-/// Packets beyond a batch whose words are asked for with it: they come while the batch is worked on.
-const AHEAD_PACKETS: usize = 64;
+/// How many packets ahead words are asked for: as many lines as a core has under way at once. Those of
+/// the next batch come while this one is worked on.
+const AHEAD_PACKETS: usize = 16;
 
 /// The words in front of packets.
 pub trait Headers {
@@ -73,25 +74,26 @@ pub fn take<C: Cursors, S: Slots>(
     mut each: impl FnMut(u32, Header),
 ) -> Result<Taken, Corrupt> {
     let limit = limit.min(BATCH_PACKETS);
-    let spans = ring.poll(limit + AHEAD_PACKETS)?;
-    let count = spans.length().min(limit);
+    let expected = ring.poll(limit + AHEAD_PACKETS)?.length();
+    let count = expected.min(limit);
     if count == 0 {
         return Ok(Taken { packets: 0, skipped: 0, wake: Wake::Quiet });
     }
     let (from, to) = (from.code(), to.code());
-    // All lines are asked for before the first is needed, and those of the next batch: their ways
-    // overlap.
-    spans.offsets().for_each(|offset| headers.expect_write(ring.item(offset)));
+    (0..expected.min(AHEAD_PACKETS)).for_each(|place| headers.expect_write(ring.peek(place)));
     let mut packets = 0;
-    spans.first(count).offsets().for_each(|offset| {
-        let index = ring.item(offset);
+    for place in 0..count {
+        if place + AHEAD_PACKETS < expected {
+            headers.expect_write(ring.peek(place + AHEAD_PACKETS));
+        }
+        let index = ring.peek(place);
         let header = headers.load(index);
         if header.owner_code() == from {
             headers.store(index, header.given_to(to));
             each(index, header);
             packets += 1;
         }
-    });
+    }
     let wake = ring.release(count);
     Ok(Taken { packets, skipped: count - packets, wake })
 }

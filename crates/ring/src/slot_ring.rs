@@ -102,6 +102,13 @@ impl<C: Cursors, S: Slots> SlotConsumer<C, S> {
         self.slots.take(offset)
     }
 
+    /// The item `place` places behind the oldest. What it is means nothing beyond what was polled.
+    #[inline]
+    pub fn peek(&self, place: usize) -> u32 {
+        let mask = self.cursor.capacity() - 1;
+        self.slots.take(((self.cursor.head_position() + place as u64) & mask) as usize)
+    }
+
     /// Gives the slots of the first `count` polled items back.
     #[inline]
     pub fn release(&mut self, count: usize) -> Wake {
