@@ -39,7 +39,7 @@ fn bad_values_fail_with_a_sentence() {
             "'--serve <PORT>' cannot be used with '--to",
         ),
         (&["bench", "erlang", "--nodez", "3"], "a similar argument exists: '--nodes'"),
-        (&["bench", "elang"], "a similar subcommand exists: 'erlang'"),
+        (&["bench", "elang"], "similar subcommands exist: 'engine', 'erlang'"),
         (&["top", "--interval", "never"], "it takes seconds from 0.1 to 3600"),
     ] {
         let output = caravan(words);
