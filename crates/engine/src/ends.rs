@@ -7,6 +7,7 @@
 
 use caravan_ring::{Corrupt, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 
+use crate::error::corrupt;
 use crate::handover::{Headers, give, take};
 use crate::layout::{Drop, Mode, Ring, Shared};
 use crate::limits::{BATCH_PACKETS, PACKET_HEADER_BYTES, PACKET_STRIDE};
@@ -65,7 +66,7 @@ impl ProducerEnd {
     /// Goes on where the last process that had this end left off. Empty packets that have come back
     /// are taken at once.
     pub fn resume(shared: &Shared, link: LinkId, pool: &mut Pool) -> Result<Self, crate::Error> {
-        let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+        let corrupt = corrupt(link);
         let (cursors, slots) = shared.ring(link, Ring::Full)?;
         let mut full = Producer::resume(cursors, slots).map_err(corrupt)?;
         let (cursors, slots) = shared.ring(link, Ring::Empty)?;
@@ -136,7 +137,7 @@ impl ConsumerEnd {
     /// Goes on where the last process that had this end left off. What that one owed is forgotten:
     /// its packets are the worker's, who has that many more.
     pub fn resume(shared: &Shared, link: LinkId, mode: Mode) -> Result<Self, crate::Error> {
-        let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+        let corrupt = corrupt(link);
         let (cursors, slots) = shared.ring(link, Ring::Full)?;
         let mut full = Consumer::resume(cursors, slots).map_err(corrupt)?;
         let (cursors, slots) = shared.ring(link, Ring::Empty)?;
@@ -235,7 +236,7 @@ pub fn park(
     queue: &mut Queue,
     pool: &mut Pool,
 ) -> Result<usize, crate::Error> {
-    let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+    let corrupt = corrupt(link);
     let (cursors, slots) = shared.ring(link, ring)?;
     let mut parked = Producer::resume(cursors, slots).map_err(corrupt)?;
     let owner = Header::used(Owner::Parked(link), 0, 0).owner_bits();
@@ -263,7 +264,7 @@ pub fn unpark(
     queue: &mut Queue,
     pool: &mut Pool,
 ) -> Result<usize, crate::Error> {
-    let corrupt = |source| crate::Error::Corrupt { link: format!("number {}", link.place()), source };
+    let corrupt = corrupt(link);
     let (cursors, slots) = shared.ring(link, ring)?;
     let mut parked = Consumer::resume(cursors, slots).map_err(corrupt)?;
     let from = if ring == Ring::Full { Owner::Full(link) } else { Owner::Parked(link) };

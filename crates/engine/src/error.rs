@@ -1,6 +1,9 @@
 //! What can go wrong, and what to do about it.
 
+use caravan_ring::Corrupt;
 use rustix::io::Errno;
+
+use crate::owner::LinkId;
 
 /// Every failure of an engine.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +36,7 @@ pub enum Error {
         /// Its name.
         link: String,
         /// The word.
-        source: caravan_ring::Corrupt,
+        source: Corrupt,
     },
     /// No engine can be found there.
     #[error("{0}")]
@@ -49,6 +52,11 @@ pub enum Error {
         /// What the kernel said.
         source: Errno,
     },
+}
+
+/// Names the link in an error: `.map_err(corrupt(link))`.
+pub(crate) fn corrupt(link: LinkId) -> impl Fn(Corrupt) -> Error + Copy {
+    move |source| Error::Corrupt { link: format!("number {}", link.place()), source }
 }
 
 /// Names the system call in an error: `.map_err(system("fork"))`.

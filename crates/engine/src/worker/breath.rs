@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use caravan_ring::{Corrupt, Wake};
+use caravan_ring::Wake;
 
 use super::{End, Link, Slot, Worker, now_ns};
 use crate::ends::Moved;
-use crate::error::Error;
+use crate::error::{Error, corrupt};
 use crate::io::Io;
 use crate::layout::{self, DROPS, Shared, Stage, link, worker};
 use crate::limits::{GRANT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
@@ -55,7 +55,7 @@ impl Worker<'_> {
                 End::Producer(end) => (end.collect(&mut self.pool), Side::Consumer),
                 End::Consumer(end) => (end.receive(queue, &mut self.pool), Side::Producer),
             };
-            let came = came.map_err(|source| corrupt(link, source))?;
+            let came = came.map_err(corrupt(link.plan.id))?;
             moved += came.packets as u64;
             settle(&self.shared, &self.bells, self.id, link.plan.id, came, side);
         }
@@ -72,7 +72,7 @@ impl Worker<'_> {
                 End::Producer(end) => (end.send(queue, self.pool.memory()), Side::Consumer),
                 End::Consumer(end) => (end.repay(&mut self.pool), Side::Producer),
             };
-            let went = went.map_err(|source| corrupt(link, source))?;
+            let went = went.map_err(corrupt(link.plan.id))?;
             moved += went.packets as u64;
             settle(&self.shared, &self.bells, self.id, link.plan.id, went, side);
         }
@@ -195,9 +195,4 @@ pub fn ring_both(shared: &Shared, bells: &crate::bells::Bells, at: LinkId) {
             bells.worker(worker).ring();
         }
     }
-}
-
-#[cold]
-fn corrupt(link: &Link, source: Corrupt) -> Error {
-    Error::Corrupt { link: format!("number {}", link.plan.id.place()), source }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::{End, Link, Over, Slot, Worker};
 use crate::control::Answer;
 use crate::ends::{ConsumerEnd, ProducerEnd, park, unpark};
-use crate::error::Error;
+use crate::error::{Error, corrupt};
 use crate::io::{Io, Ports};
 use crate::layout::{Ring, link};
 use crate::limits::STATE_BYTES_MAX;
@@ -50,7 +50,7 @@ impl Worker<'_> {
 
     /// Leaves what waits at an end to who has it next.
     fn let_go(&mut self, at: &mut Link, queue: &mut Queue) -> Result<(), Error> {
-        let corrupt = |source| Error::Corrupt { link: format!("number {}", at.plan.id.place()), source };
+        let corrupt = corrupt(at.plan.id);
         let side = match &mut at.end {
             End::Local => Ring::Head,
             End::Producer(end) => {

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use caravan_ring::{Corrupt, Turn};
+use caravan_ring::Turn;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{End, Over, Worker, now_ns};
-use crate::error::Error;
+use crate::error::{Error, corrupt};
 use crate::layout::{Shared, Stage, worker};
 use crate::limits::STARVED_NS;
 
@@ -54,9 +54,7 @@ impl Worker<'_> {
                 End::Consumer(end) if queue.room() > 0 => end.sleep(free),
                 End::Consumer(_) => Ok(true),
             };
-            let place = link.plan.id.place();
-            let corrupt = |source: Corrupt| Error::Corrupt { link: format!("number {place}"), source };
-            if !sleeps.map_err(corrupt)? {
+            if !sleeps.map_err(corrupt(link.plan.id))? {
                 return Ok(false);
             }
         }
