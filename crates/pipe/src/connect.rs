@@ -1,0 +1,65 @@
+//! How two agents come to a data connection: each has proved to the other that it knows the hop's key.
+
+pub mod fabric;
+pub mod tcp;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use caravan_fabric::Link;
+use serde::{Deserialize, Serialize};
+
+/// An authenticated data connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// What carries it.
+    pub channel: Channel,
+    /// What seals it, if it is to be sealed.
+    pub secret: Secret,
+    /// What users see of it: `TCP 10.0.0.1:40112`, `RDMA mlx5_0/1`, `ssh`.
+    pub description: String,
+}
+
+/// What carries a data connection.
+#[derive(Debug)]
+pub enum Channel {
+    /// One stream socket or more, blocking, in the same order on both sides. Blocks go to them in turn.
+    Streams(Vec<OwnedFd>),
+    /// A link of a fabric.
+    Link(Box<Link>),
+}
+
+/// Which end of a hop this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Side {
+    /// It sends the data.
+    Sender,
+    /// It receives them.
+    Receiver,
+}
+
+/// 256 bits that both ends have made of the key and of what is fresh in this connection.
+#[derive(Clone)]
+pub struct Secret(pub(crate) [u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// For a connection that is never sealed, such as one over ssh.
+    pub fn none() -> Self {
+        Self([0; 32])
+    }
+}
+
+/// Ports for listening: the system's choice, or from a range that a firewall lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}

@@ -1,0 +1,388 @@
+//! What coordinator and agents say to each other, over ssh or, with the agent of this host, a socket.
+//!
+//! Each message is a length of four bytes (big-endian), a byte that says of which sort it is, and that
+//! much of JSON or of relayed data. The coordinator gives [`Order`]s, an agent answers with [`Report`]s.
+//! Both ends say every [`PING_INTERVAL`] that they are there, and take the other for dead after
+//! [`SILENCE_MAX`] without a word.
+//!
+//! [`PING_INTERVAL`]: crate::limits::PING_INTERVAL
+//! [`SILENCE_MAX`]: crate::limits::SILENCE_MAX
+
+mod wire;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Key;
+use crate::connect::{Ports, Side};
+use crate::mover::{DigestKind, HopOptions, MoverOptions};
+use crate::place::Place;
+
+pub use wire::{Message, read, write};
+
+/// Changes with any message.
+pub const PROTOCOL: u32 = 1;
+
+/// Begins each line that an agent's start says before the first message; shells' greetings do not.
+pub const MARK: &str = "caravan-agent";
+
+/// Which program this is: only the same on both sides can talk.
+pub fn identity() -> String {
+    format!("caravan {} agent {PROTOCOL}", env!("CARGO_PKG_VERSION"))
+}
+
+/// From the coordinator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Who are you? Answered by [`Report::Hello`].
+    Hello {
+        /// How long either end may be silent.
+        silence: Duration,
+        /// Whether to look for RDMA devices.
+        fabric: bool,
+    },
+    /// Listen for the other end of a hop: [`Report::Listening`], then [`Report::Connected`] or
+    /// [`Report::Unreachable`].
+    Listen {
+        /// Which hop.
+        hop: u32,
+        /// Which end of it this agent is.
+        side: Side,
+        /// What the other end must know.
+        key: Key,
+        /// Where to listen.
+        ports: Option<Ports>,
+        /// How many connections.
+        streams: u32,
+    },
+    /// Connect to the other end of a hop: [`Report::Connected`] or [`Report::Unreachable`].
+    Connect {
+        /// Which hop.
+        hop: u32,
+        /// Which end of it this agent is.
+        side: Side,
+        /// What the other end must know.
+        key: Key,
+        /// Where it may be.
+        addresses: Vec<SocketAddr>,
+        /// Names of hosts to look up as well, with the port.
+        names: Vec<(String, u16)>,
+        /// How many connections.
+        streams: u32,
+    },
+    /// Make the first half of a fabric's connection: [`Report::Half`].
+    Initiate {
+        /// Which hop.
+        hop: u32,
+        /// The other side's offer.
+        offer: Vec<u8>,
+    },
+    /// Make the second half: [`Report::Half`].
+    Accept {
+        /// Which hop.
+        hop: u32,
+        /// What the initiating side has said.
+        request: Vec<u8>,
+    },
+    /// Finish it: [`Report::Connected`] or [`Report::Unreachable`].
+    Finish {
+        /// Which hop.
+        hop: u32,
+        /// Which end of it this agent is.
+        side: Side,
+        /// What both ends must know.
+        key: Key,
+        /// The other side's half; nothing for the accepting side.
+        answer: Vec<u8>,
+    },
+    /// Take the reading end of a pipe from another agent of this host: [`Report::Doorway`].
+    Open {
+        /// The hop that the pipe takes the place of.
+        hop: u32,
+    },
+    /// Make a pipe and hand its reading end to the agent behind that doorway: [`Report::Connected`].
+    Hand {
+        /// The hop that the pipe takes the place of.
+        hop: u32,
+        /// What the other agent has said.
+        doorway: Vec<u8>,
+    },
+    /// The pipe is handed over: [`Report::Connected`].
+    Take {
+        /// Which hop.
+        hop: u32,
+    },
+    /// The hop's data go over this control channel: [`Report::Connected`].
+    Relay {
+        /// Which hop.
+        hop: u32,
+    },
+    /// All hops are there: run this.
+    Start(Part),
+    /// So many bytes of relayed data, or of lines (hop `None`), were taken.
+    Credit {
+        /// Which hop's.
+        hop: Option<u32>,
+        /// How many.
+        bytes: u64,
+    },
+    /// The agent's end of a relayed hop is closed by the other side.
+    RelayEnd {
+        /// Which hop.
+        hop: u32,
+    },
+    /// Kill everything.
+    Abort,
+    /// A stage's reader will not come: kill the stage.
+    Kill {
+        /// Which stage.
+        stage: u32,
+    },
+    /// All is done: end.
+    End,
+    /// Are you there?
+    Ping,
+    /// The coordinator is about to be stopped (Ctrl-Z), or goes on: silence means nothing meanwhile.
+    Pause(bool),
+}
+
+/// From an agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// Who it is.
+    Hello(Box<Hello>),
+    /// It listens.
+    Listening {
+        /// For which hop.
+        hop: u32,
+        /// Where.
+        port: u16,
+    },
+    /// Half of a fabric's connection.
+    Half {
+        /// Of which hop.
+        hop: u32,
+        /// For the other side.
+        bytes: Vec<u8>,
+    },
+    /// A doorway for a pipe.
+    Doorway {
+        /// Instead of which hop.
+        hop: u32,
+        /// For the other side.
+        bytes: Vec<u8>,
+    },
+    /// A hop's end is there.
+    Connected {
+        /// Which hop's.
+        hop: u32,
+        /// What carries it.
+        description: String,
+    },
+    /// A hop's end could not be had in this way.
+    Unreachable {
+        /// Which hop's.
+        hop: u32,
+        /// Why.
+        why: String,
+    },
+    /// A command runs.
+    Started {
+        /// Of which stage.
+        stage: u32,
+    },
+    /// A stage has ended.
+    Ended {
+        /// Which.
+        stage: u32,
+        /// How.
+        status: Status,
+    },
+    /// A mover has ended.
+    Moved {
+        /// Which.
+        mover: u32,
+        /// What became of it.
+        result: MoverResult,
+    },
+    /// A line of a stage's standard error.
+    Line {
+        /// Which stage's.
+        stage: u32,
+        /// Without its end of line.
+        text: String,
+    },
+    /// What movers have counted so far: mover, bytes, bytes on the wire, waited for the inlet, for the
+    /// outlets (ns).
+    Figures(Vec<(u32, [u64; 4])>),
+    /// So many bytes of relayed data were taken.
+    Credit {
+        /// Which hop's.
+        hop: u32,
+        /// How many.
+        bytes: u64,
+    },
+    /// This end of a relayed hop is closed.
+    RelayEnd {
+        /// Which hop.
+        hop: u32,
+    },
+    /// Nothing of this agent runs any more.
+    Gone,
+    /// The agent itself fails; the sentence.
+    Failed(String),
+    /// It is there.
+    Ping,
+}
+
+/// Who an agent is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Which protocol it speaks.
+    pub identity: String,
+    /// Where it is.
+    pub place: Place,
+    /// Its addresses that others may reach.
+    pub addresses: Vec<IpAddr>,
+    /// The address at which ssh has reached it, if ssh has (`SSH_CONNECTION`).
+    pub ssh_address: Option<IpAddr>,
+    /// The address from which ssh has come.
+    pub ssh_client: Option<IpAddr>,
+    /// What it has of RDMA, or why nothing.
+    pub offer: Result<Vec<u8>, String>,
+}
+
+/// What an agent is to run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Part {
+    /// Commands.
+    pub commands: Vec<Command>,
+    /// Movers.
+    pub movers: Vec<Mover>,
+    /// Whether movers' figures are reported every quarter of a second.
+    pub figures: bool,
+}
+
+/// A command of a stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// The stage, as all reports name it.
+    pub stage: u32,
+    /// What it is.
+    pub kind: CommandKind,
+    /// Its standard input.
+    pub input: End,
+    /// Its standard output.
+    pub output: End,
+}
+
+/// What a command is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CommandKind {
+    /// For the user's login shell.
+    Shell(String),
+    /// This program with these arguments.
+    Program(Vec<String>),
+}
+
+/// One end of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// `/dev/null`.
+    Null,
+    /// What the user's own command has there; of the agent of this host alone.
+    Caller,
+    /// A pipe of this agent's. Whoever else names it has its other end; one that was handed over
+    /// ([`Order::Hand`], [`Order::Take`]) bears its hop's number.
+    Pipe(u32),
+}
+
+/// A mover.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mover {
+    /// As all reports name it.
+    pub mover: u32,
+    /// Where bytes come from.
+    pub from: Source,
+    /// Where they go.
+    pub to: Vec<Target>,
+    /// What this end decides.
+    pub options: MoverOptions,
+}
+
+/// Where a mover's bytes come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// A hop that is connected.
+    Hop(u32, HopOptions),
+    /// A pipe of this agent's.
+    Pipe(u32),
+    /// A file, and the stage that it is.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The stage.
+        stage: u32,
+    },
+    /// The standard input of the user's own command.
+    Caller,
+}
+
+/// Where a mover's bytes go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Target {
+    /// A hop that is connected.
+    Hop(u32, HopOptions),
+    /// A pipe of this agent's.
+    Pipe(u32),
+    /// A file, and the stage that it is.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// At its end.
+        append: bool,
+        /// The stage.
+        stage: u32,
+    },
+    /// The standard output of the user's own command.
+    Caller,
+    /// The same, line by line, each with this in front.
+    Lines(String),
+    /// Nowhere.
+    Null,
+}
+
+/// How a stage ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    /// By itself, with this exit status.
+    Exit(u8),
+    /// By this signal.
+    Signal(u8),
+    /// It could not be started, or its file not be read or written; the sentence.
+    Failed(String),
+}
+
+/// What became of a mover, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoverResult {
+    /// Bytes taken in.
+    pub bytes: u64,
+    /// Bytes on the wire.
+    pub wire_bytes: u64,
+    /// Nanoseconds from its start to its end.
+    pub took_ns: u64,
+    /// Nanoseconds of processor time of its thread.
+    pub cpu_ns: u64,
+    /// Nanoseconds it waited for its inlet and for its outlets.
+    pub waited_ns: (u64, u64),
+    /// The digest of all of it.
+    pub digest: Option<(DigestKind, String)>,
+    /// Whether all of it came (`Ok(true)`), nobody wanted the rest (`Ok(false)`), or why it failed.
+    pub inlet: Result<bool, String>,
+    /// The same for each outlet: all was taken, its reader has closed, or why it failed.
+    pub outlets: Vec<Result<bool, String>>,
+}
