@@ -29,3 +29,5 @@ pub const STAGES_MAX: usize = 64;
 pub const HOSTS_MAX: usize = 64;
 /// Streams of a hop.
 pub const STREAMS_MAX: u32 = 64;
+/// Bytes of a stage's command: Linux passes no longer argument to a program (`MAX_ARG_STRLEN`).
+pub const COMMAND_BYTES_MAX: usize = (128 << 10) - 1;

@@ -1,12 +1,20 @@
 //! A stage as it is written: `[user@]host[,host...]:'CMD'`, `:'CMD'` for this host.
 
+mod hosts;
+mod redirection;
+
+use std::fmt;
 use std::path::PathBuf;
+
+use self::redirection::Start;
+use crate::Error;
+use crate::limits::COMMAND_BYTES_MAX;
 
 /// A stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// Where it runs, as ssh takes it (`host`, `user@host`). Empty: on this host. Several: the whole stream
-    /// goes to each.
+    /// Where it runs, as ssh takes it (`host`, `user@host`, `user@::1`). Empty: on this host. Several: the
+    /// whole stream goes to each.
     pub hosts: Vec<String>,
     /// What it is.
     pub kind: Kind,
@@ -32,10 +40,221 @@ pub enum Kind {
     },
 }
 
+/// What a stage looks like, in a sentence that fails to see one.
+const FORM: &str = "a stage is HOST:'CMD', or :'CMD' for this host, such as db2:'gzip -d'";
+
 impl Stage {
     /// From an argument of the command line.
-    pub fn parse(text: &str) -> Result<Self, crate::Error> {
-        let _ = text;
-        Err(crate::Error::Usage("stages cannot be parsed yet".to_owned()))
+    ///
+    /// The shell gets what it needs to look at. A file with a plain name (`</srv/a.img`) is opened by
+    /// Caravan itself, which then knows its size and whose bytes pass through no `cat`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let shown = shown(text);
+        if text.starts_with("ssh://") {
+            return Err(Error::Usage(format!(
+                "stage `{shown}`: hosts are named as for ssh, without ssh://; a port goes into ~/.ssh/config, \
+                 or is given with -o Port=N"
+            )));
+        }
+        let (hosts, command) = hosts::split(text)
+            .ok_or_else(|| Error::Usage(format!("`{shown}` has no host and no colon: {FORM}")))?;
+        let hosts = hosts::parse(hosts).map_err(|why| Error::Usage(format!("stage `{shown}`: {why}")))?;
+        let kind = kind(command).map_err(|why| Error::Usage(format!("stage `{shown}`: {why}")))?;
+        Ok(Self { hosts, kind, text: command.to_owned() })
+    }
+}
+
+/// As it is written on the command line, but for the shell's quotes: `a,user@[::1]:tr a-z A-Z`.
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, host) in self.hosts.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{}", hosts::written(host))?;
+        }
+        write!(f, ":{}", self.text)
+    }
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    if text.trim().is_empty() {
+        return Err(
+            "it has no command; give one behind the colon, such as db2:'gzip -d' or db2:'>/srv/a.img'"
+                .to_owned(),
+        );
+    }
+    if text.contains('\0') {
+        return Err("a command cannot hold a NUL byte".to_owned());
+    }
+    if text.len() > COMMAND_BYTES_MAX {
+        return Err(format!(
+            "the command has {} bytes, and no program can be given an argument of more than \
+             {COMMAND_BYTES_MAX}; put it into a script",
+            text.len()
+        ));
+    }
+    Ok(match redirection::start(text)? {
+        Start::Command => Kind::Shell(text.to_owned()),
+        Start::Alone => Kind::Shell(format!("exec cat {}", text.trim())),
+        Start::Read(path) => Kind::Read(path.into()),
+        Start::Write { path, append } => Kind::Write { path: path.into(), append },
+    })
+}
+
+/// The most of an argument that a message repeats.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// An argument in a message: on one line, and not all of a long one.
+fn shown(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN_CHARS_MAX)
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Stage {
+        Stage::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn shell(text: &str) -> Kind {
+        Kind::Shell(text.to_owned())
+    }
+
+    #[test]
+    fn hosts_and_commands_are_told_apart() {
+        for (text, hosts, command) in [
+            ("host1:tr [:lower:] [:upper:]", &["host1"][..], "tr [:lower:] [:upper:]"),
+            (":rev", &[], "rev"),
+            ("backup@fileserver:zfs send -I a@b a@c", &["backup@fileserver"], "zfs send -I a@b a@c"),
+            ("a,b,root@c:cat", &["a", "b", "root@c"], "cat"),
+            ("[::1]:cat", &["::1"], "cat"),
+            ("root@[fe80::1%eth0],b:cat", &["root@fe80::1%eth0", "b"], "cat"),
+            ("me@example.org@jump:cat", &["me@example.org@jump"], "cat"),
+            ("host:'quoted: yes'", &["host"], "'quoted: yes'"),
+            ("host::", &["host"], ":"),
+        ] {
+            let stage = parsed(text);
+            assert_eq!(stage.hosts, hosts, "{text}");
+            assert_eq!(stage.kind, shell(command), "{text}");
+        }
+    }
+
+    #[test]
+    fn files_with_plain_names_are_opened_without_a_shell() {
+        let write = |path: &str, append| Kind::Write { path: path.into(), append };
+        for (text, kind) in [
+            (":</scratch/zeroes", Kind::Read("/scratch/zeroes".into())),
+            (": < a-b_c.d+e,f:g@h%i=j ", Kind::Read("a-b_c.d+e,f:g@h%i=j".into())),
+            ("h:>/dev/null", write("/dev/null", false)),
+            ("h:>> log", write("log", true)),
+            ("h:>größe", write("größe", false)),
+        ] {
+            assert_eq!(parsed(text).kind, kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_redirection_that_needs_the_shell_gets_a_cat() {
+        for text in [
+            "<~/a",
+            "<'a b'",
+            "<\"a b\"",
+            "<a\\ b",
+            ">$HOME/x",
+            ">\"$(date +'%F (%a)')\".log",
+            ">${x:-a b}",
+            "<`ls | head -1`",
+            ">>*.log",
+            ">|a",
+            "<a >b",
+            "<a 2>/dev/null",
+            ">&2",
+            "> a 2>&1",
+        ] {
+            assert_eq!(parsed(&format!("h:{text}")).kind, shell(&format!("exec cat {text}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_left_to_the_shell() {
+        for text in [
+            "</in tr a-z A-Z",
+            "<~/in sort",
+            "<'a b' sort",
+            "<a | b",
+            "<a;b",
+            ">a &",
+            "<<EOF\nx\nEOF",
+            "<<<word",
+            "<(ls)",
+            ">(cat)",
+            "<>file",
+            "<'unclosed",
+            "<$(unclosed",
+            "cat <a >b",
+        ] {
+            assert_eq!(parsed(&format!("h:{text}")).kind, shell(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_stage_is_refused_with_the_form() {
+        for (text, expected) in [
+            ("tr a-z A-Z", "`tr a-z A-Z` has no host and no colon: a stage is HOST:'CMD'"),
+            ("", "a stage is HOST:'CMD'"),
+            ("[::1", "a stage is HOST:'CMD'"),
+            ("db2:", "stage `db2:`: it has no command; give one behind the colon, such as db2:'gzip -d'"),
+            (": \t", "it has no command"),
+            ("db2:>", "no file behind `>`"),
+            ("db2:>> ", "no file behind `>>`"),
+            ("db2:<", "no file behind `<`"),
+            ("a,,b:cat", "a host has no name"),
+            ("a,:cat", "a host has no name"),
+            ("root@:cat", "a host has no name"),
+            ("@a:cat", "a user has no name"),
+            ("a,b,a:cat", "it names a twice"),
+            ("-oProxyCommand=x:cat", "`-oProxyCommand=x` begins with a dash"),
+            ("root@-x:cat", "begins with a dash"),
+            ("a b:cat", "`a b` has a character that no host's name has"),
+            ("a;b:cat", "no host's name has"),
+            ("$(x):cat", "no host's name has"),
+            ("[a@b:c]:cat", "no address"),
+            ("[::1]x:cat", "no address"),
+            ("ssh://db2:22/:cat", "without ssh://"),
+            ("a:b\0c", "NUL"),
+        ] {
+            let error = Stage::parse(text).expect_err(text).to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let hosts: Vec<String> = (0..65).map(|i| format!("h{i}")).collect();
+        let error = Stage::parse(&format!("{}:cat", hosts.join(","))).expect_err("too many").to_string();
+        assert!(error.contains("65 hosts") && error.contains("at most 64") && error.len() < 300, "{error}");
+        let error = Stage::parse(&format!(":{}", "x".repeat(200_000))).expect_err("too long").to_string();
+        assert!(error.contains("200000 bytes") && error.len() < 300, "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_stage_or_an_error(text in "(?s).{0,40}") {
+            let _ = Stage::parse(&text);
+        }
+
+        #[test]
+        fn what_is_shown_is_the_same_stage(text in "[a-c@\\[\\]:,<>'\"$()`{} 1/%~\\\\-]{0,24}") {
+            if let Ok(stage) = Stage::parse(&text) {
+                prop_assert_eq!(&parsed(&stage.to_string()), &stage);
+                prop_assert!(stage.hosts.iter().all(|host| !host.starts_with('-') && !host.is_empty()));
+            }
+        }
     }
 }
