@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Key;
 use crate::connect::{Ports, Side};
-use crate::mover::{DigestKind, HopOptions, MoverOptions};
+use crate::mover::{HopOptions, MoverOptions};
 use crate::place::Place;
 
 pub use wire::{Message, read, write};
@@ -120,6 +120,12 @@ pub enum Order {
         /// Which hop.
         hop: u32,
     },
+    /// Open these files, so that nothing runs and nothing is overwritten if one cannot be had:
+    /// [`Report::Prepared`], or [`Report::Ended`] for the stage whose file it is.
+    Prepare {
+        /// The stage, its file, and how.
+        files: Vec<(u32, PathBuf, Mode)>,
+    },
     /// All hops are there: run this.
     Start(Part),
     /// So many bytes of relayed data, or of lines (hop `None`), were taken.
@@ -189,6 +195,11 @@ pub enum Report {
         /// Why.
         why: String,
     },
+    /// The files are open; of which stage, and their lengths where they have one.
+    Prepared {
+        /// In no order.
+        lengths: Vec<(u32, Option<u64>)>,
+    },
     /// A command runs.
     Started {
         /// Of which stage.
@@ -212,6 +223,8 @@ pub enum Report {
     Line {
         /// Which stage's.
         stage: u32,
+        /// What it counts for, to be given back by [`Order::Credit`].
+        bytes: u64,
         /// Without its end of line.
         text: String,
     },
@@ -253,6 +266,17 @@ pub struct Hello {
     pub ssh_client: Option<IpAddr>,
     /// What it has of RDMA, or why nothing.
     pub offer: Result<Vec<u8>, String>,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// For reading.
+    Read,
+    /// For writing; what it holds goes once everything starts.
+    Write,
+    /// For writing at its end.
+    Append,
 }
 
 /// What an agent is to run.
@@ -320,10 +344,8 @@ pub enum Source {
     Hop(u32, HopOptions),
     /// A pipe of this agent's.
     Pipe(u32),
-    /// A file, and the stage that it is.
+    /// The file of this stage, which is open already.
     File {
-        /// Which.
-        path: PathBuf,
         /// The stage.
         stage: u32,
     },
@@ -338,12 +360,8 @@ pub enum Target {
     Hop(u32, HopOptions),
     /// A pipe of this agent's.
     Pipe(u32),
-    /// A file, and the stage that it is.
+    /// The file of this stage, which is open already.
     File {
-        /// Which.
-        path: PathBuf,
-        /// At its end.
-        append: bool,
         /// The stage.
         stage: u32,
     },
@@ -380,7 +398,7 @@ pub struct MoverResult {
     /// Nanoseconds it waited for its inlet and for its outlets.
     pub waited_ns: (u64, u64),
     /// The digest of all of it.
-    pub digest: Option<(DigestKind, String)>,
+    pub digest: Option<String>,
     /// Whether all of it came (`Ok(true)`), nobody wanted the rest (`Ok(false)`), or why it failed.
     pub inlet: Result<bool, String>,
     /// The same for each outlet: all was taken, its reader has closed, or why it failed.

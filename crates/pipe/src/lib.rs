@@ -26,6 +26,7 @@ pub mod place;
 pub mod plan;
 pub mod stage;
 pub mod tree;
+mod window;
 
 pub use error::Error;
 pub use key::Key;

@@ -1,0 +1,233 @@
+//! An agent's ends of hops, until movers and commands take them.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use caravan_segment::passing::{self, Address, Doorway};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use super::outbox::Outbox;
+use super::relay::Relay;
+use crate::cancel::Cancel;
+use crate::connect::fabric::Half;
+use crate::connect::tcp::Listener;
+use crate::connect::{Connection, fabric, tcp};
+use crate::control::{Order, Report};
+use crate::limits::{CONNECT_LIMIT, PIPE_BYTES};
+use crate::{Error, Key};
+
+/// All of them; cloned into the threads that wait for connections.
+#[derive(Clone)]
+pub struct Hops(Arc<Shared>);
+
+struct Shared {
+    outbox: Outbox,
+    slots: Mutex<HashMap<u32, Slot>>,
+}
+
+/// One end of a hop.
+#[derive(Default)]
+struct Slot {
+    /// Counts the ways that were tried; what belongs to an earlier one is dropped.
+    attempt: u32,
+    cancel: Option<Cancel>,
+    half: Option<Half>,
+    doorway: Option<Doorway>,
+    relay: Option<Relay>,
+    connection: Option<Connection>,
+    pipe: Option<OwnedFd>,
+}
+
+impl Hops {
+    pub fn new(outbox: Outbox) -> Self {
+        Self(Arc::new(Shared { outbox, slots: Mutex::default() }))
+    }
+
+    /// An order about a hop; all others are none of its business.
+    pub fn take(&self, order: Order) {
+        match order {
+            Order::Listen { hop, key, ports, streams, .. } => match Listener::open(ports) {
+                Ok(listener) => {
+                    let port = listener.port();
+                    self.attempt(hop, move |cancel| listener.accept(&key, streams, CONNECT_LIMIT, cancel));
+                    self.0.outbox.report(Report::Listening { hop, port });
+                }
+                Err(error) => self.failed(hop, &error),
+            },
+            Order::Connect { hop, key, addresses, names, streams, .. } => {
+                self.attempt(hop, move |cancel| {
+                    let mut addresses = addresses;
+                    addresses.extend(tcp::resolve(&names, CONNECT_LIMIT / 3));
+                    tcp::connect(&addresses, &key, streams, CONNECT_LIMIT, cancel)
+                });
+            }
+            Order::Initiate { hop, offer } => self.half(hop, fabric::initiate(&offer)),
+            Order::Accept { hop, request } => self.half(hop, fabric::accept(&request)),
+            Order::Finish { hop, key, answer, .. } => self.finish(hop, key, answer),
+            Order::Open { hop } => self.open(hop),
+            Order::Hand { hop, doorway } => {
+                let handed = hand(&doorway);
+                self.piped(hop, handed);
+            }
+            Order::Take { hop } => {
+                let doorway = self.slot(hop, |slot| slot.doorway.take());
+                self.piped(hop, taken(doorway));
+            }
+            Order::Relay { hop } => match Relay::open(hop, &self.0.outbox) {
+                Ok((connection, relay)) => {
+                    self.slot(hop, |slot| {
+                        slot.next_attempt();
+                        slot.relay = Some(relay);
+                    });
+                    self.connected(hop, connection);
+                }
+                Err(error) => self.failed(hop, &error),
+            },
+            Order::RelayEnd { hop } => {
+                self.slot(hop, |slot| slot.relay.iter_mut().for_each(Relay::end));
+            }
+            _ => {}
+        }
+    }
+
+    /// Data for a relayed hop.
+    pub fn relayed(&self, hop: u32, bytes: Vec<u8>) {
+        self.slot(hop, |slot| slot.relay.iter_mut().for_each(|relay| relay.take(bytes.clone())));
+    }
+
+    /// What was sent over a relayed hop has been taken.
+    pub fn credit(&self, hop: u32, bytes: u64) {
+        self.slot(hop, |slot| slot.relay.iter().for_each(|relay| relay.credit(bytes)));
+    }
+
+    /// Its connection, once.
+    pub fn connection(&self, hop: u32) -> Option<Connection> {
+        self.slot(hop, |slot| slot.connection.take())
+    }
+
+    /// Its end of a pipe that was handed over, once.
+    pub fn pipe(&self, hop: u32) -> Option<OwnedFd> {
+        self.slot(hop, |slot| slot.pipe.take())
+    }
+
+    /// Nobody waits for connections any more.
+    pub fn cancel(&self) {
+        let mut slots = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.drain().for_each(|(_, mut slot)| slot.next_attempt());
+    }
+
+    fn slot<T>(&self, hop: u32, change: impl FnOnce(&mut Slot) -> T) -> T {
+        change(self.0.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(hop).or_default())
+    }
+
+    /// Tries one way in a thread of its own, instead of any that is being tried.
+    fn attempt(&self, hop: u32, way: impl FnOnce(&Cancel) -> Result<Connection, Error> + Send + 'static) {
+        let cancel = match Cancel::new() {
+            Ok(cancel) => cancel,
+            Err(error) => return self.failed(hop, &error),
+        };
+        let ours = cancel.clone();
+        let attempt = self.slot(hop, |slot| {
+            slot.next_attempt();
+            slot.cancel = Some(cancel);
+            slot.attempt
+        });
+        let hops = self.clone();
+        std::thread::spawn(move || {
+            let result = way(&ours);
+            if hops.slot(hop, |slot| slot.attempt) != attempt {
+                return;
+            }
+            match result {
+                Ok(connection) => hops.connected(hop, connection),
+                Err(error) => hops.failed(hop, &error),
+            }
+        });
+    }
+
+    fn half(&self, hop: u32, made: Result<(Half, Vec<u8>), Error>) {
+        match made {
+            Ok((half, bytes)) => {
+                self.slot(hop, |slot| {
+                    slot.next_attempt();
+                    slot.half = Some(half);
+                });
+                self.0.outbox.report(Report::Half { hop, bytes });
+            }
+            Err(error) => self.failed(hop, &error),
+        }
+    }
+
+    fn finish(&self, hop: u32, key: Key, answer: Vec<u8>) {
+        match self.slot(hop, |slot| slot.half.take()) {
+            Some(half) => self.attempt(hop, move |_| half.finish(&answer, &key, CONNECT_LIMIT)),
+            None => self.failed(hop, &Error::Protocol("finishes what it has not begun".to_owned())),
+        }
+    }
+
+    fn open(&self, hop: u32) {
+        match Doorway::listen() {
+            Ok((doorway, address)) => {
+                self.slot(hop, |slot| {
+                    slot.next_attempt();
+                    slot.doorway = Some(doorway);
+                });
+                self.0.outbox.report(Report::Doorway { hop, bytes: address.to_bytes().to_vec() });
+            }
+            Err(error) => self.failed(hop, &error.into()),
+        }
+    }
+
+    fn piped(&self, hop: u32, end: Result<OwnedFd, Error>) {
+        match end {
+            Ok(end) => {
+                self.slot(hop, |slot| slot.pipe = Some(end));
+                self.0.outbox.report(Report::Connected { hop, description: "pipe".to_owned() });
+            }
+            Err(error) => self.failed(hop, &error),
+        }
+    }
+
+    fn connected(&self, hop: u32, connection: Connection) {
+        let description = connection.description.clone();
+        self.slot(hop, |slot| slot.connection = Some(connection));
+        self.0.outbox.report(Report::Connected { hop, description });
+    }
+
+    fn failed(&self, hop: u32, error: &Error) {
+        self.0.outbox.report(Report::Unreachable { hop, why: error.to_string() });
+    }
+}
+
+impl Slot {
+    fn next_attempt(&mut self) {
+        if let Some(cancel) = self.cancel.take() {
+            cancel.fire();
+        }
+        *self = Self { attempt: self.attempt + 1, ..Self::default() };
+    }
+}
+
+/// A pipe with as much room as there may be.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    let made = pipe_with(PipeFlags::CLOEXEC);
+    let (reading, writing) = made.map_err(|source| Error::System { call: "pipe", source: source.into() })?;
+    // Where the user has used up his pages for pipes it stays at 64 KiB, and is as correct.
+    let _ = fcntl_setpipe_size(&writing, PIPE_BYTES);
+    Ok((reading, writing))
+}
+
+/// The writing end of a pipe whose reading end is handed to whoever opened that doorway.
+fn hand(doorway: &[u8]) -> Result<OwnedFd, Error> {
+    let address = Address::from_bytes(doorway)?;
+    let (reading, writing) = pipe()?;
+    passing::send(&address, &[], &[reading.as_fd()])?;
+    Ok(writing)
+}
+
+fn taken(doorway: Option<Doorway>) -> Result<OwnedFd, Error> {
+    let nothing = || Error::Protocol("hands over nothing".to_owned());
+    let delivery = doorway.ok_or_else(nothing)?.accept()?;
+    delivery.descriptors.into_iter().next().ok_or_else(nothing)
+}
