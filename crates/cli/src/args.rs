@@ -3,6 +3,9 @@
 mod engine;
 mod engine_bench;
 mod hosts;
+mod moving;
+mod names;
+mod pipe;
 mod rdma;
 
 use std::num::NonZeroUsize;
@@ -17,10 +20,12 @@ pub use engine::{
     Top as EngineTop, Trace as EngineTrace,
 };
 pub use engine_bench::{Compare, EngineBench, EnginePeer};
-pub use hosts::{Fabric, SelfTest, SelfTestPeer};
+pub use hosts::{Fabric, SelfTest, SelfTestPeer, Ssh};
+pub use moving::Moving;
+pub use pipe::{Pipe, Reach, Telling};
 pub use rdma::Rdma;
 
-/// Move data between processes without the kernel in the way: benchmarks and a live view.
+/// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
 #[derive(Debug, Parser)]
 #[command(
     name = "caravan",
@@ -33,6 +38,7 @@ Examples:
   caravan bench engine                the packet engine: links, tunnels, many processes, recovery
   caravan bench rdma                  a link over an RDMA device, beside perftest's programs
   caravan engine run FILE             packet networks in worker processes
+  caravan pipe a:'CMD' b:'CMD'        commands on several hosts, joined by pipes
   caravan top                         every Caravan link of this host, refreshed each second
   caravan fabric db2.example.org      what RDMA this host has, and what is in its way
   caravan selftest db2.example.org    whether it works between both, over ssh"
@@ -44,6 +50,8 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Join commands on several hosts by pipes
+    Pipe(Box<Pipe>),
     /// Measure Caravan beside a peer, in alternating rounds
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),

@@ -114,15 +114,19 @@ pub enum Error {
     SelfTestHost { host: String, what: String },
     #[error("the self-test found failures; the report names them")]
     SelfTestFailed,
+    #[error("{0}")]
+    Pipe(#[from] caravan_pipe::Error),
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Error {
-    /// 130 after Ctrl-C, as shells expect; 1 otherwise.
+    /// 130 after Ctrl-C, as shells expect; 255 where a pipe between hosts could not be set up, as ssh has it,
+    /// because 1 may be a stage's; 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Interrupted => 130,
+            Self::Interrupted | Self::Pipe(caravan_pipe::Error::Cancelled) => 130,
+            Self::Pipe(_) => 255,
             _ => 1,
         }
     }

@@ -14,6 +14,7 @@ mod fabric;
 mod interrupt;
 mod machine;
 mod number;
+mod pipe;
 mod placement;
 mod scratch;
 mod selftest;
@@ -23,13 +24,31 @@ mod usage;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::args::{Args, Bench, Command};
 use crate::error::Error;
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse().command {
+    match run(Args::of_process(std::env::args_os()).command) {
+        Ok(status) => status,
+        // Whoever read the output has gone (`caravan top | head`): nobody is left to tell.
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        // Lines that stand alone, as those of compilers.
+        Err(Error::Mistakes(lines)) => {
+            eprintln!("{lines}");
+            ExitCode::FAILURE
+        }
+        Err(Error::Said) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("caravan: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// The exit status, which for a pipe is its stages'.
+fn run(command: Command) -> Result<ExitCode, Error> {
+    let outcome = match command {
+        Command::Pipe(args) => return pipe::run(&args),
         Command::Bench(Bench::Erlang(args)) => bench::erlang::run(&args),
         Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),
         Command::Bench(Bench::RingPeer(args)) => bench::ring::peer(&args),
@@ -44,19 +63,5 @@ fn main() -> ExitCode {
         Command::Selftest(args) => selftest::run(&args),
         Command::SelftestPeer(args) => selftest::peer(&args),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has gone (`caravan top | head`): nobody is left to tell.
-        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        // Lines that stand alone, as those of compilers.
-        Err(Error::Mistakes(lines)) => {
-            eprintln!("{lines}");
-            ExitCode::FAILURE
-        }
-        Err(Error::Said) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("caravan: {error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
+    outcome.map(|()| ExitCode::SUCCESS)
 }

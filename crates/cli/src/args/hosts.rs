@@ -61,7 +61,7 @@ pub struct SelfTest {
 }
 
 /// Passed on to ssh.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Ssh {
     /// An option of ssh_config(5), such as ConnectTimeout=5; again for more
     #[arg(short = 'o', value_name = "OPTION")]

@@ -1,0 +1,302 @@
+//! The arguments of `caravan pipe`, and those that it shares with `caravan cp`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use caravan_pipe::coordinator::{self, Options};
+use caravan_pipe::mover;
+use caravan_pipe::stage::Stage;
+use clap::{ArgAction, ValueEnum};
+
+use super::{Moving, Ssh};
+
+/// Runs commands on hosts, and joins them as a shell's pipe joins those of one host: what the first
+/// one writes, the second one reads, and so on. The first reads this command's standard input, the last writes its
+/// standard output. A stage is HOST:'CMD', or :'CMD' for this host; HOST is what ssh takes. A,B,C:'CMD'
+/// runs CMD on each of these hosts, and each gets the whole stream. A stage that is '<FILE', '>FILE' or
+/// '>>FILE' is that file on its host.
+///
+/// ssh starts this program there (and copies it there first, where it is absent) and carries commands
+/// and messages. The data go past it: over RDMA where both hosts have it, else encrypted over TCP, and over ssh
+/// itself where nothing else leads from host to host. Commands of one host that follow each other get a plain pipe.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  echo hello | caravan pipe host1:'tr [:lower:] [:upper:]' host2:'rev'
+  caravan pipe backup@fileserver:'zfs send -I tank/media@last tank/media@head' backup_server:'zfs recv tank/media'
+  ffmpeg -i film.mpg -f rawvideo - | caravan pipe playback_host:'ffplay -f rawvideo -s 720x480 -'
+  caravan pipe -v host1:'</scratch/zeroes' host2:'>/dev/null'
+  caravan pipe --progress :'<disk.img' a,b,c:'>/srv/disk.img'
+  caravan pipe -n a:'pg_dump -Fc shop' b:'pg_restore -d shop'
+
+Exit status:
+  0      every stage succeeded, and every byte arrived
+  1-254  the rightmost failing stage's: its own, or 128 + n if signal n ended it
+  130    interrupted
+  255    not set up, or a host or a connection was lost; standard error says what
+  2      also: the command line cannot be understood
+
+Standard output is the stream alone. Each line of a stage's standard error comes to ours, behind [host].")]
+pub struct Pipe {
+    /// What runs where: [user@]host[,host...]:'CMD', or :'CMD' for this host
+    #[arg(value_name = "STAGE", required = true, value_parser = stage)]
+    pub stages: Vec<Stage>,
+    /// What is told
+    #[command(flatten)]
+    pub telling: Telling,
+    /// What happens to the data
+    #[command(flatten)]
+    pub moving: Moving,
+    /// One to many
+    #[command(flatten)]
+    pub spreading: Spreading,
+    /// How hosts are reached
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+impl Pipe {
+    /// What the coordinator is to know.
+    pub fn options(&self) -> Options {
+        let spreading = &self.spreading;
+        Options {
+            fan_out: match (spreading.chain, spreading.star) {
+                (true, _) => coordinator::FanOut::Chain,
+                (_, true) => coordinator::FanOut::Star,
+                (false, false) => coordinator::FanOut::Default,
+            },
+            on_slow: match spreading.on_slow {
+                OnSlow::Wait => mover::OnSlow::Wait,
+                OnSlow::Drop => mover::OnSlow::Drop,
+            },
+            on_dead: match spreading.on_dead {
+                OnDead::Fail => mover::OnDead::Fail,
+                OnDead::Continue => mover::OnDead::Continue,
+            },
+            ..self.reach.options(&self.moving, self.telling.progress)
+        }
+    }
+}
+
+/// What the user is told of.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Telling {
+    /// Say what carries the data and what is encrypted, and the figures at the end; -vv: more of ssh
+    #[arg(short = 'v', long, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// How much has passed, how fast, and what it waits for, on standard error
+    #[arg(long)]
+    pub progress: bool,
+    /// The final figures as a JSON object, on standard error or into FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+/// How a stream gets to several hosts.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "One to many")]
+pub struct Spreading {
+    /// Each host passes the stream on to the next, so that the source sends it once; the default
+    #[arg(long, conflicts_with = "star")]
+    pub chain: bool,
+    /// The source sends the stream to each host; the default where hosts may drop out
+    #[arg(long)]
+    pub star: bool,
+    /// What happens to a host that holds up the others
+    #[arg(long, value_name = "WHAT", default_value = "wait")]
+    pub on_slow: OnSlow,
+    /// What happens when one of several hosts fails
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    pub on_dead: OnDead,
+}
+
+/// How hosts are reached: with ssh, and for the data.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Hosts")]
+pub struct Reach {
+    /// Nothing but this carries data between hosts; an error where it cannot
+    #[arg(short = 't', long, value_name = "WHAT")]
+    pub transport: Option<Transport>,
+    /// The name or address under which other hosts reach this one
+    #[arg(short = 'H', long = "here", value_name = "NAME", value_parser = name)]
+    pub here: Option<String>,
+    /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; again for more
+    #[arg(short = 'o', value_name = "OPTION")]
+    pub options: Vec<String>,
+    /// The file of a private key
+    #[arg(short = 'i', value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Another file than ~/.ssh/config
+    #[arg(short = 'F', value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Hosts to jump over
+    #[arg(short = 'J', value_name = "HOSTS")]
+    pub jump: Option<String>,
+    /// The program that is called as ssh
+    #[arg(long = "ssh", value_name = "PROGRAM", default_value = "ssh")]
+    pub program: PathBuf,
+    /// Never copy this program to a host; it must have this version of it on its PATH
+    #[arg(long)]
+    pub no_bootstrap: bool,
+    /// How long a host may be silent before it is taken for dead
+    #[arg(long, value_name = "SECONDS", default_value = "3.5", value_parser = silence)]
+    pub silence: Duration,
+}
+
+impl Reach {
+    /// What every ssh is given.
+    pub fn ssh(&self) -> Ssh {
+        Ssh {
+            options: self.options.clone(),
+            port: None,
+            identity: self.identity.clone(),
+            config: self.config.clone(),
+            jump: self.jump.clone(),
+            program: self.program.clone(),
+        }
+    }
+
+    /// What the coordinator is to know, with the defaults for one to many.
+    pub fn options(&self, moving: &Moving, progress: bool) -> Options {
+        Options {
+            transport: self.transport.map(|transport| match transport {
+                Transport::Rdma => coordinator::Transport::Rdma,
+                Transport::Tcp => coordinator::Transport::Tcp,
+                Transport::Ssh => coordinator::Transport::Ssh,
+            }),
+            ports: moving.ports,
+            here: self.here.clone(),
+            sealing: moving.sealing(),
+            digest: moving.digest_kind(),
+            compression: moving.compression_kind(),
+            streams: moving.streams,
+            rate: moving.rate,
+            buffer_bytes: moving.buffer_bytes,
+            fan_out: coordinator::FanOut::Default,
+            on_slow: mover::OnSlow::Wait,
+            on_dead: mover::OnDead::Fail,
+            progress,
+            silence: self.silence,
+        }
+    }
+}
+
+/// What carries data between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// RDMA devices on both hosts
+    Rdma,
+    /// TCP
+    Tcp,
+    /// The ssh session
+    Ssh,
+}
+
+/// What happens to a host that holds up the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnSlow {
+    /// All go at its pace
+    Wait,
+    /// It is cut off once the buffer (-m) has been full of what it has not taken for a second
+    Drop,
+}
+
+/// What happens when one of several hosts fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnDead {
+    /// All end
+    Fail,
+    /// The others get the whole stream; the exit status still tells
+    Continue,
+}
+
+/// Both ends say every second that they are there: less than two of that is chance.
+const SILENCE_SECONDS_MIN: f64 = 2.0;
+const SILENCE_SECONDS_MAX: f64 = 3600.0;
+
+fn silence(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (SILENCE_SECONDS_MIN..=SILENCE_SECONDS_MAX).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err(format!("it takes seconds from {SILENCE_SECONDS_MIN} to {SILENCE_SECONDS_MAX}, such as 10")),
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.starts_with('-') || text.contains(char::is_whitespace) {
+        true => Err("it takes a name or an address of this host, such as 192.0.2.7".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn stage(text: &str) -> Result<Stage, String> {
+    Stage::parse(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use caravan_pipe::coordinator::{FanOut, Sealing};
+    use clap::Parser;
+
+    use super::super::{Args, Command};
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Pipe {
+        let args = Args::parse_from(["caravan", "pipe"].iter().chain(words));
+        let Command::Pipe(pipe) = args.command else { panic!("{args:?}") };
+        *pipe
+    }
+
+    #[test]
+    fn every_option_reaches_the_coordinator_or_ssh() {
+        let options = parsed(&[":true"]).options();
+        assert_eq!((options.sealing, options.fan_out), (Sealing::Default, FanOut::Default));
+        assert_eq!((options.streams, options.silence), (1, Duration::from_millis(3500)));
+        let words = "-v -v -n -p 4000:4010 -H lab -t tcp --encrypt --hash sha256 -c lz4 -L 10M -m 1Mi -P 4 \
+                     --progress --json --star --on-slow drop --on-dead continue --no-bootstrap -F f -J j -o A=b \
+                     -o C=d -i k --ssh other --silence 10 a:x";
+        let pipe = parsed(&words.split_whitespace().collect::<Vec<_>>());
+        let options = pipe.options();
+        assert_eq!(options.transport, Some(coordinator::Transport::Tcp));
+        assert_eq!(options.ports.map(|ports| (ports.first, ports.last)), Some((4000, 4010)));
+        assert_eq!(options.here.as_deref(), Some("lab"));
+        assert_eq!((options.sealing, options.digest), (Sealing::Always, mover::DigestKind::Sha256));
+        assert_eq!(options.compression, Some(mover::Compression::Lz4));
+        assert_eq!((options.streams, options.rate, options.buffer_bytes), (4, Some(10_000_000), 1 << 20));
+        assert_eq!((options.fan_out, options.on_slow), (FanOut::Star, mover::OnSlow::Drop));
+        assert_eq!((options.on_dead, options.progress), (mover::OnDead::Continue, true));
+        assert_eq!(options.silence, Duration::from_secs(10));
+        let ssh = pipe.reach.ssh();
+        assert_eq!((ssh.options.len(), ssh.port, ssh.program), (2, None, "other".into()));
+        assert_eq!(
+            (ssh.identity, ssh.config, ssh.jump),
+            (Some("k".into()), Some("f".into()), Some("j".into()))
+        );
+        assert!(pipe.telling.dry_run && pipe.reach.no_bootstrap && pipe.telling.verbose == 2);
+        assert_eq!((pipe.telling.json, pipe.stages.len()), (Some("-".into()), 1));
+    }
+
+    #[test]
+    fn a_bad_value_names_the_option_and_what_it_takes() {
+        for (words, expected) in [
+            (&["-t", "udp", ":true"][..], "[possible values: rdma, tcp, ssh]"),
+            (&["--silence", "1", ":true"], "'--silence <SECONDS>': it takes seconds from 2"),
+            (&["-H", "a b", ":true"], "'--here <NAME>': it takes a name or an address"),
+            (&["--chain", "--star", ":true"], "'--chain' cannot be used with '--star'"),
+            (&["--on-slow", "skip", ":true"], "[possible values: wait, drop]"),
+            (&["--on-dead", "skip", ":true"], "[possible values: fail, continue]"),
+            (&["-p", "9:7", ":true"], "the lower one first"),
+            (&["true"], "'<STAGE>...': `true` has no host and no colon: a stage is HOST:'CMD'"),
+            (&["a:"], "it has no command"),
+            (&[], "required arguments were not provided"),
+        ] {
+            let words = ["caravan", "pipe"].iter().chain(words);
+            let refused = Args::try_parse_from(words.clone()).expect_err("refused").to_string();
+            assert!(refused.contains(expected), "{words:?}: {refused}");
+        }
+    }
+}
