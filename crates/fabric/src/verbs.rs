@@ -36,6 +36,6 @@ pub use connect::{Pending, accept, connect, connect_from, offer};
 pub use finish::Progress;
 pub use message::{Port, offer as offer_of, overstate, parse_offer};
 pub use obstacle::{MEMORY_LOCK_REMEDY, Obstacle};
-pub use ports::{Usable, usable};
+pub use ports::{Usable, own_addresses, usable};
 pub use survey::{library_version, memory_lock_limit, registered_bytes};
 pub use towards::{is_here, pairs, towards};

@@ -6,8 +6,11 @@ pub mod tcp;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
+use aead::hkdf;
 use caravan_fabric::Link;
 use serde::{Deserialize, Serialize};
+
+use crate::{Error, Key};
 
 /// An authenticated data connection.
 #[derive(Debug)]
@@ -49,6 +52,17 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
+    /// Of the key, what is fresh in this connection, and what it is for (RFC 5869).
+    pub(crate) fn derive(key: &Key, salt: &[u8], label: &[u8]) -> Result<Self, Error> {
+        let mut secret = [0; 32];
+        hkdf::Salt::new(hkdf::HKDF_SHA256, salt)
+            .extract(key.bytes())
+            .expand(&[label], hkdf::HKDF_SHA256)
+            .and_then(|material| material.fill(&mut secret))
+            .map_err(|_| Error::Protocol("gives no secret".to_owned()))?;
+        Ok(Self(secret))
+    }
+
     /// For a connection that is never sealed, such as one over ssh.
     pub fn none() -> Self {
         Self([0; 32])

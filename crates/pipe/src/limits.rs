@@ -29,5 +29,28 @@ pub const STAGES_MAX: usize = 64;
 pub const HOSTS_MAX: usize = 64;
 /// Streams of a hop.
 pub const STREAMS_MAX: u32 = 64;
+/// Connections of two ends that belong together: the streams, and one for words beside them.
+pub const CONNECTIONS_MAX: u32 = STREAMS_MAX + 1;
+/// Connections that a listening side has taken and that have not proved anything yet. All connections of one peer may
+/// come at once; of more than this, those who have waited longest go.
+pub const STRANGERS_MAX: usize = 2 * CONNECTIONS_MAX as usize;
+/// How long one of them may take: three round trips of the longest path, and the time to send a lost
+/// packet again.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(3);
+/// Addresses of one host that are tried.
+pub const ADDRESSES_MAX: usize = 64;
+/// Until the next address is tried while earlier ones have not answered: RFC 8305 recommends 250 ms and
+/// allows 100 ms.
+pub const CONNECT_STAGGER: Duration = Duration::from_millis(100);
+/// How often a connection without traffic is tried, and after how long the first time.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Tries without an answer after which the other host is dead: 4 s in all.
+pub const KEEPALIVE_PROBES: u32 = 3;
+/// The longest round trip of a path on which losses mean a full queue and nothing else: a rack, a campus.
+pub const SHORT_PATH: Duration = Duration::from_millis(5);
+/// Bytes of a socket's send buffer, which the kernel doubles: 10 Gbit/s around half the world (100 ms).
+pub const SEND_BUFFER_BYTES_MAX: u64 = 128 << 20;
 /// Bytes of a stage's command: Linux passes no longer argument to a program (`MAX_ARG_STRLEN`).
 pub const COMMAND_BYTES_MAX: usize = (128 << 10) - 1;
+/// Bytes of a block: large enough that system calls do not count, small enough to stay in a core's cache.
+pub const BLOCK_BYTES: u32 = 256 << 10;

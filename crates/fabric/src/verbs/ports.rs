@@ -118,8 +118,8 @@ fn managed_addresses(device: &str) -> Vec<([u8; 16], u8)> {
     own_addresses().into_iter().filter(here).map(|ip| (gid(ip), 0)).collect()
 }
 
-/// Every address of this machine but those for one link or for itself only.
-fn own_addresses() -> Vec<IpAddr> {
+/// Every address of this machine that is up, but those for one link or for itself only.
+pub fn own_addresses() -> Vec<IpAddr> {
     let mut list = ptr::null_mut();
     // SAFETY: fills in a list, which is freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -130,7 +130,9 @@ fn own_addresses() -> Vec<IpAddr> {
     while !entry.is_null() {
         // SAFETY: an entry of the list; its address is null or of the family that it names.
         unsafe {
-            addresses.extend(address((*entry).ifa_addr));
+            if (*entry).ifa_flags & libc::IFF_UP as libc::c_uint != 0 {
+                addresses.extend(address((*entry).ifa_addr));
+            }
             entry = (*entry).ifa_next;
         }
     }

@@ -1,26 +1,61 @@
 //! Data connections over TCP.
+//!
+//! A [`Listener`] is told who may come by a key, and [`connect`] finds it at any of its addresses. Both
+//! prove to each other that they know the key before anything else is said. Several streams of one
+//! connection are in the same order on both sides.
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+mod accepting;
+mod connecting;
+mod exchange;
+mod handshake;
+mod names;
+mod tuning;
 
-use super::{Connection, Ports};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, listen, socket_with, sockopt,
+};
+
+use self::accepting::Accepting;
+use self::connecting::{Failed, Terms};
+use super::{Channel, Connection, Ports};
 use crate::cancel::Cancel;
+use crate::limits::{ADDRESSES_MAX, CONNECTIONS_MAX, STRANGERS_MAX};
 use crate::{Error, Key};
+
+pub use names::{addresses, look_up, resolve};
 
 /// A listening socket on all addresses, for one connection that knows the key.
 #[derive(Debug)]
-pub struct Listener {}
+pub struct Listener {
+    socket: OwnedFd,
+    port: u16,
+}
 
 impl Listener {
     /// Listens on a port of the system's choice, or the first free one of `ports`.
     pub fn open(ports: Option<Ports>) -> Result<Self, Error> {
-        let _ = ports;
-        Err(Error::Cancelled)
+        let Some(ports) = ports else { return Self::at(0).map_err(refused("listen")) };
+        let (mut taken, mut forbidden) = (false, false);
+        for port in ports.first..=ports.last {
+            match Self::at(port) {
+                Ok(listener) => return Ok(listener),
+                Err(Errno::ADDRINUSE) => taken = true,
+                Err(Errno::ACCESS | Errno::PERM) => forbidden = true,
+                Err(errno) => return Err(refused("listen")(errno)),
+            }
+        }
+        Err(Error::Unreachable(none_free(ports, taken, forbidden)))
     }
 
     /// Where it listens.
     pub fn port(&self) -> u16 {
-        0
+        self.port
     }
 
     /// Takes `streams` connections of one peer that knows the key; strangers are turned away and do not
@@ -32,8 +67,64 @@ impl Listener {
         limit: Duration,
         cancel: &Cancel,
     ) -> Result<Connection, Error> {
-        let _ = (key, streams, limit, cancel);
-        Err(Error::Cancelled)
+        let count = count(streams)?;
+        self.accept_counted(key, Some(count), limit, cancel)
+    }
+
+    /// The same, but takes as many connections as the peer makes.
+    pub fn accept_any(self, key: &Key, limit: Duration, cancel: &Cancel) -> Result<Connection, Error> {
+        self.accept_counted(key, None, limit, cancel)
+    }
+
+    fn accept_counted(
+        self,
+        key: &Key,
+        count: Option<u16>,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<Connection, Error> {
+        let session = handshake::session()?;
+        let until = Instant::now().checked_add(limit);
+        let taken = match Accepting::new(key, session, count).run(&self.socket, until, cancel)? {
+            Ok(taken) => taken,
+            Err(strangers) => {
+                let (port, seconds) = (self.port, limit.as_secs_f64());
+                let why =
+                    format!("the other side has not come to port {port} within {seconds} s: {strangers}");
+                return Err(Error::Unreachable(why));
+            }
+        };
+        let secret = handshake::secret(key, &taken.session, &session)?;
+        let here = taken
+            .sockets
+            .first()
+            .and_then(|(socket, _)| SocketAddr::try_from(getsockname(socket).ok()?).ok());
+        let here = here.unwrap_or((Ipv6Addr::UNSPECIFIED, self.port).into());
+        Ok(connection(taken.sockets, here, secret))
+    }
+
+    fn at(port: u16) -> Result<Self, Errno> {
+        match Self::of(AddressFamily::INET6, (Ipv6Addr::UNSPECIFIED, port).into()) {
+            // A kernel without IPv6, or one where it is switched off.
+            Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT) => {
+                Self::of(AddressFamily::INET, (Ipv4Addr::UNSPECIFIED, port).into())
+            }
+            other => other,
+        }
+    }
+
+    fn of(family: AddressFamily, address: SocketAddr) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        if family == AddressFamily::INET6 {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        // A port of the range may have connections that have only just ended.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &address)?;
+        listen(&socket, STRANGERS_MAX as i32)?;
+        let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
+        Ok(Self { socket, port })
     }
 }
 
@@ -45,17 +136,95 @@ pub fn connect(
     limit: Duration,
     cancel: &Cancel,
 ) -> Result<Connection, Error> {
-    let _ = (addresses, key, streams, limit, cancel);
-    Err(Error::Cancelled)
+    let session = handshake::session()?;
+    let until = Instant::now().checked_add(limit);
+    let terms = Terms { key, session: &session, count: count(streams)?, limit, until, cancel };
+    let won = match connecting::first(&in_turn(addresses), &terms)? {
+        Ok(won) => won,
+        Err(failed) => return Err(nowhere(&failed)),
+    };
+    let others = match connecting::others(&won, &terms)? {
+        Ok(others) => others,
+        Err(failed) => return Err(nowhere(&[failed])),
+    };
+    let secret = handshake::secret(key, &session, &won.session)?;
+    let address = won.address;
+    let all = std::iter::once(won).chain(others).map(|won| (won.socket, won.round_trip));
+    Ok(connection(all.collect(), address, secret))
 }
 
-/// Addresses of this host that another one may reach: up, not loopback, not link-local.
-pub fn addresses() -> Result<Vec<IpAddr>, Error> {
-    Ok(Vec::new())
+fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: super::Secret) -> Connection {
+    // The path is one and the same: what one of them has waited longer for was something else.
+    let round_trip = sockets.iter().map(|(_, round_trip)| *round_trip).min().unwrap_or_default();
+    sockets.iter().for_each(|(socket, _)| tuning::tune(socket, round_trip));
+    let listener = SocketAddr::new(listener.ip().to_canonical(), listener.port());
+    let mut description = format!("TCP {listener}");
+    if let Some(congestion) = sockets.first().and_then(|(socket, _)| tuning::congestion(socket)) {
+        description += &format!(", {congestion}");
+    }
+    if sockets.len() > 1 {
+        description += &format!(", {} streams", sockets.len());
+    }
+    let streams = sockets.into_iter().map(|(socket, _)| socket).collect();
+    Connection { channel: Channel::Streams(streams), secret, description }
 }
 
-/// Addresses of these names, as far as they can be found in that time.
-pub fn resolve(names: &[(String, u16)], limit: Duration) -> Vec<SocketAddr> {
-    let _ = (names, limit);
-    Vec::new()
+/// Each once, and both families in turn: if one of them leads nowhere, the other waits for one attempt
+/// alone (RFC 8305, 4).
+fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut once = Vec::new();
+    for address in addresses.iter().take(ADDRESSES_MAX) {
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        if !once.contains(&address) {
+            once.push(address);
+        }
+    }
+    let first_is_ipv4 = once.first().is_some_and(SocketAddr::is_ipv4);
+    let (ours, others): (Vec<_>, Vec<_>) = once.into_iter().partition(|a| a.is_ipv4() == first_is_ipv4);
+    let mut others = others.into_iter();
+    let mut turns: Vec<_> =
+        ours.into_iter().flat_map(|address| [Some(address), others.next()]).flatten().collect();
+    turns.extend(others);
+    turns
+}
+
+/// Waits for any of `set`, or until then.
+fn wait(set: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), Error> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // What is too long for the system is for ever.
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    match poll(set, left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(source) => Err(Error::System { call: "poll", source: source.into() }),
+    }
+}
+
+fn count(streams: u32) -> Result<u16, Error> {
+    let fitting = u16::try_from(streams).ok().filter(|_| (1..=CONNECTIONS_MAX).contains(&streams));
+    fitting
+        .ok_or_else(|| Error::Usage(format!("a hop has from 1 to {CONNECTIONS_MAX} streams, not {streams}")))
+}
+
+fn nowhere(failed: &[Failed]) -> Error {
+    let each: Vec<_> = failed.iter().map(|failed| format!("{} {}", failed.address, failed.why)).collect();
+    Error::Unreachable(match each.is_empty() {
+        true => "the other side has no address that this host could connect to".to_owned(),
+        false => each.join("; "),
+    })
+}
+
+fn none_free(ports: Ports, taken: bool, forbidden: bool) -> String {
+    let Ports { first, last } = ports;
+    let range = if first == last { format!("port {first}") } else { format!("ports {first}:{last}") };
+    let why = match (taken, forbidden) {
+        (true, false) => "taken by other programs: wait for one to end, or name others",
+        (false, true) => "for privileged programs alone: name others, from 1024",
+        (true, true) => "taken by other programs, or for privileged ones alone: name others",
+        (false, false) => "not one: name the lower one first",
+    };
+    format!("cannot listen on {range}: {why}")
+}
+
+fn refused(call: &'static str) -> impl Fn(Errno) -> Error {
+    move |source| Error::System { call, source: source.into() }
 }

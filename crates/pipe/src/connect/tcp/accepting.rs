@@ -1,0 +1,261 @@
+//! The listening side: many may come, one session is taken.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use super::exchange::Exchange;
+use super::handshake::{
+    GREETING_BYTES, HELLO_BYTES, Listening, PROOF_BYTES, Refusal, Refused, Session, check_start, version_only,
+};
+use super::wait;
+use crate::cancel::Cancel;
+use crate::limits::{HANDSHAKE_LIMIT, STRANGERS_MAX};
+use crate::{Error, Key};
+
+/// All connections of one session, in their order.
+#[derive(Debug)]
+pub struct Taken {
+    /// Whose.
+    pub session: Session,
+    /// The sockets, and how long an answer took on them.
+    pub sockets: Vec<(OwnedFd, Duration)>,
+}
+
+/// Who was turned away.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Strangers {
+    /// They spoke something else, or nothing.
+    others: u32,
+    /// They did not know the key.
+    key: u32,
+    /// They were of another version, and of which the last one was.
+    version: (u32, u16),
+    /// They wanted another number of connections.
+    count: u32,
+}
+
+/// A connection that has proved nothing yet.
+struct Pending {
+    exchange: Exchange,
+    until: Instant,
+    /// Once it has said hello: that, and when it was greeted.
+    greeted: Option<(Listening, Instant)>,
+}
+
+/// Everything of one call.
+pub struct Accepting<'a> {
+    /// What the other side must know.
+    pub key: &'a Key,
+    /// Our side of all its connections.
+    pub session: Session,
+    /// How many it must have; `None`: as many as it says.
+    pub count: Option<u16>,
+    pending: Vec<Pending>,
+    taken: Option<Part>,
+    strangers: Strangers,
+}
+
+/// What has come of a session so far.
+struct Part {
+    session: Session,
+    sockets: Vec<Option<(OwnedFd, Duration)>>,
+}
+
+impl<'a> Accepting<'a> {
+    /// Nobody has come yet.
+    pub fn new(key: &'a Key, session: Session, count: Option<u16>) -> Self {
+        Self { key, session, count, pending: Vec::new(), taken: None, strangers: Strangers::default() }
+    }
+
+    /// Takes connections until one session is whole, or who was turned away if that has not come by
+    /// `until`.
+    pub fn run(
+        mut self,
+        listener: &OwnedFd,
+        until: Option<Instant>,
+        cancel: &Cancel,
+    ) -> Result<Result<Taken, Strangers>, Error> {
+        loop {
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return Ok(Err(self.strangers));
+            }
+            self.forget_late(now);
+            let wakes = self.pending.iter().map(|pending| pending.until).chain(until);
+            let ready = {
+                let mut set = vec![PollFd::new(cancel, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+                let sockets = self.pending.iter().map(|pending| &pending.exchange);
+                set.extend(
+                    sockets.map(|exchange| {
+                        PollFd::from_borrowed_fd(exchange.socket().as_fd(), exchange.events())
+                    }),
+                );
+                wait(&mut set, wakes.min())?;
+                set.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>()
+            };
+            if cancel.is_fired() {
+                return Err(Error::Cancelled);
+            }
+            self.advance(&ready[2..])?;
+            if let Some(taken) = self.whole() {
+                return Ok(Ok(taken));
+            }
+            if ready[1] {
+                self.accept_all(listener)?;
+            }
+        }
+    }
+
+    /// Those who have said too little for too long.
+    fn forget_late(&mut self, now: Instant) {
+        let before = self.pending.len();
+        self.pending.retain(|pending| now < pending.until);
+        self.strangers.others += (before - self.pending.len()) as u32;
+    }
+
+    fn accept_all(&mut self, listener: &OwnedFd) -> Result<(), Error> {
+        // No more than there is room for, so that those who are under way have their turn.
+        for _ in 0..STRANGERS_MAX {
+            match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.add(socket),
+                Err(Errno::AGAIN) => return Ok(()),
+                // Out of descriptors or memory: who has waited longest makes room.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+                    if !self.pending.is_empty() =>
+                {
+                    self.forget_first();
+                }
+                Err(source @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::BADF)) => {
+                    return Err(Error::System { call: "accept", source: source.into() });
+                }
+                // What became of one connection before it was taken (accept(2)) is no matter of the others.
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, socket: OwnedFd) {
+        if self.pending.len() == STRANGERS_MAX {
+            self.forget_first();
+        }
+        let mut exchange = Exchange::new(socket);
+        exchange.hear(HELLO_BYTES);
+        self.pending.push(Pending { exchange, until: Instant::now() + HANDSHAKE_LIMIT, greeted: None });
+    }
+
+    fn forget_first(&mut self) {
+        self.pending.remove(0);
+        self.strangers.others += 1;
+    }
+
+    fn advance(&mut self, ready: &[bool]) -> Result<(), Error> {
+        let all = std::mem::take(&mut self.pending);
+        for (mut pending, ready) in all.into_iter().zip(ready) {
+            if !ready {
+                self.pending.push(pending);
+                continue;
+            }
+            match pending.step(self.key, &self.session, self.count) {
+                Ok(false) => self.pending.push(pending),
+                Ok(true) => self.take(pending),
+                Err(Refused::Here(refusal)) => {
+                    if let Refusal::Version(_) = refusal {
+                        pending.exchange.say(&version_only());
+                        let _ = pending.exchange.advance();
+                    }
+                    self.strangers.add(refusal);
+                }
+                Err(Refused::System(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// It knows the key. One that does and comes with another session has started again: it counts, and
+    /// not what is left of its last try.
+    fn take(&mut self, pending: Pending) {
+        let Some((listening, since)) = pending.greeted else { return };
+        let Ok(socket) = pending.exchange.into_blocking() else { return };
+        let (index, count) = (usize::from(listening.index), usize::from(listening.count));
+        let part = match self.taken.take() {
+            Some(part) if part.session == listening.session && part.sockets.len() == count => part,
+            _ => Part { session: listening.session, sockets: (0..count).map(|_| None).collect() },
+        };
+        let part = self.taken.insert(part);
+        if let Some(place) = part.sockets.get_mut(index) {
+            *place = Some((socket, since.elapsed()));
+        }
+    }
+
+    fn whole(&mut self) -> Option<Taken> {
+        let part = self.taken.take_if(|part| part.sockets.iter().all(Option::is_some))?;
+        Some(Taken { session: part.session, sockets: part.sockets.into_iter().flatten().collect() })
+    }
+}
+
+impl Pending {
+    /// Whether it has proved that it knows the key.
+    fn step(&mut self, key: &Key, session: &Session, count: Option<u16>) -> Result<bool, Refused> {
+        let advanced = self.exchange.advance();
+        if self.greeted.is_none() {
+            check_start(self.exchange.heard()).map_err(Refused::Here)?;
+        }
+        // Who is gone is no friend, and nobody asks why.
+        advanced.map_err(|_| Refused::Here(Refusal::Stranger))?;
+        if !self.exchange.is_over() {
+            return Ok(false);
+        }
+        if let Some((listening, _)) = &self.greeted {
+            listening.verify(key, self.exchange.heard()).map_err(Refused::Here)?;
+            return Ok(true);
+        }
+        let Some(hello) = self.exchange.heard().first_chunk() else { return Ok(false) };
+        let listening = Listening::new(key, session, hello)?;
+        if count.is_some_and(|count| count != listening.count) {
+            return Err(Refused::Here(Refusal::Count));
+        }
+        let greeting: &[u8; GREETING_BYTES] = listening.greeting();
+        self.exchange.say(greeting);
+        self.exchange.hear(PROOF_BYTES);
+        self.greeted = Some((listening, Instant::now()));
+        // It fits into an empty socket's buffer: what follows is an answer.
+        self.exchange.advance().map_err(|_| Refused::Here(Refusal::Stranger))?;
+        Ok(false)
+    }
+}
+
+impl Strangers {
+    fn add(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::Stranger | Refusal::Session => self.others += 1,
+            Refusal::Key => self.key += 1,
+            Refusal::Version(version) => self.version = (self.version.0 + 1, version),
+            Refusal::Count => self.count += 1,
+        }
+    }
+}
+
+impl fmt::Display for Strangers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        let mut part = |count: u32, what: &str| {
+            if count > 0 {
+                parts.push(format!("{count} {what}"));
+            }
+        };
+        part(self.key, "did not know the key");
+        part(self.version.0, &format!("spoke version {} of the protocol", self.version.1));
+        part(self.count, "wanted another number of streams");
+        part(self.others, "said nothing, or something else");
+        match parts.is_empty() {
+            true => f.write_str("nobody came"),
+            false => write!(f, "of those who came, {}", parts.join(", ")),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The connecting side: all addresses, a moment apart (RFC 8305), and the first that knows the key is it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
+
+use super::exchange::Exchange;
+use super::handshake::{Caller, GREETING_BYTES, Refusal, Session, VERSION, check_start};
+use super::wait;
+use crate::cancel::Cancel;
+use crate::limits::CONNECT_STAGGER;
+use crate::{Error, Key};
+
+/// A connection that has proved itself.
+#[derive(Debug)]
+pub struct Won {
+    /// Blocks.
+    pub socket: OwnedFd,
+    /// Where it leads.
+    pub address: SocketAddr,
+    /// Who is there.
+    pub session: Session,
+    /// How long an answer took.
+    pub round_trip: Duration,
+}
+
+/// One address, and why it is not it.
+#[derive(Debug)]
+pub struct Failed {
+    /// Which.
+    pub address: SocketAddr,
+    /// In the words of an error.
+    pub why: String,
+}
+
+/// What every attempt of a call is made with.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// What the other side must know.
+    pub key: &'a Key,
+    /// Our side of all its connections.
+    pub session: &'a Session,
+    /// How many there are to be.
+    pub count: u16,
+    /// For the words of an error.
+    pub limit: Duration,
+    /// When that is over.
+    pub until: Option<Instant>,
+    /// To end it.
+    pub cancel: &'a Cancel,
+}
+
+/// One attempt at an address, for one stream.
+struct Attempt {
+    address: SocketAddr,
+    exchange: Exchange,
+    caller: Caller,
+    since: Instant,
+    is_connected: bool,
+    round_trip: Duration,
+}
+
+/// The first of all addresses, for stream 0; or why none.
+pub fn first(addresses: &[SocketAddr], terms: &Terms) -> Result<Result<Won, Vec<Failed>>, Error> {
+    let mut waiting: VecDeque<_> = addresses.iter().copied().collect();
+    let (mut attempts, mut failed) = (Vec::<Attempt>::new(), Vec::new());
+    let mut next = Instant::now();
+    loop {
+        let now = Instant::now();
+        // The next one's turn also comes when nobody is left to wait for.
+        if now >= next || attempts.is_empty() {
+            if let Some(address) = waiting.pop_front() {
+                match Attempt::new(address, 0, terms)? {
+                    Ok(attempt) => {
+                        attempts.push(attempt);
+                        next = now + CONNECT_STAGGER;
+                    }
+                    Err(why) => failed.push(Failed { address, why }),
+                }
+                continue;
+            }
+        }
+        if attempts.is_empty() {
+            return Ok(Err(failed));
+        }
+        if terms.is_over(now) {
+            let late =
+                |attempt: &Attempt| Failed { address: attempt.address, why: attempt.late(terms.limit) };
+            failed.extend(attempts.iter().map(late));
+            failed.extend(
+                waiting.into_iter().map(|address| Failed { address, why: "was not tried".to_owned() }),
+            );
+            return Ok(Err(failed));
+        }
+        let ready = poll_all(&attempts, (!waiting.is_empty()).then_some(next), terms)?;
+        for (mut attempt, ready) in std::mem::take(&mut attempts).into_iter().zip(ready) {
+            let address = attempt.address;
+            match if ready { attempt.step(terms.key) } else { Ok(None) } {
+                Ok(None) => attempts.push(attempt),
+                // All others are closed by being dropped.
+                Ok(Some(session)) => return Ok(Ok(attempt.won(session)?)),
+                Err(why) => {
+                    failed.push(Failed { address, why });
+                    next = now;
+                }
+            }
+        }
+    }
+}
+
+/// The streams behind the first, to the same place, all at once and in their order.
+pub fn others(first: &Won, terms: &Terms) -> Result<Result<Vec<Won>, Failed>, Error> {
+    let address = first.address;
+    let fail = |why| Ok(Err(Failed { address, why }));
+    let mut attempts = Vec::new();
+    for index in 1..terms.count {
+        match Attempt::new(address, index, terms)? {
+            Ok(attempt) => attempts.push((index, attempt)),
+            Err(why) => return fail(why),
+        }
+    }
+    let mut won = Vec::new();
+    while !attempts.is_empty() {
+        if terms.is_over(Instant::now()) {
+            return fail(attempts.iter().map(|(_, attempt)| attempt.late(terms.limit)).collect());
+        }
+        let ready = poll_all(attempts.iter().map(|(_, attempt)| attempt), None, terms)?;
+        for ((index, mut attempt), ready) in std::mem::take(&mut attempts).into_iter().zip(ready) {
+            match if ready { attempt.step(terms.key) } else { Ok(None) } {
+                Ok(None) => attempts.push((index, attempt)),
+                Ok(Some(session)) if session == first.session => won.push((index, attempt.won(session)?)),
+                Ok(Some(_)) => return fail(words(Refusal::Session)),
+                Err(why) => return fail(why),
+            }
+        }
+    }
+    won.sort_by_key(|(index, _)| *index);
+    Ok(Ok(won.into_iter().map(|(_, won)| won).collect()))
+}
+
+impl Terms<'_> {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+}
+
+/// Which of them have something to do.
+fn poll_all<'a>(
+    attempts: impl IntoIterator<Item = &'a Attempt>,
+    turn: Option<Instant>,
+    terms: &Terms,
+) -> Result<Vec<bool>, Error> {
+    let mut set = vec![PollFd::new(terms.cancel, PollFlags::IN)];
+    set.extend(attempts.into_iter().map(|attempt| {
+        let events = if attempt.is_connected { attempt.exchange.events() } else { PollFlags::OUT };
+        PollFd::from_borrowed_fd(attempt.exchange.socket().as_fd(), events)
+    }));
+    wait(&mut set, turn.into_iter().chain(terms.until).min())?;
+    if terms.cancel.is_fired() {
+        return Err(Error::Cancelled);
+    }
+    Ok(set[1..].iter().map(|polled| !polled.revents().is_empty()).collect())
+}
+
+impl Attempt {
+    /// Begins; the inner error says why it cannot.
+    fn new(address: SocketAddr, index: u16, terms: &Terms) -> Result<Result<Self, String>, Error> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)) {
+            Ok(socket) => socket,
+            Err(errno) => return Ok(Err(unreached(errno))),
+        };
+        let caller = Caller::new(terms.session, index, terms.count)?;
+        match connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+            Err(errno) => return Ok(Err(unreached(errno))),
+        }
+        let (since, round_trip) = (Instant::now(), Duration::MAX);
+        let exchange = Exchange::new(socket);
+        Ok(Ok(Self { address, exchange, caller, since, is_connected: false, round_trip }))
+    }
+
+    /// Goes on; the other side's session once it has proved itself and was given our proof.
+    fn step(&mut self, key: &Key) -> Result<Option<Session>, String> {
+        if !self.is_connected {
+            match sockopt::socket_error(self.exchange.socket()) {
+                Ok(Ok(())) => {}
+                Ok(Err(errno)) | Err(errno) => return Err(unreached(errno)),
+            }
+            self.is_connected = true;
+            self.exchange.say(self.caller.hello());
+            self.exchange.hear(GREETING_BYTES);
+            self.answered();
+        }
+        let advanced = self.exchange.advance();
+        check_start(self.exchange.heard()).map_err(words)?;
+        advanced.map_err(|error| lost(&error))?;
+        if !self.exchange.is_over() {
+            return Ok(None);
+        }
+        let Some(greeting) = self.exchange.heard().first_chunk() else { return Ok(None) };
+        let (proof, session) = self.caller.prove(key, greeting).map_err(words)?;
+        self.answered();
+        self.exchange.hear(0);
+        self.exchange.say(&proof);
+        // It fits into an empty socket's buffer.
+        self.exchange.advance().map_err(|error| lost(&error))?;
+        Ok(self.exchange.is_over().then_some(session))
+    }
+
+    /// The shorter of both round trips is nearer to the path's: a lost packet, or a busy processor, is in
+    /// the other.
+    fn answered(&mut self) {
+        self.round_trip = self.round_trip.min(self.since.elapsed());
+        self.since = Instant::now();
+    }
+
+    fn won(self, session: Session) -> Result<Won, Error> {
+        let (address, round_trip) = (self.address, self.round_trip);
+        let socket = self.exchange.into_blocking();
+        let socket = socket.map_err(|source| Error::System { call: "ioctl(FIONBIO)", source })?;
+        Ok(Won { socket, address, session, round_trip })
+    }
+
+    fn late(&self, limit: Duration) -> String {
+        let seconds = limit.as_secs_f64();
+        match self.is_connected {
+            false => format!("did not answer within {seconds} s (a firewall, or no such host)"),
+            true => format!("took the connection and said nothing within {seconds} s"),
+        }
+    }
+}
+
+fn unreached(errno: Errno) -> String {
+    match errno {
+        Errno::CONNREFUSED => {
+            "refused the connection: nothing listens there, or a firewall says so".to_owned()
+        }
+        Errno::TIMEDOUT => "did not answer (a firewall, or no such host)".to_owned(),
+        Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL => {
+            "is unreachable from here: no route leads there".to_owned()
+        }
+        Errno::ACCESS | Errno::PERM => "is forbidden by this host's firewall".to_owned(),
+        other => format!("cannot be reached: {}", io::Error::from(other)),
+    }
+}
+
+fn lost(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "took the connection and closed it again: it is taken already, or no Caravan listens there"
+                .to_owned()
+        }
+        _ => format!("broke off: {error}"),
+    }
+}
+
+fn words(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Stranger => "is no Caravan: something else listens there".to_owned(),
+        Refusal::Version(version) => {
+            format!(
+                "speaks version {version} of the protocol, and this host version {VERSION}: install the same Caravan"
+            )
+        }
+        Refusal::Key => {
+            "does not know the key: another transfer listens there, or the key is wrong".to_owned()
+        }
+        Refusal::Count => "wants another number of streams".to_owned(),
+        Refusal::Session => "is another process than the one that answered first".to_owned(),
+    }
+}

@@ -1,0 +1,320 @@
+//! How two ends of a TCP connection prove to each other that they know the key. Bytes in, bytes out.
+//!
+//! | connecting side | | listening side |
+//! |---|---|---|
+//! | hello: version, which stream of how many, session, nonce | -> | |
+//! | | <- | greeting: version, session, nonce; its proof |
+//! | its proof | -> | |
+//!
+//! A proof is an HMAC-SHA256 with the key over its side's label, the hello and the greeting. Both nonces are
+//! fresh for each connection, so that nothing said earlier proves anything; the labels differ, so that
+//! nothing said by one side proves anything for it when it comes back. The sessions are the same in all
+//! connections of two ends; the secret is made of them and the key.
+
+use aead::hmac;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::connect::Secret;
+use crate::limits::CONNECTIONS_MAX;
+use crate::{Error, Key};
+
+/// What every hello and greeting begins with, and what no other protocol does.
+pub const MAGIC: [u8; 8] = *b"\x89caravan";
+/// Changes with any message.
+pub const VERSION: u16 = 1;
+/// Bytes of a hello.
+pub const HELLO_BYTES: usize = MAGIC.len() + 2 + 2 + 2 + SESSION_BYTES + NONCE_BYTES;
+/// Bytes of a greeting with its proof.
+pub const GREETING_BYTES: usize = HEAD_BYTES + PROOF_BYTES;
+/// Bytes of a proof.
+pub const PROOF_BYTES: usize = 32;
+
+const SESSION_BYTES: usize = 32;
+const NONCE_BYTES: usize = 32;
+const HEAD_BYTES: usize = MAGIC.len() + 2 + SESSION_BYTES + NONCE_BYTES;
+
+/// What one end is known by in all its connections to the other.
+pub type Session = [u8; SESSION_BYTES];
+
+/// Why the other end is turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It speaks something else.
+    Stranger,
+    /// It speaks another version.
+    Version(u16),
+    /// It does not know the key.
+    Key,
+    /// It counts its connections otherwise.
+    Count,
+    /// It is not who answered first.
+    Session,
+}
+
+/// A new session.
+pub fn session() -> Result<Session, Error> {
+    random()
+}
+
+/// The connecting side of one connection.
+#[derive(Debug)]
+pub struct Caller {
+    hello: [u8; HELLO_BYTES],
+}
+
+impl Caller {
+    /// For stream `index` of `count`.
+    pub fn new(session: &Session, index: u16, count: u16) -> Result<Self, Error> {
+        let nonce: [u8; NONCE_BYTES] = random()?;
+        let mut hello = [0; HELLO_BYTES];
+        let numbers = [VERSION, index, count].map(u16::to_be_bytes);
+        join(&mut hello, &[&MAGIC, numbers.as_flattened(), session, &nonce]);
+        Ok(Self { hello })
+    }
+
+    /// What it says first.
+    pub fn hello(&self) -> &[u8; HELLO_BYTES] {
+        &self.hello
+    }
+
+    /// Once it was greeted: its proof, and the other side's session.
+    pub fn prove(
+        &self,
+        key: &Key,
+        greeting: &[u8; GREETING_BYTES],
+    ) -> Result<([u8; PROOF_BYTES], Session), Refusal> {
+        let (head, proof) = greeting.split_at(HEAD_BYTES);
+        let (_, rest) = versioned(head)?;
+        let Some((session, _)) = rest.split_first_chunk() else { return Err(Refusal::Stranger) };
+        verify(key, LISTENER, &[&self.hello, head], proof)?;
+        Ok((sign(key, CALLER, &[&self.hello, head, proof]), *session))
+    }
+}
+
+/// The listening side of one connection that has said hello.
+#[derive(Debug)]
+pub struct Listening {
+    hello: [u8; HELLO_BYTES],
+    greeting: [u8; GREETING_BYTES],
+    /// Which stream it is.
+    pub index: u16,
+    /// Of how many.
+    pub count: u16,
+    /// Whose.
+    pub session: Session,
+}
+
+impl Listening {
+    /// Reads a hello.
+    pub fn new(key: &Key, session: &Session, hello: &[u8; HELLO_BYTES]) -> Result<Self, Refused> {
+        let (_, rest) = versioned(hello).map_err(Refused::Here)?;
+        let numbers = rest.split_first_chunk().and_then(|(index, rest)| {
+            let (count, rest) = rest.split_first_chunk()?;
+            let (theirs, _) = rest.split_first_chunk()?;
+            Some((u16::from_be_bytes(*index), u16::from_be_bytes(*count), *theirs))
+        });
+        let Some((index, count, theirs)) = numbers else { return Err(Refused::Here(Refusal::Stranger)) };
+        if index >= count || u32::from(count) > CONNECTIONS_MAX {
+            return Err(Refused::Here(Refusal::Count));
+        }
+        let nonce: [u8; NONCE_BYTES] = random().map_err(Refused::System)?;
+        let mut greeting = [0; GREETING_BYTES];
+        let (head, proof) = greeting.split_at_mut(HEAD_BYTES);
+        join(head, &[&MAGIC, &VERSION.to_be_bytes(), session, &nonce]);
+        proof.copy_from_slice(&sign(key, LISTENER, &[hello, head]));
+        Ok(Self { hello: *hello, greeting, index, count, session: theirs })
+    }
+
+    /// What it answers.
+    pub fn greeting(&self) -> &[u8; GREETING_BYTES] {
+        &self.greeting
+    }
+
+    /// Whether the other side knows the key.
+    pub fn verify(&self, key: &Key, proof: &[u8]) -> Result<(), Refusal> {
+        verify(key, CALLER, &[&self.hello, &self.greeting], proof)
+    }
+}
+
+/// Why there is no greeting.
+#[derive(Debug)]
+pub enum Refused {
+    /// The other side's fault.
+    Here(Refusal),
+    /// The system's.
+    System(Error),
+}
+
+/// What it begins with for someone of another version, who sees by it why he is turned away.
+pub fn version_only() -> [u8; MAGIC.len() + 2] {
+    let mut head = [0; MAGIC.len() + 2];
+    join(&mut head, &[&MAGIC, &VERSION.to_be_bytes()]);
+    head
+}
+
+/// Whether what has come so far may become a hello or a greeting of this version.
+pub fn check_start(bytes: &[u8]) -> Result<(), Refusal> {
+    let compared = bytes.len().min(MAGIC.len());
+    if bytes[..compared] != MAGIC[..compared] {
+        return Err(Refusal::Stranger);
+    }
+    if bytes.len() >= MAGIC.len() + 2 { versioned(bytes).map(|_| ()) } else { Ok(()) }
+}
+
+/// The secret of two sessions that have proved themselves.
+pub fn secret(key: &Key, caller: &Session, listener: &Session) -> Result<Secret, Error> {
+    let mut salt = [0; 2 * SESSION_BYTES];
+    join(&mut salt, &[caller, listener]);
+    Secret::derive(key, &salt, b"caravan 1 tcp")
+}
+
+const LISTENER: &[u8] = b"caravan 1 listener\0";
+const CALLER: &[u8] = b"caravan 1 caller\0";
+
+/// What follows the magic and our version.
+fn versioned(bytes: &[u8]) -> Result<(u16, &[u8]), Refusal> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(Refusal::Stranger)?;
+    let (version, rest) = rest.split_first_chunk().ok_or(Refusal::Stranger)?;
+    match u16::from_be_bytes(*version) {
+        VERSION => Ok((VERSION, rest)),
+        other => Err(Refusal::Version(other)),
+    }
+}
+
+fn sign(key: &Key, label: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
+    let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key.bytes()));
+    context.update(label);
+    parts.iter().for_each(|part| context.update(part));
+    let mut proof = [0; PROOF_BYTES];
+    proof.copy_from_slice(context.sign().as_ref());
+    proof
+}
+
+/// In constant time.
+fn verify(key: &Key, label: &[u8], parts: &[&[u8]], proof: &[u8]) -> Result<(), Refusal> {
+    let signed = [&[label], parts].concat().concat();
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key.bytes()), &signed, proof).map_err(|_| Refusal::Key)
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    // Up to 256 bytes come whole.
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+    Ok(bytes)
+}
+
+/// Puts parts behind each other; together they are as long as `whole`.
+fn join(whole: &mut [u8], parts: &[&[u8]]) {
+    let mut rest = whole;
+    for part in parts {
+        let (here, behind) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key::from_bytes([7; Key::BYTES])
+    }
+
+    fn caller() -> Caller {
+        Caller::new(&[1; SESSION_BYTES], 2, 5).expect("random")
+    }
+
+    fn listening(caller: &Caller) -> Listening {
+        Listening::new(&key(), &[2; SESSION_BYTES], caller.hello()).expect("greets")
+    }
+
+    #[test]
+    fn who_knows_the_key_is_known() {
+        let caller = caller();
+        let listening = listening(&caller);
+        assert_eq!((listening.index, listening.count, listening.session), (2, 5, [1; SESSION_BYTES]));
+        let (proof, session) = caller.prove(&key(), listening.greeting()).expect("the key");
+        assert_eq!(session, [2; SESSION_BYTES]);
+        assert_eq!(listening.verify(&key(), &proof), Ok(()));
+    }
+
+    #[test]
+    fn another_key_is_noticed_by_both_sides() {
+        let (caller, other) = (caller(), Key::from_bytes([8; Key::BYTES]));
+        let listening = listening(&caller);
+        assert_eq!(caller.prove(&other, listening.greeting()), Err(Refusal::Key));
+        let (proof, _) = caller.prove(&key(), listening.greeting()).expect("the key");
+        assert_eq!(listening.verify(&other, &proof), Err(Refusal::Key));
+    }
+
+    #[test]
+    fn nothing_proves_anything_elsewhere() {
+        let caller = caller();
+        let first = listening(&caller);
+        let (proof, _) = caller.prove(&key(), first.greeting()).expect("the key");
+        // The same hello and proof again, to a fresh greeting.
+        assert_eq!(listening(&caller).verify(&key(), &proof), Err(Refusal::Key));
+        // The listener's own proof, sent back.
+        assert_eq!(first.verify(&key(), &first.greeting()[HEAD_BYTES..]), Err(Refusal::Key));
+        // An old greeting to a fresh hello.
+        assert_eq!(self::caller().prove(&key(), first.greeting()), Err(Refusal::Key));
+    }
+
+    #[test]
+    fn every_changed_bit_is_noticed() {
+        let caller = caller();
+        for bit in 0..HELLO_BYTES * 8 {
+            let mut hello = *caller.hello();
+            hello[bit / 8] ^= 1 << (bit % 8);
+            let Ok(listening) = Listening::new(&key(), &[2; SESSION_BYTES], &hello) else { continue };
+            assert!(caller.prove(&key(), listening.greeting()).is_err(), "hello, bit {bit}");
+        }
+        let listening = listening(&caller);
+        for bit in 0..GREETING_BYTES * 8 {
+            let mut greeting = *listening.greeting();
+            greeting[bit / 8] ^= 1 << (bit % 8);
+            assert!(caller.prove(&key(), &greeting).is_err(), "greeting, bit {bit}");
+        }
+        let (proof, _) = caller.prove(&key(), listening.greeting()).expect("the key");
+        for bit in 0..PROOF_BYTES * 8 {
+            let mut proof = proof;
+            proof[bit / 8] ^= 1 << (bit % 8);
+            assert!(listening.verify(&key(), &proof).is_err(), "proof, bit {bit}");
+        }
+        for cut in 0..PROOF_BYTES {
+            assert!(listening.verify(&key(), &proof[..cut]).is_err(), "proof of {cut} bytes");
+        }
+    }
+
+    #[test]
+    fn strangers_are_known_by_their_first_byte() {
+        assert_eq!(check_start(b"G"), Err(Refusal::Stranger));
+        assert_eq!(check_start(b""), Ok(()));
+        assert_eq!(check_start(&MAGIC), Ok(()));
+        assert_eq!(check_start(&[&MAGIC[..], &[0, 9]].concat()), Err(Refusal::Version(9)));
+        assert_eq!(check_start(&version_only()), Ok(()));
+    }
+
+    #[test]
+    fn counts_have_limits() {
+        for (index, count) in [(0, 0), (5, 5), (0, CONNECTIONS_MAX as u16 + 1), (u16::MAX, u16::MAX)] {
+            let caller = Caller::new(&[1; SESSION_BYTES], index, count).expect("random");
+            let refused = Listening::new(&key(), &[2; SESSION_BYTES], caller.hello());
+            assert!(matches!(refused, Err(Refused::Here(Refusal::Count))), "{index} of {count}");
+        }
+    }
+
+    #[test]
+    fn secrets_hang_on_everything() {
+        let secret = |key: u8, a: u8, b: u8| {
+            let key = Key::from_bytes([key; Key::BYTES]);
+            super::secret(&key, &[a; SESSION_BYTES], &[b; SESSION_BYTES]).expect("made").0
+        };
+        let all = [secret(1, 1, 2), secret(2, 1, 2), secret(1, 2, 2), secret(1, 1, 1), secret(1, 2, 1)];
+        for (i, one) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|other| other != one), "{i}");
+        }
+        assert_eq!(secret(1, 1, 2), secret(1, 1, 2));
+    }
+}

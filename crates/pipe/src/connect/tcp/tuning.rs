@@ -1,0 +1,79 @@
+//! How a socket is set up for a stream of data.
+//!
+//! - **Congestion control.** On short paths (loopback, veth, one switch) cubic has twice the rate of bbr,
+//!   which paces each packet; so it is chosen there for the one socket, where the system allows it. On long
+//!   paths the system's choice stays: it knows what losses mean there.
+//! - **Send buffer.** It is left to the kernel's own tuning, which stops at `tcp_wmem` (4 MiB): half of it
+//!   holds what is under way, or 200 MB/s at 20 ms. Only beyond that is a size set: a fixed one ends the tuning.
+//!   Without privileges the system caps it at `wmem_max`, and where that is less than the tuning would
+//!   reach nothing is set.
+//! - **Receive buffer.** Never set: the kernel tunes it up to `tcp_rmem`, and a fixed one is capped lower.
+//! - **Keepalive** finds a dead host while nothing is under way. `TCP_USER_TIMEOUT` is not set, since it also
+//!   ends connections whose reader only takes a long rest.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::limits::{KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SEND_BUFFER_BYTES_MAX, SHORT_PATH};
+
+/// The rate that a send buffer is made for, in bytes a second: 10 Gbit/s.
+const RATE_AIM: u64 = 1_250_000_000;
+
+/// What was asked for is a wish: a socket without it carries the same bytes.
+pub fn tune(socket: &OwnedFd, round_trip: Duration) {
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    if round_trip <= SHORT_PATH {
+        let _ = sockopt::set_tcp_congestion(socket, "cubic");
+        return;
+    }
+    let tuned = setting("/proc/sys/net/ipv4/tcp_wmem", 2);
+    let allowed = setting("/proc/sys/net/core/wmem_max", 0);
+    if let (Some(bytes), Some(allowed)) = (send_buffer_bytes(round_trip, tuned), allowed) {
+        let forced = sockopt::set_socket_send_buffer_size_force(socket, bytes);
+        // The kernel doubles what is set, for its own book-keeping.
+        if forced.is_err() && allowed.saturating_mul(2) > tuned.unwrap_or(u64::MAX) {
+            let _ = sockopt::set_socket_send_buffer_size(socket, bytes);
+        }
+    }
+}
+
+/// The congestion control that a socket has.
+pub fn congestion(socket: &OwnedFd) -> Option<String> {
+    sockopt::tcp_congestion(socket).ok()
+}
+
+/// What a path takes, if the kernel's own tuning stops before that.
+fn send_buffer_bytes(round_trip: Duration, tuned: Option<u64>) -> Option<usize> {
+    let path = u64::try_from(u128::from(RATE_AIM) * round_trip.as_nanos() / 1_000_000_000).ok()?;
+    let bytes = path.min(SEND_BUFFER_BYTES_MAX);
+    // The kernel doubles what is set, as its tuning does.
+    (bytes.checked_mul(2)? > tuned?).then(|| usize::try_from(bytes).ok())?
+}
+
+/// One number of a setting of the kernel.
+fn setting(path: &str, field: usize) -> Option<u64> {
+    fs::read_to_string(path).ok()?.split_whitespace().nth(field)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_long_paths_have_a_fixed_buffer() {
+        let bytes = |ms| send_buffer_bytes(Duration::from_millis(ms), Some(4 << 20));
+        assert_eq!(bytes(0), None);
+        assert_eq!(bytes(1), None);
+        assert_eq!(bytes(20), Some(25_000_000));
+        assert_eq!(bytes(100_000), Some(SEND_BUFFER_BYTES_MAX as usize));
+        assert_eq!(send_buffer_bytes(Duration::MAX, Some(4 << 20)), None);
+        assert_eq!(send_buffer_bytes(Duration::from_millis(20), Some(64 << 20)), None);
+    }
+}
