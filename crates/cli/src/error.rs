@@ -121,6 +121,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// As what prevented a pipe between hosts, for the exit status.
+    pub fn before_a_pipe(self) -> Self {
+        Self::Pipe(caravan_pipe::Error::Usage(self.to_string()))
+    }
+
     /// 130 after Ctrl-C, as shells expect; 255 where a pipe between hosts could not be set up, as ssh has it,
     /// because 1 may be a stage's; 1 otherwise.
     pub fn exit_code(&self) -> u8 {

@@ -33,6 +33,11 @@ impl Interrupt {
         Self(flag)
     }
 
+    /// For whoever looks at it by himself.
+    pub fn flag(&self) -> &Arc<AtomicBool> {
+        &self.0
+    }
+
     /// [`Error::Interrupted`] once a signal came.
     pub fn check(&self) -> Result<(), Error> {
         // The handler stores with SeqCst; nothing else hangs on the flag.

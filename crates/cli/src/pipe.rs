@@ -1,19 +1,48 @@
 //! `caravan pipe`: commands on hosts, joined.
 
+mod ending;
+mod figures;
+mod progress;
+mod teller;
+
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use caravan_pipe::coordinator::{Request, describe};
+use caravan_pipe::coordinator::{self, Launcher, Request, describe};
 
 use crate::args::Pipe;
 use crate::error::Error;
+use crate::interrupt::Interrupt;
+
+pub use self::ending::Ending;
+pub use self::teller::Teller;
 
 /// Runs the pipeline to its end; the exit status is its own.
 pub fn run(args: &Pipe) -> Result<ExitCode, Error> {
     let request = Request { stages: args.stages.clone(), is_ring: false, options: args.options() };
     if args.telling.dry_run {
         let lines = describe(&request)?.join("\n");
-        eprintln!("{lines}");
+        writeln!(stdout(), "{lines}").map_err(Error::Output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Error::Sentence("pipes cannot be run yet".to_owned()))
+    // Before anything runs: nobody wants to learn at the end that there is nowhere to put the figures.
+    let ending = Ending::prepare(&args.telling).map_err(Error::before_a_pipe)?;
+    let interrupt = Interrupt::watch().map_err(Error::before_a_pipe)?;
+    let launcher = launcher(args);
+    let mut teller = Teller::new(&args.telling);
+    let outcome = coordinator::run(&request, &*launcher, &mut teller, interrupt.flag());
+    drop(teller);
+    Ok(ending.tell(outcome))
+}
+
+/// Until there is one.
+fn launcher(args: &Pipe) -> Box<dyn Launcher> {
+    struct None;
+    impl Launcher for None {
+        fn launch(&self, _: Option<&str>) -> Result<coordinator::Session, caravan_pipe::Error> {
+            Err(caravan_pipe::Error::Usage("no host can be reached yet".to_owned()))
+        }
+    }
+    let _ = args.reach.ssh();
+    Box::new(None)
 }

@@ -1,0 +1,147 @@
+//! How a pipe ended: what went wrong, the figures, and the exit status.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use caravan_pipe::coordinator::{HopFigures, Summary};
+use serde_json::{Value, json};
+
+use super::figures;
+use super::teller::say;
+use crate::args::Telling;
+use crate::error::Error;
+
+/// Where the end is told.
+#[derive(Debug)]
+pub struct Ending {
+    is_verbose: bool,
+    json: Json,
+}
+
+#[derive(Debug)]
+enum Json {
+    None,
+    Stderr,
+    File(PathBuf, File),
+}
+
+impl Ending {
+    /// Opens what it is to write.
+    pub fn prepare(telling: &Telling) -> Result<Self, Error> {
+        let json = match &telling.json {
+            None => Json::None,
+            Some(path) if path == Path::new("-") => Json::Stderr,
+            Some(path) => {
+                let file = File::create(path);
+                let file = file.map_err(|source| Error::File { what: "write", path: path.clone(), source });
+                Json::File(path.clone(), file?)
+            }
+        };
+        Ok(Self { is_verbose: telling.verbose > 0, json })
+    }
+
+    /// Tells it, the cause first, and gives the exit status.
+    pub fn tell(self, outcome: Result<Summary, caravan_pipe::Error>) -> ExitCode {
+        let summary = outcome.unwrap_or_else(|error| failed(&error));
+        for failure in &summary.failures {
+            say(&format!("caravan: {failure}"));
+        }
+        if self.is_verbose {
+            figures::bandwidth(&summary.hops).iter().for_each(|line| say(line));
+            for hop in &summary.hops {
+                say(&format!("caravan: {}", figures::report(hop)));
+            }
+        }
+        match self.json {
+            Json::None => {}
+            Json::Stderr => say(&object(&summary).to_string()),
+            Json::File(path, mut file) => {
+                if let Err(source) = writeln!(file, "{}", object(&summary)) {
+                    say(&format!("caravan: {}", Error::File { what: "write", path, source }));
+                    return ExitCode::from(if summary.status == 0 { 255 } else { summary.status });
+                }
+            }
+        }
+        ExitCode::from(summary.status)
+    }
+}
+
+/// It could not be set up.
+fn failed(error: &caravan_pipe::Error) -> Summary {
+    let status = if matches!(error, caravan_pipe::Error::Cancelled) { 130 } else { 255 };
+    Summary { status, failures: vec![error.to_string()], ..Summary::default() }
+}
+
+fn object(summary: &Summary) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "status": summary.status,
+        "failures": summary.failures,
+        "statuses": summary.statuses,
+        "setup_seconds": summary.seconds.0,
+        "stream_seconds": summary.seconds.1,
+        "hops": summary.hops.iter().map(hop).collect::<Vec<_>>(),
+    })
+}
+
+fn hop(hop: &HopFigures) -> Value {
+    let digest = hop.digest.as_ref();
+    json!({
+        "from": hop.from,
+        "to": hop.to,
+        "transport": hop.transport,
+        "measured": hop.is_measured,
+        "bytes": hop.bytes,
+        "wire_bytes": hop.wire_bytes,
+        "total_bytes": hop.total,
+        "seconds": hop.seconds,
+        "reader_wait_seconds": hop.reader_wait,
+        "network_wait_seconds": hop.network_wait,
+        "writer_wait_seconds": hop.writer_wait,
+        "cpu_seconds": hop.cpu,
+        "digest": digest.map(|(kind, value)| json!({ "kind": figures::digest_name(*kind), "value": value })),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use caravan_pipe::mover::DigestKind;
+
+    use super::*;
+
+    #[test]
+    fn the_object_has_every_figure() {
+        let hop = HopFigures {
+            from: "a".to_owned(),
+            to: "here".to_owned(),
+            is_measured: true,
+            bytes: 7,
+            digest: Some((DigestKind::Sha256, "ab".to_owned())),
+            ..HopFigures::default()
+        };
+        let summary = Summary {
+            status: 3,
+            failures: vec!["stage 1 (a): 'false' exited 3".to_owned()],
+            hops: vec![hop],
+            statuses: vec![vec![Some(3), None]],
+            seconds: (0.25, 1.5),
+        };
+        let object = object(&summary);
+        assert_eq!(object["status"], 3);
+        assert_eq!(object["failures"][0], "stage 1 (a): 'false' exited 3");
+        assert_eq!(object["statuses"], json!([[3, null]]));
+        assert_eq!((&object["setup_seconds"], &object["stream_seconds"]), (&json!(0.25), &json!(1.5)));
+        assert_eq!(object["hops"][0]["bytes"], 7);
+        assert_eq!(object["hops"][0]["digest"], json!({ "kind": "sha256", "value": "ab" }));
+        assert_eq!(object["version"], env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn what_could_not_be_set_up_has_a_status_too() {
+        assert_eq!(failed(&caravan_pipe::Error::Cancelled).status, 130);
+        let summary = failed(&caravan_pipe::Error::Usage("no such stage".to_owned()));
+        assert_eq!((summary.status, summary.failures), (255, vec!["no such stage".to_owned()]));
+    }
+}
