@@ -16,11 +16,14 @@ ARGS =
 root = $(DESTDIR)$(PREFIX)
 library = $(root)/lib/caravan
 documents = $(root)/share/doc/caravan
+# Names of caravan's own commands for pipes between hosts (caravan pipe, send, recv, cp).
+names = rdpipe rdsend rdrecv rdcp
 
 .PHONY: build
 build: ## build the command, the driver and the Erlang applications
 	@scripts/bootstrap build
 	@scripts/cargo_build
+	@for name in $(names); do ln -sfn caravan "target/release/$$name"; done
 	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
 	@. scripts/env && escript scripts/erlang_build erlang bench/erlang
 
@@ -80,6 +83,10 @@ install: ## copy what is built to PREFIX (/usr/local)
 	@install -d "$(root)/bin" "$(library)/erlang/ebin" "$(library)/erlang/priv" \
 	    "$(library)/bench/erlang/ebin" "$(documents)"
 	@install -m 755 target/release/caravan "$(root)/bin/caravan"
+	@for name in $(names); do \
+	    if [ -e "$(root)/bin/$$name" ] && [ "$$(readlink "$(root)/bin/$$name")" != caravan ]; then \
+	        echo "caravan: $(root)/bin/$$name is another program, and stays." >&2; \
+	    else ln -sfn caravan "$(root)/bin/$$name"; fi; done
 	@install -m 644 erlang/ebin/*.beam erlang/ebin/*.app "$(library)/erlang/ebin"
 	@install -m 755 erlang/priv/caravan_driver.so "$(library)/erlang/priv/caravan_driver.so"
 	@install -m 644 bench/erlang/ebin/*.beam bench/erlang/ebin/*.app "$(library)/bench/erlang/ebin"
@@ -89,6 +96,8 @@ install: ## copy what is built to PREFIX (/usr/local)
 .PHONY: uninstall
 uninstall: ## remove what install copied
 	@rm -f "$(root)/bin/caravan"
+	@for name in $(names); do \
+	    [ "$$(readlink "$(root)/bin/$$name")" != caravan ] || rm -f "$(root)/bin/$$name"; done
 	@rm -rf "$(library)" "$(documents)"
 	@echo "caravan: removed from $(root)."
 
