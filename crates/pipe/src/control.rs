@@ -351,6 +351,8 @@ pub enum Source {
     },
     /// The standard input of the user's own command.
     Caller,
+    /// Nothing: its end is there at once.
+    Null,
 }
 
 /// Where a mover's bytes go.

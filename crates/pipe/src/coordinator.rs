@@ -1,14 +1,22 @@
 //! The process that the user has started: it has agents started, joins them, and says how it all ended.
 
-use std::io::{Read, Write};
-use std::sync::Arc;
+mod agents;
+mod conductor;
+mod joining;
+mod outcome;
+
+use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::Error;
 use crate::connect::Ports;
 use crate::mover::{Compression, DigestKind, OnDead, OnSlow};
+use crate::plan::Plan;
 use crate::stage::Stage;
+
+use conductor::Conductor;
 
 /// A pipeline that somebody wants.
 #[derive(Clone, Debug)]
@@ -176,19 +184,28 @@ pub struct Summary {
 }
 
 /// Runs a pipeline to its end. `interrupted` is looked at all the time: once set, everything is ended and
-/// the status is 130.
+/// the status is 130. The observer is called on this thread.
 pub fn run(
     request: &Request,
     launcher: &dyn Launcher,
     observer: &mut dyn Observer,
     interrupted: &Arc<AtomicBool>,
 ) -> Result<Summary, Error> {
-    let _ = (request, launcher, observer, interrupted);
-    Err(Error::Cancelled)
+    let plan = Plan::new(request, !std::io::stdin().is_terminal())?;
+    let (notices, heard) = mpsc::channel();
+    let flag = Arc::clone(interrupted);
+    std::thread::scope(|scope| {
+        let conducting =
+            scope.spawn(move || Conductor::new(plan, request, notices, flag).run(scope, launcher));
+        for notice in heard {
+            notice.tell(observer);
+        }
+        conducting.join().unwrap_or(Err(Error::Cancelled))
+    })
 }
 
 /// What `run` would do, a sentence a line, without doing anything: which hosts, commands and hops.
 pub fn describe(request: &Request) -> Result<Vec<String>, Error> {
-    let _ = request;
-    Ok(Vec::new())
+    let plan = Plan::new(request, !std::io::stdin().is_terminal())?;
+    Ok(plan.describe())
 }

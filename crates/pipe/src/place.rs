@@ -24,6 +24,11 @@ impl Place {
         !self.boot.is_empty() && self.boot == other.boot
     }
 
+    /// Both are on one host and see the same network: what passes between them leaves nothing.
+    pub fn is_same_network(&self, other: &Self) -> bool {
+        self.is_same_host(other) && self.network == other.network
+    }
+
     /// Why two processes of one host cannot share memory.
     pub fn apart(&self, other: &Self) -> Option<&'static str> {
         match (self.user == other.user, self.network == other.network) {
@@ -41,11 +46,12 @@ mod tests {
     #[test]
     fn places_tell_who_can_share_memory() {
         let here = Place::here();
-        assert!(here.is_same_host(&here) && here.apart(&here).is_none());
+        assert!(here.is_same_host(&here) && here.is_same_network(&here) && here.apart(&here).is_none());
         let user = Place { user: here.user + 1, ..here.clone() };
         assert!(here.apart(&user).expect("apart").contains("same user"));
         let network = Place { network: "net:[1]".to_owned(), ..here.clone() };
         assert!(here.apart(&network).expect("apart").contains("namespace"));
+        assert!(here.is_same_network(&user) && !here.is_same_network(&network));
         assert!(!here.is_same_host(&Place { boot: "another".to_owned(), ..here.clone() }));
     }
 }

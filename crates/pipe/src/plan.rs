@@ -1,1 +1,285 @@
-//! What each agent is to do, made of the stages and the options.
+//! What each agent is to do, made of the stages and the options. No clock, no process, no socket.
+//!
+//! Every pair of neighbours in the pipeline is a **giver** and a **taker**. On one host a pipe joins them;
+//! between hosts a hop does, with a mover at each end. Where the taker is several hosts, movers pass the
+//! stream on: the giver's to all (a star), or each to the next (a chain).
+
+mod route;
+
+use std::path::PathBuf;
+
+use crate::Error;
+use crate::control::{self, CommandKind, End, Mode, Part, Source, Target};
+use crate::coordinator::{FanOut, Options, Request};
+use crate::limits::STAGES_MAX;
+use crate::mover::{Compression, HopOptions, MoverOptions, OnDead, OnSlow};
+use crate::stage::{Kind, Stage};
+
+/// What this host is called.
+pub const HERE: &str = "here";
+
+/// A pipeline, laid out.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Hosts, as ssh takes them; `None` is this one. Each once.
+    pub agents: Vec<Option<String>>,
+    /// Stages, one for each host of each; its place is the number that reports name it by.
+    pub jobs: Vec<Job>,
+    /// Between different agents.
+    pub hops: Vec<Hop>,
+    /// What users see of the stream's way, in its order.
+    pub ways: Vec<Way>,
+    /// What each agent runs; the options of hops are still open.
+    parts: Vec<Part>,
+    /// Whether somebody wants of a mover what no pipe does: a pace, a buffer, figures.
+    needs_movers: bool,
+    /// Whether the user's standard input is anything but a terminal.
+    has_input: bool,
+    numbers: u32,
+    movers: u32,
+}
+
+/// A stage on one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Which stage of the pipeline, from 0.
+    pub stage: usize,
+    /// Where.
+    pub agent: usize,
+    /// As the user wrote it.
+    pub text: String,
+    /// Its file, if it is one.
+    pub file: Option<(PathBuf, Mode)>,
+}
+
+/// Data between two agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// As orders and reports name it.
+    pub number: u32,
+    /// The agent that sends.
+    pub from: usize,
+    /// The agent that receives.
+    pub to: usize,
+    /// Whether a pipe may take its place where both agents are of one host and user.
+    pub can_be_pipe: bool,
+}
+
+/// A part of the stream's way that users see figures of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The agent that sends.
+    pub from: usize,
+    /// The agent that receives.
+    pub to: usize,
+    /// The hop, if it leaves an agent.
+    pub hop: Option<u32>,
+    /// The mover that sends, and the place of this way among its outlets.
+    pub sender: Option<(u32, usize)>,
+    /// The mover that receives.
+    pub receiver: Option<u32>,
+    /// The stage that is the file it begins with.
+    pub file: Option<u32>,
+}
+
+/// What has become of a hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// A pipe was handed over.
+    Pipe,
+    /// It is connected.
+    Connection(HopOptions),
+}
+
+impl Plan {
+    /// Lays a pipeline out. `input` says whether there is anything to read for a first stage on another host.
+    pub fn new(request: &Request, input: bool) -> Result<Self, Error> {
+        check(request)?;
+        let options = &request.options;
+        let needs_movers = options.rate.is_some() || options.buffer_bytes > 0 || options.progress;
+        let mut plan = Self { needs_movers, has_input: input, ..Self::default() };
+        for (number, stage) in request.stages.iter().enumerate() {
+            plan.add_jobs(number, stage);
+        }
+        if let (Some(first), Some(last)) = (request.stages.first(), request.stages.last()) {
+            plan.lay_routes(request, first, last, input);
+        }
+        Ok(plan)
+    }
+
+    /// What an agent is to run, once it is known what carries each hop.
+    pub fn part(&self, agent: usize, carrier: impl Fn(u32) -> Option<Carrier>, figures: bool) -> Part {
+        let mut part = self.parts.get(agent).cloned().unwrap_or_default();
+        part.figures = figures;
+        for mover in &mut part.movers {
+            if let Source::Hop(number, options) = &mut mover.from {
+                match carrier(*number) {
+                    Some(Carrier::Connection(agreed)) => *options = agreed,
+                    _ => mover.from = Source::Pipe(*number),
+                }
+            }
+            for target in &mut mover.to {
+                if let Target::Hop(number, options) = target {
+                    match carrier(*number) {
+                        Some(Carrier::Connection(agreed)) => *options = agreed,
+                        _ => *target = Target::Pipe(*number),
+                    }
+                }
+            }
+        }
+        self.join_handed(&mut part, carrier);
+        part
+    }
+
+    /// Where a pipe was handed over, commands have it themselves, and the movers between go.
+    fn join_handed(&self, part: &mut Part, carrier: impl Fn(u32) -> Option<Carrier>) {
+        if self.needs_movers {
+            return;
+        }
+        let handed: Vec<u32> = self.hops.iter().map(|hop| hop.number).collect();
+        let is_handed = |number: u32| handed.contains(&number) && carrier(number) == Some(Carrier::Pipe);
+        let commands = &mut part.commands;
+        part.movers.retain(|mover| match (&mover.from, mover.to.as_slice()) {
+            (Source::Pipe(from), [Target::Pipe(to)]) if is_handed(*to) && !is_handed(*from) => {
+                let ours = |command: &&mut control::Command| command.output == End::Pipe(*from);
+                match commands.iter_mut().find(ours) {
+                    Some(command) => command.output = End::Pipe(*to),
+                    None => return true,
+                }
+                false
+            }
+            (Source::Pipe(from), [Target::Pipe(to)]) if is_handed(*from) => {
+                let ours = |command: &&mut control::Command| command.input == End::Pipe(*to);
+                match commands.iter_mut().find(ours) {
+                    Some(command) => command.input = End::Pipe(*from),
+                    None => return true,
+                }
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// What would be done, a sentence a line.
+    pub fn describe(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for job in &self.jobs {
+            let what = if job.file.is_some() { "file" } else { "command" };
+            lines.push(format!("stage {} on {}: {what} '{}'", job.stage + 1, self.name(job.agent), job.text));
+        }
+        for way in &self.ways {
+            let (from, to) = (self.name(way.from), self.name(way.to));
+            lines.push(match (way.hop, way.sender) {
+                (Some(_), _) => format!("{from} -> {to}: whatever both have"),
+                (None, Some(_)) => format!("{from}: moved by caravan"),
+                (None, None) => format!("{from}: a pipe between two commands"),
+            });
+        }
+        lines
+    }
+
+    /// A host as users name it.
+    pub fn name(&self, agent: usize) -> &str {
+        self.agents.get(agent).and_then(Option::as_deref).unwrap_or(HERE)
+    }
+
+    /// The movers of an agent, by their numbers.
+    pub fn movers(part: &Part) -> Vec<u32> {
+        part.movers.iter().map(|mover| mover.mover).collect()
+    }
+
+    fn add_jobs(&mut self, number: usize, stage: &Stage) {
+        let hosts: Vec<Option<&String>> = match stage.hosts.as_slice() {
+            [] => vec![None],
+            hosts => hosts.iter().map(Some).collect(),
+        };
+        for host in hosts {
+            let agent = self.agent(host);
+            let file = match &stage.kind {
+                Kind::Read(path) => Some((path.clone(), Mode::Read)),
+                Kind::Write { path, append: true } => Some((path.clone(), Mode::Append)),
+                Kind::Write { path, append: false } => Some((path.clone(), Mode::Write)),
+                Kind::Shell(_) | Kind::Program(_) => None,
+            };
+            let id = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
+            self.jobs.push(Job { stage: number, agent, text: stage.text.clone(), file });
+            let kind = match &stage.kind {
+                Kind::Shell(text) => CommandKind::Shell(text.clone()),
+                Kind::Program(arguments) => CommandKind::Program(arguments.clone()),
+                Kind::Read(_) | Kind::Write { .. } => continue,
+            };
+            let command = control::Command { stage: id, kind, input: End::Null, output: End::Null };
+            self.part_mut(agent).commands.push(command);
+        }
+    }
+
+    fn agent(&mut self, host: Option<&String>) -> usize {
+        let found = self.agents.iter().position(|known| known.as_ref() == host);
+        found.unwrap_or_else(|| {
+            self.agents.push(host.cloned());
+            self.parts.push(Part::default());
+            self.agents.len() - 1
+        })
+    }
+
+    /// There is one for each agent, as both are made in one place.
+    fn part_mut(&mut self, agent: usize) -> &mut Part {
+        if self.parts.len() <= agent {
+            self.parts.resize_with(agent + 1, Part::default);
+        }
+        &mut self.parts[agent]
+    }
+
+    fn next_number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
+    }
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let stages = &request.stages;
+    let refuse = |why: String| Err(Error::Usage(why));
+    if stages.is_empty() {
+        return refuse("there is no stage: give at least one, as in host:'COMMAND' or :'COMMAND'".to_owned());
+    }
+    if stages.len() > STAGES_MAX {
+        return refuse(format!("there are {} stages: at most {STAGES_MAX} can be joined", stages.len()));
+    }
+    let several = stages.iter().position(|stage| stage.hosts.len() > 1);
+    if let Some(number) = several.filter(|number| request.is_ring || number + 1 < stages.len()) {
+        return refuse(format!(
+            "stage {} names several hosts, and another stage follows: only the last one can have several",
+            number + 1
+        ));
+    }
+    let options = &request.options;
+    if options.fan_out == FanOut::Chain {
+        if options.on_dead == OnDead::Continue {
+            return refuse(
+                "in a chain the hosts behind a dead one are cut off: --on-dead continue takes --star"
+                    .to_owned(),
+            );
+        }
+        if options.on_slow == OnSlow::Drop {
+            return refuse(
+                "in a chain a slow host cannot be dropped without those behind it: --on-slow drop takes --star"
+                    .to_owned(),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What both ends of a connected hop agree on.
+pub fn hop_options(options: &Options, sealed: bool, compression: Option<Compression>) -> HopOptions {
+    HopOptions { digest: options.digest, sealed, compression, block_bytes: crate::limits::BLOCK_BYTES }
+}
+
+fn mover_options(options: &Options, is_first: bool) -> MoverOptions {
+    MoverOptions {
+        rate: options.rate.filter(|_| is_first),
+        buffer_bytes: options.buffer_bytes,
+        on_slow: options.on_slow,
+        on_dead: options.on_dead,
+    }
+}

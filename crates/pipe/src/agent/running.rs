@@ -164,6 +164,7 @@ impl Running {
             Source::Pipe(pipe) => Inlet::Descriptor(pipes.reading(*pipe)?),
             Source::File { stage } => Inlet::Descriptor(self.file(*stage)?),
             Source::Caller => Inlet::Descriptor(self.caller(|caller| &caller.0)?),
+            Source::Null => Inlet::Descriptor(open(Path::new("/dev/null"), Mode::Read)?.0.into()),
         };
         let mut outlets = Vec::new();
         for target in &mover.to {

@@ -1,0 +1,219 @@
+//! How a hop comes to what carries it: the ways in their order, each tried until both ends have it.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::{Options, Transport};
+use crate::Key;
+use crate::connect::Side;
+use crate::control::{Hello, Order, Report};
+use crate::plan::Hop;
+
+/// Addresses of a host that are tried.
+const ADDRESSES_MAX: usize = 16;
+
+/// One way for the data of a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A pipe, handed from one agent to the other.
+    Pipe,
+    /// RDMA devices.
+    Fabric,
+    /// The receiver listens.
+    Tcp,
+    /// The sender listens.
+    TcpReversed,
+    /// Through the coordinator.
+    Relay,
+}
+
+/// A hop that is being joined.
+pub struct Joining {
+    hop: Hop,
+    key: Key,
+    ways: VecDeque<Way>,
+    tried: Vec<String>,
+    connected: [Option<String>; 2],
+    is_done: bool,
+}
+
+/// What it is joined by.
+pub struct Joined {
+    pub way: Way,
+    pub description: String,
+    /// The ways that did not work, and why.
+    pub tried: Vec<String>,
+}
+
+/// What a report has led to.
+pub enum Step {
+    /// Orders, each for an agent.
+    Orders(Vec<(usize, Order)>),
+    /// It is joined.
+    Joined(Joined),
+    /// No way is left; the sentences.
+    Failed(Vec<String>),
+}
+
+/// The two agents of a hop.
+pub struct Ends<'a> {
+    pub from: &'a Hello,
+    pub to: &'a Hello,
+    /// The hosts as the user has named them; `None` for this one.
+    pub names: [Option<&'a str>; 2],
+    pub options: &'a Options,
+}
+
+impl Joining {
+    pub fn new(hop: Hop, ends: &Ends<'_>) -> Result<Self, crate::Error> {
+        let ways = ways(hop, ends).into();
+        Ok(Self {
+            hop,
+            key: Key::random()?,
+            ways,
+            tried: Vec::new(),
+            connected: [None, None],
+            is_done: false,
+        })
+    }
+
+    /// Begins with the first way.
+    pub fn begin(&mut self, ends: &Ends<'_>) -> Step {
+        self.connected = [None, None];
+        let Hop { number: hop, from, to, .. } = self.hop;
+        let (key, streams) = (self.key.clone(), ends.options.streams);
+        let ports = ends.options.ports;
+        let orders = match self.ways.front() {
+            Some(Way::Pipe) => vec![(to, Order::Open { hop })],
+            Some(Way::Fabric) => {
+                let offer = ends.to.offer.clone().unwrap_or_default();
+                vec![(from, Order::Initiate { hop, offer })]
+            }
+            Some(Way::Tcp) => vec![(to, Order::Listen { hop, side: Side::Receiver, key, ports, streams })],
+            Some(Way::TcpReversed) => {
+                vec![(from, Order::Listen { hop, side: Side::Sender, key, ports, streams })]
+            }
+            Some(Way::Relay) => vec![(from, Order::Relay { hop }), (to, Order::Relay { hop })],
+            None => return Step::Failed(std::mem::take(&mut self.tried)),
+        };
+        Step::Orders(orders)
+    }
+
+    /// Takes what an agent says about this hop.
+    pub fn take(&mut self, agent: usize, report: Report, ends: &Ends<'_>) -> Step {
+        let nothing = Step::Orders(Vec::new());
+        let Some(way) = self.ways.front().copied().filter(|_| !self.is_done) else { return nothing };
+        let Hop { number: hop, from, to, .. } = self.hop;
+        let key = self.key.clone();
+        match (way, report) {
+            (_, Report::Unreachable { why, .. }) => {
+                let who = if agent == from { ends.names[0] } else { ends.names[1] };
+                self.tried.push(format!("{}: {}: {why}", way.name(), who.unwrap_or("here")));
+                self.ways.pop_front();
+                self.begin(ends)
+            }
+            (_, Report::Connected { description, .. }) => self.connect(agent, way, description, ends),
+            (Way::Pipe, Report::Doorway { bytes, .. }) => {
+                Step::Orders(vec![(from, Order::Hand { hop, doorway: bytes })])
+            }
+            (Way::Fabric, Report::Half { bytes, .. }) if agent == from => {
+                Step::Orders(vec![(to, Order::Accept { hop, request: bytes })])
+            }
+            (Way::Fabric, Report::Half { bytes, .. }) => {
+                let ours = Order::Finish { hop, side: Side::Sender, key: key.clone(), answer: bytes };
+                let theirs = Order::Finish { hop, side: Side::Receiver, key, answer: Vec::new() };
+                Step::Orders(vec![(from, ours), (to, theirs)])
+            }
+            (Way::Tcp | Way::TcpReversed, Report::Listening { port, .. }) => {
+                let is_reversed = way == Way::TcpReversed;
+                let (listener, name) = match is_reversed {
+                    false => (ends.to, ends.names[1]),
+                    true => (ends.from, ends.names[0]),
+                };
+                let (connecting, side) =
+                    if is_reversed { (to, Side::Receiver) } else { (from, Side::Sender) };
+                let connector = if is_reversed { ends.to } else { ends.from };
+                let addresses = addresses(listener, connector, name.is_none());
+                let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect();
+                let known = name.or(ends.options.here.as_deref());
+                let names = known.map(|name| (host_part(name).to_owned(), port)).into_iter().collect();
+                let streams = ends.options.streams;
+                Step::Orders(vec![(connecting, Order::Connect { hop, side, key, addresses, names, streams })])
+            }
+            _ => nothing,
+        }
+    }
+
+    fn connect(&mut self, agent: usize, way: Way, description: String, ends: &Ends<'_>) -> Step {
+        let Hop { number: hop, from, to, .. } = self.hop;
+        let place = usize::from(agent != from);
+        if let Some(end) = self.connected.get_mut(place) {
+            *end = Some(description);
+        }
+        // The reading end of a pipe is on its way once its writing end is there.
+        if way == Way::Pipe && agent == from && self.connected[1].is_none() {
+            return Step::Orders(vec![(to, Order::Take { hop })]);
+        }
+        let [Some(sender), Some(receiver)] = &self.connected else { return Step::Orders(Vec::new()) };
+        self.is_done = true;
+        // The side that connected knows the address that led to the other.
+        let description = if way == Way::TcpReversed { receiver } else { sender }.clone();
+        let description = match way {
+            Way::TcpReversed => format!("{description} (connected by {})", ends.names[1].unwrap_or("here")),
+            _ => description,
+        };
+        Step::Joined(Joined { way, description, tried: std::mem::take(&mut self.tried) })
+    }
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pipe => "a pipe between both",
+            Self::Fabric => "RDMA",
+            Self::Tcp => "TCP",
+            Self::TcpReversed => "TCP the other way round",
+            Self::Relay => "ssh",
+        }
+    }
+}
+
+fn ways(hop: Hop, ends: &Ends<'_>) -> Vec<Way> {
+    let is_one_host = ends.from.place.is_same_host(&ends.to.place);
+    let can_share = is_one_host && ends.from.place.apart(&ends.to.place).is_none();
+    let has_fabric = ends.from.offer.is_ok() && ends.to.offer.is_ok();
+    match ends.options.transport {
+        Some(Transport::Rdma) => vec![Way::Fabric],
+        Some(Transport::Tcp) => vec![Way::Tcp, Way::TcpReversed],
+        Some(Transport::Ssh) => vec![Way::Relay],
+        None => {
+            let pipe = (can_share && hop.can_be_pipe).then_some(Way::Pipe);
+            let fabric = (has_fabric && !can_share).then_some(Way::Fabric);
+            pipe.into_iter().chain(fabric).chain([Way::Tcp, Way::TcpReversed, Way::Relay]).collect()
+        }
+    }
+}
+
+/// Where a listener may be reached, the likeliest first.
+fn addresses(listener: &Hello, connector: &Hello, is_here: bool) -> Vec<IpAddr> {
+    let mut all = Vec::new();
+    if listener.place.is_same_network(&connector.place) {
+        all.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    // This host's address is the one that ssh came from.
+    all.extend(if is_here { connector.ssh_client } else { listener.ssh_address });
+    all.extend(&listener.addresses);
+    let mut once = Vec::new();
+    for address in all {
+        if !once.contains(&address) && !address.is_unspecified() {
+            once.push(address);
+        }
+    }
+    once.truncate(ADDRESSES_MAX);
+    once
+}
+
+/// `user@host` without the user.
+fn host_part(name: &str) -> &str {
+    name.rsplit_once('@').map_or(name, |(_, host)| host)
+}

@@ -1,0 +1,127 @@
+//! How it all ended: what failed, what of that only followed, and the exit status.
+
+use super::Summary;
+use crate::control::Status;
+use crate::plan::Plan;
+
+/// Exit status for everything that is not a stage's.
+const STATUS_OURS: u8 = 255;
+/// After Ctrl-C, as shells have it.
+const STATUS_INTERRUPTED: u8 = 130;
+/// SIGPIPE, as the number of a signal and as a shell's exit status.
+const SIGPIPE: u8 = 13;
+const SIGNAL_BASE: u8 = 128;
+
+/// Something that ends the pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The user wants it to end.
+    Interrupted,
+    /// It could not be set up.
+    SetUp(String),
+    /// A host was lost.
+    Lost(String),
+    /// A stage that could not be started, or a file.
+    Stage { job: u32, why: String },
+    /// Data did not get where they should.
+    Data(String),
+}
+
+impl Trouble {
+    /// The less, the more it is the cause of the others.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Interrupted => 0,
+            Self::SetUp(_) => 1,
+            Self::Stage { .. } => 2,
+            Self::Lost(_) => 3,
+            Self::Data(_) => 4,
+        }
+    }
+}
+
+/// Makes the summary's status, failures and statuses. A status is `None` where a stage was killed.
+pub fn conclude(plan: &Plan, troubles: &[Trouble], statuses: &[Option<Status>], summary: &mut Summary) {
+    let mut sorted: Vec<&Trouble> = troubles.iter().collect();
+    // Stable: those of one rank stay in the order in which they came.
+    sorted.sort_by_key(|trouble| trouble.rank());
+    let first = sorted.first().map(|trouble| trouble.rank());
+    // What is of a lesser rank follows from what is first.
+    for trouble in sorted.iter().filter(|trouble| Some(trouble.rank()) == first) {
+        let text = match trouble {
+            Trouble::Interrupted => "interrupted".to_owned(),
+            Trouble::SetUp(why) | Trouble::Lost(why) | Trouble::Data(why) => why.clone(),
+            Trouble::Stage { job, why } => format!("{}: {why}", stage_name(plan, *job)),
+        };
+        if !summary.failures.contains(&text) {
+            summary.failures.push(text);
+        }
+    }
+    let last = plan.jobs.last().map_or(0, |job| job.stage);
+    let mut rightmost = None;
+    for (id, (job, status)) in plan.jobs.iter().zip(statuses).enumerate() {
+        let number = status.as_ref().and_then(number);
+        let is_derived = job.stage < last && is_broken_pipe(status.as_ref());
+        let shown = if is_derived { Some(0) } else { number };
+        if let Some(number) = shown.filter(|number| *number > 0) {
+            rightmost = Some(number);
+            let id = u32::try_from(id).unwrap_or(u32::MAX);
+            let is_said =
+                troubles.iter().any(|trouble| matches!(trouble, Trouble::Stage { job, .. } if *job == id));
+            // Nobody has to be told that `head` has seen enough.
+            if !is_said && !is_broken_pipe(status.as_ref()) {
+                let what = what_happened(status.as_ref());
+                summary.failures.push(format!("{} {what}", stage_name(plan, id)));
+            }
+        }
+        if summary.statuses.len() <= job.stage {
+            summary.statuses.resize_with(job.stage + 1, Vec::new);
+        }
+        if let Some(of_stage) = summary.statuses.get_mut(job.stage) {
+            of_stage.push(number);
+        }
+    }
+    summary.status = match sorted.first() {
+        Some(Trouble::Interrupted) => STATUS_INTERRUPTED,
+        Some(Trouble::Stage { job, .. }) if is_file(plan, *job) => 1,
+        Some(_) => STATUS_OURS,
+        None => rightmost.unwrap_or(0),
+    };
+}
+
+/// As failures name it: `stage 2 (fs2): 'zfs recv'`.
+fn stage_name(plan: &Plan, id: u32) -> String {
+    let Some(job) = usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)) else { return String::new() };
+    format!("stage {} ({}): '{}'", job.stage + 1, plan.name(job.agent), job.text)
+}
+
+fn is_file(plan: &Plan, id: u32) -> bool {
+    usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)).is_some_and(|job| job.file.is_some())
+}
+
+/// As a shell counts it.
+fn number(status: &Status) -> Option<u8> {
+    match status {
+        Status::Exit(code) => Some(*code),
+        Status::Signal(signal) => Some(SIGNAL_BASE.saturating_add(*signal)),
+        Status::Failed(_) => Some(1),
+    }
+}
+
+/// Whether it ended because nobody reads what it writes.
+fn is_broken_pipe(status: Option<&Status>) -> bool {
+    matches!(status, Some(Status::Signal(SIGPIPE)))
+        || matches!(status, Some(Status::Exit(code)) if *code == SIGNAL_BASE + SIGPIPE)
+}
+
+fn what_happened(status: Option<&Status>) -> String {
+    match status {
+        Some(Status::Exit(code)) => format!("exited {code}"),
+        Some(Status::Signal(signal)) => match rustix::process::Signal::from_named_raw((*signal).into()) {
+            Some(name) => format!("was killed by signal {signal} ({name:?})"),
+            None => format!("was killed by signal {signal}"),
+        },
+        Some(Status::Failed(why)) => format!("failed: {why}"),
+        None => "was killed".to_owned(),
+    }
+}
