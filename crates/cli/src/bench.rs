@@ -8,5 +8,7 @@ pub mod ring;
 
 pub mod bare;
 pub mod child;
+pub mod control;
+pub mod endpoint;
 pub mod output;
 pub mod progress;

@@ -33,6 +33,11 @@ impl Usage {
         Ok(Self { at: Instant::now(), cpu_ns, user_ticks, system_ticks })
     }
 
+    /// Seconds on a processor from `earlier` to this reading.
+    pub fn spent_s(&self, earlier: &Self) -> f64 {
+        self.cpu_ns.saturating_sub(earlier.cpu_ns) as f64 / 1e9
+    }
+
     /// From `earlier` to this reading. The sum is `cpu_ns`'s; ticks, being coarse, only split it.
     pub fn since(&self, earlier: &Self) -> Cores {
         let wall_ns = (self.at - earlier.at).as_nanos().max(1) as f64;
@@ -81,6 +86,7 @@ mod tests {
         let after =
             Usage { at: at + Duration::from_secs(1), cpu_ns: 800_001_000, user_ticks: 40, system_ticks: 20 };
         let cores = after.since(&before);
+        assert!((after.spent_s(&before) - 0.8).abs() < 1e-9);
         assert!((cores.user - 0.6).abs() < 1e-9 && (cores.system - 0.2).abs() < 1e-9, "{cores:?}");
     }
 

@@ -1,6 +1,5 @@
 //! `caravan bench rdma`: a link over an RDMA device, and perftest's programs on the same device, in turn.
 
-mod control;
 mod ends;
 mod plan;
 mod report;
@@ -13,11 +12,11 @@ use caravan_fabric::verbs::Port;
 use caravan_fabric::verbs::device::Fabric;
 use serde::{Deserialize, Serialize};
 
-use self::control::Control;
 use self::ends::{Counts, End, Task};
 use self::plan::{Doing, Plan, plans};
 use self::report::{Contender, PerMessage, Results, Row};
 use self::tool::Run;
+use super::control::Control;
 use super::output;
 use super::progress::Progress;
 use crate::args::Rdma;
@@ -59,7 +58,7 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
     caravan_fabric::verbs::offer()?;
     let mut control = match &args.to {
         Some(address) => Control::to(address, &interrupt)?,
-        None => Control::start()?,
+        None => Control::start("rdma-peer")?,
     };
     control.say(&Ask::Link { ring_bytes: args.ring_bytes })?;
     let mut end = End::connect(&mut control, args.ring_bytes)?;

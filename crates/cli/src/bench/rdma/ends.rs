@@ -8,12 +8,11 @@ use caravan_fabric::verbs::{self, Port};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
-use super::control::Control;
 use super::failed;
+use crate::bench::control::Control;
+use crate::bench::endpoint;
 use crate::error::Error;
 
-/// How long making the connection may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Many times what a sample takes.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
 /// How long a sleeper sleeps before it looks for the other side's end.
@@ -57,23 +56,14 @@ pub struct End {
 impl End {
     /// The side that measures. `control` has told the other that a link is wanted.
     pub fn connect(control: &mut Control, ring_bytes: u64) -> Result<Self, Error> {
-        let exposure = Link::exposure(ring_bytes)?;
-        let offer: Vec<u8> = control.answer()?;
-        let (pending, request) = verbs::connect(&offer, &exposure)?;
-        control.say(&request)?;
-        let answer: Vec<u8> = control.answer()?;
-        let endpoint = pending.finish(&answer, CONNECT_LIMIT)?;
+        let endpoint = endpoint::connect_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }
 
     /// The other side.
     pub fn accept(control: &mut Control, ring_bytes: u64) -> Result<Self, Error> {
-        let exposure = Link::exposure(ring_bytes)?;
-        control.say(&Ok::<_, String>(verbs::offer()?))?;
-        let request: Vec<u8> = control.hear()?.ok_or_else(|| failed(&"the other side ended"))?;
-        let (pending, answer) = verbs::accept(&request, &exposure)?;
-        control.say(&Ok::<_, String>(answer))?;
-        Self::over(Link::new(pending.finish(&[], CONNECT_LIMIT)?, ring_bytes)?)
+        let endpoint = endpoint::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
+        Self::over(Link::new(endpoint, ring_bytes)?)
     }
 
     fn over(link: Link) -> Result<Self, Error> {

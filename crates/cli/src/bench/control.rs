@@ -1,4 +1,4 @@
-//! The control channel of the benchmark: a line of JSON for each message, between two processes of one
+//! The control channel of a benchmark: a line of JSON for each message, between two processes of one
 //! machine or of two. It carries what a link and the peer's tools need to know of each other.
 
 use std::fs::File;
@@ -13,7 +13,6 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::failed;
 use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
 
@@ -41,11 +40,11 @@ impl Control {
         Ok(Self { reader, writer: File::from(stream), host, child: None })
     }
 
-    /// This program again, as the other process on this machine.
-    pub fn start() -> Result<Self, Error> {
+    /// This program again, as the other process on this machine: `caravan bench PEER`.
+    pub fn start(peer: &str) -> Result<Self, Error> {
         let (here, there) = UnixStream::pair().map_err(|why| failed(&why))?;
         let child = Command::new("/proc/self/exe")
-            .args(["bench", "rdma-peer"])
+            .args(["bench", peer])
             .stdin(Stdio::from(OwnedFd::from(there)))
             .spawn()
             .map_err(|why| failed(&why))?;
@@ -98,33 +97,39 @@ impl Control {
         }
     }
 
+    /// The other side's process, where that was started here.
+    pub fn peer_pid(&self) -> Option<i32> {
+        self.child.as_ref().map(|child| child.id() as i32)
+    }
+
     /// Says one thing.
     pub fn say(&mut self, what: &impl Serialize) -> Result<(), Error> {
         let mut line = serde_json::to_vec(what).map_err(|why| failed(&why))?;
         line.push(b'\n');
-        self.writer.write_all(&line).map_err(|why| failed(&format!("the other side is gone: {why}")))
+        self.writer.write_all(&line).map_err(|why| failed(&format!("it is gone: {why}")))
     }
 
     /// The next thing that the other side says; `None` at its end.
     pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
         let mut line = Vec::new();
         let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        read.map_err(|why| failed(&format!("the other side does not answer: {why}")))?;
+        read.map_err(|why| failed(&format!("it does not answer: {why}")))?;
         if line.is_empty() {
             return Ok(None);
         }
         serde_json::from_slice(&line)
             .map(Some)
-            .map_err(|why| failed(&format!("the other side is unclear: {why}")))
+            .map_err(|why| failed(&format!("it is unclear: {why}")))
     }
 
-    /// The same, where there must be something; with the other side's own error if it had one.
+    /// The same, where there must be something.
+    pub fn expect<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        self.hear()?.ok_or_else(|| failed(&"it ended"))
+    }
+
+    /// The same, with the other side's own error if it had one.
     pub fn answer<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
-        match self.hear::<Result<T, String>>()? {
-            Some(Ok(answer)) => Ok(answer),
-            Some(Err(why)) => Err(failed(&format!("the other side: {why}"))),
-            None => Err(failed(&"the other side ended")),
-        }
+        self.expect::<Result<T, String>>()?.map_err(|why| failed(&why))
     }
 }
 
@@ -136,4 +141,8 @@ impl Drop for Control {
             let _ = child.wait();
         }
     }
+}
+
+fn failed(why: &dyn std::fmt::Display) -> Error {
+    Error::BenchProcess { process: "other side", reason: why.to_string() }
 }
