@@ -15,6 +15,8 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::remote::PipeAgent;
+
 pub use engine::{
     Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
     Top as EngineTop, Trace as EngineTrace,
@@ -50,8 +52,11 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Join commands on several hosts by pipes
+    // Its help is at the type, in two parts: a line here would hide the second.
     Pipe(Box<Pipe>),
+    /// The other side of pipes
+    #[command(hide = true)]
+    PipeAgent(PipeAgent),
     /// Measure Caravan beside a peer, in alternating rounds
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),

@@ -16,6 +16,7 @@ mod machine;
 mod number;
 mod pipe;
 mod placement;
+mod remote;
 mod scratch;
 mod selftest;
 mod stats;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, Error> {
     let outcome = match command {
         Command::Pipe(args) => return pipe::run(&args),
+        Command::PipeAgent(args) => remote::agent::run(&args),
         Command::Bench(Bench::Erlang(args)) => bench::erlang::run(&args),
         Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),
         Command::Bench(Bench::RingPeer(args)) => bench::ring::peer(&args),

@@ -7,12 +7,14 @@ mod teller;
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use caravan_pipe::coordinator::{self, Launcher, Request, describe};
+use caravan_pipe::coordinator::{self, Request, describe};
 
 use crate::args::Pipe;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
+use crate::remote::Agents;
 
 pub use self::ending::Ending;
 pub use self::teller::Teller;
@@ -28,21 +30,9 @@ pub fn run(args: &Pipe) -> Result<ExitCode, Error> {
     // Before anything runs: nobody wants to learn at the end that there is nowhere to put the figures.
     let ending = Ending::prepare(&args.telling).map_err(Error::before_a_pipe)?;
     let interrupt = Interrupt::watch().map_err(Error::before_a_pipe)?;
-    let launcher = launcher(args);
+    let launcher = Agents::new(&args.reach.ssh(), args.reach.no_bootstrap, Arc::clone(interrupt.flag()));
     let mut teller = Teller::new(&args.telling);
-    let outcome = coordinator::run(&request, &*launcher, &mut teller, interrupt.flag());
+    let outcome = coordinator::run(&request, &launcher, &mut teller, interrupt.flag());
     drop(teller);
     Ok(ending.tell(outcome))
-}
-
-/// Until there is one.
-fn launcher(args: &Pipe) -> Box<dyn Launcher> {
-    struct None;
-    impl Launcher for None {
-        fn launch(&self, _: Option<&str>) -> Result<coordinator::Session, caravan_pipe::Error> {
-            Err(caravan_pipe::Error::Usage("no host can be reached yet".to_owned()))
-        }
-    }
-    let _ = args.reach.ssh();
-    Box::new(None)
 }

@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use caravan_fabric::verbs;
 use caravan_fabric::verbs::device::Fabric;
+use caravan_pipe::place::Place;
 
-use self::message::{Answer, Ask, Hello, Place};
+use self::message::{Answer, Ask, Hello};
 use self::remote::Remote;
 use self::report::{Path, Report};
 use self::session::{STEPS, Session, Way};

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use caravan_fabric::Exposure;
+use caravan_pipe::place::Place;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -64,38 +65,6 @@ pub struct Hello {
     /// Its usable ports.
     pub offer: Vec<u8>,
     pub place: Place,
-}
-
-/// Where a process is: shared memory takes two of the same.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    boot: String,
-    network: String,
-    user: u32,
-}
-
-impl Place {
-    /// Of this process.
-    pub fn here() -> Self {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-        let network = network.to_string_lossy().into_owned();
-        Self { boot: boot.trim().to_owned(), network, user: rustix::process::geteuid().as_raw() }
-    }
-
-    /// Both are on one host.
-    pub fn is_same_host(&self, other: &Self) -> bool {
-        !self.boot.is_empty() && self.boot == other.boot
-    }
-
-    /// Why two processes of one host cannot share memory.
-    pub fn apart(&self, other: &Self) -> Option<&'static str> {
-        match (self.user == other.user, self.network == other.network) {
-            (false, _) => Some("shared memory takes the same user on both sides"),
-            (true, false) => Some("shared memory takes the same network namespace on both sides"),
-            (true, true) => None,
-        }
-    }
 }
 
 /// An [`Exposure`].
@@ -198,17 +167,6 @@ mod tests {
         }
         assert!(read::<Ask>(&mut &[0xff; 8][..]).is_err(), "too long");
         assert!(read::<Ask>(&mut &[0, 0, 0, 2, b'{', b'}'][..]).is_err(), "no message");
-    }
-
-    #[test]
-    fn places_tell_who_can_share_memory() {
-        let here = Place::here();
-        assert!(here.is_same_host(&here) && here.apart(&here).is_none());
-        let user = Place { user: here.user + 1, ..here.clone() };
-        assert!(here.apart(&user).unwrap().contains("same user"));
-        let network = Place { network: "net:[1]".to_owned(), ..here.clone() };
-        assert!(here.apart(&network).unwrap().contains("namespace"));
-        assert!(!here.is_same_host(&Place { boot: "another".to_owned(), ..here.clone() }));
     }
 
     #[test]

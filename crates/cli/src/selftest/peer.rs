@@ -2,7 +2,6 @@
 //! ends with that, whatever it is doing.
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -10,8 +9,9 @@ use std::time::Duration;
 
 use caravan_fabric::contract::Endpoint;
 use caravan_fabric::{Link, shm, verbs};
+use caravan_pipe::place::Place;
 
-use super::message::{self, Answer, Arena, Ask, Hello, PROTOCOL, Place, Wait};
+use super::message::{self, Answer, Arena, Ask, Hello, PROTOCOL, Wait};
 use super::promises::Promises;
 use super::traffic::Traffic;
 use super::trouble::{Bounds, Trouble};
@@ -20,6 +20,7 @@ use crate::args::SelfTestPeer;
 use crate::error::Error;
 use crate::fabric::survey::Findings;
 use crate::interrupt::Interrupt;
+use crate::remote::agent::remove_copy;
 
 /// A peer that nobody asks anything any more ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
@@ -40,9 +41,9 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
         return writeln!(out, "{}", identity()).map_err(Error::Output);
     }
     if let Some(folder) = &args.remove {
-        remove(folder)?;
+        remove_copy(folder, MARK)?;
     }
-    writeln!(out, "{MARK} ready").and_then(|()| out.flush()).map_err(Error::Output)?;
+    write!(out, "\n{MARK} ready\n").and_then(|()| out.flush()).map_err(Error::Output)?;
     let ended = Arc::new(AtomicBool::new(false));
     let asked = read_questions(Arc::clone(&ended));
     let mut peer = Peer::new(Interrupt::by(ended));
@@ -57,17 +58,6 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
         message::write(&mut out, &answer).map_err(Error::Output)?;
     }
     Ok(())
-}
-
-/// This program's file and its folder: it runs on without them, and nothing is left of it however it ends.
-fn remove(folder: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { what: "remove", path: folder.to_owned(), source };
-    // Nothing but a folder that was made for a copy of this program.
-    let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(MARK));
-    if !is_ours {
-        return Err(failed(io::ErrorKind::InvalidInput.into()));
-    }
-    std::fs::remove_dir_all(folder).map_err(failed)
 }
 
 /// Takes them in a thread. With the standard input whoever asked is gone: then what is under way ends in
@@ -179,17 +169,6 @@ fn out_of_turn(what: &str) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_its_own_folder_is_removed() {
-        let folder = std::env::temp_dir().join(format!("caravan-other-{}", std::process::id()));
-        std::fs::create_dir(&folder).expect("made");
-        assert!(remove(&folder).is_err() && folder.exists());
-        let own = folder.join(format!("{MARK}-12345678"));
-        std::fs::create_dir(&own).expect("made");
-        assert!(remove(&own).is_ok() && !own.exists());
-        std::fs::remove_dir(&folder).expect("removed");
-    }
 
     #[test]
     fn a_question_out_of_turn_is_answered_with_a_failure() {

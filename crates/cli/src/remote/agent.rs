@@ -1,0 +1,125 @@
+//! `caravan pipe-agent`: the other side of pipes, on another host behind ssh or beside the caller.
+//!
+//! Two processes: the outer one waits, the inner one serves; see [`caravan_pipe::agent`].
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use caravan_pipe::agent::{serve, supervise};
+use caravan_pipe::control::{MARK, identity};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::launcher::WORD;
+use super::local;
+use crate::error::Error;
+
+/// The other side of `caravan pipe`, on the standard input and output.
+#[derive(Debug, clap::Args)]
+pub struct PipeAgent {
+    /// Only say what this program is
+    #[arg(long)]
+    pub probe: bool,
+    /// Beside the caller, whose standard input comes over the socket that is this one's
+    #[arg(long)]
+    pub local: bool,
+    /// The process that serves
+    #[arg(long)]
+    pub inner: bool,
+    /// A folder to remove first: this program was copied to it
+    #[arg(long)]
+    pub remove: Option<PathBuf>,
+}
+
+/// Serves until its channel ends.
+pub fn run(args: &PipeAgent) -> Result<(), Error> {
+    if args.probe {
+        return writeln!(io::stdout(), "{}", identity()).map_err(Error::Output);
+    }
+    let terminated = Arc::new(AtomicBool::new(false));
+    watch(&terminated).map_err(Error::Signals)?;
+    if args.inner {
+        return inner(args.local, &terminated);
+    }
+    if let Some(folder) = &args.remove {
+        remove_copy(folder, MARK)?;
+    }
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("caravan").args([WORD, "--inner"]);
+    if args.local {
+        command.arg("--local");
+    }
+    match supervise(command, &terminated)? {
+        true => Ok(()),
+        false => Err(Error::Said),
+    }
+}
+
+/// Handlers and nothing ignored, which the commands that it starts would inherit. Ctrl-C does nothing: it
+/// is for whoever started the pipeline.
+fn watch(terminated: &Arc<AtomicBool>) -> io::Result<()> {
+    signal_hook::flag::register(SIGTERM, Arc::clone(terminated))?;
+    signal_hook::flag::register(SIGHUP, Arc::clone(terminated))?;
+    signal_hook::flag::register(SIGINT, Arc::default())?;
+    Ok(())
+}
+
+fn inner(is_local: bool, terminated: &Arc<AtomicBool>) -> Result<(), Error> {
+    let failed = |call| move |source: io::Error| caravan_pipe::Error::System { call, source };
+    let die = set_parent_process_death_signal(Some(Signal::TERM));
+    die.map_err(|source| failed("prctl(PR_SET_PDEATHSIG)")(source.into()))?;
+    let served = if is_local {
+        let input = local::take(io::stdin()).map_err(failed("recvmsg"))?;
+        let output = own(io::stdout()).map_err(failed("dup"))?;
+        let to = UnixStream::from(own(io::stdin()).map_err(failed("dup"))?);
+        let from = to.try_clone().map_err(failed("dup"))?;
+        serve(from, to, Some((input, output)), terminated)
+    } else {
+        let mut out = io::stdout();
+        // A greeting before it may lack the end of its line.
+        write!(out, "\n{MARK} ready\n").and_then(|()| out.flush()).map_err(Error::Output)?;
+        let to = own(io::stdout()).map_err(failed("dup"))?;
+        let from = own(io::stdin()).map_err(failed("dup"))?;
+        serve(std::fs::File::from(from), std::fs::File::from(to), None, terminated)
+    };
+    // The coordinator has said it, or is gone.
+    served.map_err(|_| Error::Said)
+}
+
+/// The same descriptor, to be owned.
+fn own(what: impl AsFd) -> io::Result<OwnedFd> {
+    what.as_fd().try_clone_to_owned()
+}
+
+/// Removes the folder that this program's file was copied to: it runs on without, and nothing is left of it
+/// however it ends. Nothing but a folder that was made for that.
+pub fn remove_copy(folder: &Path, mark: &str) -> Result<(), Error> {
+    let failed = |source| Error::File { what: "remove", path: folder.to_owned(), source };
+    let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(mark));
+    if !is_ours {
+        return Err(failed(io::ErrorKind::InvalidInput.into()));
+    }
+    std::fs::remove_dir_all(folder).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_copys_own_folder_is_removed() {
+        let folder = std::env::temp_dir().join(format!("caravan-other-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("made");
+        assert!(remove_copy(&folder, MARK).is_err() && folder.exists());
+        let own = folder.join(format!("{MARK}-12345678"));
+        std::fs::create_dir(&own).expect("made");
+        assert!(remove_copy(&own, MARK).is_ok() && !own.exists());
+        std::fs::remove_dir(&folder).expect("removed");
+    }
+}

@@ -1,0 +1,80 @@
+//! Agents for pipes: on other hosts over ssh, on this one as a process beside.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use caravan_pipe::Error;
+use caravan_pipe::control::{MARK, identity};
+use caravan_pipe::coordinator::{Guard, Launcher, Session};
+
+use super::local;
+use super::ssh::Ssh;
+use super::{Copies, Failure, SshOptions, Start, start};
+use crate::args;
+
+/// The hidden command of this program that an agent is.
+pub const WORD: &str = "pipe-agent";
+/// How long ssh may take to say why it ended, once its output has.
+const WORDS_LIMIT: Duration = Duration::from_secs(1);
+/// How long ssh may take to end by itself: the agent behind it has less to do than that.
+const END_LIMIT: Duration = Duration::from_millis(600);
+
+/// Starts agents.
+#[derive(Clone, Debug)]
+pub struct Agents {
+    ssh: SshOptions,
+    copies: Copies,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Agents {
+    /// `interrupted` is set once nobody wants them any more: whatever is being started then ends.
+    pub fn new(ssh: &args::Ssh, no_bootstrap: bool, interrupted: Arc<AtomicBool>) -> Self {
+        let copies = if no_bootstrap { Copies::None } else { Copies::Cached };
+        Self { ssh: ssh.into(), copies, interrupted }
+    }
+}
+
+impl Launcher for Agents {
+    fn launch(&self, host: Option<&str>) -> Result<Session, Error> {
+        let Some(host) = host else { return local::launch() };
+        let started = start(&Start {
+            host,
+            ssh: &self.ssh,
+            word: WORD,
+            identity: &identity(),
+            mark: MARK,
+            copies: self.copies,
+            interrupted: &self.interrupted,
+        });
+        let channel = started.map_err(|failure| {
+            let why = match failure {
+                Failure::Interrupted => return Error::Cancelled,
+                Failure::Host(why) => why,
+                Failure::NoSsh(source) => format!(
+                    "cannot start `{}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh",
+                    self.ssh.program.display()
+                ),
+            };
+            Error::Host { host: host.to_owned(), why }
+        })?;
+        Ok(Session {
+            from: Box::new(channel.from),
+            to: Box::new(channel.to),
+            guard: Box::new(Remote(channel.ssh)),
+        })
+    }
+}
+
+struct Remote(Ssh);
+
+impl Guard for Remote {
+    fn why_ended(&mut self) -> String {
+        self.0.why_ended(WORDS_LIMIT, None)
+    }
+
+    fn end(&mut self) {
+        self.0.end(END_LIMIT);
+    }
+}

@@ -1,0 +1,425 @@
+//! Until the program runs on the other side: what its start says, and the copy of this program.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{ChildStdin, ChildStdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use super::SshOptions;
+use super::complaints::printable;
+use super::program::Program;
+use super::ssh::Ssh;
+use crate::interrupt::GLANCE;
+
+/// What is sent first, as one line of sh.
+const START: &str = include_str!("start.sh");
+/// Until the other side is there: someone may have to type a password.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// How long the copying of this program may stand still.
+const COPY_LIMIT: Duration = Duration::from_secs(60);
+/// Bytes that a login shell may print before.
+const GREETING_BYTES_MAX: u64 = 1 << 20;
+/// What the script may say.
+const LINES_MAX: usize = 64;
+/// How long ssh may take to say why it ended, once its output has.
+const END_LIMIT: Duration = Duration::from_secs(1);
+/// A cached copy that was not used for so many days goes when a new one comes.
+const UNUSED_DAYS: u32 = 30;
+/// So many of them at a time.
+const REMOVED_MAX: u32 = 16;
+
+/// What shall be started, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// As ssh takes it.
+    pub host: &'a str,
+    pub ssh: &'a SshOptions,
+    /// The hidden command of this program.
+    pub word: &'static str,
+    /// What it answers to `--probe` if it is the same.
+    pub identity: &'a str,
+    /// What it begins each line with before its first message. Also part of the names of its folders.
+    pub mark: &'static str,
+    pub copies: Copies,
+    /// Set once nobody wants it any more.
+    pub interrupted: &'a AtomicBool,
+}
+
+/// What becomes of copies of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// They stay, for the next time.
+    Cached,
+    /// They are gone as soon as they run.
+    Temporary,
+    /// There are none.
+    None,
+}
+
+/// A program that is ready for its first message.
+#[derive(Debug)]
+pub struct Channel {
+    pub from: Answers,
+    pub to: ChildStdin,
+    pub ssh: Ssh,
+}
+
+/// Why nothing was started.
+#[derive(Debug)]
+pub enum Failure {
+    /// There is no ssh.
+    NoSsh(io::Error),
+    /// A sentence about the host.
+    Host(String),
+    Interrupted,
+}
+
+/// What the other side says.
+#[derive(Debug)]
+pub struct Answers {
+    from: BufReader<ChildStdout>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Read for Answers {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(into)?;
+        if count == 0 && !into.is_empty() {
+            // Alone: whoever reads it only wants to know whether it was ever set.
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        Ok(count)
+    }
+}
+
+/// What came from the other side.
+enum Heard {
+    /// A line with the mark.
+    Line(String),
+    /// All that comes now belongs to the program.
+    Ready(BufReader<ChildStdout>),
+    /// It ended, and why if there is a reason.
+    End(Option<io::Error>),
+    /// It printed too much.
+    Noise,
+    /// This side has written what it was asked for.
+    Written(ChildStdin),
+    Piece,
+}
+
+/// Starts it, and copies this program there if it must.
+pub fn start(start: &Start<'_>) -> Result<Channel, Failure> {
+    let (ssh, input, output) = Ssh::start(start.ssh, start.host).map_err(Failure::NoSsh)?;
+    let mark = start.mark;
+    let (sender, heard) = mpsc::channel();
+    let listener = sender.clone();
+    std::thread::spawn(move || listen(BufReader::new(output), mark, &listener));
+    // Meanwhile ssh connects.
+    let program = Program::this().map_err(Failure::Host)?;
+    let script = script(start, program);
+    write(input, sender.clone(), move |input, _| input.write_all(script.as_bytes()));
+    Greeting { start, ssh, program, sender, heard, input: None, tried: Vec::new() }.run()
+}
+
+/// Writes in a thread, as the other side may take nothing for long.
+fn write(
+    mut input: ChildStdin,
+    to: Sender<Heard>,
+    what: impl FnOnce(&mut ChildStdin, &Sender<Heard>) -> io::Result<()> + Send + 'static,
+) {
+    std::thread::spawn(move || {
+        // If it takes no more it says why, or ends: that is heard.
+        let _ = what(&mut input, &to);
+        let _ = to.send(Heard::Written(input));
+    });
+}
+
+struct Greeting<'a> {
+    start: &'a Start<'a>,
+    ssh: Ssh,
+    program: &'static Program,
+    sender: Sender<Heard>,
+    heard: Receiver<Heard>,
+    /// Nothing while something is written.
+    input: Option<ChildStdin>,
+    /// What it said of places for a copy.
+    tried: Vec<(String, String)>,
+}
+
+impl Greeting<'_> {
+    fn run(mut self) -> Result<Channel, Failure> {
+        let (mut limit, mut ready, mut asked) = (START_LIMIT, None, false);
+        loop {
+            if let (Some(from), true) = (&mut ready, self.input.is_some()) {
+                let from: &mut Option<_> = from;
+                if let (Some(from), Some(to)) = (from.take(), self.input.take()) {
+                    let from = Answers { from, is_over: Arc::clone(&self.ssh.is_over) };
+                    return Ok(Channel { from, to, ssh: self.ssh });
+                }
+            }
+            match self.hear(limit)? {
+                Heard::Ready(from) => ready = Some(Some(from)),
+                Heard::Written(input) => self.input = Some(input),
+                Heard::Piece => {}
+                Heard::Line(line) => {
+                    let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+                    match word {
+                        "send" if !asked => {
+                            asked = true;
+                            limit = COPY_LIMIT;
+                            self.send()?;
+                        }
+                        "no-space" | "no-exec" if self.tried.len() < LINES_MAX => {
+                            self.tried.push((word.to_owned(), rest.to_owned()));
+                        }
+                        _ => return Err(Failure::Host(refusal(word, rest, &self.tried))),
+                    }
+                }
+                Heard::End(why) => return Err(self.ended(why)),
+                Heard::Noise => {
+                    return Err(Failure::Host(format!(
+                        "its login shell printed more than {GREETING_BYTES_MAX} bytes and no agent was started: see what its start-up files (.bashrc) print (`ssh {} true`)",
+                        self.start.host
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Sends this program.
+    fn send(&mut self) -> Result<(), Failure> {
+        // The script answers once it was read, so that the writing of it ends.
+        let input = loop {
+            match self.input.take() {
+                Some(input) => break input,
+                None => match self.hear(COPY_LIMIT)? {
+                    Heard::Written(input) => self.input = Some(input),
+                    _ => return Err(Failure::Host("it speaks out of turn".to_owned())),
+                },
+            }
+        };
+        let program = self.program;
+        write(input, self.sender.clone(), move |input, to| {
+            program.copy(input, || drop(to.send(Heard::Piece)))
+        });
+        Ok(())
+    }
+
+    fn hear(&self, limit: Duration) -> Result<Heard, Failure> {
+        let deadline = Instant::now() + limit;
+        loop {
+            // A signal's handler sets it; nothing else hangs on it.
+            if self.start.interrupted.load(Ordering::Relaxed) {
+                return Err(Failure::Interrupted);
+            }
+            match self.heard.recv_timeout(GLANCE) {
+                Ok(heard) => return Ok(heard),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Heard::End(None)),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let seconds = limit.as_secs();
+                    return Err(Failure::Host(format!("nothing came from it within {seconds} s")));
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, why: Option<io::Error>) -> Failure {
+        let said = self.ssh.why_ended(END_LIMIT, why);
+        match self.start.interrupted.load(Ordering::Relaxed) {
+            true => Failure::Interrupted,
+            false => Failure::Host(said),
+        }
+    }
+}
+
+/// As one line.
+fn script(start: &Start<'_>, program: &Program) -> String {
+    let copies = match start.copies {
+        Copies::Cached => "cached",
+        Copies::Temporary => "temporary",
+        Copies::None => "none",
+    };
+    let mut script = START.trim_end().replace('\n', " ");
+    for (name, value) in [
+        ("MARK", start.mark),
+        ("WORD", start.word),
+        ("IDENTITY", start.identity),
+        ("KIND", &kind()),
+        ("COPIES", copies),
+        ("BYTES", &program.bytes.to_string()),
+        ("HASH", &program.hash),
+        ("DAYS", &UNUSED_DAYS.to_string()),
+        ("REMOVED", &REMOVED_MAX.to_string()),
+    ] {
+        script = script.replace(name, value);
+    }
+    script.push('\n');
+    script
+}
+
+/// What `uname -s -m` says where this program can run.
+fn kind() -> String {
+    format!("Linux {}", std::env::consts::ARCH)
+}
+
+/// Lines with the mark, up to the one that says "ready".
+fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<Heard>) {
+    let end = loop {
+        match next_line(&mut from, mark) {
+            Ok(Some(line)) if line == "ready" => break Heard::Ready(from),
+            Ok(Some(line)) => {
+                if to.send(Heard::Line(line)).is_err() {
+                    return;
+                }
+            }
+            Ok(None) => break Heard::End(None),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break Heard::Noise,
+            Err(error) => break Heard::End(Some(error)),
+        }
+    };
+    // Nobody may want it any more.
+    let _ = to.send(end);
+}
+
+/// What stands behind the mark in the next line that has it; `FileTooLarge` after too much else.
+fn next_line(from: &mut impl BufRead, mark: &str) -> io::Result<Option<String>> {
+    let mut left = GREETING_BYTES_MAX;
+    while left > 0 {
+        let mut line = Vec::new();
+        let count = from.take(left).read_until(b'\n', &mut line)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        left = left.saturating_sub(count as u64);
+        // A greeting may lack the end of its line.
+        let line = printable(&line);
+        if let Some((_, said)) = line.split_once(mark) {
+            return Ok(Some(said.trim_start().to_owned()));
+        }
+    }
+    Err(io::ErrorKind::FileTooLarge.into())
+}
+
+/// A sentence for what the script gave up at.
+fn refusal(word: &str, rest: &str, tried: &[(String, String)]) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let folders = |word: &str| {
+        let all: Vec<_> =
+            tried.iter().filter(|(tried, _)| tried == word).map(|(_, at)| at.as_str()).collect();
+        all.join(", ")
+    };
+    match word {
+        "other" if rest.starts_with("Linux ") => format!(
+            "it is of another architecture ({}; this program is for {}), so that this program cannot be copied there: install caravan {version} there, on its PATH",
+            rest.trim_start_matches("Linux "),
+            std::env::consts::ARCH
+        ),
+        "other" => format!("caravan needs Linux, and it runs {rest}"),
+        "absent" => {
+            let there = match rest {
+                "" => "there is no caravan on its PATH".to_owned(),
+                other => format!("its PATH has {other}"),
+            };
+            format!(
+                "{there}, and --no-bootstrap keeps this program from being copied: install caravan {version} there, on the PATH that `ssh HOST env` shows"
+            )
+        }
+        "no-copy" => match (folders("no-space"), folders("no-exec")) {
+            (full, noexec) if full.is_empty() && noexec.is_empty() => {
+                "no folder there can be written to (~/.cache, TMPDIR, /tmp, /var/tmp, HOME)".to_owned()
+            }
+            (full, noexec) if noexec.is_empty() => {
+                format!(
+                    "there is no space for a copy of this program in {full}: make some, or set TMPDIR there"
+                )
+            }
+            (full, noexec) => {
+                let full = match full.as_str() {
+                    "" => String::new(),
+                    full => format!(", and there is no space for it in {full}"),
+                };
+                format!(
+                    "a copy of this program cannot run there: {noexec} is mounted noexec{full}. Set TMPDIR there to a folder that is not, or install caravan {version} on its PATH"
+                )
+            }
+        },
+        "full" => {
+            format!("there is no space for a copy of this program in {rest}: make some, or set TMPDIR there")
+        }
+        "torn" => "the copy of this program arrived torn".to_owned(),
+        "no-run" => format!(
+            "a copy of this program does not run there: {rest}. Build caravan {version} there and put it on its PATH"
+        ),
+        _ => format!("it says `{word} {rest}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_script_is_one_line_of_sh() {
+        let ssh = SshOptions {
+            program: "ssh".into(),
+            config: None,
+            options: Vec::new(),
+            port: None,
+            identity: None,
+            jump: None,
+        };
+        let (interrupted, identity) = (AtomicBool::new(false), "caravan 1");
+        let program = Program::this().expect("read");
+        for copies in [Copies::Cached, Copies::Temporary, Copies::None] {
+            let start = Start {
+                host: "x",
+                ssh: &ssh,
+                word: "agent",
+                identity,
+                mark: "caravan-x",
+                copies,
+                interrupted: &interrupted,
+            };
+            let script = script(&start, program);
+            assert_eq!(script.find('\n'), Some(script.len() - 1));
+            let checked = Command::new("sh").args(["-n", "-c", &script]).output().expect("sh starts");
+            assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+        }
+    }
+
+    #[test]
+    fn greetings_are_skipped() {
+        let mut bytes =
+            &b"Welcome\nhere\n\xff\x1b[1mcaravan-x send\r\nx\nno newline: caravan-x ready\nleft"[..];
+        assert_eq!(next_line(&mut bytes, "caravan-x").expect("a line").as_deref(), Some("send"));
+        assert_eq!(next_line(&mut bytes, "caravan-x").expect("a line").as_deref(), Some("ready"));
+        assert_eq!(bytes, b"left");
+        assert!(next_line(&mut bytes, "caravan-x").expect("an end").is_none());
+    }
+
+    #[test]
+    fn greetings_without_end_are_noise() {
+        for noise in [&b"y\n"[..], b"y"] {
+            let noise = noise.repeat(1 << 20);
+            let error = next_line(&mut &noise[..], "caravan-x").expect_err("too much");
+            assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        }
+    }
+
+    #[test]
+    fn all_folders_that_were_tried_are_named() {
+        let tried = |list: &[(&str, &str)]| -> Vec<_> {
+            list.iter().map(|(word, at)| ((*word).to_owned(), (*at).to_owned())).collect()
+        };
+        let said =
+            refusal("no-copy", "", &tried(&[("no-space", "/a"), ("no-exec", "/b"), ("no-space", "/c")]));
+        assert!(said.contains("/b is mounted noexec, and there is no space for it in /a, /c."), "{said}");
+        let said = refusal("no-copy", "", &tried(&[("no-space", "/a")]));
+        assert!(said.contains("no space for a copy of this program in /a:"), "{said}");
+    }
+}
