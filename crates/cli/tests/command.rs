@@ -21,6 +21,10 @@ fn help_shows_options_and_examples() {
         (&["bench", "ring", "--help"], "caravan bench ring --samples 101"),
         (&["bench", "rdma", "--help"], "caravan bench rdma --serve 7500"),
         (&["top", "--help"], "caravan top --once"),
+        (&["pipe", "--help"], "echo hello | caravan pipe host1:'tr [:lower:] [:upper:]' host2:'rev'"),
+        (&["pipe", "--help"], "  caravan pipe -v host1:'</scratch/zeroes' host2:'>/dev/null'"),
+        (&["pipe", "--help"], "  255    not set up, or a host or a connection was lost"),
+        (&["pipe", "--help"], "The data go past it"),
     ] {
         let output = caravan(words);
         assert!(output.status.success(), "{words:?}");
@@ -41,6 +45,15 @@ fn bad_values_fail_with_a_sentence() {
         (&["bench", "erlang", "--nodez", "3"], "a similar argument exists: '--nodes'"),
         (&["bench", "elang"], "similar subcommands exist: 'engine', 'erlang'"),
         (&["top", "--interval", "never"], "it takes seconds from 0.1 to 3600"),
+        (&["pipe"], "<STAGE>..."),
+        (&["pipe", "tr a-z A-Z"], "`tr a-z A-Z` has no host and no colon: a stage is HOST:'CMD', or :'CMD'"),
+        (&["pipe", "a:"], "stage `a:`: it has no command; give one behind the colon, such as db2:'gzip -d'"),
+        (&["pipe", "a,b,a:cat"], "stage `a,b,a:cat`: it names a twice"),
+        (&["pipe", "--", "-oProxyCommand=x:cat"], "begins with a dash, which ssh would take for an option"),
+        (&["pipe", "-t", "udp", ":cat"], "'--transport <WHAT>'"),
+        (&["pipe", "-L", "fast", ":cat"], "'--rate <RATE>': it takes bytes a second, such as 500k"),
+        (&["pipe", "-p", "9:7", ":cat"], "'--ports <LO:HI>': it takes two ports, the lower one first"),
+        (&["pipe", "--encrypt", "--insecure", ":cat"], "'--encrypt' cannot be used with '--insecure'"),
     ] {
         let output = caravan(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
@@ -94,4 +107,30 @@ fn a_ring_between_two_processes_is_measured_beside_the_loop_in_c() {
         assert_eq!(row["ratio"]["samples"].as_array().map(Vec::len), Some(2), "{row}");
     }
     assert!(text(&output.stderr).contains("ring/loop"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn under_the_names_of_pipes_it_is_these_commands() {
+    let folder = std::env::temp_dir().join(format!("caravan-names-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (name, expected) in [("rdpipe", "  rdpipe -v host1:'</scratch/zeroes' host2:'>/dev/null'")] {
+        let program = folder.join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_caravan"), &program).expect("a link");
+        let output = Command::new(&program).arg("--help").output().expect("it starts");
+        let help = text(&output.stdout);
+        assert!(output.status.success() && help.contains(&format!("\nUsage: {name} [OPTIONS]")), "{help}");
+        assert!(help.contains(expected) && !help.contains("caravan pipe"), "{help}");
+        let output = Command::new(&program).args(["--unknown"]).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(&format!("Usage: {name} ")), "{}", text(&output.stderr));
+    }
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn a_pipe_that_cannot_put_its_figures_anywhere_does_not_start() {
+    let output = caravan(&["pipe", "--json=/nowhere/figures", ":touch /nowhere"]);
+    assert_eq!(output.status.code(), Some(255));
+    let text = text(&output.stderr);
+    assert!(text.starts_with("caravan: cannot write /nowhere/figures: No such file"), "{text}");
 }

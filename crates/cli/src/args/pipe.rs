@@ -10,21 +10,24 @@ use clap::{ArgAction, ValueEnum};
 
 use super::{Moving, Ssh};
 
-/// Runs commands on hosts, and joins them as a shell's pipe joins those of one host: what the first
-/// one writes, the second one reads, and so on. The first reads this command's standard input, the last writes its
-/// standard output. A stage is HOST:'CMD', or :'CMD' for this host; HOST is what ssh takes. A,B,C:'CMD'
-/// runs CMD on each of these hosts, and each gets the whole stream. A stage that is '<FILE', '>FILE' or
-/// '>>FILE' is that file on its host.
+/// Join commands on several hosts by pipes
 ///
-/// ssh starts this program there (and copies it there first, where it is absent) and carries commands
-/// and messages. The data go past it: over RDMA where both hosts have it, else encrypted over TCP, and over ssh
-/// itself where nothing else leads from host to host. Commands of one host that follow each other get a plain pipe.
+/// What the first stage writes, the second one reads, and so on, as in a shell's pipe. The first reads this
+/// command's standard input, the last writes its standard output. A stage is HOST:'CMD', or :'CMD' for this
+/// host; HOST is what ssh takes. A,B,C:'CMD' runs CMD on each of these hosts, and each gets the whole stream.
+/// A stage that is '<FILE', '>FILE' or '>>FILE' is that file on its host.
+///
+/// ssh starts this program there, copies it there first where it is missing, and carries commands and messages.
+/// The data go past it: over RDMA where both hosts have it, else encrypted over TCP, and over ssh itself where
+/// nothing else leads from host to host. Commands of one host that follow each other get a plain pipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   echo hello | caravan pipe host1:'tr [:lower:] [:upper:]' host2:'rev'
-  caravan pipe backup@fileserver:'zfs send -I tank/media@last tank/media@head' backup_server:'zfs recv tank/media'
-  ffmpeg -i film.mpg -f rawvideo - | caravan pipe playback_host:'ffplay -f rawvideo -s 720x480 -'
+  caravan pipe backup@fileserver:'zfs send -I tank/media@last_backup tank/media@head' \\
+      backup_server:'zfs recv tank-backup/media'
+  ffmpeg -i sintel.mpg -pix_fmt yuv420p -f rawvideo - | \\
+      caravan pipe playback_host:'ffplay -f rawvideo -pix_fmt yuv420p -s 720x480 -'
   caravan pipe -v host1:'</scratch/zeroes' host2:'>/dev/null'
   caravan pipe --progress :'<disk.img' a,b,c:'>/srv/disk.img'
   caravan pipe -n a:'pg_dump -Fc shop' b:'pg_restore -d shop'
@@ -81,7 +84,7 @@ impl Pipe {
 /// What the user is told of.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Telling {
-    /// Say what carries the data and what is encrypted, and the figures at the end; -vv: more of ssh
+    /// Say what carries the data and what is encrypted, and the figures at the end
     #[arg(short = 'v', long, action = ArgAction::Count)]
     pub verbose: u8,
     /// Only say what would be done
