@@ -1,5 +1,9 @@
 //! The thread that conducts: starts agents, joins hops, starts the stages, waits for their ends.
 
+mod endings;
+mod figures;
+mod hops;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -8,14 +12,13 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use super::agents::{Agent, Event, Routes};
-use super::joining::{Ends, Joined, Joining, Step, Way};
+use super::joining::Joining;
 use super::outcome::{self, Trouble};
-use super::{HopFigures, Launcher, Observer, Request, Sealing, Summary, Transport};
+use super::{HopFigures, Launcher, Observer, Request, Summary, Transport};
 use crate::Error;
 use crate::control::{Hello, Message, MoverResult, Order, Report, Status};
 use crate::limits::{PING_INTERVAL, TERM_GRACE};
-use crate::mover::{DigestKind, OnDead};
-use crate::plan::{self, Carrier, Plan};
+use crate::plan::{Carrier, Plan};
 
 /// Between two looks at the clock and at Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -263,225 +266,10 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// A stage that exits with whatever status is no reason to end the others: so shells have it.
-    fn stage_ended(&mut self, number: usize, job: u32, status: Status) {
-        if self.abort_at.is_some() && !matches!(status, Status::Failed(_)) {
-            // It may have been killed by now.
-            return;
-        }
-        if let Status::Failed(why) = &status {
-            let trouble = Trouble::Stage { job, why: why.clone() };
-            let is_branch = self.is_expendable(number) && self.started.is_some();
-            self.fail_or_warn(trouble, is_branch);
-        }
-        if let Some(slot) = usize::try_from(job).ok().and_then(|job| self.statuses.get_mut(job)) {
-            *slot = Some(status);
-        }
-    }
-
-    fn mover_ended(&mut self, mover: u32, result: MoverResult) {
-        let number = self.movers.get(&mover).copied();
-        let continues = self.request.options.on_dead == OnDead::Continue;
-        let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
-        let errors = result
-            .inlet
-            .as_ref()
-            .err()
-            .into_iter()
-            .chain(result.outlets.iter().filter_map(|end| end.as_ref().err()));
-        let why = errors.map(|why| self.way_of(mover, why)).next();
-        self.moved.insert(mover, result);
-        if let Some(why) = why {
-            let is_branch =
-                number.is_some_and(|number| self.is_expendable(number)) || (continues && some_left);
-            self.fail_or_warn(Trouble::Data(why), is_branch);
-        }
-    }
-
-    fn way_of(&self, mover: u32, why: &str) -> String {
-        let is_its = |way: &&plan::Way| {
-            way.receiver == Some(mover) || way.sender.is_some_and(|(sender, _)| sender == mover)
-        };
-        match self.plan.ways.iter().find(is_its) {
-            Some(way) if way.hop.is_some() => {
-                format!("{} -> {}: {why}", self.plan.name(way.from), self.plan.name(way.to))
-            }
-            Some(way) => format!("{}: {why}", self.plan.name(way.from)),
-            None => why.to_owned(),
-        }
-    }
-
-    fn lose(&mut self, number: usize, why: String) {
-        let is_gone = self.is_gone.get(number).copied().unwrap_or(false);
-        if let Some(agent) = self.agents.get_mut(number).and_then(Option::as_mut) {
-            agent.is_lost = true;
-        }
-        self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true);
-        if is_gone || self.has_ended(number) {
-            return;
-        }
-        let text = format!("{}: {why}", self.plan.name(number));
-        let is_branch = self.is_expendable(number) && self.started.is_some();
-        if is_branch {
-            let movers = self.movers.iter().filter(|(_, agent)| **agent == number).map(|(mover, _)| *mover);
-            for mover in movers.collect::<Vec<_>>() {
-                self.moved.entry(mover).or_insert_with(|| nothing_known(&why));
-            }
-            for (job, status) in self.plan.jobs.iter().zip(&mut self.statuses) {
-                if job.agent == number {
-                    status.get_or_insert(Status::Failed(why.clone()));
-                }
-            }
-        }
-        self.fail_or_warn(Trouble::Lost(text), is_branch);
-    }
-
-    /// Whether the others can go on without it: one of several hosts of the last stage, fed by a star.
-    fn is_expendable(&self, number: usize) -> bool {
-        let last = self.plan.jobs.last().map_or(0, |job| job.stage);
-        let several = self.plan.jobs.iter().filter(|job| job.stage == last).count() > 1;
-        let has_no_other = self.plan.jobs.iter().all(|job| job.agent != number || job.stage == last);
-        let is_here = self.plan.agents.get(number).is_some_and(Option::is_none);
-        self.request.options.on_dead == OnDead::Continue && several && has_no_other && !is_here
-    }
-
-    fn fail_or_warn(&mut self, trouble: Trouble, is_branch: bool) {
-        self.fail(trouble, false);
-        if is_branch {
-            self.abort_at = None;
-        }
-    }
-
-    fn fail(&mut self, trouble: Trouble, at_once: bool) {
-        let now = Instant::now();
-        let at = if at_once || self.started.is_none() { now } else { now + CAUSE_LIMIT };
-        self.abort_at = Some(self.abort_at.map_or(at, |earlier| earlier.min(at)));
-        self.troubles.push(trouble);
-    }
-
-    fn has_ended(&self, number: usize) -> bool {
-        let stages = self.plan.jobs.iter().zip(&self.statuses);
-        let mut movers = self.movers.iter().filter(|(_, agent)| **agent == number);
-        self.started.is_some()
-            && stages.filter(|(job, _)| job.agent == number).all(|(_, status)| status.is_some())
-            && movers.all(|(mover, _)| self.moved.contains_key(mover))
-    }
-
-    fn is_all_over(&self) -> bool {
-        (0..self.agents.len()).all(|number| self.has_ended(number))
-    }
-
     fn order(&self, number: usize, order: Order) {
         if let Some(Some(agent)) = self.agents.get(number) {
             agent.order(order);
         }
-    }
-
-    fn join(&mut self) -> bool {
-        for number in 0..self.agents.len() {
-            let jobs = self.plan.jobs.iter().zip(0_u32..);
-            let files: Vec<_> = jobs
-                .filter(|(job, _)| job.agent == number)
-                .filter_map(|(job, id)| job.file.clone().map(|(path, mode)| (id, path, mode)))
-                .collect();
-            match files.is_empty() {
-                true => self.is_prepared.iter_mut().skip(number).take(1).for_each(|is| *is = true),
-                false => self.order(number, Order::Prepare { files }),
-            }
-        }
-        for hop in self.plan.hops.clone() {
-            let made = self.with_ends(hop.number, |ends| Joining::new(hop, ends));
-            match made {
-                Some(Ok(joining)) => {
-                    self.joinings.insert(hop.number, joining);
-                    self.step(hop.number, Joining::begin);
-                }
-                Some(Err(error)) => self.fail(Trouble::SetUp(error.to_string()), true),
-                None => {}
-            }
-        }
-        true
-    }
-
-    fn step(&mut self, hop: u32, step: impl FnOnce(&mut Joining, &Ends<'_>) -> Step) {
-        let Some(mut joining) = self.joinings.remove(&hop) else { return };
-        let step = self.with_ends(hop, |ends| step(&mut joining, ends));
-        self.joinings.insert(hop, joining);
-        match step {
-            Some(Step::Orders(orders)) => {
-                for (number, order) in orders {
-                    if matches!(order, Order::Relay { .. }) {
-                        self.route(hop);
-                    }
-                    self.order(number, order);
-                }
-            }
-            Some(Step::Joined(joined)) => self.join_hop(hop, joined),
-            Some(Step::Failed(tried)) => {
-                let ends = self.plan.hops.iter().find(|known| known.number == hop);
-                let name = |agent: Option<usize>| agent.map_or("?", |agent| self.plan.name(agent));
-                let (from, to) = (name(ends.map(|hop| hop.from)), name(ends.map(|hop| hop.to)));
-                let text = format!("no data can go from {from} to {to}. {}", tried.join(". "));
-                self.fail(Trouble::SetUp(text), true);
-            }
-            None => {}
-        }
-    }
-
-    fn with_ends<T>(&self, hop: u32, with: impl FnOnce(&Ends<'_>) -> T) -> Option<T> {
-        let hop = self.plan.hops.iter().find(|known| known.number == hop)?;
-        let hello = |agent: usize| self.hellos.get(agent).and_then(Option::as_ref);
-        let name = |agent: usize| self.plan.agents.get(agent).and_then(Option::as_deref);
-        let (from, to) = (hello(hop.from)?, hello(hop.to)?);
-        let names = [name(hop.from), name(hop.to)];
-        Some(with(&Ends { from, to, names, options: &self.request.options }))
-    }
-
-    /// Data of this hop go through here.
-    fn route(&self, hop: u32) {
-        let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop) else { return };
-        let sender = |agent: usize| self.agents.get(agent).and_then(Option::as_ref).map(Agent::sender);
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        for (one, other) in [(ends.from, ends.to), (ends.to, ends.from)] {
-            sender(other).into_iter().for_each(|sender| {
-                routes.insert((one, hop), sender);
-            });
-        }
-    }
-
-    fn join_hop(&mut self, hop: u32, joined: Joined) {
-        let options = &self.request.options;
-        let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop).copied() else { return };
-        let is_inside = self.with_ends(hop, |ends| ends.from.place.is_same_network(&ends.to.place));
-        let is_tcp = matches!(joined.way, Way::Tcp | Way::TcpReversed);
-        let sealed = match (joined.way, options.sealing) {
-            // ssh encrypts, and a pipe leaves nothing.
-            (Way::Pipe | Way::Relay, _) | (_, Sealing::Never) => false,
-            (_, Sealing::Always) => true,
-            (Way::Fabric, Sealing::Default) => false,
-            (Way::Tcp | Way::TcpReversed, Sealing::Default) => is_inside != Some(true),
-        };
-        let (from, to) = (self.plan.name(ends.from), self.plan.name(ends.to));
-        for why in &joined.tried {
-            let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: not by {why}")));
-        }
-        let carrier = match joined.way {
-            Way::Pipe => Carrier::Pipe,
-            _ => Carrier::Connection(plan::hop_options(options, sealed, options.compression)),
-        };
-        let secrecy = match (joined.way, sealed) {
-            (Way::Pipe, _) => "",
-            (Way::Relay, _) => ", encrypted by ssh",
-            (_, true) => ", encrypted",
-            (_, false) => ", not encrypted",
-        };
-        let text = format!("{}{secrecy}", joined.description);
-        let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: {text}")));
-        if is_tcp && !sealed && is_inside != Some(true) {
-            let warning = format!("{from} -> {to}: over TCP in the clear, as --insecure says");
-            let _ = self.notices.send(Notice::Warn(warning));
-        }
-        self.joined.insert(hop, (carrier, text));
     }
 
     fn start(&mut self) -> bool {
@@ -513,70 +301,5 @@ impl<'a> Conductor<'a> {
                 Err(_) => {}
             }
         }
-    }
-
-    fn ways(&self) -> Vec<HopFigures> {
-        let elapsed = self.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
-        self.plan.ways.iter().map(|way| self.figures_of(way, elapsed)).collect()
-    }
-
-    fn figures_of(&self, way: &plan::Way, elapsed: f64) -> HopFigures {
-        let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
-        let sender = way.sender.map(|(mover, _)| mover).filter(|mover| self.movers.contains_key(mover));
-        let receiver = way.receiver.filter(|mover| self.movers.contains_key(mover));
-        let live = |mover: Option<u32>| {
-            mover.and_then(|mover| self.figures.get(&mover)).copied().unwrap_or_default()
-        };
-        let done = |mover: Option<u32>| mover.and_then(|mover| self.moved.get(&mover));
-        let (transport, digest_kind) = match way.hop.and_then(|hop| self.joined.get(&hop)) {
-            Some((Carrier::Connection(options), text)) => (text.clone(), options.digest),
-            Some((Carrier::Pipe, text)) => (text.clone(), DigestKind::Off),
-            None if sender.is_some() => ("here".to_owned(), DigestKind::Off),
-            None => ("pipe".to_owned(), DigestKind::Off),
-        };
-        let first = sender.or(receiver);
-        let [bytes, wire_bytes, reader, network] = live(first);
-        let mut figures = HopFigures {
-            from: self.plan.name(way.from).to_owned(),
-            to: self.plan.name(way.to).to_owned(),
-            transport,
-            is_measured: first.is_some(),
-            bytes,
-            wire_bytes,
-            seconds: elapsed,
-            reader_wait: seconds(reader),
-            network_wait: seconds(network),
-            writer_wait: seconds(live(receiver)[3]),
-            cpu: 0.0,
-            total: way.file.and_then(|job| self.lengths.get(&job)).copied(),
-            digest: None,
-        };
-        if let Some(result) = done(first) {
-            figures.bytes = result.bytes;
-            figures.wire_bytes = result.wire_bytes;
-            figures.seconds = seconds(result.took_ns);
-            figures.reader_wait = seconds(result.waited_ns.0);
-            figures.network_wait = seconds(result.waited_ns.1);
-            figures.digest = result.digest.clone().map(|digest| (digest_kind, digest));
-        }
-        figures.writer_wait =
-            done(receiver).map_or(figures.writer_wait, |result| seconds(result.waited_ns.1));
-        figures.cpu =
-            [sender, receiver].into_iter().filter_map(done).map(|result| seconds(result.cpu_ns)).sum();
-        figures
-    }
-}
-
-/// Of a mover whose agent is gone.
-fn nothing_known(why: &str) -> MoverResult {
-    MoverResult {
-        bytes: 0,
-        wire_bytes: 0,
-        took_ns: 0,
-        cpu_ns: 0,
-        waited_ns: (0, 0),
-        digest: None,
-        inlet: Err(why.to_owned()),
-        outlets: Vec::new(),
     }
 }

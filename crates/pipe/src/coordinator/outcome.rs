@@ -125,3 +125,58 @@ fn what_happened(status: Option<&Status>) -> String {
         None => "was killed".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Job;
+
+    fn concluded(troubles: &[Trouble], statuses: &[Option<Status>]) -> (u8, Vec<String>) {
+        let jobs = (0..statuses.len()).map(|stage| Job {
+            stage,
+            agent: stage,
+            text: format!("cmd{}", stage + 1),
+            file: None,
+        });
+        let agents = (0..statuses.len()).map(|agent| Some(format!("h{}", agent + 1))).collect();
+        let mut plan = Plan::default();
+        (plan.jobs, plan.agents) = (jobs.collect(), agents);
+        let mut summary = Summary::default();
+        conclude(&plan, troubles, statuses, &mut summary);
+        (summary.status, summary.failures)
+    }
+
+    const OK: Option<Status> = Some(Status::Exit(0));
+    const BROKEN_PIPE: Option<Status> = Some(Status::Signal(13));
+
+    #[test]
+    fn the_rightmost_failing_stage_gives_the_status_and_all_are_named() {
+        let statuses = [Some(Status::Exit(3)), OK, Some(Status::Signal(9)), OK];
+        let (status, failures) = concluded(&[], &statuses);
+        assert_eq!(status, 137);
+        assert_eq!(failures.len(), 2);
+        assert_eq!(failures[0], "stage 1 (h1): 'cmd1' exited 3");
+        assert!(failures[1].starts_with("stage 3 (h3): 'cmd3' was killed by signal 9"), "{failures:?}");
+    }
+
+    #[test]
+    fn a_broken_pipe_only_follows() {
+        assert_eq!(concluded(&[], &[BROKEN_PIPE, Some(Status::Exit(141)), OK]), (0, Vec::new()));
+        // The caller's own reader has closed: his shell wants to know, and nobody to be told.
+        assert_eq!(concluded(&[], &[OK, BROKEN_PIPE]), (141, Vec::new()));
+    }
+
+    #[test]
+    fn the_cause_comes_first_and_what_follows_of_it_not_at_all() {
+        let data = Trouble::Data("h1 -> h2: cut off".to_owned());
+        let lost = Trouble::Lost("h2: gone".to_owned());
+        let (status, failures) = concluded(&[data.clone(), lost], &[Some(Status::Exit(1)), None]);
+        assert_eq!(status, 255);
+        assert_eq!(failures, ["h2: gone", "stage 1 (h1): 'cmd1' exited 1"]);
+        let (status, failures) = concluded(&[data, Trouble::Interrupted], &[None, None]);
+        assert_eq!((status, failures), (130, vec!["interrupted".to_owned()]));
+        let stage = Trouble::Stage { job: 1, why: "cannot start".to_owned() };
+        let (status, failures) = concluded(&[stage], &[None, Some(Status::Failed("x".to_owned()))]);
+        assert_eq!((status, failures), (255, vec!["stage 2 (h2): 'cmd2': cannot start".to_owned()]));
+    }
+}

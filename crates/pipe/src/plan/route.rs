@@ -123,8 +123,11 @@ impl Plan {
         let [(to, taker)] = takers.as_slice() else {
             return self.fan_out((agent, giver), takers, options, is_first);
         };
+        // Terminals are for commands themselves, and one mover is enough for a pace or for figures.
         let is_terminal = giver == Giver::Caller && !self.has_input;
-        if agent == *to && (is_terminal || !self.needs_movers) && self.join(agent, giver, taker) {
+        let is_measured = *taker == Taker::Caller && !self.ways.is_empty();
+        let may_join = is_terminal || is_measured || !self.needs_movers;
+        if agent == *to && may_join && self.join(agent, giver, taker) {
             return;
         }
         if *taker == Taker::Nothing && matches!(giver, Giver::Command(_) | Giver::Nothing | Giver::Caller) {

@@ -1,0 +1,133 @@
+//! Stages, movers and hosts that end, and what follows for the others.
+
+use std::time::Instant;
+
+use super::super::outcome::Trouble;
+use super::{CAUSE_LIMIT, Conductor};
+use crate::control::{MoverResult, Status};
+use crate::mover::OnDead;
+use crate::plan;
+
+impl Conductor<'_> {
+    /// A stage that exits with whatever status is no reason to end the others: so shells have it.
+    pub(super) fn stage_ended(&mut self, number: usize, job: u32, status: Status) {
+        if self.abort_at.is_some() && !matches!(status, Status::Failed(_)) {
+            // It may have been killed by now.
+            return;
+        }
+        if let Status::Failed(why) = &status {
+            let trouble = Trouble::Stage { job, why: why.clone() };
+            let is_branch = self.is_expendable(number) && self.started.is_some();
+            self.fail_or_warn(trouble, is_branch);
+        }
+        if let Some(slot) = usize::try_from(job).ok().and_then(|job| self.statuses.get_mut(job)) {
+            *slot = Some(status);
+        }
+    }
+
+    pub(super) fn mover_ended(&mut self, mover: u32, result: MoverResult) {
+        let number = self.movers.get(&mover).copied();
+        let continues = self.request.options.on_dead == OnDead::Continue;
+        let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
+        let errors = result
+            .inlet
+            .as_ref()
+            .err()
+            .into_iter()
+            .chain(result.outlets.iter().filter_map(|end| end.as_ref().err()));
+        let why = errors.map(|why| self.way_of(mover, why)).next();
+        self.moved.insert(mover, result);
+        if let Some(why) = why {
+            let is_branch =
+                number.is_some_and(|number| self.is_expendable(number)) || (continues && some_left);
+            self.fail_or_warn(Trouble::Data(why), is_branch);
+        }
+    }
+
+    pub(super) fn way_of(&self, mover: u32, why: &str) -> String {
+        let is_its = |way: &&plan::Way| {
+            way.receiver == Some(mover) || way.sender.is_some_and(|(sender, _)| sender == mover)
+        };
+        match self.plan.ways.iter().find(is_its) {
+            Some(way) if way.hop.is_some() => {
+                format!("{} -> {}: {why}", self.plan.name(way.from), self.plan.name(way.to))
+            }
+            Some(way) => format!("{}: {why}", self.plan.name(way.from)),
+            None => why.to_owned(),
+        }
+    }
+
+    pub(super) fn lose(&mut self, number: usize, why: String) {
+        let is_gone = self.is_gone.get(number).copied().unwrap_or(false);
+        if let Some(agent) = self.agents.get_mut(number).and_then(Option::as_mut) {
+            agent.is_lost = true;
+        }
+        self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true);
+        if is_gone || self.has_ended(number) {
+            return;
+        }
+        let text = format!("{}: {why}", self.plan.name(number));
+        let is_branch = self.is_expendable(number) && self.started.is_some();
+        if is_branch {
+            let movers = self.movers.iter().filter(|(_, agent)| **agent == number).map(|(mover, _)| *mover);
+            for mover in movers.collect::<Vec<_>>() {
+                self.moved.entry(mover).or_insert_with(|| nothing_known(&why));
+            }
+            for (job, status) in self.plan.jobs.iter().zip(&mut self.statuses) {
+                if job.agent == number {
+                    status.get_or_insert(Status::Failed(why.clone()));
+                }
+            }
+        }
+        self.fail_or_warn(Trouble::Lost(text), is_branch);
+    }
+
+    /// Whether the others can go on without it: one of several hosts of the last stage, fed by a star.
+    pub(super) fn is_expendable(&self, number: usize) -> bool {
+        let last = self.plan.jobs.last().map_or(0, |job| job.stage);
+        let several = self.plan.jobs.iter().filter(|job| job.stage == last).count() > 1;
+        let has_no_other = self.plan.jobs.iter().all(|job| job.agent != number || job.stage == last);
+        let is_here = self.plan.agents.get(number).is_some_and(Option::is_none);
+        self.request.options.on_dead == OnDead::Continue && several && has_no_other && !is_here
+    }
+
+    pub(super) fn fail_or_warn(&mut self, trouble: Trouble, is_branch: bool) {
+        self.fail(trouble, false);
+        if is_branch {
+            self.abort_at = None;
+        }
+    }
+
+    pub(super) fn fail(&mut self, trouble: Trouble, at_once: bool) {
+        let now = Instant::now();
+        let at = if at_once || self.started.is_none() { now } else { now + CAUSE_LIMIT };
+        self.abort_at = Some(self.abort_at.map_or(at, |earlier| earlier.min(at)));
+        self.troubles.push(trouble);
+    }
+
+    pub(super) fn has_ended(&self, number: usize) -> bool {
+        let stages = self.plan.jobs.iter().zip(&self.statuses);
+        let mut movers = self.movers.iter().filter(|(_, agent)| **agent == number);
+        self.started.is_some()
+            && stages.filter(|(job, _)| job.agent == number).all(|(_, status)| status.is_some())
+            && movers.all(|(mover, _)| self.moved.contains_key(mover))
+    }
+
+    pub(super) fn is_all_over(&self) -> bool {
+        (0..self.agents.len()).all(|number| self.has_ended(number))
+    }
+}
+
+/// Of a mover whose agent is gone.
+fn nothing_known(why: &str) -> MoverResult {
+    MoverResult {
+        bytes: 0,
+        wire_bytes: 0,
+        took_ns: 0,
+        cpu_ns: 0,
+        waited_ns: (0, 0),
+        digest: None,
+        inlet: Err(why.to_owned()),
+        outlets: Vec::new(),
+    }
+}

@@ -1,0 +1,61 @@
+//! What is known of the stream's way.
+
+use std::time::Duration;
+
+use super::super::HopFigures;
+use super::Conductor;
+use crate::mover::DigestKind;
+use crate::plan::{self, Carrier};
+
+impl Conductor<'_> {
+    pub(super) fn ways(&self) -> Vec<HopFigures> {
+        let elapsed = self.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
+        self.plan.ways.iter().map(|way| self.figures_of(way, elapsed)).collect()
+    }
+
+    pub(super) fn figures_of(&self, way: &plan::Way, elapsed: f64) -> HopFigures {
+        let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
+        let sender = way.sender.map(|(mover, _)| mover).filter(|mover| self.movers.contains_key(mover));
+        let receiver = way.receiver.filter(|mover| self.movers.contains_key(mover));
+        let live = |mover: Option<u32>| {
+            mover.and_then(|mover| self.figures.get(&mover)).copied().unwrap_or_default()
+        };
+        let done = |mover: Option<u32>| mover.and_then(|mover| self.moved.get(&mover));
+        let (transport, digest_kind) = match way.hop.and_then(|hop| self.joined.get(&hop)) {
+            Some((Carrier::Connection(options), text)) => (text.clone(), options.digest),
+            Some((Carrier::Pipe, text)) => (text.clone(), DigestKind::Off),
+            None if sender.is_some() => ("here".to_owned(), DigestKind::Off),
+            None => ("pipe".to_owned(), DigestKind::Off),
+        };
+        let first = sender.or(receiver);
+        let [bytes, wire_bytes, reader, network] = live(first);
+        let mut figures = HopFigures {
+            from: self.plan.name(way.from).to_owned(),
+            to: self.plan.name(way.to).to_owned(),
+            transport,
+            is_measured: first.is_some(),
+            bytes,
+            wire_bytes,
+            seconds: elapsed,
+            reader_wait: seconds(reader),
+            network_wait: seconds(network),
+            writer_wait: seconds(live(receiver)[3]),
+            cpu: 0.0,
+            total: way.file.and_then(|job| self.lengths.get(&job)).copied(),
+            digest: None,
+        };
+        if let Some(result) = done(first) {
+            figures.bytes = result.bytes;
+            figures.wire_bytes = result.wire_bytes;
+            figures.seconds = seconds(result.took_ns);
+            figures.reader_wait = seconds(result.waited_ns.0);
+            figures.network_wait = seconds(result.waited_ns.1);
+            figures.digest = result.digest.clone().map(|digest| (digest_kind, digest));
+        }
+        figures.writer_wait =
+            done(receiver).map_or(figures.writer_wait, |result| seconds(result.waited_ns.1));
+        figures.cpu =
+            [sender, receiver].into_iter().filter_map(done).map(|result| seconds(result.cpu_ns)).sum();
+        figures
+    }
+}

@@ -1,0 +1,120 @@
+//! How hops come to what carries them, and what users are told of it.
+
+use std::sync::PoisonError;
+
+use super::super::Sealing;
+use super::super::agents::Agent;
+use super::super::joining::{Ends, Joined, Joining, Step, Way};
+use super::super::outcome::Trouble;
+use super::{Conductor, Notice};
+use crate::control::Order;
+use crate::plan::{self, Carrier};
+
+impl Conductor<'_> {
+    pub(super) fn join(&mut self) -> bool {
+        for number in 0..self.agents.len() {
+            let jobs = self.plan.jobs.iter().zip(0_u32..);
+            let files: Vec<_> = jobs
+                .filter(|(job, _)| job.agent == number)
+                .filter_map(|(job, id)| job.file.clone().map(|(path, mode)| (id, path, mode)))
+                .collect();
+            match files.is_empty() {
+                true => self.is_prepared.iter_mut().skip(number).take(1).for_each(|is| *is = true),
+                false => self.order(number, Order::Prepare { files }),
+            }
+        }
+        for hop in self.plan.hops.clone() {
+            let made = self.with_ends(hop.number, |ends| Joining::new(hop, ends));
+            match made {
+                Some(Ok(joining)) => {
+                    self.joinings.insert(hop.number, joining);
+                    self.step(hop.number, Joining::begin);
+                }
+                Some(Err(error)) => self.fail(Trouble::SetUp(error.to_string()), true),
+                None => {}
+            }
+        }
+        true
+    }
+
+    pub(super) fn step(&mut self, hop: u32, step: impl FnOnce(&mut Joining, &Ends<'_>) -> Step) {
+        let Some(mut joining) = self.joinings.remove(&hop) else { return };
+        let step = self.with_ends(hop, |ends| step(&mut joining, ends));
+        self.joinings.insert(hop, joining);
+        match step {
+            Some(Step::Orders(orders)) => {
+                for (number, order) in orders {
+                    if matches!(order, Order::Relay { .. }) {
+                        self.route(hop);
+                    }
+                    self.order(number, order);
+                }
+            }
+            Some(Step::Joined(joined)) => self.join_hop(hop, joined),
+            Some(Step::Failed(tried)) => {
+                let ends = self.plan.hops.iter().find(|known| known.number == hop);
+                let name = |agent: Option<usize>| agent.map_or("?", |agent| self.plan.name(agent));
+                let (from, to) = (name(ends.map(|hop| hop.from)), name(ends.map(|hop| hop.to)));
+                let text = format!("no data can go from {from} to {to}. {}", tried.join(". "));
+                self.fail(Trouble::SetUp(text), true);
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn with_ends<T>(&self, hop: u32, with: impl FnOnce(&Ends<'_>) -> T) -> Option<T> {
+        let hop = self.plan.hops.iter().find(|known| known.number == hop)?;
+        let hello = |agent: usize| self.hellos.get(agent).and_then(Option::as_ref);
+        let name = |agent: usize| self.plan.agents.get(agent).and_then(Option::as_deref);
+        let (from, to) = (hello(hop.from)?, hello(hop.to)?);
+        let names = [name(hop.from), name(hop.to)];
+        Some(with(&Ends { from, to, names, options: &self.request.options }))
+    }
+
+    /// Data of this hop go through here.
+    pub(super) fn route(&self, hop: u32) {
+        let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop) else { return };
+        let sender = |agent: usize| self.agents.get(agent).and_then(Option::as_ref).map(Agent::sender);
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (one, other) in [(ends.from, ends.to), (ends.to, ends.from)] {
+            sender(other).into_iter().for_each(|sender| {
+                routes.insert((one, hop), sender);
+            });
+        }
+    }
+
+    pub(super) fn join_hop(&mut self, hop: u32, joined: Joined) {
+        let options = &self.request.options;
+        let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop).copied() else { return };
+        let is_inside = self.with_ends(hop, |ends| ends.from.place.is_same_network(&ends.to.place));
+        let is_tcp = matches!(joined.way, Way::Tcp | Way::TcpReversed);
+        let sealed = match (joined.way, options.sealing) {
+            // ssh encrypts, and a pipe leaves nothing.
+            (Way::Pipe | Way::Relay, _) | (_, Sealing::Never) => false,
+            (_, Sealing::Always) => true,
+            (Way::Fabric, Sealing::Default) => false,
+            (Way::Tcp | Way::TcpReversed, Sealing::Default) => is_inside != Some(true),
+        };
+        let (from, to) = (self.plan.name(ends.from), self.plan.name(ends.to));
+        for why in &joined.tried {
+            let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: not by {why}")));
+        }
+        let carrier = match joined.way {
+            Way::Pipe => Carrier::Pipe,
+            _ => Carrier::Connection(plan::hop_options(options, sealed, options.compression)),
+        };
+        let secrecy = match (joined.way, sealed) {
+            (Way::Pipe, _) => "",
+            (Way::Relay, _) => ", encrypted by ssh",
+            (_, true) => ", encrypted",
+            (_, false) => ", not encrypted",
+        };
+        let text = format!("{}{secrecy}", joined.description);
+        let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: {text}")));
+        if is_tcp && !sealed && is_inside != Some(true) {
+            let warning = format!("{from} -> {to}: over TCP in the clear, as --insecure says");
+            let _ = self.notices.send(Notice::Warn(warning));
+        }
+        self.joined.insert(hop, (carrier, text));
+    }
+}
