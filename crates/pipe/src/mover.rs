@@ -1,4 +1,32 @@
 //! A mover: takes bytes from one place and puts them into others, until their end.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `frame.rs` | what two ends of a hop say to each other |
+//! | `seal.rs`, `digest.rs`, `compress.rs` | what is done to it on the way |
+//! | `wire.rs` | what carries it |
+//! | `receiver.rs`, `sender.rs`, `backward.rs` | the two ends of a hop |
+//! | `descriptor.rs`, `lines.rs` | what is not a hop |
+//! | `inlet.rs`, `outlet.rs` | both, as a mover sees them |
+//! | `single.rs` | a mover of one thread |
+//! | `wait.rs`, `pace.rs`, `block.rs` | waiting, rates, memory |
+
+mod backward;
+mod block;
+mod compress;
+mod descriptor;
+mod digest;
+mod frame;
+mod inlet;
+mod lines;
+mod outlet;
+mod pace;
+mod receiver;
+mod seal;
+mod sender;
+mod single;
+mod wait;
+mod wire;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -9,7 +37,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::connect::Connection;
+use crate::connect::{Channel, Connection};
+
+use inlet::Source;
+use outlet::Sink;
+use wait::{Timing, Waits};
+use wire::{Streams, Wire};
+
+/// Bytes of a block at most: what a peer may make this side allocate.
+pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
+/// Bytes of a block, where nobody knows better: as fast as larger ones, and two fit a core's cache.
+pub const BLOCK_BYTES: u32 = 256 << 10;
 
 /// What both ends of a hop must agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,12 +205,88 @@ pub fn run(
     gauge: &Gauge,
     cancel: &Cancel,
 ) -> Outcome {
-    let _ = (inlet, outlets, options, gauge, cancel);
-    Outcome {
-        bytes: 0,
-        digest: None,
-        inlet: Err(Error::Cancelled),
-        outlets: Vec::new(),
-        unfinished: Vec::new(),
+    run_timed(inlet, outlets, options, gauge, cancel, Timing::default())
+}
+
+/// What a mover needs to know of its ends.
+struct Shape {
+    block_bytes: usize,
+    /// All that some end wants.
+    digests: Vec<DigestKind>,
+    /// The one that is reported.
+    digest: Option<DigestKind>,
+    rate: Option<u64>,
+}
+
+fn run_timed(
+    inlet: Inlet,
+    outlets: Vec<Outlet>,
+    options: &MoverOptions,
+    gauge: &Gauge,
+    cancel: &Cancel,
+    timing: Timing,
+) -> Outcome {
+    let mut digests: Vec<_> = outlets.iter().filter_map(Sink::digest).collect();
+    if let Inlet::Hop(_, options) = &inlet {
+        digests.insert(0, options.digest);
+    }
+    let shape = Shape {
+        block_bytes: Source::block_bytes(&inlet),
+        digest: digests.first().copied(),
+        digests,
+        rate: options.rate,
+    };
+    let waits = Waits::new(cancel);
+    let source = Source::new(inlet, timing);
+    let mut sinks: Vec<_> = outlets.into_iter().map(|outlet| Sink::new(outlet, timing)).collect();
+    match (source, sinks.pop()) {
+        (Ok(source), Some(Ok(sink))) if sinks.is_empty() => single::run(source, sink, &shape, gauge, waits),
+        (source, last) => {
+            sinks.extend(last);
+            unstarted(source, sinks, waits)
+        }
     }
 }
+
+/// One of the ends could not even begin.
+fn unstarted(source: Result<Source, Error>, sinks: Vec<Result<Sink, Error>>, waits: Waits) -> Outcome {
+    let failed = sinks.iter().find_map(|sink| sink.as_ref().err()).or(source.as_ref().err());
+    let why = failed.map(Error::to_string);
+    let mut unfinished = Vec::new();
+    let outlets = sinks.into_iter().map(|sink| {
+        unfinished.extend(sink?.fail(why.as_deref(), &waits));
+        Err(Error::Cancelled)
+    });
+    let outlets = outlets.collect();
+    let inlet = source.and_then(|source| {
+        source.fail(&why.unwrap_or_default(), &waits);
+        Err(Error::Cancelled)
+    });
+    Outcome { bytes: 0, digest: None, inlet, outlets, unfinished }
+}
+
+/// What carries a hop, and the same again if it is streams, for a thread that looks after them.
+fn wire_of(channel: Channel) -> Result<(Box<dyn Wire>, Option<Streams>), Error> {
+    match channel {
+        Channel::Streams(streams) => {
+            let streams = Streams::new(streams)?;
+            Ok((Box::new(streams.clone()), Some(streams)))
+        }
+        Channel::Link(_) => Err(Error::Unreachable("not yet".into())),
+    }
+}
+
+/// Bytes of a block of a hop. Both ends have the same options and so come to the same.
+fn block_bytes(options: &HopOptions) -> usize {
+    options.block_bytes.clamp(1, BLOCK_BYTES_MAX) as usize
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>, Error> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(run)
+        .map_err(|source| Error::System { call: "a new thread", source })
+}
+
+#[cfg(test)]
+mod tests;

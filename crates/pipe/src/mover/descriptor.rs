@@ -1,0 +1,173 @@
+//! Pipes, files, sockets and terminals as ends of a mover.
+//!
+//! A descriptor may be shared with other programs, so its flags stay as they are: `O_NONBLOCK` would be
+//! theirs, too. A pipe or terminal is opened again for this process alone, a socket is asked not to wait
+//! call by call. Where a pipe cannot be opened again (it is another user's), no more is written at once
+//! than what poll(2) promises room for.
+
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::PollFlags;
+use rustix::fs::{Advice, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::wait::{Waits, Watch, Woken};
+use crate::Error;
+use crate::limits::PIPE_BYTES;
+
+/// Bytes that a pipe has room for where poll(2) says that there is some (`PIPE_BUF`), and about what a
+/// terminal has.
+const SMALL_BYTES: [usize; 2] = [4096, 256];
+
+/// How to keep a call from blocking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Files and devices: it does not block for long, or nothing helps.
+    Direct,
+    /// It is a socket: `MSG_DONTWAIT`.
+    Socket,
+    /// It does not block: it is this process's own.
+    Own,
+    /// It may block: after poll(2) alone, and for so many bytes.
+    Small(usize),
+}
+
+/// A descriptor that is read or written.
+#[derive(Debug)]
+pub(super) struct Descriptor {
+    fd: OwnedFd,
+    way: Way,
+    /// Its other end can close.
+    has_reader: bool,
+}
+
+/// What a call has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Did {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing: something else has happened.
+    Other,
+    /// Nothing: its reader has closed.
+    Closed,
+}
+
+impl Descriptor {
+    /// To be read.
+    pub fn to_read(fd: OwnedFd) -> Self {
+        let descriptor = Self::new(fd, OFlags::RDONLY);
+        if descriptor.way == Way::Direct {
+            // Advice: without it, it is only slower.
+            let _ = rustix::fs::fadvise(&descriptor.fd, 0, None, Advice::Sequential);
+        }
+        descriptor
+    }
+
+    /// To be written.
+    pub fn to_write(fd: OwnedFd) -> Self {
+        Self::new(fd, OFlags::WRONLY)
+    }
+
+    fn new(fd: OwnedFd, flags: OFlags) -> Self {
+        let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let (way, has_reader) = match kind {
+            Ok(FileType::Socket) => (Way::Socket, true),
+            Ok(FileType::Fifo) => (Way::Small(SMALL_BYTES[0]), true),
+            Ok(FileType::CharacterDevice) if fd.is_terminal() => (Way::Small(SMALL_BYTES[1]), false),
+            // To read from one of these may block as long as it likes.
+            Ok(FileType::CharacterDevice) if flags == OFlags::RDONLY => (Way::Small(usize::MAX), false),
+            _ => (Way::Direct, false),
+        };
+        if kind == Ok(FileType::Fifo)
+            && rustix::pipe::fcntl_getpipe_size(&fd).is_ok_and(|now| now < PIPE_BYTES)
+        {
+            // Larger is faster; what the user has used up of such memory is none of ours.
+            let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_BYTES);
+        }
+        if !matches!(way, Way::Small(bytes) if bytes != usize::MAX) {
+            return Self { fd, way, has_reader };
+        }
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(own) => Self { fd: own, way: Way::Own, has_reader },
+            Err(_) => Self { fd, way, has_reader },
+        }
+    }
+
+    /// For whoever closes it.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// What happens to it when its reader closes; nothing where it has none.
+    pub fn watch(&self) -> Option<Watch<'_>> {
+        // ERR and HUP are always reported.
+        self.has_reader.then(|| (self.fd.as_fd(), PollFlags::empty()))
+    }
+
+    /// Reads what is there, or waits; 0 bytes are its end.
+    pub fn read(&self, to: &mut [u8], other: Option<Watch>, waits: &Waits) -> Result<Did, Error> {
+        let mut may_read = !matches!(self.way, Way::Small(_));
+        loop {
+            if may_read {
+                let did = match self.way {
+                    Way::Socket => rustix::net::recv(&self.fd, &mut *to, RecvFlags::DONTWAIT).map(|(n, _)| n),
+                    _ => rustix::io::read(&self.fd, &mut *to),
+                };
+                match did {
+                    Ok(bytes) => return Ok(Did::Bytes(bytes)),
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => {}
+                    Err(error) => return Err(self.error("read", error)),
+                }
+            }
+            match waits.wait(Some((self.fd.as_fd(), PollFlags::IN)), other, None)? {
+                Woken::Ready => may_read = true,
+                Woken::Other | Woken::Late => return Ok(Did::Other),
+            }
+        }
+    }
+
+    /// Writes what there is room for, or waits.
+    pub fn write(&self, from: &[u8], waits: &Waits) -> Result<Did, Error> {
+        let (mut may_write, most) = match self.way {
+            Way::Small(most) => (false, most),
+            _ => (true, usize::MAX),
+        };
+        let from = &from[..from.len().min(most)];
+        loop {
+            if may_write {
+                let did = match self.way {
+                    Way::Socket => {
+                        rustix::net::send(&self.fd, from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+                    }
+                    _ => rustix::io::write(&self.fd, from),
+                };
+                match did {
+                    Ok(bytes) => return Ok(Did::Bytes(bytes)),
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => {}
+                    Err(Errno::PIPE) => return Ok(Did::Closed),
+                    Err(Errno::CONNRESET) if self.way == Way::Socket => return Ok(Did::Closed),
+                    Err(error) => return Err(self.error("write", error)),
+                }
+            }
+            waits.wait(Some((self.fd.as_fd(), PollFlags::OUT)), None, None)?;
+            may_write = true;
+        }
+    }
+
+    fn error(&self, what: &'static str, error: Errno) -> Error {
+        let source = error.into();
+        let path = rustix::fs::readlink(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Vec::new());
+        match path.map(|path| PathBuf::from(path.to_string_lossy().into_owned())) {
+            // Others are called `pipe:[4711]`.
+            Ok(path) if path.is_absolute() => Error::File { what, path, source },
+            _ => Error::System { call: what, source },
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What two ends of a hop say to each other.
+//!
+//! A frame is a header of [`HEADER_BYTES`], its payload and, where the hop is sealed, a tag:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | the kind |
+//! | 1 | how the payload is coded |
+//! | 2, 3 | 0 |
+//! | 4 to 7 | bytes of payload on the wire, little-endian |
+//! | 8 to 11 | bytes of payload as the stream has them |
+//!
+//! | forward | payload | meaning |
+//! |---|---|---|
+//! | `Data` | a block | the next piece of the stream |
+//! | `Idle` | | nothing to send, but alive |
+//! | `End` | length, digest | that was all |
+//! | `Failed` | a sentence | there will be no more |
+//!
+//! | backward | payload | meaning |
+//! |---|---|---|
+//! | `Alive` | | alive |
+//! | `Stop` | | nobody wants the rest |
+//! | `Done` | length | all of it is where it belongs |
+//! | `Failed` | a sentence | it cannot go there |
+//!
+//! With several streams, each `Data`, and the `End` or `Failed` behind them, is on the next stream in turn;
+//! `Idle` is on the one whose turn it is. All that goes backward is on the first.
+//!
+//! Two kinds differ in two bits at least: one flipped bit makes none of another.
+
+use super::digest::Digest;
+
+/// Bytes of a header.
+pub(super) const HEADER_BYTES: usize = 12;
+/// Bytes behind a sealed payload.
+pub(super) const TAG_BYTES: usize = 16;
+/// The longest sentence in a frame.
+pub(super) const SENTENCE_BYTES_MAX: usize = 1 << 10;
+/// The longest payload that is not of a `Data`.
+pub(super) const WORD_BYTES_MAX: usize = SENTENCE_BYTES_MAX;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Data = 0x03,
+    Idle = 0x05,
+    End = 0x06,
+    Failed = 0x09,
+    Alive = 0x0a,
+    Stop = 0x0c,
+    Done = 0x11,
+    CannotPut = 0x12,
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Data,
+        Self::Idle,
+        Self::End,
+        Self::Failed,
+        Self::Alive,
+        Self::Stop,
+        Self::Done,
+        Self::CannotPut,
+    ];
+
+    /// Whether it goes from the sender to the receiver.
+    fn is_forward(self) -> bool {
+        matches!(self, Self::Data | Self::Idle | Self::End | Self::Failed)
+    }
+
+    /// Bytes of payload that it may have, unless it is a `Data`.
+    fn lengths(self) -> std::ops::RangeInclusive<usize> {
+        match self {
+            Self::Data | Self::Idle | Self::Alive | Self::Stop => 0..=0,
+            Self::End => 8..=8 + Digest::BYTES_MAX,
+            Self::Done => 8..=8,
+            Self::Failed | Self::CannotPut => 0..=SENTENCE_BYTES_MAX,
+        }
+    }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub kind: Kind,
+    /// The payload is compressed.
+    pub is_compressed: bool,
+    /// Bytes of payload on the wire, without the tag.
+    pub length: usize,
+    /// Bytes of payload as the stream has them.
+    pub raw_length: usize,
+}
+
+impl Header {
+    /// Of a frame whose payload is as it is.
+    pub fn plain(kind: Kind, length: usize) -> Self {
+        Self { kind, is_compressed: false, length, raw_length: length }
+    }
+
+    /// As it goes over the wire.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1] = u8::from(self.is_compressed);
+        // Both are at most a block's.
+        bytes[4..8].copy_from_slice(&(self.length as u32).to_le_bytes());
+        bytes[8..].copy_from_slice(&(self.raw_length as u32).to_le_bytes());
+        bytes
+    }
+
+    /// What the peer's bytes mean, or what is wrong with them. `block_bytes` is the most that a block may
+    /// have; backward frames are asked for with `None`.
+    pub fn decode(bytes: &[u8; HEADER_BYTES], block_bytes: Option<usize>) -> Result<Self, &'static str> {
+        let [kind, coding, zero, zero_too, length @ ..] = *bytes;
+        let [l0, l1, l2, l3, r0, r1, r2, r3] = length;
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let raw_length = u32::from_le_bytes([r0, r1, r2, r3]) as usize;
+        let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
+        let Some(kind) = kind.filter(|kind| kind.is_forward() == block_bytes.is_some()) else {
+            return Err("sent a frame of an unknown kind");
+        };
+        if coding > 1 || zero != 0 || zero_too != 0 {
+            return Err("sent a frame whose header is none");
+        }
+        let header = Self { kind, is_compressed: coding == 1, length, raw_length };
+        let fits = match (kind, block_bytes) {
+            (Kind::Data, Some(block_bytes)) => {
+                (1..=block_bytes).contains(&raw_length) && length > 0 && header.compares()
+            }
+            _ => kind.lengths().contains(&length) && !header.is_compressed && header.compares(),
+        };
+        if fits { Ok(header) } else { Err("sent a frame of a length that cannot be") }
+    }
+
+    fn compares(&self) -> bool {
+        if self.is_compressed { self.length < self.raw_length } else { self.length == self.raw_length }
+    }
+}
+
+/// A sentence as it goes into a frame.
+pub(super) fn sentence_bytes(sentence: &str) -> &[u8] {
+    let mut end = sentence.len().min(SENTENCE_BYTES_MAX);
+    while !sentence.is_char_boundary(end) {
+        end -= 1;
+    }
+    &sentence.as_bytes()[..end]
+}
+
+/// A sentence that came in a frame. It is shown on a terminal, so nothing in it may steer one.
+pub(super) fn sentence(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 1 << 10;
+
+    #[test]
+    fn a_header_comes_back_and_no_flipped_bit_makes_another_kind() {
+        for kind in Kind::ALL {
+            let length = if kind == Kind::Data { 100 } else { *kind.lengths().start() };
+            let header = Header::plain(kind, length);
+            let block = kind.is_forward().then_some(BLOCK);
+            assert_eq!(Header::decode(&header.encode(), block), Ok(header));
+            let other_way = if block.is_some() { None } else { Some(BLOCK) };
+            assert!(Header::decode(&header.encode(), other_way).is_err());
+            for bit in 0..8 * HEADER_BYTES {
+                let mut bytes = header.encode();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(Header::decode(&bytes, block).is_err(), "{kind:?} with bit {bit} flipped");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_have_limits() {
+        let data = |is_compressed, length, raw_length| {
+            let header = Header { kind: Kind::Data, is_compressed, length, raw_length };
+            Header::decode(&header.encode(), Some(BLOCK)).is_ok()
+        };
+        assert!(data(false, BLOCK, BLOCK) && data(true, 1, BLOCK) && data(true, BLOCK - 1, BLOCK));
+        assert!(!data(false, BLOCK + 1, BLOCK + 1) && !data(true, 5, BLOCK + 1));
+        assert!(!data(false, 0, 0) && !data(true, 0, 7) && !data(true, 7, 7) && !data(false, 6, 7));
+        let word = |kind, length| Header::decode(&Header::plain(kind, length).encode(), Some(BLOCK)).is_ok();
+        assert!(word(Kind::Failed, SENTENCE_BYTES_MAX) && !word(Kind::Failed, SENTENCE_BYTES_MAX + 1));
+        assert!(!word(Kind::Idle, 1) && !word(Kind::End, 7));
+    }
+
+    #[test]
+    fn a_sentence_is_cut_between_characters_and_steers_no_terminal() {
+        let long = "ä".repeat(SENTENCE_BYTES_MAX);
+        assert_eq!(sentence(sentence_bytes(&long)), "ä".repeat(SENTENCE_BYTES_MAX / 2));
+        assert_eq!(sentence(b"no\x1b[2J space\n\xff"), "no [2J space \u{fffd}");
+    }
+}

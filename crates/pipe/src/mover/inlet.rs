@@ -1,0 +1,100 @@
+//! Where a mover's bytes come from.
+
+use super::block::Block;
+use super::descriptor::{Descriptor, Did};
+use super::digest::Total;
+use super::receiver::{Got, Receiver};
+use super::wait::{Timing, Waits, Watch};
+use super::{Inlet, block_bytes};
+use crate::Error;
+
+/// Bytes that are read from a descriptor at once: fits a core's cache beside what it becomes.
+const READ_BYTES: usize = 256 << 10;
+
+/// An inlet at work.
+pub(super) enum Source {
+    Descriptor(Descriptor),
+    Hop(Box<Receiver>),
+}
+
+impl Source {
+    /// Begins.
+    pub fn new(inlet: Inlet, timing: Timing) -> Result<Self, Error> {
+        match inlet {
+            Inlet::Descriptor(fd) => Ok(Self::Descriptor(Descriptor::to_read(fd))),
+            Inlet::Hop(connection, options) => {
+                Ok(Self::Hop(Box::new(Receiver::new(*connection, options, timing)?)))
+            }
+        }
+    }
+
+    /// Bytes of a block at most, where no outlet wants fewer.
+    pub fn block_bytes(inlet: &Inlet) -> usize {
+        match inlet {
+            Inlet::Descriptor(_) => READ_BYTES,
+            Inlet::Hop(_, options) => block_bytes(options),
+        }
+    }
+
+    /// Fills a block with the next piece. After [`Got::Other`] it wants the same block again.
+    pub fn fill(
+        &mut self,
+        block: &mut Block,
+        most: usize,
+        other: Option<Watch>,
+        waits: &Waits,
+    ) -> Result<Got, Error> {
+        match self {
+            Self::Hop(receiver) => receiver.get(block, other, waits),
+            Self::Descriptor(descriptor) => {
+                let most = block.payload_max().min(most);
+                match descriptor.read(&mut block.memory()[..most], other, waits)? {
+                    Did::Bytes(0) | Did::Closed => Ok(Got::End),
+                    Did::Bytes(bytes) => {
+                        block.set_length(bytes);
+                        Ok(Got::Data)
+                    }
+                    Did::Other => Ok(Got::Other),
+                }
+            }
+        }
+    }
+
+    /// Whether what came is what was sent.
+    pub fn verify(&self, total: &Total) -> Result<(), Error> {
+        match self {
+            Self::Descriptor(_) => Ok(()),
+            Self::Hop(receiver) => receiver.verify(total),
+        }
+    }
+
+    /// Bytes that have come over the wire, if one is there.
+    pub fn wire_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Descriptor(_) => None,
+            Self::Hop(receiver) => Some(receiver.wire_bytes()),
+        }
+    }
+
+    /// All of it is where it belongs.
+    pub fn done(self, waits: &Waits) -> Result<(), Error> {
+        match self {
+            Self::Descriptor(_) => Ok(()),
+            Self::Hop(receiver) => receiver.done(waits),
+        }
+    }
+
+    /// Nobody wants the rest.
+    pub fn stop(self, waits: &Waits) {
+        if let Self::Hop(receiver) = self {
+            receiver.stop(waits);
+        }
+    }
+
+    /// It cannot go where it should.
+    pub fn fail(self, why: &str, waits: &Waits) {
+        if let Self::Hop(receiver) = self {
+            receiver.fail(why, waits);
+        }
+    }
+}

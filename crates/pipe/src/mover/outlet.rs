@@ -1,0 +1,143 @@
+//! Where a mover's bytes go.
+
+use std::os::fd::OwnedFd;
+
+use super::descriptor::{Descriptor, Did};
+use super::digest::Total;
+use super::lines::Lines;
+use super::sender::{Piece, Sender};
+use super::wait::{Timing, Waits, Watch, is_there};
+use super::{DigestKind, Outlet, OutletEnd};
+use crate::Error;
+
+/// Why an outlet takes no more.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// Its reader has closed.
+    Stopped,
+    /// The other end of the hop says that it has all, so many bytes.
+    Done(u64),
+    /// It failed.
+    Failed(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Halt {
+    /// As the mover's outcome has it.
+    pub fn into_end(self) -> Result<OutletEnd, Error> {
+        match self {
+            Self::Stopped => Ok(OutletEnd::Stopped),
+            Self::Done(_) => Err(Error::Protocol("says that it has all before it was sent".into())),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// An outlet at work.
+pub(super) enum Sink {
+    Descriptor(Descriptor),
+    Lines(Lines),
+    Hop(Box<Sender>),
+}
+
+impl Sink {
+    /// Begins.
+    pub fn new(outlet: Outlet, timing: Timing) -> Result<Self, Error> {
+        match outlet {
+            Outlet::Descriptor(fd) => Ok(Self::Descriptor(Descriptor::to_write(fd))),
+            Outlet::Lines { prefix, to } => Ok(Self::Lines(Lines::new(prefix, to))),
+            Outlet::Hop(connection, options) => {
+                Ok(Self::Hop(Box::new(Sender::new(*connection, options, timing)?)))
+            }
+        }
+    }
+
+    /// What the end of its stream carries.
+    pub fn digest(outlet: &Outlet) -> Option<DigestKind> {
+        match outlet {
+            Outlet::Hop(_, options) => Some(options.digest),
+            _ => None,
+        }
+    }
+
+    /// Puts all of a piece there.
+    pub fn put(&mut self, piece: Piece, waits: &Waits) -> Result<(), Halt> {
+        match self {
+            Self::Hop(sender) => sender.put(piece, waits),
+            Self::Lines(lines) => lines.put(piece.bytes(), waits),
+            Self::Descriptor(descriptor) => put(descriptor, piece.bytes(), waits),
+        }
+    }
+
+    /// That was all: closes it, and for a hop waits until the other end has it.
+    pub fn finish(mut self, total: &Total, waits: &Waits) -> Result<(), (Self, Halt)> {
+        let done = match &mut self {
+            Self::Descriptor(_) => Ok(()),
+            Self::Lines(lines) => lines.finish(waits),
+            Self::Hop(sender) => sender.finish(total, waits),
+        };
+        done.map_err(|halt| (self, halt))
+    }
+
+    /// What tells that it takes no more, while nothing is put there.
+    pub fn watch(&self) -> Option<Watch<'_>> {
+        match self {
+            Self::Descriptor(descriptor) => descriptor.watch(),
+            Self::Lines(_) => None,
+            Self::Hop(sender) => sender.watch(),
+        }
+    }
+
+    /// Whether it takes no more.
+    pub fn look(&mut self) -> Result<(), Halt> {
+        match self {
+            Self::Descriptor(descriptor) if descriptor.watch().is_some_and(is_there) => Err(Halt::Stopped),
+            Self::Descriptor(_) | Self::Lines(_) => Ok(()),
+            Self::Hop(sender) => sender.look(),
+        }
+    }
+
+    /// Bytes that have gone over the wire.
+    pub fn wire_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Hop(sender) => Some(sender.wire_bytes()),
+            _ => None,
+        }
+    }
+
+    /// There will be no more, though it has not all. Its descriptor, which nobody may take for ended.
+    pub fn fail(self, why: Option<&str>, waits: &Waits) -> Option<OwnedFd> {
+        match self {
+            Self::Descriptor(descriptor) => Some(descriptor.into_fd()),
+            Self::Lines(_) => None,
+            Self::Hop(sender) => {
+                if let Some(why) = why {
+                    sender.fail(why, waits);
+                }
+                None
+            }
+        }
+    }
+}
+
+fn put(descriptor: &Descriptor, mut bytes: &[u8], waits: &Waits) -> Result<(), Halt> {
+    while !bytes.is_empty() {
+        // A file never makes it wait.
+        waits.check()?;
+        match descriptor.write(bytes, waits)? {
+            Did::Bytes(0) => {
+                let full = std::io::Error::other("it takes no more bytes");
+                return Err(Error::System { call: "write", source: full }.into());
+            }
+            Did::Bytes(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Did::Closed => return Err(Halt::Stopped),
+            Did::Other => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! The receiving end of a hop.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::HopOptions;
+use super::backward::{Mouth, broken};
+use super::block::Block;
+use super::compress::Expander;
+use super::digest::Total;
+use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX, sentence, sentence_bytes};
+use super::seal::{Direction, Seal};
+use super::wait::{Timing, Waits, Watch, Woken};
+use super::wire::{CLOSED, Streams, Want, Wire};
+use super::{block_bytes, wire_of};
+use crate::Error;
+use crate::cancel::Cancel;
+use crate::connect::Connection;
+
+/// What was got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    /// A piece of the stream.
+    Data,
+    /// The stream has ended.
+    End,
+    /// Nothing: something else has happened.
+    Other,
+}
+
+/// One stream of the hop.
+struct Lane {
+    seal: Option<Seal>,
+    /// The next header, as far as it has come.
+    head: [u8; HEADER_BYTES],
+    head_bytes: usize,
+}
+
+/// The receiving end of a hop.
+pub(super) struct Receiver {
+    wire: Box<dyn Wire>,
+    lanes: Vec<Lane>,
+    /// Whose turn it is.
+    turn: usize,
+    options: HopOptions,
+    timing: Timing,
+    /// The frame that is being read, and how much has come of what follows its header.
+    frame: Option<Header>,
+    frame_bytes: usize,
+    /// For compressed blocks and for what is not a block.
+    aside: Block,
+    expander: Option<Expander>,
+    /// Bytes of the stream so far.
+    bytes: u64,
+    wire_bytes: u64,
+    /// The payload of the `End`.
+    end: Option<Vec<u8>>,
+    mouth: Arc<Mutex<Mouth>>,
+    pulse: Option<Pulse>,
+}
+
+impl Receiver {
+    /// Begins to say that it is alive.
+    pub fn new(connection: Connection, options: HopOptions, timing: Timing) -> Result<Self, Error> {
+        let secret = connection.secret;
+        let seal =
+            |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
+        let (wire, streams) = wire_of(connection.channel)?;
+        let lanes = (0..wire.streams() as u32).map(|stream| {
+            Ok(Lane { seal: seal(Direction::Forward, stream)?, head: [0; HEADER_BYTES], head_bytes: 0 })
+        });
+        let lanes = lanes.collect::<Result<_, Error>>()?;
+        let mouth = Arc::new(Mutex::new(Mouth::new(seal(Direction::Backward, 0)?)));
+        let pulse = streams.map(|streams| Pulse::start(streams, Arc::clone(&mouth), timing)).transpose()?;
+        Ok(Self {
+            wire,
+            lanes,
+            turn: 0,
+            timing,
+            frame: None,
+            frame_bytes: 0,
+            aside: Block::new(block_bytes(&options).max(WORD_BYTES_MAX)),
+            expander: options.compression.map(Expander::new).transpose()?,
+            options,
+            bytes: 0,
+            wire_bytes: 0,
+            end: None,
+            mouth,
+            pulse,
+        })
+    }
+
+    /// Bytes that have come over the wire.
+    pub fn wire_bytes(&self) -> u64 {
+        self.wire_bytes
+    }
+
+    /// Gets the next piece of the stream. After [`Got::Other`] it wants the same block again: part of
+    /// the piece may be there.
+    pub fn get(&mut self, block: &mut Block, other: Option<Watch>, waits: &Waits) -> Result<Got, Error> {
+        let mut waits_since = None;
+        loop {
+            match self.read(block)? {
+                Some(header) => {
+                    waits_since = None;
+                    if let Some(got) = self.take(header, block)? {
+                        return Ok(got);
+                    }
+                }
+                None => {
+                    let since = *waits_since.get_or_insert_with(Instant::now);
+                    let until = self.pulse.is_some().then(|| since + self.timing.silence);
+                    match self.wire.wait(self.turn, Want::Read, other, waits, until)? {
+                        Woken::Ready => waits_since = None,
+                        Woken::Other => return Ok(Got::Other),
+                        Woken::Late => {
+                            let silence = self.timing.silence.as_secs_f64();
+                            return Err(self.cut(format!("the other end was silent for {silence} s")));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads on; the header of the frame if one is complete. A block that is not compressed is read
+    /// where it belongs, anything else aside.
+    fn read(&mut self, block: &mut Block) -> Result<Option<Header>, Error> {
+        let tag_bytes = if self.options.sealed { TAG_BYTES } else { 0 };
+        loop {
+            let Some(lane) = self.lanes.get_mut(self.turn) else {
+                return Err(Error::Protocol("has no such stream".into()));
+            };
+            let Some(header) = self.frame else {
+                if lane.head_bytes < HEADER_BYTES {
+                    match self.wire.read(self.turn, &mut lane.head[lane.head_bytes..]) {
+                        Ok(Some(bytes)) if bytes > 0 => lane.head_bytes += bytes,
+                        Ok(None) => return Ok(None),
+                        Ok(_) => return Err(self.cut(CLOSED.into())),
+                        Err(why) => return Err(self.cut(why)),
+                    }
+                    continue;
+                }
+                let header = Header::decode(&lane.head, Some(block_bytes(&self.options)))
+                    .map_err(|why| broken(why, self.options.sealed))?;
+                if header.is_compressed && self.expander.is_none() {
+                    return Err(broken(
+                        "sent a compressed block though none was asked for",
+                        self.options.sealed,
+                    ));
+                }
+                (self.frame, self.frame_bytes) = (Some(header), 0);
+                continue;
+            };
+            let wanted = header.length + tag_bytes;
+            if self.frame_bytes < wanted {
+                let place = if is_in_place(&header) { &mut *block } else { &mut self.aside };
+                // The next header comes along if it is there.
+                let Some(rest) = place.memory().get_mut(self.frame_bytes..wanted + HEADER_BYTES) else {
+                    return Err(Error::Protocol("sent more than a block".into()));
+                };
+                match self.wire.read(self.turn, rest) {
+                    Ok(Some(bytes)) if bytes > 0 => self.frame_bytes += bytes,
+                    Ok(None) => return Ok(None),
+                    Ok(_) => return Err(self.cut(CLOSED.into())),
+                    Err(why) => return Err(self.cut(why)),
+                }
+                continue;
+            }
+            return Ok(Some(header));
+        }
+    }
+
+    /// A whole frame is there.
+    fn take(&mut self, header: Header, block: &mut Block) -> Result<Option<Got>, Error> {
+        let tag_bytes = if self.options.sealed { TAG_BYTES } else { 0 };
+        let wanted = header.length + tag_bytes;
+        let extra = self.frame_bytes.saturating_sub(wanted);
+        self.wire_bytes += (HEADER_BYTES + wanted) as u64;
+        self.frame = None;
+        let place = if is_in_place(&header) { &mut *block } else { &mut self.aside };
+        let memory = place.memory();
+        let Some(lane) = self.lanes.get_mut(self.turn) else { return Ok(None) };
+        let head = lane.head;
+        lane.head[..extra].copy_from_slice(&memory[wanted..wanted + extra]);
+        lane.head_bytes = extra;
+        let (payload, tag) = memory[..wanted].split_at_mut(header.length);
+        if let (Some(seal), Some(tag)) = (&mut lane.seal, tag.first_chunk()) {
+            seal.open(&head, *tag, payload)?;
+        }
+        if header.kind != Kind::Idle {
+            self.turn = (self.turn + 1) % self.lanes.len();
+        }
+        let payload = &self.aside.memory()[..header.length];
+        match header.kind {
+            Kind::Data => {
+                if let (true, Some(expander)) = (header.is_compressed, &mut self.expander) {
+                    expander.expand(payload, &mut block.memory()[..header.raw_length])?;
+                }
+                block.set_length(header.raw_length);
+                self.bytes += header.raw_length as u64;
+                Ok(Some(Got::Data))
+            }
+            Kind::End => {
+                self.end = Some(payload.to_vec());
+                Ok(Some(Got::End))
+            }
+            Kind::Failed => Err(Error::Told(sentence(payload))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Holds the stream that came against what its sender has said of it at its end.
+    pub fn verify(&self, total: &Total) -> Result<(), Error> {
+        let Some(end) = &self.end else {
+            return Err(self.cut(CLOSED.into()));
+        };
+        let expected = total.encode(self.options.digest);
+        if end.get(..8) != expected.get(..8) {
+            let sent = end.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).unwrap_or_default();
+            return Err(Error::Damaged(format!("{} bytes came of {sent}", self.bytes)));
+        }
+        match *end == expected {
+            true => Ok(()),
+            false => Err(Error::Damaged(format!(
+                "its digest is not what the sender has made of its {} bytes: send it again",
+                self.bytes
+            ))),
+        }
+    }
+
+    /// All of it is where it belongs.
+    pub fn done(self, waits: &Waits) -> Result<(), Error> {
+        let bytes = self.bytes;
+        self.say_last(Kind::Done, &bytes.to_le_bytes(), waits)
+    }
+
+    /// Nobody wants the rest.
+    pub fn stop(self, waits: &Waits) {
+        // A sender that is gone need not be told.
+        let _ = self.say_last(Kind::Stop, &[], waits);
+    }
+
+    /// It cannot go where it should.
+    pub fn fail(self, why: &str, waits: &Waits) {
+        let _ = self.say_last(Kind::CannotPut, sentence_bytes(why), waits);
+    }
+
+    fn say_last(mut self, kind: Kind, payload: &[u8], waits: &Waits) -> Result<(), Error> {
+        self.pulse = None;
+        let until = Instant::now() + self.timing.linger;
+        lock(&self.mouth).say_last(&mut *self.wire, (kind, payload), waits, until)?;
+        self.wire.shut();
+        // To close while there is something to read resets a connection of TCP, and what was just said
+        // would be lost. So: until the sender has heard it and closes.
+        for stream in 0..self.wire.streams() {
+            loop {
+                match self.wire.read(stream, self.aside.memory()) {
+                    Ok(Some(0)) | Err(_) => break,
+                    Ok(Some(_)) => waits.check()?,
+                    Ok(None) => match self.wire.wait(stream, Want::Read, None, waits, Some(until))? {
+                        Woken::Late => return Ok(()),
+                        _ => {}
+                    },
+                }
+                if Instant::now() > until {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&self, why: String) -> Error {
+        Error::Truncated { bytes: self.bytes, why }
+    }
+}
+
+fn is_in_place(header: &Header) -> bool {
+    header.kind == Kind::Data && !header.is_compressed
+}
+
+fn lock(mouth: &Mutex<Mouth>) -> MutexGuard<'_, Mouth> {
+    mouth.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that says that the receiver is alive, whatever holds up the receiver's own.
+struct Pulse {
+    end: Cancel,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pulse {
+    fn start(mut streams: Streams, mouth: Arc<Mutex<Mouth>>, timing: Timing) -> Result<Self, Error> {
+        let end = Cancel::new()?;
+        let ended = end.clone();
+        let beat = move || {
+            let waits = Waits::new(&ended);
+            while let Ok(Woken::Late) = waits.wait(None, None, Some(Instant::now() + timing.ping)) {
+                // If the sender is gone, whoever reads from it finds that out.
+                if lock(&mouth).say_alive(&mut streams).is_err() {
+                    break;
+                }
+            }
+        };
+        Ok(Self { end, thread: Some(super::spawn("caravan-alive", beat)?) })
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.end.fire();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to report, and a panic of it was printed.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! One outlet and no buffer: one thread reads a block and writes it.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::block::Block;
+use super::digest::Digests;
+use super::inlet::Source;
+use super::outlet::{Halt, Sink};
+use super::pace::Pace;
+use super::receiver::Got;
+use super::sender::Piece;
+use super::wait::{Waits, Woken};
+use super::{Gauge, InletEnd, Outcome, OutletEnd, Shape};
+use crate::Error;
+
+/// Who has ended it.
+enum Ended {
+    Inlet(Error),
+    Outlet(Halt),
+}
+
+/// Moves all of it.
+pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gauge, waits: Waits) -> Outcome {
+    let mut digests = Digests::new(shape.digests.iter().copied());
+    let moved = move_all(&mut source, &mut sink, &mut digests, shape, gauge, waits);
+    let bytes = digests.bytes();
+    let total = digests.finish();
+    let verified = moved.and_then(|()| source.verify(&total).map_err(Ended::Inlet));
+    let outlet_waits = waits.counted(&gauge.outlet_wait_ns);
+    let ended = match verified {
+        Ok(()) => match sink.finish(&total, &outlet_waits) {
+            Ok(()) => {
+                let digest = shape.digest.and_then(|kind| total.hex(kind));
+                let inlet = source.done(&waits).map(|()| InletEnd::Complete);
+                let outlets = vec![Ok(OutletEnd::Complete)];
+                return Outcome { bytes, digest, inlet, outlets, unfinished: Vec::new() };
+            }
+            Err((failed, halt)) => {
+                sink = failed;
+                Ended::Outlet(halt)
+            }
+        },
+        Err(ended) => ended,
+    };
+    let mut unfinished = Vec::new();
+    let (inlet, outlet) = match ended {
+        Ended::Outlet(Halt::Stopped) => {
+            source.stop(&waits);
+            (Ok(InletEnd::Unread), Ok(OutletEnd::Stopped))
+        }
+        Ended::Outlet(halt) => {
+            let outlet = halt.into_end();
+            unfinished.extend(sink.fail(None, &waits));
+            if let Err(why) = &outlet {
+                source.fail(&why.to_string(), &waits);
+            }
+            (Err(Error::Cancelled), outlet)
+        }
+        Ended::Inlet(error) => {
+            drop(source);
+            unfinished.extend(sink.fail(Some(&error.to_string()), &waits));
+            (Err(error), Err(Error::Cancelled))
+        }
+    };
+    Outcome { bytes, digest: None, inlet, outlets: vec![outlet], unfinished }
+}
+
+fn move_all(
+    source: &mut Source,
+    sink: &mut Sink,
+    digests: &mut Digests,
+    shape: &Shape,
+    gauge: &Gauge,
+    waits: Waits,
+) -> Result<(), Ended> {
+    let inlet_waits = waits.counted(&gauge.inlet_wait_ns);
+    let outlet_waits = waits.counted(&gauge.outlet_wait_ns);
+    let mut block = Block::new(shape.block_bytes);
+    let mut pace = shape.rate.map(|rate| Pace::new(rate, Instant::now()));
+    let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
+    loop {
+        // Where neither end ever waits, nobody else would notice.
+        waits.check().map_err(Ended::Inlet)?;
+        match source.fill(&mut block, most, sink.watch(), &inlet_waits).map_err(Ended::Inlet)? {
+            Got::End => return Ok(()),
+            Got::Other => {
+                sink.look().map_err(Ended::Outlet)?;
+                continue;
+            }
+            Got::Data => {}
+        }
+        digests.update(block.payload());
+        let bytes = block.payload().len();
+        sink.put(Piece::Own(block.payload_mut()), &outlet_waits).map_err(Ended::Outlet)?;
+        // Figures for people: nothing hangs on their order.
+        gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if let Some(wire_bytes) = sink.wire_bytes().or_else(|| source.wire_bytes()) {
+            gauge.wire_bytes.store(wire_bytes, Ordering::Relaxed);
+        }
+        if let Some(pace) = &mut pace {
+            let next = pace.take(bytes, Instant::now());
+            while waits.wait(None, sink.watch(), Some(next)).map_err(Ended::Inlet)? != Woken::Late {
+                sink.look().map_err(Ended::Outlet)?;
+            }
+        }
+    }
+}
