@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, listen, socket_with, sockopt,
+    AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, ipproto, listen, socket_with,
+    sockopt,
 };
 
 use self::accepting::Accepting;
@@ -154,8 +155,11 @@ pub fn connect(
 }
 
 fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: super::Secret) -> Connection {
-    // The path is one and the same: what one of them has waited longer for was something else.
+    // The path is one and the same: what one of them has waited longer for was something else. Both sides
+    // have the same figures, and so come to the same.
     let round_trip = sockets.iter().map(|(_, round_trip)| *round_trip).min().unwrap_or_default();
+    let round_trip =
+        if sockets.iter().any(|(socket, _)| is_here(socket)) { Duration::ZERO } else { round_trip };
     sockets.iter().for_each(|(socket, _)| tuning::tune(socket, round_trip));
     let listener = SocketAddr::new(listener.ip().to_canonical(), listener.port());
     let mut description = format!("TCP {listener}");
@@ -167,6 +171,14 @@ fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: s
     }
     let streams = sockets.into_iter().map(|(socket, _)| socket).collect();
     Connection { channel: Channel::Streams(streams), secret, description }
+}
+
+/// Both ends are on this host: the path has no length, whatever kept the other side from answering.
+fn is_here(socket: &OwnedFd) -> bool {
+    let ours = getsockname(socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
+    let theirs = getpeername(socket).ok().flatten().and_then(|address| SocketAddr::try_from(address).ok());
+    let (Some(ours), Some(theirs)) = (ours, theirs) else { return false };
+    ours.ip() == theirs.ip() || ours.ip().to_canonical().is_loopback()
 }
 
 /// Each once, and both families in turn: if one of them leads nowhere, the other waits for one attempt
@@ -227,4 +239,55 @@ fn none_free(ports: Ports, taken: bool, forbidden: bool) -> String {
 
 fn refused(call: &'static str) -> impl Fn(Errno) -> Error {
     move |source| Error::System { call, source: source.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_families_have_their_turns() {
+        let all =
+            ["10.0.0.1:5", "10.0.0.2:5", "[fd00::1]:5", "10.0.0.1:5", "[::ffff:10.0.0.2]:5", "10.0.0.3:5"];
+        let all = all.map(|text| text.parse().expect("an address"));
+        let turns: Vec<_> = in_turn(&all).iter().map(ToString::to_string).collect();
+        assert_eq!(turns, ["10.0.0.1:5", "[fd00::1]:5", "10.0.0.2:5", "10.0.0.3:5"]);
+        let turns: Vec<_> = in_turn(&all[2..4]).iter().map(ToString::to_string).collect();
+        assert_eq!(turns, ["[fd00::1]:5", "10.0.0.1:5"]);
+        assert_eq!(in_turn(&[]), []);
+    }
+
+    #[test]
+    fn both_ends_have_the_same_secret_and_no_other_connection_has() {
+        let connected = || {
+            let key = Key::from_bytes([5; Key::BYTES]);
+            let (listener, never) =
+                (Listener::open(None).expect("listens"), Cancel::new().expect("an event"));
+            let (theirs, port, cancel) = (key.clone(), listener.port(), never.clone());
+            let limit = Duration::from_secs(20);
+            let acceptor = std::thread::spawn(move || listener.accept(&theirs, 2, limit, &cancel));
+            let there = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let ours = connect(&[there], &key, 2, limit, &never).expect("connects").secret.0;
+            let theirs = acceptor.join().expect("no panic").expect("accepts").secret.0;
+            assert_eq!(ours, theirs);
+            ours
+        };
+        assert_ne!(connected(), connected());
+    }
+
+    #[test]
+    fn a_range_is_refused_with_its_reason() {
+        let say = |first, last, taken, forbidden| none_free(Ports { first, last }, taken, forbidden);
+        assert!(say(4, 9, true, false).contains("ports 4:9: taken by other programs"));
+        assert!(say(4, 4, false, true).contains("port 4: for privileged programs alone"));
+        assert!(say(4, 9, true, true).contains("taken by other programs, or for privileged ones"));
+        assert!(say(9, 4, false, false).contains("name the lower one first"));
+    }
+
+    #[test]
+    fn counts_of_streams_have_limits() {
+        for streams in [0, CONNECTIONS_MAX + 1, u32::MAX] {
+            assert!(matches!(count(streams), Err(Error::Usage(_))), "{streams}");
+        }
+    }
 }

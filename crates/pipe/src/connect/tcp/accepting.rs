@@ -10,7 +10,7 @@ use rustix::net::{SocketFlags, accept_with};
 
 use super::exchange::Exchange;
 use super::handshake::{
-    GREETING_BYTES, HELLO_BYTES, Listening, PROOF_BYTES, Refusal, Refused, Session, check_start, version_only,
+    ANSWER_BYTES, HELLO_BYTES, Listening, Refusal, Refused, Session, check_start, version_only,
 };
 use super::wait;
 use crate::cancel::Cancel;
@@ -22,7 +22,7 @@ use crate::{Error, Key};
 pub struct Taken {
     /// Whose.
     pub session: Session,
-    /// The sockets, and how long an answer took on them.
+    /// The sockets, and how long an answer took on them, as the other side has seen it.
     pub sockets: Vec<(OwnedFd, Duration)>,
 }
 
@@ -43,8 +43,8 @@ pub struct Strangers {
 struct Pending {
     exchange: Exchange,
     until: Instant,
-    /// Once it has said hello: that, and when it was greeted.
-    greeted: Option<(Listening, Instant)>,
+    /// Once it has said hello.
+    greeted: Option<Listening>,
 }
 
 /// Everything of one call.
@@ -162,8 +162,8 @@ impl<'a> Accepting<'a> {
                 continue;
             }
             match pending.step(self.key, &self.session, self.count) {
-                Ok(false) => self.pending.push(pending),
-                Ok(true) => self.take(pending),
+                Ok(None) => self.pending.push(pending),
+                Ok(Some(round_trip)) => self.take(pending, round_trip),
                 Err(Refused::Here(refusal)) => {
                     if let Refusal::Version(_) = refusal {
                         pending.exchange.say(&version_only());
@@ -179,8 +179,8 @@ impl<'a> Accepting<'a> {
 
     /// It knows the key. One that does and comes with another session has started again: it counts, and
     /// not what is left of its last try.
-    fn take(&mut self, pending: Pending) {
-        let Some((listening, since)) = pending.greeted else { return };
+    fn take(&mut self, pending: Pending, round_trip: Duration) {
+        let Some(listening) = pending.greeted else { return };
         let Ok(socket) = pending.exchange.into_blocking() else { return };
         let (index, count) = (usize::from(listening.index), usize::from(listening.count));
         let part = match self.taken.take() {
@@ -189,7 +189,7 @@ impl<'a> Accepting<'a> {
         };
         let part = self.taken.insert(part);
         if let Some(place) = part.sockets.get_mut(index) {
-            *place = Some((socket, since.elapsed()));
+            *place = Some((socket, round_trip));
         }
     }
 
@@ -200,33 +200,47 @@ impl<'a> Accepting<'a> {
 }
 
 impl Pending {
-    /// Whether it has proved that it knows the key.
-    fn step(&mut self, key: &Key, session: &Session, count: Option<u16>) -> Result<bool, Refused> {
+    /// Once it has proved that it knows the key, the round trip.
+    fn step(
+        &mut self,
+        key: &Key,
+        session: &Session,
+        count: Option<u16>,
+    ) -> Result<Option<Duration>, Refused> {
+        self.advance().map_err(Refused::Here)?;
+        if self.greeted.is_none() && self.exchange.is_over() {
+            self.greet(key, session, count)?;
+            // Its proof may be there already, and then nothing else announces it.
+            self.advance().map_err(Refused::Here)?;
+        }
+        match &self.greeted {
+            Some(listening) if self.exchange.is_over() => {
+                listening.verify(key, self.exchange.heard()).map(Some).map_err(Refused::Here)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn advance(&mut self) -> Result<(), Refusal> {
         let advanced = self.exchange.advance();
-        if self.greeted.is_none() {
-            check_start(self.exchange.heard()).map_err(Refused::Here)?;
+        if self.greeted.is_some() {
+            // Who goes once greeted may have seen that this is not who it looks for.
+            return advanced.map_err(|_| Refusal::Key);
         }
-        // Who is gone is no friend, and nobody asks why.
-        advanced.map_err(|_| Refused::Here(Refusal::Stranger))?;
-        if !self.exchange.is_over() {
-            return Ok(false);
-        }
-        if let Some((listening, _)) = &self.greeted {
-            listening.verify(key, self.exchange.heard()).map_err(Refused::Here)?;
-            return Ok(true);
-        }
-        let Some(hello) = self.exchange.heard().first_chunk() else { return Ok(false) };
+        check_start(self.exchange.heard())?;
+        advanced.map_err(|_| Refusal::Stranger)
+    }
+
+    fn greet(&mut self, key: &Key, session: &Session, count: Option<u16>) -> Result<(), Refused> {
+        let Some(hello) = self.exchange.heard().first_chunk() else { return Ok(()) };
         let listening = Listening::new(key, session, hello)?;
         if count.is_some_and(|count| count != listening.count) {
             return Err(Refused::Here(Refusal::Count));
         }
-        let greeting: &[u8; GREETING_BYTES] = listening.greeting();
-        self.exchange.say(greeting);
-        self.exchange.hear(PROOF_BYTES);
-        self.greeted = Some((listening, Instant::now()));
-        // It fits into an empty socket's buffer: what follows is an answer.
-        self.exchange.advance().map_err(|_| Refused::Here(Refusal::Stranger))?;
-        Ok(false)
+        self.exchange.say(listening.greeting());
+        self.exchange.hear(ANSWER_BYTES);
+        self.greeted = Some(listening);
+        Ok(())
     }
 }
 
@@ -249,7 +263,7 @@ impl fmt::Display for Strangers {
                 parts.push(format!("{count} {what}"));
             }
         };
-        part(self.key, "did not know the key");
+        part(self.key, "did not know the key, or gave up");
         part(self.version.0, &format!("spoke version {} of the protocol", self.version.1));
         part(self.count, "wanted another number of streams");
         part(self.others, "said nothing, or something else");

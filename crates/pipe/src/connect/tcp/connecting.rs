@@ -197,7 +197,10 @@ impl Attempt {
             self.is_connected = true;
             self.exchange.say(self.caller.hello());
             self.exchange.hear(GREETING_BYTES);
-            self.answered();
+            // The shorter of both round trips is nearer to the path's: a lost packet, or a busy processor, is
+            // in the other.
+            self.round_trip = self.since.elapsed();
+            self.since = Instant::now();
         }
         let advanced = self.exchange.advance();
         check_start(self.exchange.heard()).map_err(words)?;
@@ -206,20 +209,14 @@ impl Attempt {
             return Ok(None);
         }
         let Some(greeting) = self.exchange.heard().first_chunk() else { return Ok(None) };
-        let (proof, session) = self.caller.prove(key, greeting).map_err(words)?;
-        self.answered();
+        let round_trip = self.round_trip.min(self.since.elapsed());
+        let (answer, session) = self.caller.answer(key, greeting, round_trip).map_err(words)?;
+        self.round_trip = round_trip;
         self.exchange.hear(0);
-        self.exchange.say(&proof);
+        self.exchange.say(&answer);
         // It fits into an empty socket's buffer.
         self.exchange.advance().map_err(|error| lost(&error))?;
         Ok(self.exchange.is_over().then_some(session))
-    }
-
-    /// The shorter of both round trips is nearer to the path's: a lost packet, or a busy processor, is in
-    /// the other.
-    fn answered(&mut self) {
-        self.round_trip = self.round_trip.min(self.since.elapsed());
-        self.since = Instant::now();
     }
 
     fn won(self, session: Session) -> Result<Won, Error> {

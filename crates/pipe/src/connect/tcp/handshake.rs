@@ -4,12 +4,14 @@
 //! |---|---|---|
 //! | hello: version, which stream of how many, session, nonce | -> | |
 //! | | <- | greeting: version, session, nonce; its proof |
-//! | its proof | -> | |
+//! | the path's round trip; its proof | -> | |
 //!
-//! A proof is an HMAC-SHA256 with the key over its side's label, the hello and the greeting. Both nonces are
+//! A proof is an HMAC-SHA256 with the key over its side's label and all that was said before. Both nonces are
 //! fresh for each connection, so that nothing said earlier proves anything; the labels differ, so that
 //! nothing said by one side proves anything for it when it comes back. The sessions are the same in all
 //! connections of two ends; the secret is made of them and the key.
+
+use std::time::Duration;
 
 use aead::hmac;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -26,9 +28,10 @@ pub const VERSION: u16 = 1;
 pub const HELLO_BYTES: usize = MAGIC.len() + 2 + 2 + 2 + SESSION_BYTES + NONCE_BYTES;
 /// Bytes of a greeting with its proof.
 pub const GREETING_BYTES: usize = HEAD_BYTES + PROOF_BYTES;
-/// Bytes of a proof.
-pub const PROOF_BYTES: usize = 32;
+/// Bytes of the answer to a greeting.
+pub const ANSWER_BYTES: usize = 4 + PROOF_BYTES;
 
+const PROOF_BYTES: usize = 32;
 const SESSION_BYTES: usize = 32;
 const NONCE_BYTES: usize = 32;
 const HEAD_BYTES: usize = MAGIC.len() + 2 + SESSION_BYTES + NONCE_BYTES;
@@ -77,17 +80,22 @@ impl Caller {
         &self.hello
     }
 
-    /// Once it was greeted: its proof, and the other side's session.
-    pub fn prove(
+    /// Once it was greeted: its answer, which tells how long that took, and the other side's session.
+    pub fn answer(
         &self,
         key: &Key,
         greeting: &[u8; GREETING_BYTES],
-    ) -> Result<([u8; PROOF_BYTES], Session), Refusal> {
+        round_trip: Duration,
+    ) -> Result<([u8; ANSWER_BYTES], Session), Refusal> {
         let (head, proof) = greeting.split_at(HEAD_BYTES);
         let (_, rest) = versioned(head)?;
         let Some((session, _)) = rest.split_first_chunk() else { return Err(Refusal::Stranger) };
         verify(key, LISTENER, &[&self.hello, head], proof)?;
-        Ok((sign(key, CALLER, &[&self.hello, head, proof]), *session))
+        let round_trip = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).to_be_bytes();
+        let proof = sign(key, CALLER, &[&self.hello, greeting, &round_trip]);
+        let mut answer = [0; ANSWER_BYTES];
+        join(&mut answer, &[&round_trip, &proof]);
+        Ok((answer, *session))
     }
 }
 
@@ -130,9 +138,11 @@ impl Listening {
         &self.greeting
     }
 
-    /// Whether the other side knows the key.
-    pub fn verify(&self, key: &Key, proof: &[u8]) -> Result<(), Refusal> {
-        verify(key, CALLER, &[&self.hello, &self.greeting], proof)
+    /// Whether the other side knows the key; the round trip that it has seen.
+    pub fn verify(&self, key: &Key, answer: &[u8]) -> Result<Duration, Refusal> {
+        let (round_trip, proof) = answer.split_first_chunk().ok_or(Refusal::Key)?;
+        verify(key, CALLER, &[&self.hello, &self.greeting, round_trip], proof)?;
+        Ok(Duration::from_micros(u32::from_be_bytes(*round_trip).into()))
     }
 }
 
@@ -217,6 +227,8 @@ fn join(whole: &mut [u8], parts: &[&[u8]]) {
 mod tests {
     use super::*;
 
+    const TRIP: Duration = Duration::from_micros(1234);
+
     fn key() -> Key {
         Key::from_bytes([7; Key::BYTES])
     }
@@ -234,31 +246,31 @@ mod tests {
         let caller = caller();
         let listening = listening(&caller);
         assert_eq!((listening.index, listening.count, listening.session), (2, 5, [1; SESSION_BYTES]));
-        let (proof, session) = caller.prove(&key(), listening.greeting()).expect("the key");
+        let (answer, session) = caller.answer(&key(), listening.greeting(), TRIP).expect("the key");
         assert_eq!(session, [2; SESSION_BYTES]);
-        assert_eq!(listening.verify(&key(), &proof), Ok(()));
+        assert_eq!(listening.verify(&key(), &answer), Ok(TRIP));
     }
 
     #[test]
     fn another_key_is_noticed_by_both_sides() {
         let (caller, other) = (caller(), Key::from_bytes([8; Key::BYTES]));
         let listening = listening(&caller);
-        assert_eq!(caller.prove(&other, listening.greeting()), Err(Refusal::Key));
-        let (proof, _) = caller.prove(&key(), listening.greeting()).expect("the key");
-        assert_eq!(listening.verify(&other, &proof), Err(Refusal::Key));
+        assert_eq!(caller.answer(&other, listening.greeting(), TRIP), Err(Refusal::Key));
+        let (answer, _) = caller.answer(&key(), listening.greeting(), TRIP).expect("the key");
+        assert_eq!(listening.verify(&other, &answer), Err(Refusal::Key));
     }
 
     #[test]
     fn nothing_proves_anything_elsewhere() {
         let caller = caller();
         let first = listening(&caller);
-        let (proof, _) = caller.prove(&key(), first.greeting()).expect("the key");
-        // The same hello and proof again, to a fresh greeting.
-        assert_eq!(listening(&caller).verify(&key(), &proof), Err(Refusal::Key));
-        // The listener's own proof, sent back.
-        assert_eq!(first.verify(&key(), &first.greeting()[HEAD_BYTES..]), Err(Refusal::Key));
+        let (answer, _) = caller.answer(&key(), first.greeting(), TRIP).expect("the key");
+        // The same hello and answer again, to a fresh greeting.
+        assert_eq!(listening(&caller).verify(&key(), &answer), Err(Refusal::Key));
+        // The listener's own answer, sent back.
+        assert_eq!(first.verify(&key(), &first.greeting()[HEAD_BYTES - 4..]), Err(Refusal::Key));
         // An old greeting to a fresh hello.
-        assert_eq!(self::caller().prove(&key(), first.greeting()), Err(Refusal::Key));
+        assert_eq!(self::caller().answer(&key(), first.greeting(), TRIP), Err(Refusal::Key));
     }
 
     #[test]
@@ -268,22 +280,22 @@ mod tests {
             let mut hello = *caller.hello();
             hello[bit / 8] ^= 1 << (bit % 8);
             let Ok(listening) = Listening::new(&key(), &[2; SESSION_BYTES], &hello) else { continue };
-            assert!(caller.prove(&key(), listening.greeting()).is_err(), "hello, bit {bit}");
+            assert!(caller.answer(&key(), listening.greeting(), TRIP).is_err(), "hello, bit {bit}");
         }
         let listening = listening(&caller);
         for bit in 0..GREETING_BYTES * 8 {
             let mut greeting = *listening.greeting();
             greeting[bit / 8] ^= 1 << (bit % 8);
-            assert!(caller.prove(&key(), &greeting).is_err(), "greeting, bit {bit}");
+            assert!(caller.answer(&key(), &greeting, TRIP).is_err(), "greeting, bit {bit}");
         }
-        let (proof, _) = caller.prove(&key(), listening.greeting()).expect("the key");
-        for bit in 0..PROOF_BYTES * 8 {
-            let mut proof = proof;
-            proof[bit / 8] ^= 1 << (bit % 8);
-            assert!(listening.verify(&key(), &proof).is_err(), "proof, bit {bit}");
+        let (answer, _) = caller.answer(&key(), listening.greeting(), TRIP).expect("the key");
+        for bit in 0..ANSWER_BYTES * 8 {
+            let mut answer = answer;
+            answer[bit / 8] ^= 1 << (bit % 8);
+            assert!(listening.verify(&key(), &answer).is_err(), "answer, bit {bit}");
         }
-        for cut in 0..PROOF_BYTES {
-            assert!(listening.verify(&key(), &proof[..cut]).is_err(), "proof of {cut} bytes");
+        for cut in 0..ANSWER_BYTES {
+            assert!(listening.verify(&key(), &answer[..cut]).is_err(), "answer of {cut} bytes");
         }
     }
 
