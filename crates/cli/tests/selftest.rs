@@ -7,13 +7,13 @@ mod sshd;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Folder, caravan, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sshd::Sshd;
+use sshd::{Hosts, Setup};
 
 #[test]
 fn fabric_prints_what_there_is() {
@@ -65,32 +65,59 @@ fn check_report(json: &Value) {
     );
 }
 
+/// A host without this program.
+fn bare() -> Hosts {
+    Hosts::with(&["there"], &Setup::bare())
+}
+
+/// `caravan selftest` towards it, but for more options.
+fn selftest(hosts: &Hosts) -> Command {
+    let at = hosts.folder();
+    std::fs::write(at.join("empty"), "").expect("written");
+    let mut command = caravan();
+    let port = hosts.port("there").to_string();
+    command.args(["selftest", hosts.address("there"), "-p", &port, "-i"]).arg(at.join("key"));
+    command.arg("-F").arg(at.join("empty"));
+    let known = format!("UserKnownHostsFile={}", at.join("known_hosts").display());
+    command.args(["-o", &known, "-o", "GlobalKnownHostsFile=/dev/null"]);
+    command.args(["-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]);
+    command
+}
+
+/// No process of the copied program is there, and no file of it.
+fn is_clean(hosts: &Hosts) -> bool {
+    let tmp = hosts.folder().join("there/tmp");
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let mut programs = processes.filter_map(|entry| std::fs::read_link(entry.path().join("exe")).ok());
+    is_empty(&tmp) && is_empty(&hosts.cache("there")) && !programs.any(|program| program.starts_with(&tmp))
+}
+
 #[test]
 fn over_ssh_everything_is_tested_and_nothing_is_left() {
-    let sshd = Sshd::start();
-    let file = sshd.folder.path().join("report.json");
-    let mut command = sshd.selftest();
+    let hosts = bare();
+    let file = hosts.folder().join("report.json");
+    let mut command = selftest(&hosts);
     let output =
         command.args(["--seconds", "0.1", "--json", "--output"]).arg(&file).output().expect("it starts");
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stdout).starts_with("Passed, in "), "{}", text(&output.stdout));
     check_report(&serde_json::from_slice(&std::fs::read(&file).expect("written")).expect("JSON"));
-    wait_for("the other side to leave nothing", || sshd.is_clean());
+    wait_for("the other side to leave nothing", || is_clean(&hosts));
 }
 
 #[test]
 fn interrupted_or_killed_nothing_is_left() {
-    let sshd = Sshd::start();
+    let hosts = bare();
     for (signal, status) in [(Signal::INT, Some(130)), (Signal::TERM, Some(130)), (Signal::KILL, None)] {
-        let mut command = sshd.selftest();
+        let mut command = selftest(&hosts);
         let mut child = command.args(["--seconds", "60"]).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut errors = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let begun = errors.find(|line| line.as_ref().is_ok_and(|line| line == "caravan: shared memory"));
         assert!(begun.is_some(), "the test began");
-        assert!(!sshd.is_clean(), "the other side runs");
+        assert!(!is_clean(&hosts), "the other side runs");
         kill_process(pid(&child), signal).expect("a signal");
         assert_eq!(child.wait().expect("it ends").code(), status, "{signal:?}");
-        wait_for("the other side to leave nothing", || sshd.is_clean());
+        wait_for("the other side to leave nothing", || is_clean(&hosts));
     }
 }
 
@@ -100,13 +127,13 @@ fn pid(child: &Child) -> Pid {
 
 #[test]
 fn an_unknown_key_is_refused_with_what_to_do() {
-    let sshd = Sshd::start();
-    std::fs::write(sshd.folder.path().join("known_hosts"), "").expect("written");
-    let output = sshd.selftest().output().expect("it starts");
+    let hosts = bare();
+    std::fs::write(hosts.folder().join("known_hosts"), "").expect("written");
+    let output = selftest(&hosts).output().expect("it starts");
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(
-        said.contains("caravan: 127.0.0.1: ssh ended") && said.contains("Its key is not known"),
+        said.contains("caravan: 127.0.0.2: ssh ended") && said.contains("Its key is not known"),
         "{said}"
     );
 }

@@ -1,29 +1,65 @@
-//! An sshd of a test's own, for what goes to another host.
+//! Hosts of a test's own: sshds on addresses of the loopback interface that let this user in by a key of
+//! their own, each with folders of its own for everything.
 
-use std::fs::Permissions;
+// Each program of tests uses a part of it.
+#![allow(dead_code)]
+
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{Folder, caravan};
 
 /// A script of sh.
 pub fn program(path: &Path, script: &str) {
-    std::fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("written");
-    std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("changed");
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("written");
+    fs::set_permissions(path, Permissions::from_mode(0o755)).expect("changed");
 }
 
-/// An sshd on the loopback interface that lets this user in by a key of its own.
-pub struct Sshd {
-    pub folder: Folder,
-    port: u16,
-    daemon: Child,
+/// What a host is like.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Has this program on its PATH.
+    pub has_caravan: bool,
+    /// The login shell, as sshd would start it: `csh` runs `csh -c COMMAND`.
+    pub shell: Option<&'static str>,
+    /// Put over the environment that the others have, too; `@` in a value is the host's folder.
+    pub environment: Vec<(&'static str, &'static str)>,
 }
 
-impl Sshd {
-    pub fn start() -> Self {
+impl Default for Setup {
+    fn default() -> Self {
+        Self { has_caravan: true, shell: None, environment: Vec::new() }
+    }
+}
+
+impl Setup {
+    /// Without this program on its PATH.
+    pub fn bare() -> Self {
+        Self { has_caravan: false, ..Self::default() }
+    }
+}
+
+/// Below its folder each host has its own: `NAME/home`, `NAME/tmp`, `NAME/run`, `NAME/cache`, and `NAME/bin`,
+/// which is first on its PATH.
+pub struct Hosts {
+    folder: Folder,
+    daemons: Vec<Daemon>,
+}
+
+impl Hosts {
+    /// They have this program on their PATH.
+    pub fn start(names: &[&str]) -> Self {
+        Self::with(names, &Setup::default())
+    }
+
+    /// The first listens at 127.0.0.2, the second at 127.0.0.3, and so on.
+    pub fn with(names: &[&str], setup: &Setup) -> Self {
         let folder = Folder::new();
         let at = folder.path();
         for name in ["host", "key"] {
@@ -31,65 +67,207 @@ impl Sshd {
             keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at.join(name)).stdin(Stdio::null());
             assert!(keygen.status().expect("ssh-keygen (package openssh-client)").success());
         }
-        std::fs::create_dir(at.join("tmp")).expect("made");
-        std::fs::copy(at.join("key.pub"), at.join("authorized")).expect("copied");
         // What Debian's package makes at boot; sshd of root wants it.
-        let _ = std::fs::create_dir("/run/sshd");
-        let (port, daemon) = (0..10).find_map(|_| listen(at)).expect("sshd listens");
-        let key = std::fs::read_to_string(at.join("host.pub")).expect("a key");
-        std::fs::write(at.join("known_hosts"), format!("[127.0.0.1]:{port} {key}")).expect("written");
-        std::fs::write(at.join("empty"), "").expect("written");
-        Self { folder, port, daemon }
+        let _ = fs::create_dir("/run/sshd");
+        let daemons =
+            names.iter().enumerate().map(|(number, name)| Daemon::start(at, name, number + 2, setup));
+        let hosts = Self { daemons: daemons.collect(), folder };
+        hosts.write_config("");
+        hosts
     }
 
-    /// `caravan selftest` towards it, but for more options.
-    pub fn selftest(&self) -> Command {
-        let at = self.folder.path();
+    /// For everything of this test.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn home(&self, name: &str) -> PathBuf {
+        self.folder().join(name).join("home")
+    }
+
+    /// First on the PATH of that host.
+    pub fn bin(&self, name: &str) -> PathBuf {
+        self.folder().join(name).join("bin")
+    }
+
+    /// Where copies of this program are kept.
+    pub fn cache(&self, name: &str) -> PathBuf {
+        self.folder().join(name).join("cache")
+    }
+
+    /// A file for ssh's `-F` with all of them.
+    pub fn config(&self) -> PathBuf {
+        self.folder().join("ssh_config")
+    }
+
+    /// From now on a connection is kept for the sessions to come.
+    pub fn keep_connections(&self) {
+        let path = self.folder().join("mux-%C");
+        self.write_config(&format!(
+            "ControlMaster auto\nControlPersist yes\nControlPath {}\n",
+            path.display()
+        ));
+    }
+
+    fn write_config(&self, more: &str) {
+        let at = self.folder().display();
+        let host = fs::read_to_string(self.folder().join("host.pub")).expect("a key");
+        let (mut config, mut known) = (String::new(), String::new());
+        for Daemon { name, address, port, .. } in &self.daemons {
+            config += &format!("Host {name}\nHostName {address}\nPort {port}\n");
+            known += &format!("[{address}]:{port} {host}");
+        }
+        config += &format!(
+            "Host *\nIdentityFile {at}/key\nIdentitiesOnly yes\nUserKnownHostsFile {at}/known_hosts\n\
+             GlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\nBatchMode yes\n{more}"
+        );
+        fs::write(self.folder().join("known_hosts"), known).expect("written");
+        fs::write(self.config(), config).expect("written");
+    }
+
+    /// `caravan pipe` towards them.
+    pub fn pipe(&self) -> Command {
         let mut command = caravan();
-        command.args(["selftest", "127.0.0.1", "-p", &self.port.to_string(), "-i"]).arg(at.join("key"));
-        command.arg("-F").arg(at.join("empty"));
-        let known = format!("UserKnownHostsFile={}", at.join("known_hosts").display());
-        command.args(["-o", &known, "-o", "GlobalKnownHostsFile=/dev/null"]);
-        command.args(["-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]);
+        command.arg("pipe").arg("-F").arg(self.config());
         command
     }
 
-    /// No process of the copied program is there, and no file of it.
-    pub fn is_clean(&self) -> bool {
-        let tmp = self.folder.path().join("tmp");
-        let no_file = std::fs::read_dir(&tmp).expect("a folder").next().is_none();
-        let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
-        let mut programs = processes.filter_map(|entry| std::fs::read_link(entry.path().join("exe")).ok());
-        no_file && !programs.any(|program| program.starts_with(&tmp))
+    fn host(&self, name: &str) -> &Daemon {
+        self.daemons.iter().find(|daemon| daemon.name == name).expect("a host of that name")
+    }
+
+    /// The sshd that listens.
+    pub fn daemon(&self, name: &str) -> i32 {
+        self.host(name).pid()
+    }
+
+    pub fn is_daemon(&self, pid: i32) -> bool {
+        self.daemons.iter().any(|daemon| daemon.pid() == pid)
+    }
+
+    pub fn port(&self, name: &str) -> u16 {
+        self.host(name).port
+    }
+
+    pub fn address(&self, name: &str) -> &str {
+        &self.host(name).address
+    }
+
+    /// How often somebody was let in.
+    pub fn sessions(&self, name: &str) -> usize {
+        // Pairs with the addition in the thread that reads what sshd says, which may lag behind it.
+        self.host(name).accepted.load(Ordering::SeqCst)
+    }
+
+    /// Nobody is let in any more.
+    pub fn stop(&mut self, name: &str) {
+        let daemon = self.daemons.iter_mut().find(|daemon| daemon.name == name).expect("a host of that name");
+        daemon.stop();
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // Connections that are kept.
+        let files = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        for socket in files.filter(|file| file.file_name().to_string_lossy().starts_with("mux-")) {
+            let mut ssh = Command::new("ssh");
+            ssh.arg("-F").arg(self.config()).args(["-O", "exit", "-S"]).arg(socket.path()).arg("any");
+            let _ = ssh.stdin(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+struct Daemon {
+    name: String,
+    address: String,
+    port: u16,
+    child: Child,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Daemon {
+    fn start(at: &Path, name: &str, number: usize, setup: &Setup) -> Self {
+        let folder = at.join(name);
+        for part in ["home", "tmp", "run", "cache", "bin"] {
+            fs::create_dir_all(folder.join(part)).expect("made");
+        }
+        if setup.has_caravan {
+            symlink(env!("CARGO_BIN_EXE_caravan"), folder.join("bin/caravan")).expect("linked");
+        }
+        let key = fs::read_to_string(at.join("key.pub")).expect("a key");
+        let key = match setup.shell {
+            None => key,
+            Some(shell) => format!(r#"command="exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"" {key}"#),
+        };
+        fs::write(folder.join("authorized"), key).expect("written");
+        let address = format!("127.0.0.{number}");
+        let started = (0..10).find_map(|_| listen(at, &folder, &address, setup));
+        let (port, child, accepted) = started.expect("sshd listens");
+        Self { name: name.to_owned(), address, port, child, accepted }
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a pid")
+    }
+
+    fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
 /// `None` if something else took the port.
-fn listen(at: &Path) -> Option<(u16, Child)> {
-    let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
-    let folder = at.display();
-    let config = format!(
-        "Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n\
-         PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nSetEnv TMPDIR={folder}/tmp\n"
-    );
-    std::fs::write(at.join("sshd_config"), config).expect("written");
+fn listen(at: &Path, folder: &Path, address: &str, setup: &Setup) -> Option<(u16, Child, Arc<AtomicUsize>)> {
+    let port = TcpListener::bind((address, 0)).ok()?.local_addr().ok()?.port();
+    let config = folder.join("sshd_config");
+    fs::write(&config, configuration(at, folder, address, port, setup)).expect("written");
     let mut command = Command::new("/usr/sbin/sshd");
-    command.args(["-D", "-e", "-f"]).arg(at.join("sshd_config")).stdin(Stdio::null()).stderr(Stdio::piped());
-    let mut daemon = command.spawn().expect("/usr/sbin/sshd (package openssh-server)");
-    let errors = daemon.stderr.take().expect("a pipe");
+    command.args(["-D", "-e", "-f"]).arg(config).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("/usr/sbin/sshd (package openssh-server)");
+    let errors = child.stderr.take().expect("a pipe");
     let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
-    if lines.any(|line| line.contains("Server listening")) {
-        // It goes on complaining, and must not block.
-        std::thread::spawn(move || lines.for_each(drop));
-        return Some((port, daemon));
+    if !lines.any(|line| line.contains("Server listening")) {
+        let _ = child.wait();
+        return None;
     }
-    let _ = daemon.wait();
-    None
+    // It goes on talking, and must not block.
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&accepted);
+    std::thread::spawn(move || {
+        let accepts = lines.filter(|line| line.contains("Accepted publickey"));
+        accepts.for_each(|_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+    });
+    Some((port, child, accepted))
 }
 
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
+fn configuration(at: &Path, folder: &Path, address: &str, port: u16, setup: &Setup) -> String {
+    let own = folder.display().to_string();
+    let path = format!("{own}/bin:/usr/local/bin:/usr/bin:/bin");
+    let mut environment = vec![
+        ("HOME", format!("{own}/home")),
+        ("TMPDIR", format!("{own}/tmp")),
+        ("XDG_RUNTIME_DIR", format!("{own}/run")),
+        ("XDG_CACHE_HOME", format!("{own}/cache")),
+        ("PATH", path),
+    ];
+    for (name, value) in &setup.environment {
+        environment.retain(|(other, _)| other != name);
+        environment.push((name, value.replace('@', &own)));
     }
+    let environment: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!(
+        "Port {port}\nListenAddress {address}\nHostKey {}/host\nAuthorizedKeysFile {own}/authorized\nPidFile none\n\
+         StrictModes no\nUsePAM no\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\nSetEnv {}\n",
+        at.display(),
+        environment.join(" "),
+    )
 }
