@@ -32,7 +32,8 @@ pub enum Notice {
     Note(String),
     Warn(String),
     Line { host: String, text: String, bytes: u64, credit: SyncSender<Message<Order>> },
-    Progress(Vec<HopFigures>),
+    /// With what says that it was shown: while one waits, no other is sent.
+    Progress(Vec<HopFigures>, Arc<AtomicBool>),
 }
 
 impl Notice {
@@ -41,7 +42,11 @@ impl Notice {
         match self {
             Self::Note(text) => observer.note(&text),
             Self::Warn(text) => observer.warn(&text),
-            Self::Progress(hops) => observer.progress(&hops),
+            Self::Progress(hops, waits) => {
+                observer.progress(&hops);
+                // A mark for the other thread; what it guards is none of these.
+                waits.store(false, Ordering::Relaxed);
+            }
             Self::Line { host, text, bytes, credit } => {
                 observer.line(&host, &text);
                 // An agent that is gone needs none.
@@ -55,7 +60,9 @@ impl Notice {
 pub struct Conductor<'a> {
     plan: Plan,
     request: &'a Request,
+    /// Lines are as many as windows let through, progress is one at a time, notes are few.
     notices: Sender<Notice>,
+    progress_waits: Arc<AtomicBool>,
     interrupted: Arc<AtomicBool>,
     agents: Vec<Option<Agent>>,
     hellos: Vec<Option<Hello>>,
@@ -90,6 +97,7 @@ impl<'a> Conductor<'a> {
             plan,
             request,
             notices,
+            progress_waits: Arc::default(),
             interrupted,
             agents: std::iter::repeat_with(|| None).take(agents).collect(),
             hellos: vec![None; agents],
@@ -249,7 +257,10 @@ impl<'a> Conductor<'a> {
             }
             Report::Figures(figures) => {
                 self.figures.extend(figures);
-                let _ = self.notices.send(Notice::Progress(self.ways()));
+                if !self.progress_waits.swap(true, Ordering::Relaxed) {
+                    let waits = Arc::clone(&self.progress_waits);
+                    let _ = self.notices.send(Notice::Progress(self.ways(), waits));
+                }
             }
             Report::Failed(why) => {
                 self.fail(Trouble::SetUp(format!("{}: {why}", self.plan.name(number))), true);
