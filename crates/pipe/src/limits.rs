@@ -37,6 +37,11 @@ pub const STRANGERS_MAX: usize = 2 * CONNECTIONS_MAX as usize;
 /// How long one of them may take: three round trips of the longest path, and the time to send a lost
 /// packet again.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(3);
+/// Bytes of each ring of a fabric's link: both ends sleep and wake less often the more it holds.
+pub const FABRIC_RING_BYTES: u64 = 8 << 20;
+/// Where that much memory cannot be locked, rings are smaller, down to this: below it, a connection waits more
+/// than it carries.
+pub const FABRIC_RING_BYTES_MIN: u64 = 64 << 10;
 /// Addresses of one host that are tried.
 pub const ADDRESSES_MAX: usize = 64;
 /// Until the next address is tried while earlier ones have not answered: RFC 8305 recommends 250 ms and

@@ -1,35 +1,136 @@
 //! Data connections over a fabric: RDMA devices of both hosts.
+//!
+//! | accepting side | | initiating side |
+//! |---|---|---|
+//! | offer: its ports, how large a ring it can lock | -> | [`initiate`]: chooses, makes its half |
+//! | [`accept`]: makes its half | <- | request |
+//! | answer | -> | |
+//! | [`Half::finish`] | | [`Half::finish`] |
+//!
+//! The messages go over control channels, which have authenticated both sides. A byte in front of the
+//! offer and of the request says how large the rings are to be, as a power of two.
 
 use std::time::Duration;
 
-use super::Connection;
+use caravan_fabric::{Exposure, Link, verbs};
+
+use super::{Channel, Connection, Secret};
+use crate::limits::{FABRIC_RING_BYTES, FABRIC_RING_BYTES_MIN};
 use crate::{Error, Key};
 
 /// What this host has, for the other side; an error says in a sentence why there is nothing.
 pub fn offer() -> Result<Vec<u8>, Error> {
-    Err(Error::Unreachable("RDMA is not there yet".to_owned()))
+    let ports = verbs::offer()?;
+    Ok(behind(lockable_ring_bytes()?, ports))
 }
 
 /// Half of a connection.
 #[derive(Debug)]
-pub struct Half {}
+pub struct Half {
+    pending: verbs::Pending,
+    ring_bytes: u64,
+    /// All that both sides have said: no two connections have said the same.
+    said: Vec<u8>,
+    /// It made the offer, and has answered already.
+    is_accepting: bool,
+}
 
 /// Makes this side's half towards what has made that offer, and what the other side is to accept.
 pub fn initiate(offer: &[u8]) -> Result<(Half, Vec<u8>), Error> {
-    let _ = offer;
-    Err(Error::Cancelled)
+    let (theirs, ports) = ring_bytes(offer)?;
+    let ring_bytes = theirs.min(lockable_ring_bytes()?);
+    let (pending, request) = verbs::connect(ports, &Link::exposure(ring_bytes)?)?;
+    let request = behind(ring_bytes, request);
+    Ok((Half { pending, ring_bytes, said: request.clone(), is_accepting: false }, request))
 }
 
 /// Makes the other half, and what the initiating side is to finish with.
 pub fn accept(request: &[u8]) -> Result<(Half, Vec<u8>), Error> {
-    let _ = request;
-    Err(Error::Cancelled)
+    let (ring_bytes, half) = ring_bytes(request)?;
+    let (pending, answer) = verbs::accept(half, &Link::exposure(ring_bytes)?)?;
+    let said = [request, &answer].concat();
+    Ok((Half { pending, ring_bytes, said, is_accepting: true }, answer))
 }
 
 impl Half {
     /// Both sides, at once: the initiating one with the other's answer, the other one with nothing.
     pub fn finish(self, answer: &[u8], key: &Key, limit: Duration) -> Result<Connection, Error> {
-        let _ = (answer, key, limit);
-        Err(Error::Cancelled)
+        let Self { pending, ring_bytes, mut said, is_accepting } = self;
+        if !is_accepting {
+            said.extend_from_slice(answer);
+        }
+        let endpoint = pending.finish(answer, limit)?;
+        let link = Link::new(endpoint, ring_bytes)?;
+        let secret = Secret::derive(key, &said, b"caravan 1 fabric")?;
+        let description = format!("RDMA {}", link.description());
+        Ok(Connection { channel: Channel::Link(Box::new(link)), secret, description })
+    }
+}
+
+/// As large as they should be, or as this process may lock for the two hops of a stage in the middle: an
+/// ordinary user's limit is often 8 MiB.
+fn lockable_ring_bytes() -> Result<u64, Error> {
+    let Some(limit) = verbs::memory_lock_limit() else { return Ok(FABRIC_RING_BYTES) };
+    fitting(limit, |exposure| verbs::registered_bytes(exposure, false))
+}
+
+/// The largest ring two of which fit; the smallest one if none does, which the device then refuses with
+/// the remedy.
+fn fitting(limit: u64, registered: impl Fn(&Exposure) -> u64) -> Result<u64, Error> {
+    let mut bytes = FABRIC_RING_BYTES;
+    while bytes > FABRIC_RING_BYTES_MIN && 2 * registered(&Link::exposure(bytes)?) > limit {
+        bytes /= 2;
+    }
+    Ok(bytes)
+}
+
+fn behind(ring_bytes: u64, message: Vec<u8>) -> Vec<u8> {
+    [vec![ring_bytes.trailing_zeros() as u8], message].concat()
+}
+
+/// What is in front of a message, and the rest.
+fn ring_bytes(message: &[u8]) -> Result<(u64, &[u8]), Error> {
+    let split =
+        message.split_first().and_then(|(power, rest)| Some((1_u64.checked_shl((*power).into())?, rest)));
+    match split {
+        Some((bytes, rest)) if (FABRIC_RING_BYTES_MIN..=FABRIC_RING_BYTES).contains(&bytes) => {
+            Ok((bytes, rest))
+        }
+        _ => Err(Error::Protocol("asks for a ring of no possible size".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_as_large_as_two_can_be_locked() {
+        let ring =
+            |limit| fitting(limit, |exposure| verbs::registered_bytes(exposure, false)).expect("a size");
+        assert_eq!(ring(u64::MAX), FABRIC_RING_BYTES);
+        assert_eq!(ring(64 << 10), FABRIC_RING_BYTES_MIN);
+        let usual = ring(8 << 20);
+        assert!((256 << 10..=1 << 20).contains(&usual), "{usual}");
+        let registered = verbs::registered_bytes(&Link::exposure(usual).expect("an exposure"), false);
+        assert!(2 * registered <= 8 << 20, "{registered}");
+    }
+
+    #[test]
+    fn the_size_of_a_ring_goes_before_a_message() {
+        for bytes in [FABRIC_RING_BYTES_MIN, FABRIC_RING_BYTES] {
+            let message = behind(bytes, vec![7, 8]);
+            assert_eq!(ring_bytes(&message).expect("a size"), (bytes, &[7, 8][..]));
+        }
+        for bad in [&[][..], &[0], &[3, 1], &[63], &[64], &[255, 1]] {
+            assert!(matches!(ring_bytes(bad), Err(Error::Protocol(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_offer_or_request_is_refused() {
+        for bad in [&[][..], &[20], &[20, 1, 2, 3], &[255; 300]] {
+            assert!(initiate(bad).is_err() && accept(bad).is_err(), "{bad:?}");
+        }
     }
 }
