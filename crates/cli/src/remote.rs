@@ -10,8 +10,10 @@
 pub mod agent;
 mod complaints;
 mod launcher;
+mod listen;
 mod local;
 mod program;
+mod refusal;
 mod ssh;
 mod start;
 
@@ -21,8 +23,9 @@ use crate::args;
 
 pub use self::agent::PipeAgent;
 pub use self::launcher::Agents;
+pub use self::listen::Answers;
 pub use self::ssh::Ssh;
-pub use self::start::{Answers, Copies, Failure, Start, start};
+pub use self::start::{Copies, Failure, Start, start};
 
 /// What is passed on to ssh.
 #[derive(Clone, Debug, PartialEq, Eq)]

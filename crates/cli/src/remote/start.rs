@@ -1,15 +1,16 @@
 //! Until the program runs on the other side: what its start says, and the copy of this program.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{ChildStdin, ChildStdout};
+use std::io::{self, BufReader, Write};
+use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::SshOptions;
-use super::complaints::printable;
+use super::listen::{Answers, GREETING_BYTES_MAX, Heard, listen};
 use super::program::Program;
+use super::refusal::refusal;
 use super::ssh::Ssh;
 use crate::interrupt::GLANCE;
 
@@ -19,8 +20,6 @@ const START: &str = include_str!("start.sh");
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long the copying of this program may stand still.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
-/// Bytes that a login shell may print before.
-const GREETING_BYTES_MAX: u64 = 1 << 20;
 /// What the script may say.
 const LINES_MAX: usize = 64;
 /// How long ssh may take to say why it ended, once its output has.
@@ -76,39 +75,6 @@ pub enum Failure {
     Interrupted,
 }
 
-/// What the other side says.
-#[derive(Debug)]
-pub struct Answers {
-    from: BufReader<ChildStdout>,
-    is_over: Arc<AtomicBool>,
-}
-
-impl Read for Answers {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.from.read(into)?;
-        if count == 0 && !into.is_empty() {
-            // Alone: whoever reads it only wants to know whether it was ever set.
-            self.is_over.store(true, Ordering::Relaxed);
-        }
-        Ok(count)
-    }
-}
-
-/// What came from the other side.
-enum Heard {
-    /// A line with the mark.
-    Line(String),
-    /// All that comes now belongs to the program.
-    Ready(BufReader<ChildStdout>),
-    /// It ended, and why if there is a reason.
-    End(Option<io::Error>),
-    /// It printed too much.
-    Noise,
-    /// This side has written what it was asked for.
-    Written(ChildStdin),
-    Piece,
-}
-
 /// Starts it, and copies this program there if it must.
 pub fn start(start: &Start<'_>) -> Result<Channel, Failure> {
     let (ssh, input, output) = Ssh::start(start.ssh, start.host).map_err(Failure::NoSsh)?;
@@ -152,15 +118,15 @@ impl Greeting<'_> {
     fn run(mut self) -> Result<Channel, Failure> {
         let (mut limit, mut ready, mut asked) = (START_LIMIT, None, false);
         loop {
-            if let (Some(from), true) = (&mut ready, self.input.is_some()) {
-                let from: &mut Option<_> = from;
-                if let (Some(from), Some(to)) = (from.take(), self.input.take()) {
+            match (ready.take(), self.input.take()) {
+                (Some(from), Some(to)) => {
                     let from = Answers { from, is_over: Arc::clone(&self.ssh.is_over) };
                     return Ok(Channel { from, to, ssh: self.ssh });
                 }
+                (from, to) => (ready, self.input) = (from, to),
             }
             match self.hear(limit)? {
-                Heard::Ready(from) => ready = Some(Some(from)),
+                Heard::Ready(from) => ready = Some(from),
                 Heard::Written(input) => self.input = Some(input),
                 Heard::Piece => {}
                 Heard::Line(line) => {
@@ -265,98 +231,6 @@ fn kind() -> String {
     format!("Linux {}", std::env::consts::ARCH)
 }
 
-/// Lines with the mark, up to the one that says "ready".
-fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<Heard>) {
-    let end = loop {
-        match next_line(&mut from, mark) {
-            Ok(Some(line)) if line == "ready" => break Heard::Ready(from),
-            Ok(Some(line)) => {
-                if to.send(Heard::Line(line)).is_err() {
-                    return;
-                }
-            }
-            Ok(None) => break Heard::End(None),
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break Heard::Noise,
-            Err(error) => break Heard::End(Some(error)),
-        }
-    };
-    // Nobody may want it any more.
-    let _ = to.send(end);
-}
-
-/// What stands behind the mark in the next line that has it; `FileTooLarge` after too much else.
-fn next_line(from: &mut impl BufRead, mark: &str) -> io::Result<Option<String>> {
-    let mut left = GREETING_BYTES_MAX;
-    while left > 0 {
-        let mut line = Vec::new();
-        let count = from.take(left).read_until(b'\n', &mut line)?;
-        if count == 0 {
-            return Ok(None);
-        }
-        left = left.saturating_sub(count as u64);
-        // A greeting may lack the end of its line.
-        let line = printable(&line);
-        if let Some((_, said)) = line.split_once(mark) {
-            return Ok(Some(said.trim_start().to_owned()));
-        }
-    }
-    Err(io::ErrorKind::FileTooLarge.into())
-}
-
-/// A sentence for what the script gave up at.
-fn refusal(word: &str, rest: &str, tried: &[(String, String)]) -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    let folders = |word: &str| {
-        let all: Vec<_> =
-            tried.iter().filter(|(tried, _)| tried == word).map(|(_, at)| at.as_str()).collect();
-        all.join(", ")
-    };
-    match word {
-        "other" if rest.starts_with("Linux ") => format!(
-            "it is of another architecture ({}; this program is for {}), so that this program cannot be copied there: install caravan {version} there, on its PATH",
-            rest.trim_start_matches("Linux "),
-            std::env::consts::ARCH
-        ),
-        "other" => format!("caravan needs Linux, and it runs {rest}"),
-        "absent" => {
-            let there = match rest {
-                "" => "there is no caravan on its PATH".to_owned(),
-                other => format!("its PATH has {other}"),
-            };
-            format!(
-                "{there}, and --no-bootstrap keeps this program from being copied: install caravan {version} there, on the PATH that `ssh HOST env` shows"
-            )
-        }
-        "no-copy" => match (folders("no-space"), folders("no-exec")) {
-            (full, noexec) if full.is_empty() && noexec.is_empty() => {
-                "no folder there can be written to (~/.cache, TMPDIR, /tmp, /var/tmp, HOME)".to_owned()
-            }
-            (full, noexec) if noexec.is_empty() => {
-                format!(
-                    "there is no space for a copy of this program in {full}: make some, or set TMPDIR there"
-                )
-            }
-            (full, noexec) => {
-                let full = match full.as_str() {
-                    "" => String::new(),
-                    full => format!(", and there is no space for it in {full}"),
-                };
-                format!(
-                    "a copy of this program cannot run there: {noexec} is mounted noexec{full}. Set TMPDIR there to a folder that is not, or install caravan {version} on its PATH"
-                )
-            }
-        },
-        "full" => {
-            format!("there is no space for a copy of this program in {rest}: make some, or set TMPDIR there")
-        }
-        "torn" => "the copy of this program arrived torn".to_owned(),
-        "no-run" => format!(
-            "a copy of this program does not run there: {rest}. Build caravan {version} there and put it on its PATH"
-        ),
-        _ => format!("it says `{word} {rest}`"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -390,36 +264,5 @@ mod tests {
             let checked = Command::new("sh").args(["-n", "-c", &script]).output().expect("sh starts");
             assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
         }
-    }
-
-    #[test]
-    fn greetings_are_skipped() {
-        let mut bytes =
-            &b"Welcome\nhere\n\xff\x1b[1mcaravan-x send\r\nx\nno newline: caravan-x ready\nleft"[..];
-        assert_eq!(next_line(&mut bytes, "caravan-x").expect("a line").as_deref(), Some("send"));
-        assert_eq!(next_line(&mut bytes, "caravan-x").expect("a line").as_deref(), Some("ready"));
-        assert_eq!(bytes, b"left");
-        assert!(next_line(&mut bytes, "caravan-x").expect("an end").is_none());
-    }
-
-    #[test]
-    fn greetings_without_end_are_noise() {
-        for noise in [&b"y\n"[..], b"y"] {
-            let noise = noise.repeat(1 << 20);
-            let error = next_line(&mut &noise[..], "caravan-x").expect_err("too much");
-            assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-        }
-    }
-
-    #[test]
-    fn all_folders_that_were_tried_are_named() {
-        let tried = |list: &[(&str, &str)]| -> Vec<_> {
-            list.iter().map(|(word, at)| ((*word).to_owned(), (*at).to_owned())).collect()
-        };
-        let said =
-            refusal("no-copy", "", &tried(&[("no-space", "/a"), ("no-exec", "/b"), ("no-space", "/c")]));
-        assert!(said.contains("/b is mounted noexec, and there is no space for it in /a, /c."), "{said}");
-        let said = refusal("no-copy", "", &tried(&[("no-space", "/a")]));
-        assert!(said.contains("no space for a copy of this program in /a:"), "{said}");
     }
 }
