@@ -31,7 +31,12 @@ const GONE_LIMIT: Duration = Duration::from_millis(1000);
 pub enum Notice {
     Note(String),
     Warn(String),
-    Line { host: String, text: String, bytes: u64, credit: SyncSender<Message<Order>> },
+    Line {
+        host: String,
+        text: String,
+        bytes: u64,
+        credit: SyncSender<Message<Order>>,
+    },
     /// With what says that it was shown: while one waits, no other is sent.
     Progress(Vec<HopFigures>, Arc<AtomicBool>),
 }

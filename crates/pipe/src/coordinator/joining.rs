@@ -7,7 +7,7 @@ use super::{Options, Transport};
 use crate::Key;
 use crate::connect::Side;
 use crate::control::{Hello, Order, Report};
-use crate::plan::Hop;
+use crate::plan::{HERE, Hop};
 
 /// Addresses of a host that are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -108,7 +108,7 @@ impl Joining {
         match (way, report) {
             (_, Report::Unreachable { why, .. }) => {
                 let who = if agent == from { ends.names[0] } else { ends.names[1] };
-                self.tried.push(format!("{}: {}: {why}", way.name(), who.unwrap_or("here")));
+                self.tried.push(format!("{}: {}: {why}", way.name(), who.unwrap_or(HERE)));
                 self.ways.pop_front();
                 self.begin(ends)
             }
@@ -159,7 +159,7 @@ impl Joining {
         // The side that connected knows the address that led to the other.
         let description = if way == Way::TcpReversed { receiver } else { sender }.clone();
         let description = match way {
-            Way::TcpReversed => format!("{description} (connected by {})", ends.names[1].unwrap_or("here")),
+            Way::TcpReversed => format!("{description} (connected by {})", ends.names[1].unwrap_or(HERE)),
             _ => description,
         };
         Step::Joined(Joined { way, description, tried: std::mem::take(&mut self.tried) })
@@ -181,14 +181,13 @@ impl Way {
 fn ways(hop: Hop, ends: &Ends<'_>) -> Vec<Way> {
     let is_one_host = ends.from.place.is_same_host(&ends.to.place);
     let can_share = is_one_host && ends.from.place.apart(&ends.to.place).is_none();
-    let has_fabric = ends.from.offer.is_ok() && ends.to.offer.is_ok();
     match ends.options.transport {
         Some(Transport::Rdma) => vec![Way::Fabric],
         Some(Transport::Tcp) => vec![Way::Tcp, Way::TcpReversed],
         Some(Transport::Ssh) => vec![Way::Relay],
         None => {
             let pipe = (can_share && hop.can_be_pipe).then_some(Way::Pipe);
-            let fabric = (has_fabric && !can_share).then_some(Way::Fabric);
+            let fabric = (!can_share).then_some(Way::Fabric);
             pipe.into_iter().chain(fabric).chain([Way::Tcp, Way::TcpReversed, Way::Relay]).collect()
         }
     }

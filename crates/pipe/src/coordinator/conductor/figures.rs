@@ -9,7 +9,9 @@ use crate::plan::{self, Carrier};
 
 impl Conductor<'_> {
     pub(super) fn ways(&self) -> Vec<HopFigures> {
-        let elapsed = self.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
+        // Before that there is none to tell of.
+        let Some(started) = self.started else { return Vec::new() };
+        let elapsed = started.elapsed().as_secs_f64();
         self.plan.ways.iter().map(|way| self.figures_of(way, elapsed)).collect()
     }
 
