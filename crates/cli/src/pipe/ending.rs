@@ -17,6 +17,8 @@ use crate::error::Error;
 #[derive(Debug)]
 pub struct Ending {
     is_verbose: bool,
+    /// What was drawn over itself is gone: its last state is worth a line.
+    had_progress: bool,
     json: Json,
 }
 
@@ -39,7 +41,7 @@ impl Ending {
                 Json::File(path.clone(), file?)
             }
         };
-        Ok(Self { is_verbose: telling.verbose > 0, json })
+        Ok(Self { is_verbose: telling.verbose > 0, had_progress: telling.progress, json })
     }
 
     /// Tells it, the cause first, and gives the exit status.
@@ -50,9 +52,10 @@ impl Ending {
         }
         if self.is_verbose {
             figures::bandwidth(&summary.hops).iter().for_each(|line| say(line));
-            for hop in &summary.hops {
-                say(&format!("caravan: {}", figures::report(hop)));
-            }
+        }
+        for hop in summary.hops.iter().filter(|hop| self.is_verbose || (self.had_progress && hop.is_measured))
+        {
+            say(&format!("caravan: {}", figures::report(hop)));
         }
         match self.json {
             Json::None => {}

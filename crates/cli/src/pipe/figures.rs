@@ -13,6 +13,9 @@ const WAITING_SHARE: f64 = 0.2;
 /// The share from which on the writer is what is waited for. All before it wait then, too.
 const WRITER_SHARE: f64 = 0.5;
 
+/// Below that, the processor time of a gigabyte would be that of starting and ending.
+const CPU_BYTES_MIN: u64 = 10_000_000;
+
 /// Bytes with a unit: `640 B`, `1.23 MB`.
 pub fn quantity(bytes: f64) -> String {
     let text = number::bytes(bytes);
@@ -85,26 +88,33 @@ fn bottleneck(seconds: f64, [reader, network, writer]: [f64; 3]) -> Option<&'sta
     (most >= seconds * WAITING_SHARE).then_some(name)
 }
 
-/// `Bandwidth 2.872 GB/s`, of the first hop that has figures: the line that users of rdpipe know.
+/// `Bandwidth 2.872 GB/s`, of the hop that carried most: the line that users of rdpipe know.
 pub fn bandwidth(hops: &[HopFigures]) -> Option<String> {
-    let hop = hops.iter().find(|hop| hop.is_measured && hop.seconds > 0.0)?;
+    let measured = hops.iter().filter(|hop| hop.is_measured && hop.seconds > 0.0);
+    // Of several that carried the same, the first.
+    let hop = measured.rev().max_by_key(|hop| hop.bytes)?;
     Some(format!("Bandwidth {:.3} GB/s", hop.bytes as f64 / hop.seconds / 1e9))
 }
 
 /// All that is known of a hop at the end.
 pub fn report(hop: &HopFigures) -> String {
-    let head = format!("{} -> {}: {}", hop.from, hop.to, hop.transport);
+    let head = match hop.from == hop.to {
+        true if hop.is_measured => hop.from.clone(),
+        true => format!("{}: {}", hop.from, hop.transport),
+        false => format!("{} -> {}: {}", hop.from, hop.to, hop.transport),
+    };
     if !hop.is_measured {
-        return format!("{head}: handed to both commands, so it has no figures");
+        return format!("{head}, from command to command: there are no figures");
     }
     let mut text = format!("{head}: {} bytes in {:.3} s", hop.bytes, hop.seconds);
     if hop.seconds > 0.0 {
         text.push_str(&format!(", {}/s", quantity(hop.bytes as f64 / hop.seconds)));
     }
-    if hop.wire_bytes != hop.bytes && hop.wire_bytes > 0 {
+    // Frames and tags make less of a difference.
+    if hop.wire_bytes > 0 && hop.wire_bytes.abs_diff(hop.bytes) > hop.bytes / 20 {
         text.push_str(&format!(", {} on the wire", quantity(hop.wire_bytes as f64)));
     }
-    if hop.bytes > 0 {
+    if hop.bytes >= CPU_BYTES_MIN {
         text.push_str(&format!(", {} CPU s/GB", number::number(hop.cpu / hop.bytes as f64 * 1e9)));
     }
     if let Some((kind, digest)) = &hop.digest {
@@ -190,8 +200,10 @@ mod tests {
             "host1 -> host2: TCP 10.0.0.2:40112, encrypted: 4000000000 bytes in 2.000 s, 2.00 GB/s, 1.00 GB on the \
              wire, 0.55 CPU s/GB, xxh3 00ff; waited 0.00 s for the reader, 1.50 s for the network, 0.00 s for the writer"
         );
+        let inside = HopFigures { from: "here".to_owned(), to: "here".to_owned(), bytes: 7, ..hop.clone() };
+        assert!(report(&inside).starts_with("here: 7 bytes in 2.000 s, 4 B/s, "), "{}", report(&inside));
         hop.is_measured = false;
         assert_eq!(bandwidth(std::slice::from_ref(&hop)), None);
-        assert!(report(&hop).ends_with("no figures"));
+        assert!(report(&hop).ends_with("there are no figures"), "{}", report(&hop));
     }
 }
