@@ -52,9 +52,12 @@ pub fn run(args: &PipeAgent) -> Result<(), Error> {
     }
     let mut command = Command::new("/proc/self/exe");
     command.arg0("caravan").args([WORD, "--inner"]);
-    if args.local {
-        command.arg("--local");
-    }
+    match args.local {
+        true => command.arg("--local"),
+        // The login shell has read its .bashrc. Without this, bash takes the command of a stage for another
+        // login and reads it again, and what it prints would get into the stage's output.
+        false => command.env("SHLVL", "1"),
+    };
     match supervise(command, &terminated)? {
         true => Ok(()),
         false => Err(Error::Said),
