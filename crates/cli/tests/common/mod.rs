@@ -18,7 +18,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// Looks again until it is so; for what another process does.
-pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");

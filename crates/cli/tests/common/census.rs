@@ -1,0 +1,238 @@
+//! What is there on this machine because of a test: processes, sockets, files, shared memory. Taken before
+//! and after, it shows what was left behind.
+//!
+//! A process belongs to a test if it descends from one of its sshds or from the command under test, or
+//! bears the name of the test's folder in its environment, its arguments or its program's path: so one
+//! that has left its parents is found as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long after the end of a pipeline everything must be gone.
+pub const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Environment variable by which local processes bear the name of the test's folder.
+pub const MARK: &str = "CARAVAN_TEST_FOLDER";
+
+/// A process as `/proc` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    /// R, S, D, Z, T.
+    pub state: char,
+    /// For people.
+    pub command: String,
+    pub arguments: Vec<u8>,
+    pub environment: Vec<u8>,
+}
+
+impl Process {
+    fn read(pid: i32) -> Option<Self> {
+        let at = PathBuf::from(format!("/proc/{pid}"));
+        let stat = fs::read_to_string(at.join("stat")).ok()?;
+        // The name is in parentheses, and may contain some.
+        let (head, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let arguments = fs::read(at.join("cmdline")).ok()?;
+        let words = String::from_utf8_lossy(&arguments).replace('\0', " ");
+        let name = head.split_once('(').map_or("", |(_, name)| name);
+        let command = if words.is_empty() { format!("[{name}]") } else { words.trim_end().to_owned() };
+        // Another user's cannot be read, and is none of ours.
+        let environment = fs::read(at.join("environ")).unwrap_or_default();
+        Some(Self { pid, parent, state, command, arguments, environment })
+    }
+
+    pub fn kill(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    pub fn program(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
+    }
+
+    /// What its descriptors are: `pipe:[7]`, `socket:[8]`, `/memfd:x (deleted)`, paths.
+    pub fn descriptors(&self) -> Vec<(i32, String)> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
+        let read = |entry: fs::DirEntry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned()))
+        };
+        entries.filter_map(read).collect()
+    }
+
+    pub fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+        line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap_or(0) << 10
+    }
+
+    fn names(&self, mark: &[u8]) -> bool {
+        let has = |bytes: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
+        has(&self.environment) || has(&self.arguments)
+    }
+}
+
+/// All processes of this machine.
+fn processes() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(Process::read).collect()
+}
+
+/// Knows what belongs to a test, and what there was at first.
+pub struct Census {
+    mark: String,
+    roots: Vec<i32>,
+    before: BTreeSet<String>,
+}
+
+impl Census {
+    /// `roots` are the sshds.
+    pub fn take(folder: &Path, roots: Vec<i32>) -> Self {
+        let mark = folder.to_str().expect("UTF-8").to_owned();
+        let mut census = Self { mark, roots, before: BTreeSet::new() };
+        census.before = census.items();
+        census
+    }
+
+    /// What there is now is what there was at first.
+    pub fn take_again(&mut self) {
+        self.before = self.items();
+    }
+
+    /// The test's processes, but for those of the test itself.
+    pub fn processes(&self) -> Vec<Process> {
+        let own = std::process::id() as i32;
+        let all = processes();
+        let parents: BTreeMap<i32, i32> = all.iter().map(|process| (process.pid, process.parent)).collect();
+        let descends = |mut pid: i32| {
+            while pid > 1 {
+                if self.roots.contains(&pid) {
+                    return true;
+                }
+                pid = parents.get(&pid).copied().unwrap_or(0);
+            }
+            false
+        };
+        let mark = self.mark.as_bytes();
+        let is_ours = |process: &Process| process.names(mark) || descends(process.pid);
+        let mut ours: BTreeSet<i32> = all.iter().filter(|p| is_ours(p)).map(|p| p.pid).collect();
+        // What they have started may bear nothing.
+        loop {
+            let more: Vec<_> =
+                all.iter().filter(|p| ours.contains(&p.parent) && !ours.contains(&p.pid)).collect();
+            if more.is_empty() {
+                break;
+            }
+            ours.extend(more.iter().map(|process| process.pid));
+        }
+        all.into_iter().filter(|process| process.pid != own && ours.contains(&process.pid)).collect()
+    }
+
+    /// Everything that can be left behind, a line each.
+    fn items(&self) -> BTreeSet<String> {
+        let mut items = BTreeSet::new();
+        let sockets = sockets();
+        for process in self.processes() {
+            let who = format!("{} ({})", process.pid, process.command);
+            for (_, target) in process.descriptors() {
+                if let Some(socket) = sockets.get(&target) {
+                    items.insert(format!("TCP {socket} of process {who}"));
+                }
+                if target.starts_with("/memfd:") || target.starts_with("/dev/shm/") {
+                    items.insert(format!("memory {target} of process {who}"));
+                }
+            }
+            items.insert(format!("process {who}"));
+        }
+        files(Path::new(&self.mark), &mut items);
+        let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        let names = shared.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        items.extend(names.filter(|name| name.contains("caravan")).map(|name| format!("/dev/shm/{name}")));
+        items
+    }
+
+    /// What there is now and was not at first.
+    pub fn left(&self) -> Vec<String> {
+        self.items().difference(&self.before).cloned().collect()
+    }
+
+    /// Fails if within 5 s from now it is not as it was at first.
+    pub fn check(&self, after: &str) {
+        self.check_by(Instant::now() + GONE_WITHIN, after);
+    }
+
+    /// The same, until then.
+    pub fn check_by(&self, deadline: Instant, after: &str) {
+        loop {
+            let left = self.left();
+            if left.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "left behind after {after}:\n  {}", left.join("\n  "));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let missing: Vec<_> = self.before.difference(&self.items()).cloned().collect();
+        assert!(missing.is_empty(), "missing after {after}: {missing:?}");
+    }
+}
+
+/// `socket:[N]` of each TCP socket that listens or is connected, and its state.
+fn sockets() -> BTreeMap<String, String> {
+    let mut sockets = BTreeMap::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        for line in fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let [_, local, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { continue };
+            let state = match state {
+                "0A" => "listens",
+                "01" => "is connected",
+                _ => "is about to end",
+            };
+            sockets.insert(format!("socket:[{inode}]"), format!("{local} {state} ({remote})"));
+        }
+    }
+    sockets
+}
+
+/// Where nothing may be left: below these folders of a host.
+const SCRATCH: [&str; 3] = ["tmp", "run", "cache"];
+
+/// Files in hosts' scratch folders, but for the cached program.
+fn files(folder: &Path, items: &mut BTreeSet<String>) {
+    for host in fs::read_dir(folder).into_iter().flatten().flatten() {
+        for scratch in SCRATCH {
+            walk(&host.path().join(scratch), items);
+        }
+    }
+}
+
+fn walk(folder: &Path, items: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.is_symlink() {
+            walk(&path, items);
+        } else if !is_cached_program(&path) {
+            items.insert(format!("file {}", path.display()));
+        }
+    }
+}
+
+/// `cache/caravan/HASH`, or a file below that is executable as a whole copy is.
+fn is_cached_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let in_cache = path.components().any(|part| part.as_os_str() == "cache");
+    let length = fs::metadata(env!("CARGO_BIN_EXE_caravan")).map_or(0, |file| file.len());
+    let is_whole = |file: fs::Metadata| file.len() == length && file.permissions().mode() & 0o100 != 0;
+    in_cache && fs::metadata(path).is_ok_and(is_whole)
+}

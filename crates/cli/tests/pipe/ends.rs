@@ -1,0 +1,172 @@
+//! Ends that nobody asked for: signals, deaths of each process that takes part, and commands that do not
+//! want to end. Within 5 s nothing is left on any host.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::census::GONE_WITHIN;
+use crate::common::wait_for;
+use crate::rig::{Done, Live, Random, Rig};
+
+/// How often the caller is killed by each signal: enough to hit its start, its middle and what is between;
+/// `CARAVAN_PIPE_ROUNDS` has it done more often.
+fn rounds() -> u64 {
+    std::env::var("CARAVAN_PIPE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+/// It ends in time, with everything that it had started.
+fn ends(rig: &Rig, live: Live, why: &str) -> Done {
+    let deadline = Instant::now() + GONE_WITHIN;
+    let done = live.finish_within(GONE_WITHIN);
+    rig.census.check_by(deadline, why);
+    done
+}
+
+/// Ends it by a signal; `expected` is the exit status, and the signal that ended it if none did.
+fn a_signal_at_any_moment(signal: Signal, seed: u64, expected: (Option<i32>, Option<i32>)) {
+    let rig = Rig::new(&["a", "b"]);
+    let mut random = Random::new(seed);
+    for round in 0..rounds() {
+        let options =
+            random.pick(&[&[][..], &["-t", "tcp"], &["-t", "ssh"], &["-t", "tcp", "-P", "4", "-m", "4M"]]);
+        let mut live =
+            rig.start(&[options, &["a:cat; sleep 1000 & sleep 1000", ":cat", "b:cat >/dev/null"]].concat());
+        live.feed_for_ever();
+        // From before ssh runs to amid the data.
+        let wait = Duration::from_millis(random.below(900));
+        std::thread::sleep(wait);
+        assert!(!live.has_ended(), "round {round}: {}", live.finish().errors);
+        live.kill(signal);
+        let done = ends(&rig, live, &format!("{signal:?} after {wait:?}, {options:?}, round {round}"));
+        assert_eq!((done.status, done.signal), expected, "{wait:?}: {}", done.errors);
+    }
+}
+
+#[test]
+fn an_interrupt_at_any_moment() {
+    a_signal_at_any_moment(Signal::INT, 1, (Some(130), None));
+}
+
+#[test]
+fn a_termination_at_any_moment() {
+    a_signal_at_any_moment(Signal::TERM, 2, (Some(130), None));
+}
+
+#[test]
+fn a_kill_at_any_moment() {
+    a_signal_at_any_moment(Signal::KILL, 3, (None, Some(9)));
+}
+
+/// What flows there shows in a file; what takes the end of the stream for its end shows in another.
+const FLOWS: [&str; 3] = ["a:cat", "b:tee @/flows", "a:cat >/dev/null; echo over >@/flag"];
+
+/// A pipeline amid its data.
+fn amid(rig: &Rig, options: &[&str]) -> Live {
+    rig.write("flows", b"");
+    let mut live = rig.start(&[options, &FLOWS].concat());
+    live.feed_for_ever();
+    wait_for("data", || rig.length("flows") > 1 << 20);
+    live
+}
+
+/// Either of the two processes that an agent is.
+#[test]
+fn an_agent_is_killed() {
+    let rig = Rig::new(&["a", "b"]);
+    for host in ["a", "b"] {
+        for options in [&["-t", "tcp"][..], &["-t", "ssh"], &[]] {
+            for which in 0..2 {
+                let live = amid(&rig, options);
+                let agents = rig.agents(host);
+                assert_eq!(agents.len(), 2, "{agents:?}");
+                agents[which].kill(Signal::KILL);
+                let why = format!("the death of process {which} of the agent of {host}, {options:?}");
+                let done = ends(&rig, live, &why);
+                assert_eq!(done.status, Some(255), "{why}: {}", done.errors);
+                assert!(done.errors.contains(&format!("{host}: ")), "{why}: {}", done.errors);
+                // Between commands of one host is a plain pipe, and the end of one is that of its stream.
+                let is_cut = host == "b" && !options.is_empty();
+                assert!(!is_cut || !rig.file("flag").exists(), "{why}: what was cut off looked like an end");
+                let _ = std::fs::remove_file(rig.file("flag"));
+            }
+        }
+    }
+}
+
+#[test]
+fn ssh_is_killed() {
+    let rig = Rig::new(&["a", "b"]);
+    for options in [&["-t", "tcp"][..], &["-t", "ssh"], &[]] {
+        let live = amid(&rig, options);
+        let ssh = rig.ssh();
+        assert_eq!(ssh.len(), 2, "{ssh:?}");
+        ssh[ssh.len() - 1].kill(Signal::KILL);
+        let done = ends(&rig, live, "the death of ssh");
+        assert_eq!(done.status, Some(255), "{options:?}: {}", done.errors);
+        assert!(done.errors.contains("ssh"), "{options:?}: {}", done.errors);
+        assert!(options.is_empty() || !rig.file("flag").exists(), "what was cut off looked like an end");
+        let _ = std::fs::remove_file(rig.file("flag"));
+    }
+}
+
+#[test]
+fn a_command_is_killed() {
+    let rig = Rig::new(&["a", "b"]);
+    let live = amid(&rig, &["-t", "tcp"]);
+    rig.await_command("tee ").kill(Signal::KILL);
+    let done = ends(&rig, live, "the death of a command");
+    assert_eq!(done.status, Some(137), "{}", done.errors);
+    assert!(done.errors.contains("stage 2 (b)") && done.errors.contains("signal 9"), "{}", done.errors);
+}
+
+/// What commands leave running in the background ends with a pipeline that is ended.
+#[test]
+fn commands_that_do_not_want_to_end() {
+    let rig = Rig::new(&["a", "b"]);
+    for stubborn in [
+        "trap '' TERM HUP INT PIPE; while :; do sleep 0.1; done",
+        "sleep 1000 & sleep 1000 & sleep 1000",
+        "(sleep 1000 &) ; cat; sleep 1000",
+        "setsid sleep 1000 & setsid sh -c 'sleep 1000 & sleep 1000' & wait",
+        "setsid -f sh -c 'trap \"\" TERM HUP; exec env -i sleep 1000'; sleep 1000",
+        "nohup sleep 1000 >/dev/null 2>&1 & sleep 1000",
+    ] {
+        for signal in [Signal::INT, Signal::KILL] {
+            let live = rig.start(&[&format!("a:{stubborn}"), "b:cat"]);
+            rig.await_command("sleep");
+            live.kill(signal);
+            ends(&rig, live, stubborn);
+        }
+    }
+}
+
+/// What a command leaves in the background on purpose does not hold up the end, and lives on, as after a
+/// shell's pipe.
+#[test]
+fn what_commands_leave_behind() {
+    let rig = Rig::new(&["a", "b"]);
+    let live = rig.start(&["a:setsid -f sleep 1000 >/dev/null 2>&1; echo x", "b:cat"]);
+    let done = live.finish_within(GONE_WITHIN);
+    assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), (Some(0), "x\n", ""));
+    let left = rig.commands("sleep 1000");
+    assert_eq!(left.len(), 1);
+    left[0].kill(Signal::KILL);
+    rig.census.check("a pipeline with a daemon");
+}
+
+/// Ctrl-Z and fg: stopped for longer than a host may be silent, and then it goes on.
+#[test]
+fn a_stopped_caller_goes_on() {
+    let rig = Rig::new(&["a"]);
+    let mut live = rig.start(&["-t", "tcp", "a:cat"]);
+    rig.await_command("cat");
+    live.kill(Signal::TSTP);
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(!rig.commands("cat").is_empty(), "the command was ended while the caller was stopped");
+    live.kill(Signal::CONT);
+    live.feed(b"gone on\n".to_vec());
+    let done = live.finish();
+    assert_eq!((done.status, done.text().as_str()), (Some(0), "gone on\n"), "{}", done.errors);
+    rig.census.check("a stop");
+}

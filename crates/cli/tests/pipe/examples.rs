@@ -1,0 +1,64 @@
+//! What the documentation shows, as it is written there.
+
+use std::os::unix::fs::symlink;
+
+use crate::rig::{Live, Rig};
+
+#[test]
+fn upper_and_reverse() {
+    let rig = Rig::new(&["a", "b"]);
+    // By the name that its users know.
+    let rdpipe = rig.file("rdpipe");
+    symlink(env!("CARGO_BIN_EXE_caravan"), &rdpipe).expect("linked");
+    let mut live = Live::start(rig.command_as(&rdpipe, &["a:tr [:lower:] [:upper:]", "b:rev"]));
+    live.feed(b"hello\n".to_vec());
+    let done = live.finish();
+    assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), (Some(0), "OLLEH\n", ""));
+    rig.census.check("the example");
+}
+
+#[test]
+fn the_rate_of_a_file_into_nowhere_is_printed() {
+    let rig = Rig::new(&["a", "b"]);
+    rig.write("zeroes", &vec![0; 8 << 20]);
+    let done = rig.run_clean(&["-v", "a:<@/zeroes", "b:>/dev/null"], b"");
+    assert_eq!((done.status, done.text().as_str()), (Some(0), ""), "{}", done.errors);
+    let rate = done.errors.lines().find_map(|line| line.strip_prefix("Bandwidth ")?.strip_suffix(" GB/s"));
+    let rate: f64 = rate.and_then(|rate| rate.parse().ok()).unwrap_or_else(|| panic!("{}", done.errors));
+    assert!(rate > 0.0 && rate < 1000.0, "{rate}");
+}
+
+/// A stream of somebody's at one host, by name of user, into a command at another.
+#[test]
+fn from_a_user_at_a_host() {
+    let rig = Rig::new(&["a", "b"]);
+    let user = rustix::process::geteuid().as_raw();
+    let name = std::fs::read_to_string("/etc/passwd").expect("users");
+    let name = name.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (fields.get(2)?.parse() == Ok(user)).then(|| fields[0].to_owned())
+    });
+    let from = format!("{}@a:seq 1000", name.expect("this user has a name"));
+    rig.yields(&[&from, "b:tail -1"], b"", b"1000\n");
+}
+
+/// However often a host appears, whatever the stages, it is asked in once.
+#[test]
+fn a_host_is_asked_in_once() {
+    let rig = Rig::new(&["a", "b"]);
+    let words = ["a:cat", "b:cat", "a:rev", "a:cat", ":cat", "b:rev", "a:cat"];
+    rig.yields(&words, b"to and fro\n", b"to and fro\n");
+    assert_eq!((rig.hosts.sessions("a"), rig.hosts.sessions("b")), (1, 1));
+}
+
+/// What would run is said, and nothing runs.
+#[test]
+fn a_dry_run_runs_nothing() {
+    let rig = Rig::new(&["a"]);
+    let done = rig.run_clean(&["-n", "a:touch @/ran", ":>@/made"], b"");
+    assert_eq!(done.status, Some(0), "{}", done.errors);
+    let said = done.text() + &done.errors;
+    assert!(said.contains("touch "), "{said}");
+    assert!(!rig.file("ran").exists() && !rig.file("made").exists());
+    assert_eq!(rig.hosts.sessions("a"), 0);
+}

@@ -1,0 +1,176 @@
+//! One stream to many hosts.
+
+use std::io::Read;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::common::wait_for;
+use crate::rig::{Live, Rig, difference, pattern};
+
+/// Each host writes what it got under its own name: the folder that is its home.
+const KEEP: &str = "a,b,c:cat >\"$HOME/got\"";
+
+fn got(rig: &Rig, host: &str) -> Vec<u8> {
+    std::fs::read(rig.hosts.home(host).join("got")).unwrap_or_default()
+}
+
+#[test]
+fn all_hosts_get_the_whole_stream() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    for (options, length) in [
+        (&["-t", "tcp"][..], 5_000_001),
+        (&["-t", "tcp", "--star"], 5_000_001),
+        (&["-t", "tcp", "--chain", "-P", "2"], 5_000_001),
+        (&["-t", "ssh"], 1_000_001),
+        (&["-t", "ssh", "--star"], 1_000_001),
+        (&[], 5_000_001),
+        (&["--star", "-m", "4M"], 0),
+    ] {
+        let bytes = pattern(length, length as usize);
+        rig.yields(&[options, &[":cat", KEEP]].concat(), &bytes, b"");
+        for host in ["a", "b", "c"] {
+            let got = got(&rig, host);
+            assert!(got == bytes, "{options:?}, {host}: {}", difference(&got, &bytes));
+        }
+    }
+}
+
+#[test]
+fn a_stream_from_one_of_them_and_into_files() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    let bytes = pattern(9, 1_000_000);
+    let file = rig.write("in", &bytes);
+    rig.yields(&["-t", "tcp", "a:<@/in", "b,c:cat >\"$HOME/got\""], b"", b"");
+    assert!(got(&rig, "b") == bytes && got(&rig, "c") == bytes);
+    // A file of the same name on each: here it is one and the same, so only its end can be told.
+    rig.yields(&["-t", "tcp", &format!(":<{}", file.display()), "a,b:>@/out"], b"", b"");
+    assert!(rig.read("out") == bytes);
+}
+
+#[test]
+fn outputs_of_several_hosts_come_line_by_line() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    for options in [&["-t", "tcp"][..], &["-t", "tcp", "--star"], &[]] {
+        let done = rig.run_clean(&[options, &["a,b,c:sed s/^/got/; printf last"]].concat(), b"1\n2\n");
+        assert_eq!((done.status, done.errors.as_str()), (Some(0), ""), "{options:?}");
+        let output = done.text();
+        for host in ["a", "b", "c"] {
+            let prefix = format!("[{host}] ");
+            let lines: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
+            assert_eq!(lines, ["got1", "got2", "last"], "{options:?}: {output}");
+        }
+        assert_eq!(output.lines().count(), 9, "{output}");
+    }
+}
+
+/// A pipeline with much under way, of which each host says that it has seen some.
+fn amid(rig: &Rig, options: &[&str]) -> Live {
+    let mut live = rig.start(&[options, &["-t", "tcp", "a,b,c:tee \"$HOME/got\" >/dev/null"]].concat());
+    live.feed_for_ever();
+    wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(rig, host).is_empty()));
+    live
+}
+
+fn kill_command(rig: &Rig, host: &str) {
+    let home = rig.hosts.home(host);
+    let commands = rig.commands(&format!("tee {}", home.display()));
+    assert_eq!(commands.len(), 1);
+    commands[0].kill(Signal::KILL);
+}
+
+#[test]
+fn one_that_dies_ends_all() {
+    for options in [&["--chain"][..], &["--star"]] {
+        let rig = Rig::new(&["a", "b", "c"]);
+        let live = amid(&rig, options);
+        kill_command(&rig, "b");
+        let done = live.finish_within(Duration::from_secs(5));
+        assert_eq!(done.status, Some(137), "{options:?}: {}", done.errors);
+        assert!(done.errors.contains("(b)"), "{options:?}: {}", done.errors);
+        rig.census.check("a death");
+    }
+}
+
+/// The others get the whole stream, and the status tells of the dead one.
+#[test]
+fn others_go_on_without_one_that_dies() {
+    for options in [&["--on-dead", "continue"][..], &["--on-dead", "continue", "--star"]] {
+        let rig = Rig::new(&["a", "b", "c"]);
+        let bytes = pattern(10, 40_000_000);
+        let words = [options, &["-t", "tcp", "-L", "20M", "a,b,c:tee \"$HOME/got\" >/dev/null"]].concat();
+        let mut live = rig.start(&words);
+        live.feed(bytes.clone());
+        wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(&rig, host).is_empty()));
+        kill_command(&rig, "b");
+        let done = live.finish();
+        assert_eq!(done.status, Some(137), "{options:?}: {}", done.errors);
+        assert!(done.errors.contains("(b)"), "{options:?}: {}", done.errors);
+        for host in ["a", "c"] {
+            assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
+        }
+        assert!(bytes.starts_with(&got(&rig, "b")));
+        rig.census.check("a death");
+    }
+}
+
+/// The same where it is the whole host that is gone: its agent, not its command.
+#[test]
+fn others_go_on_without_a_host_that_dies() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    let bytes = pattern(11, 40_000_000);
+    let words = ["--on-dead", "continue", "-t", "tcp", "-L", "20M", "a,b,c:tee \"$HOME/got\" >/dev/null"];
+    let mut live = rig.start(&words);
+    live.feed(bytes.clone());
+    wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(&rig, host).is_empty()));
+    rig.agents("b")[0].kill(Signal::KILL);
+    let done = live.finish();
+    assert_eq!(done.status, Some(255), "{}", done.errors);
+    for host in ["a", "c"] {
+        assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
+    }
+    rig.census.check("a death");
+}
+
+/// One that does not read is cut off, and the others are not held up.
+#[test]
+fn a_slow_one_is_dropped() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    let bytes = pattern(12, 30_000_000);
+    let slow = "a,b,c:case $HOME in */b*) sleep 1000;; esac; cat >\"$HOME/got\"";
+    let mut live = rig.start(&["--on-slow", "drop", "--on-dead", "continue", "-m", "1M", "-t", "tcp", slow]);
+    live.feed(bytes.clone());
+    let done = live.finish_within(Duration::from_secs(20));
+    assert_ne!(done.status, Some(0), "{}", done.errors);
+    assert!(done.errors.contains("b"), "{}", done.errors);
+    for host in ["a", "c"] {
+        assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
+    }
+    rig.census.check("a slow one");
+}
+
+/// Unless it is waited for, which is the default.
+#[test]
+fn a_slow_one_is_waited_for() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    let bytes = pattern(13, 10_000_000);
+    let slow = "a,b,c:case $HOME in */b*) sleep 2;; esac; cat >\"$HOME/got\"";
+    rig.yields(&["-t", "tcp", "--star", slow], &bytes, b"");
+    for host in ["a", "b", "c"] {
+        assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
+    }
+}
+
+/// A host of several whose standard output we no longer read.
+#[test]
+fn readers_of_several_outputs_may_leave() {
+    let rig = Rig::new(&["a", "b"]);
+    let mut command = rig.command(&["a,b:yes"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = child.stdout.take().expect("a pipe");
+    output.read_exact(&mut [0; 10_000]).expect("data");
+    drop(output);
+    Live::of(child, &command).finish_within(Duration::from_secs(5));
+    rig.census.check("a closed output");
+}

@@ -1,0 +1,23 @@
+//! `caravan pipe` as a user meets it: hosts are sshds of the tests' own on addresses of the loopback
+//! interface, commands are real ones, and a census before and after shows what stays behind.
+
+#[path = "../common/census.rs"]
+mod census;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/sshd.rs"]
+mod sshd;
+
+mod chains;
+mod ends;
+mod examples;
+mod fan;
+mod files;
+mod lines;
+mod missing;
+mod rig;
+mod same_host;
+mod secrecy;
+mod silence;
+mod statuses;
+mod streams;

@@ -1,0 +1,79 @@
+//! What is not there: ssh, room for a copy, devices. Each is said in a sentence, with what to do.
+
+use std::process::{Command, Stdio};
+
+use crate::rig::{Live, Rig};
+
+#[test]
+fn without_ssh_it_says_so() {
+    let rig = Rig::new(&["a"]);
+    let mut command = rig.command(&["a:cat"]);
+    command.env("PATH", rig.file("nothing"));
+    let mut live = Live::start(command);
+    live.feed(Vec::new());
+    let done = live.finish();
+    assert_eq!(done.status, Some(255), "{}", done.errors);
+    assert!(done.errors.contains("ssh") && done.errors.contains("openssh-client"), "{}", done.errors);
+    rig.census.check("no ssh");
+}
+
+/// A stage of this host alone takes no ssh.
+#[test]
+fn stages_of_this_host_take_no_ssh() {
+    let rig = Rig::new(&["a"]);
+    let done = rig.run_clean(&["--ssh", "/none/ssh", ":tr a-z A-Z", ":cat"], b"local\n");
+    assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), (Some(0), "LOCAL\n", ""));
+}
+
+/// A full disk where the stream ends: the stage that could not write is named, and what it was.
+#[test]
+fn a_full_disk_at_the_end_is_named() {
+    let rig = Rig::new(&["a", "b"]);
+    for options in [&["-t", "tcp"][..], &[]] {
+        let done = rig.run_clean(&[options, &["a:head -c 10000000 /dev/zero", "b:>/dev/full"]].concat(), b"");
+        assert_eq!(done.status, Some(255), "{options:?}: {}", done.errors);
+        assert!(
+            done.errors.contains("/dev/full") && done.errors.contains("No space left"),
+            "{}",
+            done.errors
+        );
+    }
+}
+
+/// The same for our own standard output.
+#[test]
+fn a_full_standard_output_is_named() {
+    let rig = Rig::new(&["a"]);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let mut command = rig.command(&["-t", "tcp", "a:head -c 10000000 /dev/zero"]);
+    let child = command.stdin(Stdio::null()).stdout(full).stderr(Stdio::piped()).spawn().expect("it starts");
+    let done = Live::of(child, &command).finish();
+    assert!(!matches!(done.status, Some(0) | None), "{done:?}");
+    assert!(done.errors.contains("No space left"), "{}", done.errors);
+    rig.census.check("a full standard output");
+}
+
+/// Where nothing but RDMA may carry data and there is none, that is said, and why.
+#[test]
+fn a_demanded_device_that_is_not_there_is_an_error() {
+    if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
+        // With a device it works instead: tests over RDMA have their own machine.
+        return;
+    }
+    let rig = Rig::new(&["a", "b"]);
+    let done = rig.run_clean(&["-t", "rdma", "a:touch @/ran", "b:cat"], b"");
+    assert_eq!(done.status, Some(255), "{}", done.errors);
+    assert!(done.errors.contains("RDMA"), "{}", done.errors);
+    assert!(!rig.file("ran").exists());
+}
+
+/// Help, and the version, take nothing.
+#[test]
+fn help_has_examples() {
+    let help =
+        Command::new(env!("CARGO_BIN_EXE_caravan")).args(["pipe", "--help"]).output().expect("it starts");
+    let help = crate::common::text(&help.stdout);
+    for expected in ["Examples:", "tr [:lower:] [:upper:]", "--on-dead", "--insecure", "Exit status"] {
+        assert!(help.contains(expected), "{expected}: {help}");
+    }
+}

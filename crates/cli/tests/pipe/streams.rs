@@ -1,0 +1,155 @@
+//! Streams come out as they went in: of every length about a block, with every option, through rows of
+//! hosts.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use digest::digest::{Context, SHA256, digest};
+
+use crate::rig::{BLOCK_BYTES, Live, Rig, pattern};
+
+/// What may change how bytes travel between hosts. Between two agents of one host they would not travel at
+/// all, so a transport is demanded.
+const OPTIONS: [&[&str]; 12] = [
+    &["-t", "tcp"],
+    &["-t", "tcp", "--insecure"],
+    &["-t", "tcp", "--encrypt"],
+    &["-t", "tcp", "-c", "zstd"],
+    &["-t", "tcp", "-c", "lz4", "--insecure"],
+    &["-t", "tcp", "--digest", "sha256"],
+    &["-t", "tcp", "--digest", "off"],
+    &["-t", "tcp", "-P", "4"],
+    &["-t", "tcp", "-m", "8M"],
+    &["-t", "ssh"],
+    &["-t", "ssh", "--encrypt", "-c", "zstd"],
+    &["-m", "8M"],
+];
+
+#[test]
+fn every_length_with_every_option() {
+    let mut rig = Rig::new(&["a"]);
+    rig.keep_connections();
+    for (round, options) in OPTIONS.iter().enumerate() {
+        for length in [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1] {
+            let bytes = pattern(round as u64, length);
+            rig.yields(&[options, &["a:cat"][..]].concat(), &bytes, &bytes);
+        }
+    }
+}
+
+/// What can be compressed, what cannot, and both in one stream.
+#[test]
+fn compressed_streams_of_every_kind() {
+    let rig = Rig::new(&["a"]);
+    let mut bytes = pattern(3, 1 << 20);
+    bytes.extend(vec![b'x'; 3 << 20]);
+    bytes.extend(pattern(4, 12_345));
+    for how in ["zstd", "lz4"] {
+        rig.yields(&["-t", "tcp", "-c", how, "-P", "3", "a:cat"], &bytes, &bytes);
+    }
+}
+
+/// How many bytes go through rows of hosts: 64 MB, or `CARAVAN_PIPE_BYTES`, which needs no memory.
+fn long_stream_bytes() -> usize {
+    std::env::var("CARAVAN_PIPE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(64_000_001)
+}
+
+/// Writes that many bytes, none of which come again; their SHA-256.
+fn pour(mut to: impl Write, length: usize) -> Vec<u8> {
+    let block = pattern(5, 4 << 20);
+    let mut hash = Context::new(&SHA256);
+    let mut left = length;
+    for number in 0_u64.. {
+        let piece = [&number.to_be_bytes()[..], &block].concat();
+        let piece = &piece[..piece.len().min(left)];
+        hash.update(piece);
+        to.write_all(piece).expect("it reads");
+        left -= piece.len();
+        if left == 0 {
+            break;
+        }
+    }
+    hash.finish().as_ref().to_vec()
+}
+
+/// What there is to read: its length and SHA-256.
+fn weigh(mut from: impl Read) -> (usize, Vec<u8>) {
+    let mut buffer = vec![0; 1 << 20];
+    let (mut length, mut hash) = (0, Context::new(&SHA256));
+    loop {
+        match from.read(&mut buffer).expect("it writes") {
+            0 => return (length, hash.finish().as_ref().to_vec()),
+            count => {
+                hash.update(&buffer[..count]);
+                length += count;
+            }
+        }
+    }
+}
+
+#[test]
+fn long_streams_through_rows_of_hosts() {
+    let rig = Rig::new(&["a", "b", "c"]);
+    let length = long_stream_bytes();
+    for (count, options) in [
+        (1, &["-t", "tcp", "--insecure"][..]),
+        (2, &["-t", "tcp"]),
+        (3, &["-t", "tcp", "-m", "16M", "--digest", "sha256"]),
+        (4, &[]),
+        (5, &["-t", "tcp", "-P", "2", "--insecure"]),
+    ] {
+        let stages = ["a:cat", "b:cat", "c:cat", ":cat", "b:cat"];
+        let mut command = rig.command(&[options, &stages[..count]].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let (input, output) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+        let live = Live::of(child, &command);
+        let poured = std::thread::spawn(move || pour(input, length));
+        let came = weigh(output);
+        let done = live.finish();
+        assert_eq!((done.status, done.errors.as_str()), (Some(0), ""), "{count} stages");
+        assert_eq!(came, (length, poured.join().expect("poured")), "{count} stages");
+        rig.census.check(&format!("{count} stages"));
+    }
+}
+
+/// Slow ends do not hurt: a reader that sleeps, a writer in small pieces.
+#[test]
+fn pieces_of_every_size() {
+    let rig = Rig::new(&["a", "b"]);
+    let expected: Vec<u8> = (0..20_000).flat_map(|n| format!("{n}\n").into_bytes()).collect();
+    let pieces = "a:i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i+1)); done";
+    rig.yields(&["-t", "tcp", pieces, "b:sleep 0.3; dd bs=7 status=none"], b"", &expected);
+}
+
+/// The rate holds for the whole stream.
+#[test]
+fn a_rate_is_kept() {
+    let rig = Rig::new(&["a"]);
+    let bytes = pattern(6, 2_000_000);
+    let done = rig.run_clean(&["-t", "tcp", "-L", "2M", "a:cat"], &bytes);
+    assert_eq!((done.status, done.errors.as_str()), (Some(0), ""));
+    assert!(done.output == bytes);
+    assert!(done.took.as_secs_f64() > 0.8, "{:?}", done.took);
+}
+
+/// The final figures as JSON: one object, with the stream's length and digest.
+#[test]
+fn figures_as_json() {
+    let rig = Rig::new(&["a", "b"]);
+    let bytes = pattern(7, 1_000_000);
+    rig.write("in", &bytes);
+    let done = rig.run_clean(&["--json", "-t", "tcp", "--digest", "sha256", "a:<@/in", "b:>@/out"], b"");
+    assert_eq!(done.status, Some(0), "{}", done.errors);
+    let json: serde_json::Value = done
+        .errors
+        .lines()
+        .chain(done.text().lines())
+        .find_map(|line| serde_json::from_str(line).ok())
+        .unwrap_or_else(|| panic!("{}{}", done.text(), done.errors));
+    assert_eq!(json["status"], 0, "{json}");
+    assert_eq!(json["hops"][0]["bytes"], 1_000_000, "{json}");
+    let hash = digest(&SHA256, &bytes);
+    let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(json.to_string().contains(&hash), "{json}");
+}
