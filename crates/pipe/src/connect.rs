@@ -2,6 +2,7 @@
 
 pub mod fabric;
 pub mod tcp;
+mod words;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -11,6 +12,8 @@ use caravan_fabric::Link;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Key};
+
+pub use words::{Heard, Words};
 
 /// An authenticated data connection.
 #[derive(Debug)]

@@ -47,6 +47,10 @@ pub const ADDRESSES_MAX: usize = 64;
 /// Until the next address is tried while earlier ones have not answered: RFC 8305 recommends 250 ms and
 /// allows 100 ms.
 pub const CONNECT_STAGGER: Duration = Duration::from_millis(100);
+/// Until all addresses are tried again where nobody listens yet.
+pub const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+/// Bytes of a word between two ends that have no other channel.
+pub const WORD_BYTES_MAX: usize = 4 << 10;
 /// How often a connection without traffic is tried, and after how long the first time.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Tries without an answer after which the other host is dead: 4 s in all.

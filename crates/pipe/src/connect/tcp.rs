@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, ipproto, listen, socket_with,
@@ -23,10 +23,10 @@ use rustix::net::{
 };
 
 use self::accepting::Accepting;
-use self::connecting::{Failed, Terms};
+use self::connecting::{Failed, Terms, Why};
 use super::{Channel, Connection, Ports};
 use crate::cancel::Cancel;
-use crate::limits::{ADDRESSES_MAX, CONNECTIONS_MAX, STRANGERS_MAX};
+use crate::limits::{ADDRESSES_MAX, CONNECT_AGAIN, CONNECT_LIMIT, CONNECTIONS_MAX, STRANGERS_MAX};
 use crate::{Error, Key};
 
 pub use names::{addresses, look_up, resolve};
@@ -137,21 +137,62 @@ pub fn connect(
     limit: Duration,
     cancel: &Cancel,
 ) -> Result<Connection, Error> {
+    attempt(addresses, key, count(streams)?, limit, cancel)?.map_err(|failed| nowhere(&failed))
+}
+
+/// The same for a host that is named as users do, and where nobody may listen yet: tries again until
+/// `patience` is over, or somebody is there who has another key.
+pub fn connect_patiently(
+    host: (&str, u16),
+    key: &Key,
+    streams: u32,
+    patience: Duration,
+    cancel: &Cancel,
+) -> Result<Connection, Error> {
+    let until = Instant::now().checked_add(patience);
+    let (addresses, failures) = look_up(&[(host.0.to_owned(), host.1)], patience, cancel)?;
+    if let (true, Some(failure)) = (addresses.is_empty(), failures.first()) {
+        return Err(Error::Unreachable(failure.clone()));
+    }
+    loop {
+        let failed = match attempt(&addresses, key, count(streams)?, CONNECT_LIMIT, cancel)? {
+            Ok(connection) => return Ok(connection),
+            Err(failed) => failed,
+        };
+        let is_final = failed.iter().any(|failed| matches!(failed.why, Why::Refused(_)));
+        let next = Instant::now() + CONNECT_AGAIN;
+        if is_final || until.is_some_and(|until| until < next) {
+            return Err(nowhere(&failed));
+        }
+        wait(&mut [PollFd::new(cancel, PollFlags::IN)], Some(next))?;
+        if cancel.is_fired() {
+            return Err(Error::Cancelled);
+        }
+    }
+}
+
+fn attempt(
+    addresses: &[SocketAddr],
+    key: &Key,
+    count: u16,
+    limit: Duration,
+    cancel: &Cancel,
+) -> Result<Result<Connection, Vec<Failed>>, Error> {
     let session = handshake::session()?;
     let until = Instant::now().checked_add(limit);
-    let terms = Terms { key, session: &session, count: count(streams)?, limit, until, cancel };
+    let terms = Terms { key, session: &session, count, limit, until, cancel };
     let won = match connecting::first(&in_turn(addresses), &terms)? {
         Ok(won) => won,
-        Err(failed) => return Err(nowhere(&failed)),
+        Err(failed) => return Ok(Err(failed)),
     };
     let others = match connecting::others(&won, &terms)? {
         Ok(others) => others,
-        Err(failed) => return Err(nowhere(&[failed])),
+        Err(failed) => return Ok(Err(vec![failed])),
     };
     let secret = handshake::secret(key, &session, &won.session)?;
     let address = won.address;
     let all = std::iter::once(won).chain(others).map(|won| (won.socket, won.round_trip));
-    Ok(connection(all.collect(), address, secret))
+    Ok(Ok(connection(all.collect(), address, secret)))
 }
 
 fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: super::Secret) -> Connection {

@@ -1,6 +1,7 @@
 //! The connecting side: all addresses, a moment apart (RFC 8305), and the first that knows the key is it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,8 +36,37 @@ pub struct Won {
 pub struct Failed {
     /// Which.
     pub address: SocketAddr,
-    /// In the words of an error.
-    pub why: String,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why an attempt ended.
+#[derive(Debug)]
+pub enum Why {
+    /// Nobody is there who speaks this protocol; in the words of an error.
+    Unreached(String),
+    /// Somebody is.
+    Refused(Refusal),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreached(words) => f.write_str(words),
+            Self::Refused(Refusal::Stranger) => f.write_str("is no Caravan: something else listens there"),
+            Self::Refused(Refusal::Version(version)) => write!(
+                f,
+                "speaks version {version} of the protocol, and this host version {VERSION}: install the same Caravan"
+            ),
+            Self::Refused(Refusal::Key) => {
+                f.write_str("does not know the key: another transfer listens there, or the key is wrong")
+            }
+            Self::Refused(Refusal::Count) => f.write_str("wants another number of streams"),
+            Self::Refused(Refusal::Session) => {
+                f.write_str("is another process than the one that answered first")
+            }
+        }
+    }
 }
 
 /// What every attempt of a call is made with.
@@ -94,7 +124,9 @@ pub fn first(addresses: &[SocketAddr], terms: &Terms) -> Result<Result<Won, Vec<
                 |attempt: &Attempt| Failed { address: attempt.address, why: attempt.late(terms.limit) };
             failed.extend(attempts.iter().map(late));
             failed.extend(
-                waiting.into_iter().map(|address| Failed { address, why: "was not tried".to_owned() }),
+                waiting
+                    .into_iter()
+                    .map(|address| Failed { address, why: Why::Unreached("was not tried".to_owned()) }),
             );
             return Ok(Err(failed));
         }
@@ -127,15 +159,15 @@ pub fn others(first: &Won, terms: &Terms) -> Result<Result<Vec<Won>, Failed>, Er
     }
     let mut won = Vec::new();
     while !attempts.is_empty() {
-        if terms.is_over(Instant::now()) {
-            return fail(attempts.iter().map(|(_, attempt)| attempt.late(terms.limit)).collect());
+        if let Some((_, attempt)) = attempts.first().filter(|_| terms.is_over(Instant::now())) {
+            return fail(attempt.late(terms.limit));
         }
         let ready = poll_all(attempts.iter().map(|(_, attempt)| attempt), None, terms)?;
         for ((index, mut attempt), ready) in std::mem::take(&mut attempts).into_iter().zip(ready) {
             match if ready { attempt.step(terms.key) } else { Ok(None) } {
                 Ok(None) => attempts.push((index, attempt)),
                 Ok(Some(session)) if session == first.session => won.push((index, attempt.won(session)?)),
-                Ok(Some(_)) => return fail(words(Refusal::Session)),
+                Ok(Some(_)) => return fail(Why::Refused(Refusal::Session)),
                 Err(why) => return fail(why),
             }
         }
@@ -170,7 +202,7 @@ fn poll_all<'a>(
 
 impl Attempt {
     /// Begins; the inner error says why it cannot.
-    fn new(address: SocketAddr, index: u16, terms: &Terms) -> Result<Result<Self, String>, Error> {
+    fn new(address: SocketAddr, index: u16, terms: &Terms) -> Result<Result<Self, Why>, Error> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)) {
@@ -188,7 +220,7 @@ impl Attempt {
     }
 
     /// Goes on; the other side's session once it has proved itself and was given our proof.
-    fn step(&mut self, key: &Key) -> Result<Option<Session>, String> {
+    fn step(&mut self, key: &Key) -> Result<Option<Session>, Why> {
         if !self.is_connected {
             match sockopt::socket_error(self.exchange.socket()) {
                 Ok(Ok(())) => {}
@@ -203,14 +235,14 @@ impl Attempt {
             self.since = Instant::now();
         }
         let advanced = self.exchange.advance();
-        check_start(self.exchange.heard()).map_err(words)?;
+        check_start(self.exchange.heard()).map_err(Why::Refused)?;
         advanced.map_err(|error| lost(&error))?;
         if !self.exchange.is_over() {
             return Ok(None);
         }
         let Some(greeting) = self.exchange.heard().first_chunk() else { return Ok(None) };
         let round_trip = self.round_trip.min(self.since.elapsed());
-        let (answer, session) = self.caller.answer(key, greeting, round_trip).map_err(words)?;
+        let (answer, session) = self.caller.answer(key, greeting, round_trip).map_err(Why::Refused)?;
         self.round_trip = round_trip;
         self.exchange.hear(0);
         self.exchange.say(&answer);
@@ -226,17 +258,17 @@ impl Attempt {
         Ok(Won { socket, address, session, round_trip })
     }
 
-    fn late(&self, limit: Duration) -> String {
+    fn late(&self, limit: Duration) -> Why {
         let seconds = limit.as_secs_f64();
-        match self.is_connected {
+        Why::Unreached(match self.is_connected {
             false => format!("did not answer within {seconds} s (a firewall, or no such host)"),
             true => format!("took the connection and said nothing within {seconds} s"),
-        }
+        })
     }
 }
 
-fn unreached(errno: Errno) -> String {
-    match errno {
+fn unreached(errno: Errno) -> Why {
+    Why::Unreached(match errno {
         Errno::CONNREFUSED => {
             "refused the connection: nothing listens there, or a firewall says so".to_owned()
         }
@@ -246,31 +278,15 @@ fn unreached(errno: Errno) -> String {
         }
         Errno::ACCESS | Errno::PERM => "is forbidden by this host's firewall".to_owned(),
         other => format!("cannot be reached: {}", io::Error::from(other)),
-    }
+    })
 }
 
-fn lost(error: &io::Error) -> String {
-    match error.kind() {
+fn lost(error: &io::Error) -> Why {
+    Why::Unreached(match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
             "took the connection and closed it again: it is taken already, or no Caravan listens there"
                 .to_owned()
         }
         _ => format!("broke off: {error}"),
-    }
-}
-
-fn words(refusal: Refusal) -> String {
-    match refusal {
-        Refusal::Stranger => "is no Caravan: something else listens there".to_owned(),
-        Refusal::Version(version) => {
-            format!(
-                "speaks version {version} of the protocol, and this host version {VERSION}: install the same Caravan"
-            )
-        }
-        Refusal::Key => {
-            "does not know the key: another transfer listens there, or the key is wrong".to_owned()
-        }
-        Refusal::Count => "wants another number of streams".to_owned(),
-        Refusal::Session => "is another process than the one that answered first".to_owned(),
-    }
+    })
 }

@@ -1,0 +1,258 @@
+//! What two ends of a connection say to each other beside the data, where no ssh session is there for it.
+//!
+//! A word is a length of two bytes (big-endian), that much of JSON, and an HMAC-SHA256 over its number and
+//! itself, with a key of its own for each direction: whoever is on the way can read words, and end the
+//! connection, but not change them, leave one out or say one again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use aead::{hkdf, hmac};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Channel, Connection, Side};
+use crate::Error;
+use crate::limits::WORD_BYTES_MAX;
+
+const TAG_BYTES: usize = 32;
+
+/// One of the two ends.
+#[derive(Debug)]
+pub struct Words {
+    socket: OwnedFd,
+    ours: Voice,
+    theirs: Voice,
+    /// What has come of the next words.
+    inbox: Vec<u8>,
+}
+
+/// What has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard<T> {
+    /// A word.
+    Word(T),
+    /// Nothing that is whole yet.
+    Nothing,
+    /// No more will come: the other end is closed.
+    End,
+}
+
+#[derive(Debug)]
+struct Voice {
+    key: hmac::Key,
+    next: u64,
+}
+
+impl Words {
+    /// Takes the last stream of a connection for words. Both ends must.
+    pub fn beside(connection: &mut Connection, side: Side) -> Result<Self, Error> {
+        let socket = match &mut connection.channel {
+            Channel::Streams(streams) if streams.len() > 1 => streams.pop(),
+            _ => None,
+        };
+        let socket = socket.ok_or_else(|| Error::Protocol("has no stream for words".to_owned()))?;
+        let of_sender = Voice::new(&connection.secret.0, b"caravan 1 words of the sender")?;
+        let of_receiver = Voice::new(&connection.secret.0, b"caravan 1 words of the receiver")?;
+        let (ours, theirs) = match side {
+            Side::Sender => (of_sender, of_receiver),
+            Side::Receiver => (of_receiver, of_sender),
+        };
+        Ok(Self { socket, ours, theirs, inbox: Vec::new() })
+    }
+
+    /// Who the other end is, as addresses go.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        let peer = SocketAddr::try_from(getpeername(&self.socket).ok()??).ok()?;
+        Some(SocketAddr::new(peer.ip().to_canonical(), peer.port()))
+    }
+
+    /// Says a word. Words are few and short; one for which there is no room is an end of the connection.
+    pub fn say<T: Serialize>(&mut self, word: &T) -> io::Result<()> {
+        let body = serde_json::to_vec(word)?;
+        let length = u16::try_from(body.len()).ok().filter(|_| body.len() <= WORD_BYTES_MAX);
+        let length = length.ok_or_else(|| io::Error::other("a word is too long"))?;
+        let tag = self.ours.sign(&body);
+        let mut rest = &[&length.to_be_bytes()[..], &body, tag.as_ref()].concat()[..];
+        while !rest.is_empty() {
+            match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What has come by now. Never blocks; the descriptor is readable when it is time to ask.
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Heard<T>, Error> {
+        loop {
+            if let Some(word) = self.next_word()? {
+                return Ok(Heard::Word(word));
+            }
+            let mut room = [0; 512];
+            match recv(&self.socket, &mut room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Heard::End),
+                Ok((count, _)) => self.inbox.extend(room.iter().take(count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Heard::Nothing),
+                Err(source) => return Err(Error::System { call: "recv", source: source.into() }),
+            }
+        }
+    }
+
+    /// Says that no more will be said.
+    pub fn close(&self) {
+        let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+
+    fn next_word<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
+        let Some((length, rest)) = self.inbox.split_first_chunk() else { return Ok(None) };
+        let length = usize::from(u16::from_be_bytes(*length));
+        if length > WORD_BYTES_MAX {
+            return Err(Error::Protocol("says too long a word".to_owned()));
+        }
+        let Some((body, rest)) = rest.split_at_checked(length) else { return Ok(None) };
+        let Some((tag, _)) = rest.split_at_checked(TAG_BYTES) else { return Ok(None) };
+        self.theirs.verify(body, tag)?;
+        let word = serde_json::from_slice(body);
+        let word = word.map_err(|_| Error::Protocol("says a word that is none".to_owned()))?;
+        self.inbox.drain(..2 + length + TAG_BYTES);
+        Ok(Some(word))
+    }
+}
+
+impl AsFd for Words {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Voice {
+    fn new(secret: &[u8; 32], label: &[u8]) -> Result<Self, Error> {
+        let mut key = [0; 32];
+        hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, secret)
+            .expand(&[label], hkdf::HKDF_SHA256)
+            .and_then(|material| material.fill(&mut key))
+            .map_err(|_| Error::Protocol("gives no secret".to_owned()))?;
+        Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, &key), next: 0 })
+    }
+
+    fn sign(&mut self, body: &[u8]) -> hmac::Tag {
+        let tag = hmac::sign(&self.key, &[&self.next.to_be_bytes(), body].concat());
+        self.next += 1;
+        tag
+    }
+
+    fn verify(&mut self, body: &[u8], tag: &[u8]) -> Result<(), Error> {
+        hmac::verify(&self.key, &[&self.next.to_be_bytes(), body].concat(), tag).map_err(|_| {
+            Error::Damaged(
+                "a word is not as it was said: something between the hosts changes data".to_owned(),
+            )
+        })?;
+        self.next += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::connect::Secret;
+
+    /// A sender's and a receiver's end; what is between them is in the test's hands.
+    fn ends() -> (Words, UnixStream, Words, UnixStream) {
+        let of = |side| {
+            let (ours, between) = UnixStream::pair().expect("a pair");
+            let (data, _) = UnixStream::pair().expect("a pair");
+            let streams = Channel::Streams(vec![data.into(), ours.into()]);
+            let description = String::new();
+            let mut connection = Connection { channel: streams, secret: Secret([9; 32]), description };
+            (Words::beside(&mut connection, side).expect("words"), between)
+        };
+        let ((sender, at_sender), (receiver, at_receiver)) = (of(Side::Sender), of(Side::Receiver));
+        at_sender.set_nonblocking(true).expect("set");
+        (sender, at_sender, receiver, at_receiver)
+    }
+
+    fn said(between: &UnixStream) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 16];
+        let count = io::Read::read(&mut &*between, &mut bytes).expect("said");
+        bytes.truncate(count);
+        bytes
+    }
+
+    #[test]
+    fn words_come_as_they_were_said() {
+        let (mut sender, at_sender, mut receiver, mut at_receiver) = ends();
+        assert_eq!(receiver.hear::<u8>().expect("open"), Heard::Nothing);
+        sender.say(&"first").and_then(|()| sender.say(&"second")).expect("said");
+        // Byte by byte.
+        let (last, bytes) = {
+            let mut bytes = said(&at_sender);
+            (bytes.pop().expect("some"), bytes)
+        };
+        let mut heard = Vec::new();
+        for byte in bytes {
+            at_receiver.write_all(&[byte]).expect("passed on");
+            if let Heard::Word(word) = receiver.hear::<String>().expect("good") {
+                heard.push(word);
+            }
+        }
+        assert_eq!(heard, ["first"]);
+        at_receiver.write_all(&[last]).expect("passed on");
+        assert_eq!(receiver.hear::<String>().expect("good"), Heard::Word("second".to_owned()));
+        drop(at_receiver);
+        assert_eq!(receiver.hear::<String>().expect("an end"), Heard::End);
+    }
+
+    #[test]
+    fn no_word_can_be_changed_said_again_left_out_or_sent_back() {
+        let word = |number: usize| {
+            let (mut sender, at_sender, receiver, at_receiver) = ends();
+            (0..=number).for_each(|word| sender.say(&word).expect("said"));
+            (said(&at_sender), sender, receiver, at_receiver)
+        };
+        let (bytes, ..) = word(0);
+        for bit in 0..bytes.len() * 8 {
+            let (_, _, mut receiver, mut at_receiver) = word(0);
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            at_receiver.write_all(&changed).expect("passed on");
+            let heard = receiver.hear::<usize>();
+            assert!(matches!(heard, Err(_) | Ok(Heard::Nothing)), "{bit}: {heard:?}");
+        }
+        let (_, mut sender, mut receiver, mut at_receiver) = word(0);
+        at_receiver.write_all(&[&bytes[..], &bytes].concat()).expect("passed on");
+        assert!(matches!(receiver.hear::<usize>(), Ok(Heard::Word(0))));
+        assert!(matches!(receiver.hear::<usize>(), Err(Error::Damaged(_))), "again");
+        let (both, _, mut receiver, mut at_receiver) = word(1);
+        at_receiver.write_all(&both[bytes.len()..]).expect("passed on");
+        assert!(matches!(receiver.hear::<usize>(), Err(Error::Damaged(_))), "left out");
+        // Back to whoever said it.
+        sender.inbox.extend(&bytes);
+        assert!(matches!(sender.hear::<usize>(), Err(Error::Damaged(_))), "sent back");
+    }
+
+    #[test]
+    fn long_words_are_refused_on_both_sides() {
+        let (mut sender, _at_sender, mut receiver, mut at_receiver) = ends();
+        assert!(sender.say(&"x".repeat(WORD_BYTES_MAX)).is_err());
+        at_receiver.write_all(&[0xff; 64]).expect("passed on");
+        assert!(matches!(receiver.hear::<String>(), Err(Error::Protocol(_))));
+    }
+
+    #[test]
+    fn one_stream_is_none_to_spare() {
+        let (stream, _) = UnixStream::pair().expect("a pair");
+        let channel = Channel::Streams(vec![stream.into()]);
+        let mut connection = Connection { channel, secret: Secret([9; 32]), description: String::new() };
+        assert!(matches!(Words::beside(&mut connection, Side::Sender), Err(Error::Protocol(_))));
+    }
+}
