@@ -1,5 +1,6 @@
 //! The command line.
 
+mod carry;
 mod engine;
 mod engine_bench;
 mod hosts;
@@ -17,6 +18,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::remote::PipeAgent;
 
+pub use carry::{Recv, Send};
 pub use engine::{
     Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
     Top as EngineTop, Trace as EngineTrace,
@@ -52,8 +54,10 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    // Its help is at the type, in two parts: a line here would hide the second.
+    // The help of these is at their types, in two parts: a line here would hide the second.
     Pipe(Box<Pipe>),
+    Send(Box<Send>),
+    Recv(Box<Recv>),
     /// The other side of pipes
     #[command(hide = true)]
     PipeAgent(PipeAgent),

@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod carry;
 mod chart;
 mod engine;
 mod error;
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, Error> {
     let outcome = match command {
         Command::Pipe(args) => return pipe::run(&args),
+        Command::Send(args) => return carry::send(&args),
+        Command::Recv(args) => return carry::recv(&args),
         Command::PipeAgent(args) => remote::agent::run(&args),
         Command::Bench(Bench::Erlang(args)) => bench::erlang::run(&args),
         Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),

@@ -113,13 +113,17 @@ fn a_ring_between_two_processes_is_measured_beside_the_loop_in_c() {
 fn under_the_names_of_pipes_it_is_these_commands() {
     let folder = std::env::temp_dir().join(format!("caravan-names-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    for (name, expected) in [("rdpipe", "  rdpipe -v host1:'</scratch/zeroes' host2:'>/dev/null'")] {
+    for (name, command, expected) in [
+        ("rdpipe", "pipe", "  rdpipe -v host1:'</scratch/zeroes' host2:'>/dev/null'"),
+        ("rdsend", "send", "  tar c photos | rdsend backup.example.org"),
+        ("rdrecv", "recv", "  rdrecv -v 40000 | tar x"),
+    ] {
         let program = folder.join(name);
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_caravan"), &program).expect("a link");
         let output = Command::new(&program).arg("--help").output().expect("it starts");
         let help = text(&output.stdout);
         assert!(output.status.success() && help.contains(&format!("\nUsage: {name} [OPTIONS]")), "{help}");
-        assert!(help.contains(expected) && !help.contains("caravan pipe"), "{help}");
+        assert!(help.contains(expected) && !help.contains(&format!("  caravan {command}")), "{help}");
         let output = Command::new(&program).args(["--unknown"]).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(&format!("Usage: {name} ")), "{}", text(&output.stderr));
