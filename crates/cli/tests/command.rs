@@ -138,3 +138,34 @@ fn a_pipe_that_cannot_put_its_figures_anywhere_does_not_start() {
     let text = text(&output.stderr);
     assert!(text.starts_with("caravan: cannot write /nowhere/figures: No such file"), "{text}");
 }
+
+#[test]
+fn a_dry_run_names_hosts_commands_and_hops_and_does_nothing() {
+    let output = caravan(&["pipe", "-n", "host1:</a", "host2,host3:gzip", "--ssh", "/bin/false"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    let text = text(&output.stdout);
+    for expected in
+        ["on host1: file '</a'", "on host2: command 'gzip'", "host1 -> host2: ", "host2 -> host3: "]
+    {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let output = caravan(&["pipe", "-n", "a,b:cat", ":cat"]);
+    assert_eq!(output.status.code(), Some(255));
+    assert!(self::text(&output.stderr).contains("only the last one can have several"));
+}
+
+/// The line that users of rdpipe know, and the figures beside it.
+#[test]
+fn the_figures_of_a_pipe_are_told_at_the_end() {
+    let output = caravan(&["pipe", "-v", "--json", ":</etc/passwd", ":cat"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(output.stdout, std::fs::read("/etc/passwd").expect("read"));
+    let text = text(&output.stderr);
+    let figure = text.lines().find_map(|line| line.strip_prefix("Bandwidth ")?.strip_suffix(" GB/s"));
+    let (whole, part) = figure.and_then(|figure| figure.split_once('.')).expect("a line of its own");
+    assert!(whole.parse::<u32>().is_ok() && part.len() == 3, "{text}");
+    let json = text.lines().find(|line| line.starts_with('{')).expect("an object");
+    let json: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    assert_eq!(json["hops"][0]["bytes"].as_u64(), Some(output.stdout.len() as u64), "{json}");
+    assert_eq!((&json["status"], &json["statuses"]), (&serde_json::json!(0), &serde_json::json!([[0], [0]])));
+}
