@@ -58,6 +58,9 @@ pub enum Error {
     /// A stage, or an option, that cannot be.
     #[error("{0}")]
     Usage(String),
+    /// Single files of a copy failed; each was said.
+    #[error("{0} could not be copied; the lines above say why")]
+    Files(u64),
     /// The fabric.
     #[error("{0}")]
     Fabric(#[from] caravan_fabric::Error),

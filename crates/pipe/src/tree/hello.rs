@@ -1,0 +1,67 @@
+//! What the sink says first: what is there already, and where exactly it is.
+
+use rustix::fs::Stat;
+use serde::{Deserialize, Serialize};
+
+use super::options::Name;
+
+/// The first frame of the sink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Nothing of what is copied is there, not even in part: nothing need be offered.
+    pub is_fresh: bool,
+    /// Which boot of which machine: only there do the numbers below mean anything.
+    boot: String,
+    /// Device and inode of what sources are copied to, as far as that is there.
+    targets: Vec<(u64, u64)>,
+    /// The directories and names of what is not there.
+    future: Vec<(u64, u64, Name)>,
+    #[serde(skip)]
+    is_same_host: bool,
+}
+
+impl Hello {
+    /// For a sink to fill.
+    pub fn new() -> Self {
+        Self { is_fresh: true, boot: boot(), ..Self::default() }
+    }
+
+    /// A target that is there.
+    pub fn add_target(&mut self, stat: &Stat) {
+        self.is_fresh = false;
+        self.targets.push(identity(stat));
+    }
+
+    /// A target that is to be made in this directory.
+    pub fn add_future(&mut self, folder: &Stat, name: &[u8]) {
+        let (device, inode) = identity(folder);
+        self.future.push((device, inode, Name(name.to_vec())));
+    }
+
+    /// As the source has received it.
+    pub fn received(mut self) -> Self {
+        self.is_same_host = !self.boot.is_empty() && self.boot == boot();
+        self
+    }
+
+    /// Whether that is a place to which something is copied.
+    pub fn is_target(&self, stat: &Stat) -> bool {
+        self.is_same_host && self.targets.contains(&identity(stat))
+    }
+
+    /// The names in that directory that are such places, and were not there at the beginning.
+    pub fn future_in(&self, folder: &Stat) -> Vec<&[u8]> {
+        let (device, inode) = identity(folder);
+        let here = self.future.iter().filter(|future| future.0 == device && future.1 == inode);
+        if self.is_same_host { here.map(|future| future.2.0.as_slice()).collect() } else { Vec::new() }
+    }
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}

@@ -1,0 +1,267 @@
+//! The half of a copy that receives: one thread reads the stream and makes directories, several write small
+//! files, one writes large ones, and one says what is there.
+
+mod large;
+mod late;
+mod offers;
+mod target;
+mod worker;
+
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use self::large::Large;
+use self::late::Late;
+use self::target::Targets;
+use self::worker::Worker;
+use super::attributes::Giver;
+use super::buffers::Buffers;
+use super::complaints::{Complaints, say};
+use super::format::{self, Header, Kind, MAGIC, nonsense};
+use super::options::{self, JOBS_MAX, SinkOptions};
+use super::records::Parser;
+use crate::Error;
+
+/// Pieces of large files that wait to be written.
+const PIECES_MAX: usize = 4;
+/// Batches for each worker that wait.
+const BATCHES_PER_WORKER: usize = 2;
+/// Descriptors that the workers may need, where the system lets us.
+const DESCRIPTORS: u64 = 4096;
+
+/// What all threads of this half share.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    targets: &'a Targets,
+    complaints: &'a Complaints,
+    giver: Giver,
+    late: Late,
+    buffers: Buffers,
+    files: AtomicU64,
+    folders: AtomicU64,
+    bytes: AtomicU64,
+    /// In the names of what is not complete: no other copy, and nobody who sends, has the same.
+    nonce: u64,
+    /// The copy has ended, however.
+    is_over: AtomicBool,
+    /// Why the stream is refused: the first to find out says so.
+    fault: Mutex<Option<Error>>,
+}
+
+/// A batch, and where its records begin.
+struct Work {
+    number: u64,
+    payload: Vec<u8>,
+    records: usize,
+}
+
+/// A frame of a large file; its end has a number.
+struct Piece {
+    number: Option<u64>,
+    header: Header,
+    payload: Vec<u8>,
+}
+
+/// Says what is there, and writes what comes.
+pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Send) -> Result<(), Error> {
+    let options: SinkOptions = options::parse(options)?;
+    super::allow_descriptors(DESCRIPTORS);
+    let targets = Targets::new(&options)?;
+    let complaints = Complaints::default();
+    let workers = options::jobs(options.jobs);
+    let shared = Shared {
+        targets: &targets,
+        complaints: &complaints,
+        giver: Giver::here(),
+        late: Late::default(),
+        buffers: Buffers::new(workers * (BATCHES_PER_WORKER + 1) + PIECES_MAX),
+        files: AtomicU64::new(0),
+        folders: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        nonce: nonce()?,
+        is_over: AtomicBool::new(false),
+        fault: Mutex::new(None),
+    };
+    greet(&targets, &mut have)?;
+    let received = std::thread::scope(|scope| {
+        let (to_workers, batches) = sync_channel::<Work>(workers * BATCHES_PER_WORKER);
+        let (to_large, pieces) = sync_channel::<Piece>(PIECES_MAX);
+        let (to_offers, offered) = sync_channel::<Vec<u8>>(JOBS_MAX);
+        let batches = Arc::new(Mutex::new(batches));
+        let (shared, have) = (&shared, &mut have);
+        for number in 0..workers {
+            let batches = Arc::clone(&batches);
+            scope.spawn(move || write_small(shared, number, &batches));
+        }
+        scope.spawn(move || write_large(shared, &pieces));
+        scope.spawn(move || {
+            for offer in offered {
+                shared.or_fault(offers::answer(shared, &offer, have));
+            }
+        });
+        let channels = Channels { to_workers, to_large, to_offers };
+        let received = receive(shared, &mut data, &channels);
+        // Pairs with the Acquire in offers.rs.
+        shared.is_over.store(true, Ordering::Release);
+        received
+    });
+    let failed_there = match (received, shared.take_fault()) {
+        (_, Some(fault)) => return Err(fault),
+        (received, None) => received?,
+    };
+    // If the source is gone by now, that is its own affair: all of it is here.
+    let _ = have.write_all(&format::frame(Kind::Done, &[])).and_then(|()| have.flush());
+    if options.verbose {
+        say(&shared.summary(failed_there));
+    }
+    complaints.finish()
+}
+
+struct Channels {
+    to_workers: SyncSender<Work>,
+    to_large: SyncSender<Piece>,
+    to_offers: SyncSender<Vec<u8>>,
+}
+
+/// Says what is there.
+fn greet(targets: &Targets, have: &mut impl Write) -> Result<(), Error> {
+    let hello = serde_json::to_vec(&targets.hello()).map_err(|_| nonsense("greeting"))?;
+    let frame = format::frame(Kind::Hello, &hello);
+    have.write_all(MAGIC)
+        .and_then(|()| have.write_all(&frame))
+        .and_then(|()| have.flush())
+        .map_err(|source| Error::System { call: "write", source })
+}
+
+/// Reads the stream until it says that that was all; returns how many files the source could not send.
+fn receive(shared: &Shared<'_>, data: &mut impl Read, channels: &Channels) -> Result<u64, Error> {
+    let gone = || Error::Cancelled;
+    format::read_magic(data)?;
+    let mut position = MAGIC.len() as u64;
+    let mut numbers = 0..;
+    let mut is_within_file = false;
+    loop {
+        let mut payload = shared.buffers.take();
+        let header = format::read(data, &mut payload, &mut position)?;
+        if shared.has_fault() {
+            return Err(gone());
+        }
+        if !matches!(header.kind, Kind::Data) {
+            header.check(&payload)?;
+        }
+        match header.kind {
+            Kind::Batch if !is_within_file => {
+                let records = make_folders(shared, &payload)?;
+                let number = numbers.next().ok_or_else(gone)?;
+                channels.to_workers.send(Work { number, payload, records }).map_err(|_| gone())?;
+            }
+            Kind::Begin | Kind::Data | Kind::End => {
+                is_within_file = header.kind != Kind::End;
+                let number = if is_within_file { None } else { numbers.next() };
+                channels.to_large.send(Piece { number, header, payload }).map_err(|_| gone())?;
+            }
+            Kind::Offer => channels.to_offers.send(payload).map_err(|_| gone())?,
+            Kind::Finish if !is_within_file => return Parser(&payload).u64(),
+            _ => return Err(nonsense("frame")),
+        }
+    }
+}
+
+/// Makes the directories that a batch begins with; returns where its records are.
+fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
+    let mut parser = Parser(payload);
+    let bytes = parser.u32()? as usize;
+    let mut parser = Parser(parser.take(bytes)?);
+    while !parser.is_empty() {
+        let (spot, mode) = (parser.spot()?, parser.u32()?);
+        match shared.targets.make(spot, mode)? {
+            // Figures for people: nothing hangs on their order.
+            Ok(()) => _ = shared.folders.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                let shown = shared.targets.shown(spot, b"");
+                let what = match error {
+                    Errno::NOTDIR | Errno::LOOP => "there is something else".to_owned(),
+                    error => error.to_string(),
+                };
+                shared.complaints.fail(&format!("cannot make the directory {shown}: {what}"));
+            }
+        }
+    }
+    Ok(4 + bytes)
+}
+
+fn write_small(shared: &Shared<'_>, number: usize, batches: &Mutex<Receiver<Work>>) {
+    let mut worker = Worker::new(shared, number);
+    loop {
+        let work = match batches.lock() {
+            Ok(batches) => batches.recv(),
+            Err(_) => return,
+        };
+        let Ok(work) = work else { return };
+        // After a fault the rest is taken and dropped, so that nobody waits for this thread.
+        if !shared.has_fault() {
+            let deeds = worker.write(work.payload.get(work.records..).unwrap_or_default());
+            if let Some(deeds) = shared.or_fault(deeds) {
+                shared.late.complete(work.number, deeds, shared);
+            }
+        }
+        shared.buffers.give_back(work.payload);
+    }
+}
+
+fn write_large(shared: &Shared<'_>, pieces: &Receiver<Piece>) {
+    let mut large = Large::new(shared);
+    for piece in pieces {
+        if !shared.has_fault() && shared.or_fault(large.take(&piece.header, &piece.payload)).is_some() {
+            if let Some(number) = piece.number {
+                shared.late.complete(number, Vec::new(), shared);
+            }
+        }
+        shared.buffers.give_back(piece.payload);
+    }
+}
+
+impl Shared<'_> {
+    /// A name for what is not complete.
+    fn temporary(&self, of: &str) -> Vec<u8> {
+        format!(".caravan-{:016x}-{of}.part", self.nonce).into_bytes()
+    }
+
+    fn or_fault<T>(&self, result: Result<T, Error>) -> Option<T> {
+        result
+            .map_err(|error| {
+                let mut fault = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                fault.get_or_insert(error);
+            })
+            .ok()
+    }
+
+    fn has_fault(&self) -> bool {
+        self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some()
+    }
+
+    fn take_fault(&self) -> Option<Error> {
+        self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
+
+    fn summary(&self, failed_there: u64) -> String {
+        let [files, folders, bytes] =
+            [&self.files, &self.folders, &self.bytes].map(|figure| figure.load(Ordering::Relaxed));
+        let failed = match failed_there + self.complaints.failed() {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        };
+        format!("{files} files, {folders} directories, {bytes} bytes written{failed}")
+    }
+}
+
+fn nonce() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,250 @@
+//! Writes large files, one after the other, each from its beginning to its end: what is cut off is a
+//! prefix, and is gone on with the next time.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::super::attributes::Attributes;
+use super::super::format::{Header, Kind, nonsense};
+use super::super::records::{Begin, Parser, SIZE_UNKNOWN, Spot};
+use super::Shared;
+use crate::Error;
+
+/// Written where a device or pipe takes a file with holes.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The thread that writes large files.
+#[derive(Debug)]
+pub struct Large<'a> {
+    shared: &'a Shared<'a>,
+    file: Option<Receiving<'a>>,
+}
+
+/// A file that is being received.
+#[derive(Debug)]
+struct Receiving<'a> {
+    root: u32,
+    path: Vec<u8>,
+    sent_name: Vec<u8>,
+    /// Nothing if it cannot be written, which was said.
+    output: Option<Output<'a>>,
+    size: u64,
+    position: u64,
+    kept: u64,
+    attributes: Attributes,
+}
+
+#[derive(Debug)]
+enum Output<'a> {
+    Special(&'a Mutex<File>),
+    Part { fd: OwnedFd, folder: Arc<OwnedFd>, name: Vec<u8>, part: Vec<u8>, is_apart: bool },
+}
+
+impl<'a> Large<'a> {
+    /// One that has nothing to do yet.
+    pub fn new(shared: &'a Shared<'a>) -> Self {
+        Self { shared, file: None }
+    }
+
+    /// Takes the next frame of a large file. Returns whether a file has ended.
+    pub fn take(&mut self, header: &Header, payload: &[u8]) -> Result<bool, Error> {
+        header.check(payload)?;
+        match (header.kind, &mut self.file) {
+            (Kind::Begin, None) => {
+                let mut parser = Parser(payload);
+                let begin = parser.begin()?;
+                self.file = Some(self.begin(&begin)?);
+                Ok(false)
+            }
+            (Kind::Data, Some(file)) => {
+                let mut parser = Parser(payload);
+                let offset = parser.u64()?;
+                file.data(self.shared, offset, parser.0)?;
+                Ok(false)
+            }
+            (Kind::End, Some(file)) => {
+                let mut parser = Parser(payload);
+                let (is_whole, size) = (parser.byte()? == 1, parser.u64()?);
+                file.end(self.shared, is_whole, size)?;
+                self.file = None;
+                Ok(true)
+            }
+            _ => Err(nonsense("piece of a file")),
+        }
+    }
+
+    fn begin(&self, begin: &Begin<'_>) -> Result<Receiving<'a>, Error> {
+        let Spot { root, path } = begin.folder;
+        let target = self.shared.targets.target(root)?;
+        let opened = if !begin.name.is_empty() {
+            let folder = self.shared.targets.folder(begin.folder);
+            folder.and_then(|folder| self.open(folder, begin.name.to_vec(), begin))
+        } else if !path.is_empty() {
+            return Err(nonsense("name"));
+        } else if let Some(special) = &target.special {
+            Ok(Output::Special(special))
+        } else {
+            let own = target.file().map(|(folder, name)| (Arc::clone(folder), name.to_vec()));
+            own.and_then(|(folder, name)| self.open(folder, name, begin))
+        };
+        let mut file = Receiving {
+            root,
+            path: path.to_vec(),
+            sent_name: begin.name.to_vec(),
+            output: None,
+            size: begin.size,
+            position: begin.kept,
+            kept: begin.kept,
+            attributes: begin.attributes,
+        };
+        match opened {
+            Ok(output) => file.output = Some(output),
+            Err(error) => file.failed(self.shared, error.into()),
+        }
+        Ok(file)
+    }
+
+    /// Opens what is to become a file.
+    fn open(&self, folder: Arc<OwnedFd>, name: Vec<u8>, begin: &Begin<'_>) -> Result<Output<'a>, Errno> {
+        let is_apart = begin.is_apart;
+        let part = if is_apart { self.shared.temporary("large") } else { super::super::part_name(&name) };
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if begin.kept > 0 {
+            let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let fd = rustix::fs::openat(&folder, part.as_slice(), flags, Mode::empty())?;
+            let stat = rustix::fs::fstat(&fd)?;
+            let size = u64::try_from(stat.st_size).unwrap_or(0);
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+                || stat.st_nlink != 1
+                || size < begin.kept
+            {
+                return Err(Errno::STALE);
+            }
+            rustix::fs::ftruncate(&fd, begin.kept)?;
+            return Ok(Output::Part { fd, folder, name, part, is_apart });
+        }
+        let flags = flags | OFlags::CREATE | OFlags::EXCL;
+        // Nobody else reads a file that is not complete.
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = match rustix::fs::openat(&folder, part.as_slice(), flags, mode) {
+            // Whatever it is, nothing is written into it, and through no link.
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty())?;
+                rustix::fs::openat(&folder, part.as_slice(), flags, mode)?
+            }
+            opened => opened?,
+        };
+        Ok(Output::Part { fd, folder, name, part, is_apart })
+    }
+}
+
+impl Receiving<'_> {
+    fn data(&mut self, shared: &Shared<'_>, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let end = offset.checked_add(bytes.len() as u64);
+        let Some(end) = end.filter(|end| offset >= self.position && *end <= self.size) else {
+            return Err(nonsense("piece of a file"));
+        };
+        let written = match &mut self.output {
+            None => Ok(()),
+            Some(Output::Special(file)) => {
+                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                fill(&mut file, offset - self.position).and_then(|()| file.write_all(bytes))
+            }
+            Some(Output::Part { fd, .. }) => write_at(fd, bytes, offset).map_err(Into::into),
+        };
+        self.position = end;
+        if let Err(error) = written {
+            self.failed(shared, error);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, shared: &Shared<'_>, is_whole: bool, size: u64) -> Result<(), Error> {
+        if !is_whole {
+            self.remove();
+            return Ok(());
+        }
+        if size < self.position || self.size != SIZE_UNKNOWN && size != self.size {
+            return Err(nonsense("end of a file"));
+        }
+        let ended = match &mut self.output {
+            None => return Ok(()),
+            Some(Output::Special(file)) => {
+                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                fill(&mut file, size - self.position)
+            }
+            Some(Output::Part { fd, folder, name, part, .. }) => {
+                // Behind a hole at the end there is nothing to write.
+                let grown = if size > self.position { rustix::fs::ftruncate(&*fd, size) } else { Ok(()) };
+                grown
+                    .and_then(|()| shared.giver.give(&*fd, &self.attributes))
+                    .and_then(|()| rustix::fs::renameat(&*folder, part.as_slice(), &*folder, name.as_slice()))
+                    .map_err(Into::into)
+            }
+        };
+        match ended {
+            Ok(()) => {
+                self.output = None;
+                // Figures for people: nothing hangs on their order.
+                shared.files.fetch_add(1, Ordering::Relaxed);
+                shared.bytes.fetch_add(size - self.kept, Ordering::Relaxed);
+            }
+            Err(error) => self.failed(shared, error),
+        }
+        Ok(())
+    }
+
+    /// Says why this file will not be there. What was written of it makes room for others.
+    fn failed(&mut self, shared: &Shared<'_>, error: std::io::Error) {
+        let spot = Spot { root: self.root, path: &self.path };
+        let shown = shared.targets.shown(spot, &self.sent_name);
+        shared.complaints.fail(&format!("cannot write {shown}: {error}"));
+        self.remove();
+    }
+
+    fn remove(&mut self) {
+        if let Some(Output::Part { folder, part, .. }) = self.output.take() {
+            // It has failed already, and that was said.
+            let _ = rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty());
+        }
+    }
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        // A part under its own name is for the next time; no next time would find the other.
+        if matches!(self.output, Some(Output::Part { is_apart: true, .. })) {
+            self.remove();
+        }
+    }
+}
+
+fn fill(file: &mut File, mut zeros: u64) -> Result<(), std::io::Error> {
+    while zeros > 0 {
+        let count = zeros.min(ZEROS.len() as u64);
+        file.write_all(ZEROS.get(..count as usize).unwrap_or(&ZEROS))?;
+        zeros -= count;
+    }
+    Ok(())
+}
+
+fn write_at(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(fd, bytes, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => {
+                bytes = bytes.get(count..).unwrap_or_default();
+                offset += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Writes the small files, links and FIFOs of a batch.
+//!
+//! A file is written under a name of its worker's own, and renamed: whoever looks sees all of it or
+//! nothing. That is five system calls a file.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::super::attributes::Attributes;
+use super::super::format::nonsense;
+use super::super::records::{Parser, Record, Spot};
+use super::late::Deed;
+use super::{Shared, target::Target};
+use crate::Error;
+
+/// A thread that writes small files.
+#[derive(Debug)]
+pub struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    /// The name of what is not complete.
+    temporary: Vec<u8>,
+    /// The directory used last.
+    folder: Option<(u32, Vec<u8>, Arc<OwnedFd>)>,
+}
+
+/// Where the next records belong.
+enum Location<'a> {
+    Nowhere,
+    /// In a directory that is open.
+    Folder(Spot<'a>, Arc<OwnedFd>),
+    /// In one that cannot be, which was said.
+    Lost,
+    /// It is a source itself.
+    Root(u32, &'a Target),
+}
+
+impl<'a> Worker<'a> {
+    /// The one of that number.
+    pub fn new(shared: &'a Shared<'a>, number: usize) -> Self {
+        Self { shared, temporary: shared.temporary(&number.to_string()), folder: None }
+    }
+
+    /// Writes what the records say; returns what has to wait.
+    pub fn write(&mut self, records: &[u8]) -> Result<Vec<Deed>, Error> {
+        let mut parser = Parser(records);
+        let mut location = Location::Nowhere;
+        let mut deeds = Vec::new();
+        while !parser.is_empty() {
+            match parser.record()? {
+                Record::Folder(spot) => location = self.open(spot),
+                Record::Root(root) => location = Location::Root(root, self.shared.targets.target(root)?),
+                Record::Leave { spot, attributes } => {
+                    deeds.push(Deed::Leave { root: spot.root, path: spot.path.to_vec(), attributes });
+                }
+                Record::Link { name, target } => {
+                    let (root, folder) = match &location {
+                        Location::Folder(spot, _) => (spot.root, Some(spot.path.to_vec())),
+                        Location::Root(root, _) => (*root, None),
+                        Location::Lost => {
+                            self.shared.complaints.fail_silently();
+                            continue;
+                        }
+                        Location::Nowhere => return Err(nonsense("link")),
+                    };
+                    if folder.is_some() == name.is_empty() {
+                        return Err(nonsense("name"));
+                    }
+                    let (name, target_root) = (name.to_vec(), target.root);
+                    let target = target.path.to_vec();
+                    deeds.push(Deed::Link { root, folder, name, target_root, target });
+                }
+                Record::File { name, .. } | Record::Symlink { name, .. } | Record::Fifo { name, .. }
+                    if name.is_empty() != matches!(location, Location::Root(..)) =>
+                {
+                    return Err(nonsense("name"));
+                }
+                record => self.one(&location, &record)?,
+            }
+        }
+        Ok(deeds)
+    }
+
+    fn open<'s>(&mut self, spot: Spot<'s>) -> Location<'s> {
+        if let Some((root, path, folder)) = &self.folder {
+            if *root == spot.root && path == spot.path {
+                return Location::Folder(spot, Arc::clone(folder));
+            }
+        }
+        match self.shared.targets.folder(spot) {
+            Ok(folder) => {
+                self.folder = Some((spot.root, spot.path.to_vec(), Arc::clone(&folder)));
+                Location::Folder(spot, folder)
+            }
+            Err(error) => {
+                let shown = self.shared.targets.shown(spot, b"");
+                self.shared.complaints.warn(&format!("cannot write into the directory {shown}: {error}"));
+                Location::Lost
+            }
+        }
+    }
+
+    /// Writes a file, a link or a FIFO.
+    fn one(&self, location: &Location<'_>, record: &Record<'_>) -> Result<(), Error> {
+        let (Record::File { name, .. } | Record::Symlink { name, .. } | Record::Fifo { name, .. }) = record
+        else {
+            return Err(nonsense("record"));
+        };
+        let (folder, own_name, spot) = match location {
+            Location::Folder(spot, folder) => (folder, *name, *spot),
+            Location::Root(root, target) => {
+                let spot = Spot { root: *root, path: b"" };
+                if let (Some(special), Record::File { content, .. }) = (&target.special, record) {
+                    let mut special = special.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let written = special.write_all(content);
+                    self.counted(spot, name, content.len(), written);
+                    return Ok(());
+                }
+                match target.file() {
+                    Ok((folder, name)) => (folder, name, spot),
+                    Err(error) => {
+                        self.counted(spot, name, 0, Err(error.into()));
+                        return Ok(());
+                    }
+                }
+            }
+            Location::Lost => {
+                self.shared.complaints.fail_silently();
+                return Ok(());
+            }
+            Location::Nowhere => return Err(nonsense("file")),
+        };
+        let (bytes, written) = match record {
+            Record::File { attributes, content, .. } => {
+                (content.len(), self.file(folder, own_name, attributes, content))
+            }
+            Record::Symlink { attributes, target, .. } => {
+                (0, self.symlink(folder, own_name, attributes, target))
+            }
+            Record::Fifo { attributes, .. } => (0, self.fifo(folder, own_name, attributes)),
+            _ => (0, Ok(())),
+        };
+        self.counted(spot, name, bytes, written.map_err(Into::into));
+        Ok(())
+    }
+
+    fn file(
+        &self,
+        folder: &OwnedFd,
+        name: &[u8],
+        attributes: &Attributes,
+        content: &[u8],
+    ) -> Result<(), Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = self.shared.giver.initial_mode(attributes);
+        let fd = rustix::fs::openat(folder, self.temporary.as_slice(), flags, mode)?;
+        let written = write_all(&fd, content)
+            .and_then(|()| self.shared.giver.finish(&fd, attributes))
+            .and_then(|()| rustix::fs::renameat(folder, self.temporary.as_slice(), folder, name));
+        self.removed_if_failed(folder, written)
+    }
+
+    fn symlink(
+        &self,
+        folder: &OwnedFd,
+        name: &[u8],
+        attributes: &Attributes,
+        target: &[u8],
+    ) -> Result<(), Errno> {
+        match rustix::fs::symlinkat(target, folder, name) {
+            Err(Errno::EXIST) => {}
+            made => return made.and_then(|()| self.shared.giver.give_link(folder, name, attributes)),
+        }
+        let temporary = self.temporary.as_slice();
+        rustix::fs::symlinkat(target, folder, temporary)?;
+        let given = self.shared.giver.give_link(folder, temporary, attributes);
+        let made = given.and_then(|()| rustix::fs::renameat(folder, temporary, folder, name));
+        self.removed_if_failed(folder, made)
+    }
+
+    fn fifo(&self, folder: &OwnedFd, name: &[u8], attributes: &Attributes) -> Result<(), Errno> {
+        let temporary = self.temporary.as_slice();
+        rustix::fs::mkfifoat(folder, temporary, Mode::RUSR | Mode::WUSR)?;
+        let mode = Mode::from_raw_mode(attributes.mode & 0o1777);
+        let made = self
+            .shared
+            .giver
+            .give_link(folder, temporary, attributes)
+            .and_then(|()| rustix::fs::chmodat(folder, temporary, mode, AtFlags::empty()))
+            .and_then(|()| rustix::fs::renameat(folder, temporary, folder, name));
+        self.removed_if_failed(folder, made)
+    }
+
+    fn removed_if_failed(&self, folder: &OwnedFd, made: Result<(), Errno>) -> Result<(), Errno> {
+        if made.is_err() {
+            // What matters is why it failed.
+            let _ = rustix::fs::unlinkat(folder, self.temporary.as_slice(), AtFlags::empty());
+        }
+        made
+    }
+
+    fn counted(&self, spot: Spot<'_>, name: &[u8], bytes: usize, written: Result<(), std::io::Error>) {
+        match written {
+            Ok(()) => {
+                // Figures for people: nothing hangs on their order.
+                self.shared.files.fetch_add(1, Ordering::Relaxed);
+                self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+            Err(error) => {
+                let shown = self.shared.targets.shown(spot, name);
+                self.shared.complaints.fail(&format!("cannot write {shown}: {error}"));
+            }
+        }
+    }
+}
+
+/// Writes all of it.
+pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

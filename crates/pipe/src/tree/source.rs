@@ -1,0 +1,160 @@
+//! The half of a copy that sends: one thread walks, several read, one writes.
+
+pub mod answers;
+pub mod large;
+pub mod links;
+pub mod outbox;
+pub mod reader;
+
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use self::answers::Answers;
+use self::links::Links;
+use self::outbox::Outbox;
+use self::reader::Reader;
+use super::buffers::Buffers;
+use super::complaints::Complaints;
+use super::format::{self, Kind, MAGIC};
+use super::hello::Hello;
+use super::options::{self, SourceOptions};
+use super::walk::{Batch, Walk};
+use crate::Error;
+
+/// Batches that were walked and not read yet.
+const WALKED_MAX: usize = 4;
+/// Frames for each reader that are kept for use: being filled, waiting, being written.
+const BUFFERS_PER_READER: usize = 3;
+/// Descriptors that the readers and a deep tree may need, where the system lets us.
+const DESCRIPTORS: u64 = 8192;
+
+/// What all threads of this half share.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    options: &'a SourceOptions,
+    hello: &'a Hello,
+    complaints: &'a Complaints,
+    outbox: Outbox,
+    answers: Answers,
+    links: Links,
+    buffers: Buffers,
+    /// Numbers offers.
+    offers: AtomicU64,
+}
+
+/// Reads options, then what the sink has, and sends the rest.
+pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Send) -> Result<(), Error> {
+    let options: SourceOptions = options::parse(options)?;
+    super::allow_descriptors(DESCRIPTORS);
+    let (hello, position) = hello(&mut have)?;
+    let complaints = Complaints::default();
+    let readers = options::jobs(options.jobs);
+    let shared = Shared {
+        options: &options,
+        hello: &hello,
+        complaints: &complaints,
+        outbox: Outbox::new(readers),
+        answers: Answers::default(),
+        links: Links::default(),
+        buffers: Buffers::new(readers * BUFFERS_PER_READER),
+        offers: AtomicU64::new(0),
+    };
+    std::thread::scope(|scope| {
+        let (to, batches) = sync_channel(WALKED_MAX);
+        // Readers alone hold it: the walk ends once they have.
+        let batches = Arc::new(Mutex::new(batches));
+        let heard = scope.spawn(|| {
+            let result = shared.answers.read(&mut have, position);
+            if result.is_err() {
+                shared.outbox.close();
+            }
+            result
+        });
+        for _ in 0..readers {
+            let batches = Arc::clone(&batches);
+            scope.spawn(|| read(&shared, batches));
+        }
+        drop(batches);
+        scope.spawn(|| {
+            let walk = Walk::new(shared.options, shared.hello, shared.complaints, to);
+            match walk.run() {
+                Ok(total) => shared.outbox.set_total(total),
+                Err(_) => shared.outbox.close(),
+            }
+        });
+        let written = write(&shared, &mut data);
+        shared.outbox.close();
+        if written.is_err() {
+            shared.answers.close();
+        }
+        // The sink must not wait for more than there is.
+        drop(data);
+        let heard = heard.join().unwrap_or(Err(Error::Cancelled));
+        written.and(heard)
+    })?;
+    complaints.finish()
+}
+
+fn hello(have: &mut impl Read) -> Result<(Hello, u64), Error> {
+    format::read_magic(have).map_err(|error| match error {
+        // It has said itself what was in the way.
+        Error::Truncated { .. } => Error::Told("the destination takes nothing".to_owned()),
+        error => error,
+    })?;
+    let (mut payload, mut position) = (Vec::new(), MAGIC.len() as u64);
+    let header = format::read(have, &mut payload, &mut position)?;
+    header.check(&payload)?;
+    if header.kind != Kind::Hello {
+        return Err(format::nonsense("greeting"));
+    }
+    let hello: Hello = serde_json::from_slice(&payload).map_err(|_| format::nonsense("greeting"))?;
+    Ok((hello.received(), position))
+}
+
+/// One reader, until there are no more batches.
+fn read(shared: &Shared<'_>, batches: Arc<Mutex<Receiver<Batch>>>) {
+    let mut reader = Reader::new(shared);
+    loop {
+        let batch = match batches.lock() {
+            Ok(batches) => batches.recv(),
+            Err(_) => return,
+        };
+        let Ok(batch) = batch else { return };
+        if reader.read(batch).is_err() {
+            return;
+        }
+    }
+}
+
+fn write(shared: &Shared<'_>, data: &mut impl Write) -> Result<(), Error> {
+    let mut position = 0;
+    let mut put = |bytes: &[u8]| {
+        position += bytes.len() as u64;
+        data.write_all(bytes).map_err(|error| Error::Truncated {
+            bytes: position,
+            why: match error.kind() {
+                std::io::ErrorKind::BrokenPipe => "the destination has ended".to_owned(),
+                _ => error.to_string(),
+            },
+        })
+    };
+    put(MAGIC)?;
+    while let Some(frame) = shared.outbox.next() {
+        put(&frame)?;
+        shared.buffers.give_back(frame);
+    }
+    if !shared.outbox.is_complete() {
+        return Err(Error::Told("the destination has ended before all was copied".to_owned()));
+    }
+    put(&format::frame(Kind::Finish, &shared.complaints.failed().to_le_bytes()))?;
+    data.flush().map_err(|source| Error::System { call: "write", source })
+}
+
+impl Shared<'_> {
+    fn next_offer(&self) -> u64 {
+        // Only that no two are the same matters.
+        self.offers.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,212 @@
+//! Sends a file in pieces: large ones, those with holes, and what has no size.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+use twox_hash::XxHash3_128;
+
+use super::super::attributes::Attributes;
+use super::super::format::{self, HEADER_BYTES, Kind, PIECE_BYTES};
+use super::super::records::{self, Begin, Had, SIZE_UNKNOWN};
+use super::outbox::Closed;
+use super::reader::{Place, Reader, part_name};
+
+/// Bytes in front of the content of a piece: where in the file it belongs.
+const OFFSET_BYTES: usize = 8;
+
+/// How a file ended.
+enum Ended {
+    /// All of it was sent.
+    Whole(u64),
+    /// It cannot be sent, which was said.
+    Dropped,
+}
+
+impl Reader<'_> {
+    /// Sends a file of known size.
+    pub(super) fn large(
+        &mut self,
+        place: &Place<'_>,
+        fd: &OwnedFd,
+        stat: &Stat,
+        had: Option<Had>,
+    ) -> Result<(), Closed> {
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let is_apart = part_name(place.name).is_some_and(|name| {
+            place.folder.is_some_and(|folder| {
+                rustix::fs::statat(&folder.fd, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+            })
+        });
+        let had = match had {
+            Some(had) => had,
+            None if is_apart || self.shared.hello.is_fresh => Had::Nothing,
+            None => self.offer_one(place, stat)?,
+        };
+        let (had_bytes, digest) = match had {
+            Had::Part { bytes, digest } if bytes <= size && !is_apart => (bytes, digest),
+            _ => (0, 0),
+        };
+        let kept = if had_bytes > 0 && self.is_prefix(fd, had_bytes, digest)? { had_bytes } else { 0 };
+        self.begin_file(place, stat, size, kept, is_apart)?;
+        let ended = self.extents(place, fd, (kept, size))?;
+        if let (Ended::Whole(_), Ok(now)) = (&ended, rustix::fs::fstat(fd)) {
+            if now.st_size != stat.st_size || Attributes::of(&now) != Attributes::of(stat) {
+                self.changed(place);
+            }
+        }
+        if matches!(ended, Ended::Dropped) {
+            self.withdraw(stat);
+        }
+        self.end_file(&ended)
+    }
+
+    /// Sends what a pipe or device gives, until it ends.
+    pub(super) fn endless(&mut self, place: &Place<'_>, stat: &Stat) -> Result<(), Closed> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd = match rustix::fs::openat(place.fd(), place.name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(error) => return self.failed(place, error),
+        };
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return self.failed(place, Errno::ISDIR);
+        }
+        self.begin_file(place, stat, SIZE_UNKNOWN, 0, false)?;
+        let mut position = 0;
+        let ended = loop {
+            let read = self.piece(position, PIECE_BYTES, |space, _| rustix::io::read(&fd, space))?;
+            match read {
+                Ok(0) => break Ended::Whole(position),
+                Ok(count) => position += count as u64,
+                Err(error) => {
+                    self.failed(place, error)?;
+                    break Ended::Dropped;
+                }
+            }
+        };
+        self.end_file(&ended)
+    }
+
+    /// Whether the file begins with what the sink has.
+    fn is_prefix(&self, fd: &OwnedFd, bytes: u64, digest: u128) -> Result<bool, Closed> {
+        let mut hash = XxHash3_128::new();
+        let mut space = self.shared.buffers.take();
+        space.resize(PIECE_BYTES, 0);
+        let mut position = 0;
+        while position < bytes {
+            let wanted = (bytes - position).min(PIECE_BYTES as u64) as usize;
+            match rustix::io::pread(fd, &mut space[..wanted], position) {
+                Ok(0) => return Ok(false),
+                Ok(count) => {
+                    hash.write(&space[..count]);
+                    position += count as u64;
+                }
+                Err(Errno::INTR) => {}
+                // Whatever it is, it is said when the file is read to be sent.
+                Err(_) => return Ok(false),
+            }
+            if self.shared.outbox.is_closed() {
+                return Err(Closed);
+            }
+        }
+        self.shared.buffers.give_back(space);
+        Ok(hash.finish_128() == digest)
+    }
+
+    /// Sends all between holes.
+    fn extents(&mut self, place: &Place<'_>, fd: &OwnedFd, range: (u64, u64)) -> Result<Ended, Closed> {
+        let (mut position, size) = range;
+        let mut end = position;
+        while position < size {
+            if position == end {
+                (position, end) = extent(fd, position, size);
+                continue;
+            }
+            let wanted = (end - position).min(PIECE_BYTES as u64) as usize;
+            let read = self.piece(position, wanted, |space, at| rustix::io::pread(fd, space, at))?;
+            match read {
+                Ok(0) => {
+                    let shown = place.shown();
+                    self.shared.complaints.fail(&format!("{shown} was cut short while it was read"));
+                    return Ok(Ended::Dropped);
+                }
+                Ok(count) => position += count as u64,
+                Err(error) => {
+                    self.failed(place, error)?;
+                    return Ok(Ended::Dropped);
+                }
+            }
+        }
+        Ok(Ended::Whole(size))
+    }
+
+    /// Reads a piece and sends what came.
+    fn piece(
+        &mut self,
+        position: u64,
+        wanted: usize,
+        read: impl Fn(&mut [u8], u64) -> Result<usize, Errno>,
+    ) -> Result<Result<usize, Errno>, Closed> {
+        let mut frame = self.shared.buffers.take();
+        let start = HEADER_BYTES + OFFSET_BYTES;
+        frame.resize(start + wanted, 0);
+        frame[HEADER_BYTES..start].copy_from_slice(&position.to_le_bytes());
+        let mut count = 0;
+        while count < wanted {
+            match read(&mut frame[start + count..], position + count as u64) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                Err(Errno::INTR) => {}
+                // What came before the error is of use to nobody.
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        frame.truncate(start + count);
+        if count > 0 {
+            format::seal(&mut frame, Kind::Data);
+            self.shared.outbox.push(self.batch, frame)?;
+        }
+        Ok(Ok(count))
+    }
+
+    fn begin_file(
+        &mut self,
+        place: &Place<'_>,
+        stat: &Stat,
+        size: u64,
+        kept: u64,
+        is_apart: bool,
+    ) -> Result<(), Closed> {
+        self.flush()?;
+        let mut frame = Vec::new();
+        format::begin(&mut frame);
+        let (folder, name, attributes) = (place.spot(), place.sent_name(), Attributes::of(stat));
+        records::put_begin(&mut frame, &Begin { folder, name, attributes, size, kept, is_apart });
+        format::seal(&mut frame, Kind::Begin);
+        self.shared.outbox.push(self.batch, frame)
+    }
+
+    fn end_file(&mut self, ended: &Ended) -> Result<(), Closed> {
+        let (is_whole, size) = match ended {
+            Ended::Whole(size) => (1, *size),
+            Ended::Dropped => (0, 0),
+        };
+        let mut payload = vec![is_whole];
+        payload.extend_from_slice(&size.to_le_bytes());
+        self.shared.outbox.push(self.batch, format::frame(Kind::End, &payload))
+    }
+}
+
+/// The next data at or behind a position, up to a hole; at the end of the file, nothing.
+fn extent(fd: &OwnedFd, position: u64, size: u64) -> (u64, u64) {
+    match rustix::fs::seek(fd, SeekFrom::Data(position)) {
+        Ok(data) => {
+            let hole = rustix::fs::seek(fd, SeekFrom::Hole(data)).unwrap_or(size);
+            (data.min(size), hole.clamp(data, size.max(data)).min(size))
+        }
+        // Nothing but a hole is left.
+        Err(Errno::NXIO) => (size, size),
+        // A file system that knows no holes.
+        Err(_) => (position, size),
+    }
+}

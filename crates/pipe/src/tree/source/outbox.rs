@@ -1,0 +1,200 @@
+//! Frames of several readers, put into the order of their batches, with a bound on how far ahead any of
+//! them may be.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// Frames of one batch that wait to be written.
+const FRAMES_MAX: usize = 3;
+/// How many batches a reader may be ahead of what is being written, for each reader.
+const AHEAD: u64 = 2;
+
+/// The copy ends: nobody takes frames any more.
+#[derive(Debug)]
+pub struct Closed;
+
+/// Between readers and the one who writes.
+#[derive(Debug)]
+pub struct Outbox {
+    state: Mutex<State>,
+    /// A reader may go on.
+    room: Condvar,
+    /// The writer may.
+    frames: Condvar,
+    window: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The batch that is being written.
+    current: u64,
+    /// How many there are, once that is known.
+    total: Option<u64>,
+    slots: BTreeMap<u64, Slot>,
+    /// Goes before everything else.
+    urgent: VecDeque<Vec<u8>>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    frames: VecDeque<Vec<u8>>,
+    is_finished: bool,
+}
+
+impl Outbox {
+    /// For so many readers.
+    pub fn new(readers: usize) -> Self {
+        let window = readers as u64 * AHEAD;
+        Self { state: Mutex::default(), room: Condvar::new(), frames: Condvar::new(), window }
+    }
+
+    /// Waits until this batch may be read.
+    pub fn begin(&self, batch: u64) -> Result<(), Closed> {
+        self.wait(|state| batch < state.current + self.window).map(|_| ())
+    }
+
+    /// Puts a frame of a batch behind its others.
+    pub fn push(&self, batch: u64, frame: Vec<u8>) -> Result<(), Closed> {
+        let mut state =
+            self.wait(|state| state.slots.get(&batch).is_none_or(|slot| slot.frames.len() < FRAMES_MAX))?;
+        state.slots.entry(batch).or_default().frames.push_back(frame);
+        if state.current == batch {
+            self.frames.notify_one();
+        }
+        Ok(())
+    }
+
+    /// That was all of it.
+    pub fn finish(&self, batch: u64) {
+        let mut state = self.lock();
+        state.slots.entry(batch).or_default().is_finished = true;
+        if state.current == batch {
+            self.frames.notify_one();
+        }
+    }
+
+    /// Waits until all batches before this one are written.
+    pub fn wait_turn(&self, batch: u64) -> Result<(), Closed> {
+        self.wait(|state| state.current == batch).map(|_| ())
+    }
+
+    /// Puts a frame before all others. There is one at a time of each reader.
+    pub fn push_urgent(&self, frame: Vec<u8>) {
+        self.lock().urgent.push_back(frame);
+        self.frames.notify_one();
+    }
+
+    /// There will be so many batches.
+    pub fn set_total(&self, batches: u64) {
+        self.lock().total = Some(batches);
+        self.frames.notify_one();
+    }
+
+    /// Nothing more is taken.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+        self.room.notify_all();
+        self.frames.notify_all();
+    }
+
+    /// Whether nobody takes frames any more.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// The next frame to write; nothing once all are written, or it is closed.
+    pub fn next(&self) -> Option<Vec<u8>> {
+        let mut state = self.lock();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            if let Some(frame) = state.urgent.pop_front() {
+                return Some(frame);
+            }
+            let current = state.current;
+            if let Some(slot) = state.slots.get_mut(&current) {
+                if let Some(frame) = slot.frames.pop_front() {
+                    // Readers wait for different things: each looks whether it was its own.
+                    self.room.notify_all();
+                    return Some(frame);
+                }
+                if slot.is_finished {
+                    state.slots.remove(&current);
+                    state.current += 1;
+                    self.room.notify_all();
+                    continue;
+                }
+            }
+            if state.total == Some(current) {
+                return None;
+            }
+            state = self.frames.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Whether all batches were taken.
+    pub fn is_complete(&self) -> bool {
+        let state = self.lock();
+        state.total == Some(state.current)
+    }
+
+    fn wait(&self, is_ready: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Closed> {
+        let mut state = self.lock();
+        loop {
+            if state.is_closed {
+                return Err(Closed);
+            }
+            if is_ready(&state) {
+                return Ok(state);
+            }
+            state = self.room.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_leave_in_the_order_of_their_batches() {
+        let outbox = Outbox::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                outbox.begin(1).expect("within the window");
+                outbox.push(1, vec![1]).expect("open");
+                outbox.finish(1);
+            });
+            scope.spawn(|| {
+                outbox.wait_turn(0).expect("open");
+                (0..10).for_each(|_| outbox.push(0, vec![0]).expect("open"));
+                outbox.finish(0);
+                outbox.set_total(2);
+            });
+            let mut taken = Vec::new();
+            while let Some(frame) = outbox.next() {
+                taken.push(frame[0]);
+            }
+            assert_eq!(taken, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        });
+    }
+
+    #[test]
+    fn whoever_waits_ends_when_it_is_closed() {
+        let outbox = Outbox::new(1);
+        std::thread::scope(|scope| {
+            let far = scope.spawn(|| outbox.begin(1000).is_err());
+            let turn = scope.spawn(|| outbox.wait_turn(5).is_err());
+            let full = scope.spawn(|| (0..100).any(|_| outbox.push(7, Vec::new()).is_err()));
+            let writer = scope.spawn(|| outbox.next().is_none());
+            outbox.close();
+            assert!([far, turn, full, writer].into_iter().all(|thread| thread.join().expect("no panic")));
+        });
+    }
+}

@@ -1,0 +1,397 @@
+//! Reads the files of a batch into frames.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::super::attributes::{Attributes, modified};
+use super::super::complaints::shown;
+use super::super::format::{self, FRAME_BYTES_MAX, HEADER_BYTES, Kind, PIECE_BYTES};
+use super::super::records::{self, FILE_RECORD_BYTES, Had, Offered, Record, Spot};
+use super::super::walk::{Batch, Folder, Item};
+use super::Shared;
+use super::links::Claim;
+use super::outbox::Closed;
+
+/// Bytes of the record of a directory, beside its path.
+const FOLDER_RECORD_BYTES: usize = 1 + 4 + 2;
+/// Bytes of a block of the system's own count of what a file occupies.
+const STAT_BLOCK_BYTES: i64 = 512;
+
+/// One thread that reads.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    pub(super) shared: &'a Shared<'a>,
+    pub(super) batch: u64,
+    /// The frame that is being filled.
+    frame: Vec<u8>,
+    /// Where its records begin.
+    records: usize,
+    /// The directory of the record written last.
+    folder: Option<Arc<Folder>>,
+}
+
+/// A file that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub(super) folder: Option<&'a Arc<Folder>>,
+    root: u32,
+    /// Its name in the folder, or its whole path.
+    pub(super) name: &'a CStr,
+    is_followed: bool,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn fd(&self) -> BorrowedFd<'a> {
+        self.folder.map_or(CWD, |folder| folder.fd.as_fd())
+    }
+
+    pub(super) fn spot(&self) -> Spot<'a> {
+        Spot { root: self.root, path: self.folder.map_or(b"", |folder| &folder.path) }
+    }
+
+    /// As the sink has to know it: nothing for a source itself, which it has a name for.
+    pub(super) fn sent_name(&self) -> &'a [u8] {
+        if self.folder.is_some() { self.name.to_bytes() } else { b"" }
+    }
+
+    pub(super) fn shown(&self) -> String {
+        self.folder.map_or_else(|| shown(self.name.to_bytes()), |folder| folder.shown(self.name.to_bytes()))
+    }
+
+    fn stat(&self) -> Result<Stat, Errno> {
+        let flags = if self.is_followed { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        rustix::fs::statat(self.fd(), self.name, flags)
+    }
+
+    fn path(&self) -> Vec<u8> {
+        match self.folder {
+            None => Vec::new(),
+            Some(folder) if folder.path.is_empty() => self.name.to_bytes().to_vec(),
+            Some(folder) => [&folder.path, &b"/"[..], self.name.to_bytes()].concat(),
+        }
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// One of those who share this.
+    pub fn new(shared: &'a Shared<'a>) -> Self {
+        Self { shared, batch: 0, frame: shared.buffers.take(), records: 0, folder: None }
+    }
+
+    /// Reads all of a batch.
+    pub fn read(&mut self, batch: Batch) -> Result<(), Closed> {
+        self.batch = batch.number;
+        self.shared.outbox.begin(self.batch)?;
+        self.begin_frame(|frame| {
+            for made in &batch.made {
+                records::put_spot(frame, Spot { root: made.root, path: &made.path });
+                frame.extend_from_slice(&made.mode.to_le_bytes());
+            }
+        });
+        let had = if self.shared.options.update && !self.shared.hello.is_fresh {
+            self.offer(&batch.items)?
+        } else {
+            Vec::new()
+        };
+        for (index, item) in batch.items.iter().enumerate() {
+            let had = had.get(index).copied();
+            match item {
+                Item::Entry { folder, name, kind } => {
+                    let (folder, root) = (Some(folder), folder.root);
+                    self.entry(&Place { folder, root, name, is_followed: false }, *kind, had)?;
+                }
+                Item::Root { root, path, is_followed } => {
+                    self.root(
+                        &Place { folder: None, root: *root, name: path, is_followed: *is_followed },
+                        had,
+                    )?;
+                }
+                Item::Leave { root, path, attributes } => {
+                    self.ensure(path.len() + FOLDER_RECORD_BYTES + FILE_RECORD_BYTES)?;
+                    let spot = Spot { root: *root, path };
+                    records::put(&mut self.frame, &Record::Leave { spot, attributes: *attributes });
+                }
+            }
+        }
+        self.flush()?;
+        self.shared.outbox.finish(self.batch);
+        Ok(())
+    }
+
+    fn root(&mut self, place: &Place<'_>, had: Option<Had>) -> Result<(), Closed> {
+        match place.stat() {
+            Ok(stat) => {
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                if place.is_followed && !matches!(kind, FileType::RegularFile | FileType::Socket) {
+                    return self.endless(place, &stat);
+                }
+                self.entry(place, kind, had)
+            }
+            Err(error) => self.failed(place, error),
+        }
+    }
+
+    fn entry(&mut self, place: &Place<'_>, kind: FileType, had: Option<Had>) -> Result<(), Closed> {
+        match kind {
+            FileType::RegularFile => self.regular(place, had),
+            FileType::Symlink => self.symlink(place),
+            FileType::Fifo => match place.stat() {
+                Ok(stat) => {
+                    self.locate(place, FILE_RECORD_BYTES)?;
+                    let (name, attributes) = (place.sent_name(), Attributes::of(&stat));
+                    records::put(&mut self.frame, &Record::Fifo { name, attributes });
+                    Ok(())
+                }
+                Err(error) => self.failed(place, error),
+            },
+            _ => {
+                let what = if kind == FileType::Socket { "a socket" } else { "a device" };
+                self.shared.complaints.warn(&format!("{} is {what}, and left out", place.shown()));
+                Ok(())
+            }
+        }
+    }
+
+    fn symlink(&mut self, place: &Place<'_>) -> Result<(), Closed> {
+        let read = place.stat().and_then(|stat| {
+            let target = rustix::fs::readlinkat(place.fd(), place.name, Vec::new())?;
+            Ok((stat, target))
+        });
+        let (stat, target) = match read {
+            Ok(read) => read,
+            Err(error) => return self.failed(place, error),
+        };
+        if stat.st_nlink > 1 && self.is_again(place, &stat)? {
+            return Ok(());
+        }
+        self.locate(place, FILE_RECORD_BYTES + target.as_bytes().len())?;
+        let (name, attributes) = (place.sent_name(), Attributes::of(&stat));
+        records::put(&mut self.frame, &Record::Symlink { name, attributes, target: target.as_bytes() });
+        Ok(())
+    }
+
+    fn regular(&mut self, place: &Place<'_>, had: Option<Had>) -> Result<(), Closed> {
+        // Never waits for anything but the disk, even if a FIFO has taken the file's place.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let flags = if place.is_followed { flags } else { flags | OFlags::NOFOLLOW };
+        let opened = rustix::fs::openat(place.fd(), place.name, flags, Mode::empty())
+            .and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat)));
+        let (fd, stat) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.failed(place, error),
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            self.shared.complaints.fail(&format!("{} has become something else meanwhile", place.shown()));
+            return Ok(());
+        }
+        if stat.st_nlink > 1 && self.is_again(place, &stat)? {
+            return Ok(());
+        }
+        if had == Some(Had::Same) {
+            return Ok(());
+        }
+        if stat.st_size <= PIECE_BYTES as i64 && !is_sparse(&fd, &stat) {
+            self.small(place, &fd, &stat)
+        } else {
+            self.large(place, &fd, &stat, had)
+        }
+    }
+
+    /// Sends one more name of a file that was sent before, if it was.
+    fn is_again(&mut self, place: &Place<'_>, stat: &Stat) -> Result<bool, Closed> {
+        // Which of its names is the first is decided in the order of the stream.
+        self.shared.outbox.wait_turn(self.batch)?;
+        match self.shared.links.claim(stat, place.root, || place.path()) {
+            Claim::First => Ok(false),
+            Claim::Unknown => {
+                let shown = place.shown();
+                self.shared
+                    .complaints
+                    .warn(&format!("{shown} becomes a file of its own: too many have links"));
+                Ok(false)
+            }
+            Claim::Again(root, path) => {
+                self.locate(place, FILE_RECORD_BYTES + path.len())?;
+                let target = Spot { root, path: &path };
+                records::put(&mut self.frame, &Record::Link { name: place.sent_name(), target });
+                Ok(true)
+            }
+        }
+    }
+
+    fn small(&mut self, place: &Place<'_>, fd: &OwnedFd, stat: &Stat) -> Result<(), Closed> {
+        let size = stat.st_size as usize;
+        self.locate(place, FILE_RECORD_BYTES + size + 1)?;
+        let start = self.frame.len();
+        let (name, attributes) = (place.sent_name(), Attributes::of(stat));
+        records::put(&mut self.frame, &Record::File { name, attributes, content: b"" });
+        let content = self.frame.len();
+        // One more byte is asked for than there should be: a read that brings less has found the end.
+        let result = loop {
+            match rustix::io::read(fd, spare_capacity(&mut self.frame)) {
+                Ok(0) => break Ok(()),
+                Ok(_) if size > 0 && self.frame.len() - content == size => break Ok(()),
+                Ok(_) if size > 0 && self.frame.len() - content > size => {
+                    self.frame.truncate(content + size);
+                    self.changed(place);
+                    break Ok(());
+                }
+                Ok(_) if self.frame.len() - content > PIECE_BYTES => break Err(Errno::FBIG),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        if let Err(error) = result {
+            self.frame.truncate(start);
+            self.withdraw(stat);
+            return self.failed(place, error);
+        }
+        if self.frame.len() - content < size {
+            self.changed(place);
+        }
+        records::patch_size(&mut self.frame, content);
+        Ok(())
+    }
+
+    /// Asks the sink what it has of all these files.
+    fn offer(&mut self, items: &[Item]) -> Result<Vec<Had>, Closed> {
+        let mut all = vec![Had::Nothing; items.len()];
+        let offer = self.shared.next_offer();
+        let mut frame = Vec::new();
+        format::begin(&mut frame);
+        frame.extend_from_slice(&offer.to_le_bytes());
+        frame.push(1);
+        let mut offered = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let place = match item {
+                Item::Entry { folder, name, kind: FileType::RegularFile } => {
+                    Place { folder: Some(folder), root: folder.root, name, is_followed: false }
+                }
+                Item::Root { root, path, is_followed } => {
+                    Place { folder: None, root: *root, name: path, is_followed: *is_followed }
+                }
+                _ => continue,
+            };
+            // What cannot be looked at fails when it is opened.
+            let Ok(stat) = place.stat() else { continue };
+            let bytes = FOLDER_RECORD_BYTES + FILE_RECORD_BYTES + place.spot().path.len() + 256;
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && frame.len() + bytes < FRAME_BYTES_MAX
+            {
+                put_offered(&mut frame, &place, &stat);
+                offered.push(index);
+            }
+        }
+        if offered.is_empty() {
+            return Ok(all);
+        }
+        for (index, had) in offered.iter().zip(self.ask(offer, frame)?) {
+            all[*index] = had;
+        }
+        Ok(all)
+    }
+
+    /// Asks the sink what it has of this file.
+    pub(super) fn offer_one(&mut self, place: &Place<'_>, stat: &Stat) -> Result<Had, Closed> {
+        let offer = self.shared.next_offer();
+        let mut frame = Vec::new();
+        format::begin(&mut frame);
+        frame.extend_from_slice(&offer.to_le_bytes());
+        frame.push(0);
+        put_offered(&mut frame, place, stat);
+        Ok(self.ask(offer, frame)?.first().copied().unwrap_or(Had::Nothing))
+    }
+
+    fn ask(&self, offer: u64, mut frame: Vec<u8>) -> Result<Vec<Had>, Closed> {
+        format::seal(&mut frame, Kind::Offer);
+        self.shared.answers.expect(offer);
+        self.shared.outbox.push_urgent(frame);
+        self.shared.answers.wait(offer).ok_or(Closed)
+    }
+
+    /// Says in the frame in which directory the next name is, once there is room for `bytes` behind that.
+    fn locate(&mut self, place: &Place<'_>, bytes: usize) -> Result<(), Closed> {
+        let path = place.spot().path;
+        self.ensure(FOLDER_RECORD_BYTES + path.len() + place.name.to_bytes().len() + bytes)?;
+        match place.folder {
+            Some(folder) if self.folder.as_ref().is_some_and(|last| Arc::ptr_eq(last, folder)) => {}
+            Some(folder) => {
+                self.folder = Some(Arc::clone(folder));
+                records::put(&mut self.frame, &Record::Folder(place.spot()));
+            }
+            None => {
+                self.folder = None;
+                records::put(&mut self.frame, &Record::Root(place.root));
+            }
+        }
+        Ok(())
+    }
+
+    fn ensure(&mut self, bytes: usize) -> Result<(), Closed> {
+        if self.frame.len() + bytes > HEADER_BYTES + FRAME_BYTES_MAX {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Hands over the frame, if there is anything in it, and begins another.
+    pub(super) fn flush(&mut self) -> Result<(), Closed> {
+        // Beside the header there is at least the length of the directories, which may be 0.
+        if self.frame.len() > HEADER_BYTES + 4 {
+            let mut frame = std::mem::replace(&mut self.frame, self.shared.buffers.take());
+            format::seal(&mut frame, Kind::Batch);
+            self.shared.outbox.push(self.batch, frame)?;
+        }
+        self.begin_frame(|_| ());
+        Ok(())
+    }
+
+    fn begin_frame(&mut self, put_folders: impl FnOnce(&mut Vec<u8>)) {
+        format::begin(&mut self.frame);
+        self.frame.extend_from_slice(&[0; 4]);
+        self.records = self.frame.len();
+        put_folders(&mut self.frame);
+        let bytes = (self.frame.len() - self.records) as u32;
+        self.frame[HEADER_BYTES..self.records].copy_from_slice(&bytes.to_le_bytes());
+        self.folder = None;
+    }
+
+    pub(super) fn failed(&self, place: &Place<'_>, error: Errno) -> Result<(), Closed> {
+        self.shared.complaints.fail(&format!("cannot read {}: {error}", place.shown()));
+        Ok(())
+    }
+
+    pub(super) fn changed(&self, place: &Place<'_>) {
+        self.shared.complaints.fail(&format!("{} has changed while it was read", place.shown()));
+    }
+
+    /// The first name of a file could not be sent.
+    pub(super) fn withdraw(&self, stat: &Stat) {
+        if stat.st_nlink > 1 {
+            self.shared.links.withdraw(stat);
+        }
+    }
+}
+
+fn put_offered(frame: &mut Vec<u8>, place: &Place<'_>, stat: &Stat) {
+    let (folder, name) = (place.spot(), place.sent_name());
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    records::put_offered(frame, &Offered { folder, name, size, modified: modified(stat) });
+}
+
+/// Whether there are holes in a file. Most have none, which costs no system call.
+fn is_sparse(fd: &OwnedFd, stat: &Stat) -> bool {
+    stat.st_blocks.saturating_mul(STAT_BLOCK_BYTES) < stat.st_size
+        && rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < stat.st_size as u64)
+        && rustix::fs::seek(fd, SeekFrom::Start(0)).is_ok()
+}
+
+/// The name under which the sink keeps what is not complete, as far as that can be in a tree, too.
+pub(super) fn part_name(name: &CStr) -> Option<CString> {
+    CString::new(super::super::part_name(name.to_bytes())).ok()
+}

@@ -1,0 +1,333 @@
+//! Walks trees and cuts what it finds into batches, in the order in which they are to be sent.
+//!
+//! The walk itself opens and lists directories; it asks for nothing about the files in them. That is left to
+//! those who read the batches, several at a time.
+
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::io::Errno;
+
+use super::attributes::Attributes;
+use super::complaints::{Complaints, shown, shown_in};
+use super::hello::Hello;
+use super::options::SourceOptions;
+use super::records::PATH_BYTES_MAX;
+
+/// Files of a batch: enough that a frame of files of 1 KB is worth a system call, and few enough that small
+/// trees occupy all readers.
+const ITEMS_MAX: usize = 256;
+/// Directories whose files are in one batch: each is a descriptor for as long as the batch is not read.
+const FOLDERS_MAX: usize = 16;
+/// Bytes of paths of directories that a batch begins with, so that they leave room in its first frame.
+const PATHS_BYTES_MAX: usize = 32 << 10;
+/// Directories in directories: each is a descriptor. No path that is longer can be used at once anyway.
+const DEPTH_MAX: usize = PATH_BYTES_MAX / 2;
+/// Bytes of names of directories still to be walked. Some four million in one directory.
+const PENDING_BYTES_MAX: usize = 256 << 20;
+/// Bytes that the kernel fills with names at once.
+const LISTING_BYTES: usize = 64 << 10;
+
+/// A directory of a source.
+#[derive(Debug)]
+pub struct Folder {
+    /// Open for reading.
+    pub fd: OwnedFd,
+    /// Below which source.
+    pub root: u32,
+    /// The path from there.
+    pub path: Vec<u8>,
+    /// The source, as the user wrote it.
+    base: Arc<[u8]>,
+}
+
+impl Folder {
+    /// A file in it, for people.
+    pub fn shown(&self, name: &[u8]) -> String {
+        shown_in(&below(&self.base, &self.path), name)
+    }
+}
+
+/// Something to send.
+#[derive(Debug)]
+pub enum Item {
+    /// Anything but a directory.
+    Entry {
+        /// The directory that it is in.
+        folder: Arc<Folder>,
+        /// Its name there.
+        name: CString,
+        /// What the directory says that it is.
+        kind: FileType,
+    },
+    /// A source that is no directory.
+    Root {
+        /// Which source.
+        root: u32,
+        /// Its path.
+        path: CString,
+        /// Whether a symbolic link stands for what it leads to.
+        is_followed: bool,
+    },
+    /// All of a directory was sent.
+    Leave {
+        /// Below which source.
+        root: u32,
+        /// The path from there.
+        path: Vec<u8>,
+        /// What it is like.
+        attributes: Attributes,
+    },
+}
+
+/// A directory to make.
+#[derive(Debug)]
+pub struct Made {
+    /// Below which source.
+    pub root: u32,
+    /// The path from there.
+    pub path: Vec<u8>,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// What one reader takes.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// From 0; frames are sent in this order.
+    pub number: u64,
+    /// Directories to make first.
+    pub made: Vec<Made>,
+    /// What to send then.
+    pub items: Vec<Item>,
+    folders: usize,
+    paths_bytes: usize,
+}
+
+/// Nobody takes batches any more.
+#[derive(Debug)]
+pub struct Unwanted;
+
+/// Walks all sources of a copy.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    options: &'a SourceOptions,
+    hello: &'a Hello,
+    complaints: &'a Complaints,
+    to: SyncSender<Batch>,
+    batch: Batch,
+    pending_bytes: usize,
+}
+
+/// A directory that is being walked.
+struct Level {
+    folder: Arc<Folder>,
+    attributes: Attributes,
+    /// Directories in it that are still to be walked.
+    rest: Vec<CString>,
+}
+
+impl<'a> Walk<'a> {
+    /// One that hands batches to `to`.
+    pub fn new(
+        options: &'a SourceOptions,
+        hello: &'a Hello,
+        complaints: &'a Complaints,
+        to: SyncSender<Batch>,
+    ) -> Self {
+        Self { options, hello, complaints, to, batch: Batch::default(), pending_bytes: 0 }
+    }
+
+    /// Walks all; returns how many batches that made.
+    pub fn run(mut self) -> Result<u64, Unwanted> {
+        for (root, path) in self.options.paths.iter().enumerate() {
+            self.source(root as u32, &path.0)?;
+        }
+        self.cut()?;
+        Ok(self.batch.number)
+    }
+
+    fn source(&mut self, root: u32, path: &[u8]) -> Result<(), Unwanted> {
+        let Ok(c_path) = CString::new(path) else {
+            self.complaints.fail(&format!("{}: no path has a zero byte in it", shown(path)));
+            return Ok(());
+        };
+        let is_followed = !self.options.recursive;
+        let flags = if is_followed { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        let stat = match rustix::fs::statat(CWD, &c_path, flags) {
+            Ok(stat) => stat,
+            Err(error) => {
+                self.complaints.fail(&format!("cannot read {}: {error}", shown(path)));
+                return Ok(());
+            }
+        };
+        if self.hello.is_target(&stat) {
+            self.complaints.fail(&format!("{} is what it would be copied to", shown(path)));
+            return Ok(());
+        }
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            self.batch.items.push(Item::Root { root, path: c_path, is_followed });
+            return self.cut_if_full();
+        }
+        if !self.options.recursive {
+            let shown = shown(path);
+            self.complaints.fail(&format!("{shown} is a directory: give -r to copy all that is in it"));
+            return Ok(());
+        }
+        self.tree(root, path, &c_path)
+    }
+
+    fn tree(&mut self, root: u32, base: &[u8], c_path: &CStr) -> Result<(), Unwanted> {
+        let base: Arc<[u8]> = base.into();
+        let mut stack = Vec::new();
+        if let Some(level) = self.enter(CWD, c_path, (root, Vec::new(), &base))? {
+            stack.push(level);
+        }
+        while let Some(level) = stack.last_mut() {
+            let Some(name) = level.rest.pop() else {
+                let Some(level) = stack.pop() else { break };
+                let (path, attributes) = (level.folder.path.clone(), level.attributes);
+                self.batch.items.push(Item::Leave { root, path, attributes });
+                self.cut_if_full()?;
+                continue;
+            };
+            self.pending_bytes = self.pending_bytes.saturating_sub(name.as_bytes().len());
+            let folder = Arc::clone(&level.folder);
+            let path = below(&folder.path, name.as_bytes());
+            if path.len() >= PATH_BYTES_MAX || stack.len() >= DEPTH_MAX {
+                let shown = folder.shown(name.as_bytes());
+                self.complaints.fail(&format!("{shown} is too deep: its path has more than 4096 bytes"));
+                continue;
+            }
+            if let Some(level) = self.enter(folder.fd.as_fd(), &name, (root, path, &base))? {
+                stack.push(level);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a directory and lists it.
+    fn enter(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        (root, path, base): (u32, Vec<u8>, &Arc<[u8]>),
+    ) -> Result<Option<Level>, Unwanted> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The source itself was looked at already: `link/` leads somewhere.
+        let flags = if path.is_empty() { flags - OFlags::NOFOLLOW } else { flags };
+        let opened = rustix::fs::openat(parent, name, flags, Mode::empty())
+            .and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat)));
+        let (fd, stat) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                let shown = shown(&below(base, &path));
+                self.complaints.fail(&format!("cannot read the directory {shown}: {error}"));
+                return Ok(None);
+            }
+        };
+        if !path.is_empty() && self.hello.is_target(&stat) {
+            let shown = shown(&below(base, &path));
+            self.complaints.fail(&format!("{shown} is not copied into itself"));
+            return Ok(None);
+        }
+        self.batch.paths_bytes += path.len();
+        self.batch.made.push(Made { root, path: path.clone(), mode: stat.st_mode });
+        let folder = Arc::new(Folder { fd, root, path, base: Arc::clone(base) });
+        let rest = self.list(&folder, &stat)?;
+        // A directory without files must not make a batch that is too large.
+        self.cut_if_full()?;
+        Ok(Some(Level { folder, attributes: Attributes::of(&stat), rest }))
+    }
+
+    /// Takes the files of a directory; returns the directories in it.
+    fn list(&mut self, folder: &Arc<Folder>, stat: &Stat) -> Result<Vec<CString>, Unwanted> {
+        let mut space = vec![MaybeUninit::uninit(); LISTING_BYTES];
+        let mut names = RawDir::new(&folder.fd, &mut space);
+        let mut folders = Vec::new();
+        let future = self.hello.future_in(stat);
+        let mut is_counted = false;
+        while let Some(entry) = names.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    let shown = folder.shown(b"");
+                    self.complaints.fail(&format!("cannot read all of the directory {shown}: {error}"));
+                    break;
+                }
+            };
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if future.contains(&name.to_bytes()) {
+                let shown = folder.shown(name.to_bytes());
+                self.complaints.fail(&format!("{shown} is not copied into itself"));
+                continue;
+            }
+            let Some(kind) = self.kind(folder, name, entry.file_type()) else { continue };
+            if kind != FileType::Directory {
+                self.batch.folders += usize::from(!is_counted);
+                is_counted = true;
+                let folder = Arc::clone(folder);
+                self.batch.items.push(Item::Entry { folder, name: name.to_owned(), kind });
+                is_counted &= !self.cut_if_full_says()?;
+            } else if self.pending_bytes >= PENDING_BYTES_MAX {
+                let shown = folder.shown(name.to_bytes());
+                self.complaints.fail(&format!("{shown} is left out: there are too many directories"));
+            } else {
+                self.pending_bytes += name.to_bytes().len();
+                folders.push(name.to_owned());
+            }
+        }
+        Ok(folders)
+    }
+
+    /// Some file systems do not say what an entry is.
+    fn kind(&self, folder: &Folder, name: &CStr, kind: FileType) -> Option<FileType> {
+        if kind != FileType::Unknown {
+            return Some(kind);
+        }
+        match rustix::fs::statat(&folder.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
+            Err(Errno::NOENT) => None,
+            Err(error) => {
+                self.complaints.fail(&format!("cannot read {}: {error}", folder.shown(name.to_bytes())));
+                None
+            }
+        }
+    }
+
+    fn cut_if_full(&mut self) -> Result<(), Unwanted> {
+        self.cut_if_full_says().map(|_| ())
+    }
+
+    fn cut_if_full_says(&mut self) -> Result<bool, Unwanted> {
+        let batch = &self.batch;
+        let is_full = batch.items.len() + batch.made.len() >= ITEMS_MAX
+            || batch.folders >= FOLDERS_MAX
+            || batch.paths_bytes >= PATHS_BYTES_MAX;
+        if is_full {
+            self.cut()?;
+        }
+        Ok(is_full)
+    }
+
+    fn cut(&mut self) -> Result<(), Unwanted> {
+        if self.batch.items.is_empty() && self.batch.made.is_empty() {
+            return Ok(());
+        }
+        let next = Batch { number: self.batch.number + 1, ..Batch::default() };
+        self.to.send(std::mem::replace(&mut self.batch, next)).map_err(|_| Unwanted)
+    }
+}
+
+/// A path and one more name behind it.
+fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if path.is_empty() || path.ends_with(b"/") || name.is_empty() { b"" } else { b"/" };
+    [path, slash, name].concat()
+}
