@@ -9,6 +9,7 @@
 //! | `descriptor.rs`, `lines.rs` | what is not a hop |
 //! | `inlet.rs`, `outlet.rs` | both, as a mover sees them |
 //! | `single.rs` | a mover of one thread |
+//! | `several.rs`, `queue.rs` | a mover with a buffer, or with several outlets |
 //! | `wait.rs`, `pace.rs`, `block.rs` | waiting, rates, memory |
 
 mod backward;
@@ -21,9 +22,11 @@ mod inlet;
 mod lines;
 mod outlet;
 mod pace;
+mod queue;
 mod receiver;
 mod seal;
 mod sender;
+mod several;
 mod single;
 mod wait;
 mod wire;
@@ -215,6 +218,8 @@ struct Shape {
     digests: Vec<DigestKind>,
     /// The one that is reported.
     digest: Option<DigestKind>,
+    /// Some outlet is a hop.
+    sends: bool,
     rate: Option<u64>,
 }
 
@@ -233,17 +238,29 @@ fn run_timed(
     let shape = Shape {
         block_bytes: Source::block_bytes(&inlet),
         digest: digests.first().copied(),
+        sends: outlets.iter().any(|outlet| matches!(outlet, Outlet::Hop(..))),
         digests,
         rate: options.rate,
     };
     let waits = Waits::new(cancel);
     let source = Source::new(inlet, timing);
-    let mut sinks: Vec<_> = outlets.into_iter().map(|outlet| Sink::new(outlet, timing)).collect();
-    match (source, sinks.pop()) {
-        (Ok(source), Some(Ok(sink))) if sinks.is_empty() => single::run(source, sink, &shape, gauge, waits),
-        (source, last) => {
-            sinks.extend(last);
-            unstarted(source, sinks, waits)
+    let sinks: Vec<_> = outlets.into_iter().map(|outlet| Sink::new(outlet, timing)).collect();
+    let source = match source {
+        Ok(source) if sinks.iter().all(Result::is_ok) => source,
+        source => return unstarted(source, sinks, waits),
+    };
+    let mut sinks: Vec<_> = sinks.into_iter().flatten().collect();
+    if options.buffer_bytes == 0 && sinks.len() == 1 {
+        if let Some(sink) = sinks.pop() {
+            return single::run(source, sink, &shape, gauge, waits);
+        }
+    }
+    match several::run(source, sinks, options, &shape, gauge, timing, waits) {
+        Ok(outcome) => outcome,
+        Err((error, source, sinks)) => {
+            let mut outcome = unstarted(Ok(source), sinks.into_iter().map(Ok).collect(), waits);
+            outcome.inlet = Err(error);
+            outcome
         }
     }
 }

@@ -91,6 +91,13 @@ impl Source {
         }
     }
 
+    /// What came is not what it should be: a sender that is still there is told.
+    pub fn refuse(self, error: &Error, waits: &Waits) {
+        if !matches!(error, Error::Truncated { .. } | Error::Told(_) | Error::Cancelled) {
+            self.fail(&error.to_string(), waits);
+        }
+    }
+
     /// It cannot go where it should.
     pub fn fail(self, why: &str, waits: &Waits) {
         if let Self::Hop(receiver) = self {

@@ -74,14 +74,13 @@ impl Sink {
         }
     }
 
-    /// That was all: closes it, and for a hop waits until the other end has it.
-    pub fn finish(mut self, total: &Total, waits: &Waits) -> Result<(), (Self, Halt)> {
-        let done = match &mut self {
+    /// That was all: for a hop, waits until the other end has it. A descriptor ends with its close.
+    pub fn finish(&mut self, total: &Total, waits: &Waits) -> Result<(), Halt> {
+        match self {
             Self::Descriptor(_) => Ok(()),
             Self::Lines(lines) => lines.finish(waits),
             Self::Hop(sender) => sender.finish(total, waits),
-        };
-        done.map_err(|halt| (self, halt))
+        }
     }
 
     /// What tells that it takes no more, while nothing is put there.

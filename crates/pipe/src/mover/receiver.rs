@@ -259,10 +259,9 @@ impl Receiver {
                 match self.wire.read(stream, self.aside.memory()) {
                     Ok(Some(0)) | Err(_) => break,
                     Ok(Some(_)) => waits.check()?,
-                    Ok(None) => match self.wire.wait(stream, Want::Read, None, waits, Some(until))? {
-                        Woken::Late => return Ok(()),
-                        _ => {}
-                    },
+                    Ok(None) => {
+                        self.wire.wait(stream, Want::Read, None, waits, Some(until))?;
+                    }
                 }
                 if Instant::now() > until {
                     return Ok(());

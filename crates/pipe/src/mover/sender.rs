@@ -48,6 +48,8 @@ pub(super) struct Sender {
     shrinker: Option<Shrinker>,
     /// For blocks that others read, too, and must not see encrypted.
     aside: Vec<u8>,
+    /// What is left of a frame that was interrupted: it goes in front of a last one that says why.
+    rest: Vec<u8>,
     ears: Ears,
     word: Option<Word>,
     bytes: u64,
@@ -59,7 +61,7 @@ enum Ears {
     /// A thread of their own.
     Thread(Listener),
     /// The sender itself, whenever it looks.
-    Own(Ear),
+    Own(Box<Ear>),
 }
 
 /// What is sent, frame after frame.
@@ -96,7 +98,7 @@ impl Sender {
         let ear = Ear::new(seal(Direction::Backward, 0)?);
         let ears = match streams {
             Some(streams) => Ears::Thread(Listener::start(streams, ear, Arc::clone(&mouth), timing)?),
-            None => Ears::Own(ear),
+            None => Ears::Own(Box::new(ear)),
         };
         let shrinker = Shrinker::new(&options)?;
         Ok(Self {
@@ -106,6 +108,7 @@ impl Sender {
             timing,
             shrinker,
             aside: Vec::new(),
+            rest: Vec::new(),
             ears,
             word: None,
             bytes: 0,
@@ -233,7 +236,16 @@ impl Sender {
     ) -> Result<(), Halt> {
         let mouth = Arc::clone(&self.mouth);
         let mut mouth = lock(&mouth);
-        if mouth.is_torn || mouth.has_ended {
+        if mouth.is_torn {
+            let rest = std::mem::take(&mut self.rest);
+            if rest.is_empty() {
+                return Err(Error::Cancelled.into());
+            }
+            let turn = mouth.turn.checked_sub(1).unwrap_or(mouth.seals.len() - 1);
+            self.write(turn, [&rest, &[], &[], &[]], waits, until)?;
+            mouth.is_torn = false;
+        }
+        if mouth.has_ended {
             return Err(Error::Cancelled.into());
         }
         mouth.has_ended = header.kind == Kind::End;
@@ -280,7 +292,11 @@ impl Sender {
                         Ears::Thread(listener) => Some(listener.watch()),
                         Ears::Own(_) => None,
                     };
-                    match self.wire.wait(stream, Want::Write, other, waits, until)? {
+                    let woken = self.wire.wait(stream, Want::Write, other, waits, until);
+                    if matches!(woken, Err(Error::Cancelled)) {
+                        self.rest = parts.concat();
+                    }
+                    match woken? {
                         Woken::Late => return Err(Error::Cancelled.into()),
                         Woken::Ready if matches!(self.ears, Ears::Thread(_)) => {}
                         _ => self.look()?,

@@ -31,15 +31,14 @@ pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gau
     let ended = match verified {
         Ok(()) => match sink.finish(&total, &outlet_waits) {
             Ok(()) => {
+                // Closed before the sender hears that all of it is where it belongs.
+                drop(sink);
                 let digest = shape.digest.and_then(|kind| total.hex(kind));
                 let inlet = source.done(&waits).map(|()| InletEnd::Complete);
                 let outlets = vec![Ok(OutletEnd::Complete)];
                 return Outcome { bytes, digest, inlet, outlets, unfinished: Vec::new() };
             }
-            Err((failed, halt)) => {
-                sink = failed;
-                Ended::Outlet(halt)
-            }
+            Err(halt) => Ended::Outlet(halt),
         },
         Err(ended) => ended,
     };
@@ -58,7 +57,7 @@ pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gau
             (Err(Error::Cancelled), outlet)
         }
         Ended::Inlet(error) => {
-            drop(source);
+            source.refuse(&error, &waits);
             unfinished.extend(sink.fail(Some(&error.to_string()), &waits));
             (Err(error), Err(Error::Cancelled))
         }

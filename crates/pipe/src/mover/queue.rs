@@ -1,0 +1,332 @@
+//! Blocks between one reader of the inlet and the threads of several outlets: every block goes to each.
+//!
+//! ```text
+//! first <= next of each open outlet <= first + blocks.len()
+//! bytes == sum of the memory of blocks
+//! ```
+//!
+//! A block leaves the queue when the last open outlet has taken it. Nobody sleeps on a lock: whoever finds
+//! nothing to do says so, and waits for a bell, so that it can wait for other things as well.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
+
+use super::block::Block;
+use super::digest::Total;
+use super::wait::{Waits, Watch, Woken};
+use crate::Error;
+use crate::cancel::Cancel;
+
+/// Blocks that there is room for at least: fewer, and the threads would go in step.
+const BLOCKS_MIN: usize = 4;
+/// Blocks that are kept for the next use.
+const SPARE_MAX: usize = 8;
+/// What a queued block takes beside its payload, roughly.
+const OVERHEAD_BYTES: usize = 256;
+/// A block with less than one part in so many filled is copied into one that fits it.
+const SHRINK_BELOW: usize = 4;
+
+/// The queue.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    bytes_max: usize,
+    /// Rung when there is room, for an inlet that waits for it.
+    room: Bell,
+    outlets: Vec<Signals>,
+}
+
+/// How an outlet's thread is woken.
+struct Signals {
+    news: Bell,
+    /// It is to end.
+    halt: Cancel,
+}
+
+struct State {
+    blocks: VecDeque<Arc<Block>>,
+    /// The number of the first of them.
+    first: u64,
+    bytes: usize,
+    outlets: Vec<Reader>,
+    end: Option<Arc<Total>>,
+    inlet_sleeps: bool,
+    spare: Vec<Block>,
+}
+
+/// How far an outlet is.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    /// The next block that it takes.
+    next: u64,
+    is_open: bool,
+    sleeps: bool,
+    /// Since when the queue has been full because of it.
+    lags_since: Option<Instant>,
+    was_too_slow: bool,
+}
+
+/// What an outlet finds.
+pub(super) enum Taken {
+    Block(Arc<Block>),
+    End(Arc<Total>),
+    Nothing,
+}
+
+impl Queue {
+    /// For so many outlets.
+    pub fn new(outlets: usize, bytes_max: u64, block_bytes: usize) -> Result<Self, Error> {
+        let least = BLOCKS_MIN * (block_bytes + OVERHEAD_BYTES);
+        let reader = Reader { next: 0, is_open: true, sleeps: false, lags_since: None, was_too_slow: false };
+        let signals = (0..outlets).map(|_| Ok(Signals { news: Bell::new()?, halt: Cancel::new()? }));
+        Ok(Self {
+            state: Mutex::new(State {
+                blocks: VecDeque::new(),
+                first: 0,
+                bytes: 0,
+                outlets: vec![reader; outlets],
+                end: None,
+                inlet_sleeps: false,
+                spare: Vec::new(),
+            }),
+            bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX).max(least),
+            room: Bell::new()?,
+            outlets: signals.collect::<Result<_, Error>>()?,
+        })
+    }
+
+    // --- the inlet's side -------------------------------------------------------------------
+
+    /// Memory for a block.
+    pub fn block(&self, payload_max: usize) -> Block {
+        self.lock().spare.pop().unwrap_or_else(|| Block::new(payload_max))
+    }
+
+    /// Queues a block once there is room for it. `drop_after`: an outlet that keeps the queue full for so
+    /// long, while another would take more, is cut off.
+    pub fn push(&self, block: Block, drop_after: Option<Duration>, waits: &Waits) -> Result<(), Error> {
+        let block = match block.payload().len() < block.payload_max() / SHRINK_BELOW {
+            true => {
+                let shrunk = block.shrunk();
+                self.give_back(block);
+                shrunk
+            }
+            false => block,
+        };
+        loop {
+            let mut state = self.lock();
+            if state.blocks.is_empty() || state.bytes + memory_of(&block) <= self.bytes_max {
+                state.bytes += memory_of(&block);
+                state.blocks.push_back(Arc::new(block));
+                state.trim();
+                self.wake(&mut state);
+                return Ok(());
+            }
+            let due = drop_after.and_then(|after| state.mark_laggards(after, self.bytes_max));
+            let now = Instant::now();
+            if let Some(slow) = due.filter(|due| *due <= now).and_then(|_| state.slowest()) {
+                self.cut_off(&mut state, slow);
+                continue;
+            }
+            // The others may catch up without a word, and then one of them is in their way.
+            let until = due.or(drop_after.map(|after| now + after / 4));
+            state.inlet_sleeps = true;
+            drop(state);
+            if waits.wait(Some(self.room.watch()), None, until)? == Woken::Ready {
+                self.room.quiet();
+            }
+        }
+    }
+
+    /// That was all.
+    pub fn end(&self, total: Total) {
+        let mut state = self.lock();
+        state.end = Some(Arc::new(total));
+        self.wake(&mut state);
+    }
+
+    /// All outlets are to end now.
+    pub fn halt(&self) {
+        self.outlets.iter().for_each(|signals| signals.halt.fire());
+    }
+
+    fn cut_off(&self, state: &mut State, outlet: usize) {
+        if let Some(reader) = state.outlets.get_mut(outlet) {
+            reader.was_too_slow = true;
+            reader.is_open = false;
+        }
+        state.trim();
+        if let Some(signals) = self.outlets.get(outlet) {
+            signals.halt.fire();
+        }
+    }
+
+    fn wake(&self, state: &mut State) {
+        for (reader, signals) in state.outlets.iter_mut().zip(&self.outlets) {
+            if std::mem::take(&mut reader.sleeps) {
+                signals.news.ring();
+            }
+        }
+    }
+
+    // --- an outlet's side -------------------------------------------------------------------
+
+    /// The next block for an outlet. After [`Taken::Nothing`] there is a ring once there is something.
+    pub fn take(&self, outlet: usize) -> Taken {
+        let mut state = self.lock();
+        let (first, end) = (state.first, state.end.clone());
+        let Some(reader) = state.outlets.get_mut(outlet) else { return Taken::Nothing };
+        let at = usize::try_from(reader.next.saturating_sub(first)).unwrap_or(usize::MAX);
+        let next = reader.next + 1;
+        let Some(block) = state.blocks.get(at).cloned() else {
+            let Some(end) = end else {
+                if let Some(reader) = state.outlets.get_mut(outlet) {
+                    reader.sleeps = true;
+                }
+                return Taken::Nothing;
+            };
+            return Taken::End(end);
+        };
+        if let Some(reader) = state.outlets.get_mut(outlet) {
+            reader.next = next;
+        }
+        self.trimmed(&mut state);
+        Taken::Block(block)
+    }
+
+    /// Its memory may be used again, if this was the last to need it.
+    pub fn give_back(&self, block: impl Into<Arc<Block>>) {
+        if let Ok(block) = Arc::try_unwrap(block.into()) {
+            let mut state = self.lock();
+            let fits = state.spare.first().is_none_or(|other| other.payload_max() == block.payload_max());
+            if fits && state.spare.len() < SPARE_MAX {
+                state.spare.push(block);
+            }
+        }
+    }
+
+    /// Rings for that outlet.
+    pub fn bell(&self, outlet: usize) -> Option<&Bell> {
+        self.outlets.get(outlet).map(|signals| &signals.news)
+    }
+
+    /// Fired when that outlet is to end.
+    pub fn halted(&self, outlet: usize) -> Option<&Cancel> {
+        self.outlets.get(outlet).map(|signals| &signals.halt)
+    }
+
+    /// That outlet takes no more. Whether any is left that does.
+    pub fn close(&self, outlet: usize) -> bool {
+        let mut state = self.lock();
+        if let Some(reader) = state.outlets.get_mut(outlet) {
+            reader.is_open = false;
+        }
+        self.trimmed(&mut state);
+        state.outlets.iter().any(|reader| reader.is_open)
+    }
+
+    /// Whether that outlet was cut off.
+    pub fn was_too_slow(&self, outlet: usize) -> bool {
+        self.lock().outlets.get(outlet).is_some_and(|reader| reader.was_too_slow)
+    }
+
+    fn trimmed(&self, state: &mut State) {
+        if state.trim() && std::mem::take(&mut state.inlet_sleeps) {
+            self.room.ring();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Lets go of all blocks that every open outlet has taken. Whether there were any.
+    fn trim(&mut self) -> bool {
+        let ends = self.first + self.blocks.len() as u64;
+        let open = self.outlets.iter().filter(|reader| reader.is_open);
+        let taken = open.map(|reader| reader.next).min().unwrap_or(ends);
+        let before = self.first;
+        while self.first < taken {
+            let Some(block) = self.blocks.pop_front() else { break };
+            self.bytes -= memory_of(&block);
+            self.first += 1;
+        }
+        self.first > before
+    }
+
+    /// The queue is full: notes for which outlets, and returns when the slowest has been in the way for
+    /// too long. Nothing if none is in the way of any other.
+    fn mark_laggards(&mut self, after: Duration, bytes_max: usize) -> Option<Instant> {
+        let (first, now) = (self.first, Instant::now());
+        let mut is_held_up = false;
+        let mut since: Option<Instant> = None;
+        // What is queued from each block on.
+        let mut left = self.bytes;
+        let mut behind: Vec<_> = self
+            .blocks
+            .iter()
+            .map(|block| {
+                let all = left;
+                left -= memory_of(block);
+                all
+            })
+            .collect();
+        behind.push(0);
+        for reader in self.outlets.iter_mut().filter(|reader| reader.is_open) {
+            let at = usize::try_from(reader.next.saturating_sub(first)).unwrap_or(usize::MAX);
+            let behind = behind.get(at).copied().unwrap_or(0);
+            if behind < bytes_max / 2 {
+                is_held_up = true;
+                reader.lags_since = None;
+            } else if at == 0 {
+                let lags_since = *reader.lags_since.get_or_insert(now);
+                since = Some(since.map_or(lags_since, |since| since.min(lags_since)));
+            }
+        }
+        since.filter(|_| is_held_up).map(|since| since + after)
+    }
+
+    /// Which outlet has been in the way for longest.
+    fn slowest(&self) -> Option<usize> {
+        let open = self.outlets.iter().enumerate().filter(|(_, reader)| reader.is_open);
+        let lagging = open.filter_map(|(at, reader)| Some((reader.lags_since?, at)));
+        lagging.min().map(|(_, at)| at)
+    }
+}
+
+fn memory_of(block: &Block) -> usize {
+    block.payload_max() + OVERHEAD_BYTES
+}
+
+/// An eventfd.
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> Result<Self, Error> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map(Self)
+            .map_err(|source| Error::System { call: "eventfd", source: source.into() })
+    }
+
+    fn ring(&self) {
+        // It cannot be full: each ring follows a sleep.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Readable once it has been rung.
+    pub fn watch(&self) -> Watch<'_> {
+        (self.0.as_fd(), PollFlags::IN)
+    }
+
+    /// It was heard.
+    pub fn quiet(&self) {
+        let mut count = [0; 8];
+        // If it was not rung after all, there is nothing to be done.
+        let _ = rustix::io::read(&self.0, &mut count);
+    }
+}

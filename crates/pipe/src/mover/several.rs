@@ -1,0 +1,254 @@
+//! Several outlets, or a buffer: a thread for each outlet, and this one reads.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
+use std::time::Instant;
+
+use super::digest::{Digests, Total};
+use super::inlet::Source;
+use super::outlet::{Halt, Sink};
+use super::pace::Pace;
+use super::queue::{Queue, Taken};
+use super::receiver::Got;
+use super::sender::Piece;
+use super::wait::{Timing, Waits, Woken};
+use super::{Gauge, InletEnd, MoverOptions, OnDead, OnSlow, Outcome, OutletEnd, Shape};
+use crate::Error;
+use crate::cancel::Cancel;
+
+/// What all threads of a mover share.
+struct Work<'a> {
+    queue: Queue,
+    options: &'a MoverOptions,
+    shape: &'a Shape,
+    gauge: &'a Gauge,
+    timing: Timing,
+    /// Fired once nothing is to be read any more.
+    inlet_halt: Cancel,
+    /// Why everything ends early: the first reason.
+    failure: Mutex<Option<String>>,
+}
+
+/// What became of an outlet.
+type Finished = (Result<OutletEnd, Error>, Option<OwnedFd>);
+
+/// Moves all of it.
+pub(super) fn run(
+    mut source: Source,
+    sinks: Vec<Sink>,
+    options: &MoverOptions,
+    shape: &Shape,
+    gauge: &Gauge,
+    timing: Timing,
+    waits: Waits,
+) -> Result<Outcome, (Error, Source, Vec<Sink>)> {
+    let made = Queue::new(sinks.len(), options.buffer_bytes, shape.block_bytes)
+        .and_then(|queue| Ok((queue, Cancel::new()?)));
+    let (queue, inlet_halt) = match made {
+        Ok(made) => made,
+        Err(error) => return Err((error, source, sinks)),
+    };
+    let work = Work { queue, options, shape, gauge, timing, inlet_halt, failure: Mutex::new(None) };
+    let mut taken = (0, None);
+    let (inlet, finished) = std::thread::scope(|scope| {
+        let (mut threads, mut inlet) = (Vec::new(), Ok(()));
+        for (at, sink) in sinks.into_iter().enumerate() {
+            let work = &work;
+            let thread = std::thread::Builder::new().name("caravan-outlet".into());
+            threads.push(thread.spawn_scoped(scope, move || work.outlet(at, sink, waits)));
+        }
+        if threads.iter().all(Result::is_ok) {
+            inlet = work.inlet(&mut source, &mut taken, waits);
+        }
+        if let Some(Err(error)) = threads.iter().find(|thread| thread.is_err()) {
+            inlet = Err(no_thread(error.kind().into()));
+        }
+        if let Err(error) = &inlet {
+            work.fail(error);
+        }
+        let finished: Vec<Finished> = threads
+            .into_iter()
+            .map(|thread| match thread.map(ScopedJoinHandle::join) {
+                Ok(Ok(finished)) => finished,
+                // It has been printed.
+                Ok(Err(_)) => {
+                    (Err(Error::Told("a thread of Caravan panicked; please report it".into())), None)
+                }
+                Err(source) => (Err(no_thread(source)), None),
+            })
+            .collect();
+        (inlet, finished)
+    });
+    let (bytes, digest) = taken;
+    let (outlets, unfinished): (Vec<_>, Vec<_>) = finished.into_iter().unzip();
+    let inlet = work.ended(source, inlet, &outlets, &waits);
+    let digest = digest.filter(|_| inlet.is_ok());
+    Ok(Outcome { bytes, digest, inlet, outlets, unfinished: unfinished.into_iter().flatten().collect() })
+}
+
+fn no_thread(source: std::io::Error) -> Error {
+    Error::System { call: "a new thread", source }
+}
+
+impl Work<'_> {
+    /// Reads until the end, verifies it, and queues it all. `taken`: bytes, and their digest in the end.
+    fn inlet(
+        &self,
+        source: &mut Source,
+        taken: &mut (u64, Option<String>),
+        waits: Waits,
+    ) -> Result<(), Error> {
+        let waits = waits.with_halt(&self.inlet_halt);
+        let inlet_waits = waits.counted(&self.gauge.inlet_wait_ns);
+        let room_waits = waits.counted(&self.gauge.outlet_wait_ns);
+        let mut digests = Digests::new(self.shape.digests.iter().copied());
+        let mut pace = self.shape.rate.map(|rate| Pace::new(rate, Instant::now()));
+        let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
+        let drop_after = (self.options.on_slow == OnSlow::Drop).then_some(self.timing.slow);
+        let mut block = self.queue.block(self.shape.block_bytes);
+        loop {
+            // Where neither end ever waits, nobody else would notice.
+            waits.check()?;
+            match source.fill(&mut block, most, None, &inlet_waits)? {
+                Got::End => break,
+                Got::Other => continue,
+                Got::Data => {}
+            }
+            digests.update(block.payload());
+            let bytes = block.payload().len();
+            taken.0 = digests.bytes();
+            self.queue.push(block, drop_after, &room_waits)?;
+            block = self.queue.block(self.shape.block_bytes);
+            // Figures for people: nothing hangs on their order.
+            self.gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            if let (Some(wire_bytes), false) = (source.wire_bytes(), self.shape.sends) {
+                self.gauge.wire_bytes.store(wire_bytes, Ordering::Relaxed);
+            }
+            if let Some(pace) = &mut pace {
+                let next = pace.take(bytes, Instant::now());
+                while waits.wait(None, None, Some(next))? != Woken::Late {}
+            }
+        }
+        let total = digests.finish();
+        source.verify(&total)?;
+        taken.1 = self.shape.digest.and_then(|kind| total.hex(kind));
+        self.queue.end(total);
+        Ok(())
+    }
+
+    /// Puts all that is queued into one outlet.
+    fn outlet(&self, at: usize, mut sink: Sink, all_waits: Waits) -> Finished {
+        let Some(halt) = self.queue.halted(at) else { return (Err(Error::Cancelled), None) };
+        let waits = all_waits.with_halt(halt);
+        let mut bytes = 0;
+        let put = self.put_all(at, &mut sink, &mut bytes, &waits);
+        let finished = match put.and_then(|total| sink.finish(&total, &waits)) {
+            Ok(()) => (Ok(OutletEnd::Complete), None),
+            Err(Halt::Stopped) => (Ok(OutletEnd::Stopped), None),
+            Err(Halt::Failed(Error::Cancelled)) if self.queue.was_too_slow(at) => {
+                let limit = self.timing.slow.as_secs_f64();
+                let why = format!("it has held up the others for {limit} s");
+                let fd = sink.fail(Some(&why), &all_waits);
+                (Err(Error::Truncated { bytes, why }), fd)
+            }
+            Err(Halt::Failed(Error::Cancelled)) => {
+                let why = self.failure();
+                (Err(Error::Cancelled), sink.fail(why.as_deref(), &all_waits))
+            }
+            Err(halt) => {
+                let end = halt.into_end();
+                if let (Err(error), OnDead::Fail) = (&end, self.options.on_dead) {
+                    self.fail(error);
+                }
+                (end, sink.fail(None, &all_waits))
+            }
+        };
+        if !self.queue.close(at) {
+            self.inlet_halt.fire();
+        }
+        finished
+    }
+
+    fn put_all(
+        &self,
+        at: usize,
+        sink: &mut Sink,
+        bytes: &mut u64,
+        waits: &Waits,
+    ) -> Result<Arc<Total>, Halt> {
+        let mut wire_bytes = 0;
+        loop {
+            waits.check()?;
+            match self.queue.take(at) {
+                Taken::End(total) => return Ok(total),
+                Taken::Block(mut block) => {
+                    *bytes += block.payload().len() as u64;
+                    match Arc::get_mut(&mut block) {
+                        Some(own) => sink.put(Piece::Own(own.payload_mut()), waits)?,
+                        None => sink.put(Piece::Shared(block.payload()), waits)?,
+                    }
+                    self.queue.give_back(block);
+                    if let Some(now) = sink.wire_bytes() {
+                        self.gauge.wire_bytes.fetch_add(now - wire_bytes, Ordering::Relaxed);
+                        wire_bytes = now;
+                    }
+                }
+                Taken::Nothing => {
+                    let Some(bell) = self.queue.bell(at) else { return Err(Error::Cancelled.into()) };
+                    match waits.wait(Some(bell.watch()), sink.watch(), None)? {
+                        Woken::Ready => bell.quiet(),
+                        Woken::Other | Woken::Late => sink.look()?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything ends, for this reason.
+    fn fail(&self, error: &Error) {
+        if !matches!(error, Error::Cancelled) {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            failure.get_or_insert_with(|| error.to_string());
+        }
+        self.queue.halt();
+        self.inlet_halt.fire();
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All threads have ended: tells the inlet how.
+    fn ended(
+        &self,
+        source: Source,
+        inlet: Result<(), Error>,
+        outlets: &[Result<OutletEnd, Error>],
+        waits: &Waits,
+    ) -> Result<InletEnd, Error> {
+        let is_read = match inlet {
+            Ok(()) => true,
+            Err(Error::Cancelled) => false,
+            Err(error) => {
+                source.refuse(&error, waits);
+                return Err(error);
+            }
+        };
+        waits.check()?;
+        let is_any = |end| outlets.iter().any(|outlet| matches!(outlet, Ok(found) if *found == end));
+        if let Some(why) = self.failure() {
+            source.fail(&why, waits);
+        } else if is_read && (is_any(OutletEnd::Complete) || outlets.is_empty()) {
+            return source.done(waits).map(|()| InletEnd::Complete);
+        } else if is_any(OutletEnd::Stopped) {
+            source.stop(waits);
+            return Ok(InletEnd::Unread);
+        } else {
+            let why = outlets.iter().find_map(|outlet| outlet.as_ref().err());
+            source.fail(&why.map(Error::to_string).unwrap_or_default(), waits);
+        }
+        Err(Error::Cancelled)
+    }
+}

@@ -1,0 +1,58 @@
+//! Who is alive, and who is not.
+
+use super::*;
+
+/// Nothing to send for longer than anybody may be silent; then nobody reads for as long.
+fn stall(options: &HopOptions) {
+    let (near, far) = hop(1);
+    let (inlet, mut feed) = fed();
+    let (outlet, drain) = drained();
+    let sender = Running::start(inlet, vec![to_hop(near, options)], MoverOptions::default());
+    let receiver = Running::start(from_hop(far, options), vec![outlet], MoverOptions::default());
+    std::thread::sleep(TIMING.silence * 3 / 2);
+    let data = pattern(5 << 20);
+    let head = data.clone();
+    let feeder = std::thread::spawn(move || {
+        feed.write_all(&head).expect("written");
+        feed
+    });
+    std::thread::sleep(TIMING.silence * 3 / 2);
+    let got = std::thread::spawn(|| all_of(drain));
+    drop(feeder.join().expect("no panic"));
+    assert!(got.join().expect("no panic") == data);
+    for outcome in [sender.join(), receiver.join()] {
+        assert!(is_complete(&outcome), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_stalled_reader_and_an_idle_source_are_waited_for() {
+    std::thread::scope(|scope| {
+        for sealed in [false, true] {
+            scope.spawn(move || stall(&HopOptions { sealed, ..OPTIONS }));
+        }
+    });
+}
+
+#[test]
+fn a_silent_end_is_a_dead_one() {
+    let told = |outcome: &Result<InletEnd, Error>, outlet: &Result<OutletEnd, Error>| {
+        [outcome.as_ref().err(), outlet.as_ref().err()]
+            .into_iter()
+            .flatten()
+            .any(|error| matches!(error, Error::Truncated { why, .. } if why.contains("silent for 0.6 s")))
+    };
+    let (idle, _feed) = fed();
+    let zeros = std::fs::File::open("/dev/zero").expect("opened");
+    let (outlet, _drain) = drained();
+    let ((a, _peer_a), (b, _peer_b), (c, _peer_c)) = (hop(1), hop(1), hop(1));
+    let movers = [
+        Running::start(idle, vec![to_hop(a, &OPTIONS)], MoverOptions::default()),
+        Running::start(Inlet::Descriptor(zeros.into()), vec![to_hop(b, &OPTIONS)], MoverOptions::default()),
+        Running::start(from_hop(c, &OPTIONS), vec![outlet], MoverOptions::default()),
+    ];
+    for mover in movers {
+        let outcome = mover.join();
+        assert!(told(&outcome.inlet, &outcome.outlets[0]), "{outcome:?}");
+    }
+}
