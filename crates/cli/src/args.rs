@@ -1,12 +1,14 @@
 //! The command line.
 
 mod carry;
+mod copy;
 mod engine;
 mod engine_bench;
 mod hosts;
 mod moving;
 mod names;
 mod pipe;
+mod pipe_bench;
 mod rdma;
 
 use std::num::NonZeroUsize;
@@ -19,6 +21,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::remote::PipeAgent;
 
 pub use carry::{Recv, Send};
+pub use copy::{Copy, CopySink, CopySource};
 pub use engine::{
     Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
     Top as EngineTop, Trace as EngineTrace,
@@ -27,6 +30,7 @@ pub use engine_bench::{Compare, EngineBench, EnginePeer};
 pub use hosts::{Fabric, SelfTest, SelfTestPeer, Ssh};
 pub use moving::Moving;
 pub use pipe::{Pipe, Reach, Telling};
+pub use pipe_bench::{PipeBench, PipeNetwork, PipePeer, StepsTransport};
 pub use rdma::Rdma;
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
@@ -41,6 +45,7 @@ Examples:
   caravan bench ring                  the ring between two processes, beside a bare loop in C
   caravan bench engine                the packet engine: links, tunnels, many processes, recovery
   caravan bench rdma                  a link over an RDMA device, beside perftest's programs
+  caravan bench pipe                  a pipe between hosts, beside nc, socat, mbuffer, ssh and iperf3
   caravan engine run FILE             packet networks in worker processes
   caravan pipe a:'CMD' b:'CMD'        commands on several hosts, joined by pipes
   caravan top                         every Caravan link of this host, refreshed each second
@@ -58,6 +63,13 @@ pub enum Command {
     Pipe(Box<Pipe>),
     Send(Box<Send>),
     Recv(Box<Recv>),
+    Cp(Box<Copy>),
+    /// The half of `caravan cp` that sends
+    #[command(hide = true)]
+    CopySource(CopySource),
+    /// The half of `caravan cp` that receives
+    #[command(hide = true)]
+    CopySink(CopySink),
     /// The other side of pipes
     #[command(hide = true)]
     PipeAgent(PipeAgent),
@@ -92,6 +104,11 @@ pub enum Bench {
     /// The other process of `caravan bench rdma`
     #[command(hide = true)]
     RdmaPeer,
+    /// Pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3; and one built step by step
+    Pipe(PipeBench),
+    /// The other process of `caravan bench pipe --steps`
+    #[command(hide = true)]
+    PipePeer(PipePeer),
     /// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
     Engine(EngineBench),
     /// The process of `caravan bench engine` that runs an engine

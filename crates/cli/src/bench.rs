@@ -3,6 +3,7 @@
 pub mod compare;
 pub mod engine;
 pub mod erlang;
+pub mod pipe;
 pub mod rdma;
 pub mod ring;
 

@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod carry;
 mod chart;
+mod copy;
 mod engine;
 mod error;
 mod fabric;
@@ -53,6 +54,9 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Pipe(args) => return pipe::run(&args),
         Command::Send(args) => return carry::send(&args),
         Command::Recv(args) => return carry::recv(&args),
+        Command::Cp(args) => return copy::run(&args),
+        Command::CopySource(args) => return copy::source(&args),
+        Command::CopySink(args) => return copy::sink(&args),
         Command::PipeAgent(args) => remote::agent::run(&args),
         Command::Bench(Bench::Erlang(args)) => bench::erlang::run(&args),
         Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),
@@ -61,6 +65,8 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Bench(Bench::RdmaPeer) => bench::rdma::peer(),
         Command::Bench(Bench::Engine(args)) => bench::engine::run(&args),
         Command::Bench(Bench::EnginePeer(args)) => bench::engine::peer(&args),
+        Command::Bench(Bench::Pipe(args)) => bench::pipe::run(&args),
+        Command::Bench(Bench::PipePeer(args)) => bench::pipe::peer(&args),
         Command::Bench(Bench::Compare(args)) => bench::compare::run(&args),
         Command::Engine(command) => engine::run(&command),
         Command::Top(args) => top::run(&args),

@@ -1,0 +1,214 @@
+//! The two hosts: network namespaces of this machine that a veth pair joins, or two addresses of loopback.
+//!
+//! A namespace bears the number of the process that made it. What a benchmark left behind that was killed is
+//! removed by the next one.
+
+use std::cell::Cell;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal};
+
+use super::process::{failed, is_installed, run};
+use crate::error::Error;
+use crate::scratch::random_word;
+
+/// In front of every namespace's name; behind it are the process's number, a random word and `a` or `b`.
+const PREFIX: &str = "caravan-bench-";
+/// Where iproute2 keeps them (ip-netns(8)).
+const NAMESPACES: &str = "/run/netns";
+/// The interface of both ends.
+const INTERFACE: &str = "veth0";
+/// Of both hosts.
+const SUBNET: &str = "10.0.0.0/24";
+/// The first port of those that are given out in namespaces, where nobody else takes any.
+const FIRST_PORT: u16 = 20_000;
+/// A queue of ten gigabits a second: bytes that pass at once, and how long others may wait.
+const TBF: [&str; 7] = ["tbf", "rate", "10gbit", "burst", "1mb", "latency", "10ms"];
+
+/// One host.
+#[derive(Debug)]
+pub struct Place {
+    /// As ssh's configuration has it.
+    pub name: &'static str,
+    pub address: IpAddr,
+    namespace: Option<String>,
+}
+
+impl Place {
+    /// A program that runs there.
+    pub fn command(&self, program: &str) -> Command {
+        let Some(namespace) = &self.namespace else { return Command::new(program) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, program]);
+        command
+    }
+
+    fn ip(&self, words: &str) -> Result<(), Error> {
+        let mut command = Command::new("ip");
+        command.args(self.namespace.iter().flat_map(|name| ["-n", name])).args(words.split(' '));
+        run("ip (package iproute2)", command)
+    }
+}
+
+/// Both hosts, and what is between them. Dropping it removes them.
+#[derive(Debug)]
+pub struct Net {
+    pub a: Place,
+    pub b: Place,
+    next_port: Cell<u16>,
+}
+
+impl Net {
+    /// Two addresses of this host.
+    pub fn loopback() -> Self {
+        let place =
+            |name, last| Place { name, address: Ipv4Addr::new(127, 0, 0, last).into(), namespace: None };
+        Self { a: place("a", 2), b: place("b", 3), next_port: Cell::new(0) }
+    }
+
+    /// Two namespaces; takes root.
+    pub fn veth() -> Result<Self, Error> {
+        remove_abandoned();
+        let word = random_word()?;
+        let stem = format!("{PREFIX}{}-{}", std::process::id(), word.get(..8).unwrap_or_default());
+        let place = |name, last| Place {
+            name,
+            address: Ipv4Addr::new(10, 0, 0, last).into(),
+            namespace: Some(format!("{stem}-{name}")),
+        };
+        // From here on, what is there is removed in any case.
+        let net = Self { a: place("a", 1), b: place("b", 2), next_port: Cell::new(FIRST_PORT) };
+        for place in net.places() {
+            let mut command = Command::new("ip");
+            command.args(["netns", "add"]).args(&place.namespace);
+            run("ip (package iproute2)", command)?;
+        }
+        let other = net.b.namespace.as_deref().unwrap_or_default();
+        net.a.ip(&format!("link add {INTERFACE} type veth peer name {INTERFACE} netns {other}"))?;
+        for place in net.places() {
+            place.ip(&format!("addr add {}/24 dev {INTERFACE}", place.address))?;
+            place.ip("link set lo up")?;
+            place.ip(&format!("link set {INTERFACE} up"))?;
+            // Every tool's connections are as fast as may be: over a short way bbr, which is some systems'
+            // default, has half of what cubic has. A namespace's own default would take the machine's leave.
+            place
+                .ip(&format!("route change {SUBNET} dev {INTERFACE} src {} congctl cubic", place.address))?;
+        }
+        Ok(net)
+    }
+
+    /// Neither is this host's own network.
+    pub fn is_veth(&self) -> bool {
+        self.a.namespace.is_some()
+    }
+
+    /// Lets no more than ten gigabits a second from a to b.
+    pub fn limit(&self) -> Result<(), Error> {
+        let mut command = self.a.command("tc");
+        command.args(["qdisc", "add", "dev", INTERFACE, "root"]).args(TBF);
+        run("tc (package iproute2)", command)
+    }
+
+    /// Lets everything through again.
+    pub fn unlimit(&self) -> Result<(), Error> {
+        let mut command = self.a.command("tc");
+        command.args(["qdisc", "del", "dev", INTERFACE, "root"]);
+        run("tc (package iproute2)", command)
+    }
+
+    /// A TCP port of b that nobody listens at.
+    pub fn free_port(&self) -> Result<u16, Error> {
+        if self.is_veth() {
+            let port = self.next_port.get();
+            self.next_port.set(port.checked_add(1).unwrap_or(FIRST_PORT));
+            return Ok(port);
+        }
+        let free = TcpListener::bind((self.b.address, 0)).and_then(|listener| listener.local_addr());
+        free.map(|address| address.port()).map_err(|why| failed("network", &why))
+    }
+
+    /// Bytes that have come in by the interface, in the namespace of that process.
+    pub fn received_bytes(&self, pid: u32) -> u64 {
+        let name = if self.is_veth() { INTERFACE } else { "lo" };
+        let table = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+        table.lines().find_map(|line| received(line, name)).unwrap_or(0)
+    }
+
+    fn places(&self) -> [&Place; 2] {
+        [&self.a, &self.b]
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in self.places().into_iter().filter_map(|place| place.namespace.as_deref()) {
+            delete(name);
+        }
+    }
+}
+
+/// A line of /proc/net/dev: `name: bytes packets ...`.
+fn received(line: &str, name: &str) -> Option<u64> {
+    let (interface, figures) = line.split_once(':')?;
+    (interface.trim() == name).then(|| figures.split_whitespace().next()?.parse().ok()).flatten()
+}
+
+/// Removes namespaces of benchmarks that are no more, with what runs in them.
+fn remove_abandoned() {
+    let Ok(entries) = fs::read_dir(NAMESPACES) else { return };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let is_gone = |pid: &str| !Path::new("/proc").join(pid).exists();
+        if owner.is_some_and(|pid| pid.parse::<u32>().is_ok() && is_gone(pid)) {
+            kill_in(&name);
+            delete(&name);
+        }
+    }
+}
+
+/// Kills what is in a namespace of ours.
+fn kill_in(name: &str) {
+    let Ok(listed) = Command::new("ip").args(["netns", "pids", name]).output() else { return };
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for pid in text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
+        // It may have ended meanwhile.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+fn delete(name: &str) {
+    // One that was never made cannot be deleted.
+    let _ = Command::new("ip").args(["netns", "del", name]).output();
+}
+
+/// Why there can be no namespaces; `None` if there can.
+pub fn obstacle() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("network namespaces take root: run it with sudo");
+    }
+    (!is_installed("ip") || !is_installed("tc"))
+        .then_some("ip and tc are not installed: apt install iproute2")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_bytes_are_those_of_the_interface() {
+        assert_eq!(received("  veth0: 123 4 0 0 0 0 0 0 99 1", "veth0"), Some(123));
+        assert_eq!(received("    lo: 123 4", "veth0"), None);
+        assert_eq!(received("Inter-|   Receive", "veth0"), None);
+    }
+
+    #[test]
+    fn loopback_has_two_addresses_and_free_ports() {
+        let net = Net::loopback();
+        assert_ne!(net.a.address, net.b.address);
+        assert!(net.free_port().expect("a port") > 0 && !net.is_veth());
+        assert_eq!(net.a.command("true").get_program(), "true");
+    }
+}

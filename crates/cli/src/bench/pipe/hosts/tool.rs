@@ -1,0 +1,245 @@
+//! Who moves a stream from host a to host b, and how each is asked to.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::bed::Bed;
+use super::cpu;
+use super::process::{Running, failed, is_installed};
+use crate::error::Error;
+
+/// How long a stream may take: this, and what its bytes take at [`SLOWEST`].
+const STREAM_LIMIT: Duration = Duration::from_secs(60);
+/// Bytes a second.
+const SLOWEST: u64 = 20_000_000;
+/// What mbuffer is usually given for fast streams (`-s`, `-m`).
+const MBUFFER: [&str; 5] = ["-q", "-s", "128k", "-m", "256M"];
+/// Bytes of a block of socat's.
+const SOCAT_BLOCK: &str = "1048576";
+
+/// A contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    CaravanInsecure,
+    Caravan,
+    Nc,
+    Socat,
+    Mbuffer,
+    Ssh,
+    Iperf3,
+}
+
+impl Tool {
+    /// The first is who all others are compared with.
+    pub const ALL: [Self; 7] =
+        [Self::CaravanInsecure, Self::Caravan, Self::Nc, Self::Socat, Self::Mbuffer, Self::Ssh, Self::Iperf3];
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::CaravanInsecure => "caravan-insecure",
+            Self::Caravan => "caravan",
+            Self::Nc => "nc",
+            Self::Socat => "socat",
+            Self::Mbuffer => "mbuffer",
+            Self::Ssh => "ssh",
+            Self::Iperf3 => "iperf3",
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::CaravanInsecure => "caravan, not encrypted",
+            Self::Caravan => "caravan, encrypted",
+            Self::Nc => "nc",
+            Self::Socat => "socat, 1 MiB blocks",
+            Self::Mbuffer => "mbuffer",
+            Self::Ssh => "ssh, aes128-gcm",
+            Self::Iperf3 => "iperf3, one cubic stream",
+        }
+    }
+
+    /// The package to install, if it is not there.
+    pub fn missing(self) -> Option<&'static str> {
+        let (program, package) = match self {
+            Self::CaravanInsecure | Self::Caravan | Self::Ssh => return None,
+            Self::Nc => ("nc", "netcat-openbsd"),
+            Self::Socat => ("socat", "socat"),
+            Self::Mbuffer => ("mbuffer", "mbuffer"),
+            Self::Iperf3 => ("iperf3", "iperf3"),
+        };
+        (!is_installed(program)).then_some(package)
+    }
+
+    /// The receiving program, for those that have one of their own, and the sending one.
+    fn programs(self, bed: &Bed, port: u16) -> Result<(Option<Command>, Command), Error> {
+        let (a, b) = (&bed.net.a, &bed.net.b);
+        let (address, number) = (b.address.to_string(), port.to_string());
+        let file = bed.input.path();
+        let there = |program, words: &[&str]| {
+            let mut command = b.command(program);
+            command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+            Some(command)
+        };
+        let here = |program, words: &[&str]| {
+            let mut command = a.command(program);
+            command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+            command
+        };
+        let from_file = |mut command: Command| {
+            let input = File::open(&file);
+            command.stdin(input.map_err(|source| Error::File {
+                what: "open",
+                path: file.clone(),
+                source,
+            })?);
+            Ok::<_, Error>(command)
+        };
+        let at = format!("{address}:{number}");
+        Ok(match self {
+            Self::CaravanInsecure | Self::Caravan => {
+                let mut command = bed.caravan("pipe");
+                command.args(["-v", "--insecure"].iter().take(if self == Self::Caravan { 1 } else { 2 }));
+                command.arg(format!("a:<{}", file.display())).arg("b:>/dev/null");
+                (None, command)
+            }
+            Self::Nc => {
+                (there("nc", &["-l", &address, &number]), from_file(here("nc", &["-N", &address, &number]))?)
+            }
+            Self::Socat => (
+                there(
+                    "socat",
+                    &["-u", "-b", SOCAT_BLOCK, &format!("TCP-LISTEN:{number},bind={address}"), "STDOUT"],
+                ),
+                from_file(here("socat", &["-u", "-b", SOCAT_BLOCK, "STDIN", &format!("TCP:{at}")]))?,
+            ),
+            Self::Mbuffer => (
+                there("mbuffer", &[&MBUFFER[..], &["-I", &number, "-o", "/dev/null"]].concat()),
+                from_file(here("mbuffer", &[&MBUFFER[..], &["-O", &at]].concat()))?,
+            ),
+            Self::Ssh => {
+                let mut command = here("ssh", &["-F"]);
+                command.arg(&bed.daemons.config).args(["b", "cat > /dev/null"]);
+                (None, from_file(command)?)
+            }
+            Self::Iperf3 => {
+                let bytes = bed.input.bytes.to_string();
+                let mut client =
+                    here("iperf3", &["-c", &address, "-p", &number, "-C", "cubic", "-n", &bytes, "-J"]);
+                let path = bed.log("iperf3-client.json");
+                let said =
+                    File::create(&path).map_err(|source| Error::File { what: "make", path, source })?;
+                client.stdout(said);
+                (there("iperf3", &["-s", "-1", "-B", &address, "-p", &number]), client)
+            }
+        })
+    }
+
+    /// What it says itself about how fast it was.
+    fn own_gb_per_s(self, bed: &Bed, said: &str) -> Result<Option<f64>, Error> {
+        match self {
+            Self::CaravanInsecure | Self::Caravan => match bandwidth(said) {
+                Some(gb_per_s) => Ok(Some(gb_per_s)),
+                None => Err(failed(self.key(), &format!("it names no bandwidth: {said}"))),
+            },
+            Self::Iperf3 => match iperf3_gb_per_s(&bed.log("iperf3-client.json")) {
+                Some(gb_per_s) => Ok(Some(gb_per_s)),
+                None => Err(failed(self.key(), &"its JSON has no end.sum_received.bits_per_second")),
+            },
+            Self::Nc | Self::Socat | Self::Mbuffer | Self::Ssh => Ok(None),
+        }
+    }
+}
+
+/// One stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// As the tool itself says, where it does; else all bytes by `wall_s`.
+    pub gb_per_s: f64,
+    /// From the start of the sending program to the end of both.
+    pub wall_s: f64,
+    /// Processes of both ends.
+    pub cpu_s_per_gb: f64,
+    /// The whole machine.
+    pub machine_cpu_s_per_gb: f64,
+}
+
+/// Moves the input from a to b.
+pub fn stream(tool: Tool, bed: &Bed) -> Result<Sample, Error> {
+    let port = bed.net.free_port()?;
+    let (receiver, sender) = tool.programs(bed, port)?;
+    let limit = STREAM_LIMIT + Duration::from_secs(bed.input.bytes / SLOWEST);
+    let living = cpu::living();
+    let received = || bed.net.received_bytes(bed.daemons.b.pid());
+    let (cpu_before, received_before) = (cpu::read(), received());
+    let mut receiver = match receiver {
+        Some(command) => {
+            let mut receiver = Running::start(tool.key(), command, &bed.log("receiver.log"))?;
+            receiver.until_listening(port, &bed.interrupt)?;
+            Some(receiver)
+        }
+        None => None,
+    };
+    let start = Instant::now();
+    let mut sender = Running::start(tool.key(), sender, &bed.log("sender.log"))?;
+    sender.end(start + limit, &bed.interrupt)?;
+    if let Some(receiver) = &mut receiver {
+        receiver.end(start + limit, &bed.interrupt)?;
+    }
+    let wall_s = start.elapsed().as_secs_f64();
+    cpu::settle(&living);
+    let (cpu_after, carried) = (cpu::read(), received() - received_before);
+    // iperf3 ends once all is sent, and leaves what has not come by then.
+    let least = if tool == Tool::Iperf3 { bed.input.bytes / 10 * 9 } else { bed.input.bytes };
+    if carried < least {
+        let reason =
+            format!("{carried} bytes came by the interface, and {} were to be sent", bed.input.bytes);
+        return Err(failed(tool.key(), &reason));
+    }
+    let gigabytes = bed.input.bytes as f64 / 1e9;
+    let own = tool.own_gb_per_s(bed, &sender.said())?;
+    Ok(Sample {
+        gb_per_s: own.unwrap_or(gigabytes / wall_s),
+        wall_s,
+        cpu_s_per_gb: (cpu_after.processes - cpu_before.processes) / gigabytes,
+        machine_cpu_s_per_gb: (cpu_after.machine - cpu_before.machine) / gigabytes,
+    })
+}
+
+/// `Bandwidth 2.872 GB/s` as `caravan pipe -v` says it.
+fn bandwidth(said: &str) -> Option<f64> {
+    let words: Vec<_> = said.split_whitespace().collect();
+    let at = words.windows(3).rposition(|three| three[0] == "Bandwidth")?;
+    let (figure, unit) = (words.get(at + 1)?.parse::<f64>().ok()?, *words.get(at + 2)?);
+    let scale = match unit.trim_end_matches([',', '.', ';']) {
+        "TB/s" => 1e3,
+        "GB/s" => 1.0,
+        "MB/s" => 1e-3,
+        "kB/s" => 1e-6,
+        "B/s" => 1e-9,
+        _ => return None,
+    };
+    Some(figure * scale)
+}
+
+fn iperf3_gb_per_s(path: &Path) -> Option<f64> {
+    let value: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+    Some(value["end"]["sum_received"]["bits_per_second"].as_f64()? / 8e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bandwidth_is_found_among_other_words() {
+        let said = "caravan: a -> b: TCP 10.0.0.2:4011, encrypted\nBandwidth 2.872 GB/s\n";
+        assert_eq!(bandwidth(said), Some(2.872));
+        assert!((bandwidth("x Bandwidth 640 MB/s, 3 s").expect("a figure") - 0.64).abs() < 1e-12);
+        assert_eq!(bandwidth("Bandwidth unknown"), None);
+        assert_eq!(bandwidth(""), None);
+    }
+}
