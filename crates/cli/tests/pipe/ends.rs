@@ -146,7 +146,8 @@ fn commands_that_do_not_want_to_end() {
 #[test]
 fn what_commands_leave_behind() {
     let rig = Rig::new(&["a", "b"]);
-    let live = rig.start(&["a:setsid -f sleep 1000 >/dev/null 2>&1; echo x", "b:cat"]);
+    let mut live = rig.start(&["a:setsid -f sleep 1000 >/dev/null 2>&1; echo x", "b:cat"]);
+    live.feed(Vec::new());
     let done = live.finish_within(GONE_WITHIN);
     assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), (Some(0), "x\n", ""));
     let left = rig.commands("sleep 1000");

@@ -125,10 +125,6 @@ fn our_own_set_up_fails_with_255() {
     for (words, parts) in [
         (&["no-such-host.invalid:cat", "a:cat"][..], &["no-such-host.invalid"][..]),
         (&["refused:cat", "a:cat"], &["refused"]),
-        (&["a:<@/nope", "b:cat"], &["a", "/nope", "No such file"]),
-        (&["a:cat", "b:>@/no/such/folder"], &["b", "/no/such/folder", "No such file"]),
-        (&["a:</", "b:cat"], &["a", "directory"]),
-        (&[":<@/nope", "b:cat"], &["/nope", "No such file"]),
     ] {
         let done = rig.run_clean(words, b"some input");
         assert_eq!(done.status, Some(255), "{words:?}: {}", done.errors);
@@ -137,6 +133,25 @@ fn our_own_set_up_fails_with_255() {
         }
         assert!(!has_derived(&done.errors), "{words:?}: {}", done.errors);
         assert!(done.errors.lines().count() <= 3, "{words:?}: {}", done.errors);
+    }
+}
+
+/// A file that cannot be had is its stage's failure, as it is a shell's.
+#[test]
+fn files_that_cannot_be_had_are_named() {
+    let rig = Rig::new(&["a", "b"]);
+    for (words, parts) in [
+        (&["a:<@/nope", "b:cat"][..], &["stage 1 (a)", "/nope", "No such file"][..]),
+        (&["a:cat", "b:>@/no/such/folder"], &["stage 2 (b)", "/no/such/folder", "No such file"]),
+        (&["a:</", "b:cat"], &["stage 1 (a)", "directory"]),
+        (&[":<@/nope", "b:cat"], &["stage 1", "/nope", "No such file"]),
+    ] {
+        let done = rig.run_clean(words, b"some input");
+        assert_eq!(done.status, Some(1), "{words:?}: {}", done.errors);
+        for part in parts {
+            assert!(done.errors.contains(part), "{words:?}: {part} is not in: {}", done.errors);
+        }
+        assert!(!has_derived(&done.errors) && done.errors.lines().count() == 1, "{words:?}: {}", done.errors);
     }
 }
 
