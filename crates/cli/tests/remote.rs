@@ -324,13 +324,44 @@ fn ssh_gets_its_options_and_no_command_of_the_users() {
     for expected in ["-F", &config, "Compression=no", "-i", "RequestTTY=no", "a"] {
         assert!(words.lines().any(|word| word == expected), "{expected}: {words}");
     }
-    assert!(!words.contains("private") && !words.contains("BatchMode"), "{words}");
+    assert!(!words.contains("private"), "{words}");
     let jump = stand_in(&folder, "exit 3");
     let mut command = caravan();
     command.args(["pipe", "-J", "x,y", "a:true", "--ssh"]).arg(jump);
     refused(&run(command), "ssh ended (exit status: 3)");
     let words = fs::read_to_string(folder.path().join("words")).expect("words");
     assert!(words.contains("-J\nx,y\n"), "{words}");
+}
+
+/// Several hosts are asked for at once, but nobody can type two passwords at once: ssh may ask only where it
+/// was not let in without, and one at a time.
+#[test]
+fn ssh_asks_one_at_a_time_and_only_if_it_must() {
+    let hosts = Hosts::start(&["a", "b"]);
+    let folder = Folder::new();
+    let at = folder.path().display();
+    // A lock that fails where another one asks.
+    let asks = format!(
+        "case \" $* \" in *BatchMode=yes*) echo Permission denied >&2; exit 255 ;; esac\n\
+         mkdir {at}/asking || {{ echo two ask >&2; exit 255; }}\nsleep 0.3\nrmdir {at}/asking\nexec ssh \"$@\""
+    );
+    let ssh = stand_in(&folder, &asks);
+    let pipe = || {
+        let mut command = hosts.pipe();
+        command.arg("--ssh").arg(&ssh).args(["a:echo hello", "b:cat"]);
+        command
+    };
+    let output = run({
+        let mut command = pipe();
+        command.env("SSH_ASKPASS", "/bin/false");
+        command
+    });
+    assert_eq!(text(&output.stdout), "hello\n", "{}", text(&output.stderr));
+    // Without anybody to ask, the first refusal counts.
+    let mut command = Command::new("setsid");
+    command.arg("-w").arg(pipe().get_program()).args(pipe().get_args()).env_remove("SSH_ASKPASS");
+    let output = run(command);
+    assert!(text(&output.stderr).contains("It lets you not in"), "{}", text(&output.stderr));
 }
 
 /// Whoever interrupts it while ssh connects, or a password is asked for, does not wait.

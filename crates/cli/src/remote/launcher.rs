@@ -1,7 +1,8 @@
 //! Agents for pipes: on other hosts over ssh, on this one as a process beside.
 
-use std::sync::Arc;
+use std::fs::File;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use caravan_pipe::Error;
@@ -10,6 +11,7 @@ use caravan_pipe::coordinator::{Guard, Launcher, Session};
 
 use super::local;
 use super::ssh::Ssh;
+use super::start::Channel;
 use super::{Copies, Failure, SshOptions, Start, start};
 use crate::args;
 
@@ -21,37 +23,38 @@ const WORDS_LIMIT: Duration = Duration::from_secs(1);
 const END_LIMIT: Duration = Duration::from_millis(600);
 
 /// Starts agents.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Agents {
     ssh: SshOptions,
     copies: Copies,
     interrupted: Arc<AtomicBool>,
+    /// Held by whoever has ssh ask.
+    asks: Mutex<()>,
 }
 
 impl Agents {
     /// `interrupted` is set once nobody wants them any more: whatever is being started then ends.
     pub fn new(ssh: &args::Ssh, no_bootstrap: bool, interrupted: Arc<AtomicBool>) -> Self {
         let copies = if no_bootstrap { Copies::None } else { Copies::Cached };
-        Self { ssh: ssh.into(), copies, interrupted }
+        Self { ssh: ssh.into(), copies, interrupted, asks: Mutex::new(()) }
     }
 }
 
 impl Launcher for Agents {
     fn launch(&self, host: Option<&str>) -> Result<Session, Error> {
         let Some(host) = host else { return local::launch() };
-        let started = start(&Start {
-            host,
-            ssh: &self.ssh,
-            word: WORD,
-            identity: &identity(),
-            mark: MARK,
-            copies: self.copies,
-            interrupted: &self.interrupted,
-        });
+        let started = match self.start(host, false) {
+            // One at a time, so that people see who asks, and only one reads the answer.
+            Err(Failure::Shut(_)) if can_ask() => {
+                let _asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+                self.start(host, true)
+            }
+            started => started,
+        };
         let channel = started.map_err(|failure| {
             let why = match failure {
                 Failure::Interrupted => return Error::Cancelled,
-                Failure::Host(why) => why,
+                Failure::Host(why) | Failure::Shut(why) => why,
                 Failure::NoSsh(source) => format!(
                     "cannot start `{}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh",
                     self.ssh.program.display()
@@ -65,6 +68,26 @@ impl Launcher for Agents {
             guard: Box::new(Remote(channel.ssh)),
         })
     }
+}
+
+impl Agents {
+    fn start(&self, host: &str, may_ask: bool) -> Result<Channel, Failure> {
+        start(&Start {
+            host,
+            ssh: &self.ssh,
+            word: WORD,
+            identity: &identity(),
+            mark: MARK,
+            copies: self.copies,
+            may_ask,
+            interrupted: &self.interrupted,
+        })
+    }
+}
+
+/// Whether there is somebody whom ssh can ask: at a terminal, or through a program of theirs.
+fn can_ask() -> bool {
+    std::env::var_os("SSH_ASKPASS").is_some() || File::open("/dev/tty").is_ok()
 }
 
 struct Remote(Ssh);

@@ -34,10 +34,14 @@ pub struct Ssh {
 }
 
 impl Ssh {
-    /// Starts it.
-    pub fn start(options: &SshOptions, host: &str) -> io::Result<(Self, ChildStdin, ChildStdout)> {
+    /// Starts it. It asks nobody for anything unless `may_ask`.
+    pub fn start(
+        options: &SshOptions,
+        host: &str,
+        may_ask: bool,
+    ) -> io::Result<(Self, ChildStdin, ChildStdout)> {
         find(&options.program)?;
-        let mut command = command(options, host);
+        let mut command = command(options, host, may_ask);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -98,7 +102,7 @@ impl Drop for Ssh {
 }
 
 /// The user's options first: ssh takes the first of two.
-fn command(options: &SshOptions, host: &str) -> Command {
+fn command(options: &SshOptions, host: &str, may_ask: bool) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", SHIELD]).arg(&options.program);
     options.config.iter().for_each(|file| {
@@ -126,6 +130,9 @@ fn command(options: &SshOptions, host: &str) -> Command {
         "RemoteCommand=none",
     ] {
         command.args(["-o", option]);
+    }
+    if !may_ask {
+        command.args(["-o", "BatchMode=yes"]);
     }
     command.args(["--", host, LINE]);
     command

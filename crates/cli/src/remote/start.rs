@@ -24,6 +24,8 @@ const COPY_LIMIT: Duration = Duration::from_secs(60);
 const LINES_MAX: usize = 64;
 /// How long ssh may take to say why it ended, once its output has.
 const END_LIMIT: Duration = Duration::from_secs(1);
+/// What ssh says where a password or an answer would have helped.
+const SHUT: [&str; 2] = ["Permission denied", "Host key verification failed"];
 /// A cached copy that was not used for so many days goes when a new one comes.
 const UNUSED_DAYS: u32 = 30;
 /// So many of them at a time.
@@ -42,6 +44,8 @@ pub struct Start<'a> {
     /// What it begins each line with before its first message. Also part of the names of its folders.
     pub mark: &'static str,
     pub copies: Copies,
+    /// Whether ssh may ask for passwords and about keys.
+    pub may_ask: bool,
     /// Set once nobody wants it any more.
     pub interrupted: &'a AtomicBool,
 }
@@ -72,12 +76,14 @@ pub enum Failure {
     NoSsh(io::Error),
     /// A sentence about the host.
     Host(String),
+    /// The same, where ssh was not let in, or does not know the host's key: somebody might tell it.
+    Shut(String),
     Interrupted,
 }
 
 /// Starts it, and copies this program there if it must.
 pub fn start(start: &Start<'_>) -> Result<Channel, Failure> {
-    let (ssh, input, output) = Ssh::start(start.ssh, start.host).map_err(Failure::NoSsh)?;
+    let (ssh, input, output) = Ssh::start(start.ssh, start.host, start.may_ask).map_err(Failure::NoSsh)?;
     let mark = start.mark;
     let (sender, heard) = mpsc::channel();
     let listener = sender.clone();
@@ -196,6 +202,7 @@ impl Greeting<'_> {
         let said = self.ssh.why_ended(END_LIMIT, why);
         match self.start.interrupted.load(Ordering::Relaxed) {
             true => Failure::Interrupted,
+            false if SHUT.iter().any(|words| said.contains(words)) => Failure::Shut(said),
             false => Failure::Host(said),
         }
     }
@@ -257,6 +264,7 @@ mod tests {
                 identity,
                 mark: "caravan-x",
                 copies,
+                may_ask: true,
                 interrupted: &interrupted,
             };
             let script = script(&start, program);

@@ -37,13 +37,16 @@ impl Remote {
             identity: &identity(),
             mark: MARK,
             copies: Copies::Temporary,
+            may_ask: true,
             interrupted: interrupt.flag(),
         });
         let channel = started.map_err(|failure| match failure {
             Failure::NoSsh(source) => {
                 Error::SshMissing { program: args.ssh.program.display().to_string(), source }
             }
-            Failure::Host(what) => Error::SelfTestHost { host: args.host.clone(), what },
+            Failure::Host(what) | Failure::Shut(what) => {
+                Error::SelfTestHost { host: args.host.clone(), what }
+            }
             Failure::Interrupted => Error::Interrupted,
         })?;
         let (sender, heard) = mpsc::channel();
