@@ -117,6 +117,7 @@ fn under_the_names_of_pipes_it_is_these_commands() {
         ("rdpipe", "pipe", "  rdpipe -v host1:'</scratch/zeroes' host2:'>/dev/null'"),
         ("rdsend", "send", "  tar c photos | rdsend backup.example.org"),
         ("rdrecv", "recv", "  rdrecv -v 40000 | tar x"),
+        ("rdcp", "cp", "  rdcp -r fs1:/home/ann/photos fs2:/backup/ann"),
     ] {
         let program = folder.join(name);
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_caravan"), &program).expect("a link");
