@@ -3,11 +3,9 @@
 mod half;
 mod location;
 
-use std::io::{Write, stdout};
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use caravan_pipe::coordinator::{self, Request, describe};
+use caravan_pipe::coordinator::Request;
 use caravan_pipe::stage::{Kind, Stage};
 use caravan_pipe::tree::options::{Name, SinkOptions, SourceOptions};
 use serde::Serialize;
@@ -15,9 +13,6 @@ use serde::Serialize;
 use self::location::Location;
 use crate::args::Copy;
 use crate::error::Error;
-use crate::interrupt::Interrupt;
-use crate::pipe::{Ending, Teller};
-use crate::remote::Agents;
 
 pub use self::half::{sink, source};
 
@@ -31,18 +26,7 @@ const SHOWN_LETTERS_MAX: usize = 60;
 /// Copies; the exit status says whether all was.
 pub fn run(args: &Copy) -> Result<ExitCode, Error> {
     let request = request(args).map_err(Error::before_a_pipe)?;
-    if args.telling.dry_run {
-        let lines = describe(&request)?.join("\n");
-        writeln!(stdout(), "{lines}").map_err(Error::Output)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let ending = Ending::prepare(&args.telling).map_err(Error::before_a_pipe)?;
-    let interrupt = Interrupt::watch().map_err(Error::before_a_pipe)?;
-    let launcher = Agents::new(&args.reach.ssh(), args.reach.no_bootstrap, Arc::clone(interrupt.flag()));
-    let mut teller = Teller::new(&args.telling);
-    let outcome = coordinator::run(&request, &launcher, &mut teller, interrupt.flag());
-    drop(teller);
-    Ok(ending.tell(outcome))
+    crate::pipe::conduct(&request, &args.reach, &args.telling)
 }
 
 /// The pipeline: what the second half says is there goes back to the first.

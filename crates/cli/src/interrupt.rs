@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 
 use crate::error::Error;
 
@@ -26,6 +26,13 @@ impl Interrupt {
                 .map_err(Error::Signals)?;
         }
         Ok(Self(flag))
+    }
+
+    /// A flag that Ctrl-Z sets, for whoever stops this process in order then.
+    pub fn stops() -> Result<Arc<AtomicBool>, Error> {
+        let flag = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGTSTP, Arc::clone(&flag)).map_err(Error::Signals)?;
+        Ok(flag)
     }
 
     /// Set by whoever has the flag.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use caravan_pipe::coordinator::{self, Request, describe};
 
-use crate::args::Pipe;
+use crate::args::{Pipe, Reach, Telling};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::remote::Agents;
@@ -22,17 +22,23 @@ pub use self::teller::Teller;
 /// Runs the pipeline to its end; the exit status is its own.
 pub fn run(args: &Pipe) -> Result<ExitCode, Error> {
     let request = Request { stages: args.stages.clone(), is_ring: false, options: args.options() };
-    if args.telling.dry_run {
-        let lines = describe(&request)?.join("\n");
+    conduct(&request, &args.reach, &args.telling)
+}
+
+/// Runs, or only describes, any pipeline, and tells of it.
+pub fn conduct(request: &Request, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
+    if telling.dry_run {
+        let lines = describe(request)?.join("\n");
         writeln!(stdout(), "{lines}").map_err(Error::Output)?;
         return Ok(ExitCode::SUCCESS);
     }
     // Before anything runs: nobody wants to learn at the end that there is nowhere to put the figures.
-    let ending = Ending::prepare(&args.telling).map_err(Error::before_a_pipe)?;
+    let ending = Ending::prepare(telling).map_err(Error::before_a_pipe)?;
     let interrupt = Interrupt::watch().map_err(Error::before_a_pipe)?;
-    let launcher = Agents::new(&args.reach.ssh(), args.reach.no_bootstrap, Arc::clone(interrupt.flag()));
-    let mut teller = Teller::new(&args.telling);
-    let outcome = coordinator::run(&request, &launcher, &mut teller, interrupt.flag());
+    let stopped = Interrupt::stops().map_err(Error::before_a_pipe)?;
+    let launcher = Agents::new(&reach.ssh(), reach.no_bootstrap, Arc::clone(interrupt.flag()));
+    let mut teller = Teller::new(telling);
+    let outcome = coordinator::run(request, &launcher, &mut teller, interrupt.flag(), &stopped);
     drop(teller);
     Ok(ending.tell(outcome))
 }

@@ -101,6 +101,8 @@ impl Shared {
             }
             // Set by a signal handler; nothing else hangs on it.
             if terminated.load(Ordering::Relaxed) {
+                self.outbox.mute();
+                self.outbox.report(Report::Failed("its agent was killed".to_owned()));
                 return End::Aborted(Error::Cancelled);
             }
             let now = Instant::now();

@@ -57,6 +57,8 @@ pub enum Order {
         ports: Option<Ports>,
         /// How many connections.
         streams: u32,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Connect to the other end of a hop: [`Report::Connected`] or [`Report::Unreachable`].
     Connect {
@@ -72,6 +74,8 @@ pub enum Order {
         names: Vec<(String, u16)>,
         /// How many connections.
         streams: u32,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Make the first half of a fabric's connection: [`Report::Half`].
     Initiate {
@@ -79,6 +83,8 @@ pub enum Order {
         hop: u32,
         /// The other side's offer.
         offer: Vec<u8>,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Make the second half: [`Report::Half`].
     Accept {
@@ -86,6 +92,8 @@ pub enum Order {
         hop: u32,
         /// What the initiating side has said.
         request: Vec<u8>,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Finish it: [`Report::Connected`] or [`Report::Unreachable`].
     Finish {
@@ -97,11 +105,15 @@ pub enum Order {
         key: Key,
         /// The other side's half; nothing for the accepting side.
         answer: Vec<u8>,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Take the reading end of a pipe from another agent of this host: [`Report::Doorway`].
     Open {
         /// The hop that the pipe takes the place of.
         hop: u32,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Make a pipe and hand its reading end to the agent behind that doorway: [`Report::Connected`].
     Hand {
@@ -109,16 +121,22 @@ pub enum Order {
         hop: u32,
         /// What the other agent has said.
         doorway: Vec<u8>,
+        /// Which try at it.
+        attempt: u32,
     },
     /// The pipe is handed over: [`Report::Connected`].
     Take {
         /// Which hop.
         hop: u32,
+        /// Which try at it.
+        attempt: u32,
     },
     /// The hop's data go over this control channel: [`Report::Connected`].
     Relay {
         /// Which hop.
         hop: u32,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Open these files, so that nothing runs and nothing is overwritten if one cannot be had:
     /// [`Report::Prepared`], or [`Report::Ended`] for the stage whose file it is.
@@ -166,6 +184,8 @@ pub enum Report {
         hop: u32,
         /// Where.
         port: u16,
+        /// Which try at it.
+        attempt: u32,
     },
     /// Half of a fabric's connection.
     Half {
@@ -173,6 +193,8 @@ pub enum Report {
         hop: u32,
         /// For the other side.
         bytes: Vec<u8>,
+        /// Which try at it.
+        attempt: u32,
     },
     /// A doorway for a pipe.
     Doorway {
@@ -180,6 +202,8 @@ pub enum Report {
         hop: u32,
         /// For the other side.
         bytes: Vec<u8>,
+        /// Which try at it.
+        attempt: u32,
     },
     /// A hop's end is there.
     Connected {
@@ -187,6 +211,8 @@ pub enum Report {
         hop: u32,
         /// What carries it.
         description: String,
+        /// Which try at it.
+        attempt: u32,
     },
     /// A hop's end could not be had in this way.
     Unreachable {
@@ -194,6 +220,8 @@ pub enum Report {
         hop: u32,
         /// Why.
         why: String,
+        /// Which try at it.
+        attempt: u32,
     },
     /// The files are open; of which stage, and their lengths where they have one.
     Prepared {

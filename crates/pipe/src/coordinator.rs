@@ -183,20 +183,22 @@ pub struct Summary {
     pub seconds: (f64, f64),
 }
 
-/// Runs a pipeline to its end. `interrupted` is looked at all the time: once set, everything is ended and
-/// the status is 130. The observer is called on this thread.
+/// Runs a pipeline to its end. Both flags are looked at all the time: once `interrupted` is set, everything
+/// is ended and the status is 130; once `stopped` is (by SIGTSTP), agents are told to be patient and this
+/// process stops until it is continued. The observer is called on this thread.
 pub fn run(
     request: &Request,
     launcher: &dyn Launcher,
     observer: &mut dyn Observer,
     interrupted: &Arc<AtomicBool>,
+    stopped: &Arc<AtomicBool>,
 ) -> Result<Summary, Error> {
     let plan = Plan::new(request, !std::io::stdin().is_terminal())?;
     let (notices, heard) = mpsc::channel();
-    let flag = Arc::clone(interrupted);
+    let flags = (Arc::clone(interrupted), Arc::clone(stopped));
     std::thread::scope(|scope| {
         let conducting =
-            scope.spawn(move || Conductor::new(plan, request, notices, flag).run(scope, launcher));
+            scope.spawn(move || Conductor::new(plan, request, notices, flags).run(scope, launcher));
         for notice in heard {
             notice.tell(observer);
         }

@@ -29,7 +29,7 @@ struct Shared {
 /// One end of a hop.
 #[derive(Default)]
 struct Slot {
-    /// Counts the ways that were tried; what belongs to an earlier one is dropped.
+    /// The coordinator's number for the try at hand; what belongs to an earlier one is dropped.
     attempt: u32,
     cancel: Option<Cancel>,
     half: Option<Half>,
@@ -47,42 +47,43 @@ impl Hops {
     /// An order about a hop; all others are none of its business.
     pub fn take(&self, order: Order) {
         match order {
-            Order::Listen { hop, key, ports, streams, .. } => match Listener::open(ports) {
+            Order::Listen { hop, attempt, key, ports, streams, .. } => match Listener::open(ports) {
                 Ok(listener) => {
                     let port = listener.port();
-                    self.attempt(hop, move |cancel| listener.accept(&key, streams, CONNECT_LIMIT, cancel));
-                    self.0.outbox.report(Report::Listening { hop, port });
+                    let accept = move |cancel: &Cancel| listener.accept(&key, streams, CONNECT_LIMIT, cancel);
+                    self.attempt(hop, attempt, accept);
+                    self.0.outbox.report(Report::Listening { hop, port, attempt });
                 }
-                Err(error) => self.failed(hop, &error),
+                Err(error) => self.failed(hop, attempt, &error),
             },
-            Order::Connect { hop, key, addresses, names, streams, .. } => {
-                self.attempt(hop, move |cancel| {
+            Order::Connect { hop, attempt, key, addresses, names, streams, .. } => {
+                self.attempt(hop, attempt, move |cancel| {
                     let mut addresses = addresses;
                     addresses.extend(tcp::resolve(&names, CONNECT_LIMIT / 3));
                     tcp::connect(&addresses, &key, streams, CONNECT_LIMIT, cancel)
                 });
             }
-            Order::Initiate { hop, offer } => self.half(hop, fabric::initiate(&offer)),
-            Order::Accept { hop, request } => self.half(hop, fabric::accept(&request)),
-            Order::Finish { hop, key, answer, .. } => self.finish(hop, key, answer),
-            Order::Open { hop } => self.open(hop),
-            Order::Hand { hop, doorway } => {
-                let handed = hand(&doorway);
-                self.piped(hop, handed);
+            Order::Initiate { hop, attempt, offer } => self.half(hop, attempt, fabric::initiate(&offer)),
+            Order::Accept { hop, attempt, request } => self.half(hop, attempt, fabric::accept(&request)),
+            Order::Finish { hop, attempt, key, answer, .. } => self.finish(hop, attempt, key, answer),
+            Order::Open { hop, attempt } => self.open(hop, attempt),
+            Order::Hand { hop, attempt, doorway } => {
+                self.slot(hop, |slot| slot.begin(attempt));
+                self.piped(hop, attempt, hand(&doorway));
             }
-            Order::Take { hop } => {
+            Order::Take { hop, attempt } => {
                 let doorway = self.slot(hop, |slot| slot.doorway.take());
-                self.piped(hop, taken(doorway));
+                self.piped(hop, attempt, taken(doorway));
             }
-            Order::Relay { hop } => match Relay::open(hop, &self.0.outbox) {
+            Order::Relay { hop, attempt } => match Relay::open(hop, &self.0.outbox) {
                 Ok((connection, relay)) => {
                     self.slot(hop, |slot| {
-                        slot.next_attempt();
+                        slot.begin(attempt);
                         slot.relay = Some(relay);
                     });
-                    self.connected(hop, connection);
+                    self.connected(hop, attempt, connection);
                 }
-                Err(error) => self.failed(hop, &error),
+                Err(error) => self.failed(hop, attempt, &error),
             },
             Order::RelayEnd { hop } => {
                 self.slot(hop, |slot| slot.relay.iter_mut().for_each(Relay::end));
@@ -114,7 +115,7 @@ impl Hops {
     /// Nobody waits for connections any more.
     pub fn cancel(&self) {
         let mut slots = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.drain().for_each(|(_, mut slot)| slot.next_attempt());
+        slots.drain().for_each(|(_, mut slot)| slot.begin(u32::MAX));
     }
 
     fn slot<T>(&self, hop: u32, change: impl FnOnce(&mut Slot) -> T) -> T {
@@ -122,16 +123,20 @@ impl Hops {
     }
 
     /// Tries one way in a thread of its own, instead of any that is being tried.
-    fn attempt(&self, hop: u32, way: impl FnOnce(&Cancel) -> Result<Connection, Error> + Send + 'static) {
+    fn attempt(
+        &self,
+        hop: u32,
+        attempt: u32,
+        way: impl FnOnce(&Cancel) -> Result<Connection, Error> + Send + 'static,
+    ) {
         let cancel = match Cancel::new() {
             Ok(cancel) => cancel,
-            Err(error) => return self.failed(hop, &error),
+            Err(error) => return self.failed(hop, attempt, &error),
         };
         let ours = cancel.clone();
-        let attempt = self.slot(hop, |slot| {
-            slot.next_attempt();
+        self.slot(hop, |slot| {
+            slot.begin(attempt);
             slot.cancel = Some(cancel);
-            slot.attempt
         });
         let hops = self.clone();
         std::thread::spawn(move || {
@@ -140,72 +145,77 @@ impl Hops {
                 return;
             }
             match result {
-                Ok(connection) => hops.connected(hop, connection),
-                Err(error) => hops.failed(hop, &error),
+                Ok(connection) => hops.connected(hop, attempt, connection),
+                Err(error) => hops.failed(hop, attempt, &error),
             }
         });
     }
 
-    fn half(&self, hop: u32, made: Result<(Half, Vec<u8>), Error>) {
+    fn half(&self, hop: u32, attempt: u32, made: Result<(Half, Vec<u8>), Error>) {
         match made {
             Ok((half, bytes)) => {
                 self.slot(hop, |slot| {
-                    slot.next_attempt();
+                    slot.begin(attempt);
                     slot.half = Some(half);
                 });
-                self.0.outbox.report(Report::Half { hop, bytes });
+                self.0.outbox.report(Report::Half { hop, bytes, attempt });
             }
-            Err(error) => self.failed(hop, &error),
+            Err(error) => self.failed(hop, attempt, &error),
         }
     }
 
-    fn finish(&self, hop: u32, key: Key, answer: Vec<u8>) {
+    fn finish(&self, hop: u32, attempt: u32, key: Key, answer: Vec<u8>) {
         match self.slot(hop, |slot| slot.half.take()) {
-            Some(half) => self.attempt(hop, move |_| half.finish(&answer, &key, CONNECT_LIMIT)),
-            None => self.failed(hop, &Error::Protocol("finishes what it has not begun".to_owned())),
+            Some(half) => self.attempt(hop, attempt, move |_| half.finish(&answer, &key, CONNECT_LIMIT)),
+            None => {
+                self.failed(hop, attempt, &Error::Protocol("finishes what it has not begun".to_owned()));
+            }
         }
     }
 
-    fn open(&self, hop: u32) {
+    fn open(&self, hop: u32, attempt: u32) {
         match Doorway::listen() {
             Ok((doorway, address)) => {
                 self.slot(hop, |slot| {
-                    slot.next_attempt();
+                    slot.begin(attempt);
                     slot.doorway = Some(doorway);
                 });
-                self.0.outbox.report(Report::Doorway { hop, bytes: address.to_bytes().to_vec() });
+                let bytes = address.to_bytes().to_vec();
+                self.0.outbox.report(Report::Doorway { hop, bytes, attempt });
             }
-            Err(error) => self.failed(hop, &error.into()),
+            Err(error) => self.failed(hop, attempt, &error.into()),
         }
     }
 
-    fn piped(&self, hop: u32, end: Result<OwnedFd, Error>) {
+    fn piped(&self, hop: u32, attempt: u32, end: Result<OwnedFd, Error>) {
         match end {
             Ok(end) => {
                 self.slot(hop, |slot| slot.pipe = Some(end));
-                self.0.outbox.report(Report::Connected { hop, description: "pipe".to_owned() });
+                let description = "pipe".to_owned();
+                self.0.outbox.report(Report::Connected { hop, description, attempt });
             }
-            Err(error) => self.failed(hop, &error),
+            Err(error) => self.failed(hop, attempt, &error),
         }
     }
 
-    fn connected(&self, hop: u32, connection: Connection) {
+    fn connected(&self, hop: u32, attempt: u32, connection: Connection) {
         let description = connection.description.clone();
         self.slot(hop, |slot| slot.connection = Some(connection));
-        self.0.outbox.report(Report::Connected { hop, description });
+        self.0.outbox.report(Report::Connected { hop, description, attempt });
     }
 
-    fn failed(&self, hop: u32, error: &Error) {
-        self.0.outbox.report(Report::Unreachable { hop, why: error.to_string() });
+    fn failed(&self, hop: u32, attempt: u32, error: &Error) {
+        self.0.outbox.report(Report::Unreachable { hop, why: error.to_string(), attempt });
     }
 }
 
 impl Slot {
-    fn next_attempt(&mut self) {
+    /// Drops what belongs to the try before.
+    fn begin(&mut self, attempt: u32) {
         if let Some(cancel) = self.cancel.take() {
             cancel.fire();
         }
-        *self = Self { attempt: self.attempt + 1, ..Self::default() };
+        *self = Self { attempt, ..Self::default() };
     }
 }
 

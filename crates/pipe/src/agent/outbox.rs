@@ -1,22 +1,37 @@
 //! What an agent says.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::control::{self, Message, Report};
 
 /// The one way out; shared by all threads.
 #[derive(Clone)]
-pub struct Outbox(Arc<Mutex<Box<dyn Write + Send>>>);
+pub struct Outbox(Arc<Shared>);
+
+struct Shared {
+    to: Mutex<Box<dyn Write + Send>>,
+    is_mute: AtomicBool,
+}
 
 impl Outbox {
     pub fn new(to: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(Box::new(to))))
+        Self(Arc::new(Shared { to: Mutex::new(Box::new(to)), is_mute: AtomicBool::new(false) }))
     }
 
     /// Whoever does not read any more has hung up, which the reading thread notices.
     pub fn report(&self, report: Report) {
-        self.send(&Message::Word(report));
+        // A word more or less: nothing hangs on the order.
+        let is_ending = matches!(report, Report::Ended { .. } | Report::Moved { .. });
+        if !(is_ending && self.0.is_mute.load(Ordering::Relaxed)) {
+            self.send(&Message::Word(report));
+        }
+    }
+
+    /// From now on no ends of stages and movers are told of.
+    pub fn mute(&self) {
+        self.0.is_mute.store(true, Ordering::Relaxed);
     }
 
     pub fn data(&self, hop: u32, bytes: Vec<u8>) {
@@ -24,7 +39,7 @@ impl Outbox {
     }
 
     fn send(&self, message: &Message<Report>) {
-        let mut to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = self.0.to.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = control::write(&mut **to, message);
     }
 }

@@ -49,9 +49,24 @@ pub fn signal(processes: &[Pid], signal: Signal) {
 }
 
 /// Asks what `list` finds to end, and kills what is left after `grace`. Returns once none is found.
+///
+/// All are stopped first, until no new one is found, and told while they are: a shell that saw its child
+/// die before itself would go on with its next command.
 pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration) {
     let deadline = Instant::now() + grace;
-    signal(&list(), Signal::TERM);
+    let mut stopped = Vec::new();
+    loop {
+        let all = list();
+        let is_new = |process: &Pid| !stopped.contains(process);
+        let new: Vec<Pid> = all.iter().copied().filter(is_new).collect();
+        if new.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        signal(&new, Signal::STOP);
+        stopped.extend(new);
+    }
+    signal(&stopped, Signal::TERM);
+    signal(&stopped, Signal::CONT);
     loop {
         let left = list();
         if left.is_empty() {

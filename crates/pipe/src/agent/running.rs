@@ -110,6 +110,8 @@ impl Running {
 
     /// Ends everything, and returns once nothing runs that came of this process.
     pub fn abort(&self, grace: Duration) {
+        // What is killed now is no stage's fault, and no news to anybody.
+        self.0.outbox.mute();
         self.0.cancel.fire();
         self.0.lines.close();
         processes::end(|| processes::descendants(getpid()), grace);
@@ -204,14 +206,14 @@ impl Running {
     fn moved(&self, mover: &Mover, outcome: Outcome, gauge: &Gauge, took: Duration) {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let [_, wire_bytes, inlet_wait, outlet_wait] = gauge.read();
-        let result = MoverResult {
+        let mut result = MoverResult {
             bytes: outcome.bytes,
             wire_bytes,
             took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
             cpu_ns: Duration::try_from(cpu)
                 .map_or(0, |cpu| u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX)),
             waited_ns: (inlet_wait, outlet_wait),
-            digest: outcome.digest,
+            digest: outcome.digest.clone(),
             inlet: match &outcome.inlet {
                 Ok(end) => Ok(*end == InletEnd::Complete),
                 Err(error) => Err(error.to_string()),
@@ -226,6 +228,7 @@ impl Running {
                 .collect(),
         };
         let inlet_failed = result.inlet.is_err();
+        tell_causes(&outcome, &mut result);
         if let Source::File { stage } = &mover.from {
             self.ended(*stage, file_status(result.inlet.as_ref().err()));
         }
@@ -250,11 +253,10 @@ impl Running {
 
     fn kill_now(&self, stage: u32) {
         if let Some(root) = self.state(|state| state.processes.get(&stage).copied()) {
-            let all = || {
-                let mut all = processes::descendants(root);
+            let all = || -> Vec<Pid> {
                 // Its entry goes once it was waited for, so that its number is its own until then.
-                all.extend(self.state(|state| state.processes.get(&stage).copied()));
-                all
+                let root_left = self.state(|state| state.processes.get(&stage).copied());
+                root_left.into_iter().chain(processes::descendants(root)).collect()
             };
             processes::end(all, TERM_GRACE);
         }
@@ -321,6 +323,24 @@ impl Pipes<'_> {
     fn connection(&self, hop: u32) -> Result<crate::connect::Connection, Error> {
         let missing = || Error::Protocol("names a hop that is not connected".to_owned());
         self.hops.connection(hop).ok_or_else(missing)
+    }
+}
+
+/// An end that was only interrupted, because another one failed, is no failure to tell of.
+fn tell_causes(outcome: &Outcome, result: &mut MoverResult) {
+    let is_cause = |error: Option<&Error>| error.is_some_and(|error| !matches!(error, Error::Cancelled));
+    let causes = outcome.outlets.iter().map(|outlet| outlet.as_ref().err());
+    let is_known = is_cause(outcome.inlet.as_ref().err()) || causes.into_iter().any(is_cause);
+    if !is_known {
+        return;
+    }
+    if matches!(outcome.inlet, Err(Error::Cancelled)) {
+        result.inlet = Ok(false);
+    }
+    for (told, outlet) in result.outlets.iter_mut().zip(&outcome.outlets) {
+        if matches!(outlet, Err(Error::Cancelled)) {
+            *told = Ok(false);
+        }
     }
 }
 

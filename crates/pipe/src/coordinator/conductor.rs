@@ -11,6 +11,8 @@ use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, getpid, kill_process};
+
 use super::agents::{Agent, Event, Routes};
 use super::joining::Joining;
 use super::outcome::{self, Trouble};
@@ -24,6 +26,8 @@ use crate::plan::{Carrier, Plan};
 const GLANCE: Duration = Duration::from_millis(20);
 /// After a failure, how long a better explanation of it may take to come.
 const CAUSE_LIMIT: Duration = Duration::from_millis(300);
+/// How long the word that this side will be silent has to get out.
+const PAUSE_FLUSH: Duration = Duration::from_millis(50);
 /// Longer than agents take to kill what they have started.
 const GONE_LIMIT: Duration = Duration::from_millis(1000);
 
@@ -69,6 +73,7 @@ pub struct Conductor<'a> {
     notices: Sender<Notice>,
     progress_waits: Arc<AtomicBool>,
     interrupted: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
     agents: Vec<Option<Agent>>,
     hellos: Vec<Option<Hello>>,
     joinings: HashMap<u32, Joining>,
@@ -95,7 +100,7 @@ impl<'a> Conductor<'a> {
         plan: Plan,
         request: &'a Request,
         notices: Sender<Notice>,
-        interrupted: Arc<AtomicBool>,
+        (interrupted, stopped): (Arc<AtomicBool>, Arc<AtomicBool>),
     ) -> Self {
         let (agents, jobs) = (plan.agents.len(), plan.jobs.len());
         Self {
@@ -104,6 +109,7 @@ impl<'a> Conductor<'a> {
             notices,
             progress_waits: Arc::default(),
             interrupted,
+            stopped,
             agents: std::iter::repeat_with(|| None).take(agents).collect(),
             hellos: vec![None; agents],
             joinings: HashMap::new(),
@@ -195,6 +201,9 @@ impl<'a> Conductor<'a> {
             self.troubles.push(Trouble::Interrupted);
             self.abort_at = Some(Instant::now());
         }
+        if self.stopped.swap(false, Ordering::Relaxed) {
+            self.pause();
+        }
         let now = Instant::now();
         let was_stopped = now - self.ticked > Duration::from_secs(1);
         self.ticked = now;
@@ -217,6 +226,18 @@ impl<'a> Conductor<'a> {
             self.pinged = now;
             self.agents.iter().flatten().for_each(|agent| agent.order(Order::Ping));
         }
+    }
+
+    /// Stops this process until somebody lets it go on.
+    fn pause(&mut self) {
+        self.agents.iter().flatten().for_each(|agent| agent.order(Order::Pause(true)));
+        // Until ssh has it: there is no answer to wait for, and who hears it late is only impatient.
+        std::thread::sleep(PAUSE_FLUSH);
+        let _ = kill_process(getpid(), Signal::STOP);
+        self.agents.iter().flatten().for_each(|agent| {
+            agent.forgive();
+            agent.order(Order::Pause(false));
+        });
     }
 
     fn take(&mut self, event: Event, sender: &Sender<Event>) {

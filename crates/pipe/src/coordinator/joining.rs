@@ -33,6 +33,8 @@ pub struct Joining {
     key: Key,
     ways: VecDeque<Way>,
     tried: Vec<String>,
+    /// Which try the way at hand is: what agents say about an earlier one comes too late.
+    attempt: u32,
     connected: [Option<String>; 2],
     is_done: bool,
 }
@@ -66,34 +68,48 @@ pub struct Ends<'a> {
 
 impl Joining {
     pub fn new(hop: Hop, ends: &Ends<'_>) -> Result<Self, crate::Error> {
-        let ways = ways(hop, ends).into();
-        Ok(Self {
-            hop,
-            key: Key::random()?,
-            ways,
-            tried: Vec::new(),
-            connected: [None, None],
-            is_done: false,
-        })
+        let mut ways: VecDeque<Way> = ways(hop, ends).into();
+        let mut tried = Vec::new();
+        if ways.contains(&Way::Fabric) {
+            for (hello, name) in [(ends.from, ends.names[0]), (ends.to, ends.names[1])] {
+                let why = hello.offer.as_ref().err();
+                tried.extend(why.map(|why| format!("RDMA: {}: {why}", name.unwrap_or(HERE))));
+            }
+        }
+        if !tried.is_empty() {
+            ways.retain(|way| *way != Way::Fabric);
+        }
+        // Where nobody has a device there is nothing to tell, unless one was demanded.
+        if tried.len() == 2 && !ways.is_empty() {
+            tried.clear();
+        }
+        let (key, connected) = (Key::random()?, [None, None]);
+        Ok(Self { hop, key, ways, tried, attempt: 0, connected, is_done: false })
     }
 
     /// Begins with the first way.
     pub fn begin(&mut self, ends: &Ends<'_>) -> Step {
         self.connected = [None, None];
+        self.attempt += 1;
+        let attempt = self.attempt;
         let Hop { number: hop, from, to, .. } = self.hop;
         let (key, streams) = (self.key.clone(), ends.options.streams);
         let ports = ends.options.ports;
         let orders = match self.ways.front() {
-            Some(Way::Pipe) => vec![(to, Order::Open { hop })],
+            Some(Way::Pipe) => vec![(to, Order::Open { hop, attempt })],
             Some(Way::Fabric) => {
                 let offer = ends.to.offer.clone().unwrap_or_default();
-                vec![(from, Order::Initiate { hop, offer })]
+                vec![(from, Order::Initiate { hop, attempt, offer })]
             }
-            Some(Way::Tcp) => vec![(to, Order::Listen { hop, side: Side::Receiver, key, ports, streams })],
+            Some(Way::Tcp) => {
+                vec![(to, Order::Listen { hop, attempt, side: Side::Receiver, key, ports, streams })]
+            }
             Some(Way::TcpReversed) => {
-                vec![(from, Order::Listen { hop, side: Side::Sender, key, ports, streams })]
+                vec![(from, Order::Listen { hop, attempt, side: Side::Sender, key, ports, streams })]
             }
-            Some(Way::Relay) => vec![(from, Order::Relay { hop }), (to, Order::Relay { hop })],
+            Some(Way::Relay) => {
+                vec![(from, Order::Relay { hop, attempt }), (to, Order::Relay { hop, attempt })]
+            }
             None => return Step::Failed(std::mem::take(&mut self.tried)),
         };
         Step::Orders(orders)
@@ -103,6 +119,10 @@ impl Joining {
     pub fn take(&mut self, agent: usize, report: Report, ends: &Ends<'_>) -> Step {
         let nothing = Step::Orders(Vec::new());
         let Some(way) = self.ways.front().copied().filter(|_| !self.is_done) else { return nothing };
+        if attempt_of(&report) != Some(self.attempt) {
+            return nothing;
+        }
+        let attempt = self.attempt;
         let Hop { number: hop, from, to, .. } = self.hop;
         let key = self.key.clone();
         match (way, report) {
@@ -114,14 +134,15 @@ impl Joining {
             }
             (_, Report::Connected { description, .. }) => self.connect(agent, way, description, ends),
             (Way::Pipe, Report::Doorway { bytes, .. }) => {
-                Step::Orders(vec![(from, Order::Hand { hop, doorway: bytes })])
+                Step::Orders(vec![(from, Order::Hand { hop, attempt, doorway: bytes })])
             }
             (Way::Fabric, Report::Half { bytes, .. }) if agent == from => {
-                Step::Orders(vec![(to, Order::Accept { hop, request: bytes })])
+                Step::Orders(vec![(to, Order::Accept { hop, attempt, request: bytes })])
             }
             (Way::Fabric, Report::Half { bytes, .. }) => {
-                let ours = Order::Finish { hop, side: Side::Sender, key: key.clone(), answer: bytes };
-                let theirs = Order::Finish { hop, side: Side::Receiver, key, answer: Vec::new() };
+                let ours =
+                    Order::Finish { hop, attempt, side: Side::Sender, key: key.clone(), answer: bytes };
+                let theirs = Order::Finish { hop, attempt, side: Side::Receiver, key, answer: Vec::new() };
                 Step::Orders(vec![(from, ours), (to, theirs)])
             }
             (Way::Tcp | Way::TcpReversed, Report::Listening { port, .. }) => {
@@ -138,13 +159,17 @@ impl Joining {
                 let known = name.or(ends.options.here.as_deref());
                 let names = known.map(|name| (host_part(name).to_owned(), port)).into_iter().collect();
                 let streams = ends.options.streams;
-                Step::Orders(vec![(connecting, Order::Connect { hop, side, key, addresses, names, streams })])
+                Step::Orders(vec![(
+                    connecting,
+                    Order::Connect { hop, attempt, side, key, addresses, names, streams },
+                )])
             }
             _ => nothing,
         }
     }
 
     fn connect(&mut self, agent: usize, way: Way, description: String, ends: &Ends<'_>) -> Step {
+        let attempt = self.attempt;
         let Hop { number: hop, from, to, .. } = self.hop;
         let place = usize::from(agent != from);
         if let Some(end) = self.connected.get_mut(place) {
@@ -152,7 +177,7 @@ impl Joining {
         }
         // The reading end of a pipe is on its way once its writing end is there.
         if way == Way::Pipe && agent == from && self.connected[1].is_none() {
-            return Step::Orders(vec![(to, Order::Take { hop })]);
+            return Step::Orders(vec![(to, Order::Take { hop, attempt })]);
         }
         let [Some(sender), Some(receiver)] = &self.connected else { return Step::Orders(Vec::new()) };
         self.is_done = true;
@@ -175,6 +200,17 @@ impl Way {
             Self::TcpReversed => "TCP the other way round",
             Self::Relay => "ssh",
         }
+    }
+}
+
+fn attempt_of(report: &Report) -> Option<u32> {
+    match report {
+        Report::Listening { attempt, .. }
+        | Report::Half { attempt, .. }
+        | Report::Doorway { attempt, .. }
+        | Report::Connected { attempt, .. }
+        | Report::Unreachable { attempt, .. } => Some(*attempt),
+        _ => None,
     }
 }
 
