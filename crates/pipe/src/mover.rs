@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `frame.rs` | what two ends of a hop say to each other |
 //! | `seal.rs`, `digest.rs`, `compress.rs` | what is done to it on the way |
-//! | `wire.rs` | what carries it |
+//! | `wire.rs`, `link.rs` | what carries it |
 //! | `receiver.rs`, `sender.rs`, `backward.rs` | the two ends of a hop |
 //! | `descriptor.rs`, `lines.rs` | what is not a hop |
 //! | `inlet.rs`, `outlet.rs` | both, as a mover sees them |
@@ -20,6 +20,7 @@ mod digest;
 mod frame;
 mod inlet;
 mod lines;
+mod link;
 mod outlet;
 mod pace;
 mod queue;
@@ -43,6 +44,7 @@ use crate::cancel::Cancel;
 use crate::connect::{Channel, Connection};
 
 use inlet::Source;
+use link::LinkWire;
 use outlet::Sink;
 use wait::{Timing, Waits};
 use wire::{Streams, Wire};
@@ -289,7 +291,7 @@ fn wire_of(channel: Channel) -> Result<(Box<dyn Wire>, Option<Streams>), Error> 
             let streams = Streams::new(streams)?;
             Ok((Box::new(streams.clone()), Some(streams)))
         }
-        Channel::Link(_) => Err(Error::Unreachable("not yet".into())),
+        Channel::Link(link) => Ok((Box::new(LinkWire::new(*link)), None)),
     }
 }
 

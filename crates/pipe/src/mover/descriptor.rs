@@ -8,6 +8,7 @@
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::fs::{Advice, FileType, Mode, OFlags};
@@ -42,6 +43,8 @@ pub(super) struct Descriptor {
     way: Way,
     /// Its other end can close.
     has_reader: bool,
+    /// A read will not block.
+    is_ready: bool,
 }
 
 /// What a call has done.
@@ -49,8 +52,8 @@ pub(super) struct Descriptor {
 pub(super) enum Did {
     /// So many bytes.
     Bytes(usize),
-    /// Nothing: something else has happened.
-    Other,
+    /// Nothing: there is nothing now.
+    Nothing,
     /// Nothing: its reader has closed.
     Closed,
 }
@@ -88,13 +91,13 @@ impl Descriptor {
             let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_BYTES);
         }
         if !matches!(way, Way::Small(bytes) if bytes != usize::MAX) {
-            return Self { fd, way, has_reader };
+            return Self { fd, way, has_reader, is_ready: false };
         }
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(own) => Self { fd: own, way: Way::Own, has_reader },
-            Err(_) => Self { fd, way, has_reader },
+            Ok(own) => Self { fd: own, way: Way::Own, has_reader, is_ready: false },
+            Err(_) => Self { fd, way, has_reader, is_ready: false },
         }
     }
 
@@ -109,27 +112,30 @@ impl Descriptor {
         self.has_reader.then(|| (self.fd.as_fd(), PollFlags::empty()))
     }
 
-    /// Reads what is there, or waits; 0 bytes are its end.
-    pub fn read(&self, to: &mut [u8], other: Option<Watch>, waits: &Waits) -> Result<Did, Error> {
-        let mut may_read = !matches!(self.way, Way::Small(_));
-        loop {
-            if may_read {
-                let did = match self.way {
-                    Way::Socket => rustix::net::recv(&self.fd, &mut *to, RecvFlags::DONTWAIT).map(|(n, _)| n),
-                    _ => rustix::io::read(&self.fd, &mut *to),
-                };
-                match did {
-                    Ok(bytes) => return Ok(Did::Bytes(bytes)),
-                    Err(Errno::INTR) => continue,
-                    Err(Errno::AGAIN) => {}
-                    Err(error) => return Err(self.error("read", error)),
-                }
-            }
-            match waits.wait(Some((self.fd.as_fd(), PollFlags::IN)), other, None)? {
-                Woken::Ready => may_read = true,
-                Woken::Other | Woken::Late => return Ok(Did::Other),
-            }
+    /// Reads what is there; 0 bytes are its end.
+    pub fn read(&mut self, to: &mut [u8]) -> Result<Did, Error> {
+        if matches!(self.way, Way::Small(_)) && !std::mem::take(&mut self.is_ready) {
+            return Ok(Did::Nothing);
         }
+        loop {
+            let did = match self.way {
+                Way::Socket => rustix::net::recv(&self.fd, &mut *to, RecvFlags::DONTWAIT).map(|(n, _)| n),
+                _ => rustix::io::read(&self.fd, &mut *to),
+            };
+            return match did {
+                Ok(bytes) => Ok(Did::Bytes(bytes)),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Ok(Did::Nothing),
+                Err(error) => Err(self.error("read", error)),
+            };
+        }
+    }
+
+    /// Waits until a read may do something.
+    pub fn wait(&mut self, other: Option<Watch>, waits: &Waits, until: Instant) -> Result<Woken, Error> {
+        let woken = waits.wait(Some((self.fd.as_fd(), PollFlags::IN)), other, Some(until))?;
+        self.is_ready = woken == Woken::Ready;
+        Ok(woken)
     }
 
     /// Writes what there is room for, or waits.

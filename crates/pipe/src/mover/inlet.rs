@@ -1,12 +1,15 @@
 //! Where a mover's bytes come from.
 
+use std::time::Instant;
+
 use super::block::Block;
 use super::descriptor::{Descriptor, Did};
 use super::digest::Total;
 use super::receiver::{Got, Receiver};
-use super::wait::{Timing, Waits, Watch};
+use super::wait::{Timing, Waits, Watch, Woken};
 use super::{Inlet, block_bytes};
 use crate::Error;
+use crate::limits::PING_INTERVAL;
 
 /// Bytes that are read from a descriptor at once: fits a core's cache beside what it becomes.
 const READ_BYTES: usize = 256 << 10;
@@ -36,27 +39,31 @@ impl Source {
         }
     }
 
-    /// Fills a block with the next piece. After [`Got::Other`] it wants the same block again.
-    pub fn fill(
-        &mut self,
-        block: &mut Block,
-        most: usize,
-        other: Option<Watch>,
-        waits: &Waits,
-    ) -> Result<Got, Error> {
+    /// Fills a block with the next piece, up to `most` bytes of a descriptor. After [`Got::Nothing`] it
+    /// wants the same block again: part of the piece may be there.
+    pub fn fill(&mut self, block: &mut Block, most: usize) -> Result<Got, Error> {
         match self {
-            Self::Hop(receiver) => receiver.get(block, other, waits),
+            Self::Hop(receiver) => receiver.get(block),
             Self::Descriptor(descriptor) => {
                 let most = block.payload_max().min(most);
-                match descriptor.read(&mut block.memory()[..most], other, waits)? {
+                match descriptor.read(&mut block.memory()[..most])? {
                     Did::Bytes(0) | Did::Closed => Ok(Got::End),
                     Did::Bytes(bytes) => {
                         block.set_length(bytes);
                         Ok(Got::Data)
                     }
-                    Did::Other => Ok(Got::Other),
+                    Did::Nothing => Ok(Got::Nothing),
                 }
             }
+        }
+    }
+
+    /// Waits until there may be something to fill a block with, or something else happens, or it is
+    /// time to look whether anything has.
+    pub fn wait(&mut self, other: Option<Watch>, waits: &Waits) -> Result<Woken, Error> {
+        match self {
+            Self::Hop(receiver) => receiver.wait(other, waits),
+            Self::Descriptor(descriptor) => descriptor.wait(other, waits, Instant::now() + PING_INTERVAL),
         }
     }
 

@@ -83,11 +83,12 @@ impl Sink {
         }
     }
 
-    /// What tells that it takes no more, while nothing is put there.
-    pub fn watch(&self) -> Option<Watch<'_>> {
+    /// What tells that it takes no more, while nothing is put there. Before a wait; after it,
+    /// [`look`](Self::look).
+    pub fn watch(&mut self) -> Result<Option<Watch<'_>>, Halt> {
         match self {
-            Self::Descriptor(descriptor) => descriptor.watch(),
-            Self::Lines(_) => None,
+            Self::Descriptor(descriptor) => Ok(descriptor.watch()),
+            Self::Lines(_) => Ok(None),
             Self::Hop(sender) => sender.watch(),
         }
     }
@@ -135,7 +136,7 @@ fn put(descriptor: &Descriptor, mut bytes: &[u8], waits: &Waits) -> Result<(), H
             }
             Did::Bytes(written) => bytes = bytes.get(written..).unwrap_or_default(),
             Did::Closed => return Err(Halt::Stopped),
-            Did::Other => {}
+            Did::Nothing => {}
         }
     }
     Ok(())

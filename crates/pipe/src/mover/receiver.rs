@@ -25,8 +25,8 @@ pub(super) enum Got {
     Data,
     /// The stream has ended.
     End,
-    /// Nothing: something else has happened.
-    Other,
+    /// Nothing yet.
+    Nothing,
 }
 
 /// One stream of the hop.
@@ -54,6 +54,8 @@ pub(super) struct Receiver {
     /// Bytes of the stream so far.
     bytes: u64,
     wire_bytes: u64,
+    /// Since when nothing has come though it was waited for.
+    waits_since: Option<Instant>,
     /// The payload of the `End`.
     end: Option<Vec<u8>>,
     mouth: Arc<Mutex<Mouth>>,
@@ -85,6 +87,7 @@ impl Receiver {
             options,
             bytes: 0,
             wire_bytes: 0,
+            waits_since: None,
             end: None,
             mouth,
             pulse,
@@ -96,32 +99,32 @@ impl Receiver {
         self.wire_bytes
     }
 
-    /// Gets the next piece of the stream. After [`Got::Other`] it wants the same block again: part of
+    /// Gets the next piece of the stream. After [`Got::Nothing`] it wants the same block again: part of
     /// the piece may be there.
-    pub fn get(&mut self, block: &mut Block, other: Option<Watch>, waits: &Waits) -> Result<Got, Error> {
-        let mut waits_since = None;
-        loop {
-            match self.read(block)? {
-                Some(header) => {
-                    waits_since = None;
-                    if let Some(got) = self.take(header, block)? {
-                        return Ok(got);
-                    }
-                }
-                None => {
-                    let since = *waits_since.get_or_insert_with(Instant::now);
-                    let until = self.pulse.is_some().then(|| since + self.timing.silence);
-                    match self.wire.wait(self.turn, Want::Read, other, waits, until)? {
-                        Woken::Ready => waits_since = None,
-                        Woken::Other => return Ok(Got::Other),
-                        Woken::Late => {
-                            let silence = self.timing.silence.as_secs_f64();
-                            return Err(self.cut(format!("the other end was silent for {silence} s")));
-                        }
-                    }
-                }
+    pub fn get(&mut self, block: &mut Block) -> Result<Got, Error> {
+        while let Some(header) = self.read(block)? {
+            self.waits_since = None;
+            if let Some(got) = self.take(header, block)? {
+                return Ok(got);
             }
         }
+        Ok(Got::Nothing)
+    }
+
+    /// Waits until something may have come.
+    pub fn wait(&mut self, other: Option<Watch>, waits: &Waits) -> Result<Woken, Error> {
+        let since = *self.waits_since.get_or_insert_with(Instant::now);
+        let until = self.pulse.is_some().then(|| since + self.timing.silence);
+        let woken = self.wire.wait(self.turn, Want::Read, other, waits, until)?;
+        match woken {
+            Woken::Ready => self.waits_since = None,
+            Woken::Other => {}
+            Woken::Late => {
+                let silence = self.timing.silence.as_secs_f64();
+                return Err(self.cut(format!("the other end was silent for {silence} s")));
+            }
+        }
+        Ok(woken)
     }
 
     /// Reads on; the header of the frame if one is complete. A block that is not compressed is read
@@ -251,7 +254,10 @@ impl Receiver {
         self.pulse = None;
         let until = Instant::now() + self.timing.linger;
         lock(&self.mouth).say_last(&mut *self.wire, (kind, payload), waits, until)?;
-        self.wire.shut();
+        self.wire.hang_up(waits, until);
+        if !self.wire.closes() {
+            return Ok(());
+        }
         // To close while there is something to read resets a connection of TCP, and what was just said
         // would be lost. So: until the sender has heard it and closes.
         for stream in 0..self.wire.streams() {

@@ -187,8 +187,8 @@ impl Sender {
         if self.send(header, Piece::Own(&mut payload), waits, Some(until)).is_err() {
             return;
         }
-        self.wire.shut();
-        while self.look().is_ok() {
+        self.wire.hang_up(waits, until);
+        while self.wire.closes() && self.look().is_ok() {
             let woken = match &self.ears {
                 Ears::Thread(listener) => waits.wait(Some(listener.watch()), None, Some(until)),
                 Ears::Own(_) => self.wire.wait(0, Want::Read, None, waits, Some(until)),
@@ -199,8 +199,23 @@ impl Sender {
         }
     }
 
-    /// What happens when the receiver has said something.
-    pub fn watch(&self) -> Option<Watch<'_>> {
+    /// What happens when the receiver has said something. Before a wait; after it, [`look`](Self::look).
+    pub fn watch(&mut self) -> Result<Option<Watch<'_>>, Halt> {
+        if matches!(self.ears, Ears::Own(_)) {
+            loop {
+                match self.wire.arm() {
+                    Ok(true) => break,
+                    Ok(false) => self.look()?,
+                    Err(why) => return Err(Error::Truncated { bytes: self.bytes, why }.into()),
+                }
+            }
+            return Ok(self.wire.news());
+        }
+        Ok(self.news())
+    }
+
+    /// What tells that there is a word, where a thread listens.
+    fn news(&self) -> Option<Watch<'_>> {
         match &self.ears {
             Ears::Thread(listener) => Some(listener.watch()),
             Ears::Own(_) => None,
@@ -211,7 +226,10 @@ impl Sender {
     pub fn look(&mut self) -> Result<(), Halt> {
         let word = match &mut self.ears {
             Ears::Thread(listener) => listener.word(),
-            Ears::Own(ear) => ear.listen(&mut *self.wire),
+            Ears::Own(ear) => {
+                self.wire.disarm();
+                ear.listen(&mut *self.wire)
+            }
         };
         if self.word.is_none() {
             self.word = word;
@@ -317,7 +335,7 @@ impl Sender {
                 Err(halt) => return halt,
                 Ok(()) => {}
             }
-            match self.watch().map(|news| waits.wait(Some(news), None, Some(until))) {
+            match self.news().map(|news| waits.wait(Some(news), None, Some(until))) {
                 Some(Ok(Woken::Ready)) => {}
                 Some(Err(error)) => return error.into(),
                 _ => break,

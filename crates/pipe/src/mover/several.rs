@@ -17,6 +17,7 @@ use super::wait::{Timing, Waits, Woken};
 use super::{Gauge, InletEnd, MoverOptions, OnDead, OnSlow, Outcome, OutletEnd, Shape};
 use crate::Error;
 use crate::cancel::Cancel;
+use crate::limits::PING_INTERVAL;
 
 /// What all threads of a mover share.
 struct Work<'a> {
@@ -111,9 +112,12 @@ impl Work<'_> {
         loop {
             // Where neither end ever waits, nobody else would notice.
             waits.check()?;
-            match source.fill(&mut block, most, None, &inlet_waits)? {
+            match source.fill(&mut block, most)? {
                 Got::End => break,
-                Got::Other => continue,
+                Got::Nothing => {
+                    source.wait(None, &inlet_waits)?;
+                    continue;
+                }
                 Got::Data => {}
             }
             digests.update(block.payload());
@@ -197,10 +201,11 @@ impl Work<'_> {
                 }
                 Taken::Nothing => {
                     let Some(bell) = self.queue.bell(at) else { return Err(Error::Cancelled.into()) };
-                    match waits.wait(Some(bell.watch()), sink.watch(), None)? {
-                        Woken::Ready => bell.quiet(),
-                        Woken::Other | Woken::Late => sink.look()?,
+                    let next = Instant::now() + PING_INTERVAL;
+                    if waits.wait(Some(bell.watch()), sink.watch()?, Some(next))? == Woken::Ready {
+                        bell.quiet();
                     }
+                    sink.look()?;
                 }
             }
         }

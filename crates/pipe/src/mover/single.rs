@@ -81,9 +81,11 @@ fn move_all(
     loop {
         // Where neither end ever waits, nobody else would notice.
         waits.check().map_err(Ended::Inlet)?;
-        match source.fill(&mut block, most, sink.watch(), &inlet_waits).map_err(Ended::Inlet)? {
+        match source.fill(&mut block, most).map_err(Ended::Inlet)? {
             Got::End => return Ok(()),
-            Got::Other => {
+            Got::Nothing => {
+                let other = sink.watch().map_err(Ended::Outlet)?;
+                source.wait(other, &inlet_waits).map_err(Ended::Inlet)?;
                 sink.look().map_err(Ended::Outlet)?;
                 continue;
             }
@@ -99,7 +101,11 @@ fn move_all(
         }
         if let Some(pace) = &mut pace {
             let next = pace.take(bytes, Instant::now());
-            while waits.wait(None, sink.watch(), Some(next)).map_err(Ended::Inlet)? != Woken::Late {
+            loop {
+                let other = sink.watch().map_err(Ended::Outlet)?;
+                if waits.wait(None, other, Some(next)).map_err(Ended::Inlet)? == Woken::Late {
+                    break;
+                }
                 sink.look().map_err(Ended::Outlet)?;
             }
         }

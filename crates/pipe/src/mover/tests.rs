@@ -3,6 +3,7 @@
 mod damage;
 mod endings;
 mod life;
+mod links;
 mod several;
 mod whole;
 

@@ -41,8 +41,17 @@ pub(super) trait Wire: Send {
         waits: &Waits,
         until: Option<Instant>,
     ) -> Result<Woken, Error>;
-    /// There will be no more writes.
-    fn shut(&mut self);
+    /// Says that this side is about to wait for [`news`](Self::news) among other things. False if there
+    /// are some already.
+    fn arm(&mut self) -> Result<bool, Cut>;
+    /// What tells that the other side has said something.
+    fn news(&self) -> Option<Watch<'_>>;
+    /// The wait is over.
+    fn disarm(&mut self);
+    /// There will be no more writes: sees to it that those before are on their way.
+    fn hang_up(&mut self, waits: &Waits, until: Instant);
+    /// Whether a read tells when the other side has closed.
+    fn closes(&self) -> bool;
 }
 
 /// Stream sockets, which several threads may use.
@@ -58,8 +67,7 @@ impl Streams {
         }
     }
 
-    /// One of them, to be waited for.
-    pub fn watch(&self, stream: usize, flags: PollFlags) -> Option<Watch<'_>> {
+    fn watch(&self, stream: usize, flags: PollFlags) -> Option<Watch<'_>> {
         self.0.get(stream).map(|fd| (fd.as_fd(), flags))
     }
 
@@ -110,11 +118,25 @@ impl Wire for Streams {
         waits.wait(self.watch(stream, flags), other, until)
     }
 
-    fn shut(&mut self) {
+    fn arm(&mut self) -> Result<bool, Cut> {
+        Ok(true)
+    }
+
+    fn news(&self) -> Option<Watch<'_>> {
+        self.watch(0, PollFlags::IN)
+    }
+
+    fn disarm(&mut self) {}
+
+    fn hang_up(&mut self, _waits: &Waits, _until: Instant) {
         for fd in self.0.iter() {
             // One that is closed already needs no more.
             let _ = rustix::net::shutdown(fd, Shutdown::Write);
         }
+    }
+
+    fn closes(&self) -> bool {
+        true
     }
 }
 
