@@ -6,9 +6,6 @@ use caravan_pipe::connect::Ports;
 
 use super::{Moving, Telling, moving};
 
-/// Where `caravan recv` listens if that port is free, and where `caravan send` then looks for it.
-pub const PORT_DEFAULT: u16 = 18_516;
-
 /// Send standard input, or a file, to a host that runs `caravan recv`
 ///
 /// Nothing but TCP is needed between both hosts, no ssh. `caravan recv` says which key is asked for here, and
@@ -157,11 +154,14 @@ impl Send {
             (port, _) => (port, &self.rest[..]),
         };
         let file = one_file(files)?;
-        Ok(Destination { host, port: port.unwrap_or(PORT_DEFAULT), file })
+        Ok(Destination { host, port: port.unwrap_or(Recv::PORT_DEFAULT), file })
     }
 }
 
 impl Recv {
+    /// Where it listens if that port is free, and where `caravan send` looks for it.
+    pub const PORT_DEFAULT: u16 = 18_516;
+
     /// What the words mean; a sentence if nothing.
     pub fn destined(&self) -> Result<Destined, String> {
         refuse_key(self.secret.argument.as_deref())?;
@@ -247,6 +247,8 @@ mod tests {
         #[command(flatten)]
         recv: Recv,
     }
+
+    const PORT_DEFAULT: u16 = Recv::PORT_DEFAULT;
 
     fn send(line: &str) -> Result<(String, u16, Option<PathBuf>), String> {
         let words = std::iter::once("send").chain(line.split(' '));

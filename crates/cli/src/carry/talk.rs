@@ -1,0 +1,282 @@
+//! What both sides say to each other beside the data.
+//!
+//! They are silent while data move: a dead host is noticed by TCP's keepalive, since nothing is under way on
+//! that connection, and one that was only stopped (Ctrl-Z) is not taken for dead.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use caravan_pipe::cancel::Cancel;
+use caravan_pipe::connect::{Heard, Words};
+use caravan_pipe::mover::HopOptions;
+use caravan_pipe::{Error, limits};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::interrupt::{GLANCE, Interrupt};
+
+/// How long the other side may take to say what it wants, once it is connected.
+const WORD_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to close once it was told how all ended, or to say why it gave up.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Word {
+    /// This comes.
+    Offer(Terms),
+    /// It may.
+    Ready,
+    /// All of it is where it belongs.
+    Done,
+    /// It came to nothing; the sentence.
+    Failed(String),
+}
+
+/// What both sides must agree on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Terms {
+    pub hop: HopOptions,
+    /// How many bytes come, if that is known.
+    pub total: Option<u64>,
+}
+
+/// One side of it.
+#[derive(Debug)]
+pub struct Talk {
+    words: Words,
+    peer: String,
+    interrupt: Interrupt,
+    /// How it ended for the other side.
+    end: Option<Result<(), Error>>,
+}
+
+impl Talk {
+    pub fn new(words: Words, peer: String, interrupt: Interrupt) -> Self {
+        Self { words, peer, interrupt, end: None }
+    }
+
+    /// Says what comes, and waits for the other side to take it.
+    pub fn offer(&mut self, terms: Terms) -> Result<(), Error> {
+        self.say(&Word::Offer(terms))?;
+        match self.next_word(Some(WORD_LIMIT))? {
+            Word::Ready => Ok(()),
+            Word::Failed(why) => Err(self.told(&why)),
+            Word::Offer(_) | Word::Done => Err(out_of_turn()),
+        }
+    }
+
+    /// Waits for what comes, and takes it.
+    pub fn agree(&mut self, takes_unsealed: bool) -> Result<Terms, Error> {
+        let terms = match self.next_word(Some(WORD_LIMIT))? {
+            Word::Offer(terms) => terms,
+            Word::Failed(why) => return Err(self.told(&why)),
+            Word::Ready | Word::Done => return Err(out_of_turn()),
+        };
+        if let Err(error) = check(&terms, takes_unsealed) {
+            self.tell_the_end(Some(&error));
+            return Err(error);
+        }
+        self.say(&Word::Ready)?;
+        Ok(terms)
+    }
+
+    /// Waits until `done`, something is heard, or it is time to look at something else. An error is a
+    /// reason to give up.
+    pub fn attend(&mut self, done: &Cancel) -> Result<(), Error> {
+        let mut set = vec![PollFd::new(done, PollFlags::IN)];
+        if self.end.is_none() {
+            set.push(PollFd::new(&self.words, PollFlags::IN));
+        }
+        wait(&mut set, GLANCE)?;
+        self.check_interrupt()?;
+        if self.end.is_none() {
+            self.hear()?;
+        }
+        match &mut self.end {
+            Some(end @ Err(_)) => std::mem::replace(end, Ok(())),
+            _ => Ok(()),
+        }
+    }
+
+    /// For the sending side, once all is sent: waits until the other has put it where it belongs.
+    pub fn hear_the_end(&mut self) -> Result<(), Error> {
+        let never = Cancel::new()?;
+        while self.end.is_none() {
+            self.attend(&never)?;
+        }
+        Ok(())
+    }
+
+    /// Why the other side gave up, if it says so at once.
+    pub fn reason(&mut self) -> Option<Error> {
+        let until = Instant::now() + CLOSE_LIMIT;
+        while self.end.is_none() && Instant::now() < until {
+            let mut set = [PollFd::new(&self.words, PollFlags::IN)];
+            if wait(&mut set, GLANCE).is_err() || self.hear().is_err() {
+                return None;
+            }
+        }
+        self.end.take()?.err().filter(|error| matches!(error, Error::Told(_)))
+    }
+
+    /// Says how it ended here, and waits a moment for the other side to have heard it.
+    pub fn tell_the_end(&mut self, failure: Option<&Error>) {
+        let word = failure.map_or(Word::Done, |error| Word::Failed(error.to_string()));
+        // Who does not listen any more has its own reasons.
+        if self.say(&word).is_err() {
+            return;
+        }
+        self.words.close();
+        let until = Instant::now() + CLOSE_LIMIT;
+        while Instant::now() < until && !matches!(self.words.hear::<Word>(), Ok(Heard::End) | Err(_)) {
+            if wait(&mut [PollFd::new(&self.words, PollFlags::IN)], GLANCE).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn say(&mut self, word: &Word) -> Result<(), Error> {
+        self.words.say(word).map_err(|error| self.gone(&format!("it does not listen any more: {error}")))
+    }
+
+    /// Of what has come, what says how it ended.
+    fn hear(&mut self) -> Result<(), Error> {
+        self.end = match self.words.hear() {
+            Ok(Heard::Nothing) => None,
+            Ok(Heard::Word(Word::Done)) => Some(Ok(())),
+            Ok(Heard::Word(Word::Failed(why))) => Some(Err(self.told(&why))),
+            Ok(Heard::Word(Word::Offer(_) | Word::Ready)) => return Err(out_of_turn()),
+            Ok(Heard::End) => Some(Err(self.gone("it has ended without a word, or was killed"))),
+            Err(Error::System { source, .. }) => Some(Err(self.gone(&format!("it is lost: {source}")))),
+            Err(error) => return Err(error),
+        };
+        Ok(())
+    }
+
+    fn next_word(&mut self, limit: Option<Duration>) -> Result<Word, Error> {
+        let until = limit.map(|limit| Instant::now() + limit);
+        loop {
+            match self.words.hear()? {
+                Heard::Word(word) => return Ok(word),
+                Heard::End => return Err(self.gone("it has ended without a word, or was killed")),
+                Heard::Nothing if until.is_some_and(|until| until <= Instant::now()) => {
+                    return Err(self.gone("it is connected, and says nothing"));
+                }
+                Heard::Nothing => wait(&mut [PollFd::new(&self.words, PollFlags::IN)], GLANCE)?,
+            }
+            self.check_interrupt()?;
+        }
+    }
+
+    fn check_interrupt(&self) -> Result<(), Error> {
+        self.interrupt.check().map_err(|_| Error::Cancelled)
+    }
+
+    fn told(&self, why: &str) -> Error {
+        Error::Told(format!("{}: {why}", self.peer))
+    }
+
+    fn gone(&self, why: &str) -> Error {
+        Error::Host { host: self.peer.clone(), why: why.to_owned() }
+    }
+}
+
+/// Does something that takes its time, and fires `cancel` once the user wants no more of it.
+pub fn attended<T: Send>(
+    interrupt: &Interrupt,
+    cancel: &Cancel,
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    let done = Cancel::new()?;
+    thread::scope(|scope| {
+        let fired = Fired(done.clone());
+        let worker = thread::Builder::new().name("connecting".to_owned()).spawn_scoped(scope, move || {
+            let _fired = fired;
+            work()
+        });
+        let worker = worker.map_err(|source| Error::System { call: "a new thread", source })?;
+        while !done.is_fired() {
+            wait(&mut [PollFd::new(&done, PollFlags::IN)], GLANCE)?;
+            if interrupt.check().is_err() {
+                cancel.fire();
+            }
+        }
+        worker.join().unwrap_or(Err(Error::Cancelled))
+    })
+}
+
+/// Fires when it is dropped, however that comes.
+pub struct Fired(pub Cancel);
+
+impl Drop for Fired {
+    fn drop(&mut self) {
+        self.0.fire();
+    }
+}
+
+fn wait(set: &mut [PollFd<'_>], limit: Duration) -> Result<(), Error> {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    match poll(set, Some(&limit)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(source) => Err(Error::System { call: "poll", source: source.into() }),
+    }
+}
+
+fn check(terms: &Terms, takes_unsealed: bool) -> Result<(), Error> {
+    let bytes = terms.hop.block_bytes;
+    if !(1..=limits::BLOCK_BYTES).contains(&bytes) {
+        return Err(Error::Protocol(format!("wants blocks of {bytes} bytes")));
+    }
+    match terms.hop.sealed || takes_unsealed {
+        true => Ok(()),
+        false => Err(Error::Usage(
+            "the sending side wants to send unencrypted (--insecure), and the receiving side was not told to take \
+             that: give --insecure on both, or on none"
+                .to_owned(),
+        )),
+    }
+}
+
+fn out_of_turn() -> Error {
+    Error::Protocol("says something out of turn".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use caravan_pipe::mover::DigestKind;
+
+    use super::*;
+
+    #[test]
+    fn unencrypted_data_are_taken_only_if_both_want_it() {
+        let terms = |sealed, block_bytes| {
+            let digest = DigestKind::Xxh3;
+            Terms { hop: HopOptions { digest, sealed, compression: None, block_bytes }, total: None }
+        };
+        assert!(check(&terms(true, limits::BLOCK_BYTES), false).is_ok());
+        assert!(check(&terms(true, 1), true).is_ok());
+        assert!(check(&terms(false, 1), true).is_ok());
+        let refusal = check(&terms(false, 1), false).expect_err("refused").to_string();
+        assert!(refusal.contains("give --insecure on both, or on none"), "{refusal}");
+        for bytes in [0, limits::BLOCK_BYTES + 1, u32::MAX] {
+            assert!(matches!(check(&terms(true, bytes), false), Err(Error::Protocol(_))), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn what_is_attended_to_ends_with_an_interrupt() {
+        use std::sync::Arc;
+        use std::sync::atomic::AtomicBool;
+        let flag = Arc::new(AtomicBool::new(true));
+        let cancel = Cancel::new().expect("an event");
+        let waiting = cancel.clone();
+        let outcome = attended(&Interrupt::by(flag), &cancel, move || {
+            while !waiting.is_fired() {
+                wait(&mut [PollFd::new(&waiting, PollFlags::IN)], Duration::from_secs(10))?;
+            }
+            Err::<(), _>(Error::Cancelled)
+        });
+        assert!(matches!(outcome, Err(Error::Cancelled)));
+    }
+}
