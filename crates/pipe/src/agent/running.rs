@@ -1,25 +1,30 @@
 //! What runs on a host: commands, movers, and the pipes between them.
 
+mod ends;
+mod moved;
+
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, getpid};
-use rustix::time::{ClockId, clock_gettime};
 
-use super::hops::{Hops, pipe};
+use super::hops::Hops;
 use super::outbox::Outbox;
 use super::{commands, processes};
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::control::{Command, End, Mode, Mover, MoverResult, Part, Report, Source, Status, Target};
+use crate::control::{Command, End, Mode, Mover, Part, Report, Status};
 use crate::limits::{LINES_WINDOW_BYTES, TERM_GRACE};
-use crate::mover::{self, Gauge, Inlet, InletEnd, Outcome, Outlet, OutletEnd};
+use crate::mover::{self, Gauge, Inlet, Outlet};
 use crate::window::Window;
+
+use ends::{Pipes, open};
+use moved::failed;
 
 /// How often figures are reported.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(250);
@@ -155,42 +160,6 @@ impl Running {
         Ok(())
     }
 
-    fn ends_of(
-        &self,
-        mover: &Mover,
-        pipes: &mut Pipes<'_>,
-        shared_output: &mut Option<Arc<Mutex<File>>>,
-    ) -> Result<(Inlet, Vec<Outlet>), Error> {
-        let inlet = match &mover.from {
-            Source::Hop(hop, options) => Inlet::Hop(Box::new(pipes.connection(*hop)?), options.clone()),
-            Source::Pipe(pipe) => Inlet::Descriptor(pipes.reading(*pipe)?),
-            Source::File { stage } => Inlet::Descriptor(self.file(*stage)?),
-            Source::Caller => Inlet::Descriptor(self.caller(|caller| &caller.0)?),
-            Source::Null => Inlet::Descriptor(open(Path::new("/dev/null"), Mode::Read)?.0.into()),
-        };
-        let mut outlets = Vec::new();
-        for target in &mover.to {
-            outlets.push(match target {
-                Target::Hop(hop, options) => Outlet::Hop(Box::new(pipes.connection(*hop)?), options.clone()),
-                Target::Pipe(pipe) => Outlet::Descriptor(pipes.writing(*pipe)?),
-                Target::File { stage } => Outlet::Descriptor(self.file(*stage)?),
-                Target::Caller => Outlet::Descriptor(self.caller(|caller| &caller.1)?),
-                Target::Null => Outlet::Descriptor(open(Path::new("/dev/null"), Mode::Append)?.0.into()),
-                Target::Lines(prefix) => {
-                    let to = match shared_output {
-                        Some(to) => Arc::clone(to),
-                        None => {
-                            let to = File::from(self.caller(|caller| &caller.1)?);
-                            Arc::clone(shared_output.insert(Arc::new(Mutex::new(to))))
-                        }
-                    };
-                    Outlet::Lines { prefix: prefix.clone(), to }
-                }
-            });
-        }
-        Ok((inlet, outlets))
-    }
-
     fn mover(&self, mover: Mover, inlet: Inlet, outlets: Vec<Outlet>) {
         let gauge = Arc::new(Gauge::default());
         self.state(|state| state.gauges.push((mover.mover, Arc::clone(&gauge))));
@@ -200,55 +169,6 @@ impl Running {
             let outcome = mover::run(inlet, outlets, &mover.options, &gauge, &this.0.cancel);
             this.moved(&mover, outcome, &gauge, begin.elapsed());
         });
-    }
-
-    /// A mover has ended: says so, and kills who must not take its end for the stream's.
-    fn moved(&self, mover: &Mover, outcome: Outcome, gauge: &Gauge, took: Duration) {
-        let cpu = clock_gettime(ClockId::ThreadCPUTime);
-        let [_, wire_bytes, inlet_wait, outlet_wait] = gauge.read();
-        let mut result = MoverResult {
-            bytes: outcome.bytes,
-            wire_bytes,
-            took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
-            cpu_ns: Duration::try_from(cpu)
-                .map_or(0, |cpu| u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX)),
-            waited_ns: (inlet_wait, outlet_wait),
-            digest: outcome.digest.clone(),
-            inlet: match &outcome.inlet {
-                Ok(end) => Ok(*end == InletEnd::Complete),
-                Err(error) => Err(error.to_string()),
-            },
-            outlets: outcome
-                .outlets
-                .iter()
-                .map(|outlet| match outlet {
-                    Ok(end) => Ok(*end == OutletEnd::Complete),
-                    Err(error) => Err(error.to_string()),
-                })
-                .collect(),
-        };
-        let inlet_failed = result.inlet.is_err();
-        tell_causes(&outcome, &mut result);
-        if let Source::File { stage } = &mover.from {
-            self.ended(*stage, file_status(result.inlet.as_ref().err()));
-        }
-        for (target, outlet) in mover.to.iter().zip(&result.outlets) {
-            if let Target::File { stage } = target {
-                self.ended(*stage, file_status(outlet.as_ref().err()));
-            }
-        }
-        let outlets = result.outlets.clone();
-        self.0.outbox.report(Report::Moved { mover: mover.mover, result });
-        for (target, outlet) in mover.to.iter().zip(&outlets) {
-            let reader = match target {
-                Target::Pipe(pipe) if inlet_failed || outlet.is_err() => {
-                    self.state(|state| state.readers.get(pipe).copied())
-                }
-                _ => None,
-            };
-            reader.into_iter().for_each(|stage| self.kill_now(stage));
-        }
-        drop(outcome.unfinished);
     }
 
     fn kill_now(&self, stage: u32) {
@@ -266,117 +186,7 @@ impl Running {
         self.0.outbox.report(Report::Ended { stage, status });
     }
 
-    fn file(&self, stage: u32) -> Result<OwnedFd, Error> {
-        let opened = self.state(|state| state.files.remove(&stage));
-        let (file, mode) =
-            opened.ok_or_else(|| Error::Protocol("names a file that is not open".to_owned()))?;
-        if mode == Mode::Write && file.metadata().is_ok_and(|file| file.is_file()) {
-            file.set_len(0).map_err(|source| Error::System { call: "ftruncate", source })?;
-        }
-        Ok(file.into())
-    }
-
-    fn caller(&self, which: impl Fn(&(OwnedFd, OwnedFd)) -> &OwnedFd) -> Result<OwnedFd, Error> {
-        let nobody = || Error::Protocol("names a terminal that is not here".to_owned());
-        self.state(|state| {
-            let end = which(state.caller.as_ref().ok_or_else(nobody)?);
-            end.as_fd().try_clone_to_owned().map_err(|source| Error::System { call: "dup", source })
-        })
-    }
-
     fn state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Ends of pipes that nobody has taken yet.
-struct Pipes<'a> {
-    hops: &'a Hops,
-    ends: HashMap<u32, (Option<OwnedFd>, Option<OwnedFd>)>,
-}
-
-impl Pipes<'_> {
-    fn reading(&mut self, number: u32) -> Result<OwnedFd, Error> {
-        self.end(number, |ends| ends.0.take())
-    }
-
-    fn writing(&mut self, number: u32) -> Result<OwnedFd, Error> {
-        self.end(number, |ends| ends.1.take())
-    }
-
-    fn end(
-        &mut self,
-        number: u32,
-        which: impl Fn(&mut (Option<OwnedFd>, Option<OwnedFd>)) -> Option<OwnedFd>,
-    ) -> Result<OwnedFd, Error> {
-        if let Some(handed) = self.hops.pipe(number) {
-            return Ok(handed);
-        }
-        if !self.ends.contains_key(&number) {
-            let (reading, writing) = pipe()?;
-            self.ends.insert(number, (Some(reading), Some(writing)));
-        }
-        let end = self.ends.get_mut(&number).and_then(which);
-        end.ok_or_else(|| Error::Protocol("names an end of a pipe twice".to_owned()))
-    }
-
-    fn connection(&self, hop: u32) -> Result<crate::connect::Connection, Error> {
-        let missing = || Error::Protocol("names a hop that is not connected".to_owned());
-        self.hops.connection(hop).ok_or_else(missing)
-    }
-}
-
-/// An end that was only interrupted, because another one failed, is no failure to tell of.
-fn tell_causes(outcome: &Outcome, result: &mut MoverResult) {
-    let is_cause = |error: Option<&Error>| error.is_some_and(|error| !matches!(error, Error::Cancelled));
-    let causes = outcome.outlets.iter().map(|outlet| outlet.as_ref().err());
-    let is_known = is_cause(outcome.inlet.as_ref().err()) || causes.into_iter().any(is_cause);
-    if !is_known {
-        return;
-    }
-    if matches!(outcome.inlet, Err(Error::Cancelled)) {
-        result.inlet = Ok(false);
-    }
-    for (told, outlet) in result.outlets.iter_mut().zip(&outcome.outlets) {
-        if matches!(outlet, Err(Error::Cancelled)) {
-            *told = Ok(false);
-        }
-    }
-}
-
-/// The file, and its length if it has one that counts.
-fn open(path: &Path, mode: Mode) -> Result<(File, Option<u64>), Error> {
-    let what = if mode == Mode::Read { "read" } else { "write" };
-    let failed = |source| Error::File { what, path: path.to_owned(), source };
-    let mut options = OpenOptions::new();
-    match mode {
-        Mode::Read => options.read(true),
-        Mode::Write => options.write(true).create(true),
-        Mode::Append => options.append(true).create(true),
-    };
-    let file = options.open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
-    }
-    let length = (metadata.is_file() && metadata.len() > 0).then_some(metadata.len());
-    Ok((file, length))
-}
-
-fn file_status(why: Option<&String>) -> Status {
-    why.map_or(Status::Exit(0), |why| Status::Failed(why.clone()))
-}
-
-/// Of a mover that could not even begin.
-fn failed(error: &Error) -> MoverResult {
-    MoverResult {
-        bytes: 0,
-        wire_bytes: 0,
-        took_ns: 0,
-        cpu_ns: 0,
-        waited_ns: (0, 0),
-        digest: None,
-        inlet: Err(error.to_string()),
-        outlets: Vec::new(),
     }
 }
