@@ -57,9 +57,11 @@ pub struct Args {
     pub command: Command,
 }
 
+// The help of a command is at its type, in two parts: the line of the list, and the rest. A line at the variant
+// would hide the second.
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    // The help of these is at their types, in two parts: a line here would hide the second.
     Pipe(Box<Pipe>),
     Send(Box<Send>),
     Recv(Box<Recv>),
@@ -79,11 +81,8 @@ pub enum Command {
     /// Run packet networks in worker processes; check, draw and change them
     #[command(subcommand, arg_required_else_help = true)]
     Engine(Engine),
-    /// Show every Caravan link on this host of your user
     Top(Top),
-    /// Show what this host has for RDMA, what is in its way, and what would be used towards HOST
     Fabric(Fabric),
-    /// Verify shared memory and RDMA between this host and HOST, over ssh
     Selftest(SelfTest),
     /// The other side of `caravan selftest`
     #[command(hide = true)]
@@ -92,32 +91,28 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum Bench {
-    /// Erlang nodes calling each other, over TCP and over Caravan
     Erlang(Erlang),
-    /// A ring between two processes, beside a bare flag-and-copy loop in C
     Ring(Ring),
     /// The other process of `caravan bench ring`
     #[command(hide = true)]
     RingPeer(RingPeer),
-    /// A link over an RDMA device, beside perftest's programs on the same device
     Rdma(Rdma),
     /// The other process of `caravan bench rdma`
     #[command(hide = true)]
     RdmaPeer,
-    /// Pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3; and one built step by step
     Pipe(PipeBench),
     /// The other process of `caravan bench pipe --steps`
     #[command(hide = true)]
     PipePeer(PipePeer),
-    /// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
     Engine(EngineBench),
     /// The process of `caravan bench engine` that runs an engine
     #[command(hide = true)]
     EnginePeer(EnginePeer),
-    /// How the packet engine's benchmarks have changed between two runs
     Compare(Compare),
 }
 
+/// Erlang nodes calling each other, over TCP and over Caravan
+///
 /// Starts fresh Erlang nodes for each round and each transport, connects them all, and measures
 /// RPCs (processes in a tight loop of calls to a gen_server in front of a gen_server), lone
 /// round trips, streams of binaries, and round trips behind a stream. Nodes get random hidden
@@ -207,6 +202,8 @@ pub enum Pin {
     Spread,
 }
 
+/// A ring between two processes, beside a bare flag-and-copy loop in C
+///
 /// Sends 64-byte records through a ring in shared memory from one process to another, and the
 /// same through a bare loop in C (a flag and a copy for each record), on the same cores.
 #[derive(Debug, clap::Args)]
@@ -260,6 +257,8 @@ pub struct RingPeer {
     pub echo: bool,
 }
 
+/// Show every Caravan link on this host of your user
+///
 /// Reads the counters that every process with Caravan links keeps in shared memory. Rates are
 /// those of the last second. Links of other users are not shown.
 #[derive(Debug, clap::Args)]
@@ -347,6 +346,24 @@ mod tests {
         let Command::Bench(Bench::Erlang(erlang)) = args.command else { panic!("{args:?}") };
         let files = [erlang.json, erlang.svg, erlang.png];
         assert_eq!(files, [PathBuf::from("-"), PathBuf::new(), PathBuf::new()]);
+    }
+
+    fn leaves(command: &clap::Command) -> Vec<&clap::Command> {
+        let below: Vec<_> =
+            command.get_subcommands().filter(|command| !command.is_hide_set()).flat_map(leaves).collect();
+        if below.is_empty() { vec![command] } else { below }
+    }
+
+    #[test]
+    fn every_command_has_a_line_and_more_with_examples() {
+        for command in leaves(&<Args as clap::CommandFactory>::command()) {
+            let name = command.get_name();
+            let line = command.get_about().map(ToString::to_string).expect(name);
+            let more = command.get_long_about().map(ToString::to_string).expect(name);
+            assert!(more.len() > line.len() + 80 && line.len() <= 90, "{name}: {more}");
+            let examples = command.get_after_help().map(ToString::to_string).expect(name);
+            assert!(examples.starts_with("Examples:\n  "), "{name}: {examples}");
+        }
     }
 
     #[test]

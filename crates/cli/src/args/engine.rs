@@ -8,20 +8,16 @@ use clap::Subcommand;
 /// Packet networks in worker processes.
 #[derive(Debug, Subcommand)]
 pub enum Engine {
-    /// Run the apps and links of a file, until stopped
     Run(Run),
-    /// Say whether a file can be run, without running it
     Check(Check),
-    /// Draw the apps and links of a file, as SVG
     Graph(Graph),
-    /// Have a running engine read its file again
     Reload(Reload),
-    /// Show what the workers and links of a running engine do
     Top(Top),
-    /// Write the packets that a link carries to standard output, as a pcap file
     Trace(Trace),
 }
 
+/// Run the apps and links of a file, until stopped
+///
 /// Runs the apps of FILE in worker processes. What happens to them (crashes, restarts, what was lost) is told
 /// on standard error. Once FILE has changed, SIGHUP or `caravan engine reload` carries out the difference,
 /// and all else goes on; if FILE is bad then, all goes on as before. Ctrl-C or SIGTERM stops the apps in order.
@@ -60,6 +56,8 @@ pub struct Run {
     pub hugepages: bool,
 }
 
+/// Say whether a file can be run, without running it
+///
 /// Says whether FILE can be run: one line if so; if not, every mistake with its line and column, on standard
 /// error, and exit status 1. Starts nothing and touches no device.
 #[derive(Debug, clap::Args)]
@@ -75,6 +73,8 @@ pub struct Check {
     pub json: bool,
 }
 
+/// Draw the apps and links of a file, as SVG
+///
 /// Draws the apps of FILE in the colours of their workers, and the links between them, as SVG that follows its
 /// viewer's light or dark theme. Apps may be of kinds that only another program knows.
 #[derive(Debug, clap::Args)]
@@ -90,6 +90,8 @@ pub struct Graph {
     pub output: Option<PathBuf>,
 }
 
+/// Have a running engine read its file again
+///
 /// Has a running engine read its file again and carry out what differs, as SIGHUP does, and says what that was;
 /// or why the file was refused, with exit status 1: then the engine goes on as before.
 #[derive(Debug, clap::Args)]
@@ -107,6 +109,8 @@ pub struct Reload {
     pub json: bool,
 }
 
+/// Show what the workers and links of a running engine do
+///
 /// Reads the words that a running engine keeps in its memory, and stops nothing. Rates are those of the last
 /// interval. WAITS are packets at a link's end that sends, on their way, and at the end that receives; OWNS says
 /// how many packets each worker and link has. All packets together never grow more than the first line says: who
@@ -139,6 +143,8 @@ pub struct Top {
     pub interval: Duration,
 }
 
+/// Write the packets that a link carries to standard output, as a pcap file
+///
 /// Copies the packets that are sent on LINK from now on, with the time of the breath in which they were sent, to a
 /// pcap file with nanoseconds, until Ctrl-C, or until its reader, the link or the engine has gone. The
 /// engine never waits for it: packets that come faster than they are written are left out, and their number is

@@ -10,6 +10,8 @@ use super::{Placement, file};
 /// Where results are collected, unless another file is named.
 pub const HISTORY: &str = "results/engine-history.jsonl";
 
+/// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
+///
 /// Runs named benchmarks of the packet engine: for each sample a fresh engine, a warm-up, and a count
 /// of packets between two instants. Samples of all benchmarks take turns. How far apart the two cores
 /// lie is measured before and after each sample, as a virtual machine's cores move: near and far
@@ -69,6 +71,8 @@ pub struct EnginePeer {
     pub task: String,
 }
 
+/// How the packet engine's benchmarks have changed between two runs
+///
 /// Shows how each benchmark of the packet engine has changed between two runs, and whether that can
 /// be chance: the Mann-Whitney U test of their samples, two-sided, with Holm's correction for
 /// looking at many benchmarks at once. A run is named by its number in the history (1 is the

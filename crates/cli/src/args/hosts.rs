@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::{ring_bytes, seconds};
 
+/// Show what this host has for RDMA, what is in its way, and what would be used towards HOST
+///
 /// Prints what this host has for RDMA (rdma-core, devices, ports, addresses, limits), what is in the
 /// way of it and how to remove that, and what would carry a link towards HOST. Sends nothing.
 /// Exit status: 0, or 1 if there is a HOST and neither shared memory nor RDMA leads there.
@@ -25,6 +27,8 @@ pub struct Fabric {
     pub json: bool,
 }
 
+/// Verify shared memory and RDMA between this host and HOST, over ssh
+///
 /// Verifies RDMA, and on this host shared memory, between this host and HOST: starts itself there over
 /// ssh, connects every pair of ports that can reach each other, checks contents and promises, and
 /// measures round trips and throughput. Prints a report to attach to an issue. Where HOST's PATH has

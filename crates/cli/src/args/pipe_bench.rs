@@ -7,6 +7,8 @@ use clap::builder::RangedU64ValueParser;
 
 use super::{file, moving};
 
+/// Pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3; and one built step by step
+///
 /// Moves a stream from one host to another with Caravan's pipe and beside it with nc, socat, mbuffer, ssh and
 /// iperf3, in turn: bytes a second, and seconds of processor time for each. The hosts are two network
 /// namespaces of this machine, joined by a veth pair, with an sshd of the benchmark's own in each; that takes

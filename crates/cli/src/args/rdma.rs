@@ -6,6 +6,8 @@ use clap::builder::RangedU64ValueParser;
 
 use super::ring_bytes;
 
+/// A link over an RDMA device, beside perftest's programs on the same device
+///
 /// Measures a link over an RDMA device between two processes of this machine, or towards another where
 /// the same command serves, and beside it ib_write_lat, ib_send_lat, ib_write_bw (package perftest) and
 /// ibv_rc_pingpong (ibverbs-utils) on the same device, in turn. A link also copies each message into its
