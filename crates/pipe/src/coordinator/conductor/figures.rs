@@ -56,8 +56,9 @@ impl Conductor<'_> {
         }
         figures.writer_wait =
             done(receiver).map_or(figures.writer_wait, |result| seconds(result.waited_ns.1));
-        figures.cpu =
-            [sender, receiver].into_iter().filter_map(done).map(|result| seconds(result.cpu_ns)).sum();
+        let ends = [sender, receiver].into_iter().filter_map(done);
+        // A sum of nothing would be a negative zero.
+        figures.cpu = ends.fold(0.0, |sum, result| sum + seconds(result.cpu_ns));
         figures
     }
 }
