@@ -84,10 +84,9 @@ impl Source {
     }
 
     /// All of it is where it belongs.
-    pub fn done(self, waits: &Waits) -> Result<(), Error> {
-        match self {
-            Self::Descriptor(_) => Ok(()),
-            Self::Hop(receiver) => receiver.done(waits),
+    pub fn done(self, waits: &Waits) {
+        if let Self::Hop(receiver) = self {
+            receiver.done(waits);
         }
     }
 

@@ -233,19 +233,18 @@ impl Receiver {
         }
     }
 
-    /// All of it is where it belongs.
-    pub fn done(self, waits: &Waits) -> Result<(), Error> {
+    /// All of it is where it belongs. A sender that is gone by now need not be told.
+    pub fn done(self, waits: &Waits) {
         let bytes = self.bytes;
-        self.say_last(Kind::Done, &bytes.to_le_bytes(), waits)
+        let _ = self.say_last(Kind::Done, &bytes.to_le_bytes(), waits);
     }
 
-    /// Nobody wants the rest.
+    /// Nobody wants the rest. The same.
     pub fn stop(self, waits: &Waits) {
-        // A sender that is gone need not be told.
         let _ = self.say_last(Kind::Stop, &[], waits);
     }
 
-    /// It cannot go where it should.
+    /// It cannot go where it should. The same.
     pub fn fail(self, why: &str, waits: &Waits) {
         let _ = self.say_last(Kind::CannotPut, sentence_bytes(why), waits);
     }

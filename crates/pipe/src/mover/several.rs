@@ -246,7 +246,8 @@ impl Work<'_> {
         if let Some(why) = self.failure() {
             source.fail(&why, waits);
         } else if is_read && (is_any(OutletEnd::Complete) || outlets.is_empty()) {
-            return source.done(waits).map(|()| InletEnd::Complete);
+            source.done(waits);
+            return Ok(InletEnd::Complete);
         } else if is_any(OutletEnd::Stopped) {
             source.stop(waits);
             return Ok(InletEnd::Unread);

@@ -34,7 +34,8 @@ pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gau
                 // Closed before the sender hears that all of it is where it belongs.
                 drop(sink);
                 let digest = shape.digest.and_then(|kind| total.hex(kind));
-                let inlet = source.done(&waits).map(|()| InletEnd::Complete);
+                source.done(&waits);
+                let inlet = Ok(InletEnd::Complete);
                 let outlets = vec![Ok(OutletEnd::Complete)];
                 return Outcome { bytes, digest, inlet, outlets, unfinished: Vec::new() };
             }

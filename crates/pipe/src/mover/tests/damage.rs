@@ -109,6 +109,11 @@ proptest! {
         let (_, _, _, wire_bytes) = harmed(&data, &options, Harm::None, Harm::None);
         let flip = Harm::Flip { byte: (at * wire_bytes as f64) as usize, bit };
         let (got, sent, received, _) = harmed(&data, &options, flip, Harm::None);
+        if is_complete(&received) && options.compression.is_some() && !options.sealed {
+            // A compressed block has bits that mean nothing.
+            prop_assert!(got == data);
+            return Ok(());
+        }
         let error = received.inlet.as_ref().expect_err("it is damaged");
         prop_assert!(sent.outlets[0].is_err(), "{sent:?}");
         if options.sealed {
