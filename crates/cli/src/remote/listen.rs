@@ -10,6 +10,8 @@ use super::complaints::printable;
 
 /// Bytes that a login shell may print before.
 pub const GREETING_BYTES_MAX: u64 = 1 << 20;
+/// What is kept of a line: more is none that anybody reads.
+const LINE_CHARS_MAX: usize = 1 << 10;
 
 /// What came from the other side.
 pub enum Heard {
@@ -17,8 +19,8 @@ pub enum Heard {
     Line(String),
     /// All that comes now belongs to the program.
     Ready(BufReader<ChildStdout>),
-    /// It ended, and why if there is a reason.
-    End(Option<io::Error>),
+    /// It ended, why if there is a reason, and the last line that it said without the mark.
+    End(Option<io::Error>, String),
     /// It printed too much.
     Noise,
     /// This side has written what it was asked for.
@@ -47,25 +49,27 @@ impl Read for Answers {
 
 /// Lines with the mark, up to the one that says "ready".
 pub fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<Heard>) {
+    let mut last = String::new();
     let end = loop {
-        match next_line(&mut from, mark) {
+        match next_line(&mut from, mark, &mut last) {
             Ok(Some(line)) if line == "ready" => break Heard::Ready(from),
             Ok(Some(line)) => {
                 if to.send(Heard::Line(line)).is_err() {
                     return;
                 }
             }
-            Ok(None) => break Heard::End(None),
+            Ok(None) => break Heard::End(None, last),
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break Heard::Noise,
-            Err(error) => break Heard::End(Some(error)),
+            Err(error) => break Heard::End(Some(error), last),
         }
     };
     // Nobody may want it any more.
     let _ = to.send(end);
 }
 
-/// What stands behind the mark in the next line that has it; `FileTooLarge` after too much else.
-fn next_line(from: &mut impl BufRead, mark: &str) -> io::Result<Option<String>> {
+/// What stands behind the mark in the next line that has it; `FileTooLarge` after too much else, of which
+/// the last line is kept.
+fn next_line(from: &mut impl BufRead, mark: &str, last: &mut String) -> io::Result<Option<String>> {
     let mut left = GREETING_BYTES_MAX;
     while left > 0 {
         let mut line = Vec::new();
@@ -74,10 +78,12 @@ fn next_line(from: &mut impl BufRead, mark: &str) -> io::Result<Option<String>> 
             return Ok(None);
         }
         left = left.saturating_sub(count as u64);
-        // A greeting may lack the end of its line.
         let line = printable(&line);
-        if let Some((_, said)) = line.split_once(mark) {
-            return Ok(Some(said.trim_start().to_owned()));
+        // A greeting may lack the end of its line.
+        match line.split_once(mark) {
+            Some((_, said)) => return Ok(Some(said.trim_start().chars().take(LINE_CHARS_MAX).collect())),
+            None if line.is_empty() => {}
+            None => *last = line.chars().take(LINE_CHARS_MAX).collect(),
         }
     }
     Err(io::ErrorKind::FileTooLarge.into())
@@ -91,17 +97,17 @@ mod tests {
     fn greetings_are_skipped() {
         let mut bytes =
             &b"Welcome\nhere\n\xff\x1b[1mcaravan-x send\r\nx\nno newline: caravan-x ready\nleft"[..];
-        assert_eq!(next_line(&mut bytes, "caravan-x").expect("a line").as_deref(), Some("send"));
-        assert_eq!(next_line(&mut bytes, "caravan-x").expect("a line").as_deref(), Some("ready"));
-        assert_eq!(bytes, b"left");
-        assert!(next_line(&mut bytes, "caravan-x").expect("an end").is_none());
+        let mut last = String::new();
+        let mut next = || next_line(&mut bytes, "caravan-x", &mut last).expect("no error");
+        assert_eq!((next().as_deref(), next().as_deref(), next()), (Some("send"), Some("ready"), None));
+        assert_eq!((bytes, last.as_str()), (&b""[..], "left"));
     }
 
     #[test]
     fn greetings_without_end_are_noise() {
         for noise in [&b"y\n"[..], b"y"] {
             let noise = noise.repeat(1 << 20);
-            let error = next_line(&mut &noise[..], "caravan-x").expect_err("too much");
+            let error = next_line(&mut &noise[..], "caravan-x", &mut String::new()).expect_err("too much");
             assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         }
     }

@@ -149,7 +149,7 @@ impl Greeting<'_> {
                         _ => return Err(Failure::Host(refusal(word, rest, &self.tried))),
                     }
                 }
-                Heard::End(why) => return Err(self.ended(why)),
+                Heard::End(why, last) => return Err(self.ended(why, &last)),
                 Heard::Noise => {
                     return Err(Failure::Host(format!(
                         "its login shell printed more than {GREETING_BYTES_MAX} bytes and no agent was started: see what its start-up files (.bashrc) print (`ssh {} true`)",
@@ -188,7 +188,7 @@ impl Greeting<'_> {
             }
             match self.heard.recv_timeout(GLANCE) {
                 Ok(heard) => return Ok(heard),
-                Err(RecvTimeoutError::Disconnected) => return Ok(Heard::End(None)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Heard::End(None, String::new())),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let seconds = limit.as_secs();
@@ -198,8 +198,12 @@ impl Greeting<'_> {
         }
     }
 
-    fn ended(&mut self, why: Option<io::Error>) -> Failure {
-        let said = self.ssh.why_ended(END_LIMIT, why);
+    fn ended(&mut self, why: Option<io::Error>, last: &str) -> Failure {
+        let mut said = self.ssh.why_ended(END_LIMIT, why);
+        // Accounts without a login say so there.
+        if !last.is_empty() {
+            said += &format!("\nThe last that its login shell printed: {last}");
+        }
         match self.start.interrupted.load(Ordering::Relaxed) {
             true => Failure::Interrupted,
             false if SHUT.iter().any(|words| said.contains(words)) => Failure::Shut(said),
