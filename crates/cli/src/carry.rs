@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends.
 pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
-    let to = args.destination().map_err(Error::Usage)?;
+    let to = args.destination().unwrap_or_else(|why| refuse(&why));
     let telling = args.telling.telling();
     let ending = Ending::prepare(&telling).map_err(CommandError::before_a_pipe)?;
     let (input, total) = input(to.file.as_deref())?;
@@ -57,7 +57,7 @@ pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
 
 /// Receives.
 pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
-    let to = args.destined().map_err(Error::Usage)?;
+    let to = args.destined().unwrap_or_else(|why| refuse(&why));
     let telling = args.telling.telling();
     let ending = Ending::prepare(&telling).map_err(CommandError::before_a_pipe)?;
     let interrupt = Interrupt::watch().map_err(CommandError::before_a_pipe)?;
@@ -72,6 +72,11 @@ pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
     let received = Receiving { args, key, interrupt }.run(listener, output, &mut teller);
     drop(teller);
     Ok(stream::tell(ending, received))
+}
+
+/// As what the command line's own rules refuse.
+fn refuse(why: &str) -> ! {
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{why}\n")).exit()
 }
 
 struct Sending<'a> {
