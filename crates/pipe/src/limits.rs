@@ -18,7 +18,7 @@ pub const LINE_BYTES_MAX: usize = 8 << 10;
 /// How often both ends of a control channel say that they are there.
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one end may say nothing before the other takes it for dead. Everything ends within 5 s.
-pub const SILENCE_MAX: Duration = Duration::from_millis(3500);
+pub const SILENCE_MAX: Duration = Duration::from_millis(3000);
 /// How long commands have to end by themselves once they were told to, before they are killed.
 pub const TERM_GRACE: Duration = Duration::from_millis(500);
 /// Until two ends of a hop are connected in one way.

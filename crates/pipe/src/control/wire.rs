@@ -81,10 +81,10 @@ mod tests {
     #[test]
     fn messages_come_as_they_were_written() {
         let mut bytes = Vec::new();
-        write(&mut bytes, &Message::Word(Order::Relay { hop: 7 })).expect("written");
+        write(&mut bytes, &Message::Word(Order::Relay { hop: 7, attempt: 1 })).expect("written");
         write(&mut bytes, &Message::<Order>::Data { hop: 9, bytes: vec![0, 1, 255] }).expect("written");
         let mut rest = &bytes[..];
-        assert!(matches!(read::<Order>(&mut rest), Ok(Message::Word(Order::Relay { hop: 7 }))));
+        assert!(matches!(read::<Order>(&mut rest), Ok(Message::Word(Order::Relay { hop: 7, attempt: 1 }))));
         assert!(
             matches!(read::<Order>(&mut rest), Ok(Message::Data { hop: 9, bytes }) if bytes == [0, 1, 255])
         );
