@@ -38,7 +38,7 @@ fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Ha
     let (folder, name) = if offered.name.is_empty() {
         shared.targets.file(offered.folder)?
     } else {
-        (shared.targets.folder(offered.folder)?, offered.name.to_vec())
+        (shared.targets.old_folder(offered.folder)?, offered.name.to_vec())
     };
     if is_update {
         let stat = rustix::fs::statat(&folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);

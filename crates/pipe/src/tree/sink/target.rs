@@ -120,10 +120,7 @@ impl Targets {
                 return Ok(Err(error));
             }
         }
-        let top = match target.name.as_slice() {
-            b"" => Ok(Arc::clone(&target.parent)),
-            name => rustix::fs::openat(&target.parent, name, DIRECTORY, Mode::empty()).map(Arc::new),
-        };
+        let top = target.open();
         Ok(top.map(|top| {
             target.top.get_or_init(|| top);
         }))
@@ -132,19 +129,32 @@ impl Targets {
     /// Opens a directory that was made.
     pub fn folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let top = self.target(spot.root).ok().and_then(|target| target.top.get()).ok_or(Errno::NOENT)?;
-        if spot.path.is_empty() {
+        self.below(top, spot.path)
+    }
+
+    /// Opens a directory that may have been there before anything was made.
+    pub fn old_folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
+        let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
+        match target.top.get() {
+            Some(top) => self.below(top, spot.path),
+            None => self.below(&target.open()?, spot.path),
+        }
+    }
+
+    fn below(&self, top: &Arc<OwnedFd>, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
+        if path.is_empty() {
             return Ok(Arc::clone(top));
         }
         // Pairs with nothing: whoever misses it finds out by itself.
         if !self.is_stepwise.load(Ordering::Relaxed) {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-            match rustix::fs::openat2(top, spot.path, DIRECTORY, Mode::empty(), resolve) {
+            match rustix::fs::openat2(top, path, DIRECTORY, Mode::empty(), resolve) {
                 // Some sandboxes forbid what they do not know.
                 Err(Errno::NOSYS | Errno::PERM) => self.is_stepwise.store(true, Ordering::Relaxed),
                 opened => return opened.map(Arc::new),
             }
         }
-        stepwise(top.as_fd(), spot.path).map(Arc::new)
+        stepwise(top.as_fd(), path).map(Arc::new)
     }
 
     /// Where a file itself is: its directory, and its name there.
@@ -171,6 +181,13 @@ impl Target {
     /// Where a source that is a file goes.
     pub fn file(&self) -> Result<(&Arc<OwnedFd>, &[u8]), Errno> {
         if self.name.is_empty() { Err(Errno::ISDIR) } else { Ok((&self.parent, &self.name)) }
+    }
+
+    fn open(&self) -> Result<Arc<OwnedFd>, Errno> {
+        match self.name.as_slice() {
+            b"" => Ok(Arc::clone(&self.parent)),
+            name => rustix::fs::openat(&self.parent, name, DIRECTORY, Mode::empty()).map(Arc::new),
+        }
     }
 }
 

@@ -1,0 +1,12 @@
+//! Both halves of a copy, joined by pipes.
+
+#[path = "tree/common.rs"]
+mod common;
+#[path = "tree/cut.rs"]
+mod cut;
+#[path = "tree/hostile.rs"]
+mod hostile;
+#[path = "tree/places.rs"]
+mod places;
+#[path = "tree/random.rs"]
+mod random;
