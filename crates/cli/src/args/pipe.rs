@@ -258,7 +258,7 @@ mod tests {
     fn every_option_reaches_the_coordinator_or_ssh() {
         let options = parsed(&[":true"]).options();
         assert_eq!((options.sealing, options.fan_out), (Sealing::Default, FanOut::Default));
-        assert_eq!((options.streams, options.silence), (1, Duration::from_millis(3000)));
+        assert_eq!((options.streams, options.silence), (1, caravan_pipe::limits::SILENCE_MAX));
         let words = "-v -v -n -p 4000:4010 -H lab -t tcp --encrypt --hash sha256 -c lz4 -L 10M -m 1Mi -P 4 \
                      --progress --json --star --on-slow drop --on-dead continue --no-bootstrap -F f -J j -o A=b \
                      -o C=d -i k --ssh other --silence 10 a:x";
