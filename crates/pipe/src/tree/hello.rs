@@ -10,6 +10,8 @@ use super::options::Name;
 pub struct Hello {
     /// Nothing of what is copied is there, not even in part: nothing need be offered.
     pub is_fresh: bool,
+    /// What is there was left by a copy that was cut off: what it has completed need not be sent again.
+    pub is_resumed: bool,
     /// Which boot of which machine: only there do the numbers below mean anything.
     boot: String,
     /// Device and inode of what sources are copied to, as far as that is there.

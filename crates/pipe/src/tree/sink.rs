@@ -21,7 +21,7 @@ use self::target::Targets;
 use self::worker::Worker;
 use super::attributes::Giver;
 use super::buffers::Buffers;
-use super::complaints::{Complaints, say};
+use super::complaints::{Complaints, say, shown};
 use super::format::{self, Header, Kind, MAGIC, nonsense};
 use super::options::{self, JOBS_MAX, SinkOptions};
 use super::records::Parser;
@@ -110,10 +110,19 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         shared.is_over.store(true, Ordering::Release);
         received
     });
-    let failed_there = match (received, shared.take_fault()) {
-        (_, Some(fault)) => return Err(fault),
-        (received, None) => received?,
+    let received = match shared.take_fault() {
+        Some(fault) => Err(fault),
+        None => received,
     };
+    if received.is_err() {
+        for part in targets.unfinished() {
+            say(&format!("what has come is in {}; the same command goes on with it", shown(&part)));
+        }
+    }
+    let failed_there = received?;
+    for (path, error) in targets.finish() {
+        complaints.fail(&format!("cannot give {} its name: {error}", shown(path)));
+    }
     // If the source is gone by now, that is its own affair: all of it is here.
     let _ = have.write_all(&format::frame(Kind::Done, &[])).and_then(|()| have.flush());
     if options.verbose {

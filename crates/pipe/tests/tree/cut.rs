@@ -30,6 +30,8 @@ fn a_stream_cut_anywhere_leaves_whole_files_and_says_so() {
         let to = folder.join(&format!("to-{cut}"));
         let error = Wanted::tree(&from, &to).replay(&stream[..cut]).expect_err("cut off");
         assert!(matches!(error, Error::Truncated { .. }), "{cut}: {error}");
+        assert!(!to.exists(), "{cut}");
+        let to = folder.join(&format!(".to-{cut}.part"));
         if !to.exists() {
             continue;
         }
@@ -70,18 +72,27 @@ fn a_copy_goes_on_where_it_was_cut() {
 }
 
 #[test]
-fn a_tree_goes_on_within_its_large_file() {
+fn a_tree_goes_on_where_it_was_cut() {
     let folder = Folder::new();
     let (from, to) = (folder.join("from"), folder.join("to"));
     fs::create_dir_all(from.join("sub/deep")).expect("folders");
+    fs::write(from.join("first"), bytes(MIB, 4)).expect("a file");
     fs::write(from.join("sub/deep/large"), bytes(6 * MIB, 5)).expect("a file");
-    let wanted = Wanted { destination: folder.0.join("to/from"), ..Wanted::tree(&from, &to) };
-    fs::create_dir(&to).expect("a folder");
-    assert!(wanted.run_cut(4 * MIB).sink.is_err());
-    // The same command finds a directory there now, and would go into it.
-    let sent = Wanted::tree(&from, &to).run().ok();
-    assert_eq!(tree_of(&from), tree_of(&to.join("from")));
-    assert!(sent.len() < 4 * MIB, "{}", sent.len());
+    let into = folder.join("into");
+    fs::create_dir(&into).expect("a folder");
+    for (destination, arrived, is_first_kept) in [(&to, to.clone(), true), (&into, into.join("from"), false)]
+    {
+        let wanted = Wanted::tree(&from, destination);
+        assert!(wanted.run_cut(5 * MIB).sink.is_err());
+        assert!(!to.exists(), "a directory that is not complete does not have its name");
+        let sent = wanted.run().ok();
+        assert_eq!(tree_of(&from), tree_of(&arrived));
+        let most = if is_first_kept { 4 * MIB } else { 5 * MIB };
+        assert!(sent.len() < most, "{}", sent.len());
+        fs::remove_dir_all(&arrived).expect("removed");
+    }
+    let names = fs::read_dir(&folder.0).expect("listed").count();
+    assert_eq!(names, 2, "nothing else stays behind");
 }
 
 #[test]

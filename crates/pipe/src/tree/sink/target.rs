@@ -28,6 +28,9 @@ pub struct Target {
     parent: Arc<OwnedFd>,
     /// In `parent`; empty if the source's content goes right into that.
     name: Vec<u8>,
+    /// What a directory is called until it is complete. Only one that gets the name which the user has
+    /// written: as long as that is not there, the same command means the same once more.
+    part: Option<Vec<u8>>,
     /// A device or a pipe that takes the content of one file.
     pub special: Option<Mutex<File>>,
     /// The directory that it has become.
@@ -68,7 +71,9 @@ impl Targets {
                 if options.into_directory && !(options.recursive && trimmed.len() < path.len()) {
                     return Err(usage(path, "is not there, and was to be a directory"));
                 }
-                vec![new(trimmed)?]
+                let mut target = new(trimmed)?;
+                target.part = Some(super::super::part_name(&target.name));
+                vec![target]
             }
             Err(Errno::NOENT) => return Err(usage(path, "is not there: several files take a directory")),
             Err(error) => return Err(cannot("look at", path, error)),
@@ -89,8 +94,12 @@ impl Targets {
                 hello.add_future(&stat, &target.name);
             }
             let part = super::super::part_name(&target.name);
-            if rustix::fs::statat(&target.parent, &part, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                hello.is_fresh = false;
+            if let Ok(stat) = rustix::fs::statat(&target.parent, &part, AtFlags::SYMLINK_NOFOLLOW) {
+                hello.add_target(&stat);
+                let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                hello.is_resumed |= is_folder && target.part.is_some();
+            } else if let (Ok(stat), Some(_)) = (rustix::fs::fstat(&target.parent), &target.part) {
+                hello.add_future(&stat, &part);
             }
         }
         hello
@@ -116,7 +125,7 @@ impl Targets {
             return Ok(self.folder(folder).and_then(|folder| make(folder.as_fd(), name, mode)));
         }
         if !target.name.is_empty() {
-            if let Err(error) = make(target.parent.as_fd(), &target.name, mode) {
+            if let Err(error) = make(target.parent.as_fd(), target.folder_name(), mode) {
                 return Ok(Err(error));
             }
         }
@@ -167,6 +176,27 @@ impl Targets {
         Ok((self.folder(Spot { root: spot.root, path: folder })?, name.to_vec()))
     }
 
+    /// Gives directories that are complete their names.
+    pub fn finish(&self) -> impl Iterator<Item = (&[u8], Errno)> {
+        self.parts().filter_map(|(target, part)| {
+            let renamed = rustix::fs::renameat(&target.parent, part, &target.parent, &target.name);
+            renamed.err().map(|error| (target.shown.as_slice(), error))
+        })
+    }
+
+    /// Where directories are that are not complete.
+    pub fn unfinished(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.parts().map(|(target, part)| {
+            let kept = target.shown.len().saturating_sub(target.name.len());
+            [target.shown.get(..kept).unwrap_or_default(), part].concat()
+        })
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (&Target, &[u8])> {
+        let made = self.all.iter().filter(|target| target.top.get().is_some());
+        made.filter_map(|target| Some((target, target.part.as_deref()?)))
+    }
+
     /// A path, for people.
     pub fn shown(&self, spot: Spot<'_>, name: &[u8]) -> String {
         let base = self.target(spot.root).map_or(&b"?"[..], |target| &target.shown);
@@ -183,8 +213,12 @@ impl Target {
         if self.name.is_empty() { Err(Errno::ISDIR) } else { Ok((&self.parent, &self.name)) }
     }
 
+    fn folder_name(&self) -> &[u8] {
+        self.part.as_ref().unwrap_or(&self.name)
+    }
+
     fn open(&self) -> Result<Arc<OwnedFd>, Errno> {
-        match self.name.as_slice() {
+        match self.folder_name() {
             b"" => Ok(Arc::clone(&self.parent)),
             name => rustix::fs::openat(&self.parent, name, DIRECTORY, Mode::empty()).map(Arc::new),
         }
@@ -205,6 +239,7 @@ fn into(options: &SinkOptions, path: &[u8]) -> Result<Vec<Target>, Error> {
         Ok(Target {
             parent: Arc::clone(&parent),
             name: name.to_vec(),
+            part: None,
             special: None,
             top: OnceLock::new(),
             shown: [path, slash, name].concat(),
@@ -224,7 +259,7 @@ fn new(path: &[u8]) -> Result<Target, Error> {
     let parent = rustix::fs::openat(CWD, folder, flags, Mode::empty());
     let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error))?);
     let (name, shown) = (name.to_vec(), path.to_vec());
-    Ok(Target { parent, name, special: None, top: OnceLock::new(), shown })
+    Ok(Target { parent, name, part: None, special: None, top: OnceLock::new(), shown })
 }
 
 /// A device or a pipe takes the content.
@@ -235,7 +270,7 @@ fn special(path: &[u8]) -> Result<Target, Error> {
     let parent = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty());
     let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error))?);
     let special = Some(Mutex::new(File::from(file)));
-    Ok(Target { parent, name: Vec::new(), special, top: OnceLock::new(), shown: path.to_vec() })
+    Ok(Target { parent, name: Vec::new(), part: None, special, top: OnceLock::new(), shown: path.to_vec() })
 }
 
 fn make(folder: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<(), Errno> {

@@ -93,7 +93,8 @@ impl<'a> Reader<'a> {
                 frame.extend_from_slice(&made.mode.to_le_bytes());
             }
         });
-        let had = if self.shared.options.update && !self.shared.hello.is_fresh {
+        let hello = self.shared.hello;
+        let had = if (self.shared.options.update || hello.is_resumed) && !hello.is_fresh {
             self.offer(&batch.items)?
         } else {
             Vec::new()
