@@ -170,6 +170,7 @@ mod tests {
             "<'a b'",
             "<\"a b\"",
             "<a\\ b",
+            "<~/\"my disk.img\"",
             ">$HOME/x",
             ">\"$(date +'%F (%a)')\".log",
             ">${x:-a b}",
