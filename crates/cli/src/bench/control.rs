@@ -117,9 +117,7 @@ impl Control {
         if line.is_empty() {
             return Ok(None);
         }
-        serde_json::from_slice(&line)
-            .map(Some)
-            .map_err(|why| failed(&format!("it is unclear: {why}")))
+        serde_json::from_slice(&line).map(Some).map_err(|why| failed(&format!("it is unclear: {why}")))
     }
 
     /// The same, where there must be something.

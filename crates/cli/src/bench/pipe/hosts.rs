@@ -3,6 +3,7 @@
 mod bed;
 mod case;
 mod cpu;
+mod goals;
 mod net;
 mod process;
 mod report;

@@ -148,7 +148,8 @@ impl Pair {
         let bytes = CHECKED_BYTES / step.part;
         let task = Task { program: step.program, bytes, file_bytes: self.input.bytes, is_check: true };
         let (_, came) = self.run(&task)?;
-        match came == Some(expected_digest(&task, step.bytes(bytes))) {
+        let sent = expected_digest(&task, step.bytes(bytes), &self.input)?;
+        match came == Some(sent) {
             true => Ok(()),
             false => Err(failed(&format!("with {}, other bytes came than were sent", step.key))),
         }

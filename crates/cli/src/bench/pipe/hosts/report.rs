@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::case::Case;
-use super::tool::Tool;
+use super::goals::{self, Goal};
 use crate::bench::pipe::bars::{Bar, Bars};
 use crate::chart::Picture;
 use crate::machine::Machine;
@@ -77,14 +77,6 @@ pub struct Row {
     pub percent_of_line: Option<f64>,
 }
 
-/// What a figure is to be.
-#[derive(Clone, Debug, Serialize)]
-pub struct Goal {
-    pub text: String,
-    pub value: f64,
-    pub is_reached: bool,
-}
-
 impl CaseResult {
     /// Of all tools.
     pub fn streams(case: Case, is_veth: bool, series: Vec<Series>) -> Self {
@@ -95,7 +87,7 @@ impl CaseResult {
         };
         let line = (case == Case::Veth10g).then_some(LINE_GB_PER_S);
         let rows = rows(series, line);
-        let goals = if line.is_some() { line_goals(&rows) } else { stream_goals(&rows) };
+        let goals = if line.is_some() { goals::line(&rows) } else { goals::streams(&rows) };
         Self { key: case.key(), title: between.to_owned(), unit: "GB/s", rows, goals }
     }
 
@@ -103,8 +95,8 @@ impl CaseResult {
     pub fn lines(case: Case, series: Vec<Series>) -> Self {
         let rows = rows(series, None);
         let (title, unit, goals) = match case {
-            Case::Start => ("one line through two hosts, sessions being there", "s", start_goals(&rows)),
-            _ => ("two commands of one host", "GB/s", same_host_goals(&rows)),
+            Case::Start => ("one line through two hosts, sessions being there", "s", goals::start(&rows)),
+            _ => ("two commands of one host", "GB/s", goals::same_host(&rows)),
         };
         Self { key: case.key(), title: title.to_owned(), unit, rows, goals }
     }
@@ -156,61 +148,6 @@ fn rows(series: Vec<Series>, line: Option<f64>) -> Vec<Row> {
         })
     };
     series.into_iter().filter_map(row).collect()
-}
-
-fn row(rows: &[Row], tool: Tool) -> Option<&Row> {
-    rows.iter().find(|row| row.key == tool.key())
-}
-
-fn at_least(text: impl Into<String>, least: f64, value: f64) -> Goal {
-    Goal { text: text.into(), value, is_reached: value >= least }
-}
-
-fn same_host_goals(rows: &[Row]) -> Vec<Goal> {
-    let ratio = |rows: &[Row]| rows.first()?.value.ratio(&rows.get(1)?.value);
-    let goal =
-        |ratio: Summary| at_least("at least a bare shell pipe (ratio in the same round)", 1.0, ratio.median);
-    ratio(rows).map(goal).into_iter().collect()
-}
-
-fn start_goals(rows: &[Row]) -> Vec<Goal> {
-    let seconds = rows.first().map(|row| row.value.median);
-    let goal = |value| Goal { text: "under 0.5 s".to_owned(), value, is_reached: value < 0.5 };
-    seconds.map(goal).into_iter().collect()
-}
-
-fn stream_goals(rows: &[Row]) -> Vec<Goal> {
-    let mut goals = Vec::new();
-    let Some(open) = row(rows, Tool::CaravanInsecure) else { return goals };
-    goals.push(at_least("at least 4 GB/s, not encrypted", 4.0, open.value.median));
-    if let Some(ratio) = row(rows, Tool::Iperf3).and_then(|iperf3| open.value.ratio(&iperf3.value)) {
-        goals.push(at_least("at least 0.9 of iperf3, not encrypted", 0.9, ratio.median));
-    }
-    for tool in [Tool::Nc, Tool::Socat, Tool::Mbuffer] {
-        let ratio = row(rows, tool).and_then(|other| open.value.ratio(&other.value));
-        let text = format!("faster than {}, not encrypted (ratio)", tool.key());
-        goals.extend(ratio.map(|ratio| at_least(text, 1.0, ratio.median)));
-    }
-    let sealed = row(rows, Tool::Caravan).zip(row(rows, Tool::Ssh));
-    if let Some(ratio) = sealed.and_then(|(sealed, ssh)| sealed.value.ratio(&ssh.value)) {
-        goals.push(at_least("faster than ssh, encrypted (ratio)", 1.0, ratio.median));
-    }
-    if let Some(ratio) = row(rows, Tool::Socat).and_then(|socat| open.cpu_s.ratio(&socat.cpu_s)) {
-        let text = "less processor time than socat, not encrypted (ratio)".to_owned();
-        goals.push(Goal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
-    }
-    goals
-}
-
-fn line_goals(rows: &[Row]) -> Vec<Goal> {
-    let goal = |(tool, text): (Tool, &str)| {
-        let percent = row(rows, tool)?.percent_of_line?;
-        Some(at_least(format!("at least 95 % of the line, {text}"), 95.0, percent))
-    };
-    [(Tool::CaravanInsecure, "not encrypted"), (Tool::Caravan, "encrypted")]
-        .into_iter()
-        .filter_map(goal)
-        .collect()
 }
 
 impl Results {
@@ -277,7 +214,8 @@ fn spread(summary: &Summary) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use super::super::tool::Tool;
     use super::*;
 
     fn series(tool: Tool, gb_per_s: f64, cpu: f64) -> Series {
@@ -291,7 +229,7 @@ mod tests {
         series
     }
 
-    fn example(caravan: f64) -> Results {
+    pub fn example(caravan: f64) -> Results {
         let mut results = Results::new(3, 2 << 30);
         let all = || {
             let others = Tool::ALL.into_iter().skip(1).map(|tool| series(tool, 1.0, 0.5));
@@ -310,17 +248,6 @@ mod tests {
         assert_eq!(cells, ["nc", "2.00", "(1.00..4.00)", "0.50", "(0.50..0.50)", "0.50", "1.00", "1.00"]);
         assert!(text.contains("160.0 %"), "{text}");
         assert!(text.contains("goal: at least 95 % of the line, encrypted: 160, reached"), "{text}");
-    }
-
-    #[test]
-    fn goals_are_reached_or_not() {
-        let reached = |caravan: f64| {
-            let goals = example(caravan).cases.remove(0).goals;
-            goals.iter().map(|goal| goal.is_reached).collect::<Vec<_>>()
-        };
-        // 4 GB/s; iperf3; nc, socat, mbuffer; ssh (encrypted, as fast as it); processor time.
-        assert_eq!(reached(2.0), [true, true, true, true, true, true, true]);
-        assert_eq!(reached(0.8), [false, false, false, false, false, true, true]);
     }
 
     #[test]

@@ -15,6 +15,9 @@ const PRIVILEGE_FOLDER: &str = "/run/sshd";
 /// The cipher of all sessions: the fastest that ssh has.
 const CIPHER: &str = "aes128-gcm@openssh.com";
 
+/// How long sessions stay without use: longer than a round takes, and not for ever where this process is killed.
+const PERSIST: &str = "10m";
+
 /// Both daemons.
 #[derive(Debug)]
 pub struct Daemons {
@@ -59,7 +62,7 @@ impl Daemons {
         config.push_str(&format!(
             "Host *\n IdentityFile {at}/key\n IdentitiesOnly yes\n UserKnownHostsFile {at}/known_hosts\n \
              GlobalKnownHostsFile /dev/null\n StrictHostKeyChecking yes\n BatchMode yes\n Ciphers {CIPHER}\n \
-             Compression no\n ControlMaster auto\n ControlPath {at}/session-%n\n ControlPersist yes\n"
+             Compression no\n ControlMaster auto\n ControlPath {at}/session-%n\n ControlPersist {PERSIST}\n"
         ));
         let path = folder.join("ssh_config");
         write(&path, &config)?;
@@ -69,20 +72,26 @@ impl Daemons {
 
 fn daemon(place: &Place, port: u16, folder: &Path, interrupt: &Interrupt) -> Result<Running, Error> {
     let (at, name) = (folder.display(), place.name);
-    // Each host has folders of its own for what Caravan leaves there.
+    // A home of its own for each host: what Caravan leaves there goes with it, and what the user's shell does
+    // when it starts is no part of any figure.
     let own = folder.join(name);
     std::fs::create_dir(&own).map_err(|source| Error::File { what: "make", path: own.clone(), source })?;
     let own = own.display();
     let config = format!(
         "Port {port}\nListenAddress {}\nHostKey {at}/host\nAuthorizedKeysFile {at}/authorized\nPidFile none\n\
          StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n\
-         SetEnv TMPDIR={own} XDG_CACHE_HOME={own}\n",
+         SetEnv HOME={own} TMPDIR={own} XDG_CACHE_HOME={own}\n",
         place.address
     );
     let path = folder.join(format!("sshd_config-{name}"));
     write(&path, &config)?;
-    let mut command = place.command(SSHD);
-    command.args(["-D", "-e", "-f"]).arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
+    // It ends with this process, even if that is killed.
+    let mut command = place.command("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", SSHD, "-D", "-e", "-f"])
+        .arg(&path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let mut daemon = Running::start("sshd", command, &folder.join(format!("sshd-{name}.log")))?;
     daemon.until_listening(port, interrupt)?;
     Ok(daemon)

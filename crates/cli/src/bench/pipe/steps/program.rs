@@ -1,5 +1,6 @@
 //! The one program: what both sides do, as the settings say.
 
+use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,9 @@ use super::plan::{Messages, Program, Sink, Source};
 use super::wire::{Buffer, Wire, failed};
 use crate::bench::pipe::input::{Input, word};
 use crate::error::Error;
+
+/// Bytes of the file read at once for its digest.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// A sample.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -128,14 +132,21 @@ impl Output {
 }
 
 /// Of all that must come.
-pub fn expected_digest(task: &Task, bytes: u64) -> Vec<u8> {
+pub fn expected_digest(task: &Task, bytes: u64, input: &Input) -> Result<Vec<u8>, Error> {
     let repeated = match task.program {
         Program::Messages(Messages { source: Source::Buffer, message_bytes, .. }) => message_bytes as u64,
         _ => task.file_bytes,
     };
     let mut digest = digest::digest::Context::new(&digest::digest::SHA256);
-    for position in (0..bytes).step_by(8) {
-        digest.update(&word(position % repeated).to_le_bytes());
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut position = 0;
+    while position < bytes {
+        let place = position % repeated;
+        let length = (bytes - position).min(repeated - place).min(CHUNK_BYTES as u64) as usize;
+        let part = chunk.get_mut(..length).unwrap_or_default();
+        input.file().read_exact_at(part, place).map_err(|why| failed(&why))?;
+        digest.update(part);
+        position += length as u64;
     }
-    digest.finish().as_ref().to_vec()
+    Ok(digest.finish().as_ref().to_vec())
 }
