@@ -146,6 +146,7 @@ mod tests {
             let stage = parsed(text);
             assert_eq!(stage.hosts, hosts, "{text}");
             assert_eq!(stage.kind, shell(command), "{text}");
+            assert_eq!(parsed(&stage.to_string()), stage, "{text}");
         }
     }
 
@@ -173,6 +174,7 @@ mod tests {
             "<~/\"my disk.img\"",
             ">$HOME/x",
             ">\"$(date +'%F (%a)')\".log",
+            ">$(date +'%F ) %a').log",
             ">${x:-a b}",
             "<`ls | head -1`",
             ">>*.log",
