@@ -434,3 +434,19 @@ pub struct MoverResult {
     /// The same for each outlet: all was taken, its reader has closed, or why it failed.
     pub outlets: Vec<Result<bool, String>>,
 }
+
+impl MoverResult {
+    /// Of a mover that could not even begin, or whose agent is gone.
+    pub fn failed(why: &impl ToString) -> Self {
+        Self {
+            bytes: 0,
+            wire_bytes: 0,
+            took_ns: 0,
+            cpu_ns: 0,
+            waited_ns: (0, 0),
+            digest: None,
+            inlet: Err(why.to_string()),
+            outlets: Vec::new(),
+        }
+    }
+}

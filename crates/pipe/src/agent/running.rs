@@ -18,13 +18,12 @@ use super::outbox::Outbox;
 use super::{commands, processes};
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::control::{Command, End, Mode, Mover, Part, Report, Status};
+use crate::control::{Command, End, Mode, Mover, MoverResult, Part, Report, Status};
 use crate::limits::{LINES_WINDOW_BYTES, TERM_GRACE};
 use crate::mover::{self, Gauge, Inlet, Outlet};
 use crate::window::Window;
 
 use ends::{Pipes, open};
-use moved::failed;
 
 /// How often figures are reported.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(250);
@@ -95,7 +94,9 @@ impl Running {
             let number = mover.mover;
             match self.ends_of(&mover, &mut pipes, &mut shared_output) {
                 Ok((inlet, outlets)) => self.mover(mover, inlet, outlets),
-                Err(error) => self.0.outbox.report(Report::Moved { mover: number, result: failed(&error) }),
+                Err(error) => {
+                    self.0.outbox.report(Report::Moved { mover: number, result: MoverResult::failed(&error) })
+                }
             }
         }
         // What is left of the user's own input and output is nobody's here.

@@ -81,17 +81,3 @@ fn tell_causes(outcome: &Outcome, result: &mut MoverResult) {
 fn file_status(why: Option<&String>) -> Status {
     why.map_or(Status::Exit(0), |why| Status::Failed(why.clone()))
 }
-
-/// Of a mover that could not even begin.
-pub(super) fn failed(error: &Error) -> MoverResult {
-    MoverResult {
-        bytes: 0,
-        wire_bytes: 0,
-        took_ns: 0,
-        cpu_ns: 0,
-        waited_ns: (0, 0),
-        digest: None,
-        inlet: Err(error.to_string()),
-        outlets: Vec::new(),
-    }
-}

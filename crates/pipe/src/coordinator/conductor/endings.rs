@@ -71,7 +71,7 @@ impl Conductor<'_> {
         if is_branch {
             let movers = self.movers.iter().filter(|(_, agent)| **agent == number).map(|(mover, _)| *mover);
             for mover in movers.collect::<Vec<_>>() {
-                self.moved.entry(mover).or_insert_with(|| nothing_known(&why));
+                self.moved.entry(mover).or_insert_with(|| MoverResult::failed(&why));
             }
             for (job, status) in self.plan.jobs.iter().zip(&mut self.statuses) {
                 if job.agent == number {
@@ -115,19 +115,5 @@ impl Conductor<'_> {
 
     pub(super) fn is_all_over(&self) -> bool {
         (0..self.agents.len()).all(|number| self.has_ended(number))
-    }
-}
-
-/// Of a mover whose agent is gone.
-fn nothing_known(why: &str) -> MoverResult {
-    MoverResult {
-        bytes: 0,
-        wire_bytes: 0,
-        took_ns: 0,
-        cpu_ns: 0,
-        waited_ns: (0, 0),
-        digest: None,
-        inlet: Err(why.to_owned()),
-        outlets: Vec::new(),
     }
 }
