@@ -4,7 +4,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, set_child_subreaper};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, wait,
+};
 
 use super::processes;
 use crate::Error;
@@ -19,13 +22,13 @@ pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, 
     let failed = |call| move |source: std::io::Error| Error::System { call, source };
     let adopt = set_child_subreaper(Some(getpid()));
     adopt.map_err(|source| failed("prctl(PR_SET_CHILD_SUBREAPER)")(source.into()))?;
-    let mut child = command.spawn().map_err(failed("spawn"))?;
+    let child = command.spawn().map_err(failed("spawn"))?;
     let inner = Pid::from_child(&child);
     let ended = pidfd_open(inner, PidfdFlags::empty());
     let ended = ended.map_err(|source| failed("pidfd_open")(source.into()))?;
     let mut was_told = false;
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(failed("wait"))? {
+        if let Some(status) = reap(inner).map_err(|source| failed("wait")(source.into()))? {
             break status;
         }
         // A signal ends the wait early, which does no harm.
@@ -36,8 +39,21 @@ pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, 
             processes::signal(&[inner], Signal::TERM);
         }
     };
-    if !status.success() {
+    let went_well = status.exit_status() == Some(0);
+    if !went_well {
         processes::end(|| processes::descendants(getpid()), TERM_GRACE);
     }
-    Ok(status.success())
+    Ok(went_well)
+}
+
+/// Takes leave of all children that have ended, adopted ones too, and says how the inner process has.
+fn reap(inner: Pid) -> Result<Option<WaitStatus>, Errno> {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((process, status))) if process == inner => return Ok(Some(status)),
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
 }
