@@ -5,30 +5,38 @@
 //! | `frame.rs` | what two ends of a hop say to each other |
 //! | `seal.rs`, `digest.rs`, `compress.rs` | what is done to it on the way |
 //! | `wire.rs`, `link.rs` | what carries it |
-//! | `receiver.rs`, `sender.rs`, `backward.rs` | the two ends of a hop |
+//! | `receiver.rs`, `sender.rs` | the two ends of a hop |
+//! | `forward.rs`, `backward.rs` | what each has said and heard |
+//! | `listener.rs`, `pulse.rs` | the threads that keep a hop alive |
 //! | `descriptor.rs`, `lines.rs` | what is not a hop |
 //! | `inlet.rs`, `outlet.rs` | both, as a mover sees them |
+//! | `start.rs` | which mover it takes |
 //! | `single.rs` | a mover of one thread |
 //! | `several.rs`, `queue.rs` | a mover with a buffer, or with several outlets |
-//! | `wait.rs`, `pace.rs`, `block.rs` | waiting, rates, memory |
+//! | `wait.rs`, `bell.rs`, `pace.rs`, `block.rs` | waiting, waking, rates, memory |
 
 mod backward;
+mod bell;
 mod block;
 mod compress;
 mod descriptor;
 mod digest;
+mod forward;
 mod frame;
 mod inlet;
 mod lines;
 mod link;
+mod listener;
 mod outlet;
 mod pace;
+mod pulse;
 mod queue;
 mod receiver;
 mod seal;
 mod sender;
 mod several;
 mod single;
+mod start;
 mod wait;
 mod wire;
 
@@ -41,13 +49,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::connect::{Channel, Connection};
+use crate::connect::Connection;
 
-use inlet::Source;
-use link::LinkWire;
-use outlet::Sink;
-use wait::{Timing, Waits};
-use wire::{Streams, Wire};
+use wait::Timing;
 
 /// Bytes of a block at most: what a peer may make this side allocate.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
@@ -156,10 +160,13 @@ pub struct Gauge {
     pub inlet_wait_ns: AtomicU64,
     /// Nanoseconds it waited for its outlets.
     pub outlet_wait_ns: AtomicU64,
+    /// Nanoseconds of processor time of threads that it has started and that have ended; what the
+    /// calling thread has used is the caller's to ask.
+    pub threads_cpu_ns: AtomicU64,
 }
 
 impl Gauge {
-    /// All four, in the order of their fields.
+    /// The first four, in the order of their fields.
     pub fn read(&self) -> [u64; 4] {
         [&self.bytes, &self.wire_bytes, &self.inlet_wait_ns, &self.outlet_wait_ns]
             // Figures for people: nothing hangs on their order.
@@ -174,9 +181,9 @@ pub struct Outcome {
     pub bytes: u64,
     /// Their digest in hexadecimal, if all came and one was wanted.
     pub digest: Option<String>,
-    /// How the inlet ended.
+    /// How the inlet ended; [`Error::Cancelled`] if nothing is wrong with it but something else failed.
     pub inlet: Result<InletEnd, Error>,
-    /// How each outlet ended, in their order.
+    /// How each outlet ended, in their order; [`Error::Cancelled`] as above.
     pub outlets: Vec<Result<OutletEnd, Error>>,
     /// Descriptors of outlets that were not given all of the stream. Their readers must not take a close
     /// for its end: kill them before this is dropped.
@@ -210,101 +217,7 @@ pub fn run(
     gauge: &Gauge,
     cancel: &Cancel,
 ) -> Outcome {
-    run_timed(inlet, outlets, options, gauge, cancel, Timing::default())
-}
-
-/// What a mover needs to know of its ends.
-struct Shape {
-    block_bytes: usize,
-    /// All that some end wants.
-    digests: Vec<DigestKind>,
-    /// The one that is reported.
-    digest: Option<DigestKind>,
-    /// Some outlet is a hop.
-    sends: bool,
-    rate: Option<u64>,
-}
-
-fn run_timed(
-    inlet: Inlet,
-    outlets: Vec<Outlet>,
-    options: &MoverOptions,
-    gauge: &Gauge,
-    cancel: &Cancel,
-    timing: Timing,
-) -> Outcome {
-    let mut digests: Vec<_> = outlets.iter().filter_map(Sink::digest).collect();
-    if let Inlet::Hop(_, options) = &inlet {
-        digests.insert(0, options.digest);
-    }
-    let shape = Shape {
-        block_bytes: Source::block_bytes(&inlet),
-        digest: digests.first().copied(),
-        sends: outlets.iter().any(|outlet| matches!(outlet, Outlet::Hop(..))),
-        digests,
-        rate: options.rate,
-    };
-    let waits = Waits::new(cancel);
-    let source = Source::new(inlet, timing);
-    let sinks: Vec<_> = outlets.into_iter().map(|outlet| Sink::new(outlet, timing)).collect();
-    let source = match source {
-        Ok(source) if sinks.iter().all(Result::is_ok) => source,
-        source => return unstarted(source, sinks, waits),
-    };
-    let mut sinks: Vec<_> = sinks.into_iter().flatten().collect();
-    if options.buffer_bytes == 0 && sinks.len() == 1 {
-        if let Some(sink) = sinks.pop() {
-            return single::run(source, sink, &shape, gauge, waits);
-        }
-    }
-    match several::run(source, sinks, options, &shape, gauge, timing, waits) {
-        Ok(outcome) => outcome,
-        Err((error, source, sinks)) => {
-            let mut outcome = unstarted(Ok(source), sinks.into_iter().map(Ok).collect(), waits);
-            outcome.inlet = Err(error);
-            outcome
-        }
-    }
-}
-
-/// One of the ends could not even begin.
-fn unstarted(source: Result<Source, Error>, sinks: Vec<Result<Sink, Error>>, waits: Waits) -> Outcome {
-    let failed = sinks.iter().find_map(|sink| sink.as_ref().err()).or(source.as_ref().err());
-    let why = failed.map(Error::to_string);
-    let mut unfinished = Vec::new();
-    let outlets = sinks.into_iter().map(|sink| {
-        unfinished.extend(sink?.fail(why.as_deref(), &waits));
-        Err(Error::Cancelled)
-    });
-    let outlets = outlets.collect();
-    let inlet = source.and_then(|source| {
-        source.fail(&why.unwrap_or_default(), &waits);
-        Err(Error::Cancelled)
-    });
-    Outcome { bytes: 0, digest: None, inlet, outlets, unfinished }
-}
-
-/// What carries a hop, and the same again if it is streams, for a thread that looks after them.
-fn wire_of(channel: Channel) -> Result<(Box<dyn Wire>, Option<Streams>), Error> {
-    match channel {
-        Channel::Streams(streams) => {
-            let streams = Streams::new(streams)?;
-            Ok((Box::new(streams.clone()), Some(streams)))
-        }
-        Channel::Link(link) => Ok((Box::new(LinkWire::new(*link)), None)),
-    }
-}
-
-/// Bytes of a block of a hop. Both ends have the same options and so come to the same.
-fn block_bytes(options: &HopOptions) -> usize {
-    options.block_bytes.clamp(1, BLOCK_BYTES_MAX) as usize
-}
-
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>, Error> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(run)
-        .map_err(|source| Error::System { call: "a new thread", source })
+    start::run_timed(inlet, outlets, options, gauge, cancel, Timing::default())
 }
 
 #[cfg(test)]

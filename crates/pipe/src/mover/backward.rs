@@ -9,6 +9,9 @@ use super::wait::{Waits, Woken};
 use super::wire::{CLOSED, Want, Wire};
 use crate::Error;
 
+/// Reads in a row: a receiver that never ends to say that it is alive is not listened to for ever.
+const READS_MAX: usize = 16;
+
 /// What the receiver has said last: nothing follows it.
 #[derive(Debug)]
 pub(super) enum Word {
@@ -102,7 +105,7 @@ impl Ear {
     /// Listens to what is there: the last word, if it is among it.
     pub fn listen(&mut self, wire: &mut dyn Wire) -> Option<Word> {
         let mut buffer = [0; HEADER_BYTES + WORD_BYTES_MAX + TAG_BYTES];
-        loop {
+        for _ in 0..READS_MAX {
             match wire.read(0, &mut buffer) {
                 Ok(None) => return None,
                 Ok(Some(0)) => return Some(Word::Cut(CLOSED.into())),
@@ -118,6 +121,7 @@ impl Ear {
                 Err(error) => return Some(Word::Bad(error)),
             }
         }
+        None
     }
 
     /// Takes all whole frames out of what was heard.

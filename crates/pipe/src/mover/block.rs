@@ -51,3 +51,21 @@ impl Block {
         shrunk
     }
 }
+
+/// A piece of the stream that is to be sent.
+pub(super) enum Piece<'a> {
+    /// It is needed no more: it may be encrypted in place.
+    Own(&'a mut [u8]),
+    /// Others read it, too.
+    Shared(&'a [u8]),
+}
+
+impl Piece<'_> {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}

@@ -2,7 +2,8 @@
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::{Compression, HopOptions, block_bytes};
+use super::start::block_bytes;
+use super::{Compression, HopOptions};
 use crate::Error;
 
 /// What zstd is asked for: 1 is the fastest of its ordinary levels, which keeps up with 10 Gbit/s on two cores.

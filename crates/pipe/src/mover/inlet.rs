@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
+use super::Inlet;
 use super::block::Block;
 use super::descriptor::{Descriptor, Did};
 use super::digest::Total;
 use super::receiver::{Got, Receiver};
+use super::start::block_bytes;
 use super::wait::{Timing, Waits, Watch, Woken};
-use super::{Inlet, block_bytes};
 use crate::Error;
 use crate::limits::PING_INTERVAL;
 

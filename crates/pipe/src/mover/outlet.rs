@@ -2,10 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
+use super::block::Piece;
 use super::descriptor::{Descriptor, Did};
 use super::digest::Total;
 use super::lines::Lines;
-use super::sender::{Piece, Sender};
+use super::sender::Sender;
 use super::wait::{Timing, Waits, Watch, is_there};
 use super::{DigestKind, Outlet, OutletEnd};
 use crate::Error;

@@ -9,15 +9,13 @@
 //! nothing to do says so, and waits for a bell, so that it can wait for other things as well.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFlags, eventfd};
-
+use super::bell::Bell;
 use super::block::Block;
 use super::digest::Total;
-use super::wait::{Waits, Watch, Woken};
+use super::wait::{Waits, Woken};
 use crate::Error;
 use crate::cancel::Cancel;
 
@@ -40,10 +38,11 @@ pub(super) struct Queue {
 }
 
 /// How an outlet's thread is woken.
-struct Signals {
-    news: Bell,
+pub(super) struct Signals {
+    /// There is something to take.
+    pub news: Bell,
     /// It is to end.
-    halt: Cancel,
+    pub halt: Cancel,
 }
 
 struct State {
@@ -208,14 +207,9 @@ impl Queue {
         }
     }
 
-    /// Rings for that outlet.
-    pub fn bell(&self, outlet: usize) -> Option<&Bell> {
-        self.outlets.get(outlet).map(|signals| &signals.news)
-    }
-
-    /// Fired when that outlet is to end.
-    pub fn halted(&self, outlet: usize) -> Option<&Cancel> {
-        self.outlets.get(outlet).map(|signals| &signals.halt)
+    /// What wakes that outlet's thread.
+    pub fn signals(&self, outlet: usize) -> Option<&Signals> {
+        self.outlets.get(outlet)
     }
 
     /// That outlet takes no more. Whether any is left that does.
@@ -301,32 +295,4 @@ impl State {
 
 fn memory_of(block: &Block) -> usize {
     block.payload_max() + OVERHEAD_BYTES
-}
-
-/// An eventfd.
-pub(super) struct Bell(OwnedFd);
-
-impl Bell {
-    fn new() -> Result<Self, Error> {
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map(Self)
-            .map_err(|source| Error::System { call: "eventfd", source: source.into() })
-    }
-
-    fn ring(&self) {
-        // It cannot be full: each ring follows a sleep.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    /// Readable once it has been rung.
-    pub fn watch(&self) -> Watch<'_> {
-        (self.0.as_fd(), PollFlags::IN)
-    }
-
-    /// It was heard.
-    pub fn quiet(&self) {
-        let mut count = [0; 8];
-        // If it was not rung after all, there is nothing to be done.
-        let _ = rustix::io::read(&self.0, &mut count);
-    }
 }

@@ -1,7 +1,6 @@
 //! The receiving end of a hop.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::HopOptions;
@@ -10,12 +9,12 @@ use super::block::Block;
 use super::compress::Expander;
 use super::digest::Total;
 use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX, sentence, sentence_bytes};
+use super::pulse::{Pulse, lock};
 use super::seal::{Direction, Seal};
+use super::start::{block_bytes, wire_of};
 use super::wait::{Timing, Waits, Watch, Woken};
-use super::wire::{CLOSED, Streams, Want, Wire};
-use super::{block_bytes, wire_of};
+use super::wire::{CLOSED, Want, Wire};
 use crate::Error;
-use crate::cancel::Cancel;
 use crate::connect::Connection;
 
 /// What was got.
@@ -102,13 +101,9 @@ impl Receiver {
     /// Gets the next piece of the stream. After [`Got::Nothing`] it wants the same block again: part of
     /// the piece may be there.
     pub fn get(&mut self, block: &mut Block) -> Result<Got, Error> {
-        while let Some(header) = self.read(block)? {
-            self.waits_since = None;
-            if let Some(got) = self.take(header, block)? {
-                return Ok(got);
-            }
-        }
-        Ok(Got::Nothing)
+        let Some(header) = self.read(block)? else { return Ok(Got::Nothing) };
+        self.waits_since = None;
+        self.take(header, block)
     }
 
     /// Waits until something may have come.
@@ -176,7 +171,7 @@ impl Receiver {
     }
 
     /// A whole frame is there.
-    fn take(&mut self, header: Header, block: &mut Block) -> Result<Option<Got>, Error> {
+    fn take(&mut self, header: Header, block: &mut Block) -> Result<Got, Error> {
         let tag_bytes = if self.options.sealed { TAG_BYTES } else { 0 };
         let wanted = header.length + tag_bytes;
         let extra = self.frame_bytes.saturating_sub(wanted);
@@ -184,7 +179,7 @@ impl Receiver {
         self.frame = None;
         let place = if is_in_place(&header) { &mut *block } else { &mut self.aside };
         let memory = place.memory();
-        let Some(lane) = self.lanes.get_mut(self.turn) else { return Ok(None) };
+        let Some(lane) = self.lanes.get_mut(self.turn) else { return Ok(Got::Nothing) };
         let head = lane.head;
         lane.head[..extra].copy_from_slice(&memory[wanted..wanted + extra]);
         lane.head_bytes = extra;
@@ -203,14 +198,15 @@ impl Receiver {
                 }
                 block.set_length(header.raw_length);
                 self.bytes += header.raw_length as u64;
-                Ok(Some(Got::Data))
+                Ok(Got::Data)
             }
             Kind::End => {
                 self.end = Some(payload.to_vec());
-                Ok(Some(Got::End))
+                Ok(Got::End)
             }
             Kind::Failed => Err(Error::Told(sentence(payload))),
-            _ => Ok(None),
+            // Nothing but that it is alive: whoever waits has a look at the rest of the world, too.
+            _ => Ok(Got::Nothing),
         }
     }
 
@@ -283,41 +279,4 @@ impl Receiver {
 
 fn is_in_place(header: &Header) -> bool {
     header.kind == Kind::Data && !header.is_compressed
-}
-
-fn lock(mouth: &Mutex<Mouth>) -> MutexGuard<'_, Mouth> {
-    mouth.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A thread that says that the receiver is alive, whatever holds up the receiver's own.
-struct Pulse {
-    end: Cancel,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Pulse {
-    fn start(mut streams: Streams, mouth: Arc<Mutex<Mouth>>, timing: Timing) -> Result<Self, Error> {
-        let end = Cancel::new()?;
-        let ended = end.clone();
-        let beat = move || {
-            let waits = Waits::new(&ended);
-            while let Ok(Woken::Late) = waits.wait(None, None, Some(Instant::now() + timing.ping)) {
-                // If the sender is gone, whoever reads from it finds that out.
-                if lock(&mouth).say_alive(&mut streams).is_err() {
-                    break;
-                }
-            }
-        };
-        Ok(Self { end, thread: Some(super::spawn("caravan-alive", beat)?) })
-    }
-}
-
-impl Drop for Pulse {
-    fn drop(&mut self) {
-        self.end.fire();
-        if let Some(thread) = self.thread.take() {
-            // It has nothing to report, and a panic of it was printed.
-            let _ = thread.join();
-        }
-    }
 }

@@ -1,48 +1,29 @@
 //! The sending end of a hop.
 
 use std::io::IoSlice;
-use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rustix::event::PollFlags;
-
+use super::HopOptions;
 use super::backward::{Ear, Word};
+use super::block::Piece;
 use super::compress::Shrinker;
 use super::digest::Total;
-use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, sentence_bytes};
+use super::forward::{Forward, lock};
+use super::frame::{Header, Kind, sentence_bytes};
+use super::listener::{Ears, Listener};
 use super::outlet::Halt;
 use super::seal::{Direction, Seal};
+use super::start::{block_bytes, wire_of};
 use super::wait::{Timing, Waits, Watch, Woken};
-use super::wire::{Streams, Want, Wire};
-use super::{HopOptions, block_bytes, wire_of};
+use super::wire::{Want, Wire};
 use crate::Error;
-use crate::cancel::Cancel;
 use crate::connect::Connection;
-
-/// A piece of the stream that is to be sent.
-pub(super) enum Piece<'a> {
-    /// It is needed no more: it may be encrypted in place.
-    Own(&'a mut [u8]),
-    /// Others read it, too.
-    Shared(&'a [u8]),
-}
-
-impl Piece<'_> {
-    /// Its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Own(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
-        }
-    }
-}
 
 /// The sending end of a hop.
 pub(super) struct Sender {
     wire: Box<dyn Wire>,
-    mouth: Arc<Mutex<Mouth>>,
+    forward: Arc<Mutex<Forward>>,
     options: HopOptions,
     timing: Timing,
     shrinker: Option<Shrinker>,
@@ -56,29 +37,6 @@ pub(super) struct Sender {
     wire_bytes: u64,
 }
 
-/// Who listens to the receiver.
-enum Ears {
-    /// A thread of their own.
-    Thread(Listener),
-    /// The sender itself, whenever it looks.
-    Own(Box<Ear>),
-}
-
-/// What is sent, frame after frame.
-struct Mouth {
-    seals: Vec<Option<Seal>>,
-    /// Whose turn it is.
-    turn: usize,
-    /// What is left of an `Idle`.
-    unsent: Vec<u8>,
-    /// When anything was sent last.
-    sent_at: Instant,
-    /// A frame was begun and not ended: nothing can follow.
-    is_torn: bool,
-    /// The stream has ended.
-    has_ended: bool,
-}
-
 impl Sender {
     /// Begins to listen.
     pub fn new(connection: Connection, options: HopOptions, timing: Timing) -> Result<Self, Error> {
@@ -87,23 +45,17 @@ impl Sender {
             |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
         let (wire, streams) = wire_of(connection.channel)?;
         let seals = (0..wire.streams() as u32).map(|stream| seal(Direction::Forward, stream));
-        let mouth = Arc::new(Mutex::new(Mouth {
-            seals: seals.collect::<Result<_, Error>>()?,
-            turn: 0,
-            unsent: Vec::new(),
-            sent_at: Instant::now(),
-            is_torn: false,
-            has_ended: false,
-        }));
+        let seals = seals.collect::<Result<_, Error>>()?;
+        let forward = Arc::new(Mutex::new(Forward::new(seals)));
         let ear = Ear::new(seal(Direction::Backward, 0)?);
         let ears = match streams {
-            Some(streams) => Ears::Thread(Listener::start(streams, ear, Arc::clone(&mouth), timing)?),
+            Some(streams) => Ears::Thread(Listener::start(streams, ear, Arc::clone(&forward), timing)?),
             None => Ears::Own(Box::new(ear)),
         };
         let shrinker = Shrinker::new(&options)?;
         Ok(Self {
             wire,
-            mouth,
+            forward,
             options,
             timing,
             shrinker,
@@ -172,10 +124,7 @@ impl Sender {
                 Err(halt) => return Err(halt),
                 Ok(()) => {}
             }
-            match &self.ears {
-                Ears::Thread(listener) => waits.wait(Some(listener.watch()), None, None)?,
-                Ears::Own(_) => self.wire.wait(0, Want::Read, None, waits, None)?,
-            };
+            self.wait(waits, None)?;
         }
     }
 
@@ -189,10 +138,7 @@ impl Sender {
         }
         self.wire.hang_up(waits, until);
         while self.wire.closes() && self.look().is_ok() {
-            let woken = match &self.ears {
-                Ears::Thread(listener) => waits.wait(Some(listener.watch()), None, Some(until)),
-                Ears::Own(_) => self.wire.wait(0, Want::Read, None, waits, Some(until)),
-            };
+            let woken = self.wait(waits, Some(until));
             if !matches!(woken, Ok(Woken::Ready | Woken::Other)) {
                 break;
             }
@@ -211,15 +157,7 @@ impl Sender {
             }
             return Ok(self.wire.news());
         }
-        Ok(self.news())
-    }
-
-    /// What tells that there is a word, where a thread listens.
-    fn news(&self) -> Option<Watch<'_>> {
-        match &self.ears {
-            Ears::Thread(listener) => Some(listener.watch()),
-            Ears::Own(_) => None,
-        }
+        Ok(self.ears.news())
     }
 
     /// Whether it has.
@@ -244,6 +182,14 @@ impl Sender {
         }
     }
 
+    /// Waits for a word.
+    fn wait(&mut self, waits: &Waits, until: Option<Instant>) -> Result<Woken, Error> {
+        match &self.ears {
+            Ears::Thread(listener) => waits.wait(Some(listener.watch()), None, until),
+            Ears::Own(_) => self.wire.wait(0, Want::Read, None, waits, until),
+        }
+    }
+
     /// Sends a frame, whole.
     fn send(
         &mut self,
@@ -252,27 +198,27 @@ impl Sender {
         waits: &Waits,
         until: Option<Instant>,
     ) -> Result<(), Halt> {
-        let mouth = Arc::clone(&self.mouth);
-        let mut mouth = lock(&mouth);
-        if mouth.is_torn {
+        let forward = Arc::clone(&self.forward);
+        let mut forward = lock(&forward);
+        if forward.is_torn {
             let rest = std::mem::take(&mut self.rest);
             if rest.is_empty() {
                 return Err(Error::Cancelled.into());
             }
-            let turn = mouth.turn.checked_sub(1).unwrap_or(mouth.seals.len() - 1);
+            let turn = forward.turn.checked_sub(1).unwrap_or(forward.seals.len() - 1);
             self.write(turn, [&rest, &[], &[], &[]], waits, until)?;
-            mouth.is_torn = false;
+            forward.is_torn = false;
         }
-        if mouth.has_ended {
+        if forward.has_ended {
             return Err(Error::Cancelled.into());
         }
-        mouth.has_ended = header.kind == Kind::End;
-        let turn = mouth.turn;
-        mouth.turn = (turn + 1) % mouth.seals.len().max(1);
-        mouth.is_torn = true;
+        forward.has_ended = header.kind == Kind::End;
+        let turn = forward.turn;
+        forward.turn = (turn + 1) % forward.seals.len().max(1);
+        forward.is_torn = true;
         let head = header.encode();
         let mut tag = None;
-        let payload = match (payload, mouth.seals.get_mut(turn)) {
+        let payload = match (payload, forward.seals.get_mut(turn)) {
             (Piece::Own(payload), Some(Some(seal))) => {
                 tag = Some(seal.seal(&head, payload)?);
                 &*payload
@@ -280,11 +226,11 @@ impl Sender {
             (Piece::Own(payload), _) => &*payload,
             (Piece::Shared(payload), _) => payload,
         };
-        let unsent = std::mem::take(&mut mouth.unsent);
+        let unsent = std::mem::take(&mut forward.unsent);
         let parts = [&unsent[..], &head[..], payload, tag.as_ref().map_or(&[][..], |tag| &tag[..])];
         self.write(turn, parts, waits, until)?;
-        mouth.is_torn = false;
-        mouth.sent_at = Instant::now();
+        forward.is_torn = false;
+        forward.sent_at = Instant::now();
         self.wire_bytes += (head.len() + payload.len() + tag.map_or(0, |tag| tag.len())) as u64;
         Ok(())
     }
@@ -306,10 +252,7 @@ impl Sender {
                     }
                 }
                 Ok(None) => {
-                    let other = match &self.ears {
-                        Ears::Thread(listener) => Some(listener.watch()),
-                        Ears::Own(_) => None,
-                    };
+                    let other = self.ears.news();
                     let woken = self.wire.wait(stream, Want::Write, other, waits, until);
                     if matches!(woken, Err(Error::Cancelled)) {
                         self.rest = parts.concat();
@@ -335,127 +278,12 @@ impl Sender {
                 Err(halt) => return halt,
                 Ok(()) => {}
             }
-            match self.news().map(|news| waits.wait(Some(news), None, Some(until))) {
+            match self.ears.news().map(|news| waits.wait(Some(news), None, Some(until))) {
                 Some(Ok(Woken::Ready)) => {}
                 Some(Err(error)) => return error.into(),
                 _ => break,
             }
         }
         Error::Truncated { bytes: self.bytes, why }.into()
-    }
-}
-
-fn lock(mouth: &Mutex<Mouth>) -> MutexGuard<'_, Mouth> {
-    mouth.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Mouth {
-    /// Says that the sender is alive, if nothing else is being said.
-    fn say_idle(&mut self, wire: &mut Streams, timing: &Timing) -> Result<(), Error> {
-        if self.is_torn || self.has_ended || self.sent_at.elapsed() < timing.ping {
-            return Ok(());
-        }
-        if self.unsent.is_empty() {
-            let head = Header::plain(Kind::Idle, 0).encode();
-            self.unsent.extend_from_slice(&head);
-            if let Some(Some(seal)) = self.seals.get_mut(self.turn) {
-                self.unsent.extend_from_slice(&seal.seal(&head, &mut [])?);
-            }
-            debug_assert!(self.unsent.len() <= HEADER_BYTES + TAG_BYTES);
-        }
-        if let Ok(Some(sent)) = wire.write(self.turn, &[IoSlice::new(&self.unsent)]) {
-            self.unsent.drain(..sent.min(self.unsent.len()));
-            self.sent_at = Instant::now();
-        }
-        // That the receiver is gone is found out by listening.
-        Ok(())
-    }
-}
-
-/// A thread that hears what the receiver says while the sender's own waits for something else, and that
-/// says that the sender is alive.
-struct Listener {
-    /// Fired once there is a word.
-    news: Cancel,
-    word: Arc<Mutex<Option<Word>>>,
-    end: Cancel,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Listener {
-    fn start(
-        mut streams: Streams,
-        mut ear: Ear,
-        mouth: Arc<Mutex<Mouth>>,
-        timing: Timing,
-    ) -> Result<Self, Error> {
-        let (news, end) = (Cancel::new()?, Cancel::new()?);
-        let word = Arc::new(Mutex::new(None));
-        let (heard, rung, ended) = (Arc::clone(&word), news.clone(), end.clone());
-        let listen = move || {
-            let last = hear(&mut streams, &mut ear, &mouth, &timing, &Waits::new(&ended));
-            if let Some(last) = last {
-                *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
-                rung.fire();
-            }
-        };
-        let thread = super::spawn("caravan-listen", listen)?;
-        Ok(Self { news, word, end, thread: Some(thread) })
-    }
-
-    fn watch(&self) -> Watch<'_> {
-        (self.news.as_fd(), PollFlags::IN)
-    }
-
-    fn word(&self) -> Option<Word> {
-        if !self.news.is_fired() {
-            return None;
-        }
-        self.word.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-/// Listens until the receiver's last word, or until it is silent; `None` if it was told to end.
-fn hear(
-    streams: &mut Streams,
-    ear: &mut Ear,
-    mouth: &Mutex<Mouth>,
-    timing: &Timing,
-    waits: &Waits,
-) -> Option<Word> {
-    loop {
-        if let Some(word) = ear.listen(streams) {
-            return Some(word);
-        }
-        match mouth.try_lock() {
-            Ok(mut mouth) => {
-                if let Err(error) = mouth.say_idle(streams, timing) {
-                    return Some(Word::Bad(error));
-                }
-            }
-            // Something is being said just now.
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Poisoned(_)) => return None,
-        }
-        // Half an interval, so that two in a row are never further apart than one and a half.
-        let until = Instant::now() + timing.ping / 2;
-        match streams.clone().wait(0, Want::Read, None, waits, Some(until)) {
-            Err(_) => return None,
-            Ok(Woken::Late) if ear.heard_at.elapsed() > timing.silence => {
-                let silence = timing.silence.as_secs_f64();
-                return Some(Word::Cut(format!("the other end was silent for {silence} s")));
-            }
-            Ok(_) => {}
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.end.fire();
-        if let Some(thread) = self.thread.take() {
-            // It has nothing more to report, and a panic of it was printed.
-            let _ = thread.join();
-        }
     }
 }

@@ -6,15 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
+use rustix::time::{ClockId, clock_gettime};
+
+use super::bell::Bell;
+use super::block::Piece;
 use super::digest::{Digests, Total};
 use super::inlet::Source;
 use super::outlet::{Halt, Sink};
 use super::pace::Pace;
 use super::queue::{Queue, Taken};
 use super::receiver::Got;
-use super::sender::Piece;
+use super::start::Shape;
 use super::wait::{Timing, Waits, Woken};
-use super::{Gauge, InletEnd, MoverOptions, OnDead, OnSlow, Outcome, OutletEnd, Shape};
+use super::{Gauge, InletEnd, MoverOptions, OnDead, OnSlow, Outcome, OutletEnd};
 use crate::Error;
 use crate::cancel::Cancel;
 use crate::limits::PING_INTERVAL;
@@ -144,10 +148,10 @@ impl Work<'_> {
 
     /// Puts all that is queued into one outlet.
     fn outlet(&self, at: usize, mut sink: Sink, all_waits: Waits) -> Finished {
-        let Some(halt) = self.queue.halted(at) else { return (Err(Error::Cancelled), None) };
-        let waits = all_waits.with_halt(halt);
+        let Some(signals) = self.queue.signals(at) else { return (Err(Error::Cancelled), None) };
+        let waits = all_waits.with_halt(&signals.halt);
         let mut bytes = 0;
-        let put = self.put_all(at, &mut sink, &mut bytes, &waits);
+        let put = self.put_all(at, &signals.news, &mut sink, &mut bytes, &waits);
         let finished = match put.and_then(|total| sink.finish(&total, &waits)) {
             Ok(()) => (Ok(OutletEnd::Complete), None),
             Err(Halt::Stopped) => (Ok(OutletEnd::Stopped), None),
@@ -172,12 +176,16 @@ impl Work<'_> {
         if !self.queue.close(at) {
             self.inlet_halt.fire();
         }
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+        self.gauge.threads_cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
         finished
     }
 
     fn put_all(
         &self,
         at: usize,
+        news: &Bell,
         sink: &mut Sink,
         bytes: &mut u64,
         waits: &Waits,
@@ -200,10 +208,9 @@ impl Work<'_> {
                     }
                 }
                 Taken::Nothing => {
-                    let Some(bell) = self.queue.bell(at) else { return Err(Error::Cancelled.into()) };
                     let next = Instant::now() + PING_INTERVAL;
-                    if waits.wait(Some(bell.watch()), sink.watch()?, Some(next))? == Woken::Ready {
-                        bell.quiet();
+                    if waits.wait(Some(news.watch()), sink.watch()?, Some(next))? == Woken::Ready {
+                        news.quiet();
                     }
                     sink.look()?;
                 }

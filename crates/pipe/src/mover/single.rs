@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::block::Block;
+use super::block::{Block, Piece};
 use super::digest::Digests;
 use super::inlet::Source;
 use super::outlet::{Halt, Sink};
 use super::pace::Pace;
 use super::receiver::Got;
-use super::sender::Piece;
+use super::start::Shape;
 use super::wait::{Waits, Woken};
-use super::{Gauge, InletEnd, Outcome, OutletEnd, Shape};
+use super::{Gauge, InletEnd, Outcome, OutletEnd};
 use crate::Error;
 
 /// Who has ended it.

@@ -13,8 +13,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::start::run_timed;
 use super::*;
-use crate::connect::Secret;
+use crate::connect::{Channel, Secret};
 
 const BLOCK: u32 = 16 << 10;
 const OPTIONS: HopOptions =
@@ -68,15 +71,15 @@ fn to_hop(connection: Connection, options: &HopOptions) -> Outlet {
 }
 
 /// A pipe as an inlet, and what feeds it.
-fn fed() -> (Inlet, std::io::PipeWriter) {
-    let (from, feed) = std::io::pipe().expect("a pipe");
-    (Inlet::Descriptor(from.into()), feed)
+fn fed() -> (Inlet, File) {
+    let (from, feed) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    (Inlet::Descriptor(from), feed.into())
 }
 
 /// A pipe as an outlet, and what comes out of it.
-fn drained() -> (Outlet, std::io::PipeReader) {
-    let (drain, to) = std::io::pipe().expect("a pipe");
-    (Outlet::Descriptor(to.into()), drain)
+fn drained() -> (Outlet, File) {
+    let (drain, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    (Outlet::Descriptor(to), drain.into())
 }
 
 fn all_of(mut drain: impl Read) -> Vec<u8> {

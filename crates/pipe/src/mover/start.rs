@@ -1,0 +1,112 @@
+//! How a mover begins.
+
+use super::inlet::Source;
+use super::link::LinkWire;
+use super::outlet::Sink;
+use super::wait::{Timing, Waits};
+use super::wire::{Streams, Wire};
+use super::{
+    BLOCK_BYTES_MAX, DigestKind, Gauge, HopOptions, Inlet, MoverOptions, Outcome, Outlet, several, single,
+};
+use crate::Error;
+use crate::cancel::Cancel;
+use crate::connect::Channel;
+
+/// What a mover needs to know of its ends.
+pub(super) struct Shape {
+    pub block_bytes: usize,
+    /// All that some end wants.
+    pub digests: Vec<DigestKind>,
+    /// The one that is reported.
+    pub digest: Option<DigestKind>,
+    /// Some outlet is a hop.
+    pub sends: bool,
+    pub rate: Option<u64>,
+}
+
+/// [`run`](super::run), with durations of the caller's.
+pub(super) fn run_timed(
+    inlet: Inlet,
+    outlets: Vec<Outlet>,
+    options: &MoverOptions,
+    gauge: &Gauge,
+    cancel: &Cancel,
+    timing: Timing,
+) -> Outcome {
+    let mut digests: Vec<_> = outlets.iter().filter_map(Sink::digest).collect();
+    if let Inlet::Hop(_, options) = &inlet {
+        digests.insert(0, options.digest);
+    }
+    let shape = Shape {
+        block_bytes: Source::block_bytes(&inlet),
+        digest: digests.first().copied(),
+        sends: outlets.iter().any(|outlet| matches!(outlet, Outlet::Hop(..))),
+        digests,
+        rate: options.rate,
+    };
+    let waits = Waits::new(cancel);
+    let source = Source::new(inlet, timing);
+    let sinks: Vec<_> = outlets.into_iter().map(|outlet| Sink::new(outlet, timing)).collect();
+    let source = match source {
+        Ok(source) if sinks.iter().all(Result::is_ok) => source,
+        source => return unstarted(source, sinks, waits),
+    };
+    let mut sinks: Vec<_> = sinks.into_iter().flatten().collect();
+    if options.buffer_bytes == 0 && sinks.len() == 1 {
+        if let Some(sink) = sinks.pop() {
+            return single::run(source, sink, &shape, gauge, waits);
+        }
+    }
+    match several::run(source, sinks, options, &shape, gauge, timing, waits) {
+        Ok(outcome) => outcome,
+        Err((error, source, sinks)) => {
+            let mut outcome = unstarted(Ok(source), sinks.into_iter().map(Ok).collect(), waits);
+            outcome.inlet = Err(error);
+            outcome
+        }
+    }
+}
+
+/// One of the ends could not even begin.
+fn unstarted(source: Result<Source, Error>, sinks: Vec<Result<Sink, Error>>, waits: Waits) -> Outcome {
+    let failed = sinks.iter().find_map(|sink| sink.as_ref().err()).or(source.as_ref().err());
+    let why = failed.map(Error::to_string);
+    let mut unfinished = Vec::new();
+    let outlets = sinks.into_iter().map(|sink| {
+        unfinished.extend(sink?.fail(why.as_deref(), &waits));
+        Err(Error::Cancelled)
+    });
+    let outlets = outlets.collect();
+    let inlet = source.and_then(|source| {
+        source.fail(&why.unwrap_or_default(), &waits);
+        Err(Error::Cancelled)
+    });
+    Outcome { bytes: 0, digest: None, inlet, outlets, unfinished }
+}
+
+/// What carries a hop, and the same again if it is streams, for a thread that looks after them.
+pub(super) fn wire_of(channel: Channel) -> Result<(Box<dyn Wire>, Option<Streams>), Error> {
+    match channel {
+        Channel::Streams(streams) => {
+            let streams = Streams::new(streams)?;
+            Ok((Box::new(streams.clone()), Some(streams)))
+        }
+        Channel::Link(link) => Ok((Box::new(LinkWire::new(*link)), None)),
+    }
+}
+
+/// Bytes of a block of a hop. Both ends have the same options and so come to the same.
+pub(super) fn block_bytes(options: &HopOptions) -> usize {
+    options.block_bytes.clamp(1, BLOCK_BYTES_MAX) as usize
+}
+
+/// A thread with a name.
+pub(super) fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>, Error> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(run)
+        .map_err(|source| Error::System { call: "a new thread", source })
+}
