@@ -10,6 +10,7 @@ mod names;
 mod pipe;
 mod pipe_bench;
 mod rdma;
+mod reach;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -29,9 +30,10 @@ pub use engine::{
 pub use engine_bench::{Compare, EngineBench, EnginePeer};
 pub use hosts::{Fabric, SelfTest, SelfTestPeer, Ssh};
 pub use moving::Moving;
-pub use pipe::{Pipe, Reach, Telling};
+pub use pipe::{Pipe, Telling};
 pub use pipe_bench::{PipeBench, PipeNetwork, PipePeer, StepsTransport};
 pub use rdma::Rdma;
+pub use reach::Reach;
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
 #[derive(Debug, Parser)]
