@@ -247,14 +247,23 @@ pub enum Report {
         /// What became of it.
         result: MoverResult,
     },
-    /// A line of a stage's standard error.
-    Line {
+    /// Lines of a stage's standard error.
+    Lines {
         /// Which stage's.
         stage: u32,
-        /// What it counts for, to be given back by [`Order::Credit`].
+        /// What they count for, to be given back by [`Order::Credit`].
         bytes: u64,
-        /// Without its end of line.
-        text: String,
+        /// Each without its end of line.
+        texts: Vec<String>,
+    },
+    /// An outlet has ended before the stream has, and others go on.
+    Left {
+        /// Which mover's.
+        mover: u32,
+        /// Its place among the mover's outlets.
+        outlet: usize,
+        /// It failed, or was dropped; otherwise its reader has closed.
+        has_failed: bool,
     },
     /// What movers have counted so far: mover, bytes, bytes on the wire, waited for the inlet, for the
     /// outlets (ns).

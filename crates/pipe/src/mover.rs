@@ -163,6 +163,10 @@ pub struct Gauge {
     /// Nanoseconds of processor time of threads that it has started and that have ended; what the
     /// calling thread has used is the caller's to ask.
     pub threads_cpu_ns: AtomicU64,
+    /// Bit n (below 64) is set once outlet n has closed before the stream's end while others go on.
+    pub stopped_outlets: AtomicU64,
+    /// The same for outlets that have failed or were dropped.
+    pub failed_outlets: AtomicU64,
 }
 
 impl Gauge {

@@ -8,24 +8,33 @@ use crate::control::Report;
 use crate::limits::LINE_BYTES_MAX;
 use crate::window::Window;
 
+/// Bytes of lines in one message.
+const BATCH_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a line beside its text, as they count for the window.
 const LINE_OVERHEAD: u64 = 32;
 
-/// Reads until the end. Waits where too much is under way: then the command waits, too.
+/// Reads until the end. Waits where too much is under way: then the command waits, too. Lines that are there
+/// at once go in one message.
 pub fn forward(stage: u32, from: impl Read, window: &Arc<Window>, outbox: &Outbox) {
-    let mut from = BufReader::new(from);
+    let mut from = BufReader::with_capacity(BATCH_BYTES_MAX, from);
     let mut line = Vec::new();
+    let (mut texts, mut bytes) = (Vec::new(), 0);
     while next(&mut from, &mut line) {
-        let mut wanted = cost(line.len());
+        texts.push(String::from_utf8_lossy(&line).into_owned());
+        bytes += cost(line.len());
+        line.clear();
+        if from.buffer().contains(&b'\n') && bytes < BATCH_BYTES_MAX as u64 {
+            continue;
+        }
+        let mut wanted = bytes;
         while wanted > 0 {
             match window.take(wanted) {
                 Some(taken) => wanted -= taken,
                 None => return,
             }
         }
-        let text = String::from_utf8_lossy(&line).into_owned();
-        outbox.report(Report::Line { stage, bytes: cost(line.len()), text });
-        line.clear();
+        outbox.report(Report::Lines { stage, bytes, texts: std::mem::take(&mut texts) });
+        bytes = 0;
     }
 }
 

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ struct State {
     /// Which stage reads a pipe.
     readers: HashMap<u32, u32>,
     gauges: Vec<(u32, Arc<Gauge>)>,
+    /// Outlets that have been told of: stopped and failed ones of each mover.
+    left: HashMap<u32, (u64, u64)>,
     figures: Option<Instant>,
 }
 
@@ -123,8 +126,9 @@ impl Running {
         processes::end(|| processes::descendants(getpid()), grace);
     }
 
-    /// Reports figures when it is time.
+    /// Reports outlets that have ended before their stream, and figures when it is time.
     pub fn tick(&self, now: Instant) {
+        self.report_left();
         let figures = self.state(|state| {
             let at = state.figures.as_mut()?;
             (now.saturating_duration_since(*at) >= FIGURES_INTERVAL).then(|| *at = now)?;
@@ -133,6 +137,24 @@ impl Running {
         if let Some(figures) = figures {
             self.0.outbox.report(Report::Figures(figures));
         }
+    }
+
+    fn report_left(&self) {
+        let mut reports = Vec::new();
+        self.state(|state| {
+            for (mover, gauge) in &state.gauges {
+                // Each bit is set once; nothing else hangs on it.
+                let stopped = gauge.stopped_outlets.load(Ordering::Relaxed);
+                let failed = gauge.failed_outlets.load(Ordering::Relaxed);
+                let told = state.left.entry(*mover).or_default();
+                for (now, before, has_failed) in [(stopped, told.0, false), (failed, told.1, true)] {
+                    let new = (0..64).filter(|bit| (now & !before) >> bit & 1 == 1);
+                    reports.extend(new.map(|outlet| Report::Left { mover: *mover, outlet, has_failed }));
+                }
+                *told = (stopped, failed);
+            }
+        });
+        reports.into_iter().for_each(|report| self.0.outbox.report(report));
     }
 
     fn command(&self, command: &Command, pipes: &mut Pipes<'_>) -> Result<(), String> {

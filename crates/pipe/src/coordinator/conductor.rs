@@ -4,7 +4,7 @@ mod endings;
 mod figures;
 mod hops;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, PoisonError};
@@ -35,9 +35,9 @@ const GONE_LIMIT: Duration = Duration::from_millis(1000);
 pub enum Notice {
     Note(String),
     Warn(String),
-    Line {
+    Lines {
         host: String,
-        text: String,
+        texts: Vec<String>,
         bytes: u64,
         credit: SyncSender<Message<Order>>,
     },
@@ -56,8 +56,8 @@ impl Notice {
                 // A mark for the other thread; what it guards is none of these.
                 waits.store(false, Ordering::Relaxed);
             }
-            Self::Line { host, text, bytes, credit } => {
-                observer.line(&host, &text);
+            Self::Lines { host, texts, bytes, credit } => {
+                texts.iter().for_each(|text| observer.line(&host, text));
                 // An agent that is gone needs none.
                 let _ = credit.send(Message::Word(Order::Credit { hop: None, bytes }));
             }
@@ -83,6 +83,8 @@ pub struct Conductor<'a> {
     /// Which agent has which movers.
     movers: HashMap<u32, usize>,
     moved: HashMap<u32, MoverResult>,
+    /// Stages that stopped reading before the stream's end, while others went on.
+    left: HashSet<u32>,
     figures: HashMap<u32, [u64; 4]>,
     statuses: Vec<Option<Status>>,
     is_gone: Vec<bool>,
@@ -118,6 +120,7 @@ impl<'a> Conductor<'a> {
             lengths: HashMap::new(),
             movers: HashMap::new(),
             moved: HashMap::new(),
+            left: HashSet::new(),
             figures: HashMap::new(),
             statuses: vec![None; jobs],
             is_gone: vec![false; agents],
@@ -231,9 +234,11 @@ impl<'a> Conductor<'a> {
     /// Stops this process until somebody lets it go on.
     fn pause(&mut self) {
         self.agents.iter().flatten().for_each(|agent| agent.order(Order::Pause(true)));
-        // Until ssh has it: there is no answer to wait for, and who hears it late is only impatient.
+        // Until ssh has it: there is no answer to wait for.
         std::thread::sleep(PAUSE_FLUSH);
         let _ = kill_process(getpid(), Signal::STOP);
+        // The signal takes its time to stop every thread: this one must not go on before it has.
+        std::thread::sleep(PAUSE_FLUSH);
         self.agents.iter().flatten().for_each(|agent| {
             agent.forgive();
             agent.order(Order::Pause(false));
@@ -275,11 +280,12 @@ impl<'a> Conductor<'a> {
             }
             Report::Ended { stage, status } => self.stage_ended(number, stage, status),
             Report::Moved { mover, result } => self.mover_ended(mover, result),
-            Report::Line { stage, bytes, text } => {
+            Report::Left { mover, outlet, has_failed } => self.outlet_left(mover, outlet, has_failed),
+            Report::Lines { stage, bytes, texts } => {
                 let Some(agent) = self.agents.get(number).and_then(Option::as_ref) else { return };
                 let job = usize::try_from(stage).ok().and_then(|id| self.plan.jobs.get(id));
                 let host = self.plan.name(job.map_or(number, |job| job.agent)).to_owned();
-                let _ = self.notices.send(Notice::Line { host, text, bytes, credit: agent.sender() });
+                let _ = self.notices.send(Notice::Lines { host, texts, bytes, credit: agent.sender() });
             }
             Report::Figures(figures) => {
                 self.figures.extend(figures);

@@ -128,7 +128,8 @@ fn signal_name(signal: u8) -> &'static str {
     }
 }
 
-fn what_happened(status: Option<&Status>) -> String {
+/// As a sentence's end.
+pub fn what_happened(status: Option<&Status>) -> String {
     match status {
         Some(Status::Exit(code)) => format!("exited {code}"),
         Some(Status::Signal(signal)) => format!("was killed by signal {signal}{}", signal_name(*signal)),

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::super::outcome::Trouble;
+use super::super::outcome::{self, Trouble};
 use super::{CAUSE_LIMIT, Conductor};
-use crate::control::{MoverResult, Status};
+use crate::control::{MoverResult, Order, Status};
 use crate::mover::OnDead;
 use crate::plan;
 
@@ -22,6 +22,42 @@ impl Conductor<'_> {
         }
         if let Some(slot) = usize::try_from(job).ok().and_then(|job| self.statuses.get_mut(job)) {
             *slot = Some(status);
+        }
+        self.check_deserter(job);
+    }
+
+    /// An outlet has ended while others go on: its branch is told to, unless it only has seen enough.
+    pub(super) fn outlet_left(&mut self, mover: u32, outlet: usize, has_failed: bool) {
+        let Some(way) = self.plan.ways.iter().find(|way| way.sender == Some((mover, outlet))).copied() else {
+            // A chain's own taker is no way of its own: it is behind the mover that receives for it.
+            let receives = |way: &&plan::Way| way.receiver == Some(mover);
+            let agent = self.plan.ways.iter().find(receives).map(|way| way.to);
+            return agent.into_iter().for_each(|agent| self.branch_left(agent, has_failed));
+        };
+        self.branch_left(way.to, has_failed);
+    }
+
+    fn branch_left(&mut self, agent: usize, has_failed: bool) {
+        let last = self.plan.jobs.last().map_or(0, |job| job.stage);
+        let jobs = self.plan.jobs.iter().zip(0_u32..);
+        let of_branch = jobs.filter(|(job, _)| job.stage == last && job.agent == agent);
+        for job in of_branch.map(|(_, job)| job).collect::<Vec<_>>() {
+            if has_failed {
+                // It would wait for the rest for good.
+                self.order(agent, Order::Kill { stage: job });
+            }
+            self.left.insert(job);
+            self.check_deserter(job);
+        }
+    }
+
+    /// One of several that has failed before the stream's end ends all, unless they go on without.
+    fn check_deserter(&mut self, job: u32) {
+        let status = usize::try_from(job).ok().and_then(|job| self.statuses.get(job)).cloned().flatten();
+        let has_failed = status.as_ref().is_some_and(|status| *status != Status::Exit(0));
+        if self.left.contains(&job) && has_failed && self.request.options.on_dead == OnDead::Fail {
+            let why = outcome::what_happened(status.as_ref());
+            self.fail(Trouble::Stage { job, why }, false);
         }
     }
 
