@@ -8,7 +8,8 @@ use super::descriptor::{Descriptor, Did};
 use super::digest::Total;
 use super::receiver::{Got, Receiver};
 use super::start::block_bytes;
-use super::wait::{Timing, Waits, Watch, Woken};
+use super::wait::{Timing, Waits, Watch, Woken, is_there};
+use super::wire::CLOSED;
 use crate::Error;
 use crate::limits::PING_INTERVAL;
 
@@ -65,6 +66,24 @@ impl Source {
         match self {
             Self::Hop(receiver) => receiver.wait(other, waits),
             Self::Descriptor(descriptor) => descriptor.wait(other, waits, Instant::now() + PING_INTERVAL),
+        }
+    }
+
+    /// What tells that it is gone while nothing is read.
+    pub fn hung_up(&self) -> Option<Watch<'_>> {
+        match self {
+            Self::Descriptor(_) => None,
+            Self::Hop(receiver) => receiver.hung_up(),
+        }
+    }
+
+    /// An error if it is.
+    pub fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Hop(receiver) if receiver.hung_up().is_some_and(is_there) => {
+                Err(receiver.cut(CLOSED.into()))
+            }
+            _ => Ok(()),
         }
     }
 

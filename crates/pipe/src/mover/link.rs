@@ -165,6 +165,10 @@ impl Wire for LinkWire {
         self.check();
     }
 
+    fn hung_up(&self) -> Option<Watch<'_>> {
+        None
+    }
+
     fn hang_up(&mut self, waits: &Waits, until: Instant) {
         while let Ok(false) = self.link.is_settled() {
             let next = Instant::now() + SETTLE_INTERVAL;

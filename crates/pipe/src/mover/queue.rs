@@ -32,6 +32,7 @@ const SHRINK_BELOW: usize = 4;
 pub(super) struct Queue {
     state: Mutex<State>,
     bytes_max: usize,
+    block_bytes: usize,
     /// Rung when there is room, for an inlet that waits for it.
     room: Bell,
     outlets: Vec<Signals>,
@@ -92,6 +93,7 @@ impl Queue {
                 spare: Vec::new(),
             }),
             bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX).max(least),
+            block_bytes,
             room: Bell::new()?,
             outlets: signals.collect::<Result<_, Error>>()?,
         })
@@ -100,8 +102,8 @@ impl Queue {
     // --- the inlet's side -------------------------------------------------------------------
 
     /// Memory for a block.
-    pub fn block(&self, payload_max: usize) -> Block {
-        self.lock().spare.pop().unwrap_or_else(|| Block::new(payload_max))
+    pub fn block(&self) -> Block {
+        self.lock().spare.pop().unwrap_or_else(|| Block::new(self.block_bytes))
     }
 
     /// Queues a block once there is room for it. `drop_after`: an outlet that keeps the queue full for so
@@ -200,8 +202,8 @@ impl Queue {
     pub fn give_back(&self, block: impl Into<Arc<Block>>) {
         if let Ok(block) = Arc::try_unwrap(block.into()) {
             let mut state = self.lock();
-            let fits = state.spare.first().is_none_or(|other| other.payload_max() == block.payload_max());
-            if fits && state.spare.len() < SPARE_MAX {
+            // One that was made to fit less is of no use.
+            if block.payload_max() == self.block_bytes && state.spare.len() < SPARE_MAX {
                 state.spare.push(block);
             }
         }

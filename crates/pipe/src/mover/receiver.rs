@@ -122,6 +122,12 @@ impl Receiver {
         Ok(woken)
     }
 
+    /// What tells that the sender is gone while nothing is read: it closes nothing before it has heard
+    /// the last word.
+    pub fn hung_up(&self) -> Option<Watch<'_>> {
+        self.wire.hung_up()
+    }
+
     /// Reads on; the header of the frame if one is complete. A block that is not compressed is read
     /// where it belongs, anything else aside.
     fn read(&mut self, block: &mut Block) -> Result<Option<Header>, Error> {
@@ -272,7 +278,8 @@ impl Receiver {
         Ok(())
     }
 
-    fn cut(&self, why: String) -> Error {
+    /// The stream is cut off here.
+    pub fn cut(&self, why: String) -> Error {
         Error::Truncated { bytes: self.bytes, why }
     }
 }

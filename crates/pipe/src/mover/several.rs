@@ -112,7 +112,7 @@ impl Work<'_> {
         let mut pace = self.shape.rate.map(|rate| Pace::new(rate, Instant::now()));
         let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
         let drop_after = (self.options.on_slow == OnSlow::Drop).then_some(self.timing.slow);
-        let mut block = self.queue.block(self.shape.block_bytes);
+        let mut block = self.queue.block();
         loop {
             // Where neither end ever waits, nobody else would notice.
             waits.check()?;
@@ -127,8 +127,13 @@ impl Work<'_> {
             digests.update(block.payload());
             let bytes = block.payload().len();
             taken.0 = digests.bytes();
-            self.queue.push(block, drop_after, &room_waits)?;
-            block = self.queue.block(self.shape.block_bytes);
+            self.queue.push(block, drop_after, &room_waits.with_source(source.hung_up())).or_else(
+                |error| {
+                    source.check()?;
+                    Err(error)
+                },
+            )?;
+            block = self.queue.block();
             // Figures for people: nothing hangs on their order.
             self.gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             if let (Some(wire_bytes), false) = (source.wire_bytes(), self.shape.sends) {

@@ -94,7 +94,11 @@ fn move_all(
         }
         digests.update(block.payload());
         let bytes = block.payload().len();
-        sink.put(Piece::Own(block.payload_mut()), &outlet_waits).map_err(Ended::Outlet)?;
+        let put = sink.put(Piece::Own(block.payload_mut()), &outlet_waits.with_source(source.hung_up()));
+        put.map_err(|halt| match source.check() {
+            Err(error) if matches!(halt, Halt::Failed(Error::Cancelled)) => Ended::Inlet(error),
+            _ => Ended::Outlet(halt),
+        })?;
         // Figures for people: nothing hangs on their order.
         gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if let Some(wire_bytes) = sink.wire_bytes().or_else(|| source.wire_bytes()) {

@@ -7,6 +7,7 @@ mod links;
 mod several;
 mod whole;
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

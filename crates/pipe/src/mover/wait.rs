@@ -50,13 +50,14 @@ pub(super) enum Woken {
 pub(super) struct Waits<'a> {
     cancel: &'a Cancel,
     halt: Option<&'a Cancel>,
+    source: Option<Watch<'a>>,
     waited_ns: Option<&'a AtomicU64>,
 }
 
 impl<'a> Waits<'a> {
     /// Whoever holds `cancel`.
     pub fn new(cancel: &'a Cancel) -> Self {
-        Self { cancel, halt: None, waited_ns: None }
+        Self { cancel, halt: None, source: None, waited_ns: None }
     }
 
     /// The same, and how long all waits take is counted there.
@@ -67,6 +68,11 @@ impl<'a> Waits<'a> {
     /// And whoever holds `halt`.
     pub fn with_halt(self, halt: &'a Cancel) -> Self {
         Self { halt: Some(halt), ..self }
+    }
+
+    /// And a source that is gone.
+    pub fn with_source(self, source: Option<Watch<'a>>) -> Self {
+        Self { source, ..self }
     }
 
     /// Fails once one of them has been fired.
@@ -101,7 +107,8 @@ impl<'a> Waits<'a> {
         // What is not there is a second look at what is.
         let cancel = (self.cancel.as_fd(), PollFlags::IN);
         let halt = self.halt.map_or(cancel, |halt| (halt.as_fd(), PollFlags::IN));
-        let watched = [cancel, halt, first.unwrap_or(cancel), other.unwrap_or(cancel)];
+        let source = self.source.unwrap_or(cancel);
+        let watched = [cancel, halt, source, first.unwrap_or(cancel), other.unwrap_or(cancel)];
         let mut set = watched.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -111,8 +118,8 @@ impl<'a> Waits<'a> {
                 Ok(_) => {}
                 Err(source) => return Err(Error::System { call: "poll", source: source.into() }),
             }
-            let [cancel, halt, first, _] = set.each_ref().map(|fd| !fd.revents().is_empty());
-            return match cancel || halt {
+            let [cancel, halt, source, first, _] = set.each_ref().map(|fd| !fd.revents().is_empty());
+            return match cancel || halt || source {
                 true => Err(Error::Cancelled),
                 false if first => Ok(Woken::Ready),
                 false => Ok(Woken::Other),

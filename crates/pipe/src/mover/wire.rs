@@ -48,6 +48,8 @@ pub(super) trait Wire: Send {
     fn news(&self) -> Option<Watch<'_>>;
     /// The wait is over.
     fn disarm(&mut self);
+    /// What tells that the other side is gone, whatever there is to read.
+    fn hung_up(&self) -> Option<Watch<'_>>;
     /// There will be no more writes: sees to it that those before are on their way.
     fn hang_up(&mut self, waits: &Waits, until: Instant);
     /// Whether a read tells when the other side has closed.
@@ -127,6 +129,10 @@ impl Wire for Streams {
     }
 
     fn disarm(&mut self) {}
+
+    fn hung_up(&self) -> Option<Watch<'_>> {
+        self.watch(0, PollFlags::RDHUP)
+    }
 
     fn hang_up(&mut self, _waits: &Waits, _until: Instant) {
         for fd in self.0.iter() {

@@ -56,3 +56,27 @@ fn a_silent_end_is_a_dead_one() {
         assert!(told(&outcome.inlet, &outcome.outlets[0]), "{outcome:?}");
     }
 }
+
+#[test]
+fn a_sender_that_is_gone_ends_a_receiver_whose_own_reader_is_stalled() {
+    for options in [MoverOptions::default(), MoverOptions { buffer_bytes: 1, ..MoverOptions::default() }] {
+        let (near, far) = hop(1);
+        let zeros = File::open("/dev/zero").expect("opened");
+        let (outlet, drain) = drained();
+        let inlet = Inlet::Descriptor(zeros.into());
+        let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
+        let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], options);
+        // The pipe is full, and so is what is in front of it.
+        while sender.gauge.read()[0] < 1 << 20 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(TIMING.ping);
+        sender.cancel.fire();
+        sender.join();
+        let outcome = receiver.join();
+        assert!(matches!(outcome.inlet, Err(Error::Truncated { .. })), "{outcome:?}");
+        assert!(matches!(outcome.outlets[..], [Err(Error::Cancelled)]), "{outcome:?}");
+        assert_eq!(outcome.unfinished.len(), 1);
+        drop(drain);
+    }
+}

@@ -130,19 +130,46 @@ fn a_buffer_takes_in_what_nobody_reads_yet() {
 }
 
 #[test]
-fn small_pieces_take_no_more_of_a_buffer_than_they_need() {
+fn small_pieces_among_large_ones_take_no_more_of_a_buffer_than_they_need() {
+    let (near, far) = hop(2);
     let (inlet, mut feed) = fed();
     let (outlet, drain) = drained();
     let options = MoverOptions { buffer_bytes: 1 << 20, ..MoverOptions::default() };
-    let mover = Running::start(inlet, vec![outlet], options);
-    let data = pattern(3 << 20);
+    let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], options);
+    let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], options);
+    let data = pattern(2 << 20);
     let drain = std::thread::spawn(|| all_of(drain));
-    for piece in data.chunks(700) {
+    let (small, large) = data.split_at(1 << 20);
+    for piece in small.chunks(700).chain([large]) {
         feed.write_all(piece).expect("written");
     }
     drop(feed);
     assert!(drain.join().expect("no panic") == data);
-    assert!(is_complete(&mover.join()));
+    assert!(is_complete(&sender.join()) && is_complete(&receiver.join()));
+}
+
+#[test]
+fn a_hop_in_the_way_is_cut_off_and_a_dead_one_left_behind() {
+    let ((slow, _stalled), (dead, gone), (near, far)) = (hop(1), hop(1), hop(1));
+    drop(gone);
+    let (inlet, feed) = fed();
+    let (outlet, drain) = drained();
+    let options =
+        MoverOptions { on_slow: OnSlow::Drop, on_dead: OnDead::Continue, ..MoverOptions::default() };
+    let outlets = [slow, dead, near].map(|connection| to_hop(connection, &OPTIONS));
+    let mover = Running::start(inlet, outlets.into(), options);
+    let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
+    let data = pattern(5 << 20);
+    let feeder = feeding(feed, &data);
+    assert!(all_of(drain) == data);
+    let (outcome, received) = (mover.join(), receiver.join());
+    assert!(is_complete(&received) && matches!(outcome.inlet, Ok(InletEnd::Complete)), "{outcome:?}");
+    let ended = matches!(
+        &outcome.outlets[..],
+        [Err(Error::Truncated { .. }), Err(Error::Truncated { .. }), Ok(OutletEnd::Complete)]
+    );
+    assert!(ended, "{outcome:?}");
+    feeder.join().expect("no panic");
 }
 
 #[test]
