@@ -172,6 +172,7 @@ fn what_carried_it_and_how_fast_is_told_to_whoever_asks() {
     let json: serde_json::Value = serde_json::from_str(json).expect("JSON");
     assert_eq!((&json["status"], &json["hops"][0]["bytes"]), (&0.into(), &100_000.into()));
     assert_eq!(json["hops"][0]["total_bytes"], 100_000);
+    assert!(json["hops"][0]["cpu_seconds"].as_f64().expect("seconds") > 0.0);
     let (status, said) = receiver.end();
     assert_eq!(status, Some(0));
     assert!(said.contains(&format!("127.0.0.1 -> here: {carried}")) && said.contains("Bandwidth "), "{said}");

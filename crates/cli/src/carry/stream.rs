@@ -11,9 +11,10 @@ use caravan_pipe::connect::Side;
 use caravan_pipe::coordinator::{HopFigures, Observer, Summary};
 use caravan_pipe::mover::{self, DigestKind, Gauge, Inlet, MoverOptions, Outcome, Outlet};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::talk::{Fired, Talk};
 use crate::pipe::{Ending, Teller};
-use crate::usage::Usage;
 
 /// How often progress is told.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
@@ -51,7 +52,7 @@ impl Stream<'_> {
     /// Moves it in a thread of its own, and listens meanwhile to the other side and to the user.
     pub fn run(&mut self, inlet: Inlet, outlet: Outlet, options: &MoverOptions) -> Result<Moved, Error> {
         let (gauge, done, began) = (Gauge::default(), Cancel::new()?, Instant::now());
-        let usage = Usage::of(std::process::id() as i32).ok();
+        let cpu = cpu_seconds();
         let (outcome, given_up) = thread::scope(|scope| {
             let (fired, gauge, cancel) = (Fired(done.clone()), &gauge, self.cancel);
             let mover = thread::Builder::new().name("mover".to_owned()).spawn_scoped(scope, move || {
@@ -70,10 +71,7 @@ impl Stream<'_> {
         let mut figures = self.figures(&gauge, seconds);
         figures.bytes = figures.bytes.max(outcome.bytes);
         figures.digest = outcome.digest.clone().map(|digest| (self.facts.digest, digest));
-        if let Some((before, now)) = usage.zip(Usage::of(std::process::id() as i32).ok()) {
-            let cores = now.since(&before);
-            figures.cpu = (cores.user + cores.system) * seconds;
-        }
+        figures.cpu = cpu_seconds() - cpu;
         let failure = self.cause(outcome, given_up);
         if let (Some(failure), Side::Sender) = (&failure, self.facts.side) {
             self.talk.tell_the_end(Some(failure));
@@ -165,6 +163,12 @@ pub fn tell(ending: Ending, moved: Result<Moved, Error>) -> ExitCode {
         statuses: Vec::new(),
         seconds: (0.0, seconds),
     }))
+}
+
+/// Of all threads, those that have ended included.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// 1 for what is wrong with a file or a pipe on either side, 130 after Ctrl-C, 255 for what lies between both.
