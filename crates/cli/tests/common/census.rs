@@ -23,8 +23,8 @@ pub const MARK: &str = "CARAVAN_TEST_FOLDER";
 pub struct Process {
     pub pid: i32,
     pub parent: i32,
-    /// R, S, D, Z, T.
-    pub state: char,
+    /// When it began, in the kernel's ticks: a number is used again.
+    pub start: u64,
     /// For people.
     pub command: String,
     pub arguments: Vec<u8>,
@@ -38,15 +38,16 @@ impl Process {
         // The name is in parentheses, and may contain some.
         let (head, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let parent = fields.next()?.parse().ok()?;
+        // The fields are those of proc(5), of which the first two are gone.
+        let parent = fields.nth(1)?.parse().ok()?;
+        let start = fields.nth(17)?.parse().ok()?;
         let arguments = fs::read(at.join("cmdline")).ok()?;
         let words = String::from_utf8_lossy(&arguments).replace('\0', " ");
         let name = head.split_once('(').map_or("", |(_, name)| name);
         let command = if words.is_empty() { format!("[{name}]") } else { words.trim_end().to_owned() };
         // Another user's cannot be read, and is none of ours.
         let environment = fs::read(at.join("environ")).unwrap_or_default();
-        Some(Self { pid, parent, state, command, arguments, environment })
+        Some(Self { pid, parent, start, command, arguments, environment })
     }
 
     pub fn kill(&self, signal: Signal) {
@@ -93,21 +94,16 @@ fn processes() -> Vec<Process> {
 pub struct Census {
     mark: String,
     roots: Vec<i32>,
-    before: BTreeSet<String>,
+    before: BTreeMap<String, String>,
 }
 
 impl Census {
     /// `roots` are the sshds.
     pub fn take(folder: &Path, roots: Vec<i32>) -> Self {
         let mark = folder.to_str().expect("UTF-8").to_owned();
-        let mut census = Self { mark, roots, before: BTreeSet::new() };
+        let mut census = Self { mark, roots, before: BTreeMap::new() };
         census.before = census.items();
         census
-    }
-
-    /// What there is now is what there was at first.
-    pub fn take_again(&mut self) {
-        self.before = self.items();
     }
 
     /// The test's processes, but for those of the test itself.
@@ -139,32 +135,36 @@ impl Census {
         all.into_iter().filter(|process| process.pid != own && ours.contains(&process.pid)).collect()
     }
 
-    /// Everything that can be left behind, a line each.
-    fn items(&self) -> BTreeSet<String> {
-        let mut items = BTreeSet::new();
+    /// Everything that can be left behind: what it is, and how it is shown. What a process calls itself
+    /// may change.
+    fn items(&self) -> BTreeMap<String, String> {
+        let mut items = BTreeMap::new();
         let sockets = sockets();
         for process in self.processes() {
+            let id = format!("{} of {}", process.pid, process.start);
             let who = format!("{} ({})", process.pid, process.command);
             for (_, target) in process.descriptors() {
                 if let Some(socket) = sockets.get(&target) {
-                    items.insert(format!("TCP {socket} of process {who}"));
+                    items.insert(format!("{target} of {id}"), format!("TCP {socket} of process {who}"));
                 }
                 if target.starts_with("/memfd:") || target.starts_with("/dev/shm/") {
-                    items.insert(format!("memory {target} of process {who}"));
+                    items.insert(format!("{target} of {id}"), format!("memory {target} of process {who}"));
                 }
             }
-            items.insert(format!("process {who}"));
+            items.insert(id, format!("process {who}"));
         }
-        files(Path::new(&self.mark), &mut items);
-        let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-        let names = shared.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        items.extend(names.filter(|name| name.contains("caravan")).map(|name| format!("/dev/shm/{name}")));
+        let mut paths = Vec::new();
+        files(Path::new(&self.mark), &mut paths);
+        let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.path());
+        paths.extend(shared.filter(|path| path.to_string_lossy().contains("caravan")));
+        items.extend(paths.iter().map(|path| path.display().to_string()).map(|path| (path.clone(), path)));
         items
     }
 
     /// What there is now and was not at first.
     pub fn left(&self) -> Vec<String> {
-        self.items().difference(&self.before).cloned().collect()
+        let now = self.items().into_iter();
+        now.filter(|(id, _)| !self.before.contains_key(id)).map(|(_, shown)| shown).collect()
     }
 
     /// Fails if within 5 s from now it is not as it was at first.
@@ -182,7 +182,8 @@ impl Census {
             assert!(Instant::now() < deadline, "left behind after {after}:\n  {}", left.join("\n  "));
             std::thread::sleep(Duration::from_millis(10));
         }
-        let missing: Vec<_> = self.before.difference(&self.items()).cloned().collect();
+        let now = self.items();
+        let missing: Vec<_> = self.before.iter().filter(|(id, _)| !now.contains_key(*id)).collect();
         assert!(missing.is_empty(), "missing after {after}: {missing:?}");
     }
 }
@@ -209,21 +210,21 @@ fn sockets() -> BTreeMap<String, String> {
 const SCRATCH: [&str; 3] = ["tmp", "run", "cache"];
 
 /// Files in hosts' scratch folders, but for the cached program.
-fn files(folder: &Path, items: &mut BTreeSet<String>) {
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for host in fs::read_dir(folder).into_iter().flatten().flatten() {
         for scratch in SCRATCH {
-            walk(&host.path().join(scratch), items);
+            walk(&host.path().join(scratch), found);
         }
     }
 }
 
-fn walk(folder: &Path, items: &mut BTreeSet<String>) {
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() && !path.is_symlink() {
-            walk(&path, items);
+            walk(&path, found);
         } else if !is_cached_program(&path) {
-            items.insert(format!("file {}", path.display()));
+            found.push(path);
         }
     }
 }

@@ -21,11 +21,9 @@ fn all_hosts_get_the_whole_stream() {
     let rig = Rig::new(&["a", "b", "c"]);
     for (options, length) in [
         (&["-t", "tcp"][..], 5_000_001),
-        (&["-t", "tcp", "--star"], 5_000_001),
-        (&["-t", "tcp", "--chain", "-P", "2"], 5_000_001),
+        (&["-t", "tcp", "--star", "-P", "2"], 3_000_001),
         (&["-t", "ssh"], 1_000_001),
-        (&["-t", "ssh", "--star"], 1_000_001),
-        (&[], 5_000_001),
+        (&[], 2_000_001),
         (&["--star", "-m", "4M"], 0),
     ] {
         let bytes = pattern(length, length as usize);
@@ -52,7 +50,7 @@ fn a_stream_from_one_of_them_and_into_files() {
 #[test]
 fn outputs_of_several_hosts_come_line_by_line() {
     let rig = Rig::new(&["a", "b", "c"]);
-    for options in [&["-t", "tcp"][..], &["-t", "tcp", "--star"], &[]] {
+    for options in [&["-t", "tcp"][..], &["--star"]] {
         let done = rig.run_clean(&[options, &["a,b,c:sed s/^/got/; printf last"]].concat(), b"1\n2\n");
         assert_eq!((done.status, done.errors.as_str()), (Some(0), ""), "{options:?}");
         let output = done.text();
@@ -98,8 +96,8 @@ fn one_that_dies_ends_all() {
 fn others_go_on_without_one_that_dies() {
     for options in [&["--on-dead", "continue"][..], &["--on-dead", "continue", "--star"]] {
         let rig = Rig::new(&["a", "b", "c"]);
-        let bytes = pattern(10, 40_000_000);
-        let words = [options, &["-t", "tcp", "-L", "20M", "a,b,c:tee \"$HOME/got\" >/dev/null"]].concat();
+        let bytes = pattern(10, 20_000_000);
+        let words = [options, &["-t", "tcp", "-L", "10M", "a,b,c:tee \"$HOME/got\" >/dev/null"]].concat();
         let mut live = rig.start(&words);
         live.feed(bytes.clone());
         wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(&rig, host).is_empty()));
@@ -119,8 +117,8 @@ fn others_go_on_without_one_that_dies() {
 #[test]
 fn others_go_on_without_a_host_that_dies() {
     let rig = Rig::new(&["a", "b", "c"]);
-    let bytes = pattern(11, 40_000_000);
-    let words = ["--on-dead", "continue", "-t", "tcp", "-L", "20M", "a,b,c:tee \"$HOME/got\" >/dev/null"];
+    let bytes = pattern(11, 20_000_000);
+    let words = ["--on-dead", "continue", "-t", "tcp", "-L", "10M", "a,b,c:tee \"$HOME/got\" >/dev/null"];
     let mut live = rig.start(&words);
     live.feed(bytes.clone());
     wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(&rig, host).is_empty()));

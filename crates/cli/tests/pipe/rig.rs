@@ -40,19 +40,6 @@ impl Rig {
         Self { hosts, census }
     }
 
-    /// From now on connections are kept, and belong to what there was at first. For tests of much else than
-    /// how sessions begin and end, which is half of the time of a short pipeline.
-    pub fn keep_connections(&mut self) {
-        self.hosts.keep_connections();
-        for host in ["a"] {
-            let mut ssh = Command::new("ssh");
-            ssh.arg("-F").arg(self.hosts.config()).args([host, "true"]).env(MARK, self.hosts.folder());
-            ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            assert!(ssh.status().expect("ssh (package openssh-client)").success());
-        }
-        self.census.take_again();
-    }
-
     /// A file that is none of the command's own.
     pub fn file(&self, name: &str) -> PathBuf {
         self.hosts.folder().join("files").join(name)
@@ -253,7 +240,12 @@ impl Live {
     }
 
     /// Fails if it takes longer.
-    pub fn finish_within(mut self, limit: Duration) -> Done {
+    pub fn finish_within(self, limit: Duration) -> Done {
+        self.finish_after("", limit)
+    }
+
+    /// The same, and says what had happened.
+    pub fn finish_after(mut self, what: &str, limit: Duration) -> Done {
         let deadline = Instant::now() + limit;
         while !self.has_ended() {
             if Instant::now() > deadline {
@@ -261,7 +253,7 @@ impl Live {
                 let _ = self.child.wait();
                 let said = self.errors.take().map(|errors| errors.join().unwrap_or_default());
                 let said = text(&said.unwrap_or_default());
-                panic!("it has not ended within {limit:?}: {}\n{said}", self.words);
+                panic!("{what}: it has not ended within {limit:?}: {}\n{said}", self.words);
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -35,13 +35,13 @@ fn the_rightmost_failing_stage_decides() {
         (&["a:cat", "b:no-such-command-anywhere"], 127),
         (&["a:true", "b:true"], 0),
     ] {
-        for options in [&[][..], &["-t", "tcp"]] {
-            let words = [options, words].concat();
-            let done = rig.run_clean(&words, b"");
-            assert_eq!(done.status, Some(status), "{words:?}: {}", done.errors);
-            assert!(!has_derived(&done.errors), "{words:?}: {}", done.errors);
-            assert_eq!(first_line(&done).is_empty(), status == 0, "{words:?}: {}", done.errors);
-        }
+        // Over a hop it takes another way than through a pipe; this many of each will do.
+        let options = if words.len() + status as usize & 1 == 0 { &[][..] } else { &["-t", "tcp"] };
+        let words = [options, words].concat();
+        let done = rig.run_clean(&words, b"");
+        assert_eq!(done.status, Some(status), "{words:?}: {}", done.errors);
+        assert!(!has_derived(&done.errors), "{words:?}: {}", done.errors);
+        assert_eq!(first_line(&done).is_empty(), status == 0, "{words:?}: {}", done.errors);
     }
 }
 
@@ -66,10 +66,9 @@ fn the_cause_is_named_with_stage_host_and_command() {
 #[test]
 fn a_failure_amid_endless_data_ends_everything() {
     let rig = Rig::new(&["a", "b"]);
-    for options in [&[][..], &["-t", "tcp"], &["-t", "ssh"]] {
+    for options in [&["-t", "tcp"][..], &["-t", "ssh"], &[]] {
         for (stages, status) in [
-            (&["a:cat", "b:head -c 100000 >/dev/null; exit 3"][..], 3),
-            (&["a:head -c 100000; kill -KILL $$", "b:cat"], 137),
+            (&["a:head -c 100000; kill -KILL $$", "b:cat"][..], 137),
             (&["a:cat", "b:cat", "a:head -c 100000 >/dev/null; exit 5"], 5),
         ] {
             let words = [options, stages].concat();

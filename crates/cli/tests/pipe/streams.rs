@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use digest::digest::{Context, SHA256, digest};
 
-use crate::rig::{BLOCK_BYTES, Live, Rig, pattern};
+use crate::rig::{BLOCK_BYTES, Live, Rig, difference, pattern};
 
 /// What may change how bytes travel between hosts. Between two agents of one host they would not travel at
 /// all, so a transport is demanded.
@@ -25,14 +25,30 @@ const OPTIONS: [&[&str]; 12] = [
     &["-m", "8M"],
 ];
 
+/// Each stage keeps what came to it, and takes something off its end: a hop for each length.
+const LENGTHS: [(&str, usize); 5] = [
+    ("a:tee @/0 | head -c -1", BLOCK_BYTES + 1),
+    ("b:tee @/1 | head -c -1", BLOCK_BYTES),
+    ("a:tee @/2 | tail -c 1", BLOCK_BYTES - 1),
+    ("b:tee @/3 | head -c -1", 1),
+    ("a:tee @/4", 0),
+];
+
+/// Where the one byte comes from that the third stage leaves.
+const LAST: usize = BLOCK_BYTES - 2;
+
 #[test]
 fn every_length_with_every_option() {
-    let mut rig = Rig::new(&["a"]);
-    rig.keep_connections();
+    let rig = Rig::new(&["a", "b"]);
     for (round, options) in OPTIONS.iter().enumerate() {
-        for length in [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1] {
-            let bytes = pattern(round as u64, length);
-            rig.yields(&[options, &["a:cat"][..]].concat(), &bytes, &bytes);
+        let bytes = pattern(round as u64, BLOCK_BYTES + 1);
+        let stages = LENGTHS.map(|(stage, _)| stage);
+        rig.yields(&[options, &stages[..]].concat(), &bytes, b"");
+        for (number, (_, length)) in LENGTHS.iter().enumerate() {
+            let came = rig.read(&number.to_string());
+            let expected = if *length == 1 { &bytes[LAST..=LAST] } else { &bytes[..*length] };
+            assert!(came == expected, "{options:?}, {length}: {}", difference(&came, expected));
+            std::fs::remove_file(rig.file(&number.to_string())).expect("removed");
         }
     }
 }
