@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use super::Inlet;
 use super::block::Block;
 use super::descriptor::{Descriptor, Did};
 use super::digest::Total;
@@ -10,10 +9,11 @@ use super::receiver::{Got, Receiver};
 use super::start::block_bytes;
 use super::wait::{Timing, Waits, Watch, Woken, is_there};
 use super::wire::CLOSED;
+use super::{Inlet, Outlet};
 use crate::Error;
 use crate::limits::PING_INTERVAL;
 
-/// Bytes that are read from a descriptor at once: fits a core's cache beside what it becomes.
+/// Bytes that are read from a descriptor at once where no hop says: fits a core's cache beside what it becomes.
 const READ_BYTES: usize = 256 << 10;
 
 /// An inlet at work.
@@ -33,11 +33,18 @@ impl Source {
         }
     }
 
-    /// Bytes of a block at most, where no outlet wants fewer.
-    pub fn block_bytes(inlet: &Inlet) -> usize {
+    /// Bytes that it gives at once at most: what comes over a hop comes as it is, what is read from a
+    /// descriptor is made to fit the hop that it goes to.
+    pub fn block_bytes(inlet: &Inlet, outlets: &[Outlet]) -> usize {
         match inlet {
-            Inlet::Descriptor(_) => READ_BYTES,
             Inlet::Hop(_, options) => block_bytes(options),
+            Inlet::Descriptor(_) => outlets
+                .iter()
+                .find_map(|outlet| match outlet {
+                    Outlet::Hop(_, options) => Some(block_bytes(options)),
+                    _ => None,
+                })
+                .unwrap_or(READ_BYTES),
         }
     }
 

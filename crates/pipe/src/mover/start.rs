@@ -38,7 +38,7 @@ pub(super) fn run_timed(
         digests.insert(0, options.digest);
     }
     let shape = Shape {
-        block_bytes: Source::block_bytes(&inlet),
+        block_bytes: Source::block_bytes(&inlet, &outlets),
         digest: digests.first().copied(),
         sends: outlets.iter().any(|outlet| matches!(outlet, Outlet::Hop(..))),
         digests,
