@@ -16,11 +16,13 @@
 //! following a symbolic link anywhere in it.
 
 mod attributes;
+mod batch;
 mod buffers;
 mod complaints;
 pub mod format;
 mod hello;
 pub mod options;
+mod parser;
 pub mod records;
 mod sink;
 mod source;

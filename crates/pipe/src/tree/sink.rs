@@ -1,6 +1,7 @@
 //! The half of a copy that receives: one thread reads the stream and makes directories, several write small
 //! files, one writes large ones, and one says what is there.
 
+mod destination;
 mod large;
 mod late;
 mod offers;
@@ -24,7 +25,7 @@ use super::buffers::Buffers;
 use super::complaints::{Complaints, say, shown};
 use super::format::{self, Header, Kind, MAGIC, nonsense};
 use super::options::{self, JOBS_MAX, SinkOptions};
-use super::records::Parser;
+use super::parser::Parser;
 use crate::Error;
 
 /// Pieces of large files that wait to be written.

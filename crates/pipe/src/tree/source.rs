@@ -3,7 +3,9 @@
 pub mod answers;
 pub mod large;
 pub mod links;
+mod offering;
 pub mod outbox;
+mod place;
 pub mod reader;
 
 use std::io::{Read, Write};
@@ -15,12 +17,13 @@ use self::answers::Answers;
 use self::links::Links;
 use self::outbox::Outbox;
 use self::reader::Reader;
+use super::batch::Batch;
 use super::buffers::Buffers;
 use super::complaints::Complaints;
 use super::format::{self, Kind, MAGIC};
 use super::hello::Hello;
 use super::options::{self, SourceOptions};
-use super::walk::{Batch, Walk};
+use super::walk::Walk;
 use crate::Error;
 
 /// Batches that were walked and not read yet.

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -13,7 +13,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::attributes::Attributes;
-use super::complaints::{Complaints, shown, shown_in};
+use super::batch::{Batch, Folder, Item, Made, below};
+use super::complaints::{Complaints, shown};
 use super::hello::Hello;
 use super::options::SourceOptions;
 use super::records::PATH_BYTES_MAX;
@@ -31,82 +32,6 @@ const DEPTH_MAX: usize = PATH_BYTES_MAX / 2;
 const PENDING_BYTES_MAX: usize = 256 << 20;
 /// Bytes that the kernel fills with names at once.
 const LISTING_BYTES: usize = 64 << 10;
-
-/// A directory of a source.
-#[derive(Debug)]
-pub struct Folder {
-    /// Open for reading.
-    pub fd: OwnedFd,
-    /// Below which source.
-    pub root: u32,
-    /// The path from there.
-    pub path: Vec<u8>,
-    /// The source, as the user wrote it.
-    base: Arc<[u8]>,
-}
-
-impl Folder {
-    /// A file in it, for people.
-    pub fn shown(&self, name: &[u8]) -> String {
-        shown_in(&below(&self.base, &self.path), name)
-    }
-}
-
-/// Something to send.
-#[derive(Debug)]
-pub enum Item {
-    /// Anything but a directory.
-    Entry {
-        /// The directory that it is in.
-        folder: Arc<Folder>,
-        /// Its name there.
-        name: CString,
-        /// What the directory says that it is.
-        kind: FileType,
-    },
-    /// A source that is no directory.
-    Root {
-        /// Which source.
-        root: u32,
-        /// Its path.
-        path: CString,
-        /// Whether a symbolic link stands for what it leads to.
-        is_followed: bool,
-    },
-    /// All of a directory was sent.
-    Leave {
-        /// Below which source.
-        root: u32,
-        /// The path from there.
-        path: Vec<u8>,
-        /// What it is like.
-        attributes: Attributes,
-    },
-}
-
-/// A directory to make.
-#[derive(Debug)]
-pub struct Made {
-    /// Below which source.
-    pub root: u32,
-    /// The path from there.
-    pub path: Vec<u8>,
-    /// Its permissions.
-    pub mode: u32,
-}
-
-/// What one reader takes.
-#[derive(Debug, Default)]
-pub struct Batch {
-    /// From 0; frames are sent in this order.
-    pub number: u64,
-    /// Directories to make first.
-    pub made: Vec<Made>,
-    /// What to send then.
-    pub items: Vec<Item>,
-    folders: usize,
-    paths_bytes: usize,
-}
 
 /// Nobody takes batches any more.
 #[derive(Debug)]
@@ -324,10 +249,4 @@ impl<'a> Walk<'a> {
         let next = Batch { number: self.batch.number + 1, ..Batch::default() };
         self.to.send(std::mem::replace(&mut self.batch, next)).map_err(|_| Unwanted)
     }
-}
-
-/// A path and one more name behind it.
-fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
-    let slash: &[u8] = if path.is_empty() || path.ends_with(b"/") || name.is_empty() { b"" } else { b"/" };
-    [path, slash, name].concat()
 }

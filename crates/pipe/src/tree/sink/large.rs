@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 use super::super::attributes::Attributes;
 use super::super::format::{Header, Kind, nonsense};
-use super::super::records::{Begin, Parser, SIZE_UNKNOWN, Spot};
+use super::super::parser::Parser;
+use super::super::records::{Begin, SIZE_UNKNOWN, Spot};
 use super::Shared;
 use crate::Error;
 

@@ -9,7 +9,8 @@ use twox_hash::XxHash3_128;
 
 use super::super::attributes::modified;
 use super::super::format::{self, Kind, PIECE_BYTES, nonsense};
-use super::super::records::{self, Had, Offered, Parser};
+use super::super::parser::Parser;
+use super::super::records::{self, Had, Offered};
 use super::super::source::answers::OFFER_FILES_MAX;
 use super::Shared;
 use crate::Error;

@@ -12,30 +12,32 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::super::attributes::permissions;
-use super::super::complaints::{shown, shown_in};
+use super::super::complaints::shown_in;
 use super::super::format::nonsense;
 use super::super::hello::Hello;
 use super::super::options::SinkOptions;
 use super::super::records::Spot;
+use super::destination::{cannot, into, new, special, trim, usage};
 use crate::Error;
 
-const DIRECTORY: OFlags =
+/// How directories are opened.
+pub(super) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What one source becomes.
 #[derive(Debug)]
 pub struct Target {
-    parent: Arc<OwnedFd>,
+    pub(super) parent: Arc<OwnedFd>,
     /// In `parent`; empty if the source's content goes right into that.
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
     /// What a directory is called until it is complete. Only one that gets the name which the user has
     /// written: as long as that is not there, the same command means the same once more.
-    part: Option<Vec<u8>>,
+    pub(super) part: Option<Vec<u8>>,
     /// A device or a pipe that takes the content of one file.
     pub special: Option<Mutex<File>>,
     /// The directory that it has become.
-    top: OnceLock<Arc<OwnedFd>>,
-    shown: Vec<u8>,
+    pub(super) top: OnceLock<Arc<OwnedFd>>,
+    pub(super) shown: Vec<u8>,
 }
 
 /// What all sources become.
@@ -225,54 +227,6 @@ impl Target {
     }
 }
 
-/// Each source gets a name in a directory.
-fn into(options: &SinkOptions, path: &[u8]) -> Result<Vec<Target>, Error> {
-    let flags = DIRECTORY - OFlags::NOFOLLOW;
-    let parent = rustix::fs::openat(CWD, path, flags, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open", path, error))?);
-    let target = |name: &Option<super::super::options::Name>| {
-        let name = name.as_ref().map_or(&b""[..], |name| &name.0);
-        if !name.is_empty() && !super::super::records::is_plain_name(name) {
-            return Err(usage(name, "is no name for a file"));
-        }
-        let slash: &[u8] = if name.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
-        Ok(Target {
-            parent: Arc::clone(&parent),
-            name: name.to_vec(),
-            part: None,
-            special: None,
-            top: OnceLock::new(),
-            shown: [path, slash, name].concat(),
-        })
-    };
-    options.names.iter().map(target).collect()
-}
-
-/// A source becomes exactly that.
-fn new(path: &[u8]) -> Result<Target, Error> {
-    let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
-        Some(0) => (&b"/"[..], &path[1..]),
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (&b"."[..], path),
-    };
-    let flags = DIRECTORY - OFlags::NOFOLLOW;
-    let parent = rustix::fs::openat(CWD, folder, flags, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error))?);
-    let (name, shown) = (name.to_vec(), path.to_vec());
-    Ok(Target { parent, name, part: None, special: None, top: OnceLock::new(), shown })
-}
-
-/// A device or a pipe takes the content.
-fn special(path: &[u8]) -> Result<Target, Error> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = rustix::fs::openat(CWD, path, flags, Mode::empty());
-    let file = file.map_err(|error| cannot("write to", path, error))?;
-    let parent = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error))?);
-    let special = Some(Mutex::new(File::from(file)));
-    Ok(Target { parent, name: Vec::new(), part: None, special, top: OnceLock::new(), shown: path.to_vec() })
-}
-
 fn make(folder: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<(), Errno> {
     // What is in it must be written before it gets the permissions that it is to have.
     let accessible = permissions(mode) | Mode::RWXU;
@@ -309,19 +263,6 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn trim(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
-    path.get(..end).unwrap_or(path)
-}
-
-fn usage(path: &[u8], what: &str) -> Error {
-    Error::Usage(format!("{} {what}", shown(path)))
-}
-
-fn cannot(what: &'static str, path: &[u8], error: Errno) -> Error {
-    Error::File { what, path: Path::new(OsStr::from_bytes(path)).to_owned(), source: error.into() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,6 +296,5 @@ mod tests {
     fn paths_fall_into_directory_and_name() {
         assert_eq!(split(b"a/b/c"), (&b"a/b"[..], &b"c"[..]));
         assert_eq!(split(b"c"), (&b""[..], &b"c"[..]));
-        assert_eq!((trim(b"new//"), trim(b"/"), trim(b"new")), (&b"new"[..], &b"/"[..], &b"new"[..]));
     }
 }

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use super::super::attributes::Attributes;
 use super::super::format::nonsense;
-use super::super::records::{Parser, Record, Spot};
+use super::super::parser::Parser;
+use super::super::records::{Record, Spot};
 use super::late::Deed;
 use super::{Shared, target::Target};
 use crate::Error;

@@ -5,7 +5,8 @@ use std::io::Read;
 use std::sync::{Condvar, Mutex};
 
 use super::super::format::{self, Kind, nonsense};
-use super::super::records::{Had, Parser};
+use super::super::parser::Parser;
+use super::super::records::Had;
 use crate::Error;
 
 /// Answers of one offer.

@@ -10,7 +10,8 @@ use super::super::attributes::Attributes;
 use super::super::format::{self, HEADER_BYTES, Kind, PIECE_BYTES};
 use super::super::records::{self, Begin, Had, SIZE_UNKNOWN};
 use super::outbox::Closed;
-use super::reader::{Place, Reader, part_name};
+use super::place::{Place, part_name};
+use super::reader::Reader;
 
 /// Bytes in front of the content of a piece: where in the file it belongs.
 const OFFSET_BYTES: usize = 8;

@@ -1,21 +1,20 @@
 //! Reads the files of a batch into frames.
 
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::super::attributes::{Attributes, modified};
-use super::super::complaints::shown;
+use super::super::attributes::Attributes;
+use super::super::batch::{Batch, Folder, Item};
 use super::super::format::{self, FRAME_BYTES_MAX, HEADER_BYTES, Kind, PIECE_BYTES};
-use super::super::records::{self, FILE_RECORD_BYTES, Had, Offered, Record, Spot};
-use super::super::walk::{Batch, Folder, Item};
+use super::super::records::{self, FILE_RECORD_BYTES, Had, Record, Spot};
 use super::Shared;
 use super::links::Claim;
 use super::outbox::Closed;
+use super::place::Place;
 
 /// Bytes of the record of a directory, beside its path.
 const FOLDER_RECORD_BYTES: usize = 1 + 4 + 2;
@@ -33,48 +32,6 @@ pub struct Reader<'a> {
     records: usize,
     /// The directory of the record written last.
     folder: Option<Arc<Folder>>,
-}
-
-/// A file that is to be sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    pub(super) folder: Option<&'a Arc<Folder>>,
-    root: u32,
-    /// Its name in the folder, or its whole path.
-    pub(super) name: &'a CStr,
-    is_followed: bool,
-}
-
-impl<'a> Place<'a> {
-    pub(super) fn fd(&self) -> BorrowedFd<'a> {
-        self.folder.map_or(CWD, |folder| folder.fd.as_fd())
-    }
-
-    pub(super) fn spot(&self) -> Spot<'a> {
-        Spot { root: self.root, path: self.folder.map_or(b"", |folder| &folder.path) }
-    }
-
-    /// As the sink has to know it: nothing for a source itself, which it has a name for.
-    pub(super) fn sent_name(&self) -> &'a [u8] {
-        if self.folder.is_some() { self.name.to_bytes() } else { b"" }
-    }
-
-    pub(super) fn shown(&self) -> String {
-        self.folder.map_or_else(|| shown(self.name.to_bytes()), |folder| folder.shown(self.name.to_bytes()))
-    }
-
-    fn stat(&self) -> Result<Stat, Errno> {
-        let flags = if self.is_followed { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-        rustix::fs::statat(self.fd(), self.name, flags)
-    }
-
-    fn path(&self) -> Vec<u8> {
-        match self.folder {
-            None => Vec::new(),
-            Some(folder) if folder.path.is_empty() => self.name.to_bytes().to_vec(),
-            Some(folder) => [&folder.path, &b"/"[..], self.name.to_bytes()].concat(),
-        }
-    }
 }
 
 impl<'a> Reader<'a> {
@@ -259,62 +216,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Asks the sink what it has of all these files.
-    fn offer(&mut self, items: &[Item]) -> Result<Vec<Had>, Closed> {
-        let mut all = vec![Had::Nothing; items.len()];
-        let offer = self.shared.next_offer();
-        let mut frame = Vec::new();
-        format::begin(&mut frame);
-        frame.extend_from_slice(&offer.to_le_bytes());
-        frame.push(1);
-        let mut offered = Vec::new();
-        for (index, item) in items.iter().enumerate() {
-            let place = match item {
-                Item::Entry { folder, name, kind: FileType::RegularFile } => {
-                    Place { folder: Some(folder), root: folder.root, name, is_followed: false }
-                }
-                Item::Root { root, path, is_followed } => {
-                    Place { folder: None, root: *root, name: path, is_followed: *is_followed }
-                }
-                _ => continue,
-            };
-            // What cannot be looked at fails when it is opened.
-            let Ok(stat) = place.stat() else { continue };
-            let bytes = FOLDER_RECORD_BYTES + FILE_RECORD_BYTES + place.spot().path.len() + 256;
-            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-                && frame.len() + bytes < FRAME_BYTES_MAX
-            {
-                put_offered(&mut frame, &place, &stat);
-                offered.push(index);
-            }
-        }
-        if offered.is_empty() {
-            return Ok(all);
-        }
-        for (index, had) in offered.iter().zip(self.ask(offer, frame)?) {
-            all[*index] = had;
-        }
-        Ok(all)
-    }
-
-    /// Asks the sink what it has of this file.
-    pub(super) fn offer_one(&mut self, place: &Place<'_>, stat: &Stat) -> Result<Had, Closed> {
-        let offer = self.shared.next_offer();
-        let mut frame = Vec::new();
-        format::begin(&mut frame);
-        frame.extend_from_slice(&offer.to_le_bytes());
-        frame.push(0);
-        put_offered(&mut frame, place, stat);
-        Ok(self.ask(offer, frame)?.first().copied().unwrap_or(Had::Nothing))
-    }
-
-    fn ask(&self, offer: u64, mut frame: Vec<u8>) -> Result<Vec<Had>, Closed> {
-        format::seal(&mut frame, Kind::Offer);
-        self.shared.answers.expect(offer);
-        self.shared.outbox.push_urgent(frame);
-        self.shared.answers.wait(offer).ok_or(Closed)
-    }
-
     /// Says in the frame in which directory the next name is, once there is room for `bytes` behind that.
     fn locate(&mut self, place: &Place<'_>, bytes: usize) -> Result<(), Closed> {
         let path = place.spot().path;
@@ -379,20 +280,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn put_offered(frame: &mut Vec<u8>, place: &Place<'_>, stat: &Stat) {
-    let (folder, name) = (place.spot(), place.sent_name());
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    records::put_offered(frame, &Offered { folder, name, size, modified: modified(stat) });
-}
-
 /// Whether there are holes in a file. Most have none, which costs no system call.
 fn is_sparse(fd: &OwnedFd, stat: &Stat) -> bool {
     stat.st_blocks.saturating_mul(STAT_BLOCK_BYTES) < stat.st_size
         && rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < stat.st_size as u64)
         && rustix::fs::seek(fd, SeekFrom::Start(0)).is_ok()
-}
-
-/// The name under which the sink keeps what is not complete, as far as that can be in a tree, too.
-pub(super) fn part_name(name: &CStr) -> Option<CString> {
-    CString::new(super::super::part_name(name.to_bytes())).ok()
 }
