@@ -1,7 +1,7 @@
 //! Trees of files as a stream: the two halves of `caravan cp`, which are commands of a pipeline.
 //!
 //! The sink first says what is there already, on its standard output; the source reads that, and sends
-//! the rest. Both run as this program, with their options as one argument in JSON. [`format`] is the stream.
+//! the rest. Both run as this program, with their options as one argument in JSON. [`mod@format`] is the stream.
 //!
 //! **The source** has a thread that walks and cuts what it finds into batches, several that read a batch
 //! each, and one that writes their frames in the order of the batches. So the stream has the order of the
