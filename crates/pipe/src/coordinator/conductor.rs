@@ -297,6 +297,10 @@ impl<'a> Conductor<'a> {
             Report::Failed(why) => {
                 self.fail(Trouble::SetUp(format!("{}: {why}", self.plan.name(number))), true);
             }
+            // One that was not told to: it was cut off before it could say so.
+            Report::Gone if self.abort_at.is_none() => {
+                self.lose(number, "its agent was cut off, and has killed what it had started".to_owned());
+            }
             Report::Gone => self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true),
             Report::Ping | Report::Started { .. } | Report::Credit { .. } | Report::RelayEnd { .. } => {}
             Report::Listening { hop, .. }

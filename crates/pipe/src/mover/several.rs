@@ -178,6 +178,7 @@ impl Work<'_> {
                 (end, sink.fail(None, &all_waits))
             }
         };
+        self.tell_left(at, &finished.0);
         if !self.queue.close(at) {
             self.inlet_halt.fire();
         }
@@ -185,6 +186,18 @@ impl Work<'_> {
         let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
         self.gauge.threads_cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
         finished
+    }
+
+    /// An outlet has ended before the stream: others may have to be told while they go on.
+    fn tell_left(&self, at: usize, end: &Result<OutletEnd, Error>) {
+        let bit = u32::try_from(at).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or_default();
+        let left = match end {
+            Ok(OutletEnd::Complete) | Err(Error::Cancelled) => return,
+            Ok(OutletEnd::Stopped) => &self.gauge.stopped_outlets,
+            Err(_) => &self.gauge.failed_outlets,
+        };
+        // A mark for whoever looks: nothing hangs on its order.
+        left.fetch_or(bit, Ordering::Relaxed);
     }
 
     fn put_all(
