@@ -87,6 +87,8 @@ pub struct Conductor<'a> {
     left: HashSet<u32>,
     figures: HashMap<u32, [u64; 4]>,
     statuses: Vec<Option<Status>>,
+    /// Stages in the order of their ends.
+    ended: Vec<u32>,
     is_gone: Vec<bool>,
     troubles: Vec<Trouble>,
     /// When to give up waiting for a better explanation.
@@ -123,6 +125,7 @@ impl<'a> Conductor<'a> {
             left: HashSet::new(),
             figures: HashMap::new(),
             statuses: vec![None; jobs],
+            ended: Vec::new(),
             is_gone: vec![false; agents],
             troubles: Vec::new(),
             abort_at: None,
@@ -157,7 +160,7 @@ impl<'a> Conductor<'a> {
             agent.order(Order::End);
         }
         let mut summary = Summary { hops: self.ways(), ..Summary::default() };
-        outcome::conclude(&self.plan, &self.troubles, &self.statuses, &mut summary);
+        outcome::conclude(&self.plan, &self.troubles, &self.statuses, &self.ended, &mut summary);
         let started = self.started.unwrap_or(ended);
         summary.seconds = ((started - begin).as_secs_f64(), (ended - started).as_secs_f64());
         self.agents.drain(..).flatten().for_each(Agent::end);

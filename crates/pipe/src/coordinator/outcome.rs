@@ -40,8 +40,15 @@ impl Trouble {
     }
 }
 
-/// Makes the summary's status, failures and statuses. A status is `None` where a stage was killed.
-pub fn conclude(plan: &Plan, troubles: &[Trouble], statuses: &[Option<Status>], summary: &mut Summary) {
+/// Makes the summary's status, failures and statuses. A status is `None` where a stage was killed. `order`
+/// has the stages as they ended: what failed first is named first.
+pub fn conclude(
+    plan: &Plan,
+    troubles: &[Trouble],
+    statuses: &[Option<Status>],
+    order: &[u32],
+    summary: &mut Summary,
+) {
     let mut sorted: Vec<&Trouble> = troubles.iter().collect();
     // Stable: those of one rank stay in the order in which they came.
     sorted.sort_by_key(|trouble| trouble.rank());
@@ -59,6 +66,7 @@ pub fn conclude(plan: &Plan, troubles: &[Trouble], statuses: &[Option<Status>], 
     }
     let last = plan.jobs.last().map_or(0, |job| job.stage);
     let mut rightmost = None;
+    let mut failures = Vec::new();
     for (id, (job, status)) in plan.jobs.iter().zip(statuses).enumerate() {
         let number = status.as_ref().and_then(number);
         let is_derived = job.stage < last && is_broken_pipe(status.as_ref());
@@ -71,7 +79,8 @@ pub fn conclude(plan: &Plan, troubles: &[Trouble], statuses: &[Option<Status>], 
             // Nobody has to be told that `head` has seen enough.
             if !is_said && !is_broken_pipe(status.as_ref()) {
                 let what = what_happened(status.as_ref());
-                summary.failures.push(format!("{} {what}", stage_name(plan, id)));
+                let place = order.iter().position(|ended| *ended == id);
+                failures.push((place, format!("{} {what}", stage_name(plan, id))));
             }
         }
         if summary.statuses.len() <= job.stage {
@@ -81,6 +90,8 @@ pub fn conclude(plan: &Plan, troubles: &[Trouble], statuses: &[Option<Status>], 
             of_stage.push(number);
         }
     }
+    failures.sort_by_key(|(place, _)| *place);
+    summary.failures.extend(failures.into_iter().map(|(_, text)| text));
     summary.status = match sorted.first() {
         Some(Trouble::Interrupted) => STATUS_INTERRUPTED,
         Some(Trouble::Stage { job, .. }) if is_file(plan, *job) => 1,
@@ -154,7 +165,9 @@ mod tests {
         let mut plan = Plan::default();
         (plan.jobs, plan.agents) = (jobs.collect(), agents);
         let mut summary = Summary::default();
-        conclude(&plan, troubles, statuses, &mut summary);
+        // The last one ended first.
+        let order: Vec<u32> = (0..4).rev().collect();
+        conclude(&plan, troubles, statuses, &order, &mut summary);
         (summary.status, summary.failures)
     }
 
@@ -167,8 +180,8 @@ mod tests {
         let (status, failures) = concluded(&[], &statuses);
         assert_eq!(status, 137);
         assert_eq!(failures.len(), 2);
-        assert_eq!(failures[0], "stage 1 (h1): 'cmd1' exited 3");
-        assert_eq!(failures[1], "stage 3 (h3): 'cmd3' was killed by signal 9 (SIGKILL)");
+        assert_eq!(failures[0], "stage 3 (h3): 'cmd3' was killed by signal 9 (SIGKILL)", "it was first");
+        assert_eq!(failures[1], "stage 1 (h1): 'cmd1' exited 3");
     }
 
     #[test]

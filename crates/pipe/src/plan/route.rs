@@ -61,7 +61,8 @@ impl Plan {
                 }
                 _ => self.giver(from),
             };
-            self.route(giver, takers, options, stage == 1 && self.ways.is_empty());
+            let is_first = stage == 1 && (request.is_ring || self.ways.is_empty());
+            self.route(giver, takers, options, is_first);
         }
         if !request.is_ring && !matches!(last.kind, Kind::Write { .. }) {
             self.route_output(count - 1, last.hosts.len() > 1, options);

@@ -22,6 +22,7 @@ impl Conductor<'_> {
         }
         if let Some(slot) = usize::try_from(job).ok().and_then(|job| self.statuses.get_mut(job)) {
             *slot = Some(status);
+            self.ended.push(job);
         }
         self.check_deserter(job);
     }
