@@ -23,6 +23,8 @@ pub enum Trouble {
     Lost(String),
     /// A stage that could not be started, or a file.
     Stage { job: u32, why: String },
+    /// One of several hosts has ended with a status that is no success, while the stream went on.
+    Member,
     /// Data did not get where they should.
     Data(String),
 }
@@ -33,7 +35,7 @@ impl Trouble {
         match self {
             Self::Interrupted => 0,
             Self::SetUp(_) => 1,
-            Self::Stage { .. } => 2,
+            Self::Stage { .. } | Self::Member => 2,
             Self::Lost(_) => 3,
             Self::Data(_) => 4,
         }
@@ -59,6 +61,8 @@ pub fn conclude(
             Trouble::Interrupted => "interrupted".to_owned(),
             Trouble::SetUp(why) | Trouble::Lost(why) | Trouble::Data(why) => why.clone(),
             Trouble::Stage { job, why } => format!("{}: {why}", stage_name(plan, *job)),
+            // Its status is said with the others'.
+            Trouble::Member => continue,
         };
         if !summary.failures.contains(&text) {
             summary.failures.push(text);
@@ -95,6 +99,7 @@ pub fn conclude(
     summary.status = match sorted.first() {
         Some(Trouble::Interrupted) => STATUS_INTERRUPTED,
         Some(Trouble::Stage { job, .. }) if is_file(plan, *job) => 1,
+        Some(Trouble::Member) => rightmost.unwrap_or(STATUS_OURS),
         Some(_) => STATUS_OURS,
         None => rightmost.unwrap_or(0),
     };
@@ -140,7 +145,7 @@ fn signal_name(signal: u8) -> &'static str {
 }
 
 /// As a sentence's end.
-pub fn what_happened(status: Option<&Status>) -> String {
+fn what_happened(status: Option<&Status>) -> String {
     match status {
         Some(Status::Exit(code)) => format!("exited {code}"),
         Some(Status::Signal(signal)) => format!("was killed by signal {signal}{}", signal_name(*signal)),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::super::outcome::{self, Trouble};
+use super::super::outcome::Trouble;
 use super::{CAUSE_LIMIT, Conductor};
 use crate::control::{MoverResult, Order, Status};
 use crate::mover::OnDead;
@@ -57,8 +57,7 @@ impl Conductor<'_> {
         let status = usize::try_from(job).ok().and_then(|job| self.statuses.get(job)).cloned().flatten();
         let has_failed = status.as_ref().is_some_and(|status| *status != Status::Exit(0));
         if self.left.contains(&job) && has_failed && self.request.options.on_dead == OnDead::Fail {
-            let why = outcome::what_happened(status.as_ref());
-            self.fail(Trouble::Stage { job, why }, false);
+            self.fail(Trouble::Member, false);
         }
     }
 
