@@ -132,12 +132,17 @@ impl FabricWire {
                         None => self.acknowledging += 1,
                     }
                     done += part;
+                    // Each: the next part may have to wait for this one.
+                    self.endpoint.doorbell()?;
                 }
-                Err(FabricError::Full(_)) => self.gather()?,
+                Err(FabricError::Full(_)) => {
+                    self.endpoint.flush()?;
+                    self.gather()?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(self.endpoint.doorbell()?)
+        Ok(())
     }
 }
 
@@ -186,8 +191,62 @@ impl Wire for FabricWire {
         self.acknowledged -= bytes;
         Ok(())
     }
+}
 
-    fn settle(&mut self) -> Result<(), Error> {
-        self.until(|wire| wire.acknowledging == 0 && wire.sending.iter().all(|&count| count == 0))
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Messages, Program, Sink, Source, steps};
+    use super::super::program::{Output, Task, expected_digest, receive, send};
+    use super::*;
+    use crate::bench::pipe::input::Input;
+    use caravan_fabric::contract::Capabilities;
+    use caravan_fabric::sim::Network;
+    use std::thread;
+
+    /// The same steps, with messages that a simulated network carries soon.
+    fn programs() -> impl Iterator<Item = Messages> {
+        steps().into_iter().filter_map(|step| match step.program {
+            Program::Messages(messages) => Some(Messages {
+                message_bytes: messages.message_bytes.min(16 << 10),
+                ack_bytes: messages.ack_bytes.min(64),
+                ..messages
+            }),
+            Program::Stream => None,
+        })
+    }
+
+    /// Networks that promise less than shared memory does: the order of what comes, the length of an operation.
+    #[test]
+    fn all_bytes_come_over_networks_that_promise_little() {
+        let input = Input::create(64 << 10).expect("made");
+        for (seed, messages) in (0..).zip(programs()).chain((100..).zip(programs())) {
+            // Who sleeps makes no progress; devices make their own.
+            let capabilities = Capabilities { target_progress: true, ..Network::capabilities(seed) };
+            let (network, left, right) = Network::pair(seed, ARENA_BYTES, capabilities).expect("a network");
+            let program = Program::Messages(messages);
+            let task = Task { program, bytes: 96 << 10, file_bytes: input.bytes, is_check: true };
+            let bytes = messages.count(task.bytes) * messages.message_bytes as u64;
+            let came = thread::scope(|scope| {
+                scope.spawn(|| network.carry());
+                let receiver = scope.spawn(move || {
+                    let mut output = Output::of(&task, messages.message_bytes);
+                    let mut wire = FabricWire::new(Box::new(right));
+                    receive(&mut wire, &task, &messages, &mut output).expect("received");
+                    // Its end would be the other side's, too.
+                    (output.digest(), wire)
+                });
+                let mut wire = FabricWire::new(Box::new(left));
+                send(&mut wire, &task, &messages, &input).expect("sent");
+                receiver.join().expect("no panic").0
+            });
+            let expected = expected_digest(&task, bytes, &input).expect("read");
+            assert_eq!(came, Some(expected), "seed {seed}: {messages:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_step_copies_what_it_reads_ahead() {
+        let last = programs().last().expect("a step");
+        assert_eq!((last.source, last.sink, last.buffers), (Source::FileAhead, Sink::Copy, 2));
     }
 }

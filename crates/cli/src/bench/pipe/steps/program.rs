@@ -60,9 +60,7 @@ pub fn send(wire: &mut dyn Wire, task: &Task, messages: &Messages, input: &Input
         wire.await_acknowledgement(ack_bytes)?;
         acknowledged += ack_every as u64;
     }
-    let took = start.elapsed().as_nanos() as f64;
-    wire.settle()?;
-    Ok(took)
+    Ok(start.elapsed().as_nanos() as f64)
 }
 
 /// The receiving side.
@@ -87,7 +85,7 @@ pub fn receive(
             wire.acknowledge(ack_bytes)?;
         }
     }
-    wire.settle()
+    Ok(())
 }
 
 /// What the receiving side copies into, as a program would that reads a pipe.
@@ -149,4 +147,51 @@ pub fn expected_digest(task: &Task, bytes: u64, input: &Input) -> Result<Vec<u8>
         position += length as u64;
     }
     Ok(digest.finish().as_ref().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASK: Task = Task { program: Program::Stream, bytes: 4096, file_bytes: 4096, is_check: true };
+
+    /// Bytes of the file from `position` on.
+    fn bytes(position: u64) -> Vec<u8> {
+        (position..position + 2048).step_by(8).flat_map(|place| word(place).to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_digest_is_of_all_that_came_and_of_nothing_else() {
+        let input = Input::create(4096).expect("made");
+        let expected = expected_digest(&TASK, 4096, &input).expect("read");
+        let came = |second: Vec<u8>| {
+            let mut output = Output::of(&TASK, 2048);
+            for (position, bytes) in [(0, bytes(0)), (2048, second)] {
+                let copy = |to: &mut [u8]| {
+                    to.copy_from_slice(&bytes);
+                    Ok(())
+                };
+                output.take(position, 2048, copy).expect("taken");
+            }
+            output.digest().expect("a digest")
+        };
+        assert_eq!(came(bytes(2048)), expected);
+        let mut flipped = bytes(2048);
+        flipped[1000] ^= 1;
+        assert_ne!(came(flipped), expected);
+    }
+
+    #[test]
+    fn a_message_that_is_not_the_next_one_is_seen_without_a_digest() {
+        let mut output = Output::of(&Task { is_check: false, ..TASK }, 2048);
+        let stale = |to: &mut [u8]| {
+            to.copy_from_slice(&bytes(0));
+            Ok(())
+        };
+        output.take(0, 2048, stale).expect("the first");
+        let error = output.take(2048, 2048, stale).expect_err("the first again");
+        assert!(error.to_string().contains("the bytes from 2048 on are others"), "{error}");
+        // The file begins again.
+        output.take(4096, 2048, stale).expect("the first of the next turn");
+    }
 }

@@ -64,8 +64,4 @@ impl Wire for TcpWire {
     fn await_acknowledgement(&mut self, bytes: usize) -> Result<(), Error> {
         self.stream.read_exact(&mut self.ack[..bytes]).map_err(|why| failed(&why))
     }
-
-    fn settle(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
 }

@@ -23,8 +23,6 @@ pub trait Wire {
     fn acknowledge(&mut self, bytes: usize) -> Result<(), Error>;
     /// Waits for one.
     fn await_acknowledgement(&mut self, bytes: usize) -> Result<(), Error>;
-    /// Waits until all that was sent from here has left.
-    fn settle(&mut self) -> Result<(), Error>;
 }
 
 /// A buffer for a message.
