@@ -10,6 +10,8 @@ use super::{Moving, Telling, moving};
 ///
 /// Nothing but TCP is needed between both hosts, no ssh. `caravan recv` says which key is asked for here, and
 /// whoever does not know it is turned away; the data are encrypted. It may be started up to 10 seconds later.
+// The brackets are what users type.
+#[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

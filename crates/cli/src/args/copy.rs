@@ -19,6 +19,8 @@ use super::{Moving, Reach, Telling};
 ///
 /// Each file is complete before it appears under its name. A file of more than 1 MiB is .NAME.part until
 /// then; after a cut the same command goes on with it, if it is the beginning of what is to be copied.
+// The brackets are what users type.
+#[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -19,6 +19,8 @@ use super::{Moving, Reach};
 /// ssh starts this program there, copies it there first where it is missing, and carries commands and messages.
 /// The data go past it: over RDMA where both hosts have it, else encrypted over TCP, and over ssh itself where
 /// nothing else leads from host to host. Commands of one host that follow each other get a plain pipe.
+// The brackets are what users type.
+#[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -93,6 +93,7 @@ pub struct Conductor<'a> {
     troubles: Vec<Trouble>,
     /// When to give up waiting for a better explanation.
     abort_at: Option<Instant>,
+    is_aborting: bool,
     pinged: Instant,
     ticked: Instant,
     started: Option<Instant>,
@@ -129,6 +130,7 @@ impl<'a> Conductor<'a> {
             is_gone: vec![false; agents],
             troubles: Vec::new(),
             abort_at: None,
+            is_aborting: false,
             pinged: Instant::now(),
             ticked: Instant::now(),
             started: None,
@@ -297,11 +299,9 @@ impl<'a> Conductor<'a> {
                     let _ = self.notices.send(Notice::Progress(self.ways(), waits));
                 }
             }
-            Report::Failed(why) => {
-                self.fail(Trouble::SetUp(format!("{}: {why}", self.plan.name(number))), true);
-            }
+            Report::Failed(why) => self.lose(number, why),
             // One that was not told to: it was cut off before it could say so.
-            Report::Gone if self.abort_at.is_none() => {
+            Report::Gone if !self.is_aborting => {
                 self.lose(number, "its agent was cut off, and has killed what it had started".to_owned());
             }
             Report::Gone => self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true),
@@ -335,6 +335,7 @@ impl<'a> Conductor<'a> {
 
     /// Has everything killed, and waits until it is.
     fn abort(&mut self, events: &Receiver<Event>, sender: &Sender<Event>) {
+        self.is_aborting = true;
         let abort = |this: &Self| this.agents.iter().flatten().for_each(|agent| agent.order(Order::Abort));
         abort(self);
         let deadline = Instant::now() + TERM_GRACE + GONE_LIMIT;

@@ -11,7 +11,7 @@ use crate::plan;
 impl Conductor<'_> {
     /// A stage that exits with whatever status is no reason to end the others: so shells have it.
     pub(super) fn stage_ended(&mut self, number: usize, job: u32, status: Status) {
-        if self.abort_at.is_some() && !matches!(status, Status::Failed(_)) {
+        if self.is_aborting || (self.abort_at.is_some() && !matches!(status, Status::Failed(_))) {
             // It may have been killed by now.
             return;
         }
