@@ -30,7 +30,10 @@ impl Conductor<'_> {
             None => ("pipe".to_owned(), DigestKind::Off),
         };
         let first = sender.or(receiver);
-        let [bytes, wire_bytes, reader, network] = live(first);
+        let [bytes, _, reader, network] = live(first);
+        // A sender counts all of its outlets.
+        let counts_wire = receiver.or(first);
+        let wire_bytes = live(counts_wire)[1];
         let mut figures = HopFigures {
             from: self.plan.name(way.from).to_owned(),
             to: self.plan.name(way.to).to_owned(),
@@ -48,7 +51,6 @@ impl Conductor<'_> {
         };
         if let Some(result) = done(first) {
             figures.bytes = result.bytes;
-            figures.wire_bytes = result.wire_bytes;
             figures.seconds = seconds(result.took_ns);
             figures.reader_wait = seconds(result.waited_ns.0);
             figures.network_wait = seconds(result.waited_ns.1);
