@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::bytes::{Random, difference, pattern};
 use crate::census::{GONE_WITHIN, Process};
-use crate::rig::{Done, Random, Rig, difference, is_program, pattern};
+use crate::live::{Done, Live};
+use crate::rig::{Rig, is_program};
 
 /// From its start or its death, whichever is later.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
@@ -141,7 +143,7 @@ impl Chain {
     }
 
     /// Whether there was anybody to kill.
-    fn kill(&self, rig: &Rig, live: &crate::rig::Live) -> bool {
+    fn kill(&self, rig: &Rig, live: &Live) -> bool {
         let signal = Signal::from_named_raw(self.signal).expect("a signal");
         let mut random = Random::new(!self.seed);
         let candidates: Vec<Process> = match self.victim {

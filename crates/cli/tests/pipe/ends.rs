@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::bytes::Random;
 use crate::census::GONE_WITHIN;
 use crate::common::wait_for;
-use crate::rig::{Done, Live, Random, Rig};
+use crate::live::{Done, Live};
+use crate::rig::Rig;
 
 /// How often the caller is killed by each signal: enough to hit its start, its middle and what is between;
 /// `CARAVAN_PIPE_ROUNDS` has it done more often.

@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::rig::{Live, Rig};
+use crate::live::Live;
+use crate::rig::Rig;
 
 #[test]
 fn upper_and_reverse() {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::bytes::{difference, pattern};
 use crate::common::wait_for;
-use crate::rig::{Live, Rig, difference, pattern};
+use crate::live::Live;
+use crate::rig::Rig;
 
 /// Each host writes what it got under its own name: the folder that is its home.
 const KEEP: &str = "a,b,c:cat >\"$HOME/got\"";

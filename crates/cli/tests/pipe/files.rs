@@ -1,6 +1,7 @@
 //! Stages that are files, stages of this host, and how they mix.
 
-use crate::rig::{Rig, pattern};
+use crate::bytes::pattern;
+use crate::rig::Rig;
 
 #[test]
 fn files_are_read_written_and_appended_to() {

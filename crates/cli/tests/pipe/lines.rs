@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::common::wait_for;
-use crate::rig::{Live, Rig};
+use crate::live::Live;
+use crate::rig::Rig;
 
 #[test]
 fn lines_come_whole_with_their_host() {

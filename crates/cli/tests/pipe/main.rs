@@ -8,12 +8,14 @@ mod common;
 #[path = "../common/sshd.rs"]
 mod sshd;
 
+mod bytes;
 mod chains;
 mod ends;
 mod examples;
 mod fan;
 mod files;
 mod lines;
+mod live;
 mod missing;
 mod rig;
 mod same_host;

@@ -2,7 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use crate::rig::{Live, Rig};
+use crate::live::Live;
+use crate::rig::Rig;
 
 #[test]
 fn without_ssh_it_says_so() {

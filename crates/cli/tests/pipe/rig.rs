@@ -1,25 +1,17 @@
 //! What all tests of pipes stand on: hosts with an sshd each, the command with its input and output, a
-//! census around all of it, and bytes that can be told apart.
+//! census around all of it.
 
-use std::io::{self, Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
-
+use crate::bytes::difference;
 use crate::census::{Census, MARK, Process};
-use crate::common::{text, wait_for};
+use crate::common::wait_for;
+use crate::live::{Done, Live};
 use crate::sshd::Hosts;
 
-/// Longer than any pipeline of these tests takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The name of a host at whose port nobody listens.
 const REFUSED: &str = "refused";
-/// The bytes of a block between hosts.
-pub const BLOCK_BYTES: usize = 256 << 10;
 
 /// The hosts of a test.
 pub struct Rig {
@@ -169,163 +161,4 @@ pub fn is_program(process: &Process) -> bool {
 fn is_of_ssh(process: &Process) -> bool {
     process.program().is_some_and(|program| program.to_string_lossy().contains("ssh"))
         || process.command.starts_with("sshd")
-}
-
-/// A command that runs.
-pub struct Live {
-    child: Child,
-    output: Option<JoinHandle<Vec<u8>>>,
-    errors: Option<JoinHandle<Vec<u8>>>,
-    words: String,
-    begin: Instant,
-}
-
-/// One that has ended.
-#[derive(Debug)]
-pub struct Done {
-    /// `None` if a signal ended it.
-    pub status: Option<i32>,
-    pub signal: Option<i32>,
-    pub output: Vec<u8>,
-    pub errors: String,
-    pub took: Duration,
-}
-
-impl Live {
-    /// With pipes at its three ends.
-    pub fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().expect("the command starts");
-        Self::of(child, &command)
-    }
-
-    /// One that was started otherwise. What it still has of pipes is read.
-    pub fn of(mut child: Child, command: &Command) -> Self {
-        let output = child.stdout.take().map(|from| std::thread::spawn(|| drain(from)));
-        let errors = child.stderr.take().map(|from| std::thread::spawn(|| drain(from)));
-        Self { child, output, errors, words: format!("{command:?}"), begin: Instant::now() }
-    }
-
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
-    }
-
-    /// Gives it all of this to read, and then the end.
-    pub fn feed(&mut self, bytes: Vec<u8>) {
-        if let Some(mut to) = self.child.stdin.take() {
-            // It may stop reading before the end.
-            std::thread::spawn(move || to.write_all(&bytes));
-        }
-    }
-
-    /// Gives it something to read for ever.
-    pub fn feed_for_ever(&mut self) {
-        if let Some(mut to) = self.child.stdin.take() {
-            let block = pattern(0, 64 << 10);
-            std::thread::spawn(move || while to.write_all(&block).is_ok() {});
-        }
-    }
-
-    pub fn kill(&self, signal: Signal) {
-        // It may have ended, and is not waited for yet.
-        let _ = kill_process(Pid::from_child(&self.child), signal);
-    }
-
-    pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("it can be waited for").is_some()
-    }
-
-    pub fn finish(self) -> Done {
-        self.finish_within(PATIENCE)
-    }
-
-    /// Fails if it takes longer.
-    pub fn finish_within(self, limit: Duration) -> Done {
-        self.finish_after("", limit)
-    }
-
-    /// The same, and says what had happened.
-    pub fn finish_after(mut self, what: &str, limit: Duration) -> Done {
-        let deadline = Instant::now() + limit;
-        while !self.has_ended() {
-            if Instant::now() > deadline {
-                self.kill(Signal::KILL);
-                let _ = self.child.wait();
-                let said = self.errors.take().map(|errors| errors.join().unwrap_or_default());
-                let said = text(&said.unwrap_or_default());
-                panic!("{what}: it has not ended within {limit:?}: {}\n{said}", self.words);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let took = self.begin.elapsed();
-        let status = self.child.wait().expect("it has ended");
-        let rest = |thread: Option<JoinHandle<Vec<u8>>>| {
-            thread.map(|thread| thread.join().expect("it reads")).unwrap_or_default()
-        };
-        Done {
-            status: status.code(),
-            signal: status.signal(),
-            output: rest(self.output),
-            errors: text(&rest(self.errors)),
-            took,
-        }
-    }
-}
-
-/// What came, whatever comes then.
-fn drain(mut from: impl Read) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let result: io::Result<usize> = from.read_to_end(&mut bytes);
-    result.expect("it can be read");
-    bytes
-}
-
-impl Done {
-    pub fn text(&self) -> String {
-        text(&self.output)
-    }
-}
-
-/// Bytes that differ everywhere, so that no two blocks can be taken for each other: a generator's (xorshift64*).
-pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        bytes.extend_from_slice(&random.next().to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
-}
-
-/// Where two streams part.
-pub fn difference(came: &[u8], expected: &[u8]) -> String {
-    let at = came.iter().zip(expected).take_while(|(a, b)| a == b).count();
-    format!("{} bytes came, {} were expected; they differ from {at} on", came.len(), expected.len())
-}
-
-/// xorshift64*, seeded.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        // 0 is the one state that it never leaves; neighbours are to differ.
-        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        // The upper bits are the better ones.
-        (self.next() >> 16) % end
-    }
-
-    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize].clone()
-    }
 }

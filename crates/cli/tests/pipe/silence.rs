@@ -107,7 +107,7 @@ fn stopped_commands_and_silent_sources_are_not_dead() {
     let mut live = rig.start(&["-t", "tcp", "a:cat", "b:tee @/through"]);
     wait_for("it to run", || !rig.commands("/through").is_empty());
     let stopped = Stopped::new(rig.commands("/through"));
-    let bytes = crate::rig::pattern(8, 20 << 20);
+    let bytes = crate::bytes::pattern(8, 20 << 20);
     live.feed(bytes.clone());
     std::thread::sleep(LONG);
     assert!(!live.has_ended());

@@ -5,7 +5,9 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::rig::{Done, Live, Rig, pattern};
+use crate::bytes::pattern;
+use crate::live::{Done, Live};
+use crate::rig::Rig;
 
 /// What a user must not be told: they are the ends of what failed elsewhere.
 fn has_derived(errors: &str) -> bool {

@@ -6,7 +6,9 @@ use std::process::Stdio;
 
 use digest::digest::{Context, SHA256, digest};
 
-use crate::rig::{BLOCK_BYTES, Live, Rig, difference, pattern};
+use crate::bytes::{BLOCK_BYTES, difference, pattern};
+use crate::live::Live;
+use crate::rig::Rig;
 
 /// What may change how bytes travel between hosts. Between two agents of one host they would not travel at
 /// all, so a transport is demanded.

@@ -1,0 +1,130 @@
+//! The command under test while it runs, with its input and output, and what became of it.
+
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::bytes::pattern;
+use crate::common::text;
+
+/// Longer than any pipeline of these tests takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A command that runs.
+pub struct Live {
+    child: Child,
+    output: Option<JoinHandle<Vec<u8>>>,
+    errors: Option<JoinHandle<Vec<u8>>>,
+    words: String,
+    begin: Instant,
+}
+
+/// One that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// `None` if a signal ended it.
+    pub status: Option<i32>,
+    pub signal: Option<i32>,
+    pub output: Vec<u8>,
+    pub errors: String,
+    pub took: Duration,
+}
+
+impl Live {
+    /// With pipes at its three ends.
+    pub fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("the command starts");
+        Self::of(child, &command)
+    }
+
+    /// One that was started otherwise. What it still has of pipes is read.
+    pub fn of(mut child: Child, command: &Command) -> Self {
+        let output = child.stdout.take().map(|from| std::thread::spawn(|| drain(from)));
+        let errors = child.stderr.take().map(|from| std::thread::spawn(|| drain(from)));
+        Self { child, output, errors, words: format!("{command:?}"), begin: Instant::now() }
+    }
+
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Gives it all of this to read, and then the end.
+    pub fn feed(&mut self, bytes: Vec<u8>) {
+        if let Some(mut to) = self.child.stdin.take() {
+            // It may stop reading before the end.
+            std::thread::spawn(move || to.write_all(&bytes));
+        }
+    }
+
+    /// Gives it something to read for ever.
+    pub fn feed_for_ever(&mut self) {
+        if let Some(mut to) = self.child.stdin.take() {
+            let block = pattern(0, 64 << 10);
+            std::thread::spawn(move || while to.write_all(&block).is_ok() {});
+        }
+    }
+
+    pub fn kill(&self, signal: Signal) {
+        // It may have ended, and is not waited for yet.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it can be waited for").is_some()
+    }
+
+    pub fn finish(self) -> Done {
+        self.finish_within(PATIENCE)
+    }
+
+    /// Fails if it takes longer.
+    pub fn finish_within(self, limit: Duration) -> Done {
+        self.finish_after("", limit)
+    }
+
+    /// The same, and says what had happened.
+    pub fn finish_after(mut self, what: &str, limit: Duration) -> Done {
+        let deadline = Instant::now() + limit;
+        while !self.has_ended() {
+            if Instant::now() > deadline {
+                self.kill(Signal::KILL);
+                let _ = self.child.wait();
+                let said = self.errors.take().map(|errors| errors.join().unwrap_or_default());
+                let said = text(&said.unwrap_or_default());
+                panic!("{what}: it has not ended within {limit:?}: {}\n{said}", self.words);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let took = self.begin.elapsed();
+        let status = self.child.wait().expect("it has ended");
+        let rest = |thread: Option<JoinHandle<Vec<u8>>>| {
+            thread.map(|thread| thread.join().expect("it reads")).unwrap_or_default()
+        };
+        Done {
+            status: status.code(),
+            signal: status.signal(),
+            output: rest(self.output),
+            errors: text(&rest(self.errors)),
+            took,
+        }
+    }
+}
+
+/// What came, whatever comes then.
+fn drain(mut from: impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let result: io::Result<usize> = from.read_to_end(&mut bytes);
+    result.expect("it can be read");
+    bytes
+}
+
+impl Done {
+    pub fn text(&self) -> String {
+        text(&self.output)
+    }
+}
