@@ -9,7 +9,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Folder, caravan, text};
+use crate::common::{Folder, caravan, text, wait_for};
 
 /// `caravan bench pipe`, whose temporary files are in that folder; also its number.
 fn bench(folder: &Folder, words: &str) -> (Output, u32) {
@@ -152,7 +152,7 @@ fn ctrl_c_leaves_nothing_behind() {
     let complaints = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut lines = complaints.lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("veth: round 1 of 1000")), "it measures");
-    assert!(!is_clean(&folder, child.id()), "there is something to be left behind");
+    wait_for("something to be left behind", || !is_clean(&folder, child.id()));
     let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
     lines.for_each(drop);
