@@ -77,8 +77,15 @@ impl Chain {
             &["-t", "tcp", "-c", "lz4", "--digest", "sha256"],
         ]);
         let mut words: Vec<String> = options.iter().map(|word| (*word).to_owned()).collect();
-        if random.below(3) == 0 {
-            words.extend(["-L".to_owned(), format!("{}k", 2_000 + random.below(20_000))]);
+        let victims =
+            [Victim::Nobody, Victim::Command, Victim::Command, Victim::Agent, Victim::Ssh, Victim::Caller];
+        let victim = random.pick(&victims);
+        let mut input_bytes = random.below(12_000_000) as usize;
+        match random.below(4) {
+            0 => input_bytes %= 1000,
+            // The stream takes about as long as it may be until the death.
+            _ if victim != Victim::Nobody => words.extend(["-L".to_owned(), (input_bytes + 1).to_string()]),
+            _ => {}
         }
         let source_is_file = random.below(4) == 0;
         let sink_is_file = random.below(4) == 0;
@@ -97,19 +104,14 @@ impl Chain {
         if sink_is_file {
             words.push(format!("{}:>@/chain-out", host(&mut random)));
         }
-        let victims =
-            [Victim::Nobody, Victim::Command, Victim::Command, Victim::Agent, Victim::Ssh, Victim::Caller];
         Self {
             seed,
             words,
-            input_bytes: match random.below(4) {
-                0 => random.below(1000) as usize,
-                _ => random.below(12_000_000) as usize,
-            },
+            input_bytes,
             steps,
             source_is_file,
             sink_is_file,
-            victim: random.pick(&victims),
+            victim,
             after: Duration::from_millis(random.below(1200)),
             signal: random.pick(&[2, 9, 9, 15]),
         }
