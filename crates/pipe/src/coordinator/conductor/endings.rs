@@ -74,8 +74,10 @@ impl Conductor<'_> {
         let why = errors.map(|why| self.way_of(mover, why)).next();
         self.moved.insert(mover, result);
         if let Some(why) = why {
-            let is_branch =
-                number.is_some_and(|number| self.is_expendable(number)) || (continues && some_left);
+            let comes_from = |way: &plan::Way| way.receiver == Some(mover) && self.is_expendable(way.from);
+            let is_branch = number.is_some_and(|number| self.is_expendable(number))
+                || self.plan.ways.iter().any(comes_from)
+                || (continues && some_left);
             self.fail_or_warn(Trouble::Data(why), is_branch);
         }
     }
