@@ -122,6 +122,8 @@ impl Listener {
         }
         // A port of the range may have connections that have only just ended.
         sockopt::set_socket_reuseaddr(&socket, true)?;
+        // What it accepts inherits it.
+        tuning::prepare(&socket);
         bind(&socket, &address)?;
         listen(&socket, STRANGERS_MAX as i32)?;
         let port = SocketAddr::try_from(getsockname(&socket)?)?.port();

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, sock
 
 use super::exchange::Exchange;
 use super::handshake::{Caller, GREETING_BYTES, Refusal, Session, VERSION, check_start};
-use super::wait;
+use super::{tuning, wait};
 use crate::cancel::Cancel;
 use crate::limits::CONNECT_STAGGER;
 use crate::{Error, Key};
@@ -210,6 +210,7 @@ impl Attempt {
             Err(errno) => return Ok(Err(unreached(errno))),
         };
         let caller = Caller::new(terms.session, index, terms.count)?;
+        tuning::prepare(&socket);
         match connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(errno) => return Ok(Err(unreached(errno))),
