@@ -11,7 +11,7 @@
 //! | `descriptor.rs`, `lines.rs` | what is not a hop |
 //! | `inlet.rs`, `outlet.rs` | both, as a mover sees them |
 //! | `start.rs` | which mover it takes |
-//! | `single.rs` | a mover of one thread |
+//! | `single.rs`, `splice.rs` | a mover of one thread, and how it copies nothing where it need not |
 //! | `several.rs`, `queue.rs` | a mover with a buffer, or with several outlets |
 //! | `wait.rs`, `bell.rs`, `pace.rs`, `block.rs` | waiting, waking, rates, memory |
 
@@ -36,6 +36,7 @@ mod seal;
 mod sender;
 mod several;
 mod single;
+mod splice;
 mod start;
 mod wait;
 mod wire;

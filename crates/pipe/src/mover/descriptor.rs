@@ -14,6 +14,7 @@ use rustix::event::PollFlags;
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use rustix::pipe::{SpliceFlags, splice};
 
 use super::wait::{Waits, Watch, Woken};
 use crate::Error;
@@ -45,6 +46,8 @@ pub(super) struct Descriptor {
     has_reader: bool,
     /// A read will not block.
     is_ready: bool,
+    /// It is a file, or a pipe of this process's own.
+    splices: bool,
 }
 
 /// What a call has done.
@@ -91,13 +94,17 @@ impl Descriptor {
             let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_BYTES);
         }
         if !matches!(way, Way::Small(bytes) if bytes != usize::MAX) {
-            return Self { fd, way, has_reader, is_ready: false };
+            let splices = kind == Ok(FileType::RegularFile);
+            return Self { fd, way, has_reader, is_ready: false, splices };
         }
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(own) => Self { fd: own, way: Way::Own, has_reader, is_ready: false },
-            Err(_) => Self { fd, way, has_reader, is_ready: false },
+            Ok(own) => {
+                let splices = kind == Ok(FileType::Fifo);
+                Self { fd: own, way: Way::Own, has_reader, is_ready: false, splices }
+            }
+            Err(_) => Self { fd, way, has_reader, is_ready: false, splices: false },
         }
     }
 
@@ -126,6 +133,24 @@ impl Descriptor {
                 Ok(bytes) => Ok(Did::Bytes(bytes)),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Ok(Did::Nothing),
+                Err(error) => Err(self.error("read", error)),
+            };
+        }
+    }
+
+    /// Whether [`splice`](Self::splice) is for it.
+    pub fn splices(&self) -> bool {
+        self.splices
+    }
+
+    /// Moves what is there into a pipe, without a copy; 0 bytes are its end. `None` if the system cannot.
+    pub fn splice(&self, to: &OwnedFd, most: usize) -> Result<Option<Did>, Error> {
+        loop {
+            return match splice(&self.fd, None, to, None, most, SpliceFlags::NONBLOCK) {
+                Ok(bytes) => Ok(Some(Did::Bytes(bytes))),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Ok(Some(Did::Nothing)),
+                Err(Errno::INVAL) => Ok(None),
                 Err(error) => Err(self.error("read", error)),
             };
         }

@@ -1,10 +1,10 @@
 //! The sending end of a hop.
 
 use std::io::IoSlice;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::HopOptions;
 use super::backward::{Ear, Word};
 use super::block::Piece;
 use super::compress::Shrinker;
@@ -17,6 +17,7 @@ use super::seal::{Direction, Seal};
 use super::start::{block_bytes, wire_of};
 use super::wait::{Timing, Waits, Watch, Woken};
 use super::wire::{Want, Wire};
+use super::{DigestKind, HopOptions};
 use crate::Error;
 use crate::connect::Connection;
 
@@ -110,6 +111,20 @@ impl Sender {
         sent
     }
 
+    /// Whether pieces may come in a pipe: nothing of them is looked at.
+    pub fn takes_pipes(&self) -> bool {
+        let is_plain = self.options.digest == DigestKind::Off && !self.options.sealed;
+        is_plain && self.shrinker.is_none() && self.wire.splices()
+    }
+
+    /// Sends a piece of the stream that is in a pipe, at most a block.
+    pub fn put_pipe(&mut self, pipe: &OwnedFd, bytes: usize, waits: &Waits) -> Result<(), Halt> {
+        let header = Header::plain(Kind::Data, bytes);
+        self.send_with(header, Piece::Shared(&[]), Some(pipe), waits, None)?;
+        self.bytes += bytes as u64;
+        Ok(())
+    }
+
     /// Says that this was all, and waits until the receiver says that it is where it belongs.
     pub fn finish(&mut self, total: &Total, waits: &Waits) -> Result<(), Halt> {
         let mut payload = total.encode(self.options.digest);
@@ -198,6 +213,18 @@ impl Sender {
         waits: &Waits,
         until: Option<Instant>,
     ) -> Result<(), Halt> {
+        self.send_with(header, payload, None, waits, until)
+    }
+
+    /// The same; with a pipe, that has the payload.
+    fn send_with(
+        &mut self,
+        header: Header,
+        payload: Piece,
+        pipe: Option<&OwnedFd>,
+        waits: &Waits,
+        until: Option<Instant>,
+    ) -> Result<(), Halt> {
         let forward = Arc::clone(&self.forward);
         let mut forward = lock(&forward);
         if forward.is_torn {
@@ -229,9 +256,28 @@ impl Sender {
         let unsent = std::mem::take(&mut forward.unsent);
         let parts = [&unsent[..], &head[..], payload, tag.as_ref().map_or(&[][..], |tag| &tag[..])];
         self.write(turn, parts, waits, until)?;
+        if let Some(pipe) = pipe {
+            self.splice(turn, pipe, header.length, waits)?;
+        }
         forward.is_torn = false;
         forward.sent_at = Instant::now();
-        self.wire_bytes += (head.len() + payload.len() + tag.map_or(0, |tag| tag.len())) as u64;
+        self.wire_bytes += (head.len() + header.length + tag.map_or(0, |tag| tag.len())) as u64;
+        Ok(())
+    }
+
+    /// Moves so many bytes from a pipe to a stream. Where that is interrupted nothing can follow.
+    fn splice(&mut self, stream: usize, pipe: &OwnedFd, bytes: usize, waits: &Waits) -> Result<(), Halt> {
+        let mut left = bytes;
+        while left > 0 {
+            match self.wire.splice(stream, pipe, left) {
+                Ok(Some(moved)) => left = left.saturating_sub(moved),
+                Ok(None) => match self.wire.wait(stream, Want::Write, self.ears.news(), waits, None)? {
+                    Woken::Ready => {}
+                    Woken::Other | Woken::Late => self.look()?,
+                },
+                Err(why) => return Err(self.cut(why, waits)),
+            }
+        }
         Ok(())
     }
 

@@ -4,11 +4,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::block::{Block, Piece};
+use super::descriptor::Did;
 use super::digest::Digests;
 use super::inlet::Source;
 use super::outlet::{Halt, Sink};
 use super::pace::Pace;
 use super::receiver::Got;
+use super::splice::Splice;
 use super::start::Shape;
 use super::wait::{Waits, Woken};
 use super::{Gauge, InletEnd, Outcome, OutletEnd};
@@ -79,10 +81,25 @@ fn move_all(
     let mut block = Block::new(shape.block_bytes);
     let mut pace = shape.rate.map(|rate| Pace::new(rate, Instant::now()));
     let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
+    let mut splice = Splice::between(source, sink, shape.block_bytes);
     loop {
         // Where neither end ever waits, nobody else would notice.
         waits.check().map_err(Ended::Inlet)?;
-        match source.fill(&mut block, most).map_err(Ended::Inlet)? {
+        let mut piped = 0;
+        let did = splice.as_ref().map(|splice| splice.fill(source, most)).transpose();
+        let got = match did.map_err(Ended::Inlet)?.flatten() {
+            Some(Did::Bytes(0) | Did::Closed) => Got::End,
+            Some(Did::Bytes(bytes)) => {
+                piped = bytes;
+                Got::Data
+            }
+            Some(Did::Nothing) => Got::Nothing,
+            None => {
+                splice = None;
+                source.fill(&mut block, most).map_err(Ended::Inlet)?
+            }
+        };
+        match got {
             Got::End => return Ok(()),
             Got::Nothing => {
                 let other = sink.watch().map_err(Ended::Outlet)?;
@@ -92,9 +109,17 @@ fn move_all(
             }
             Got::Data => {}
         }
-        digests.update(block.payload());
-        let bytes = block.payload().len();
-        let put = sink.put(Piece::Own(block.payload_mut()), &outlet_waits.with_source(source.hung_up()));
+        let put_waits = outlet_waits.with_source(source.hung_up());
+        let (bytes, put) = match (&splice, &mut *sink) {
+            (Some(splice), Sink::Hop(sender)) => {
+                digests.count(piped);
+                (piped, sender.put_pipe(splice.pipe(), piped, &put_waits))
+            }
+            (_, sink) => {
+                digests.update(block.payload());
+                (block.payload().len(), sink.put(Piece::Own(block.payload_mut()), &put_waits))
+            }
+        };
         put.map_err(|halt| match source.check() {
             Err(error) if matches!(halt, Halt::Failed(Error::Cancelled)) => Ended::Inlet(error),
             _ => Ended::Outlet(halt),

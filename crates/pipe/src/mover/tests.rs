@@ -5,6 +5,7 @@ mod endings;
 mod life;
 mod links;
 mod several;
+mod spliced;
 mod whole;
 
 use std::fs::File;

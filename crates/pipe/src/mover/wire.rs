@@ -8,6 +8,7 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::pipe::SpliceFlags;
 
 use super::wait::{Waits, Watch, Woken};
 use crate::Error;
@@ -32,6 +33,15 @@ pub(super) trait Wire: Send {
     fn read(&mut self, stream: usize, to: &mut [u8]) -> Result<Option<usize>, Cut>;
     /// Sends what there is room for: `None` if there is none.
     fn write(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut>;
+    /// Whether [`splice`](Self::splice) is there.
+    fn splices(&self) -> bool {
+        false
+    }
+    /// Sends what there is room for of so many bytes that are in a pipe, without a copy: `None` if there
+    /// is no room.
+    fn splice(&mut self, _stream: usize, _pipe: &OwnedFd, _bytes: usize) -> Result<Option<usize>, Cut> {
+        Err("it takes no pipes; please report it".into())
+    }
     /// Waits until a read or a write may do something again.
     fn wait(
         &mut self,
@@ -100,6 +110,24 @@ impl Wire for Streams {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
             return match rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(Errno::AGAIN) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => Err(why(error)),
+            };
+        }
+    }
+
+    /// To a socket that blocks, splice(2) does so whatever its flags say.
+    fn splices(&self) -> bool {
+        self.0.iter().all(|fd| rustix::io::ioctl_fionbio(fd, true).is_ok())
+    }
+
+    fn splice(&mut self, stream: usize, pipe: &OwnedFd, bytes: usize) -> Result<Option<usize>, Cut> {
+        let fd = self.stream(stream)?;
+        loop {
+            return match rustix::pipe::splice(pipe, None, fd, None, bytes, SpliceFlags::NONBLOCK) {
+                Ok(0) => Err("the pipe holds less than was put there; please report it".into()),
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(Errno::AGAIN) => Ok(None),
                 Err(Errno::INTR) => continue,
