@@ -50,6 +50,13 @@ pub fn streams(rows: &[Row]) -> Vec<Goal> {
         let text = format!("faster than {}, not encrypted (ratio)", tool.key());
         goals.extend(ratio.map(|ratio| at_least(text, 1.0, ratio.median)));
     }
+    if let Some(bare) = row(rows, Tool::CaravanBare) {
+        goals.push(at_least("at least 4 GB/s, not encrypted, no digest", 4.0, bare.value.median));
+        if let Some(ratio) = row(rows, Tool::Socat).and_then(|socat| bare.cpu_s.ratio(&socat.cpu_s)) {
+            let text = "less processor time than socat, no digest (ratio)".to_owned();
+            goals.push(Goal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
+        }
+    }
     let sealed = row(rows, Tool::Caravan).zip(row(rows, Tool::Ssh));
     if let Some(ratio) = sealed.and_then(|(sealed, ssh)| sealed.value.ratio(&ssh.value)) {
         goals.push(at_least("faster than ssh, encrypted (ratio)", 1.0, ratio.median));

@@ -186,7 +186,7 @@ impl Results {
             name: row.title.to_owned(),
             value: row.value.clone(),
             colour: match row.key {
-                "caravan-insecure" => 0,
+                "caravan-insecure" | "caravan-bare" => 0,
                 "caravan" => 1,
                 _ => 2,
             },

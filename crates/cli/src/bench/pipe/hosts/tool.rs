@@ -29,6 +29,8 @@ const SOCKETS_BYTES: u64 = 32 << 20;
 pub enum Tool {
     CaravanInsecure,
     Caravan,
+    /// Not encrypted, and without a digest.
+    CaravanBare,
     Nc,
     Socat,
     Mbuffer,
@@ -38,13 +40,22 @@ pub enum Tool {
 
 impl Tool {
     /// The first is who all others are compared with.
-    pub const ALL: [Self; 7] =
-        [Self::CaravanInsecure, Self::Caravan, Self::Nc, Self::Socat, Self::Mbuffer, Self::Ssh, Self::Iperf3];
+    pub const ALL: [Self; 8] = [
+        Self::CaravanInsecure,
+        Self::Caravan,
+        Self::CaravanBare,
+        Self::Nc,
+        Self::Socat,
+        Self::Mbuffer,
+        Self::Ssh,
+        Self::Iperf3,
+    ];
 
     pub fn key(self) -> &'static str {
         match self {
             Self::CaravanInsecure => "caravan-insecure",
             Self::Caravan => "caravan",
+            Self::CaravanBare => "caravan-bare",
             Self::Nc => "nc",
             Self::Socat => "socat",
             Self::Mbuffer => "mbuffer",
@@ -57,6 +68,7 @@ impl Tool {
         match self {
             Self::CaravanInsecure => "caravan, not encrypted",
             Self::Caravan => "caravan, encrypted",
+            Self::CaravanBare => "caravan, not encrypted, no digest",
             Self::Nc => "nc",
             Self::Socat => "socat, 1 MiB blocks",
             Self::Mbuffer => "mbuffer",
@@ -68,7 +80,7 @@ impl Tool {
     /// The package to install, if it is not there.
     pub fn missing(self) -> Option<&'static str> {
         let (program, package) = match self {
-            Self::CaravanInsecure | Self::Caravan | Self::Ssh => return None,
+            Self::CaravanInsecure | Self::Caravan | Self::CaravanBare | Self::Ssh => return None,
             Self::Nc => ("nc", "netcat-openbsd"),
             Self::Socat => ("socat", "socat"),
             Self::Mbuffer => ("mbuffer", "mbuffer"),
@@ -103,9 +115,13 @@ impl Tool {
         };
         let at = format!("{address}:{number}");
         Ok(match self {
-            Self::CaravanInsecure | Self::Caravan => {
+            Self::CaravanInsecure | Self::Caravan | Self::CaravanBare => {
                 let mut command = bed.caravan("pipe");
-                command.args(["-v", "--insecure"].iter().take(if self == Self::Caravan { 1 } else { 2 }));
+                command.args(match self {
+                    Self::Caravan => &["-v"][..],
+                    Self::CaravanBare => &["-v", "--insecure", "--digest", "off"],
+                    _ => &["-v", "--insecure"],
+                });
                 command.arg(format!("a:<{}", file.display())).arg("b:>/dev/null");
                 (None, command)
             }
@@ -144,7 +160,7 @@ impl Tool {
     /// What it says itself about how fast it was.
     fn own_gb_per_s(self, bed: &Bed, said: &str) -> Result<Option<f64>, Error> {
         match self {
-            Self::CaravanInsecure | Self::Caravan => match bandwidth(said) {
+            Self::CaravanInsecure | Self::Caravan | Self::CaravanBare => match bandwidth(said) {
                 Some(gb_per_s) => Ok(Some(gb_per_s)),
                 None => Err(failed(self.key(), &format!("it names no bandwidth: {said}"))),
             },
