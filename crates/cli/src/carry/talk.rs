@@ -1,7 +1,7 @@
 //! What both sides say to each other beside the data.
 //!
-//! They are silent while data move: a dead host is noticed by TCP's keepalive, since nothing is under way on
-//! that connection, and one that was only stopped (Ctrl-Z) is not taken for dead.
+//! They are silent while data move. Who is dead is noticed on the data connection, which takes one that is
+//! stopped for longer than `SILENCE_MAX` (Ctrl-Z) for dead, too.
 
 use std::thread;
 use std::time::{Duration, Instant};
