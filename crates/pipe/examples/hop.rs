@@ -17,9 +17,8 @@ use std::time::Instant;
 
 use caravan_pipe::cancel::Cancel;
 use caravan_pipe::connect::{Channel, Connection, Secret};
-use caravan_pipe::mover::{
-    self, BLOCK_BYTES, Compression, DigestKind, Gauge, HopOptions, Inlet, MoverOptions, Outlet,
-};
+use caravan_pipe::limits::BLOCK_BYTES;
+use caravan_pipe::mover::{self, Compression, DigestKind, Gauge, HopOptions, Inlet, MoverOptions, Outlet};
 
 type Failure = Box<dyn std::error::Error>;
 

@@ -36,7 +36,7 @@ pub enum Channel {
 }
 
 /// Which end of a hop this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// It sends the data.
     Sender,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Key;
-use crate::connect::{Ports, Side};
+use crate::connect::Ports;
 use crate::mover::{HopOptions, MoverOptions};
 use crate::place::Place;
 
@@ -49,8 +49,6 @@ pub enum Order {
     Listen {
         /// Which hop.
         hop: u32,
-        /// Which end of it this agent is.
-        side: Side,
         /// What the other end must know.
         key: Key,
         /// Where to listen.
@@ -64,8 +62,6 @@ pub enum Order {
     Connect {
         /// Which hop.
         hop: u32,
-        /// Which end of it this agent is.
-        side: Side,
         /// What the other end must know.
         key: Key,
         /// Where it may be.
@@ -99,8 +95,6 @@ pub enum Order {
     Finish {
         /// Which hop.
         hop: u32,
-        /// Which end of it this agent is.
-        side: Side,
         /// What both ends must know.
         key: Key,
         /// The other side's half; nothing for the accepting side.

@@ -56,8 +56,6 @@ use wait::Timing;
 
 /// Bytes of a block at most: what a peer may make this side allocate.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
-/// Bytes of a block, where nobody knows better: as fast as larger ones, and two fit a core's cache.
-pub const BLOCK_BYTES: u32 = 256 << 10;
 
 /// What both ends of a hop must agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Options, Transport};
 use crate::Key;
-use crate::connect::Side;
 use crate::control::{Hello, Order, Report};
 use crate::plan::{HERE, Hop};
 
@@ -102,10 +101,10 @@ impl Joining {
                 vec![(from, Order::Initiate { hop, attempt, offer })]
             }
             Some(Way::Tcp) => {
-                vec![(to, Order::Listen { hop, attempt, side: Side::Receiver, key, ports, streams })]
+                vec![(to, Order::Listen { hop, attempt, key, ports, streams })]
             }
             Some(Way::TcpReversed) => {
-                vec![(from, Order::Listen { hop, attempt, side: Side::Sender, key, ports, streams })]
+                vec![(from, Order::Listen { hop, attempt, key, ports, streams })]
             }
             Some(Way::Relay) => {
                 vec![(from, Order::Relay { hop, attempt }), (to, Order::Relay { hop, attempt })]
@@ -140,9 +139,8 @@ impl Joining {
                 Step::Orders(vec![(to, Order::Accept { hop, attempt, request: bytes })])
             }
             (Way::Fabric, Report::Half { bytes, .. }) => {
-                let ours =
-                    Order::Finish { hop, attempt, side: Side::Sender, key: key.clone(), answer: bytes };
-                let theirs = Order::Finish { hop, attempt, side: Side::Receiver, key, answer: Vec::new() };
+                let ours = Order::Finish { hop, attempt, key: key.clone(), answer: bytes };
+                let theirs = Order::Finish { hop, attempt, key, answer: Vec::new() };
                 Step::Orders(vec![(from, ours), (to, theirs)])
             }
             (Way::Tcp | Way::TcpReversed, Report::Listening { port, .. }) => {
@@ -151,8 +149,7 @@ impl Joining {
                     false => (ends.to, ends.names[1]),
                     true => (ends.from, ends.names[0]),
                 };
-                let (connecting, side) =
-                    if is_reversed { (to, Side::Receiver) } else { (from, Side::Sender) };
+                let connecting = if is_reversed { to } else { from };
                 let connector = if is_reversed { ends.to } else { ends.from };
                 let addresses = addresses(listener, connector, name.is_none());
                 let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect();
@@ -161,7 +158,7 @@ impl Joining {
                 let streams = ends.options.streams;
                 Step::Orders(vec![(
                     connecting,
-                    Order::Connect { hop, attempt, side, key, addresses, names, streams },
+                    Order::Connect { hop, attempt, key, addresses, names, streams },
                 )])
             }
             _ => nothing,

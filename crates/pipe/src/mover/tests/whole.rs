@@ -76,7 +76,11 @@ fn a_file_becomes_a_file_and_compression_shows_on_the_wire() {
     let scratch = std::env::temp_dir().join(format!("caravan-mover-{}", std::process::id()));
     std::fs::write(&scratch, &data).expect("written");
     let (near, far) = hop(1);
-    let options = HopOptions { compression: Some(Compression::Zstd), block_bytes: BLOCK_BYTES, ..OPTIONS };
+    let options = HopOptions {
+        compression: Some(Compression::Zstd),
+        block_bytes: crate::limits::BLOCK_BYTES,
+        ..OPTIONS
+    };
     let from = std::fs::File::open(&scratch).expect("opened");
     let (inlet, outlet) = (Inlet::Descriptor(from.into()), to_hop(near, &options));
     let sender = Running::start(inlet, vec![outlet], MoverOptions::default());
