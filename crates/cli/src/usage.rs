@@ -70,6 +70,7 @@ fn scheduled_ns(pid: i32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
     use std::time::Duration;
 
     #[test]
@@ -90,15 +91,22 @@ mod tests {
         assert!((cores.user - 0.6).abs() < 1e-9 && (cores.system - 0.2).abs() < 1e-9, "{cores:?}");
     }
 
+    /// Of a process of its own: the threads of this one's other tests end between two readings.
     #[test]
     fn a_busy_process_is_seen_to_be_busy() {
-        let pid = std::process::id() as i32;
-        let before = Usage::of(pid).expect("own usage");
-        let until = Instant::now() + Duration::from_millis(80);
-        while Instant::now() < until {
-            std::hint::black_box(());
+        let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
+        let pid = busy.id() as i32;
+        let before = Usage::of(pid).expect("the process's usage");
+        let until = Instant::now() + Duration::from_secs(30);
+        let mut after = before;
+        // However little of a processor a busy machine gives it.
+        while after.spent_s(&before) < 0.05 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+            after = Usage::of(pid).expect("the process's usage");
         }
-        let cores = Usage::of(pid).expect("own usage").since(&before);
-        assert!(cores.user + cores.system > 0.2, "{cores:?}");
+        busy.kill().and_then(|()| busy.wait()).expect("killed");
+        let cores = after.since(&before);
+        assert!(after.spent_s(&before) >= 0.05, "{cores:?}");
+        assert!(cores.user + cores.system > 0.0 && cores.user + cores.system <= 1.1, "{cores:?}");
     }
 }

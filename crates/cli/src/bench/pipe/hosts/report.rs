@@ -255,8 +255,9 @@ pub mod tests {
         let json = serde_json::to_value(example(2.0)).expect("JSON");
         assert_eq!(json["schema"], "caravan-bench-pipe/1");
         assert_eq!(json["cases"][0]["key"], "veth");
-        assert_eq!(json["cases"][0]["rows"][2]["key"], "nc");
-        assert_eq!(json["cases"][0]["rows"][2]["ratio"]["median"], 0.5);
+        let rows = json["cases"][0]["rows"].as_array().expect("rows");
+        let nc = rows.iter().find(|row| row["key"] == "nc").expect("nc's row");
+        assert_eq!(nc["ratio"]["median"], 0.5);
         assert_eq!(json["cases"][1]["rows"][0]["percent_of_line"], 320.0);
         assert_eq!(json["cases"][0]["goals"][0]["is_reached"], true);
     }
