@@ -3,16 +3,10 @@
 //! The kernel gets the address itself: a slice of memory that a peer may write would be undefined
 //! behaviour in Rust before the call even begins.
 
-use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::window::Window;
-
-unsafe extern "C" {
-    fn read(descriptor: c_int, buffer: *mut c_void, bytes: usize) -> isize;
-    fn write(descriptor: c_int, buffer: *const c_void, bytes: usize) -> isize;
-}
 
 impl Window {
     /// read(2) from `descriptor` straight to `offset`; at most `bytes`, and 0 at its end.
@@ -21,7 +15,7 @@ impl Window {
         // SAFETY: `address` has checked that the bytes are inside the window, which outlives the
         // call; the kernel may write them whoever else does; the descriptor is open as long as it
         // is borrowed.
-        let got = unsafe { read(descriptor.as_fd().as_raw_fd(), to.cast(), bytes) };
+        let got = unsafe { libc::read(descriptor.as_fd().as_raw_fd(), to.cast(), bytes) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
@@ -29,7 +23,7 @@ impl Window {
     pub fn write_to(&self, descriptor: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
         let from = self.address(offset, bytes);
         // SAFETY: as above; the kernel only reads.
-        let put = unsafe { write(descriptor.as_fd().as_raw_fd(), from.cast(), bytes) };
+        let put = unsafe { libc::write(descriptor.as_fd().as_raw_fd(), from.cast(), bytes) };
         usize::try_from(put).map_err(|_| io::Error::last_os_error())
     }
 }

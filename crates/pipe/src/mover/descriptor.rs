@@ -6,7 +6,7 @@
 //! than what poll(2) promises room for.
 
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -143,6 +143,16 @@ impl Descriptor {
         self.splices
     }
 
+    /// The descriptor itself.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Where the next read of a file begins.
+    pub fn position(&self) -> Option<u64> {
+        rustix::fs::tell(&self.fd).ok()
+    }
+
     /// Moves what is there into a pipe, without a copy; 0 bytes are its end. `None` if the system cannot.
     pub fn splice(&self, to: &OwnedFd, most: usize) -> Result<Option<Did>, Error> {
         loop {
@@ -192,8 +202,9 @@ impl Descriptor {
         }
     }
 
-    fn error(&self, what: &'static str, error: Errno) -> Error {
-        let source = error.into();
+    /// Names it.
+    pub fn error(&self, what: &'static str, source: impl Into<std::io::Error>) -> Error {
+        let source = source.into();
         let path = rustix::fs::readlink(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Vec::new());
         match path.map(|path| PathBuf::from(path.to_string_lossy().into_owned())) {
             // Others are called `pipe:[4711]`.

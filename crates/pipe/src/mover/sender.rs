@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use super::HopOptions;
 use super::backward::{Ear, Word};
 use super::block::Piece;
 use super::compress::Shrinker;
@@ -17,7 +18,6 @@ use super::seal::{Direction, Seal};
 use super::start::{block_bytes, wire_of};
 use super::wait::{Timing, Waits, Watch, Woken};
 use super::wire::{Want, Wire};
-use super::{DigestKind, HopOptions};
 use crate::Error;
 use crate::connect::Connection;
 
@@ -111,10 +111,9 @@ impl Sender {
         sent
     }
 
-    /// Whether pieces may come in a pipe: nothing of them is looked at.
+    /// Whether pieces may come in a pipe: nothing is done to them.
     pub fn takes_pipes(&self) -> bool {
-        let is_plain = self.options.digest == DigestKind::Off && !self.options.sealed;
-        is_plain && self.shrinker.is_none() && self.wire.splices()
+        !self.options.sealed && self.shrinker.is_none() && self.wire.splices()
     }
 
     /// Sends a piece of the stream that is in a pipe, at most a block.
@@ -233,7 +232,7 @@ impl Sender {
                 return Err(Error::Cancelled.into());
             }
             let turn = forward.turn.checked_sub(1).unwrap_or(forward.seals.len() - 1);
-            self.write(turn, [&rest, &[], &[], &[]], waits, until)?;
+            self.write((turn, false), [&rest, &[], &[], &[]], waits, until)?;
             forward.is_torn = false;
         }
         if forward.has_ended {
@@ -255,7 +254,7 @@ impl Sender {
         };
         let unsent = std::mem::take(&mut forward.unsent);
         let parts = [&unsent[..], &head[..], payload, tag.as_ref().map_or(&[][..], |tag| &tag[..])];
-        self.write(turn, parts, waits, until)?;
+        self.write((turn, pipe.is_some()), parts, waits, until)?;
         if let Some(pipe) = pipe {
             self.splice(turn, pipe, header.length, waits)?;
         }
@@ -283,13 +282,18 @@ impl Sender {
 
     fn write(
         &mut self,
-        stream: usize,
+        (stream, is_ahead): (usize, bool),
         mut parts: [&[u8]; 4],
         waits: &Waits,
         until: Option<Instant>,
     ) -> Result<(), Halt> {
         while parts.iter().any(|part| !part.is_empty()) {
-            match self.wire.write(stream, &parts.map(IoSlice::new)) {
+            let slices = parts.map(IoSlice::new);
+            let did = match is_ahead {
+                true => self.wire.write_ahead(stream, &slices),
+                false => self.wire.write(stream, &slices),
+            };
+            match did {
                 Ok(Some(mut sent)) => {
                     for part in &mut parts {
                         let bytes = sent.min(part.len());
@@ -300,7 +304,8 @@ impl Sender {
                 Ok(None) => {
                     let other = self.ears.news();
                     let woken = self.wire.wait(stream, Want::Write, other, waits, until);
-                    if matches!(woken, Err(Error::Cancelled)) {
+                    // Behind a head whose payload is in a pipe nothing can follow.
+                    if matches!(woken, Err(Error::Cancelled)) && !is_ahead {
                         self.rest = parts.concat();
                     }
                     match woken? {

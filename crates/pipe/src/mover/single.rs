@@ -25,7 +25,9 @@ enum Ended {
 /// Moves all of it.
 pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gauge, waits: Waits) -> Outcome {
     let mut digests = Digests::new(shape.digests.iter().copied());
-    let moved = move_all(&mut source, &mut sink, &mut digests, shape, gauge, waits);
+    // There until the other end has all of it: a file may be held so long.
+    let mut splice = Splice::between(&source, &sink, shape);
+    let moved = move_all(&mut source, &mut sink, (&mut splice, &mut digests), shape, gauge, waits);
     let bytes = digests.bytes();
     let total = digests.finish();
     let verified = moved.and_then(|()| source.verify(&total).map_err(Ended::Inlet));
@@ -71,7 +73,7 @@ pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gau
 fn move_all(
     source: &mut Source,
     sink: &mut Sink,
-    digests: &mut Digests,
+    (splice, digests): (&mut Option<Splice>, &mut Digests),
     shape: &Shape,
     gauge: &Gauge,
     waits: Waits,
@@ -81,23 +83,15 @@ fn move_all(
     let mut block = Block::new(shape.block_bytes);
     let mut pace = shape.rate.map(|rate| Pace::new(rate, Instant::now()));
     let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
-    let mut splice = Splice::between(source, sink, shape.block_bytes);
     loop {
         // Where neither end ever waits, nobody else would notice.
         waits.check().map_err(Ended::Inlet)?;
-        let mut piped = 0;
-        let did = splice.as_ref().map(|splice| splice.fill(source, most)).transpose();
-        let got = match did.map_err(Ended::Inlet)?.flatten() {
-            Some(Did::Bytes(0) | Did::Closed) => Got::End,
-            Some(Did::Bytes(bytes)) => {
-                piped = bytes;
-                Got::Data
-            }
-            Some(Did::Nothing) => Got::Nothing,
-            None => {
-                splice = None;
-                source.fill(&mut block, most).map_err(Ended::Inlet)?
-            }
+        let did = splice.as_mut().map(|splice| splice.fill(source, digests, most)).transpose();
+        let (got, piped) = match did.map_err(Ended::Inlet)?.flatten() {
+            Some(Did::Bytes(0) | Did::Closed) => (Got::End, None),
+            Some(Did::Bytes(bytes)) => (Got::Data, Some(bytes)),
+            Some(Did::Nothing) => (Got::Nothing, None),
+            None => (source.fill(&mut block, most).map_err(Ended::Inlet)?, None),
         };
         match got {
             Got::End => return Ok(()),
@@ -110,12 +104,11 @@ fn move_all(
             Got::Data => {}
         }
         let put_waits = outlet_waits.with_source(source.hung_up());
-        let (bytes, put) = match (&splice, &mut *sink) {
-            (Some(splice), Sink::Hop(sender)) => {
-                digests.count(piped);
-                (piped, sender.put_pipe(splice.pipe(), piped, &put_waits))
+        let (bytes, put) = match (piped, &splice, &mut *sink) {
+            (Some(bytes), Some(splice), Sink::Hop(sender)) => {
+                (bytes, sender.put_pipe(splice.pipe(), bytes, &put_waits))
             }
-            (_, sink) => {
+            (_, _, sink) => {
                 digests.update(block.payload());
                 (block.payload().len(), sink.put(Piece::Own(block.payload_mut()), &put_waits))
             }

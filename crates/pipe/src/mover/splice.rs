@@ -1,16 +1,19 @@
-//! Bytes that nobody has to look at: from a descriptor to a stream without a copy, by splice(2) through a
-//! pipe of the mover's own.
+//! Bytes that nobody has to copy: from a descriptor to a stream by splice(2), through a pipe of the mover's own.
 //!
-//! Where the end of the stream carries a digest, or blocks are sealed or compressed, every byte passes the
-//! processor, and this is not for it.
+//! Where blocks are sealed or compressed this is not for them. Where the end of the stream carries a digest, it is for
+//! files that can be looked at where they are ([`Looker`]).
 
 use std::os::fd::OwnedFd;
 
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use super::DigestKind;
 use super::descriptor::Did;
+use super::digest::Digests;
 use super::inlet::Source;
+use super::looker::Looker;
 use super::outlet::Sink;
+use super::start::Shape;
 use crate::Error;
 use crate::limits::PIPE_BYTES;
 
@@ -19,11 +22,15 @@ pub(super) struct Splice {
     reading: OwnedFd,
     writing: OwnedFd,
     block_bytes: usize,
+    /// Where a digest is wanted.
+    looker: Option<Looker>,
+    /// The rest is copied.
+    is_over: bool,
 }
 
 impl Splice {
     /// `None` where it is not for these two.
-    pub fn between(source: &Source, sink: &Sink, block_bytes: usize) -> Option<Self> {
+    pub fn between(source: &Source, sink: &Sink, shape: &Shape) -> Option<Self> {
         let (Source::Descriptor(descriptor), Sink::Hop(sender)) = (source, sink) else { return None };
         if !descriptor.splices() || !sender.takes_pipes() {
             return None;
@@ -31,15 +38,57 @@ impl Splice {
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         // A smaller one only makes smaller pieces.
         let _ = fcntl_setpipe_size(&writing, PIPE_BYTES);
-        Some(Self { reading, writing, block_bytes })
+        let is_looked_at = shape.digests.iter().any(|digest| *digest != DigestKind::Off);
+        let looker = match is_looked_at {
+            // Where the rate is limited nothing is won.
+            true if shape.rate.is_some() => return None,
+            true => {
+                let looker = Looker::of(descriptor)?;
+                // What the digests have seen is not to turn out to need a copy after all.
+                let mut position = descriptor.position()?;
+                let did =
+                    splice(descriptor.file(), Some(&mut position), &writing, None, 1, SpliceFlags::NONBLOCK);
+                (did == Ok(1) && rustix::io::read(&reading, &mut [0]) == Ok(1)).then_some(())?;
+                Some(looker)
+            }
+            false => None,
+        };
+        Some(Self { reading, writing, block_bytes: shape.block_bytes, looker, is_over: false })
     }
 
-    /// Takes the next piece of the source, up to `most` bytes; `None` if the system cannot after all.
-    pub fn fill(&self, source: &Source, most: usize) -> Result<Option<Did>, Error> {
-        match source {
-            Source::Descriptor(descriptor) => descriptor.splice(&self.writing, most.min(self.block_bytes)),
-            Source::Hop(_) => Ok(None),
+    /// Takes the next piece of the source, up to `most` bytes, which the digests then have seen; `None` if the rest
+    /// has to be copied.
+    pub fn fill(
+        &mut self,
+        source: &Source,
+        digests: &mut Digests,
+        most: usize,
+    ) -> Result<Option<Did>, Error> {
+        let Source::Descriptor(descriptor) = source else { return Ok(None) };
+        if self.is_over {
+            return Ok(None);
         }
+        let most = match &mut self.looker {
+            Some(looker) => looker.look(descriptor, digests).map(|ahead| most.min(ahead)),
+            None => Some(most),
+        };
+        let did = match most {
+            Some(most) => descriptor.splice(&self.writing, most.min(self.block_bytes))?,
+            None => None,
+        };
+        match (&did, &mut self.looker) {
+            (Some(Did::Nothing), _) => {}
+            (Some(Did::Bytes(bytes)), Some(looker)) if *bytes > 0 => looker.took(*bytes),
+            (Some(Did::Bytes(bytes)), None) => digests.count(*bytes),
+            // The digests have seen what does not come.
+            (_, Some(looker)) if looker.is_ahead() => {
+                let shorter = std::io::Error::other("it has become shorter meanwhile");
+                return Err(descriptor.error("read", shorter));
+            }
+            _ => {}
+        }
+        self.is_over = did.is_none();
+        Ok(did)
     }
 
     /// Where the piece is.

@@ -4,6 +4,7 @@ mod damage;
 mod endings;
 mod life;
 mod links;
+mod looked;
 mod several;
 mod spliced;
 mod whole;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::start::run_timed;
+use super::start::{Shape, run_timed};
 use super::*;
 use crate::connect::{Channel, Secret};
 
@@ -98,6 +99,17 @@ fn pattern(bytes: usize) -> Vec<u8> {
 fn feeding(mut feed: impl Write + Send + 'static, data: &[u8]) -> JoinHandle<()> {
     let data = data.to_vec();
     std::thread::spawn(move || drop(feed.write_all(&data)))
+}
+
+/// Of a mover of one thread towards a hop.
+fn shape(digest: DigestKind) -> Shape {
+    Shape {
+        block_bytes: BLOCK as usize,
+        digests: vec![digest],
+        digest: Some(digest),
+        sends: true,
+        rate: None,
+    }
 }
 
 fn is_complete(outcome: &Outcome) -> bool {

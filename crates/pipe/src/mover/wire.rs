@@ -33,6 +33,10 @@ pub(super) trait Wire: Send {
     fn read(&mut self, stream: usize, to: &mut [u8]) -> Result<Option<usize>, Cut>;
     /// Sends what there is room for: `None` if there is none.
     fn write(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut>;
+    /// The same, of what is not to go alone: more follows at once.
+    fn write_ahead(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
+        self.write(stream, parts)
+    }
     /// Whether [`splice`](Self::splice) is there.
     fn splices(&self) -> bool {
         false
@@ -86,6 +90,19 @@ impl Streams {
     fn stream(&self, stream: usize) -> Result<&OwnedFd, Cut> {
         self.0.get(stream).ok_or_else(|| "there is no such stream".into())
     }
+
+    fn send(&self, stream: usize, parts: &[IoSlice], extra: SendFlags) -> Result<Option<usize>, Cut> {
+        let fd = self.stream(stream)?;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | extra;
+        loop {
+            return match rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(Errno::AGAIN) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => Err(why(error)),
+            };
+        }
+    }
 }
 
 impl Wire for Streams {
@@ -106,16 +123,12 @@ impl Wire for Streams {
     }
 
     fn write(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
-        let fd = self.stream(stream)?;
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        loop {
-            return match rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), flags) {
-                Ok(bytes) => Ok(Some(bytes)),
-                Err(Errno::AGAIN) => Ok(None),
-                Err(Errno::INTR) => continue,
-                Err(error) => Err(why(error)),
-            };
-        }
+        self.send(stream, parts, SendFlags::empty())
+    }
+
+    /// Else each frame's head would be a packet of its own, and wake the receiver.
+    fn write_ahead(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
+        self.send(stream, parts, SendFlags::MORE)
     }
 
     /// To a socket that blocks, splice(2) does so whatever its flags say.

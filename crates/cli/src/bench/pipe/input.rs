@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::error::Error;
 
@@ -30,7 +30,8 @@ impl Input {
     pub fn create(bytes: u64) -> Result<Self, Error> {
         let path = || PathBuf::from("(memory)");
         let failed = |source| Error::File { what: "fill", path: path(), source };
-        let memory = rustix::fs::memfd_create("caravan-bench", MemfdFlags::CLOEXEC);
+        let memory =
+            rustix::fs::memfd_create("caravan-bench", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
         let mut file = File::from(memory.map_err(|why| failed(why.into()))?);
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
         for start in (0..bytes).step_by(CHUNK_BYTES) {
@@ -39,6 +40,9 @@ impl Input {
             chunk.extend((start..end).step_by(8).flat_map(|position| word(position).to_le_bytes()));
             file.write_all(&chunk).map_err(failed)?;
         }
+        // As good as a file on a disk, of which the kernel knows that nobody is writing to it.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(|why| failed(why.into()))?;
         Ok(Self { file, bytes })
     }
 

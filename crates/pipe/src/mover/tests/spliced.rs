@@ -45,14 +45,16 @@ fn files_and_pipes_arrive_as_they_are() {
 
 #[test]
 fn it_can_be_spliced_at_all() {
-    let (near, _far) = hop(1);
-    let sink = Sink::new(to_hop(near, &PLAIN), TIMING).expect("begun");
-    let (inlet, _feed) = fed();
-    let source = Source::new(inlet, TIMING).expect("begun");
-    assert!(Splice::between(&source, &sink, BLOCK as usize).is_some());
-    let (near, _far) = hop(1);
-    let sink = Sink::new(to_hop(near, &OPTIONS), TIMING).expect("begun");
-    assert!(Splice::between(&source, &sink, BLOCK as usize).is_none(), "a digest wants to look");
+    let spliced = |options: &HopOptions, digest| {
+        let (near, _far) = hop(1);
+        let sink = Sink::new(to_hop(near, options), TIMING).expect("begun");
+        let (inlet, _feed) = fed();
+        let source = Source::new(inlet, TIMING).expect("begun");
+        Splice::between(&source, &sink, &shape(digest)).is_some()
+    };
+    assert!(spliced(&PLAIN, DigestKind::Off));
+    assert!(!spliced(&OPTIONS, DigestKind::Xxh3), "a digest wants to look");
+    assert!(!spliced(&HopOptions { sealed: true, ..PLAIN }, DigestKind::Off));
 }
 
 #[test]
