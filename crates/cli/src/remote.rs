@@ -44,13 +44,14 @@ pub struct SshOptions {
     pub jump: Option<String>,
 }
 
-impl From<&args::Ssh> for SshOptions {
-    fn from(ssh: &args::Ssh) -> Self {
+impl SshOptions {
+    /// Those of a command line, and a port of sshd if one is told.
+    pub fn new(ssh: &args::Ssh, port: Option<u16>) -> Self {
         Self {
             program: ssh.program.clone(),
             config: ssh.config.clone(),
             options: ssh.options.clone(),
-            port: ssh.port,
+            port,
             identity: ssh.identity.clone(),
             jump: ssh.jump.clone(),
         }

@@ -50,6 +50,9 @@ pub struct SelfTest {
     /// ssh's options
     #[command(flatten)]
     pub ssh: Ssh,
+    /// The port of sshd
+    #[arg(short = 'p', value_name = "PORT")]
+    pub port: Option<u16>,
     /// Seconds for each figure
     #[arg(long, value_name = "S", default_value = "0.2", value_parser = seconds)]
     pub seconds: Duration,
@@ -67,12 +70,9 @@ pub struct SelfTest {
 /// Passed on to ssh.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Ssh {
-    /// An option of ssh_config(5), such as ConnectTimeout=5; again for more
+    /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; again for more
     #[arg(short = 'o', value_name = "OPTION")]
     pub options: Vec<String>,
-    /// The port of sshd
-    #[arg(short = 'p', value_name = "PORT")]
-    pub port: Option<u16>,
     /// The file of a private key
     #[arg(short = 'i', value_name = "FILE")]
     pub identity: Option<PathBuf>,
@@ -117,7 +117,7 @@ mod tests {
         let line = "caravan selftest -o A=b -o C=d -p 22 -i k -F f -J j root@db2";
         let args = Args::parse_from(line.split(' '));
         let Command::Selftest(test) = args.command else { panic!("{args:?}") };
-        assert_eq!((test.host.as_str(), test.ssh.options.len(), test.ssh.port), ("root@db2", 2, Some(22)));
+        assert_eq!((test.host.as_str(), test.ssh.options.len(), test.port), ("root@db2", 2, Some(22)));
         for host in ["--", "-oProxyCommand=x", "a b", ""] {
             let refused = Args::try_parse_from(["caravan", "selftest", "--", host]).expect_err(host);
             assert!(refused.to_string().contains("it takes what ssh takes"), "{refused}");

@@ -174,8 +174,8 @@ mod tests {
         assert_eq!((options.fan_out, options.on_slow), (FanOut::Star, mover::OnSlow::Drop));
         assert_eq!((options.on_dead, options.progress), (mover::OnDead::Continue, true));
         assert_eq!(options.silence, Duration::from_secs(10));
-        let ssh = pipe.reach.ssh();
-        assert_eq!((ssh.options.len(), ssh.port, ssh.program), (2, None, "other".into()));
+        let ssh = pipe.reach.ssh;
+        assert_eq!((ssh.options.len(), ssh.program), (2, "other".into()));
         assert_eq!(
             (ssh.identity, ssh.config, ssh.jump),
             (Some("k".into()), Some("f".into()), Some("j".into()))

@@ -1,6 +1,5 @@
 //! How hosts are reached: the options that `caravan pipe` and `caravan cp` share.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use caravan_pipe::coordinator::{self, Options};
@@ -19,21 +18,9 @@ pub struct Reach {
     /// The name or address under which other hosts reach this one
     #[arg(short = 'H', long = "here", value_name = "NAME", value_parser = name)]
     pub here: Option<String>,
-    /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; again for more
-    #[arg(short = 'o', value_name = "OPTION")]
-    pub options: Vec<String>,
-    /// The file of a private key
-    #[arg(short = 'i', value_name = "FILE")]
-    pub identity: Option<PathBuf>,
-    /// Another file than ~/.ssh/config
-    #[arg(short = 'F', value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Hosts to jump over
-    #[arg(short = 'J', value_name = "HOSTS")]
-    pub jump: Option<String>,
-    /// The program that is called as ssh
-    #[arg(long = "ssh", value_name = "PROGRAM", default_value = "ssh")]
-    pub program: PathBuf,
+    /// ssh's options
+    #[command(flatten)]
+    pub ssh: Ssh,
     /// Never copy this program to a host; it must have this version of it on its PATH
     #[arg(long)]
     pub no_bootstrap: bool,
@@ -43,18 +30,6 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// What every ssh is given.
-    pub fn ssh(&self) -> Ssh {
-        Ssh {
-            options: self.options.clone(),
-            port: None,
-            identity: self.identity.clone(),
-            config: self.config.clone(),
-            jump: self.jump.clone(),
-            program: self.program.clone(),
-        }
-    }
-
     /// What the coordinator is to know, with the defaults for one to many.
     pub fn options(&self, moving: &Moving, progress: bool) -> Options {
         Options {

@@ -36,7 +36,7 @@ impl Agents {
     /// `interrupted` is set once nobody wants them any more: whatever is being started then ends.
     pub fn new(ssh: &args::Ssh, no_bootstrap: bool, interrupted: Arc<AtomicBool>) -> Self {
         let copies = if no_bootstrap { Copies::None } else { Copies::Cached };
-        Self { ssh: ssh.into(), copies, interrupted, asks: Mutex::new(()) }
+        Self { ssh: SshOptions::new(ssh, None), copies, interrupted, asks: Mutex::new(()) }
     }
 }
 

@@ -10,7 +10,7 @@ use super::peer::{MARK, identity};
 use crate::args::SelfTest;
 use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
-use crate::remote::{Answers, Copies, Failure, Ssh, Start, start};
+use crate::remote::{Answers, Copies, Failure, Ssh, SshOptions, Start, start};
 
 /// The hidden command of this program that the other side is.
 const WORD: &str = "selftest-peer";
@@ -32,7 +32,7 @@ impl Remote {
     pub fn start(args: &SelfTest, interrupt: &Interrupt) -> Result<Self, Error> {
         let started = start(&Start {
             host: &args.host,
-            ssh: &(&args.ssh).into(),
+            ssh: &SshOptions::new(&args.ssh, args.port),
             word: WORD,
             identity: &identity(),
             mark: MARK,
