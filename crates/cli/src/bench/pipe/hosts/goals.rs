@@ -42,8 +42,10 @@ pub fn streams(rows: &[Row]) -> Vec<Goal> {
     let mut goals = Vec::new();
     let Some(open) = row(rows, Tool::CaravanInsecure) else { return goals };
     goals.push(at_least("at least 4 GB/s, not encrypted", 4.0, open.value.median));
-    if let Some(ratio) = row(rows, Tool::Iperf3).and_then(|iperf3| open.value.ratio(&iperf3.value)) {
-        goals.push(at_least("at least 0.9 of iperf3, not encrypted", 0.9, ratio.median));
+    for (tool, what) in [(Tool::Iperf3File, "the same file"), (Tool::Iperf3, "one buffer")] {
+        let ratio = row(rows, tool).and_then(|iperf3| open.value.ratio(&iperf3.value));
+        let text = format!("at least 0.9 of iperf3 with {what}, not encrypted");
+        goals.extend(ratio.map(|ratio| at_least(text, 0.9, ratio.median)));
     }
     for tool in [Tool::Nc, Tool::Socat, Tool::Mbuffer] {
         let ratio = row(rows, tool).and_then(|other| open.value.ratio(&other.value));
@@ -90,9 +92,9 @@ mod tests {
             let goals = example(caravan).cases.remove(0).goals;
             goals.iter().map(|goal| goal.is_reached).collect::<Vec<_>>()
         };
-        // 4 GB/s; iperf3; nc, socat, mbuffer; no digest, which is as the others: 4 GB/s, processor time;
-        // ssh (encrypted, as fast as it); processor time.
-        assert_eq!(reached(2.0), [true, true, true, true, true, false, false, true, true]);
-        assert_eq!(reached(0.8), [false, false, false, false, false, false, false, true, true]);
+        // 4 GB/s; iperf3, twice; nc, socat, mbuffer; no digest, which is as the others: 4 GB/s, processor
+        // time; ssh (encrypted, as fast as it); processor time.
+        assert_eq!(reached(2.0), [true, true, true, true, true, true, false, false, true, true]);
+        assert_eq!(reached(0.8), [false, false, false, false, false, false, false, false, true, true]);
     }
 }

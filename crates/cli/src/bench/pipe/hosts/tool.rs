@@ -35,12 +35,15 @@ pub enum Tool {
     Socat,
     Mbuffer,
     Ssh,
+    /// Sends the file, as all others do.
+    Iperf3File,
+    /// Sends one buffer over and over.
     Iperf3,
 }
 
 impl Tool {
     /// The first is who all others are compared with.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::CaravanInsecure,
         Self::Caravan,
         Self::CaravanBare,
@@ -48,6 +51,7 @@ impl Tool {
         Self::Socat,
         Self::Mbuffer,
         Self::Ssh,
+        Self::Iperf3File,
         Self::Iperf3,
     ];
 
@@ -60,6 +64,7 @@ impl Tool {
             Self::Socat => "socat",
             Self::Mbuffer => "mbuffer",
             Self::Ssh => "ssh",
+            Self::Iperf3File => "iperf3-file",
             Self::Iperf3 => "iperf3",
         }
     }
@@ -73,7 +78,8 @@ impl Tool {
             Self::Socat => "socat, 1 MiB blocks",
             Self::Mbuffer => "mbuffer",
             Self::Ssh => "ssh, aes128-gcm",
-            Self::Iperf3 => "iperf3, one cubic stream",
+            Self::Iperf3File => "iperf3 of the file, cubic",
+            Self::Iperf3 => "iperf3 of one buffer, cubic",
         }
     }
 
@@ -84,7 +90,7 @@ impl Tool {
             Self::Nc => ("nc", "netcat-openbsd"),
             Self::Socat => ("socat", "socat"),
             Self::Mbuffer => ("mbuffer", "mbuffer"),
-            Self::Iperf3 => ("iperf3", "iperf3"),
+            Self::Iperf3File | Self::Iperf3 => ("iperf3", "iperf3"),
         };
         (!is_installed(program)).then_some(package)
     }
@@ -144,10 +150,13 @@ impl Tool {
                 command.arg(&bed.daemons.config).args(["b", "cat > /dev/null"]);
                 (None, from_file(command)?)
             }
-            Self::Iperf3 => {
+            Self::Iperf3File | Self::Iperf3 => {
                 let bytes = bed.input.bytes.to_string();
                 let mut client =
                     here("iperf3", &["-c", &address, "-p", &number, "-C", "cubic", "-n", &bytes, "-J"]);
+                if self == Self::Iperf3File {
+                    client.arg("-F").arg(&file);
+                }
                 let path = bed.log("iperf3-client.json");
                 let said =
                     File::create(&path).map_err(|source| Error::File { what: "make", path, source })?;
@@ -164,7 +173,7 @@ impl Tool {
                 Some(gb_per_s) => Ok(Some(gb_per_s)),
                 None => Err(failed(self.key(), &format!("it names no bandwidth: {said}"))),
             },
-            Self::Iperf3 => match iperf3_gb_per_s(&bed.log("iperf3-client.json")) {
+            Self::Iperf3File | Self::Iperf3 => match iperf3_gb_per_s(&bed.log("iperf3-client.json")) {
                 Some(gb_per_s) => Ok(Some(gb_per_s)),
                 None => Err(failed(self.key(), &"its JSON has no end.sum_received.bits_per_second")),
             },
@@ -212,7 +221,7 @@ pub fn stream(tool: Tool, bed: &Bed) -> Result<Sample, Error> {
     cpu::settle(&living);
     let (cpu_after, carried) = (cpu::read(), received() - received_before);
     // iperf3 ends once all is sent, and leaves what has not come by then.
-    let left = if tool == Tool::Iperf3 { SOCKETS_BYTES } else { 0 };
+    let left = if matches!(tool, Tool::Iperf3File | Tool::Iperf3) { SOCKETS_BYTES } else { 0 };
     let least = bed.input.bytes.saturating_sub(left);
     if carried < least {
         let reason =
