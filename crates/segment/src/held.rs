@@ -19,6 +19,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// A mapping begins at a multiple of this: the largest usual page of any Linux.
 const MAP_ALIGN_BYTES: u64 = 64 << 10;
+/// Where a processor's own fetching ahead ends.
+const PAGE_BYTES: usize = 4 << 10;
+/// Of the next page, until its own fetching has begun. Measured over 2 GiB that are in no cache, to hash them with XXH3:
+/// 0.113 s for a GB without, 0.105 with 256 bytes, 0.100 with 512, 0.108 with 1 KiB and more.
+#[cfg(target_arch = "x86_64")]
+const PREFETCH_BYTES: usize = 512;
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
 /// fcntl(2)'s `F_SETSIG`, which the libc crate does not have.
 const F_SETSIG: libc::c_int = 10;
 
@@ -142,6 +150,30 @@ impl AsFd for HeldFile {
     }
 }
 
+impl View<'_> {
+    /// Its bytes page by page, as it is read from its start to its end. The processor fetches ahead by itself, but not
+    /// from one page to the next: here it is told to.
+    pub fn pages(&self) -> impl Iterator<Item = &[u8]> {
+        self.chunks(PAGE_BYTES).enumerate().map(|(number, page)| {
+            self.prefetch((number + 1) * PAGE_BYTES);
+            page
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn prefetch(&self, position: usize) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for line in (position..self.len().min(position + PREFETCH_BYTES)).step_by(LINE_BYTES) {
+            // SAFETY: a hint, which touches nothing; every processor of this architecture has it.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.as_ptr().wrapping_add(line).cast()) };
+        }
+    }
+
+    /// Stable Rust has no such hint for other processors.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn prefetch(&self, _position: usize) {}
+}
+
 impl Deref for View<'_> {
     type Target = [u8];
 
@@ -220,10 +252,9 @@ mod tests {
         for (from, bytes) in
             [(0, 1), (0, 300_001), (65_535, 2), (65_536, 65_536), (131_071, 168_930), (300_000, 1)]
         {
-            assert!(
-                *held.view(from as u64, bytes).expect("a view") == data[from..from + bytes],
-                "{from} {bytes}"
-            );
+            let view = held.view(from as u64, bytes).expect("a view");
+            assert!(*view == data[from..from + bytes], "{from} {bytes}");
+            assert!(view.pages().flatten().eq(&data[from..from + bytes]), "{from} {bytes}");
         }
         for (from, bytes) in [(0, 300_002), (300_001, 1), (u64::MAX, 1), (1, usize::MAX), (0, 0)] {
             assert_eq!(held.view(from, bytes).err(), Some(Errno::INVAL), "{from} {bytes}");

@@ -44,7 +44,7 @@ new=;
 };
 find_copy() {
 LC_ALL=C; export LC_ALL; umask 077; new=;
-kind="$(uname -s) $(uname -m)";
+kind="$(uname -sm)";
 [ "$kind" = "KIND" ] || { say other "$kind"; exit 1; };
 trap clean EXIT; trap "exit 1" HUP INT TERM PIPE;
 [ COPIES = cached ] && cached || temporary;

@@ -74,7 +74,7 @@ impl Looker {
             self.keeper.end();
             return None;
         };
-        digests.update(&view);
+        view.pages().for_each(|page| digests.update(page));
         self.ahead = bytes;
         Some(bytes)
     }
