@@ -1,0 +1,147 @@
+//! Which hops and movers a pipeline takes.
+
+use std::time::Duration;
+
+use super::*;
+use crate::coordinator::Sealing;
+use crate::mover::DigestKind;
+
+fn request(stages: &[&str]) -> Request {
+    let stages = stages.iter().map(|text| Stage::parse(text).expect("a stage")).collect();
+    let options = Options {
+        transport: None,
+        ports: None,
+        here: None,
+        sealing: Sealing::Default,
+        digest: DigestKind::Xxh3,
+        compression: None,
+        streams: 1,
+        rate: None,
+        buffer_bytes: 0,
+        fan_out: FanOut::Default,
+        on_slow: OnSlow::Wait,
+        on_dead: OnDead::Fail,
+        progress: false,
+        silence: Duration::from_secs(3),
+    };
+    Request { stages, is_ring: false, options }
+}
+
+fn plan(stages: &[&str], input: bool) -> Plan {
+    Plan::new(&request(stages), input).expect("a plan")
+}
+
+fn connected(_: u32) -> Option<Carrier> {
+    let options = HopOptions { digest: DigestKind::Off, sealed: true, compression: None, block_bytes: 7 };
+    Some(Carrier::Connection(options))
+}
+
+fn part(plan: &Plan, agent: usize, carrier: fn(u32) -> Option<Carrier>) -> Part {
+    plan.part(agent, carrier, false)
+}
+
+#[test]
+fn hosts_are_agents_once_and_the_caller_is_here() {
+    let plan = plan(&["a:x", "b:y", "a:z"], true);
+    let names: Vec<_> = (0..plan.agents.len()).map(|agent| plan.name(agent)).collect();
+    assert_eq!(names, ["a", "b", "here"]);
+    let ways: Vec<_> = plan.ways.iter().map(|way| (plan.name(way.from), plan.name(way.to))).collect();
+    assert_eq!(ways, [("here", "a"), ("a", "b"), ("b", "a"), ("a", "here")]);
+    assert_eq!(plan.hops.len(), 4);
+    // What another host would read of a terminal is nothing.
+    assert_eq!(super::Plan::new(&request(&["a:x"]), false).expect("a plan").hops.len(), 1);
+}
+
+#[test]
+fn stages_of_one_host_share_a_pipe_and_nothing_is_between() {
+    let plan = plan(&[":x", ":y"], true);
+    let here = part(&plan, 0, connected);
+    assert!(here.movers.is_empty() && plan.hops.is_empty());
+    let ends: Vec<_> = here.commands.iter().map(|command| (command.input, command.output)).collect();
+    let [(End::Caller, End::Pipe(one)), (End::Pipe(other), End::Caller)] = ends.as_slice() else {
+        panic!("{ends:?}");
+    };
+    assert_eq!(one, other);
+}
+
+#[test]
+fn a_pace_takes_a_mover_even_on_one_host() {
+    let mut request = request(&[":x", ":y"]);
+    request.options.rate = Some(1000);
+    let plan = Plan::new(&request, false).expect("a plan");
+    let here = part(&plan, 0, connected);
+    let rates: Vec<_> = here.movers.iter().map(|mover| mover.options.rate).collect();
+    assert_eq!(rates, [Some(1000)]);
+}
+
+#[test]
+fn a_pipe_that_is_handed_over_needs_no_movers() {
+    let plan = plan(&["a:x", "b:y"], false);
+    let by_pipe = |_: u32| Some(Carrier::Pipe);
+    let (a, b) = (part(&plan, 0, by_pipe), part(&plan, 1, by_pipe));
+    let number = plan.hops[0].number;
+    assert_eq!(a.commands[0].output, End::Pipe(number));
+    assert_eq!(b.commands[0].input, End::Pipe(number));
+    assert!(a.movers.is_empty());
+    // Its output goes to the caller, which is another agent.
+    assert_eq!(b.commands[0].output, End::Pipe(plan.hops[1].number));
+    let hop = part(&plan, 0, connected).movers;
+    assert!(matches!(hop[0].to[0], Target::Hop(to, ref options) if to == number && options.sealed));
+}
+
+#[test]
+fn several_hosts_are_a_chain_and_a_star_where_some_may_be_lost() {
+    let chain = plan(&[":x", "a,b,c:y"], false);
+    let ways = |plan: &Plan| -> Vec<_> {
+        let named = plan.ways.iter().map(|way| format!("{}>{}", plan.name(way.from), plan.name(way.to)));
+        named.take(3).collect()
+    };
+    assert_eq!(ways(&chain), ["here>a", "a>b", "b>c"]);
+    let mut request = request(&[":x", "a,b,c:y"]);
+    request.options.on_dead = OnDead::Continue;
+    let star = Plan::new(&request, false).expect("a plan");
+    assert_eq!(ways(&star), ["here>a", "here>b", "here>c"]);
+    let lines = part(&star, 0, connected)
+        .movers
+        .iter()
+        .filter(|mover| matches!(mover.to.as_slice(), [Target::Lines(prefix)] if prefix.starts_with('[')))
+        .count();
+    assert_eq!(lines, 3, "outputs come line by line");
+    request.options.fan_out = FanOut::Chain;
+    let refused = Plan::new(&request, false).expect_err("refused");
+    assert!(refused.to_string().contains("--star"), "{refused}");
+    let refused = Plan::new(&super::tests::request(&["a,b:x", "c:y"]), false).expect_err("refused");
+    assert!(refused.to_string().contains("stage 1"), "{refused}");
+}
+
+#[test]
+fn files_are_stages_that_every_case_ends() {
+    for stages in [
+        &["a:<f", "b:>g"][..],
+        &["a:<f"],
+        &["a:>g"],
+        &["a,b:>g"],
+        &["a:x", "b:<f", "c:>g"],
+        &["a:<f", "a:<g", "a:>h", "a:y"],
+        &["a:<f", "a,b:>g"],
+    ] {
+        let plan = plan(stages, false);
+        let mut known = Vec::new();
+        for agent in 0..plan.agents.len() {
+            for mover in part(&plan, agent, connected).movers {
+                known.extend(match mover.from {
+                    Source::File { stage } => Some(stage),
+                    _ => None,
+                });
+                known.extend(mover.to.iter().filter_map(|target| match target {
+                    Target::File { stage } => Some(*stage),
+                    _ => None,
+                }));
+            }
+        }
+        let files = plan.jobs.iter().zip(0_u32..).filter(|(job, _)| job.file.is_some());
+        let wanted: Vec<_> = files.map(|(_, id)| id).collect();
+        known.sort_unstable();
+        assert_eq!(known, wanted, "{stages:?}: a file that no mover has would never end");
+    }
+}
