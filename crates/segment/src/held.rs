@@ -66,7 +66,11 @@ impl HeldFile {
         let file = file.as_fd();
         // Leases belong to an open file: this one is nobody else's.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let own = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+        let own = rustix::fs::open(
+            path,
+            OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY,
+            Mode::empty(),
+        )?;
         let fixed = SealFlags::WRITE | SealFlags::SHRINK;
         let is_sealed = rustix::fs::fcntl_get_seals(&own).is_ok_and(|seals| seals.contains(fixed));
         let hold = if is_sealed { Hold::Sealed } else { Hold::Leased };
