@@ -2,7 +2,9 @@
 //!
 //! Two processes, in fact. The outer one ([`supervise`]) does nothing but wait, and adopts whatever loses
 //! its parent; the inner one ([`serve`]) does the work. However the inner one ends, unless it said that all
-//! is done, the outer one kills everything that came of it.
+//! is done, the outer one kills everything that came of it. Nothing that hangs keeps the inner one from
+//! ending: its main thread never writes to the channel before the end, and another kills the process if that
+//! takes too long.
 
 mod commands;
 mod hops;
@@ -19,10 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, getpid, kill_process};
+
 use crate::Error;
 use crate::connect::tcp;
 use crate::control::{self, Hello, Message, Order, Report};
-use crate::limits::{PING_INTERVAL, TERM_GRACE};
+use crate::limits::{FIRST_WORD_LIMIT, PING_INTERVAL, TERM_GRACE};
 use crate::place::Place;
 
 use hops::Hops;
@@ -35,12 +39,20 @@ pub use supervisor::supervise;
 const TICK: Duration = Duration::from_millis(100);
 /// A tick that comes this late was held up by a stopped process or machine, not by the other side.
 const TICK_LATE: Duration = Duration::from_millis(1000);
+/// How long the inner process may take to end once it is aborted: commands have [`TERM_GRACE`], the rest takes
+/// milliseconds. What it has not ended by then, the outer process does: within 5 s of the last word of a
+/// coordinator that was cut off.
+const ABORT_LIMIT: Duration = Duration::from_millis(1000);
+/// The same once all is done. Longer, as only what hangs is killed then: commands' own children live on after
+/// an end that went well.
+const EXIT_LIMIT: Duration = Duration::from_millis(4000);
 
 /// Serves a coordinator until the channel ends. `caller` is the standard input and output of the user's
 /// own command, for the agent of the same host. `terminated` is set by whoever wants it to end.
 ///
 /// Returns as soon as the coordinator has said that all is done; an error if it was cut off, told to
-/// abort or fell silent, once all it has started was killed.
+/// abort or fell silent, once all it has started was killed. The process is to end then: if it still runs a
+/// few seconds after the end, it is killed.
 pub fn serve(
     from: impl Read + Send + 'static,
     to: impl Write + Send + 'static,
@@ -53,21 +65,30 @@ pub fn serve(
         hops: Hops::new(outbox.clone()),
         running: Running::new(outbox, caller)?,
         heard: Mutex::new(Heard { at: Instant::now(), is_paused: false }),
-        silence_ns: AtomicU64::new(0),
+        silence_ns: AtomicU64::new(nanos(FIRST_WORD_LIMIT)),
         end: Mutex::new(None),
+        has_ended: AtomicBool::new(false),
     });
-    let listener = Arc::clone(&shared);
+    let (listener, talker) = (Arc::clone(&shared), Arc::clone(&shared));
     std::thread::spawn(move || listener.listen(from));
+    std::thread::spawn(move || talker.talk());
     let end = shared.watch(terminated);
-    match end {
-        End::Done => Ok(()),
-        End::Aborted(why) => {
-            shared.hops.cancel();
-            shared.running.abort(TERM_GRACE);
-            shared.outbox.report(Report::Gone);
-            Err(why)
-        }
+    // Read by a loop that looks again; nothing else hangs on it.
+    shared.has_ended.store(true, Ordering::Relaxed);
+    end_within(if matches!(end, End::Done) { EXIT_LIMIT } else { ABORT_LIMIT });
+    let (why, was_killed) = match end {
+        End::Done => return Ok(()),
+        End::Aborted(why) => (why, false),
+        End::Killed => (Error::Cancelled, true),
+    };
+    if was_killed {
+        shared.outbox.mute();
+        shared.outbox.report(Report::Failed("its agent was killed".to_owned()));
     }
+    shared.hops.cancel();
+    shared.running.abort(TERM_GRACE);
+    shared.outbox.report(Report::Gone);
+    Err(why)
 }
 
 struct Shared {
@@ -75,9 +96,10 @@ struct Shared {
     hops: Hops,
     running: Running,
     heard: Mutex<Heard>,
-    /// How long the coordinator may be silent; 0 before it has said so.
+    /// How long the coordinator may be silent.
     silence_ns: AtomicU64,
     end: Mutex<Option<End>>,
+    has_ended: AtomicBool,
 }
 
 struct Heard {
@@ -88,12 +110,14 @@ struct Heard {
 enum End {
     Done,
     Aborted(Error),
+    /// By a signal.
+    Killed,
 }
 
 impl Shared {
-    /// Until the end: says that this side is there, and looks whether the other one is.
+    /// Until the end: looks whether the other side is there. Says nothing, as whoever writes may have to wait
+    /// for it.
     fn watch(&self, terminated: &AtomicBool) -> End {
-        let mut said = Instant::now();
         let mut ticked = Instant::now();
         loop {
             if let Some(end) = self.end.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -101,9 +125,7 @@ impl Shared {
             }
             // Set by a signal handler; nothing else hangs on it.
             if terminated.load(Ordering::Relaxed) {
-                self.outbox.mute();
-                self.outbox.report(Report::Failed("its agent was killed".to_owned()));
-                return End::Aborted(Error::Cancelled);
+                return End::Killed;
             }
             let now = Instant::now();
             if now - ticked > TICK_LATE {
@@ -116,8 +138,17 @@ impl Shared {
                     why: "it is silent".to_owned(),
                 });
             }
-            if now - said >= PING_INTERVAL {
-                said = now;
+            std::thread::park_timeout(TICK);
+        }
+    }
+
+    /// Until the end: says that this side is there, and what runs on it.
+    fn talk(&self) {
+        let mut said = None;
+        while !self.has_ended.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if said.is_none_or(|said| now - said >= PING_INTERVAL) {
+                said = Some(now);
                 self.outbox.report(Report::Ping);
             }
             self.running.tick(now);
@@ -126,10 +157,10 @@ impl Shared {
     }
 
     fn is_silent(&self, now: Instant) -> bool {
-        // Written before the first word of it could matter.
+        // Compared with the clock; nothing else hangs on it.
         let silence = Duration::from_nanos(self.silence_ns.load(Ordering::Relaxed));
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        !silence.is_zero() && !heard.is_paused && now.saturating_duration_since(heard.at) > silence
+        !heard.is_paused && now.saturating_duration_since(heard.at) > silence
     }
 
     fn hear(&self, pause: Option<bool>) {
@@ -173,8 +204,7 @@ impl Shared {
         };
         match order {
             Order::Hello { silence, fabric } => {
-                let nanos = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
-                self.silence_ns.store(nanos, Ordering::Relaxed);
+                self.silence_ns.store(nanos(silence), Ordering::Relaxed);
                 self.outbox.report(Report::Hello(Box::new(hello(fabric))));
             }
             Order::Prepare { files } => self.running.prepare(files),
@@ -196,6 +226,20 @@ impl Shared {
         }
         false
     }
+}
+
+/// Kills this process if it has not ended by itself until then, and whatever hangs with it.
+fn end_within(limit: Duration) {
+    let kill = move || {
+        std::thread::sleep(limit);
+        let _ = kill_process(getpid(), Signal::KILL);
+    };
+    // Where there are no more threads, nothing is lost but this.
+    let _ = std::thread::Builder::new().spawn(kill);
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn hello(fabric: bool) -> Hello {

@@ -19,6 +19,9 @@ pub const LINE_BYTES_MAX: usize = 8 << 10;
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one end may say nothing before the other takes it for dead. Everything ends within 5 s.
 pub const SILENCE_MAX: Duration = Duration::from_millis(3000);
+/// How long an agent that was started waits for its coordinator's first word, which says how long silences
+/// may be. Nothing runs yet that would take time to end.
+pub const FIRST_WORD_LIMIT: Duration = Duration::from_millis(4000);
 /// How long commands have to end by themselves once they were told to, before they are killed.
 pub const TERM_GRACE: Duration = Duration::from_millis(500);
 /// Until two ends of a hop are connected in one way.

@@ -1,12 +1,21 @@
 //! Hosts that say nothing more, and readers that read nothing: the first are dead, the second are not.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use caravan_pipe::control::{self, Message, Order};
+use rustix::fs::OFlags;
 use rustix::process::Signal;
 
-use crate::census::{GONE_WITHIN, Process};
-use crate::common::wait_for;
+use crate::census::{GONE_WITHIN, MARK, Process};
+use crate::common::{caravan, wait_for};
+use crate::live::Live;
 use crate::rig::{Rig, is_program};
+use crate::sshd::program;
 
 /// Longer than a host may be silent.
 const LONG: Duration = Duration::from_millis(6000);
@@ -74,6 +83,61 @@ fn an_agent_that_hears_nothing_ends_by_itself() {
     }
     drop(stopped);
     rig.census.check("a stopped sshd");
+}
+
+/// An agent as it is started over ssh, once it is ready, and both ends of its channel.
+fn agent(rig: &Rig) -> (Live, ChildStdin, BufReader<ChildStdout>) {
+    let mut command: Command = caravan();
+    command.arg("pipe-agent").env(MARK, rig.hosts.folder());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = command.spawn().expect("it starts");
+    let to = child.stdin.take().expect("a pipe");
+    let mut from = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.ends_with(" ready\n") {
+        line.clear();
+        assert_ne!(from.read_line(&mut line).expect("read"), 0, "it is not ready");
+    }
+    (Live::of(child, &command), to, from)
+}
+
+/// The cable was pulled before the coordinator's first word: the agent ends all the same.
+#[test]
+fn an_agent_that_was_never_spoken_to_ends() {
+    let rig = Rig::new(&[]);
+    let (live, _to, _from) = agent(&rig);
+    assert_eq!(live.finish_within(GONE_WITHIN).status, Some(1));
+    rig.census.check("a coordinator without a word");
+}
+
+/// Nor does it keep an agent that nobody takes its words any more: sshd reads no more of them than it can send.
+#[test]
+fn an_agent_whose_words_nobody_takes_ends() {
+    let rig = Rig::new(&[]);
+    let (live, mut to, from) = agent(&rig);
+    let hello = Order::Hello { silence: Duration::from_secs(2), fabric: false };
+    control::write(&mut to, &Message::Word(hello)).expect("written");
+    // A descriptor of our own, as the agent's is to block.
+    let pipe = format!("/proc/self/fd/{}", from.get_ref().as_raw_fd());
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");
+    let mut full = File::options().write(true).custom_flags(flags).open(pipe).expect("opened");
+    let error = std::iter::repeat_with(|| full.write_all(&[0])).find_map(Result::err).expect("it is full");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(live.finish_within(GONE_WITHIN).status, Some(1));
+    rig.census.check("a coordinator that reads nothing");
+}
+
+/// The cable was pulled after the agent's last word before its first message.
+#[test]
+fn a_host_that_dies_while_it_is_greeted_ends_everything() {
+    let rig = Rig::new(&[]);
+    let ssh = rig.file("ssh");
+    program(&ssh, "echo; echo caravan-agent ready; exec sleep 1000");
+    let live = rig.start(&["--ssh", ssh.to_str().expect("UTF-8"), "a:true"]);
+    let done = live.finish_within(GONE_WITHIN);
+    assert_eq!(done.status, Some(255), "{}", done.errors);
+    assert!(done.errors.contains("a: it has been silent for 3"), "{}", done.errors);
+    rig.census.check("a host that died at once");
 }
 
 /// A reader that does not read for long holds the stream up and ends nothing; once it goes on, all of it

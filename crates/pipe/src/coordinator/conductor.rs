@@ -222,8 +222,11 @@ impl<'a> Conductor<'a> {
             if was_stopped {
                 agent.forgive();
             }
-            let greeted = self.hellos.get(number).is_some_and(Option::is_some);
-            if greeted && agent.silence() > silence {
+            // One of another host has said that it is ready. That of this host may be about to start, which
+            // nothing but this machine's load can hold up.
+            let is_remote = self.plan.agents.get(number).is_some_and(Option::is_some);
+            let has_spoken = is_remote || self.hellos.get(number).is_some_and(Option::is_some);
+            if has_spoken && agent.silence() > silence {
                 silent.push((number, agent.silence()));
             }
         }
