@@ -35,6 +35,30 @@ wait_for() {
     done
 }
 
+# serve FOLDER: in a guest that is to be reached at port 2222, lets root in with the key in that folder. What
+# root's start files on this machine do is none of it, and may take long: its home is another one.
+serve() {
+    mkdir -p /run/sshd && cp "$1/host" /run/host_key && chmod 600 /run/host_key &&
+        printf '%s\n' "Port 2222" "HostKey /run/host_key" "AuthorizedKeysFile $1/key.pub" "PidFile none" "StrictModes no" \
+            "UsePAM no" "PasswordAuthentication no" "SetEnv HOME=/run" >/run/sshd_config &&
+        /usr/sbin/sshd -f /run/sshd_config
+}
+
+# make_keys FOLDER ADDRESS: for serve at that address; the key is in /run/key as well.
+make_keys() {
+    ssh-keygen -q -t ed25519 -N '' -f "$1/host" && ssh-keygen -q -t ed25519 -N '' -f "$1/key" &&
+        echo "[$2]:2222 $(cat "$1/host.pub")" >"$1/known_hosts" &&
+        cp "$1/key" /run/key && chmod 600 /run/key
+}
+
+# until_there FILE: between two guests, as long as the other one needs, or until it has failed.
+until_there() {
+    until [ -e "$1" ]; do
+        [ ! -e "$VERBS_SHARED/failed" ] || return 1
+        sleep 0.2
+    done
+}
+
 # test_program PACKAGE TEST: builds that test of cargo's and prints the path of its program.
 test_program() {
     local program
