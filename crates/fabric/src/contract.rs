@@ -72,6 +72,9 @@ pub struct Capabilities {
     /// The peer's access is narrowed to what was exposed by a memory window, bound to this
     /// connection.
     pub memory_windows: bool,
+    /// An operation may complete before it has arrived: what its side has sent may yet be lost with the
+    /// connection.
+    pub completes_early: bool,
     /// The longest operation, in bytes.
     pub operation_bytes_max: u32,
 }

@@ -71,6 +71,13 @@ impl Link {
         Ok(true)
     }
 
+    /// True once everything published has arrived: either its completion says so, or the peer has released all
+    /// of it. A peer that ends instead, as it wants no more, is an error.
+    pub fn is_delivered(&mut self) -> Result<bool, Error> {
+        let is_settled = self.is_settled()?;
+        Ok(is_settled && (!self.endpoint.capabilities().completes_early || self.outbound_used_bytes() == 0))
+    }
+
     /// Becomes readable when an armed link has news.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.endpoint.wait_fd()

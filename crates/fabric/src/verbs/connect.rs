@@ -158,6 +158,8 @@ pub(super) fn endpoint(resources: Resources, half: &Half, peer: &Half) -> Result
         atomic_with_processor: half.swaps.1 && peer.swaps.1,
         target_progress: true,
         memory_windows: resources.has_window(),
+        // On iWARP it completes once it is with this side's TCP.
+        completes_early: resources.managed().is_some(),
         operation_bytes_max: operation_bytes_max.min(OPERATION_BYTES_MAX),
         ..Capabilities::default()
     };

@@ -170,7 +170,7 @@ impl Wire for LinkWire {
     }
 
     fn hang_up(&mut self, waits: &Waits, until: Instant) {
-        while let Ok(false) = self.link.is_settled() {
+        while let Ok(false) = self.link.is_delivered() {
             let next = Instant::now() + SETTLE_INTERVAL;
             if next > until || waits.wait(None, None, Some(next)).is_err() {
                 break;
