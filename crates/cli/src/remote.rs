@@ -18,6 +18,7 @@ mod ssh;
 mod start;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::args;
 
@@ -42,11 +43,13 @@ pub struct SshOptions {
     pub identity: Option<PathBuf>,
     /// Hosts to jump over.
     pub jump: Option<String>,
+    /// How long a host may be silent before ssh takes it for dead: before there is an agent nobody else notices.
+    pub silence: Duration,
 }
 
 impl SshOptions {
     /// Those of a command line, and a port of sshd if one is told.
-    pub fn new(ssh: &args::Ssh, port: Option<u16>) -> Self {
+    pub fn new(ssh: &args::Ssh, port: Option<u16>, silence: Duration) -> Self {
         Self {
             program: ssh.program.clone(),
             config: ssh.config.clone(),
@@ -54,6 +57,7 @@ impl SshOptions {
             port,
             identity: ssh.identity.clone(),
             jump: ssh.jump.clone(),
+            silence,
         }
     }
 }

@@ -116,7 +116,7 @@ impl Network {
             target_progress: bit(),
             progress_thread: false,
             memory_windows: false,
-            completes_early: false,
+            completes_early: bit(),
             operation_bytes_max: if bit() { u32::MAX } else { 4096 },
         }
     }

@@ -146,6 +146,39 @@ fn survive(survivor: &mut Party, network: &Network) -> Error {
     panic!("no error comes");
 }
 
+/// Where an operation may complete before it has arrived, only the peer's release says that it has.
+#[test]
+fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
+    for seed in seeds(100) {
+        for completes_early in [false, true] {
+            let capabilities = Capabilities { completes_early, ..Network::capabilities(seed) };
+            let (network, left, right) = network(seed, capabilities);
+            let [mut sender, mut receiver] = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
+            assert_eq!(sender.append(b"the last word").unwrap(), 13);
+            sender.publish().unwrap();
+            while !sender.is_settled().unwrap() {
+                // On some networks nothing arrives where nobody looks.
+                receiver.refresh().unwrap();
+                network.step();
+            }
+            assert_eq!(sender.is_delivered().unwrap(), !completes_early, "seed {seed}");
+            while receiver.refresh().unwrap() < 13 {
+                network.step();
+            }
+            let mut word = [0; 13];
+            assert_eq!((receiver.read(&mut word), &word), (13, b"the last word"));
+            receiver.release().unwrap();
+            // What little was released is said before a sleep.
+            let _ = receiver.arm(0).unwrap();
+            while !sender.is_delivered().unwrap() {
+                sender.refresh().unwrap();
+                receiver.refresh().unwrap();
+                network.step();
+            }
+        }
+    }
+}
+
 /// A side that is settled may end at once: the other still gets every byte.
 #[test]
 fn nothing_is_lost_when_a_settled_side_ends() {

@@ -222,11 +222,6 @@ pub enum Report {
         /// In no order.
         lengths: Vec<(u32, Option<u64>)>,
     },
-    /// A command runs.
-    Started {
-        /// Of which stage.
-        stage: u32,
-    },
     /// A stage has ended.
     Ended {
         /// Which.

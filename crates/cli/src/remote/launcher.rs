@@ -34,9 +34,14 @@ pub struct Agents {
 
 impl Agents {
     /// `interrupted` is set once nobody wants them any more: whatever is being started then ends.
-    pub fn new(ssh: &args::Ssh, no_bootstrap: bool, interrupted: Arc<AtomicBool>) -> Self {
-        let copies = if no_bootstrap { Copies::None } else { Copies::Cached };
-        Self { ssh: SshOptions::new(ssh, None), copies, interrupted, asks: Mutex::new(()) }
+    pub fn new(reach: &args::Reach, interrupted: Arc<AtomicBool>) -> Self {
+        let copies = if reach.no_bootstrap { Copies::None } else { Copies::Cached };
+        Self {
+            ssh: SshOptions::new(&reach.ssh, None, reach.silence),
+            copies,
+            interrupted,
+            asks: Mutex::new(()),
+        }
     }
 }
 

@@ -18,6 +18,8 @@ const LINE: &str = "exec /bin/sh -c 'read -r caravan && eval \"$caravan\"'";
 /// What is run here: Ctrl-C and Ctrl-Z at the terminal are for whoever called this, which ends or pauses
 /// everything in order.
 const SHIELD: &str = "trap '' INT TSTP; exec \"$0\" \"$@\"";
+/// Questions of ssh's that a host leaves unanswered before it is dead.
+const ASKS: u32 = 3;
 /// How long ssh may take to end once it was told to: it gives the terminal its echo back.
 const TERM_LIMIT: Duration = Duration::from_millis(200);
 /// Between two looks at whether it has ended.
@@ -122,8 +124,8 @@ fn command(options: &SshOptions, host: &str, may_ask: bool) -> Command {
     });
     for option in [
         "ConnectTimeout=20",
-        "ServerAliveInterval=5",
-        "ServerAliveCountMax=3",
+        &format!("ServerAliveInterval={}", (options.silence / ASKS).as_secs().max(1)),
+        &format!("ServerAliveCountMax={ASKS}"),
         "ClearAllForwardings=yes",
         "RequestTTY=no",
         // The user's file may have another for people at a terminal.

@@ -257,6 +257,7 @@ mod tests {
             port: None,
             identity: None,
             jump: None,
+            silence: Duration::from_secs(3),
         };
         let (interrupted, identity) = (AtomicBool::new(false), "caravan 1");
         let program = Program::this().expect("read");

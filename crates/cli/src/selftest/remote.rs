@@ -16,6 +16,8 @@ use crate::remote::{Answers, Copies, Failure, Ssh, SshOptions, Start, start};
 const WORD: &str = "selftest-peer";
 /// How long ssh may take to end by itself.
 const END_LIMIT: Duration = Duration::from_secs(3);
+/// How long that host may be silent: it may be busy with a test.
+const SILENCE_LIMIT: Duration = Duration::from_secs(15);
 
 /// A started other side. Dropping it ends it: it reads the end of its input.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ impl Remote {
     pub fn start(args: &SelfTest, interrupt: &Interrupt) -> Result<Self, Error> {
         let started = start(&Start {
             host: &args.host,
-            ssh: &SshOptions::new(&args.ssh, args.port),
+            ssh: &SshOptions::new(&args.ssh, args.port, SILENCE_LIMIT),
             word: WORD,
             identity: &identity(),
             mark: MARK,

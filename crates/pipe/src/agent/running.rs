@@ -174,7 +174,6 @@ impl Running {
         };
         let child = commands::spawn(&command.kind, input, output)?;
         self.state(|state| state.processes.insert(command.stage, Pid::from_child(&child)));
-        self.0.outbox.report(Report::Started { stage: command.stage });
         let (this, stage) = (self.clone(), command.stage);
         std::thread::spawn(move || {
             commands::attend(stage, child, &this.0.lines, &this.0.outbox);

@@ -308,7 +308,7 @@ impl<'a> Conductor<'a> {
                 self.lose(number, "its agent was cut off, and has killed what it had started".to_owned());
             }
             Report::Gone => self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true),
-            Report::Ping | Report::Started { .. } | Report::Credit { .. } | Report::RelayEnd { .. } => {}
+            Report::Ping | Report::Credit { .. } | Report::RelayEnd { .. } => {}
             Report::Listening { hop, .. }
             | Report::Half { hop, .. }
             | Report::Doorway { hop, .. }
