@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -94,14 +94,14 @@ impl Looker {
 /// Dropped, at once.
 struct Keeper {
     /// Gone when dropped; a word says that no more will be taken.
-    words: Option<Sender<()>>,
+    words: Option<SyncSender<()>>,
     is_ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
     fn start(file: Arc<HeldFile>) -> Option<Self> {
-        let (words, heard) = channel();
+        let (words, heard) = sync_channel(1);
         let is_ending = Arc::new(AtomicBool::new(false));
         let ending = Arc::clone(&is_ending);
         let thread = spawn("lease", move || keep(&file, &heard, &ending)).ok()?;
@@ -115,8 +115,8 @@ impl Keeper {
 
     fn end(&self) {
         if let Some(words) = &self.words {
-            // Nobody listens once the file is given back.
-            let _ = words.send(());
+            // One word is enough, and nobody listens once the file is given back.
+            let _ = words.try_send(());
         }
     }
 }
