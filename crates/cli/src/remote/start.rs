@@ -237,7 +237,7 @@ fn script(start: &Start<'_>, program: &Program) -> String {
     script
 }
 
-/// What `uname -s -m` says where this program can run.
+/// What `uname -sm` says where this program can run.
 fn kind() -> String {
     format!("Linux {}", std::env::consts::ARCH)
 }
