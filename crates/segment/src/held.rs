@@ -9,7 +9,7 @@
 //! long: see [`HeldFile::is_wanted`].
 
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -148,12 +148,6 @@ impl HeldFile {
     }
 }
 
-impl AsFd for HeldFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
 impl View<'_> {
     /// Its bytes page by page, as it is read from its start to its end. The processor fetches ahead by itself, but not
     /// from one page to the next: here it is told to.
@@ -221,13 +215,12 @@ mod tests {
 
     use super::*;
 
-    /// In this crate's build folder, which is on a disk; gone at the end.
+    /// A file with a name; gone at the end.
     struct Scratch(PathBuf);
 
     impl Scratch {
         fn new(name: &str, bytes: &[u8]) -> Self {
-            let folder = std::env::temp_dir();
-            let path = folder.join(format!("caravan-held-{}-{name}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("caravan-held-{}-{name}", std::process::id()));
             std::fs::write(&path, bytes).expect("written");
             Self(path)
         }
