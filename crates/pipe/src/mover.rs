@@ -11,7 +11,7 @@
 //! | `descriptor.rs`, `lines.rs` | what is not a hop |
 //! | `inlet.rs`, `outlet.rs` | both, as a mover sees them |
 //! | `start.rs` | which mover it takes |
-//! | `single.rs`, `splice.rs`, `looker.rs` | a mover of one thread, and how it copies nothing where it need not |
+//! | `single.rs`, `splice.rs` | a mover of one thread, and how it copies nothing where it need not |
 //! | `several.rs`, `queue.rs` | a mover with a buffer, or with several outlets |
 //! | `wait.rs`, `bell.rs`, `pace.rs`, `block.rs` | waiting, waking, rates, memory |
 
@@ -27,7 +27,6 @@ mod inlet;
 mod lines;
 mod link;
 mod listener;
-mod looker;
 mod outlet;
 mod pace;
 mod pulse;

@@ -8,7 +8,6 @@
 //!   while its owner writes; `caravan top` does.
 //! - [`barrier`]: fences of which only the side that goes to sleep pays.
 //! - [`process`]: whether another process still lives (pidfd).
-//! - [`HeldFile`]: a file that nobody changes, as memory.
 //!
 //! Bytes that a peer can write are never viewed as `&[u8]`: they are copied through raw pointers
 //! (`copy_in`, `copy_out`) or read as atomic words.
@@ -16,7 +15,6 @@
 pub mod barrier;
 pub mod counters;
 mod error;
-mod held;
 mod memory;
 pub mod passing;
 pub mod process;
@@ -24,6 +22,5 @@ mod transfer;
 mod window;
 
 pub use error::Error;
-pub use held::{HeldFile, View};
 pub use memory::{Pages, Segment};
 pub use window::{Window, expect_write};

@@ -6,7 +6,7 @@
 //! than what poll(2) promises room for.
 
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -141,16 +141,6 @@ impl Descriptor {
     /// Whether [`splice`](Self::splice) is for it.
     pub fn splices(&self) -> bool {
         self.splices
-    }
-
-    /// The descriptor itself.
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// Where the next read of a file begins.
-    pub fn position(&self) -> Option<u64> {
-        rustix::fs::tell(&self.fd).ok()
     }
 
     /// Moves what is there into a pipe, without a copy; 0 bytes are its end. `None` if the system cannot.

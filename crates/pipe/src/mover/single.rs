@@ -25,7 +25,6 @@ enum Ended {
 /// Moves all of it.
 pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gauge, waits: Waits) -> Outcome {
     let mut digests = Digests::new(shape.digests.iter().copied());
-    // There until the other end has all of it: a file may be held so long.
     let mut splice = Splice::between(&source, &sink, shape);
     let moved = move_all(&mut source, &mut sink, (&mut splice, &mut digests), shape, gauge, waits);
     let bytes = digests.bytes();

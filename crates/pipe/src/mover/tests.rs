@@ -4,7 +4,6 @@ mod damage;
 mod endings;
 mod life;
 mod links;
-mod looked;
 mod several;
 mod spliced;
 mod whole;
