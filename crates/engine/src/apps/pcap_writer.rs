@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, FileUse, Named, Trouble};
 use crate::io::Io;
 use crate::layout::Drop;
 use output::Output;
@@ -76,6 +76,10 @@ impl App for PcapWriter {
             )));
         }
         Output::check(&config.file, config.append).map_err(|reason| trouble(config, reason))
+    }
+
+    fn files(config: &PcapWriterConfig) -> Vec<FileUse> {
+        vec![FileUse { path: config.file.clone(), is_written: true }]
     }
 
     fn start(config: PcapWriterConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {

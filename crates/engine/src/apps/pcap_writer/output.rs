@@ -10,7 +10,8 @@ use std::time::Duration;
 use byteorder_slice::{BigEndian, LittleEndian};
 use pcap_file::pcap::{PcapHeader, RawPcapPacket};
 use pcap_file::{DataLink, Endianness, TsResolution};
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, FlockOperation, access, flock};
+use rustix::io::Errno;
 
 /// Bytes in memory that are written at once.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -54,12 +55,19 @@ impl Output {
         }
     }
 
-    /// Opens a file, makes it if there is none, and empties it unless it is to be appended to.
+    /// Opens a file, makes it if there is none, and empties it unless it is to be appended to. Refuses one that
+    /// an app of this or another engine reads or writes: nothing is lost then.
     pub fn open(path: &Path, append: bool, snaplen: u32) -> Result<Self, String> {
         Self::check(path, append)?;
         let mut options = OpenOptions::new();
         let file =
-            options.read(true).write(true).create(true).truncate(!append).open(path).map_err(unwritable)?;
+            options.read(true).write(true).create(true).truncate(false).open(path).map_err(unwritable)?;
+        if file.metadata().map_err(unwritable)?.is_file() {
+            own(&file)?;
+            if !append {
+                file.set_len(0).map_err(unwritable)?;
+            }
+        }
         let written = file.metadata().map_err(unwritable)?.len();
         let header = match written {
             0 => PcapHeader {
@@ -136,6 +144,18 @@ impl Output {
 
 fn unwritable(error: io::Error) -> String {
     format!("it cannot be written: {error}")
+}
+
+/// Keeps other writers away for as long as the file is open, and readers from before. The lock of a process
+/// ends with it.
+fn own(file: &File) -> Result<(), String> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            Err("another app, of this or another engine, reads or writes it: write to another file".to_owned())
+        }
+        // A file system without locks has nobody who could hold one.
+        _ => Ok(()),
+    }
 }
 
 /// The header of a file that is to be appended to.

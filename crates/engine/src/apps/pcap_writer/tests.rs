@@ -101,6 +101,8 @@ fn it_goes_on_when_it_moves_and_starts_anew_otherwise() {
     let mut first = bench(config(path.clone()));
     put(&mut first, &[b"one"]);
     let state = first.stop();
+    assert_eq!(first.free(), PACKETS);
+    drop(first);
     let mut second = bench(config(memory_file(b"").1));
     second.app = PcapWriter::start(config(path.clone()), state.clone()).expect("a writer");
     put(&mut second, &[b"two"]);
@@ -111,7 +113,27 @@ fn it_goes_on_when_it_moves_and_starts_anew_otherwise() {
     third.app = PcapWriter::start(config(other.clone()), state).expect("a writer");
     third.stop();
     assert!(data(&other).is_empty(), "another file than the one that it had");
-    assert_eq!((first.free(), second.free()), (PACKETS, PACKETS));
+    assert_eq!(second.free(), PACKETS);
+}
+
+#[test]
+fn a_file_that_is_in_use_is_not_touched() {
+    let capture = include_bytes!("../../../tests/captures/ping.pcap");
+    let refused = |path: &PathBuf| {
+        let refused = PcapWriter::start(config(path.clone()), None).expect_err("refused").0;
+        assert!(refused.ends_with("reads or writes it: write to another file"), "{refused}");
+    };
+    let (_file, path) = memory_file(capture);
+    let reader = serde_json::from_value(serde_json::json!({ "file": path })).expect("a configuration");
+    let reader = crate::apps::PcapReader::start(reader, None).expect("a reader");
+    refused(&path);
+    assert_eq!(std::fs::read(&path).expect("a file"), capture);
+    drop(reader);
+    let mut first = bench(config(path.clone()));
+    put(&mut first, &[b"one"]);
+    refused(&path);
+    first.stop();
+    assert_eq!(data(&path), [b"one"]);
 }
 
 #[test]
