@@ -427,3 +427,43 @@ fn any_user_may_run_one() {
         assert!(text(&output.stderr).contains("or is not yours"), "{output:?}");
     }
 }
+
+/// From a capture in one process to a file in another.
+fn copying(from: &Path, to: &Path) -> String {
+    format!(
+        "links = [\"reader.output -> writer.input\"]\n\
+         [app.reader]\nkind = \"pcap_reader\"\nfile = {from:?}\n\
+         [app.writer]\nkind = \"pcap_writer\"\nworker = \"disk\"\nfile = {to:?}\n"
+    )
+}
+
+#[test]
+fn it_ends_after_the_last_packet_and_counts_it() {
+    let folder = Folder::new();
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/captures/ping.pcap");
+    let copied = folder.path().join("copy.pcap");
+    let ended = |to: &Path| {
+        let path = written(&folder, &copying(&capture, to));
+        let output = engine(&["run", "--json", "--until-end"], &path);
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stdout);
+        serde_json::from_str::<Value>(said.lines().last().expect("a line")).expect("JSON")
+    };
+    let last = ended(&copied);
+    let read = last["apps"]["reader"]["packets"].as_u64().expect("a number");
+    assert!(read > 0, "{last}");
+    assert_eq!(last["apps"]["writer"]["packets"], read, "{last}");
+    let length = |path: &Path| std::fs::metadata(path).expect("a file").len();
+    assert_eq!(length(&copied), length(&capture));
+    let last = ended(Path::new("/dev/full"));
+    let writer = &last["apps"]["writer"];
+    assert_eq!(
+        (&writer["packets"], &writer["lost"], &writer["error"]),
+        (&0.into(), &read.into(), &28.into())
+    );
+    assert_eq!(last["drops"]["device"], read, "{last}");
+
+    let output = engine(&["run", "--until-end"], &written(&folder, TWO));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("--until-end: no app has an end"), "{output:?}");
+}

@@ -108,7 +108,8 @@ pub trait App: Sized + 'static {
         None
     }
 
-    /// Figures of its own, for `caravan engine top`: few, and cheap to make.
+    /// Figures of its own, for the last words of `caravan engine run`: few, and cheap to make. One called `ended`
+    /// says of an app that has an end whether it has come to it (1) or not (0).
     fn report(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }

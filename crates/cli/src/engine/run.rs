@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::control::{Answer, Control, Order};
+use super::ending::{Ending, have_ended};
 use super::events::{Running, Teller, Told, Worker};
 use super::figures::Figures;
 use super::signals::{Asked, Signals};
@@ -34,9 +35,14 @@ pub fn run(args: &EngineRun) -> Result<(), Error> {
     let control = Control::listen()?;
     let teller = Teller::new(args.json)?;
     engine.configure(&file.config).map_err(|error| Error::Mistakes(reasons(&args.file, error).join("\n")))?;
+    if args.until_end && have_ended(&mut engine).is_none() {
+        return Err(Error::NoEnd(args.file.clone()));
+    }
     let started = Instant::now();
+    let ending = args.until_end.then(Ending::new);
     let until = args.duration.map(|duration| started + duration);
-    let mut supervisor = Supervisor { path: &args.file, settings: file.settings, engine, control, teller };
+    let mut supervisor =
+        Supervisor { path: &args.file, settings: file.settings, engine, control, teller, ending };
     let outcome = supervisor.tell_running(&options).and_then(|()| supervisor.supervise(&signals, until));
     supervisor.end(started.elapsed(), outcome)
 }
@@ -47,6 +53,8 @@ struct Supervisor<'a> {
     engine: Engine,
     control: Control,
     teller: Teller,
+    /// If it is to end by itself.
+    ending: Option<Ending>,
 }
 
 impl Supervisor<'_> {
@@ -81,6 +89,9 @@ impl Supervisor<'_> {
             }
             let left = until.map_or(GLANCE, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
+                return Ok(());
+            }
+            if self.ending.as_mut().is_some_and(|ending| ending.has_come(&mut self.engine)) {
                 return Ok(());
             }
             self.wait(left.min(GLANCE))?;
