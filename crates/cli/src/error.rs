@@ -91,6 +91,10 @@ pub enum Error {
     )]
     NoOrders(i32),
     #[error(
+        "the engine of process {0} runs in another network namespace, which cannot be entered from here: run this as root, or use `kill -HUP {0}`, and the engine's own output says what came of it"
+    )]
+    OtherNetwork(i32),
+    #[error(
         "{}: --until-end: no app has an end, so nothing would ever end: that takes a pcap_reader, or a source with a count",
         .0.display()
     )]

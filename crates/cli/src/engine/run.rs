@@ -9,6 +9,7 @@ use caravan_engine::{Changes, Engine, Error as EngineError, Event, Options, Regi
 use caravan_segment::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::control::{Answer, Control, Order};
 use super::ending::{Ending, have_ended};
@@ -25,6 +26,9 @@ const GLANCE: Duration = Duration::from_millis(25);
 /// Runs it until it is stopped.
 pub fn run(args: &EngineRun) -> Result<(), Error> {
     let signals = Signals::watch()?;
+    // A program that has its capabilities from its file (setcap) is hidden from its own user, and `top`, `trace` and
+    // `reload` would not find it. Who has fewer capabilities is still kept out (ptrace(2)).
+    let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     let registry = Registry::standard();
     let file = File::open(&args.file, &registry).map_err(|mistakes| refused(&args.file, &mistakes))?;
     let mut options = file.settings.options();
