@@ -13,7 +13,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::control::{Answer, Control, Order};
 use super::ending::{Ending, have_ended};
-use super::events::{Running, Teller, Told, Worker};
+use super::events::{Hugepages, Running, Teller, Told, Worker};
 use super::figures::Figures;
 use super::signals::{Asked, Signals};
 use super::{lines, refused};
@@ -76,6 +76,7 @@ impl Supervisor<'_> {
             workers: config.workers_used().into_iter().map(|name| (name, worker(name))).collect(),
             pages: if self.engine.pages() == Pages::Small { "small" } else { "huge" },
             hugepages_asked: options.pages != Pages::Small,
+            hugepages: Hugepages::of(options.packets_max),
             packets: self.engine.packets(),
             packets_max: options.packets_max,
         };
