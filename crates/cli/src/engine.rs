@@ -2,6 +2,7 @@
 
 mod check;
 mod control;
+mod ending;
 mod events;
 mod figures;
 mod graph;

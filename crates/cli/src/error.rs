@@ -90,6 +90,15 @@ pub enum Error {
         "process {0} takes no orders: it is no engine that `caravan engine run` started, or is just ending. Send SIGHUP to the one that is meant, or start it with that command"
     )]
     NoOrders(i32),
+    #[error(
+        "the engine of process {0} runs in another network namespace, which cannot be entered from here: run this as root, or use `kill -HUP {0}`, and the engine's own output says what came of it"
+    )]
+    OtherNetwork(i32),
+    #[error(
+        "{}: --until-end: no app has an end, so nothing would ever end: that takes a pcap_reader, or a source with a count",
+        .0.display()
+    )]
+    NoEnd(std::path::PathBuf),
     #[error("the engine of process {0} did not answer: it has ended, or hangs. Its own output may say why")]
     NoAnswer(i32),
     #[error("{call}: {source}")]

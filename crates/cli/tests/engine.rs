@@ -389,27 +389,35 @@ fn who_is_no_engine_takes_no_orders() {
     assert!(text(&output.stderr).starts_with(&format!("caravan: process {own} is no engine")), "{output:?}");
 }
 
+/// A copy of the program that anybody may run, as where it is others may not look; and the file.
+fn for_anybody(folder: &Folder, path: &Path) -> PathBuf {
+    let copied = folder.path().join("caravan");
+    std::fs::copy(env!("CARGO_BIN_EXE_caravan"), &copied).expect("copied");
+    for path in [folder.path(), &copied, path] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).expect("changed");
+    }
+    copied
+}
+
+/// `caravan engine`, as root by a user who is not.
+fn by_anybody(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).arg("engine");
+    if rustix::process::geteuid().is_root() {
+        command.gid(NOBODY).uid(NOBODY);
+    }
+    command
+}
+
 /// No privileges, and no orders from those who have none over it. As root, by a user who is not.
 #[test]
 fn any_user_may_run_one() {
     let folder = Folder::new();
     let path = written(&folder, TWO);
     let is_root = rustix::process::geteuid().is_root();
-    // Where the program is, others may not look.
-    let copied = folder.path().join("caravan");
-    std::fs::copy(env!("CARGO_BIN_EXE_caravan"), &copied).expect("copied");
-    for path in [folder.path(), &copied, &path] {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(path, mode).expect("changed");
-    }
-    let by_anybody = || {
-        let mut command = Command::new(&copied);
-        command.stdin(Stdio::null()).arg("engine");
-        if is_root {
-            command.gid(NOBODY).uid(NOBODY);
-        }
-        command
-    };
+    let copied = for_anybody(&folder, &path);
+    let by_anybody = || by_anybody(&copied);
     let mut command = by_anybody();
     command.arg("run").arg(&path);
     let running = Running::of(command, 2);
@@ -425,5 +433,108 @@ fn any_user_may_run_one() {
         let output = by_anybody().args(["reload", &roots.pid().to_string()]).output().expect("it starts");
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(text(&output.stderr).contains("or is not yours"), "{output:?}");
+    }
+}
+
+/// From a capture in one process to a file in another.
+fn copying(from: &Path, to: &Path) -> String {
+    format!(
+        "links = [\"reader.output -> writer.input\"]\n\
+         [app.reader]\nkind = \"pcap_reader\"\nfile = {from:?}\n\
+         [app.writer]\nkind = \"pcap_writer\"\nworker = \"disk\"\nfile = {to:?}\n"
+    )
+}
+
+#[test]
+fn it_ends_after_the_last_packet_and_counts_it() {
+    let folder = Folder::new();
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/captures/ping.pcap");
+    let copied = folder.path().join("copy.pcap");
+    let ended = |to: &Path| {
+        let path = written(&folder, &copying(&capture, to));
+        let output = engine(&["run", "--json", "--until-end"], &path);
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stdout);
+        serde_json::from_str::<Value>(said.lines().last().expect("a line")).expect("JSON")
+    };
+    let last = ended(&copied);
+    let read = last["apps"]["reader"]["packets"].as_u64().expect("a number");
+    assert!(read > 0, "{last}");
+    assert_eq!(last["apps"]["writer"]["packets"], read, "{last}");
+    let length = |path: &Path| std::fs::metadata(path).expect("a file").len();
+    assert_eq!(length(&copied), length(&capture));
+    let last = ended(Path::new("/dev/full"));
+    let writer = &last["apps"]["writer"];
+    assert_eq!(
+        (&writer["packets"], &writer["lost"], &writer["error"]),
+        (&0.into(), &read.into(), &28.into())
+    );
+    assert_eq!(last["drops"]["device"], read, "{last}");
+
+    let output = engine(&["run", "--until-end"], &written(&folder, TWO));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("--until-end: no app has an end"), "{output:?}");
+}
+
+/// A program that has a capability from its file, as `check` advises for packet sockets.
+#[test]
+fn an_engine_with_capabilities_is_found_by_its_user() {
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let copied = for_anybody(&folder, &path);
+    // `cap_net_raw+ep`: struct vfs_cap_data, revision 2, of linux/capability.h.
+    let words = [0x0200_0001_u32, 1 << 13, 0, 0, 0];
+    let capability: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    let set =
+        rustix::fs::setxattr(&copied, "security.capability", &capability, rustix::fs::XattrFlags::empty());
+    if let Err(error) = set {
+        return println!(
+            "skipped: a file's capabilities take root, and a file system that has them: {error}"
+        );
+    }
+    let mut command = by_anybody(&copied);
+    command.arg("run").arg(&path);
+    let running = Running::of(command, 2);
+    let pid = running.pid().to_string();
+    for words in [
+        &["reload", &pid] as &[_],
+        &["top", &pid, "--once"],
+        &["top", &running.worker("left").to_string(), "--once"],
+    ] {
+        let output = by_anybody(&copied).args(words).output().expect("the command starts");
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+}
+
+#[test]
+fn an_engine_in_another_network_namespace_takes_orders() {
+    let unshare = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.arg("--net").args(words).stdin(Stdio::null());
+        command
+    };
+    if !unshare(&["true"]).output().is_ok_and(|output| output.status.success()) {
+        return println!("skipped: a network namespace takes root");
+    }
+    let folder = Folder::new();
+    let path = written(&folder, TWO);
+    let copied = for_anybody(&folder, &path);
+    let nobody = NOBODY.to_string();
+    for (words, reaches) in [(&[] as &[&str], true), (&["--setgid", &nobody, "--setuid", &nobody], false)] {
+        let mut command = unshare(words);
+        command.arg(&copied).args(["engine", "run"]).arg(&path);
+        let mut running = Running::of(command, 2);
+        let pid = running.pid().to_string();
+        let output = caravan().args(["engine", "reload", &pid]).output().expect("the command starts");
+        assert_eq!(text(&output.stdout), "unchanged: 2\n", "{output:?}");
+        running.wait_line("  reloaded ");
+        if !reaches {
+            let output = by_anybody(&copied).args(["reload", &pid]).output().expect("the command starts");
+            let said = text(&output.stderr);
+            assert!(
+                said.contains("another network namespace") && said.contains(&format!("kill -HUP {pid}")),
+                "{said}"
+            );
+        }
     }
 }

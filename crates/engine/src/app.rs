@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
@@ -31,6 +32,15 @@ pub enum Named {
     Any,
 }
 
+/// A file that an app uses while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileUse {
+    /// Its path, as the configuration has it.
+    pub path: PathBuf,
+    /// Whether the app writes it; it reads it otherwise.
+    pub is_written: bool,
+}
+
 /// An app: it is made, pulls packets into the engine, and pushes packets on. All of it happens in
 /// the one thread of its worker's process; an app shares nothing with others but packets.
 pub trait App: Sized + 'static {
@@ -48,6 +58,13 @@ pub trait App: Sized + 'static {
     fn check(config: &Self::Config) -> Result<(), Trouble> {
         let _ = config;
         Ok(())
+    }
+
+    /// The files that an app of this configuration uses: a configuration in which an app writes a file that
+    /// another app uses is refused.
+    fn files(config: &Self::Config) -> Vec<FileUse> {
+        let _ = config;
+        Vec::new()
     }
 
     /// Makes the app, in its worker. What an earlier one [left](App::stop), if anything, is in `state`: that one
@@ -91,7 +108,8 @@ pub trait App: Sized + 'static {
         None
     }
 
-    /// Figures of its own, for `caravan engine top`: few, and cheap to make.
+    /// Figures of its own, for the last words of `caravan engine run`: few, and cheap to make. One called `ended`
+    /// says of an app that has an end whether it has come to it (1) or not (0).
     fn report(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -133,6 +151,7 @@ impl<A: App> Running for A {
 }
 
 type Check = Box<dyn Fn(&Value) -> Result<(), Trouble>>;
+type Files = Box<dyn Fn(&Value) -> Vec<FileUse>>;
 type Start = Box<dyn Fn(&Value, Option<Vec<u8>>) -> Result<Box<dyn Running>, Trouble>>;
 
 /// A kind of app, as a registry keeps it.
@@ -140,6 +159,7 @@ pub(crate) struct Kind {
     pub inputs: Named,
     pub outputs: Named,
     pub check: Check,
+    pub files: Files,
     pub start: Start,
 }
 
@@ -175,6 +195,7 @@ impl Registry {
             inputs: A::INPUTS,
             outputs: A::OUTPUTS,
             check: Box::new(|config| A::check(&parse::<A>(config)?)),
+            files: Box::new(|config| parse::<A>(config).map(|config| A::files(&config)).unwrap_or_default()),
             start: Box::new(|config, state| Ok(Box::new(A::start(parse::<A>(config)?, state)?))),
         };
         self.kinds.insert(name.to_owned(), kind);

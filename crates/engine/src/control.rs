@@ -30,6 +30,9 @@ pub enum Order {
     End,
 }
 
+/// What apps say of themselves, by their names.
+pub type Reports = BTreeMap<String, BTreeMap<String, u64>>;
+
 /// What a worker answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
@@ -40,9 +43,9 @@ pub enum Answer {
     /// Instead of it: that app did not start.
     Failed { app: String, reason: String },
     /// To [`Order::Report`].
-    Report(BTreeMap<String, BTreeMap<String, u64>>),
-    /// To [`Order::End`], and the last word.
-    Ended,
+    Report(Reports),
+    /// To [`Order::End`], and the last word: the figures of the apps once they have stopped.
+    Ended(Reports),
 }
 
 /// Why no message came.
@@ -149,13 +152,13 @@ mod tests {
         let states = BTreeMap::from([("app".to_owned(), vec![7; crate::limits::STATE_BYTES_MAX])]);
         let sender = std::thread::spawn(move || {
             a.send(&Answer::Prepared(states), Duration::from_secs(60)).unwrap();
-            a.send(&Answer::Ended, Duration::from_secs(60)).unwrap();
+            a.send(&Answer::Ended(BTreeMap::new()), Duration::from_secs(60)).unwrap();
         });
         let first: Answer = b.receive(Duration::from_secs(60)).unwrap();
         assert!(
             matches!(first, Answer::Prepared(states) if states["app"].len() == crate::limits::STATE_BYTES_MAX)
         );
-        assert!(matches!(b.receive(Duration::from_secs(60)), Ok(Answer::Ended)));
+        assert!(matches!(b.receive(Duration::from_secs(60)), Ok(Answer::Ended(_))));
         sender.join().unwrap();
         assert!(matches!(b.receive::<Answer>(Duration::from_secs(60)), Err(Silence::Gone)));
     }

@@ -5,6 +5,7 @@ mod intake;
 pub(crate) mod interface;
 #[allow(unsafe_code)]
 pub(crate) mod mapping;
+pub(crate) mod namespace;
 #[allow(unsafe_code)]
 pub(crate) mod sys;
 

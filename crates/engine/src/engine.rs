@@ -29,7 +29,7 @@ use self::child::{kill, wait_for};
 use crate::app::Registry;
 use crate::bells::Bells;
 use crate::config::{Config, LinkName};
-use crate::control::{Answer, Channel, Order, Silence};
+use crate::control::{Answer, Channel, Order, Reports, Silence};
 use crate::error::{Error, system};
 use crate::layout::{self, PACKETS_AT, Shared, State};
 use crate::limits::{ANSWER_MAX, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
@@ -250,7 +250,7 @@ impl Engine {
     }
 
     /// What the apps say of themselves, by their names.
-    pub fn reports(&mut self) -> Result<BTreeMap<String, BTreeMap<String, u64>>, Error> {
+    pub fn reports(&mut self) -> Result<Reports, Error> {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let mut reports = BTreeMap::new();
         for name in names {
@@ -266,17 +266,23 @@ impl Engine {
 
     /// Ends all workers, in order: their apps are stopped.
     pub fn stop(mut self) -> Result<(), Error> {
-        self.end_all()
+        self.end();
+        Ok(())
     }
 
-    fn end_all(&mut self) -> Result<(), Error> {
+    /// As [`stop`](Self::stop). Returns what the apps say of themselves once they have stopped; the words that
+    /// the engine's processes shared can still be read.
+    pub fn end(&mut self) -> Reports {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let told: Vec<_> = names.iter().filter(|name| self.order(name, &Order::End)).cloned().collect();
+        let mut reports = Reports::new();
         for name in told {
-            self.answer_of(&name);
+            if let Some(Answer::Ended(figures)) = self.answer_of(&name) {
+                reports.extend(figures);
+            }
         }
         self.kill_all();
-        Ok(())
+        reports
     }
 
     /// Sends an order. False if there is no process, or it does not listen any more.

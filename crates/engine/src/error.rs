@@ -27,9 +27,19 @@ pub enum Error {
     /// Forking a process with more than one thread leaves locks that nobody opens again.
     #[error("the engine forks its workers, and this process has {0} threads: start it before they are")]
     Threads(usize),
-    /// Shared memory.
+    /// The kernel has no more memory, or the control group allows no more.
+    #[error(
+        "no memory for an engine of {bytes} bytes: {source}; free memory, raise the control group's memory.max, or lower packets_max in [engine]"
+    )]
+    NoMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// Any other trouble with shared memory.
     #[error(transparent)]
-    Memory(#[from] caravan_segment::Error),
+    Memory(caravan_segment::Error),
     /// Another process has written what cannot be into a ring.
     #[error("link {link}: {source}")]
     Corrupt {
@@ -52,6 +62,15 @@ pub enum Error {
         /// What the kernel said.
         source: Errno,
     },
+}
+
+impl From<caravan_segment::Error> for Error {
+    fn from(error: caravan_segment::Error) -> Self {
+        match error {
+            caravan_segment::Error::OutOfMemory { bytes, source } => Self::NoMemory { bytes, source },
+            other => Self::Memory(other),
+        }
+    }
 }
 
 /// Names the link in an error: `.map_err(corrupt(link))`.

@@ -221,6 +221,7 @@ impl<'a> Io<'a> {
 
     /// Counts packets that were lost outside: a device that says how many it dropped.
     pub fn count_drops(&mut self, why: Drop, count: u64) {
+        self.moved += count;
         self.pool.count_drops(why, count);
     }
 }

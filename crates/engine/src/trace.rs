@@ -12,10 +12,11 @@
 //! | `CLAIM` | supervisor | a dead process to itself, then to 0 | it sweeps |
 //! | link's `TRACE` | tracer | 0 to its place | the ring is ready |
 //! | link's `TRACE` | tracer, supervisor, worker | that place to 0 | it ends; it is dead; the ring is broken |
-//! | `WRITER` | worker | anything to itself, then to 0 | it writes; it has written |
+//! | `WRITER` | worker | 0, or a dead process, to itself, then to 0 | it writes; it has written |
 //! | `WRITER` | tracer | a dead process to 0 | a worker was killed while it wrote |
 //!
-//! The ring has one writer at a time. A worker says in `WRITER` that it is about to write, fences, and
+//! The ring has one writer at a time: a worker that finds another one there is late, and its link is not the
+//! trace's any more. A worker says in `WRITER` that it is about to write, fences, and
 //! looks whether it still should; who has claimed a place takes it out of every link, fences, and waits
 //! until no `WRITER` is left. One of the two sees the other (Dekker). The link's next worker, after a
 //! move or a crash, goes on in the same ring: what its predecessor had not published, it had not written.

@@ -17,7 +17,7 @@ use caravan_ring::SpinPolicy;
 
 use crate::app::{Registry, Running};
 use crate::bells::Bells;
-use crate::control::{Answer, Channel, Order, Silence};
+use crate::control::{Answer, Channel, Order, Reports, Silence};
 use crate::ends::{ConsumerEnd, ProducerEnd};
 use crate::error::Error;
 use crate::io::Ports;
@@ -35,6 +35,12 @@ struct Slot {
     plan: AppPlan,
     ports: Ports,
     app: Box<dyn Running>,
+}
+
+impl Slot {
+    fn report(&self) -> BTreeMap<String, u64> {
+        self.app.report().into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
+    }
 }
 
 /// What this worker has of a link; its queue has the same place.
@@ -76,6 +82,8 @@ pub struct Worker<'a> {
     registry: &'a Registry,
     channel: Channel,
     apps: Vec<Slot>,
+    /// The last words of apps that the last change stopped.
+    stopped: Reports,
     links: Vec<Link>,
     queues: Vec<Queue>,
     pool: Pool,
@@ -117,6 +125,7 @@ impl<'a> Worker<'a> {
             registry,
             channel,
             apps: Vec::new(),
+            stopped: Reports::new(),
             links: Vec::new(),
             queues: Vec::new(),
             pool,
@@ -206,17 +215,15 @@ impl<'a> Worker<'a> {
                 self.apply(plan)
             }
             Order::Report => {
-                let report = |slot: &Slot| {
-                    let figures = slot.app.report();
-                    let figures = figures.into_iter().map(|(name, value)| (name.to_owned(), value));
-                    (slot.plan.name.clone(), figures.collect::<BTreeMap<_, _>>())
-                };
-                self.answer(&Answer::Report(self.apps.iter().map(report).collect()))
+                let reports = self.apps.iter().map(|slot| (slot.plan.name.clone(), slot.report()));
+                self.answer(&Answer::Report(reports.collect()))
             }
             Order::End => {
                 self.stage(Stage::Configuring);
                 self.prepare(&Plan::default()).map_err(Over::Broken)?;
-                self.answer(&Answer::Ended)?;
+                self.count_drops();
+                let figures = std::mem::take(&mut self.stopped);
+                self.answer(&Answer::Ended(figures))?;
                 Err(Over::Told)
             }
         }

@@ -21,12 +21,13 @@ pub enum Engine {
 /// Runs the apps of FILE in worker processes. What happens to them (crashes, restarts, what was lost) is told
 /// on standard error. Once FILE has changed, SIGHUP or `caravan engine reload` carries out the difference,
 /// and all else goes on; if FILE is bad then, all goes on as before. Ctrl-C or SIGTERM stops the apps in order.
-/// Exit status: 0 at the end of --duration or on SIGTERM, 130 on Ctrl-C, 1 if something failed.
+/// Exit status: 0 at the end of --duration or --until-end or on SIGTERM, 130 on Ctrl-C, 1 if something failed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan engine run bridge.toml
   caravan engine run bridge.toml --duration 10
+  caravan engine run copy.toml --until-end
   caravan engine run bridge.toml --hugepages
   caravan engine run bridge.toml --json | jq -c 'select(.event == \"crashed\")'
 
@@ -48,10 +49,13 @@ pub struct Run {
     /// Stop after that many seconds
     #[arg(long, value_name = "S", value_parser = run_seconds)]
     pub duration: Option<Duration>,
+    /// Stop once every pcap_reader, and every source with a count, has sent its last packet, and none moves any more
+    #[arg(long)]
+    pub until_end: bool,
     /// What happens, and the figures at the end, as JSON on standard output, one object a line
     #[arg(long)]
     pub json: bool,
-    /// Packets on huge pages, if the system has some to give; the first line says what was got
+    /// Packets on huge pages, if the system has enough to give; the first line says what was got
     #[arg(long)]
     pub hugepages: bool,
 }

@@ -1,10 +1,14 @@
 //! How other processes of the user give an order to a running engine: an abstract UNIX socket by the
 //! number of its process, one message each way.
 //!
+//! Such names are a network namespace's own (network_namespaces(7)): an engine in another one is reached by who may
+//! enter that.
+//!
 //! The engine's side never waits: it must look after its workers. One at a time is listened to, and not for
 //! long. Each side asks the kernel who the other is (`SO_PEERCRED`, unix(7)): the engine listens to its own
 //! user and to root, and an order goes to the process that it was meant for, whoever has taken the name.
 
+use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -14,6 +18,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, recv, send, socket_with, sockopt,
 };
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -131,6 +136,7 @@ fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
 
 /// Gives an order to the engine of the process `pid`, and waits for the answer.
 pub fn give(pid: i32, order: Order) -> Result<Answer, Error> {
+    enter_network_of(pid)?;
     let connection = new_socket(SocketFlags::empty())?;
     let unreachable = || Error::NoOrders(pid);
     connect(&connection, &name(pid)?).map_err(|_| unreachable())?;
@@ -156,6 +162,20 @@ pub fn give(pid: i32, order: Order) -> Result<Answer, Error> {
     let (length, _) =
         recv(&connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT).map_err(|_| Error::NoAnswer(pid))?;
     serde_json::from_slice(&bytes[..length.min(ANSWER_BYTES_MAX)]).map_err(|_| Error::NoAnswer(pid))
+}
+
+/// Moves this thread into the network namespace of a process, if it is in another one.
+fn enter_network_of(pid: i32) -> Result<(), Error> {
+    let [ours, theirs] =
+        ["self".to_owned(), pid.to_string()].map(|process| format!("/proc/{process}/ns/net"));
+    // Where that cannot be seen, the socket decides.
+    let (Ok(here), Ok(there)) = (fs::read_link(ours), fs::read_link(&theirs)) else { return Ok(()) };
+    if here == there {
+        return Ok(());
+    }
+    let namespace = fs::File::open(theirs).map_err(|_| Error::OtherNetwork(pid))?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|_| Error::OtherNetwork(pid))
 }
 
 fn new_socket(flags: SocketFlags) -> Result<OwnedFd, Error> {

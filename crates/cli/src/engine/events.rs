@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use caravan_engine::layout::bytes;
 use caravan_engine::{Changes, Event};
 use serde::Serialize;
 
@@ -11,6 +12,9 @@ use super::counted;
 use super::figures::Figures;
 use super::outlet::Outlet;
 use crate::error::Error;
+
+/// Bytes of a huge page.
+const HUGEPAGE_BYTES: u64 = 2 << 20;
 
 /// Something to tell.
 #[derive(Debug, Serialize)]
@@ -42,8 +46,32 @@ pub struct Running<'a> {
     pub pages: &'static str,
     /// Whether huge ones were asked for.
     pub hugepages_asked: bool,
+    #[serde(skip)]
+    pub hugepages: Hugepages,
     pub packets: u32,
     pub packets_max: u32,
+}
+
+/// Huge pages of 2 MiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Hugepages {
+    /// Those that an engine's whole memory takes.
+    wanted: u64,
+    /// Those that are reserved and nobody's; none where the kernel has no huge pages.
+    free: Option<u64>,
+}
+
+impl Hugepages {
+    /// For an engine of so many packets, now.
+    pub fn of(packets_max: u32) -> Self {
+        let count = |name: &str| {
+            let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
+            std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+        };
+        let free =
+            count("free_hugepages").map(|free| free.saturating_sub(count("resv_hugepages").unwrap_or(0)));
+        Self { wanted: bytes(packets_max).div_ceil(HUGEPAGE_BYTES), free }
+    }
 }
 
 /// A worker that runs.
@@ -137,12 +165,15 @@ fn text(told: &Told<'_>) -> String {
 }
 
 fn running_text(running: &Running<'_>) -> String {
-    let pages = match (running.pages, running.hugepages_asked) {
-        ("huge", _) => "huge pages",
-        (_, true) => {
-            "small pages, as the system has no huge ones free (`sysctl vm.nr_hugepages` reserves some)"
-        }
-        (_, false) => "small pages",
+    let Hugepages { wanted, free } = running.hugepages;
+    let pages = match (running.pages, running.hugepages_asked, free) {
+        ("huge", ..) => "huge pages".to_owned(),
+        (_, false, _) => "small pages".to_owned(),
+        (_, true, None) => "small pages, as this kernel has no huge ones".to_owned(),
+        (_, true, Some(free)) => format!(
+            "small pages, as that takes {wanted} huge ones of 2 MiB and {free} are free (`sysctl \
+             vm.nr_hugepages=N` reserves N for all programs; a smaller packets_max takes fewer)"
+        ),
     };
     let mut text = format!(
         "{} runs as process {}: {}, {}, {}; {} packets of at most {}, on {pages}",
@@ -188,6 +219,31 @@ fn event_text(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_pages_that_were_not_got_are_counted() {
+        let mut running = Running {
+            file: Path::new("e.toml"),
+            pid: 7,
+            apps: 1,
+            links: 0,
+            workers: BTreeMap::new(),
+            pages: "small",
+            hugepages_asked: true,
+            hugepages: Hugepages { free: Some(38), ..Hugepages::of(65_536) },
+            packets: 1024,
+            packets_max: 65_536,
+        };
+        let text = running_text(&running);
+        assert!(
+            text.contains("on small pages, as that takes 71 huge ones of 2 MiB and 38 are free ("),
+            "{text}"
+        );
+        running.hugepages.free = None;
+        assert!(running_text(&running).ends_with("on small pages, as this kernel has no huge ones"));
+        running.hugepages_asked = false;
+        assert!(running_text(&running).ends_with("on small pages"));
+    }
 
     #[test]
     fn each_event_is_a_line_that_says_what_happened() {

@@ -34,10 +34,14 @@ pub struct LinkFigures {
 }
 
 impl Figures {
-    /// Those of an engine that has run for `ran`. Its workers are asked.
-    pub fn of(engine: &mut Engine, ran: Duration) -> Self {
+    /// Ends an engine that has run for `ran`. The figures are those after its apps have stopped: what they
+    /// held until then is in them.
+    pub fn of_end(engine: &mut Engine, ran: Duration) -> Self {
+        let names = engine.config().workers_used().into_iter().map(str::to_owned);
+        let workers: Vec<_> =
+            names.filter_map(|name| engine.worker_id(&name).map(|worker| (name, worker))).collect();
         // A worker that is being started again says nothing: its apps are left out.
-        let apps = engine.reports().unwrap_or_default();
+        let apps = engine.end();
         let shared = engine.shared();
         let mut figures = Self { seconds: ran.as_secs_f64(), apps, ..Self::default() };
         for name in engine.config().links.keys().map(ToString::to_string) {
@@ -46,12 +50,11 @@ impl Figures {
             let (packets, bytes, dropped) = (word(link::PACKETS), word(link::BYTES), word(link::DROPS));
             figures.links.push(LinkFigures { name, packets, bytes, dropped });
         }
-        for name in engine.config().workers_used() {
-            let Some(id) = engine.worker_id(name) else { continue };
+        for (name, id) in workers {
             let word = |offset| shared.worker(id, offset).load(Ordering::Relaxed);
             let restarts = word(worker::RESTARTS);
             if restarts > 0 {
-                figures.restarts.insert(name.to_owned(), restarts);
+                figures.restarts.insert(name, restarts);
             }
             for (place, drop) in DROPS.iter().enumerate() {
                 let count = word(worker::DROPS + 8 * place);

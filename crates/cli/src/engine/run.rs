@@ -9,9 +9,11 @@ use caravan_engine::{Changes, Engine, Error as EngineError, Event, Options, Regi
 use caravan_segment::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::control::{Answer, Control, Order};
-use super::events::{Running, Teller, Told, Worker};
+use super::ending::{Ending, have_ended};
+use super::events::{Hugepages, Running, Teller, Told, Worker};
 use super::figures::Figures;
 use super::signals::{Asked, Signals};
 use super::{lines, refused};
@@ -24,6 +26,9 @@ const GLANCE: Duration = Duration::from_millis(25);
 /// Runs it until it is stopped.
 pub fn run(args: &EngineRun) -> Result<(), Error> {
     let signals = Signals::watch()?;
+    // A program that has its capabilities from its file (setcap) is hidden from its own user, and `top`, `trace` and
+    // `reload` would not find it. Who has fewer capabilities is still kept out (ptrace(2)).
+    let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     let registry = Registry::standard();
     let file = File::open(&args.file, &registry).map_err(|mistakes| refused(&args.file, &mistakes))?;
     let mut options = file.settings.options();
@@ -34,9 +39,14 @@ pub fn run(args: &EngineRun) -> Result<(), Error> {
     let control = Control::listen()?;
     let teller = Teller::new(args.json)?;
     engine.configure(&file.config).map_err(|error| Error::Mistakes(reasons(&args.file, error).join("\n")))?;
+    if args.until_end && have_ended(&mut engine).is_none() {
+        return Err(Error::NoEnd(args.file.clone()));
+    }
     let started = Instant::now();
+    let ending = args.until_end.then(Ending::new);
     let until = args.duration.map(|duration| started + duration);
-    let mut supervisor = Supervisor { path: &args.file, settings: file.settings, engine, control, teller };
+    let mut supervisor =
+        Supervisor { path: &args.file, settings: file.settings, engine, control, teller, ending };
     let outcome = supervisor.tell_running(&options).and_then(|()| supervisor.supervise(&signals, until));
     supervisor.end(started.elapsed(), outcome)
 }
@@ -47,6 +57,8 @@ struct Supervisor<'a> {
     engine: Engine,
     control: Control,
     teller: Teller,
+    /// If it is to end by itself.
+    ending: Option<Ending>,
 }
 
 impl Supervisor<'_> {
@@ -64,6 +76,7 @@ impl Supervisor<'_> {
             workers: config.workers_used().into_iter().map(|name| (name, worker(name))).collect(),
             pages: if self.engine.pages() == Pages::Small { "small" } else { "huge" },
             hugepages_asked: options.pages != Pages::Small,
+            hugepages: Hugepages::of(options.packets_max),
             packets: self.engine.packets(),
             packets_max: options.packets_max,
         };
@@ -81,6 +94,9 @@ impl Supervisor<'_> {
             }
             let left = until.map_or(GLANCE, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
+                return Ok(());
+            }
+            if self.ending.as_mut().is_some_and(|ending| ending.has_come(&mut self.engine)) {
                 return Ok(());
             }
             self.wait(left.min(GLANCE))?;
@@ -148,11 +164,10 @@ impl Supervisor<'_> {
 
     /// Stops everything in order, and tells what has been done.
     fn end(mut self, ran: Duration, outcome: Result<(), Error>) -> Result<(), Error> {
-        let figures = Figures::of(&mut self.engine, ran);
-        let stopped = self.engine.stop();
+        let figures = Figures::of_end(&mut self.engine, ran);
         // What made it end matters more than that nobody reads the figures.
         let told = self.teller.tell(&Told::Ended(&figures)).and_then(|()| self.teller.finish());
-        outcome.and(stopped.map_err(Error::from)).and(told)
+        outcome.and(told)
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, FileUse, Named, Trouble};
 use crate::io::Io;
 use crate::layout::Drop;
 use crate::limits::PULL_PACKETS;
@@ -78,6 +78,10 @@ impl App for PcapReader {
 
     fn check(config: &PcapReaderConfig) -> Result<(), Trouble> {
         open(config, None).map(drop)
+    }
+
+    fn files(config: &PcapReaderConfig) -> Vec<FileUse> {
+        vec![FileUse { path: config.file.clone(), is_written: false }]
     }
 
     fn start(config: PcapReaderConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {

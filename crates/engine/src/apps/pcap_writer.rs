@@ -1,13 +1,14 @@
 //! Writes packets to a file.
 
 mod output;
+mod pipe;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, FileUse, Named, Trouble};
 use crate::io::Io;
 use crate::layout::Drop;
 use output::Output;
@@ -17,19 +18,22 @@ use output::Output;
 const SNAPLEN_DEFAULT: u32 = 262_144;
 /// How long packets wait in memory at most.
 const FLUSH_NS: u64 = 1_000_000_000;
+/// When to look again whether a pipe that was full takes more.
+const RETRY_NS: u64 = 10_000_000;
 
 /// Writes every packet to a pcap file, with the time of the wall clock in nanoseconds.
 ///
 /// Packets are written in large pieces, at least once a second. What the disk does not take is
 /// dropped ([`Drop::Device`]) and counted in the report, with the error's number; the file ends with
-/// the last whole packet, and goes on when there is room again.
+/// the last whole packet, and goes on when there is room again. A pipe is never waited for: what its reader
+/// does not take in time, or what comes while it has none, is lost in the same way.
 #[derive(Debug)]
 pub struct PcapWriter {
     file: PathBuf,
     output: Output,
     snaplen: u32,
-    /// When the oldest packet came that is not written yet.
-    oldest_ns: Option<u64>,
+    /// When what is in memory is to be written.
+    due_ns: Option<u64>,
     packets: u64,
     lost: u64,
     failures: u64,
@@ -78,6 +82,10 @@ impl App for PcapWriter {
         Output::check(&config.file, config.append).map_err(|reason| trouble(config, reason))
     }
 
+    fn files(config: &PcapWriterConfig) -> Vec<FileUse> {
+        vec![FileUse { path: config.file.clone(), is_written: true }]
+    }
+
     fn start(config: PcapWriterConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
         let state = state.and_then(|state| serde_json::from_slice::<PcapWriterState>(&state).ok());
         let goes_on = state.is_some_and(|state| state.pcap_writer_file == config.file);
@@ -86,9 +94,9 @@ impl App for PcapWriter {
         let snaplen = config.snaplen.min(output.snaplen());
         let (packets, lost, failures, error) = (0, 0, 0, 0);
         let mut writer =
-            Self { file: config.file, output, snaplen, oldest_ns: None, packets, lost, failures, error };
+            Self { file: config.file, output, snaplen, due_ns: None, packets, lost, failures, error };
         // So that a file without packets is one, too.
-        writer.flush();
+        writer.flush(0);
         Ok(writer)
     }
 
@@ -96,21 +104,21 @@ impl App for PcapWriter {
         if io.waiting(INPUT) > 0 {
             self.write(io);
         }
-        let waited_ns = self.oldest_ns.map_or(0, |oldest_ns| io.now_ns().saturating_sub(oldest_ns));
-        if waited_ns >= FLUSH_NS {
-            let lost = self.flush();
-            io.count_drops(Drop::Device, lost);
+        if self.due_ns.is_some_and(|due_ns| due_ns <= io.now_ns()) {
+            self.flush_counted(io);
         }
     }
 
     fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
-        let lost = self.flush();
+        let result = self.output.finish();
+        let lost = self.account(result);
         io.count_drops(Drop::Device, lost);
+        self.due_ns = None;
         serde_json::to_vec(&PcapWriterState { pcap_writer_file: self.file.clone() }).ok()
     }
 
     fn wake_ns(&self) -> Option<u64> {
-        self.oldest_ns.map(|oldest_ns| oldest_ns.saturating_add(FLUSH_NS))
+        self.due_ns
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {
@@ -127,21 +135,39 @@ impl PcapWriter {
     /// Takes all that waits at the input.
     fn write(&mut self, io: &mut Io) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if self.output.is_full() {
+            self.flush_counted(io);
+        }
         while let Some(packet) = io.receive(INPUT) {
+            if self.output.is_full() {
+                self.lost += 1;
+                io.discard(packet, Drop::Device);
+                continue;
+            }
             self.output.add(now, packet.data(), self.snaplen);
-            self.oldest_ns.get_or_insert(io.now_ns());
+            self.due_ns.get_or_insert(io.now_ns() + FLUSH_NS);
             io.free(packet);
             if self.output.is_full() {
-                let lost = self.flush();
-                io.count_drops(Drop::Device, lost);
+                self.flush_counted(io);
             }
         }
     }
 
+    fn flush_counted(&mut self, io: &mut Io) {
+        let lost = self.flush(io.now_ns());
+        io.count_drops(Drop::Device, lost);
+    }
+
     /// Writes what is in memory. Returns how many packets were lost by that.
-    fn flush(&mut self) -> u64 {
-        self.oldest_ns = None;
-        match self.output.flush() {
+    fn flush(&mut self, now_ns: u64) -> u64 {
+        let result = self.output.flush();
+        self.due_ns = self.output.is_held_up().then_some(now_ns + RETRY_NS);
+        self.account(result)
+    }
+
+    /// Counts what came of writing. Returns how many packets were lost.
+    fn account(&mut self, written: Result<u64, (u64, std::io::Error)>) -> u64 {
+        match written {
             Ok(written) => {
                 self.packets += written;
                 0

@@ -22,6 +22,8 @@ pub struct Source {
     next: usize,
     left: u64,
     sent: u64,
+    /// Whether there is a count.
+    ends: bool,
 }
 
 /// One of the packets that a source sends.
@@ -68,7 +70,8 @@ impl App for Source {
         let state = state.and_then(|state| serde_json::from_slice::<SourceState>(&state).ok());
         let sent = state.map_or(0, |state| state.source_sent);
         let left = config.count.unwrap_or(u64::MAX).saturating_sub(sent);
-        Ok(Self { shapes: shapes(&config)?, next: 0, left, sent })
+        let ends = config.count.is_some();
+        Ok(Self { shapes: shapes(&config)?, next: 0, left, sent, ends })
     }
 
     fn pull(&mut self, io: &mut Io) {
@@ -95,7 +98,8 @@ impl App for Source {
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {
-        vec![("packets", self.sent)]
+        let ended = self.ends.then_some(("ended", u64::from(self.left == 0)));
+        [("packets", self.sent)].into_iter().chain(ended).collect()
     }
 }
 
@@ -222,6 +226,7 @@ mod tests {
         second.pull();
         second.pull();
         assert_eq!(second.sent("output").len(), 10);
+        assert_eq!(second.app.report(), [("packets", PULL_PACKETS as u64 + 10), ("ended", 1)]);
         assert_eq!((first.free(), second.free()), (PACKETS, PACKETS));
     }
 

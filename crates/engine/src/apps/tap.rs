@@ -4,6 +4,7 @@ mod device;
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 
 use rustix::io::{Errno, readv, write};
 use rustix::thread::CapabilitySet;
@@ -11,6 +12,7 @@ use serde::Deserialize;
 
 use crate::app::{App, Trouble};
 use crate::device::interface::{MTU_MAX, MTU_MIN, check_name, has_capability, index};
+use crate::device::namespace::within;
 use crate::device::{Intake, Line, is_away};
 use crate::io::Io;
 use crate::layout::Drop;
@@ -35,6 +37,9 @@ pub struct Tap {
 pub struct TapConfig {
     /// Its name: one that is there, or is made.
     pub name: String,
+    /// The network namespace that it is in, as a file (`/run/netns/NAME`); the engine's own if not given.
+    #[serde(default)]
+    pub namespace: Option<PathBuf>,
     /// Bytes of payload of a frame at most, from 68 to 1966; as it is if not given.
     #[serde(default)]
     pub mtu: Option<usize>,
@@ -58,7 +63,14 @@ fn yes() -> bool {
 impl TapConfig {
     /// The interface `name`, and otherwise what a configuration gets that says no more.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), mtu: None, up: true, persist: false, multi_queue: false }
+        Self {
+            name: name.to_owned(),
+            namespace: None,
+            mtu: None,
+            up: true,
+            persist: false,
+            multi_queue: false,
+        }
     }
 }
 
@@ -73,6 +85,11 @@ impl App for Tap {
             )));
         }
         let openable = device::open_tun().map(drop);
+        if config.namespace.is_some() {
+            // To enter it also shows whether that is allowed.
+            let entered = within(config.namespace.as_deref(), || Ok(()));
+            return openable.and(entered).map_err(|failure| explain(&failure, config));
+        }
         if openable.is_ok() && !has_capability(CapabilitySet::NET_ADMIN) && index(&config.name).is_err() {
             return Err(device::not_allowed(&config.name));
         }

@@ -3,6 +3,8 @@
 //! All mistakes are found in one go. Each is a sentence that says what is wrong, where, and what
 //! would be right.
 
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -52,6 +54,7 @@ pub fn findings(config: &Config, registry: &Registry) -> Vec<Finding> {
     let mut check = Check { config, registry, findings: Vec::new() };
     check.counts();
     check.apps();
+    check.files();
     check.links();
     check.workers();
     check.findings

@@ -1,11 +1,12 @@
 //! The end of a trace in the worker that sends on the link.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use caravan_ring::record::{LENGTH_BYTES, prefix};
 use caravan_ring::{ByteProducer, Corrupt, MappedBytes, MappedCursors};
 
 use super::HEADER_BYTES;
+use super::claim::runs;
 use crate::layout::{Shared, link, trace};
 use crate::limits::TRACES_MAX;
 use crate::owner::LinkId;
@@ -60,7 +61,9 @@ impl Tap {
         }
         let shared = self.shared.clone();
         let writer = shared.trace(place, trace::WRITER);
-        writer.store(self.process, Ordering::Relaxed);
+        if !self.take(writer) {
+            return;
+        }
         // pairs with the fence in forget()
         fence(Ordering::SeqCst);
         // pairs with the Release in Tracer::start: the ring is ready
@@ -74,6 +77,17 @@ impl Tap {
         }
         // pairs with the Acquire in Tracer's settle()
         writer.store(0, Ordering::Release);
+    }
+
+    /// Puts this process into the word of who writes. False if another one is there, which lives: it writes for
+    /// another link, to which the place has been given since its name was read here.
+    fn take(&self, writer: &AtomicU64) -> bool {
+        let take = |was| writer.compare_exchange(was, self.process, Ordering::Relaxed, Ordering::Relaxed);
+        match take(0) {
+            Ok(_) => true,
+            // Killed while it wrote.
+            Err(theirs) => !runs(theirs) && take(theirs).is_ok(),
+        }
     }
 
     fn write<'p>(

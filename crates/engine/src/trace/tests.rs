@@ -280,6 +280,22 @@ fn a_link_is_named_whole_or_by_an_end_that_tells_which() {
     assert!(name("nonsense").is_err());
 }
 
+#[test]
+fn who_is_late_does_not_touch_the_ring_of_another_link() {
+    let fake = fake();
+    let mut tracer = start(&fake, 0);
+    let mut tap = Tap::new(&fake.shared, link(0));
+    let writer = fake.shared.trace(0, trace::WRITER);
+    let (mut child, dead) = dead();
+    let ours = std::process::id().into();
+    for (theirs, after, records) in [(ours, ours, 0), (dead.pid(), 0, 1), (0, 0, 1)] {
+        writer.store(theirs, Ordering::Relaxed);
+        record(&mut tap, &[&[0; 60]]);
+        assert_eq!((writer.load(Ordering::Relaxed), all(&mut tracer).len()), (after, records), "{theirs}");
+    }
+    child.wait().unwrap();
+}
+
 /// Tracers come and go while two workers send: whatever comes, comes whole and from the right link.
 #[test]
 fn no_record_is_torn_whoever_traces() {

@@ -52,7 +52,7 @@ pub fn find(pid: Option<i32>) -> Result<Found, Error> {
         |found: &Found| found.pid == pid || inode(&found.memory).is_some_and(|it| inodes.contains(&it));
     engines.into_iter().find(theirs).ok_or_else(|| {
         Error::NoEngine(format!(
-            "process {pid} is no engine, or has ended, or is not yours: `caravan engine top` without a number finds those that are"
+            "process {pid} is no engine, or has ended, or is not yours, or has capabilities that this program lacks: `caravan engine top` without a number finds those that can be looked into"
         ))
     })
 }

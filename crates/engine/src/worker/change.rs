@@ -20,6 +20,7 @@ impl Worker<'_> {
     /// the apps left.
     pub(super) fn prepare(&mut self, plan: &Plan) -> Result<BTreeMap<String, Vec<u8>>, Error> {
         let mut states = BTreeMap::new();
+        self.stopped.clear();
         for mut slot in std::mem::take(&mut self.apps) {
             let next =
                 plan.apps.iter().find(|next| (&next.name, &next.kind) == (&slot.plan.name, &slot.plan.kind));
@@ -31,7 +32,10 @@ impl Worker<'_> {
             }
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.push(&mut io);
-            if let Some(state) = slot.app.stop(&mut io).filter(|state| state.len() <= STATE_BYTES_MAX) {
+            let state = slot.app.stop(&mut io);
+            // What was still held is dealt with now, and counted.
+            self.stopped.insert(slot.plan.name.clone(), slot.report());
+            if let Some(state) = state.filter(|state| state.len() <= STATE_BYTES_MAX) {
                 states.insert(slot.plan.name, state);
             }
         }

@@ -1,5 +1,7 @@
 //! `tap`.
 
+use std::process::{Command, Stdio};
+
 use caravan_engine::apps::{Tap, TapConfig};
 use caravan_engine::layout::Drop;
 use caravan_engine::testing::Bench;
@@ -15,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("tap: frames that the host does not take are counted", refused_frames_are_counted),
     ("tap: one that is deleted is made again", deleted_is_made_again),
     ("tap: it goes with its app, or stays", it_goes_or_stays),
+    ("tap: it is found again in another namespace", it_is_in_another_namespace),
     ("tap: two apps share it by queues alone", two_share_it),
     ("tap: without it there are words", troubles),
     ("tap: without the device to make it there are words", no_tun),
@@ -63,7 +66,7 @@ fn deleted_is_made_again() {
 }
 
 fn is_there(name: &str) -> bool {
-    let output = std::process::Command::new("ip").args(["link", "show", name]).output().expect("ip");
+    let output = Command::new("ip").args(["link", "show", name]).output().expect("ip");
     output.status.success()
 }
 
@@ -77,6 +80,33 @@ fn it_goes_or_stays() {
     exchange(&mut again, &Witness::on("tap0"), 1980);
     drop(again);
     assert!(is_there("tap0"), "it was there before");
+}
+
+fn it_is_in_another_namespace() {
+    // It ends with this process, as its input does.
+    let mut other = Command::new("unshare");
+    let mut other = other.args(["--net", "cat"]).stdin(Stdio::piped()).spawn().expect("unshare");
+    let namespace = std::path::PathBuf::from(format!("/proc/{}/ns/net", other.id()));
+    let of = |path: &std::path::Path| std::fs::read_link(path).ok();
+    let ours = of("/proc/self/ns/net".as_ref());
+    wait_for("the namespace", || of(&namespace).is_some_and(|theirs| Some(theirs) != ours));
+    let config = TapConfig { namespace: Some(namespace.clone()), persist: true, ..TapConfig::new("tap0") };
+    let there = format!("nsenter --net={}", namespace.display());
+    drop(bench::<Tap>(config.clone()));
+    run(&format!("{there} ip address add 10.0.0.1/24 dev tap0"));
+    assert!(!is_there("tap0"), "here is none");
+    let tap = bench::<Tap>(config.clone());
+    assert_eq!(tap.figure("up"), 1);
+    let shown = format!("{there} ip -4 address show dev tap0");
+    let words: Vec<_> = shown.split(' ').collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().expect("nsenter");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("10.0.0.1/24") && !shown.contains("NO-CARRIER"), "the same one, in use: {shown}");
+    assert_eq!(of("/proc/self/ns/net".as_ref()), ours, "all else stays here");
+    drop(other.stdin.take());
+    other.wait().expect("ended");
+    let words = refusal::<Tap>(config);
+    assert!(words.contains("cannot be entered") && words.contains("ip netns add"), "{words}");
 }
 
 fn two_share_it() {

@@ -56,8 +56,16 @@ impl Headers {
         for extension in &packet.link_exts {
             headers.add_extension(extension);
         }
+        // etherparse tells the versions of IP by the first byte, whatever the Ethernet header says.
+        let ether_type = |network: &LaxNetSlice| match network {
+            LaxNetSlice::Ipv4(_) => EtherType::IPV4,
+            LaxNetSlice::Ipv6(_) => EtherType::IPV6,
+            LaxNetSlice::Arp(_) => EtherType::ARP,
+        };
         if let Some(network) = &packet.net {
-            headers.add_network(network);
+            if headers.ether_type == Some(ether_type(network).0) {
+                headers.add_network(network);
+            }
         }
         headers
     }

@@ -148,6 +148,19 @@ fn expressions_match_what_they_name() {
 }
 
 #[test]
+fn what_is_no_ip_by_its_ether_type_is_none_by_its_first_byte() {
+    for (version, other) in [(6, [8, 0]), (6, [0x88, 0xb5]), (4, [0x86, 0xdd])] {
+        let mut frame = vec![0; 60];
+        frame[12..14].copy_from_slice(&other);
+        frame[14] = version << 4 | 5;
+        for expression in ["ip proto 0 or ip6 proto 0", "net 0.0.0.0/0", "ip6 net ::/0"] {
+            let program = Program::new(&grammar::parse(expression).expect("an expression"));
+            assert!(!program.matches(&frame), "{expression}: version {version} in {other:x?}");
+        }
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_place() {
     let table = [
         (

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::format::{Format, Next, Section};
@@ -78,6 +79,8 @@ impl Records {
             return Err("it is not a regular file".to_owned());
         }
         let file = File::open(path).map_err(unreadable)?;
+        // A `pcap_writer` of any engine then refuses to write it. One that is being written can be read.
+        let _ = flock(&file, FlockOperation::NonBlockingLockShared);
         let mut start = [0; 64];
         let length = file.read_at(&mut start, 0).map_err(unreadable)?;
         let (format, offset) = Format::of(&start[..length])

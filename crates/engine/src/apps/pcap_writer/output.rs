@@ -1,30 +1,47 @@
-//! A pcap file that grows by whole packets.
+//! A pcap file that grows by whole packets, or a pipe through which one goes.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use byteorder_slice::{BigEndian, LittleEndian};
 use pcap_file::pcap::{PcapHeader, RawPcapPacket};
 use pcap_file::{DataLink, Endianness, TsResolution};
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, FlockOperation, access, flock};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::pipe::Pipe;
 
 /// Bytes in memory that are written at once.
 const BUFFER_BYTES: usize = 256 << 10;
 const HEADER_BYTES: u64 = 24;
+/// How long the reader of a pipe may take for what is left at the end.
+const LAST_MAX: Duration = Duration::from_secs(1);
 
-/// The file holds `written` bytes, all of them header and whole packets; `buffer` comes behind.
+/// What comes behind `buffer`: header, unless it has been written, and whole packets; to a pipe that is full, the
+/// rest of what has been begun.
 #[derive(Debug)]
 pub struct Output {
-    file: File,
+    target: Target,
     header: PcapHeader,
-    written: u64,
     buffer: Vec<u8>,
     /// Packets in the buffer.
     packets: u64,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// It holds `written` bytes, all of them header and whole packets.
+    File {
+        file: File,
+        is_regular: bool,
+        written: u64,
+    },
+    Pipe(Pipe),
 }
 
 impl Output {
@@ -32,12 +49,19 @@ impl Output {
     pub fn check(path: &Path, append: bool) -> Result<(), String> {
         match path.metadata() {
             Ok(metadata) => {
-                // Opening a pipe could wait for ever.
                 let kind = metadata.file_type();
-                if !kind.is_file() && !kind.is_char_device() {
-                    return Err("it is not a regular file".to_owned());
+                if !kind.is_file() && !kind.is_char_device() && !kind.is_fifo() {
+                    return Err("it is neither a regular file nor a pipe".to_owned());
                 }
                 access(path, Access::WRITE_OK).map_err(|error| unwritable(error.into()))?;
+                if kind.is_fifo() {
+                    return match append {
+                        true => {
+                            Err("it is a pipe, which holds nothing to go on behind: leave out append".into())
+                        }
+                        false => Ok(()),
+                    };
+                }
                 match append && metadata.len() > 0 {
                     true => header(&File::open(path).map_err(unwritable)?).map(drop),
                     false => Ok(()),
@@ -54,26 +78,41 @@ impl Output {
         }
     }
 
-    /// Opens a file, makes it if there is none, and empties it unless it is to be appended to.
+    /// Opens a file, makes it if there is none, and empties it unless it is to be appended to. Refuses one that
+    /// an app of this or another engine reads or writes: nothing is lost then.
     pub fn open(path: &Path, append: bool, snaplen: u32) -> Result<Self, String> {
-        Self::check(path, append)?;
+        // Who goes on with a pipe starts it anew, too.
+        let is_pipe = path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo());
+        Self::check(path, append && !is_pipe)?;
+        let new_header = PcapHeader {
+            snaplen,
+            datalink: DataLink::ETHERNET,
+            ts_resolution: TsResolution::NanoSecond,
+            endianness: Endianness::native(),
+            ..PcapHeader::default()
+        };
+        if is_pipe {
+            return Ok(Self::new(Target::Pipe(Pipe::new(path)), new_header));
+        }
         let mut options = OpenOptions::new();
         let file =
-            options.read(true).write(true).create(true).truncate(!append).open(path).map_err(unwritable)?;
+            options.read(true).write(true).create(true).truncate(false).open(path).map_err(unwritable)?;
+        let is_regular = file.metadata().map_err(unwritable)?.is_file();
+        if is_regular {
+            own(&file)?;
+            if !append {
+                file.set_len(0).map_err(unwritable)?;
+            }
+        }
         let written = file.metadata().map_err(unwritable)?.len();
-        let header = match written {
-            0 => PcapHeader {
-                snaplen,
-                datalink: DataLink::ETHERNET,
-                ts_resolution: TsResolution::NanoSecond,
-                endianness: Endianness::native(),
-                ..PcapHeader::default()
-            },
-            _ => header(&file)?,
-        };
-        let mut output = Self { file, header, written, buffer: Vec::new(), packets: 0 };
+        let header = if written == 0 { new_header } else { header(&file)? };
+        Ok(Self::new(Target::File { file, is_regular, written }, header))
+    }
+
+    fn new(target: Target, header: PcapHeader) -> Self {
+        let mut output = Self { target, header, buffer: Vec::new(), packets: 0 };
         output.clear();
-        Ok(output)
+        output
     }
 
     /// Bytes of a packet at most, as its header says.
@@ -81,7 +120,7 @@ impl Output {
         if self.header.snaplen == 0 { u32::MAX } else { self.header.snaplen }
     }
 
-    /// Whether it is time to write.
+    /// Whether it is time to write; where that has not helped, there is no room for more packets.
     pub fn is_full(&self) -> bool {
         self.buffer.len() >= BUFFER_BYTES
     }
@@ -108,34 +147,91 @@ impl Output {
         self.packets += 1;
     }
 
+    /// Whether a pipe has not taken all that was written to it.
+    pub fn is_held_up(&self) -> bool {
+        matches!(&self.target, Target::Pipe(pipe) if pipe.is_open()) && !self.buffer.is_empty()
+    }
+
     /// Writes the buffer. Returns how many packets that were, or how many are lost and why; the file
-    /// is as it was then.
+    /// is as it was then. Packets that a full pipe has not taken yet are neither.
     pub fn flush(&mut self) -> Result<u64, (u64, io::Error)> {
         let packets = self.packets;
-        let result = self.file.write_all_at(&self.buffer, self.written);
-        match result {
-            Ok(()) => self.written += self.buffer.len() as u64,
-            // Half a packet would hide all that come behind it. If this fails too, they still come in
-            // its place.
-            Err(_) => drop(self.file.set_len(self.written)),
+        let result = match &mut self.target {
+            Target::File { file, is_regular, written } => {
+                let end = *written + self.buffer.len() as u64;
+                let allowed = if *is_regular { within_limit(end) } else { Ok(()) };
+                let result = allowed.and_then(|()| file.write_all_at(&self.buffer, *written));
+                match result {
+                    Ok(()) => *written = end,
+                    // Half a packet would hide all that come behind it. If this fails too, they still come in
+                    // its place.
+                    Err(_) => drop(file.set_len(*written)),
+                }
+                result
+            }
+            Target::Pipe(pipe) => pipe.write(&mut self.buffer),
+        };
+        if self.is_held_up() {
+            return Ok(0);
         }
         self.clear();
         result.map(|()| packets).map_err(|error| (packets, error))
     }
 
-    /// Empties the buffer but for the header, if the file has none yet.
+    /// Writes the buffer for the last time. A pipe is waited for, but not for long.
+    pub fn finish(&mut self) -> Result<u64, (u64, io::Error)> {
+        let until = Instant::now() + LAST_MAX;
+        loop {
+            let flushed = self.flush();
+            let left = until.saturating_duration_since(Instant::now());
+            match &self.target {
+                Target::Pipe(_) if self.is_held_up() && left.is_zero() => {
+                    return Err((std::mem::take(&mut self.packets), ErrorKind::TimedOut.into()));
+                }
+                Target::Pipe(pipe) if self.is_held_up() => pipe.wait(left),
+                _ => return flushed,
+            }
+        }
+    }
+
+    /// Empties the buffer but for the header, if the file has none yet, or the pipe's next reader wants one.
     fn clear(&mut self) {
         self.buffer.clear();
         self.packets = 0;
-        if self.written == 0 {
+        let starts = match &self.target {
+            Target::File { written, .. } => *written == 0,
+            Target::Pipe(pipe) => !pipe.is_open(),
+        };
+        if starts {
             // As above.
             let _ = self.header.write_to(&mut self.buffer);
         }
     }
 }
 
+/// Refuses to write behind RLIMIT_FSIZE: the kernel would not only refuse it, but kill the process (SIGXFSZ).
+fn within_limit(end: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(most) if end > most => Err(Errno::FBIG.into()),
+        _ => Ok(()),
+    }
+}
+
 fn unwritable(error: io::Error) -> String {
     format!("it cannot be written: {error}")
+}
+
+/// Keeps other writers away for as long as the file is open, and readers from before. The lock of a process
+/// ends with it.
+fn own(file: &File) -> Result<(), String> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            Err("another app, of this or another engine, reads or writes it: write to another file"
+                .to_owned())
+        }
+        // A file system without locks has nobody who could hold one.
+        _ => Ok(()),
+    }
 }
 
 /// The header of a file that is to be appended to.

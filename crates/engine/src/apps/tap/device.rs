@@ -7,8 +7,9 @@ use rustix::io::Errno;
 
 use super::TapConfig;
 use crate::app::Trouble;
+use crate::device::namespace::within;
 use crate::device::sys::{InterfaceCall, Request, TapCall, interface_call, tap_call};
-use crate::device::{Failure, failed, interface};
+use crate::device::{Failure, failed, interface, namespace};
 
 const TUN: &str = "/dev/net/tun";
 const OPEN: &str = "open /dev/net/tun";
@@ -22,6 +23,10 @@ pub(super) struct Device {
 
 impl Device {
     pub(super) fn open(config: &TapConfig) -> Result<Self, Failure> {
+        within(config.namespace.as_deref(), || Self::open_here(config))
+    }
+
+    fn open_here(config: &TapConfig) -> Result<Self, Failure> {
         let file = open_tun()?;
         let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
         if config.multi_queue {
@@ -78,6 +83,14 @@ pub(super) fn explain(failure: &Failure, config: &TapConfig) -> Trouble {
              {}: choose another name, or delete it (ip link del {name})",
             config.multi_queue
         )),
+        (namespace::OPEN | namespace::ENTER, errno) => {
+            let path = config.namespace.as_deref().unwrap_or(std::path::Path::new("")).display();
+            let remedy = match errno {
+                Errno::PERM | Errno::ACCESS => "that takes CAP_SYS_ADMIN: run as root",
+                _ => "name a file of a network namespace (`ip netns add NAME` makes /run/netns/NAME)",
+            };
+            Trouble(format!("namespace = \"{path}\": it cannot be entered ({errno}): {remedy}"))
+        }
         (_, Errno::PERM) => not_allowed(name),
         _ => Trouble(format!("the TAP interface `{name}`: {failure}")),
     }

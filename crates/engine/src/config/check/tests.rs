@@ -213,3 +213,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_file_that_an_app_writes_is_no_other_apps() {
+    let folder = std::env::temp_dir().join(format!("caravan-check-files-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures/ping.pcap");
+    std::fs::copy(capture, folder.join("a")).expect("a capture");
+    std::fs::hard_link(folder.join("a"), folder.join("hard")).expect("a link");
+    std::os::unix::fs::symlink("a", folder.join("soft")).expect("a link");
+    let found = |users: &[(&str, &str, &str)]| {
+        let mut config = Config::new();
+        for (name, kind, file) in users {
+            config.app(name, kind, serde_json::json!({ "file": folder.join(file) }));
+        }
+        check(&config, &Registry::standard()).err().unwrap_or_default()
+    };
+    let text = |file: &str, other: &str, does: &str| {
+        let file = folder.join(file).display().to_string();
+        vec![format!("app `w`: file = \"{file}\": app `{other}` {does} the same file: write to another one")]
+    };
+    for name in ["a", "hard", "soft", "../NAME/a"] {
+        let name = name.replace("NAME", &folder.file_name().expect("a name").to_string_lossy());
+        assert_eq!(
+            found(&[("r", "pcap_reader", "a"), ("w", "pcap_writer", &name)]),
+            text(&name, "r", "reads")
+        );
+    }
+    assert_eq!(
+        found(&[("w", "pcap_writer", "new"), ("x", "pcap_writer", "./new")]),
+        text("new", "x", "writes")
+    );
+    let fine: &[&[_]] = &[
+        &[("w", "pcap_writer", "new"), ("x", "pcap_writer", "other")],
+        &[("r", "pcap_reader", "a"), ("s", "pcap_reader", "a")],
+        &[("w", "pcap_writer", "/dev/null"), ("x", "pcap_writer", "/dev/null")],
+    ];
+    for users in fine {
+        assert_eq!(found(users), [""; 0]);
+    }
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
