@@ -25,9 +25,6 @@
                      inet :: caravan_tcp:inet(),
                      options :: caravan_options:options(),
                      driver :: caravan_transport:driver(),
-                     %% Asked once it is known that the peer speaks Caravan.
-                     rdma = {error, <<"the peer does not speak Caravan">>} ::
-                       caravan_transport:driver(),
                      %% An initiating peer has said so in its name; what it can, it says later.
                      announced = false :: boolean(),
                      peer = none :: none | caravan_capability:capability(),
@@ -146,7 +143,6 @@ recv(Inet, Socket, Length, Timeout) ->
                    end,
             Announced = caravan_capability:announced(Packet),
             remember(Connection#connection{announced = Announced,
-                                           rdma = rdma(Announced, Connection),
                                            hidden = caravan_capability:hidden(Packet),
                                            peer_name = Name}),
             Result;
@@ -156,7 +152,6 @@ recv(Inet, Socket, Length, Timeout) ->
         {{ok, [$N | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
             Peer = caravan_capability:parse(challenge, Packet),
             remember(Connection#connection{peer = Peer,
-                                           rdma = rdma(Peer =/= none, Connection),
                                            hidden = caravan_capability:hidden(Packet)}),
             Result;
         {{ok, [$s | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
@@ -312,17 +307,8 @@ settle(#connection{port = Port} = Connection, Socket, {Transport, Why}) ->
     caravan_tcp:setup_options(Socket).
 
 -spec here(#connection{}) -> caravan_transport:here().
-here(#connection{options = #{transport := Named, encrypt := Encrypt}, driver = Driver,
-                 rdma = Rdma}) ->
-    #{named => Named, encrypt => Encrypt, driver => Driver, rdma => Rdma}.
-
-%% Whether this node has RDMA: asked only where it could be used.
--spec rdma(boolean(), #connection{}) -> caravan_transport:driver().
-rdma(true, #connection{driver = ok, options = #{transport := Named}})
-  when Named =:= auto; Named =:= rdma ->
-    caravan_driver:rdma();
-rdma(_, #connection{rdma = Unasked}) ->
-    Unasked.
+here(#connection{options = #{transport := Named, encrypt := Encrypt}, driver = Driver}) ->
+    #{named => Named, encrypt => Encrypt, driver => Driver}.
 
 -spec labels(#connection{}) -> caravan_link:labels().
 labels(#connection{me = Me, peer_name = Peer}) ->

@@ -40,7 +40,8 @@ demanded(_) ->
     Why = "this machine has no RDMA device",
     with([#{transport => rdma}, #{}, #{transport => shm}, #{transport => tcp}],
          fun([Rdma, Auto, Shm, Tcp]) ->
-                 refused(Rdma, Auto, [{Rdma, ["the option transport names rdma here", Why]}]),
+                 refused(Rdma, Auto, [{Rdma, ["the option transport names rdma here", Why]},
+                                      {Auto, ["the option transport names rdma at the peer", Why]}]),
                  refused(Auto, Rdma, [{Auto, ["the option transport names rdma at the peer"]}]),
                  refused(Rdma, Shm, [{Rdma, ["names rdma here", "names shm at the peer"]}]),
                  refused(Tcp, Rdma, [{Tcp, ["names rdma at the peer", "names tcp here"]}]),
@@ -111,12 +112,12 @@ jobs() ->
      end || _ <- lists:seq(1, 50), {Seal, Hello} <- [{none, 0}, {{cookie, <<"mint">>}, 1}]],
     ok.
 
-%% Each connection asks; without a device that is a look at a folder.
+%% Each connection over TCP asks; without a device that is a look at a folder.
 asking_is_cheap(_) ->
     with([#{}], fun([A]) ->
         Times = call(A, fun() ->
-                    {error, <<"this machine has no RDMA device">>} = caravan_driver:rdma(),
-                    lists:sort([element(1, timer:tc(fun caravan_driver:rdma/0)) || _ <- lists:seq(1, 101)])
+                    {error, <<"this machine has no RDMA device">>} = caravan_cluster:rdma(),
+                    lists:sort([element(1, timer:tc(fun caravan_cluster:rdma/0)) || _ <- lists:seq(1, 101)])
                 end),
         Median = lists:nth(51, Times),
         ct:pal("asking whether there is RDMA: ~b us", [Median]),
@@ -138,7 +139,7 @@ process_stays_as_it_was(Config) ->
          true = call(A, erlang, set_cookie, [caravan_test]),
          true = call(A, net_kernel, connect_node, [name(B)]),
          #{transport := shm} = call(A, caravan_dist, info, [name(B)]),
-         _ = call(A, caravan_driver, rdma, []),
+         _ = call(A, caravan_cluster, rdma, []),
          pong = call(A, net_adm, ping, [name(B)]),
          ?assertEqual(["caravan_driver"], call(A, fun drivers/0)),
          After = call(A, fun process/0),

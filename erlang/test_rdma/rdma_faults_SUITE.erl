@@ -294,7 +294,7 @@ no_library(_) ->
                      with(pair(falling([]), falling([])), fun([A, B]) ->
                          Sentence = case Broken of
                                         0 -> "rdma-core is not installed or broken";
-                                        1 -> "the peer has no RDMA"
+                                        1 -> "the peer says: rdma-core is not installed or broken"
                                     end,
                          falls_back(A, B, Sentence)
                      end)
@@ -330,7 +330,7 @@ removed_device(_) ->
                 parted(B),
                 call(A, fun stop_load/0),
                 wait_for_shell(0, "! rdma link | grep -q ."),
-                ?assertEqual({error, <<"this machine has no RDMA device">>}, call(A, caravan_driver, rdma, []))
+                ?assertEqual({error, <<"this machine has no RDMA device">>}, call(A, caravan_cluster, rdma, []))
             end)
     end.
 
