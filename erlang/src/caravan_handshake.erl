@@ -109,9 +109,15 @@ send(Inet, Socket, Data) ->
             Inet:send(Socket, caravan_capability:announce(Packet));
         <<$N, _/binary>> = Packet ->
             Inet:send(Socket, with_capability(challenge, Connection, Packet));
-        <<$r, _/binary>> = Packet ->
+        <<$r, _/binary>> = Packet when Connection#connection.peer =:= none ->
             refuse_early(Connection),
             Inet:send(Socket, with_capability(reply, Connection, Packet));
+        <<$r, _/binary>> = Packet ->
+            %% A peer that speaks Caravan comes to the same end once it knows our capability, so that both
+            %% refuse, and both say why.
+            Sent = Inet:send(Socket, with_capability(reply, Connection, Packet)),
+            refuse_early(Connection),
+            Sent;
         <<$a, _/binary>> = Packet ->
             refuse_early(Connection),
             Inet:send(Socket, Packet);

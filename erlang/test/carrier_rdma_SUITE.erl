@@ -43,8 +43,10 @@ demanded(_) ->
                  refused(Rdma, Auto, [{Rdma, ["the option transport names rdma here", Why]},
                                       {Auto, ["the option transport names rdma at the peer", Why]}]),
                  refused(Auto, Rdma, [{Auto, ["the option transport names rdma at the peer"]}]),
-                 refused(Rdma, Shm, [{Rdma, ["names rdma here", "names shm at the peer"]}]),
-                 refused(Tcp, Rdma, [{Tcp, ["names rdma at the peer", "names tcp here"]}]),
+                 refused(Rdma, Shm, [{Rdma, ["names rdma here", "names shm at the peer"]},
+                                     {Shm, ["names shm here", "names rdma at the peer"]}]),
+                 refused(Tcp, Rdma, [{Tcp, ["names rdma at the peer", "names tcp here"]},
+                                     {Rdma, ["names rdma here", "names tcp at the peer"]}]),
                  %% Each of them is well otherwise.
                  true = connect(Auto, Shm),
                  ?assertEqual(shm, transport(Auto, Shm))
@@ -62,8 +64,10 @@ encrypted(_) ->
     Remedy = "-proto_dist inet_tls",
     Encrypt = ["-caravan", "encrypt", "true"],
     with([#{args => Encrypt}, #{transport => tcp}, #{carrier => plain}], fun([Encrypting, Tcp, Plain]) ->
-        refused(Encrypting, Tcp, [{Encrypting, ["encrypt is set here", Remedy, "names tcp at the peer"]}]),
-        refused(Tcp, Encrypting, [{Tcp, ["encrypt is set at the peer", Remedy]}]),
+        refused(Encrypting, Tcp, [{Encrypting, ["encrypt is set here", Remedy, "names tcp at the peer"]},
+                                   {Tcp, ["encrypt is set at the peer", Remedy, "names tcp here"]}]),
+        refused(Tcp, Encrypting, [{Tcp, ["encrypt is set at the peer", Remedy]},
+                                   {Encrypting, ["encrypt is set here", "names tcp at the peer"]}]),
         refused(Encrypting, Plain, [{Encrypting, ["encrypt is set here", "does not speak Caravan"]}]),
         false = connect(Plain, Encrypting)
     end).
