@@ -151,7 +151,8 @@ device(Port) ->
         {error, _} -> <<>>
     end.
 
-%% @doc Gives the driver the TCP connection to watch: its end is the link's end.
+%% @doc Gives the driver the TCP connection to watch: its end is the link's end. Before the first
+%% operation that makes a link.
 -spec lifeline(port(), Fd :: non_neg_integer()) -> result().
 lifeline(Port, Fd) ->
     done(control(Port, ?LIFELINE, <<Fd:32>>)).

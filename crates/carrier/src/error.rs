@@ -30,6 +30,14 @@ pub enum Error {
         /// Its size.
         bytes: usize,
     },
+    /// A link needs a descriptor, and the node can have no more.
+    #[error("{node} cannot open another file descriptor ({source}): raise its `ulimit -n`")]
+    NoDescriptor {
+        /// Which node.
+        node: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// The control connection ended.
     #[error("the peer closed the connection")]
     PeerClosed,

@@ -16,7 +16,7 @@ use caravan_segment::counters::Row;
 
 use super::abi::{ErlDrvPort, ErlDrvTermData};
 use super::live::Live;
-use super::{send, set_timer};
+use super::{Watched, send, set_timer};
 use crate::connection::{Connection, Next};
 use crate::control::{Configuration, Control};
 use crate::emulator::Emulator;
@@ -81,10 +81,12 @@ pub struct Port {
     poller: Option<ErlDrvTermData>,
     /// The control connection, until it is watched.
     lifeline: Option<OwnedFd>,
-    watched_bell: Option<RawFd>,
+    /// The same of the bells.
+    bells: Option<bell::Bells>,
+    watched_bell: Option<Watched>,
     /// A bell of this side's own, where the link's is not its to ring.
-    own_bell: Option<RawFd>,
-    watched_lifeline: Option<RawFd>,
+    own_bell: Option<Watched>,
+    watched_lifeline: Option<Watched>,
     closing: bool,
     ended: Option<&'static CStr>,
     /// That is why it has ended, and what it had sent is yet to be handed over.
@@ -101,6 +103,7 @@ impl Port {
             under_way: None,
             poller: None,
             lifeline: None,
+            bells: None,
             watched_bell: None,
             own_bell: None,
             watched_lifeline: None,
@@ -139,15 +142,15 @@ impl Port {
         if self.ended.is_some() {
             return Ok(());
         }
-        if Some(descriptor) == self.own_bell {
-            bell::silence(descriptor);
+        if let Some(bell) = self.own_bell.as_ref().filter(|bell| bell.is(descriptor)) {
+            bell::silence(bell);
             if self.closing {
                 return Ok(());
             }
             let next = connection.rung(&mut live, now())?;
             return self.go_on(next);
         }
-        if Some(descriptor) == self.watched_bell {
+        if self.watched_bell.as_ref().is_some_and(|bell| bell.is(descriptor)) {
             if self.closing {
                 connection.link().acknowledge()?;
                 return connection.flush(&mut live, now());
@@ -155,7 +158,7 @@ impl Port {
             let next = connection.bell(&mut live, now())?;
             return self.go_on(next);
         }
-        match ending::lifeline_state(descriptor) {
+        match self.watched_lifeline.as_ref().and_then(ending::lifeline_state) {
             None => Ok(()),
             Some(error) => {
                 // What the peer sent before it ended arrives before its end, as over TCP.

@@ -1,6 +1,5 @@
 //! What a port does last.
 
-use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use caravan_fabric::Link;
@@ -8,7 +7,7 @@ use caravan_fabric::contract::Armed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::live::Live;
-use super::super::{duplicate, unwatch};
+use super::super::{Watched, unwatch};
 use super::{Port, Stage};
 use crate::error::Error;
 use crate::limits::{LIFELINE_MS, SETTLE_MS};
@@ -28,11 +27,12 @@ impl Port {
     /// so a moment before the control connection.
     pub(super) fn peer_ended(&mut self, error: &Error) -> bool {
         self.peer_is_gone = matches!(error, Error::Fabric(caravan_fabric::Error::PeerGone(..)));
-        let Some(lifeline) = self.watched_lifeline.filter(|_| self.peer_is_gone) else { return false };
-        let Ok(socket) = duplicate(lifeline) else { return false };
+        let Some(lifeline) = self.watched_lifeline.as_ref().filter(|_| self.peer_is_gone) else {
+            return false;
+        };
         let wait = timespec(Duration::from_millis(LIFELINE_MS));
         // Whatever comes of the waiting, the state says it.
-        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&wait));
+        let _ = poll(&mut [PollFd::new(lifeline, PollFlags::IN)], Some(&wait));
         matches!(lifeline_state(lifeline), Some(Error::PeerClosed))
     }
 }
@@ -45,8 +45,9 @@ impl Drop for Port {
             let _ = settle(connection.link(), Duration::from_millis(SETTLE_MS));
         }
         // The control connection goes last: its end is what tells the peer of the link's.
-        for raw in [self.watched_bell, self.own_bell, self.watched_lifeline].into_iter().flatten() {
-            unwatch(self.handle, raw);
+        let watched = [self.watched_bell.take(), self.own_bell.take(), self.watched_lifeline.take()];
+        for descriptor in watched.into_iter().flatten() {
+            unwatch(self.handle, descriptor);
         }
     }
 }
@@ -88,10 +89,9 @@ fn timespec(duration: Duration) -> Timespec {
 }
 
 /// What is wrong with the control connection, if anything.
-pub(super) fn lifeline_state(descriptor: RawFd) -> Option<Error> {
+pub(super) fn lifeline_state(lifeline: &Watched) -> Option<Error> {
     use rustix::net::RecvFlags;
-    let Ok(socket) = duplicate(descriptor) else { return Some(Error::PeerClosed) };
-    match rustix::net::recv(&socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+    match rustix::net::recv(lifeline, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Some(Error::PeerClosed),
         Ok(_) => Some(Error::LifelineData),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
