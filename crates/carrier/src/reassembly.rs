@@ -69,7 +69,7 @@ impl<B: Binary> Reassembly<B> {
         let Some(mut binary) = emulator.allocate(bytes) else { return Ok(false) };
         let (references, length) = cache.hold(references)?;
         let body = &first[FRAGMENT_BYTES + length..];
-        binary.bytes_mut()[headroom..headroom + body.len()].copy_from_slice(body);
+        binary.bytes_mut(headroom..headroom + body.len()).copy_from_slice(body);
         let due = fragments - 1;
         self.held.push(Held { sequence, due, references, binary, headroom, filled: headroom + body.len() });
         Ok(true)
@@ -116,7 +116,7 @@ impl<B: Binary> Reassembly<B> {
     pub fn space(&mut self, index: usize, bytes: usize) -> &mut [u8] {
         let held = &mut self.held[index];
         let filled = held.filled;
-        &mut held.binary.bytes_mut()[filled..filled + bytes]
+        held.binary.bytes_mut(filled..filled + bytes)
     }
 
     /// Counts `bytes` bytes as filled.
@@ -139,7 +139,7 @@ impl<B: Binary> Reassembly<B> {
         let mut held = self.held.swap_remove(index);
         let references = cache.deliver_held(held.references);
         let offset = held.headroom - WHOLE_PREFIX.len() - references.len();
-        let header = &mut held.binary.bytes_mut()[offset..held.headroom];
+        let header = held.binary.bytes_mut(offset..held.headroom);
         header[..WHOLE_PREFIX.len()].copy_from_slice(&WHOLE_PREFIX);
         header[WHOLE_PREFIX.len()..].copy_from_slice(&references);
         emulator.deliver(&held.binary, offset, held.filled - offset);

@@ -1,6 +1,7 @@
 //! The emulator behind a port, as the logic sees it: [`Emulator`] on `erl_driver.h`.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
@@ -25,13 +26,14 @@ impl DriverBinary {
 }
 
 impl Binary for DriverBinary {
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.length, "bytes outside their binary");
         // SAFETY: the allocation has `length` bytes from `orig_bytes` on, which came from
-        // `driver_alloc_binary` and so may be viewed as bytes. The caller writes no part of it
-        // that it has delivered, and this process's emulator only reads those.
+        // `driver_alloc_binary` and so may be viewed as bytes; `range` is within them. The caller asks
+        // for none that it has delivered, and nobody else has heard of the others.
         unsafe {
-            let first = &raw mut (*self.binary.as_ptr()).orig_bytes;
-            slice::from_raw_parts_mut(first.cast::<u8>(), self.length)
+            let first = (&raw mut (*self.binary.as_ptr()).orig_bytes).cast::<u8>();
+            slice::from_raw_parts_mut(first.add(range.start), range.len())
         }
     }
 
