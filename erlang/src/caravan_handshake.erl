@@ -320,10 +320,11 @@ here(#connection{options = #{transport := Named, encrypt := Encrypt}, driver = D
 labels(#connection{me = Me, peer_name = Peer}) ->
     #{me => Me, peer => Peer}.
 
-%% A hidden node that does not speak Caravan is erl_call or another tool that comes and goes.
+%% What nobody could better is no news: shared memory, and TCP to a hidden node that does not speak
+%% Caravan, which is erl_call, a C node or another tool that comes and goes.
 -spec log(#connection{}) -> ok.
 log(#connection{transport = shm, peer_name = Name}) ->
-    ?LOG_INFO("caravan: shared memory to ~ts", [Name]);
+    ?LOG_DEBUG("caravan: shared memory to ~ts", [Name]);
 log(#connection{transport = rdma, peer_name = Name, device = Device, reason = Reason} = C) ->
     Sealed = case caravan_transport:is_sealed(here(C), C#connection.peer) of
                  true -> "encrypted RDMA";
@@ -331,6 +332,6 @@ log(#connection{transport = rdma, peer_name = Name, device = Device, reason = Re
              end,
     ?LOG_INFO("caravan: ~ts to ~ts over ~ts; ~ts", [Sealed, Name, Device, Reason]);
 log(#connection{transport = tcp, peer_name = Name, reason = Reason, peer = none, hidden = true}) ->
-    ?LOG_INFO("caravan: TCP to ~ts: ~ts", [Name, Reason]);
+    ?LOG_DEBUG("caravan: TCP to ~ts: ~ts", [Name, Reason]);
 log(#connection{transport = tcp, peer_name = Name, reason = Reason}) ->
     ?LOG_NOTICE("caravan: TCP to ~ts: ~ts", [Name, Reason]).
