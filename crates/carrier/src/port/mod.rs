@@ -17,7 +17,6 @@ use std::slice;
 
 use abi::*;
 use job::Errand;
-use live::Live;
 use state::{Event, Port, Reply};
 
 use crate::error::Error;
@@ -71,7 +70,7 @@ fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut Port) -> Res
     let port = unsafe { &mut *data.cast::<Port>() };
     let outcome = catch_unwind(AssertUnwindSafe(|| callback(port))).unwrap_or(Err(Error::Panicked));
     if let Err(error) = outcome {
-        port.end(&error);
+        port.end(error);
     }
     let Some(reason) = port.ended_for() else { return };
     let handle = port.handle();
@@ -151,7 +150,7 @@ unsafe extern "C" fn outputv(data: ErlDrvData, vector: *mut ErlIOVec) {
     enter(data, false, |port| {
         // SAFETY: the emulator's vector is valid for the whole callback.
         let (parts, length) = unsafe { (live::parts((*vector).iov, (*vector).vsize), (*vector).size) };
-        port.output(Live::with_output(port.handle(), vector), parts, length)
+        port.output(port.live().with_output(vector), parts, length)
     });
 }
 

@@ -1,10 +1,10 @@
 //! What a port is asked before, and beside, sending and receiving: how it becomes a link or a row,
 //! and what it has counted.
 
+use caravan_fabric::contract::Provider;
 use caravan_fabric::{Link, shm};
 use caravan_segment::counters::Label;
 
-use super::super::live::Live;
 use super::super::{caller, duplicate, watch};
 use super::bell::Bells;
 use super::{Port, Stage, now};
@@ -79,7 +79,7 @@ impl Port {
                 self.under_way = None;
             }
             Control::Reason(reason) => {
-                let live = Live::new(self.handle);
+                let live = self.live();
                 if let Stage::Connected(connection) = &self.stage {
                     connection.row(&live, now()).set_label(Label::Reason, &reason);
                 }
@@ -125,6 +125,10 @@ impl Port {
         if let Some(sealing) = sealing {
             connection = connection.sealed(sealing);
         }
+        if connection.link().provider() != Provider::Shm {
+            // What is under way when the port closes must still get into the peer's memory.
+            self.kept = self.live().keep();
+        }
         self.bells = Some(bells);
         self.stage = Stage::Connected(Box::new(connection));
         Ok(())
@@ -151,7 +155,7 @@ impl Port {
     }
 
     pub(super) fn stat(&self) -> Vec<u8> {
-        let live = Live::new(self.handle);
+        let live = self.live();
         let (received, sent) = match &self.stage {
             Stage::Connected(connection) => connection.records(),
             _ => (0, 0),
@@ -160,7 +164,7 @@ impl Port {
     }
 
     fn info(&self) -> Vec<u8> {
-        let live = Live::new(self.handle);
+        let live = self.live();
         let row = match &self.stage {
             Stage::Connected(connection) => connection.row(&live, now()),
             Stage::TcpRow(row) => row,
