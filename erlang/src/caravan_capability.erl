@@ -35,7 +35,7 @@
 %% The packets that carry it: the accepting side's, and the initiating side's answer.
 -type why() :: none | named_tcp | no_driver | named_rdma.
 %% Why no shared memory is offered.
--type rdma_why() :: none | named_tcp | no_driver | named_shm | no_rdma | older.
+-type rdma_why() :: none | named_tcp | no_driver | named_shm | older.
 %% Why no RDMA is offered; `older' is a peer that does not know of it.
 -type capability() :: #{shm := boolean(), rdma := boolean(), required := boolean(),
                         encrypt := boolean(), why := why(), rdma_why := rdma_why()}.
@@ -174,13 +174,11 @@ rdma_why_code(none) -> 0;
 rdma_why_code(named_tcp) -> 1;
 rdma_why_code(no_driver) -> 2;
 rdma_why_code(named_shm) -> 3;
-rdma_why_code(no_rdma) -> 4;
 rdma_why_code(older) -> 5.
 
 -spec rdma_why(byte()) -> rdma_why().
 rdma_why(1) -> named_tcp;
 rdma_why(2) -> no_driver;
 rdma_why(3) -> named_shm;
-rdma_why(4) -> no_rdma;
 rdma_why(5) -> older;
 rdma_why(_) -> none.

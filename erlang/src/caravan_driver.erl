@@ -7,7 +7,7 @@
 
 -export([load/0, directory/0, open/0, close/1]).
 -export([configure/2, listen/1, connect/2, accept/1, lifeline/2, cancel/1]).
--export([rdma/0, offer/2, rdma_connect/3, rdma_accept/3, rdma_finish/3, device/1]).
+-export([offer/2, rdma_connect/3, rdma_accept/3, rdma_finish/3, device/1]).
 -export([start/1, poll/1, tick/1, stat/1, info/1, reason/2, tcp_row/2, tcp_counts/2]).
 
 -define(NAME, "caravan_driver").
@@ -32,8 +32,6 @@
 -define(RDMA_FINISH, 18).
 -define(DEVICE, 19).
 
-%% How long the question whether this machine has RDMA may take.
--define(OFFER_MS, 2000).
 %% What a job gets above its own limit, to be started and to answer.
 -define(JOB_MARGIN_MS, 500).
 
@@ -120,19 +118,6 @@ connect(Port, Descriptor) ->
 accept(Port) ->
     done(control(Port, ?ACCEPT, <<>>)).
 
-%% @doc Whether this machine can have RDMA links now, and why not. Asked for each connection, so
-%% that a device that comes or goes is noticed; without any device this is a look at one folder.
--spec rdma() -> result().
-rdma() ->
-    case open() of
-        {ok, Port} ->
-            Offer = offer(Port, ?OFFER_MS),
-            ok = close(Port),
-            done(Offer);
-        Error ->
-            Error
-    end.
-
 %% @doc On the accepting side: this machine's ports, and what else the peer must know to make its
 %% half of an RDMA link.
 -spec offer(port(), LimitMs :: pos_integer()) -> {ok, binary()} | {error, binary()}.
@@ -166,7 +151,8 @@ device(Port) ->
         {error, _} -> <<>>
     end.
 
-%% @doc Gives the driver the TCP connection to watch: its end is the link's end.
+%% @doc Gives the driver the TCP connection to watch: its end is the link's end. Before the first
+%% operation that makes a link.
 -spec lifeline(port(), Fd :: non_neg_integer()) -> result().
 lifeline(Port, Fd) ->
     done(control(Port, ?LIFELINE, <<Fd:32>>)).

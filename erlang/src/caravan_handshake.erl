@@ -25,9 +25,6 @@
                      inet :: caravan_tcp:inet(),
                      options :: caravan_options:options(),
                      driver :: caravan_transport:driver(),
-                     %% Asked once it is known that the peer speaks Caravan.
-                     rdma = {error, <<"the peer does not speak Caravan">>} ::
-                       caravan_transport:driver(),
                      %% An initiating peer has said so in its name; what it can, it says later.
                      announced = false :: boolean(),
                      peer = none :: none | caravan_capability:capability(),
@@ -112,9 +109,15 @@ send(Inet, Socket, Data) ->
             Inet:send(Socket, caravan_capability:announce(Packet));
         <<$N, _/binary>> = Packet ->
             Inet:send(Socket, with_capability(challenge, Connection, Packet));
-        <<$r, _/binary>> = Packet ->
+        <<$r, _/binary>> = Packet when Connection#connection.peer =:= none ->
             refuse_early(Connection),
             Inet:send(Socket, with_capability(reply, Connection, Packet));
+        <<$r, _/binary>> = Packet ->
+            %% A peer that speaks Caravan comes to the same end once it knows our capability, so that both
+            %% refuse, and both say why.
+            Sent = Inet:send(Socket, with_capability(reply, Connection, Packet)),
+            refuse_early(Connection),
+            Sent;
         <<$a, _/binary>> = Packet ->
             refuse_early(Connection),
             Inet:send(Socket, Packet);
@@ -146,7 +149,6 @@ recv(Inet, Socket, Length, Timeout) ->
                    end,
             Announced = caravan_capability:announced(Packet),
             remember(Connection#connection{announced = Announced,
-                                           rdma = rdma(Announced, Connection),
                                            hidden = caravan_capability:hidden(Packet),
                                            peer_name = Name}),
             Result;
@@ -156,7 +158,6 @@ recv(Inet, Socket, Length, Timeout) ->
         {{ok, [$N | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
             Peer = caravan_capability:parse(challenge, Packet),
             remember(Connection#connection{peer = Peer,
-                                           rdma = rdma(Peer =/= none, Connection),
                                            hidden = caravan_capability:hidden(Packet)}),
             Result;
         {{ok, [$s | _] = Packet} = Result, #connection{role = initiator} = Connection} ->
@@ -312,26 +313,18 @@ settle(#connection{port = Port} = Connection, Socket, {Transport, Why}) ->
     caravan_tcp:setup_options(Socket).
 
 -spec here(#connection{}) -> caravan_transport:here().
-here(#connection{options = #{transport := Named, encrypt := Encrypt}, driver = Driver,
-                 rdma = Rdma}) ->
-    #{named => Named, encrypt => Encrypt, driver => Driver, rdma => Rdma}.
-
-%% Whether this node has RDMA: asked only where it could be used.
--spec rdma(boolean(), #connection{}) -> caravan_transport:driver().
-rdma(true, #connection{driver = ok, options = #{transport := Named}})
-  when Named =:= auto; Named =:= rdma ->
-    caravan_driver:rdma();
-rdma(_, #connection{rdma = Unasked}) ->
-    Unasked.
+here(#connection{options = #{transport := Named, encrypt := Encrypt}, driver = Driver}) ->
+    #{named => Named, encrypt => Encrypt, driver => Driver}.
 
 -spec labels(#connection{}) -> caravan_link:labels().
 labels(#connection{me = Me, peer_name = Peer}) ->
     #{me => Me, peer => Peer}.
 
-%% A hidden node that does not speak Caravan is erl_call or another tool that comes and goes.
+%% What nobody could better is no news: shared memory, and TCP to a hidden node that does not speak
+%% Caravan, which is erl_call, a C node or another tool that comes and goes.
 -spec log(#connection{}) -> ok.
 log(#connection{transport = shm, peer_name = Name}) ->
-    ?LOG_INFO("caravan: shared memory to ~ts", [Name]);
+    ?LOG_DEBUG("caravan: shared memory to ~ts", [Name]);
 log(#connection{transport = rdma, peer_name = Name, device = Device, reason = Reason} = C) ->
     Sealed = case caravan_transport:is_sealed(here(C), C#connection.peer) of
                  true -> "encrypted RDMA";
@@ -339,6 +332,6 @@ log(#connection{transport = rdma, peer_name = Name, device = Device, reason = Re
              end,
     ?LOG_INFO("caravan: ~ts to ~ts over ~ts; ~ts", [Sealed, Name, Device, Reason]);
 log(#connection{transport = tcp, peer_name = Name, reason = Reason, peer = none, hidden = true}) ->
-    ?LOG_INFO("caravan: TCP to ~ts: ~ts", [Name, Reason]);
+    ?LOG_DEBUG("caravan: TCP to ~ts: ~ts", [Name, Reason]);
 log(#connection{transport = tcp, peer_name = Name, reason = Reason}) ->
     ?LOG_NOTICE("caravan: TCP to ~ts: ~ts", [Name, Reason]).

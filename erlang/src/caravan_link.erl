@@ -23,7 +23,7 @@
           {shm | rdma, port(), caravan_transport:declined()}
         | {tcp, caravan_transport:declined()} | {error, term()}.
 agree(Role, Inet, Socket, Labels, Options, #{rounds := Names, sealed := Sealed}) ->
-    Opened = open(Labels, Options, seal(Sealed, Labels)),
+    Opened = watching(open(Labels, Options, seal(Sealed, Labels)), Socket),
     %% Small messages, each of which waits for an answer: not to be held back for company.
     _ = inet:setopts(Socket, [{nodelay, true}]),
     Channel = #{send => fun(Data) -> Inet:send(Socket, Data) end,
@@ -32,10 +32,7 @@ agree(Role, Inet, Socket, Labels, Options, #{rounds := Names, sealed := Sealed})
     Result = caravan_negotiation:run(Role, Channel, Rounds, ?ROUND_MS * length(Rounds)),
     case {Result, Opened} of
         {{ok, Transport, Declined}, {ok, Port}} when Transport =/= tcp ->
-            case watch(Port, Socket) of
-                ok -> {Transport, Port, Declined};
-                Error -> Error
-            end;
+            {Transport, Port, Declined};
         {_, {ok, Port}} ->
             caravan_driver:close(Port),
             without(Result);
@@ -67,13 +64,23 @@ counters_port(Labels, Options, Reason) ->
 
 %% ---------------------------------------------------------------------------------------------
 
-%% From now on the TCP connection says only that the other side lives.
--spec watch(port(), inet:socket()) -> ok | {error, term()}.
-watch(Port, Socket) ->
-    case inet:getfd(Socket) of
-        {ok, Fd} -> caravan_driver:lifeline(Port, Fd);
-        Error -> Error
-    end.
+%% A port with the TCP connection to watch, which will say only that the other side lives. Before
+%% anything is agreed: a descriptor that cannot be had then is a reason to decline, and not the end of
+%% a link that the other side holds for made.
+-spec watching({ok, port()} | {error, binary()}, inet:socket()) -> {ok, port()} | {error, binary()}.
+watching({ok, Port}, Socket) ->
+    Watched = case inet:getfd(Socket) of
+                  {ok, Fd} -> caravan_driver:lifeline(Port, Fd);
+                  {error, Reason} -> {error, atom_to_binary(Reason)}
+              end,
+    case Watched of
+        ok -> {ok, Port};
+        {error, _} = Error ->
+            caravan_driver:close(Port),
+            Error
+    end;
+watching({error, _} = Error, _) ->
+    Error.
 
 %% What the two nodes know, and nobody else: who sits between them must not be able to pass for
 %% either.
@@ -83,7 +90,7 @@ seal(false, _) ->
 seal(true, #{peer := Peer}) ->
     {cookie, atom_to_binary(erlang:get_cookie(binary_to_atom(Peer)))}.
 
-%% Where no port could be opened, the other side is told so in our turn.
+%% Where there is no port for it, the other side is told so in our turn.
 -spec round(shm | rdma, {ok, port()} | {error, binary()}) -> caravan_negotiation:round().
 round(shm, {ok, Port}) ->
     {shm, #{listen => fun() -> caravan_driver:listen(Port) end,

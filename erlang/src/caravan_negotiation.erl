@@ -69,12 +69,17 @@ rounds(Role, Channel, [{Name, Steps} | Rounds], Deadline, Declined) ->
              end,
     case Result of
         up -> {ok, Name, lists:reverse(Declined)};
-        {declined, Why} -> rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined])
+        {declined, Why} -> rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined]);
+        %% Such a sentence may speak of "this machine".
+        {told, Why} when Name =:= rdma ->
+            rounds(Role, Channel, Rounds, Deadline, [{Name, <<"the peer says: ", Why/binary>>} | Declined]);
+        {told, Why} -> rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined])
     end;
 rounds(_, _, [], _, Declined) ->
     {ok, tcp, lists:reverse(Declined)}.
 
--type outcome() :: up | {declined, Why :: binary()}.
+-type outcome() :: up | {declined | told, Why :: binary()}.
+%% This side has declined the round, or the other side has.
 
 -spec shm(role(), channel(), shm_steps(), integer()) -> outcome().
 shm(acceptor, Channel, #{listen := Listen, accept := Accept}, Deadline) ->
@@ -169,7 +174,7 @@ finish_accepting(Channel, #{finish := Finish}, Deadline) ->
 
 %% What the other side may say instead of what is due.
 -spec declined(binary()) -> outcome().
-declined(<<$N, Why/binary>>) -> {declined, text(Why)};
+declined(<<$N, Why/binary>>) -> {told, text(Why)};
 declined(Other) -> throw({failed, {out_of_turn, Other}}).
 
 -spec refuse(channel(), binary()) -> outcome().

@@ -12,8 +12,10 @@
 -type transport() :: shm | rdma | tcp.
 -type driver() :: ok | {error, Why :: binary()}.
 -type here() :: #{named := auto | transport(), encrypt := boolean(),
-                  driver := driver(), rdma := driver()}.
-%% This node: what its options name, and whether there is a driver and RDMA to be had.
+                  driver := driver()}.
+%% This node: what its options name, and whether there is a driver. Whether there is RDMA to be had is
+%% not known yet: to ask a device is work, which nobody gets from this node before the cookies have
+%% been proved. So a node whose options allow RDMA offers it, and declines its round where there is none.
 -type peer() :: none | caravan_capability:capability().
 -type declined() :: [{shm | rdma, Why :: binary()}].
 %% What cannot be had.
@@ -73,11 +75,10 @@ shm_code(#{named := rdma}) -> named_rdma;
 shm_code(#{driver := {error, _}}) -> no_driver;
 shm_code(_) -> none.
 
--spec rdma_code(here()) -> none | named_tcp | named_shm | no_driver | no_rdma.
+-spec rdma_code(here()) -> none | named_tcp | named_shm | no_driver.
 rdma_code(#{named := tcp}) -> named_tcp;
 rdma_code(#{named := shm}) -> named_shm;
 rdma_code(#{driver := {error, _}}) -> no_driver;
-rdma_code(#{rdma := {error, _}}) -> no_rdma;
 rdma_code(_) -> none.
 
 -spec why_not(shm | rdma, here(), peer()) -> none | binary().
@@ -86,11 +87,7 @@ why_not(Round, Here, Peer) ->
         {_, Code, _} when Code =:= named_tcp; Code =:= named_shm; Code =:= named_rdma ->
             named(Code, <<"here">>);
         {_, _, none} -> <<"the peer does not speak Caravan">>;
-        {_, no_driver, _} -> sentence_of(driver, Here);
-        %% What somebody chose says more than what a machine lacks.
-        {rdma, no_rdma, #{rdma_why := Code}} when Code =:= named_tcp; Code =:= named_shm;
-                                                  Code =:= no_driver -> peers(rdma, Code);
-        {_, no_rdma, _} -> sentence_of(rdma, Here);
+        {_, no_driver, _} -> {error, Why} = maps:get(driver, Here), Why;
         {shm, none, #{shm := true}} -> none;
         {rdma, none, #{rdma := true}} -> none;
         {shm, none, #{why := Code}} -> peers(shm, Code);
@@ -101,15 +98,9 @@ why_not(Round, Here, Peer) ->
 code(shm, Here) -> shm_code(Here);
 code(rdma, Here) -> rdma_code(Here).
 
--spec sentence_of(driver | rdma, here()) -> binary().
-sentence_of(What, Here) ->
-    {error, Why} = maps:get(What, Here),
-    Why.
-
 %% Why the peer does not offer it.
 -spec peers(shm | rdma, atom()) -> binary().
 peers(_, no_driver) -> <<"the peer could not load its driver">>;
-peers(_, no_rdma) -> <<"the peer has no RDMA (caravan_dist:info/1 says why there)">>;
 peers(_, older) -> <<"the peer runs an older Caravan, which has no RDMA">>;
 peers(shm, none) -> <<"the peer offers no shared memory">>;
 peers(rdma, none) -> <<"the peer offers no RDMA">>;

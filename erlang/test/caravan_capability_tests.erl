@@ -10,7 +10,7 @@ capabilities() ->
        rdma_why => RdmaWhy}
      || Shm <- [true, false], Rdma <- [true, false], Required <- [true, false],
         Encrypt <- [true, false], Why <- [none, named_tcp, no_driver, named_rdma],
-        RdmaWhy <- [none, named_tcp, no_driver, named_shm, no_rdma]].
+        RdmaWhy <- [none, named_tcp, no_driver, named_shm]].
 
 there_and_back_test() ->
     [?assertEqual(Capability,

@@ -4,8 +4,8 @@
 
 -export([start/0, start/1, start_all/1, no_auto_connect/0, stop/1, kill/1, name/1, os_pid/1, signal/2]).
 -export([call/2, call/4, connect/2, transport/2, info/2, wait_until/1, wait_until/2, same/2]).
--export([resources/1, settle/1, logged/1, shell/1, shm_files/0]).
--export([log/2]).
+-export([resources/1, settle/1, logged/1, logged/2, shell/1, shm_files/0]).
+-export([rdma/0, log/2]).
 
 -define(BOOT_MS, 60000).
 -define(CALL_MS, 120000).
@@ -162,7 +162,13 @@ shm_files() ->
 
 %% The texts that this node has logged, oldest first.
 logged(Node) ->
-    call(Node, fun() -> [Text || {_, Text} <- ets:tab2list(caravan_test_log)] end).
+    call(Node, fun() -> [Text || {_, _, Text} <- ets:tab2list(caravan_test_log)] end).
+
+%% Those alone that are at least of this level.
+logged(Node, Level) ->
+    call(Node, fun() -> [Text || {_, Of, Text} <- ets:tab2list(caravan_test_log),
+                                 logger:compare_levels(Of, Level) =/= lt]
+               end).
 
 collect_logs() ->
     Self = self(),
@@ -173,13 +179,25 @@ collect_logs() ->
           end),
     receive ready -> ok end,
     ok = logger:set_primary_config(level, info),
+    ok = logger:set_module_level(caravan_handshake, debug),
     ok = logger:set_handler_config(default, level, critical),
-    logger:add_handler(caravan_test, ?MODULE, #{level => info}).
+    logger:add_handler(caravan_test, ?MODULE, #{level => debug}).
 
 %% A logger handler's callback.
 log(Event, _Config) ->
     Text = logger_formatter:format(Event, #{single_line => true, template => [msg]}),
-    ets:insert(caravan_test_log, {erlang:unique_integer([monotonic]), lists:flatten(Text)}).
+    ets:insert(caravan_test_log,
+               {erlang:unique_integer([monotonic]), maps:get(level, Event), lists:flatten(Text)}).
+
+%% Within a node: what its machine offers of RDMA, or why it has none.
+rdma() ->
+    {ok, Port} = caravan_driver:open(),
+    ok = caravan_driver:configure(Port, #{ring_bytes => 65536, busy_bytes => 65536, spin => off,
+                                          fragments => true, me => <<"a@h">>, peer => <<"b@h">>,
+                                          seal => none}),
+    Offer = caravan_driver:offer(Port, 2000),
+    ok = caravan_driver:close(Port),
+    Offer.
 
 %% Runs a command; its output, and 124 where it took more than 30 s.
 shell(Command) ->

@@ -2,16 +2,14 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -define(MISSING, {error, <<"missing">>}).
--define(NO_DEVICE, {error, <<"no device">>}).
 
 here(Named) -> here(Named, []).
 
-%% Changes: no_driver, no_rdma, encrypt.
+%% Changes: no_driver, encrypt.
 here(Named, Changes) ->
     lists:foldl(fun(no_driver, Here) -> Here#{driver := ?MISSING};
-                   (no_rdma, Here) -> Here#{rdma := ?NO_DEVICE};
                    (encrypt, Here) -> Here#{encrypt := true}
-                end, #{named => Named, encrypt => false, driver => ok, rdma => ok}, Changes).
+                end, #{named => Named, encrypt => false, driver => ok}, Changes).
 
 %% A node of the first version that spoke Caravan.
 older(Capability) ->
@@ -33,10 +31,6 @@ choose_test_() ->
              {here(auto), peer(tcp), tcp},
              {here(auto), peer(auto, [no_driver]), tcp},
              {here(auto), peer(shm, [no_driver]), refuse},
-             {here(auto), peer(auto, [no_rdma]), [shm]},
-             {here(auto), peer(rdma, [no_rdma]), refuse},
-             {here(auto, [no_rdma]), peer(auto), [shm]},
-             {here(auto, [no_rdma]), peer(rdma), refuse},
              {here(auto, [no_driver]), none, tcp},
              {here(auto, [no_driver]), peer(auto), tcp},
              {here(auto, [no_driver]), peer(shm), refuse},
@@ -52,8 +46,6 @@ choose_test_() ->
              {here(rdma), peer(rdma), [rdma]},
              {here(rdma), peer(shm), refuse},
              {here(rdma), peer(tcp), refuse},
-             {here(rdma), peer(auto, [no_rdma]), refuse},
-             {here(rdma, [no_rdma]), peer(auto), refuse},
              {here(tcp), none, tcp},
              {here(tcp), peer(auto), tcp},
              {here(tcp), peer(shm), refuse},
@@ -63,7 +55,6 @@ choose_test_() ->
              {here(auto, [encrypt]), none, refuse},
              {here(auto, [encrypt]), peer(auto), [shm, rdma]},
              {here(auto, [encrypt]), peer(tcp), refuse},
-             {here(auto, [encrypt]), peer(auto, [no_rdma]), [shm]},
              {here(auto), peer(auto, [encrypt]), [shm, rdma]},
              {here(tcp), peer(auto, [encrypt]), refuse},
              {here(rdma, [encrypt]), peer(auto), [rdma]},
@@ -81,8 +72,7 @@ choose_test_() ->
 %% everything was in vain.
 agreement_test() ->
     Sides = [here(Named, Changes) || Named <- [auto, shm, rdma, tcp],
-                                     Changes <- [[], [no_driver], [no_rdma], [encrypt],
-                                                 [no_rdma, encrypt]]],
+                                     Changes <- [[], [no_driver], [encrypt]]],
     [begin
          There = caravan_transport:offer(B),
          Here = caravan_transport:offer(A),
@@ -137,16 +127,7 @@ sentences_test_() ->
                   [{here(auto), none, ["the peer does not speak Caravan"], [";", "RDMA"]},
                    {here(tcp), peer(auto), ["the option transport names tcp here"], [";"]},
                    {here(auto), peer(tcp), ["the option transport names tcp at the peer"], [";"]},
-                   {here(auto, [no_rdma]), peer(tcp), ["the option transport names tcp at the peer"], [";"]},
-                   {here(auto, [no_rdma]), peer(auto, [no_driver]), ["could not load its driver"], [";"]},
-                   {here(auto, [no_rdma]), older(#{why => named_tcp}),
-                    ["shared memory: the option transport names tcp at the peer", "RDMA: no device"], []},
                    {here(auto, [no_driver]), peer(auto), ["missing"], [";"]},
-                   {here(rdma, [no_rdma]), peer(auto),
-                    ["names rdma here", "cannot be had: no device"], ["shared memory"]},
-                   {here(auto, [no_rdma]), peer(rdma),
-                    ["names rdma at the peer", "cannot be had: no device"], ["shared memory"]},
-                   {here(rdma), peer(auto, [no_rdma]), ["names rdma here", "the peer has no RDMA"], []},
                    {here(rdma), older(#{shm => true}), ["names rdma here", "older Caravan"], []},
                    {here(rdma), peer(shm), ["names rdma here", "names shm at the peer"], []},
                    {here(shm), peer(rdma), ["names shm here", "names rdma at the peer"], []},

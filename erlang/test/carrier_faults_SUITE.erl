@@ -7,7 +7,8 @@
 
 -export([all/0, suite/0]).
 -export([killed/1, stopped/1, stopped_under_load/1, random_kills/1, reconnects/1,
-         reconnects_under_load/1, slow_receiver/1, port_killed/1, connection_killed/1, mesh/1]).
+         reconnects_under_load/1, slow_receiver/1, port_killed/1, connection_killed/1, mesh/1,
+         out_of_descriptors/1]).
 -export([load/2, sink/0]).
 
 -import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1]).
@@ -16,7 +17,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [killed, stopped, stopped_under_load, random_kills, reconnects, reconnects_under_load,
-     slow_receiver, port_killed, connection_killed, mesh].
+     slow_receiver, port_killed, connection_killed, mesh, out_of_descriptors].
 
 with(OptionsList, Fun) ->
     Nodes = caravan_cluster:start_all(OptionsList),
@@ -281,6 +282,76 @@ mesh(_) ->
     after
         caravan_cluster:stop(Nodes)
     end.
+
+%% With few descriptors left, at either side, a link is carried by TCP, as it would be without Caravan;
+%% no node is seen that comes and goes.
+out_of_descriptors(_) ->
+    Few = #{args => caravan_cluster:no_auto_connect(),
+            exec => {"/bin/sh", ["-c", "ulimit -n 256; exec erl \"$@\"", "sh"]}},
+    with([Few, Few], fun([A, B]) ->
+        cycle(A, B, 1),
+        [call(N, fun watch_nodes/0) || N <- [A, B]],
+        Seen = [begin
+                    call(Poor, fun() -> keep_descriptors(Left) end),
+                    ?assertEqual({Left, true}, {Left, connect(A, B)}),
+                    Transport = transport(A, B),
+                    Transport = transport(B, A),
+                    ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []])),
+                    true = call(A, erlang, disconnect_node, [name(B)]),
+                    caravan_cluster:wait_until(fun() -> [] =:= call(B, erlang, nodes, []) end),
+                    call(Poor, fun give_descriptors/0),
+                    Transport
+                end || Poor <- [A, B], Left <- lists:seq(4, 16)],
+        ct:pal("~p", [Seen]),
+        ?assertEqual([shm, tcp], lists:usort(Seen)),
+        [?assertEqual(length(Seen), call(N, fun ups/0)) || N <- [A, B]]
+    end).
+
+%% Takes all descriptors of this node but so many.
+keep_descriptors(Left) ->
+    Self = self(),
+    spawn(fun() ->
+              true = register(descriptors, self()),
+              {Free, Kept} = lists:split(Left, take_descriptors()),
+              [ok = file:close(File) || File <- Free],
+              Self ! taken,
+              receive {give, From} -> ok end,
+              [ok = file:close(File) || File <- Kept],
+              true = unregister(descriptors),
+              From ! given
+          end),
+    receive taken -> ok end.
+
+take_descriptors() ->
+    case file:open("/dev/null", [read, raw]) of
+        {ok, File} -> [File | take_descriptors()];
+        {error, emfile} -> []
+    end.
+
+give_descriptors() ->
+    descriptors ! {give, self()},
+    receive given -> ok end.
+
+watch_nodes() ->
+    Self = self(),
+    spawn(fun() ->
+              true = register(node_watcher, self()),
+              ok = net_kernel:monitor_nodes(true),
+              Self ! watching,
+              count_ups(0)
+          end),
+    receive watching -> ok end.
+
+count_ups(N) ->
+    receive
+        {nodeup, _} -> count_ups(N + 1);
+        {nodedown, _} -> count_ups(N);
+        {ups, From} -> From ! {ups, N}, count_ups(N)
+    end.
+
+ups() ->
+    node_watcher ! {ups, self()},
+    receive {ups, N} -> N end.
 
 %% ---------------------------------------------------------------------------------------------
 %% Traffic from A to B and back, of all sizes, until stop_load/0 on A.

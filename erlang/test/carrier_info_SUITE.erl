@@ -4,7 +4,8 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([keys/1, counts_shm/1, counts_tcp/1, rows_go/1, busy/1, counters_segment/1, both_logs/1, no_spin/1]).
+-export([keys/1, counts_shm/1, counts_tcp/1, rows_go/1, busy/1, counters_segment/1, both_logs/1,
+         quiet_when_well/1, no_spin/1]).
 
 -import(caravan_cluster, [call/2, call/4, connect/2, name/1, info/2]).
 
@@ -15,7 +16,7 @@
 
 suite() -> [{timetrap, {minutes, 1}}].
 
-all() -> [keys, counts_shm, counts_tcp, rows_go, busy, counters_segment, both_logs, no_spin].
+all() -> [keys, counts_shm, counts_tcp, rows_go, busy, counters_segment, both_logs, quiet_when_well, no_spin].
 
 with(OptionsList, Fun) ->
     Nodes = caravan_cluster:start_all(OptionsList),
@@ -143,6 +144,20 @@ both_logs(_) ->
                  {A, "TCP to " ++ atom_to_list(name(Tcp)) ++ ": the option transport names tcp at"},
                  {Tcp, "TCP to " ++ atom_to_list(name(A)) ++ ": the option transport names tcp here"},
                  {A, "TCP to " ++ atom_to_list(name(Plain)) ++ ": the peer does not speak Caravan"}]]
+    end).
+
+%% What nobody could better is no news: shared memory, and tools that know nothing of Caravan.
+quiet_when_well(_) ->
+    with([#{}, #{}, #{carrier => plain, args => ["-hidden"]}], fun([A, B, Tool]) ->
+        [true = connect(N, A) || N <- [B, Tool]],
+        [caravan_cluster:wait_until(
+           fun() ->
+                   Logged = caravan_cluster:logged(A),
+                   lists:any(fun(L) -> string:find(L, Text) =/= nomatch end, Logged) orelse {missing, Text, Logged}
+           end)
+         || Text <- ["shared memory to " ++ atom_to_list(name(B)), "TCP to " ++ atom_to_list(name(Tool))]],
+        [?assertEqual([], [L || L <- caravan_cluster:logged(N, info), string:find(L, "caravan:") =/= nomatch])
+         || N <- [A, B]]
     end).
 
 %% A node that was told not to busy-wait does not; its peer decides for itself.

@@ -40,10 +40,13 @@ demanded(_) ->
     Why = "this machine has no RDMA device",
     with([#{transport => rdma}, #{}, #{transport => shm}, #{transport => tcp}],
          fun([Rdma, Auto, Shm, Tcp]) ->
-                 refused(Rdma, Auto, [{Rdma, ["the option transport names rdma here", Why]}]),
+                 refused(Rdma, Auto, [{Rdma, ["the option transport names rdma here", Why]},
+                                      {Auto, ["the option transport names rdma at the peer", Why]}]),
                  refused(Auto, Rdma, [{Auto, ["the option transport names rdma at the peer"]}]),
-                 refused(Rdma, Shm, [{Rdma, ["names rdma here", "names shm at the peer"]}]),
-                 refused(Tcp, Rdma, [{Tcp, ["names rdma at the peer", "names tcp here"]}]),
+                 refused(Rdma, Shm, [{Rdma, ["names rdma here", "names shm at the peer"]},
+                                     {Shm, ["names shm here", "names rdma at the peer"]}]),
+                 refused(Tcp, Rdma, [{Tcp, ["names rdma at the peer", "names tcp here"]},
+                                     {Rdma, ["names rdma here", "names tcp at the peer"]}]),
                  %% Each of them is well otherwise.
                  true = connect(Auto, Shm),
                  ?assertEqual(shm, transport(Auto, Shm))
@@ -61,8 +64,10 @@ encrypted(_) ->
     Remedy = "-proto_dist inet_tls",
     Encrypt = ["-caravan", "encrypt", "true"],
     with([#{args => Encrypt}, #{transport => tcp}, #{carrier => plain}], fun([Encrypting, Tcp, Plain]) ->
-        refused(Encrypting, Tcp, [{Encrypting, ["encrypt is set here", Remedy, "names tcp at the peer"]}]),
-        refused(Tcp, Encrypting, [{Tcp, ["encrypt is set at the peer", Remedy]}]),
+        refused(Encrypting, Tcp, [{Encrypting, ["encrypt is set here", Remedy, "names tcp at the peer"]},
+                                   {Tcp, ["encrypt is set at the peer", Remedy, "names tcp here"]}]),
+        refused(Tcp, Encrypting, [{Tcp, ["encrypt is set at the peer", Remedy]},
+                                   {Encrypting, ["encrypt is set here", "names tcp at the peer"]}]),
         refused(Encrypting, Plain, [{Encrypting, ["encrypt is set here", "does not speak Caravan"]}]),
         false = connect(Plain, Encrypting)
     end).
@@ -111,12 +116,12 @@ jobs() ->
      end || _ <- lists:seq(1, 50), {Seal, Hello} <- [{none, 0}, {{cookie, <<"mint">>}, 1}]],
     ok.
 
-%% Each connection asks; without a device that is a look at a folder.
+%% Each connection over TCP asks; without a device that is a look at a folder.
 asking_is_cheap(_) ->
     with([#{}], fun([A]) ->
         Times = call(A, fun() ->
-                    {error, <<"this machine has no RDMA device">>} = caravan_driver:rdma(),
-                    lists:sort([element(1, timer:tc(fun caravan_driver:rdma/0)) || _ <- lists:seq(1, 101)])
+                    {error, <<"this machine has no RDMA device">>} = caravan_cluster:rdma(),
+                    lists:sort([element(1, timer:tc(fun caravan_cluster:rdma/0)) || _ <- lists:seq(1, 101)])
                 end),
         Median = lists:nth(51, Times),
         ct:pal("asking whether there is RDMA: ~b us", [Median]),
@@ -138,7 +143,7 @@ process_stays_as_it_was(Config) ->
          true = call(A, erlang, set_cookie, [caravan_test]),
          true = call(A, net_kernel, connect_node, [name(B)]),
          #{transport := shm} = call(A, caravan_dist, info, [name(B)]),
-         _ = call(A, caravan_driver, rdma, []),
+         _ = call(A, caravan_cluster, rdma, []),
          pong = call(A, net_adm, ping, [name(B)]),
          ?assertEqual(["caravan_driver"], call(A, fun drivers/0)),
          After = call(A, fun process/0),

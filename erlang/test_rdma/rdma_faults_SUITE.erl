@@ -8,7 +8,8 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([stopped/1, slow_receiver/1, killed_at_random/1, pulled_at_random/1, only_rdma_cut/1, firewall/1,
-         no_library/1, locked_memory/1, removed_device/1]).
+         no_library/1, locked_memory/1, removed_device/1,
+         ends_hold_no_scheduler/1]).
 -export([load/2, sink/0]).
 
 -import(caravan_hosts, [linked/2, pair/2, with/2,
@@ -22,8 +23,8 @@
 suite() -> [{timetrap, {minutes, 8}}].
 
 all() ->
-    [stopped, slow_receiver, firewall, no_library, locked_memory, only_rdma_cut, pulled_at_random,
-     killed_at_random, removed_device].
+    [stopped, slow_receiver, firewall, no_library, locked_memory, only_rdma_cut, ends_hold_no_scheduler,
+     pulled_at_random, killed_at_random, removed_device].
 
 %% Nothing runs yet: what the kernel keeps now for users of devices, it must keep after every case.
 init_per_suite(Config) ->
@@ -256,6 +257,69 @@ wall() ->
 unwall() ->
     [shell(Host, "nft delete table inet wall") || Host <- hosts()].
 
+%% Many links end at once because what is between the hosts has failed, and this node goes on meanwhile:
+%% when it closes links that still have something under way, and when its device gives them up.
+ends_hold_no_scheduler(_) ->
+    case {caravan_hosts:kind(), caravan_hosts:count()} of
+        {"rxe", 2} ->
+            Count = 6,
+            [A | Peers] = Nodes = caravan_hosts:start_all([{0, options()} | lists:duplicate(Count, {1, options()})]),
+            Names = [name(B) || B <- Peers],
+            with(Nodes, fun(_) ->
+                {LostMs, _} = ended(A, Peers, fun() -> [erlang:disconnect_node(Name) || Name <- Names] end),
+                {_, Held} = ended(A, Peers, fun() -> ok end),
+                ct:pal("of ~b links: when closed, ~b ms held; when given up, ~b held a scheduler",
+                       [Count, LostMs, length(Held)]),
+                %% To wait for each of them would take 200 ms. A slow machine may hold one up by itself.
+                ?assert(LostMs < Count * 100),
+                ?assert(length(Held) =< 2)
+            end);
+        _ -> {comment, "two hosts, with RoCE"}
+    end.
+
+%% Links with something under way end: for how long this node did nothing else, which is counted from
+%% `End' on, and which ports have held it.
+ended(A, Peers, End) ->
+    Names = [name(B) || B <- Peers],
+    [linked(A, B) || B <- Peers],
+    wall(),
+    call(A, fun() ->
+        watch_schedulers(),
+        [erlang:send({nobody, Name}, something, [noconnect]) || Name <- Names],
+        End()
+    end),
+    [parted(N) || N <- [A | Peers]],
+    caravan_cluster:wait_until(fun() ->
+        [] =:= call(A, fun() -> [Port || Port <- erlang:ports(),
+                                         {name, "caravan_driver"} =:= erlang:port_info(Port, name)] end)
+    end),
+    Watched = call(A, fun() -> watcher ! {held, self()}, receive {held, Lost, Ports} -> {Lost, Ports} end end),
+    unwall(),
+    Watched.
+
+watch_schedulers() ->
+    Self = self(),
+    spawn_opt(fun() ->
+                  true = register(watcher, self()),
+                  erlang:system_monitor(self(), [{long_schedule, 90}]),
+                  Self ! watching,
+                  watch_schedulers(erlang:monotonic_time(millisecond), 0, [])
+              end, [{priority, max}]),
+    receive watching -> ok end.
+
+watch_schedulers(Seen, Lost, Ports) ->
+    receive
+        {held, From} ->
+            erlang:system_monitor(undefined),
+            true = unregister(watcher),
+            From ! {held, Lost, lists:usort(Ports)};
+        {monitor, Held, long_schedule, _} ->
+            watch_schedulers(Seen, Lost, [Held || is_port(Held)] ++ Ports)
+    after 5 ->
+        Now = erlang:monotonic_time(millisecond),
+        watch_schedulers(Now, Lost + case Now - Seen of Ms when Ms > 90 -> Ms; _ -> 0 end, Ports)
+    end.
+
 %% RDMA cannot be had: TCP, with the reason, within the time of a set-up.
 falls_back(A, B, Sentence) ->
     At = erlang:monotonic_time(millisecond),
@@ -294,7 +358,7 @@ no_library(_) ->
                      with(pair(falling([]), falling([])), fun([A, B]) ->
                          Sentence = case Broken of
                                         0 -> "rdma-core is not installed or broken";
-                                        1 -> "the peer has no RDMA"
+                                        1 -> "the peer says: rdma-core is not installed or broken"
                                     end,
                          falls_back(A, B, Sentence)
                      end)
@@ -330,7 +394,7 @@ removed_device(_) ->
                 parted(B),
                 call(A, fun stop_load/0),
                 wait_for_shell(0, "! rdma link | grep -q ."),
-                ?assertEqual({error, <<"this machine has no RDMA device">>}, call(A, caravan_driver, rdma, []))
+                ?assertEqual({error, <<"this machine has no RDMA device">>}, call(A, caravan_cluster, rdma, []))
             end)
     end.
 

@@ -15,9 +15,10 @@ install_missing() {
     command -v xz >/dev/null || packages+=(xz-utils)
     if command -v erl >/dev/null; then
         dir=$(erlang_lib)
-        compgen -G "$dir/common_test-*" >/dev/null || packages+=(erlang-common-test)
-        compgen -G "$dir/os_mon-*" >/dev/null || packages+=(erlang-os-mon)
-        compgen -G "$dir/runtime_tools-*" >/dev/null || packages+=(erlang-runtime-tools)
+        # Their modules: erlang-src makes the same folders for sources alone.
+        compgen -G "$dir/common_test-*/ebin/ct.beam" >/dev/null || packages+=(erlang-common-test)
+        compgen -G "$dir/os_mon-*/ebin/os_mon.beam" >/dev/null || packages+=(erlang-os-mon)
+        compgen -G "$dir/runtime_tools-*/ebin/runtime_tools.beam" >/dev/null || packages+=(erlang-runtime-tools)
         compgen -G "$dir/erl_interface-*/lib/libei.a" >/dev/null || packages+=(erlang-dev)
     else
         packages+=(erlang-common-test erlang-os-mon erlang-runtime-tools erlang-dev)

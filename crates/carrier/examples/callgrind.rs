@@ -8,6 +8,7 @@
 mod probes;
 
 use std::hint::black_box;
+use std::ops::Range;
 
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
@@ -29,8 +30,8 @@ const NOW: u64 = 1_000_000;
 struct Bytes(Vec<u8>);
 
 impl Binary for Bytes {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.0[range]
     }
     fn length(&self) -> usize {
         self.0.len()

@@ -6,6 +6,7 @@
 //! Prints the rows of the table in docs/trust.md: medians of nine rounds, which take turns.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
@@ -36,8 +37,8 @@ thread_local! {
 struct Bytes(Vec<u8>);
 
 impl Binary for Bytes {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.0[range]
     }
     fn length(&self) -> usize {
         self.0.len()

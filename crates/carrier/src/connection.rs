@@ -215,6 +215,27 @@ impl<E: Emulator> Connection<E> {
         Ok(())
     }
 
+    /// The port is closing with nothing queued: true once all that was sent is in the peer's memory. With
+    /// shared memory it is there already; a device needs this side's until it has written it. Otherwise
+    /// the bell rings when that may be so.
+    pub fn settle(&mut self) -> Result<bool, Error> {
+        for _ in 0..FLUSH_TURNS {
+            // As in `flush`.
+            let unread = self.link.refresh()?;
+            self.link.skip(unread);
+            self.link.release()?;
+            // Last, so that it has the device tell of all that is under way.
+            if self.link.is_settled()? {
+                return Ok(true);
+            }
+            if self.link.arm(0)? == Armed::Wait {
+                return Ok(false);
+            }
+        }
+        // A peer that sends without end.
+        Ok(true)
+    }
+
     fn turn(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         let moved = self.outbound.flush(&mut self.link, emulator, now)?;
         let taken = self.inbound.turn(&mut self.link, emulator)?;

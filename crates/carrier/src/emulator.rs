@@ -1,9 +1,11 @@
 //! What a connection needs of the emulator. The real one is in `port`; tests have their own.
 
-/// A reference-counted binary of the emulator, not yet seen by any process.
+use std::ops::Range;
+
+/// A reference-counted binary of the emulator.
 pub trait Binary: Sized {
-    /// Its bytes, to be filled.
-    fn bytes_mut(&mut self) -> &mut [u8];
+    /// The bytes `range` of it, to be filled: none that has been delivered, for those are being read.
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8];
     /// Bytes in it.
     fn length(&self) -> usize;
     /// Changes its size; its contents up to the smaller size stay. `None`, and the binary is gone,

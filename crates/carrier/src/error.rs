@@ -21,6 +21,16 @@ pub enum Error {
         /// Which one had to.
         expected: u64,
     },
+    /// A fragmented message is larger than its first fragment promised, and than may be held.
+    #[error(
+        "the peer's fragmented message of sequence {sequence} grew to {bytes} bytes, of which its first fragment said nothing"
+    )]
+    TooMuchHeld {
+        /// Which message.
+        sequence: u64,
+        /// Its bytes so far.
+        bytes: usize,
+    },
     /// A distribution header that is not one.
     #[error("the peer sent a malformed distribution header")]
     Header,
@@ -29,6 +39,14 @@ pub enum Error {
     NoMemory {
         /// Its size.
         bytes: usize,
+    },
+    /// A link needs a descriptor, and the node can have no more.
+    #[error("{node} cannot open another file descriptor ({source}): raise its `ulimit -n`")]
+    NoDescriptor {
+        /// Which node.
+        node: String,
+        /// What the kernel said.
+        source: std::io::Error,
     },
     /// The control connection ended.
     #[error("the peer closed the connection")]
@@ -55,7 +73,7 @@ impl Error {
         match self {
             Self::PeerClosed => c"connection_closed",
             // What the emulator does when it is the one to find the peer's messages malformed.
-            Self::Fragment { .. } | Self::Header => c"killed",
+            Self::Fragment { .. } | Self::TooMuchHeld { .. } | Self::Header => c"killed",
             _ => c"caravan_link_failed",
         }
     }

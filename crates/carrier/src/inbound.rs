@@ -181,7 +181,7 @@ impl<B: Binary> Inbound<B> {
             Place::Message => None,
         };
         let mut binary = emulator.allocate(length).ok_or(Error::NoMemory { bytes: length })?;
-        binary.bytes_mut()[..head.len()].copy_from_slice(head);
+        binary.bytes_mut(0..head.len()).copy_from_slice(head);
         self.sink = Sink::Own { binary, filled: head.len(), first_of };
         Ok(())
     }
@@ -220,7 +220,8 @@ impl<B: Binary> Inbound<B> {
         };
         self.messages += 1;
         if let Some(first_of) = first_of {
-            if self.reassembly.begin(emulator, &mut self.cache, first_of, binary.bytes_mut())? {
+            let first = 0..binary.length();
+            if self.reassembly.begin(emulator, &mut self.cache, first_of, binary.bytes_mut(first))? {
                 return Ok(());
             }
         }
@@ -237,7 +238,7 @@ fn deliver<E: Emulator>(
     offset: usize,
     length: usize,
 ) -> Result<(), Error> {
-    let message = &binary.bytes_mut()[offset..offset + length];
+    let message = binary.bytes_mut(offset..offset + length);
     let references_at = match Kind::of(&message[..length.min(FRAGMENT_BYTES)]) {
         Kind::Whole => 2,
         Kind::First { .. } => FRAGMENT_BYTES,
@@ -252,7 +253,7 @@ fn deliver<E: Emulator>(
             let rest = &message[references_at + replaced..];
             let bytes = references_at + references.len() + rest.len();
             let mut written = emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?;
-            let to = written.bytes_mut();
+            let to = written.bytes_mut(0..bytes);
             to[..references_at].copy_from_slice(&message[..references_at]);
             to[references_at..references_at + references.len()].copy_from_slice(&references);
             to[references_at + references.len()..].copy_from_slice(rest);

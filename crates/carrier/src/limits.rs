@@ -31,8 +31,8 @@ pub const LATE_SPELL_NS_MAX: u64 = 10_000_000_000;
 pub const FLUSH_MS: u64 = 5_000;
 /// Milliseconds that a job of a port waits for the peer before other ports' jobs get the thread.
 pub const JOB_SLICE_MS: u64 = 10;
-/// Milliseconds that a closed port waits for what it has written to be in the peer's memory: what was
-/// sent before an orderly end then arrives, as over TCP. A dead peer costs a scheduler this much.
+/// Milliseconds that a closing port waits for what it has written to be in the peer's memory: what was
+/// sent before an orderly end then arrives, as over TCP.
 pub const SETTLE_MS: u64 = 200;
 /// Milliseconds that a port waits for the end of the control connection when its device says that the
 /// peer is gone: whether that was an orderly end is known by then.

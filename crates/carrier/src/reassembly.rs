@@ -69,7 +69,7 @@ impl<B: Binary> Reassembly<B> {
         let Some(mut binary) = emulator.allocate(bytes) else { return Ok(false) };
         let (references, length) = cache.hold(references)?;
         let body = &first[FRAGMENT_BYTES + length..];
-        binary.bytes_mut()[headroom..headroom + body.len()].copy_from_slice(body);
+        binary.bytes_mut(headroom..headroom + body.len()).copy_from_slice(body);
         let due = fragments - 1;
         self.held.push(Held { sequence, due, references, binary, headroom, filled: headroom + body.len() });
         Ok(true)
@@ -96,15 +96,19 @@ impl<B: Binary> Reassembly<B> {
     }
 
     /// Has room made for `bytes` more in the message at `index`. Rarely needed: only for a sender
-    /// whose later fragments are larger than its first.
+    /// whose later fragments are larger than its first. An error if the message is larger than may be held.
     pub fn reserve(&mut self, index: usize, bytes: usize) -> Result<(), Error> {
         let held = &self.held[index];
         let needed = held.filled + bytes;
         if needed <= held.binary.length() {
             return Ok(());
         }
+        let most = held.headroom + HELD_MESSAGE_BYTES_MAX as usize;
+        if needed > most {
+            return Err(Error::TooMuchHeld { sequence: held.sequence, bytes: needed - held.headroom });
+        }
         let mut held = self.held.swap_remove(index);
-        let grown = needed.max(needed / 2 * 3);
+        let grown = needed.max(needed / 2 * 3).min(most);
         held.binary = held.binary.resized(grown).ok_or(Error::NoMemory { bytes: grown })?;
         self.held.push(held);
         let last = self.held.len() - 1;
@@ -116,7 +120,7 @@ impl<B: Binary> Reassembly<B> {
     pub fn space(&mut self, index: usize, bytes: usize) -> &mut [u8] {
         let held = &mut self.held[index];
         let filled = held.filled;
-        &mut held.binary.bytes_mut()[filled..filled + bytes]
+        held.binary.bytes_mut(filled..filled + bytes)
     }
 
     /// Counts `bytes` bytes as filled.
@@ -139,7 +143,7 @@ impl<B: Binary> Reassembly<B> {
         let mut held = self.held.swap_remove(index);
         let references = cache.deliver_held(held.references);
         let offset = held.headroom - WHOLE_PREFIX.len() - references.len();
-        let header = &mut held.binary.bytes_mut()[offset..held.headroom];
+        let header = held.binary.bytes_mut(offset..held.headroom);
         header[..WHOLE_PREFIX.len()].copy_from_slice(&WHOLE_PREFIX);
         header[WHOLE_PREFIX.len()..].copy_from_slice(&references);
         emulator.deliver(&held.binary, offset, held.filled - offset);
@@ -156,4 +160,65 @@ fn headroom(references: &[u8]) -> Result<usize, Error> {
     let (parsed, _) = dist_header::parse(references)?;
     let texts: usize = parsed.iter().map(|r| r.text.as_ref().map_or(ATOM_BYTES_MAX, |text| text.len())).sum();
     Ok(WHOLE_PREFIX.len() + 1 + parsed.len() / 2 + 1 + 3 * parsed.len() + texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    /// A binary of any length, of which there is one piece of memory.
+    struct Claimed(usize, Vec<u8>);
+
+    impl Binary for Claimed {
+        fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+            assert!(range.end <= self.0);
+            self.1.resize(range.len(), 0);
+            &mut self.1
+        }
+        fn length(&self) -> usize {
+            self.0
+        }
+        fn resized(self, bytes: usize) -> Option<Self> {
+            Some(Self(bytes, self.1))
+        }
+    }
+
+    struct Claiming;
+
+    impl Emulator for Claiming {
+        type Binary = Claimed;
+        fn allocate(&mut self, bytes: usize) -> Option<Claimed> {
+            Some(Claimed(bytes, Vec::new()))
+        }
+        fn deliver(&mut self, _: &Claimed, _: usize, _: usize) {}
+        fn queued_bytes(&self) -> usize {
+            0
+        }
+        fn enqueue(&mut self, _: &[u8]) {}
+        fn enqueue_output(&mut self, _: usize) {}
+        fn peek_queue(&self, _: &mut dyn FnMut(&[u8]) -> bool) {}
+        fn dequeue(&mut self, _: usize) {}
+        fn set_busy(&mut self, _: bool) {}
+    }
+
+    #[test]
+    fn later_fragments_that_are_larger_than_the_first_take_no_more_than_a_message_may() {
+        let (mut reassembly, mut cache) = (Reassembly::default(), AtomCache::default());
+        let first = [&[131, 69][..], &[0; 16], &[0], &[7; 100]].concat();
+        let fragments = 100_000;
+        assert!(reassembly.takes(fragments, first.len()));
+        assert!(reassembly.begin(&mut Claiming, &mut cache, (0, fragments), &first).unwrap());
+        let refused = (1..fragments).find_map(|_| {
+            let refused = reassembly.reserve(0, 64 << 10).err();
+            reassembly.filled(0, 64 << 10);
+            let most = reassembly.held[0].headroom as u64 + HELD_MESSAGE_BYTES_MAX;
+            assert!(reassembly.held[0].binary.length() as u64 <= most);
+            refused
+        });
+        let refused = refused.expect("six times the most that may be held");
+        assert!(matches!(refused, Error::TooMuchHeld { sequence: 0, .. }), "{refused}");
+        assert_eq!(refused.exit_reason(), c"killed");
+    }
 }

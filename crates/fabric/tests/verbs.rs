@@ -67,3 +67,30 @@ fn one_thread_finishes_both_sides() {
         }
     }
 }
+
+/// iWARP's connection manager looks for the peer first. Where nobody answers that takes seconds, which nobody
+/// waits for at once. (The others look for nobody.)
+#[test]
+fn an_address_of_nobody_is_looked_for_in_turns() {
+    if std::env::var("VERBS_KIND").as_deref() != Ok("siw") {
+        return;
+    }
+    let exposure = Exposure::all(4096);
+    let (asking, request) = verbs::connect(&verbs::offer().unwrap(), &exposure).unwrap();
+    let (_accepting, mut answer) = verbs::accept(&request, &exposure).unwrap();
+    let is_address = |bytes: &[u8]| {
+        let v6 = std::net::Ipv6Addr::from(<[u8; 16]>::try_from(bytes).unwrap());
+        let of_network = match v6.to_ipv4_mapped() {
+            Some(v4) => v4.octets()[..3] == [10, 0, 0],
+            None => v6.segments()[..7] == [0xfd00, 0, 0, 0, 0, 0, 0],
+        };
+        of_network && [1, 2].contains(&bytes[15])
+    };
+    let at = answer.windows(16).position(is_address).expect("an answer has an address");
+    answer[at + 15] = 99;
+    let begun = Instant::now();
+    let progress =
+        asking.advance(&answer, Duration::from_secs(20), begun + Duration::from_millis(2)).unwrap();
+    assert!(matches!(progress, Progress::Waiting(_)), "{progress:?}");
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}

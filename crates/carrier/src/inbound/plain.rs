@@ -31,7 +31,7 @@ impl<B: Binary> Inbound<B> {
             Sink::Small { .. } => self.small(link, emulator),
             Sink::Own { binary, filled, .. } => {
                 let limit = (*filled + RELEASE_BYTES).min(binary.length());
-                let read = link.read(&mut binary.bytes_mut()[*filled..limit]);
+                let read = link.read(binary.bytes_mut(*filled..limit));
                 *filled += read;
                 if *filled == binary.length() {
                     self.end_own(emulator)?;
@@ -68,7 +68,7 @@ impl<B: Binary> Inbound<B> {
         let place = self.place(head, length)?;
         if length <= SMALL_MESSAGE_BYTES && matches!(place, Place::Message) {
             let (binary, used) = self.shared(emulator, length)?;
-            binary.bytes_mut()[used..used + needed].copy_from_slice(head);
+            binary.bytes_mut(used..used + needed).copy_from_slice(head);
             self.sink = Sink::Small { length, filled: needed };
             return self.small(link, emulator);
         }
@@ -82,7 +82,7 @@ impl<B: Binary> Inbound<B> {
         else {
             return Ok(true);
         };
-        let read = link.read(&mut binary.bytes_mut()[*used + *filled..*used + *length]);
+        let read = link.read(binary.bytes_mut(*used + *filled..*used + *length));
         *filled += read;
         if filled < length {
             return Ok(read > 0);

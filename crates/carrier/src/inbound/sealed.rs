@@ -90,7 +90,7 @@ impl<B: Binary> Inbound<B> {
             Sink::Small { length, .. } => {
                 let length = *length;
                 let Some((binary, used)) = &mut self.shared else { return Ok(false) };
-                let part = &mut binary.bytes_mut()[*used..*used + length];
+                let part = binary.bytes_mut(*used..*used + length);
                 if !opener.read(link, &prefix(length as u32), part)? {
                     return Ok(false);
                 }
@@ -98,7 +98,7 @@ impl<B: Binary> Inbound<B> {
             }
             Sink::Own { binary, filled, .. } => {
                 let end = *filled + next_part(binary.length() - *filled);
-                if !opener.read(link, &[], &mut binary.bytes_mut()[*filled..end])? {
+                if !opener.read(link, &[], binary.bytes_mut(*filled..end))? {
                     return Ok(false);
                 }
                 *filled = end;
@@ -125,7 +125,7 @@ impl<B: Binary> Inbound<B> {
     /// A record of one part is open, in the shared binary.
     fn end_small<E: Emulator<Binary = B>>(&mut self, emulator: &mut E, length: usize) -> Result<bool, Error> {
         let Some((mut binary, used)) = self.shared.take() else { return Ok(false) };
-        let message = &mut binary.bytes_mut()[used..used + length];
+        let message = binary.bytes_mut(used..used + length);
         let mut end = used;
         match self.place(&message[..length.min(FRAGMENT_BYTES)], length)? {
             Place::Held(index) => {

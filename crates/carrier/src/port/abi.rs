@@ -131,6 +131,7 @@ unsafe extern "C" {
     pub fn driver_free_binary(binary: *mut ErlDrvBinary);
     pub fn driver_enq(port: ErlDrvPort, bytes: *mut c_char, length: ErlDrvSizeT) -> c_int;
     pub fn driver_enqv(port: ErlDrvPort, vector: *mut ErlIOVec, skip: ErlDrvSizeT) -> c_int;
+    pub fn driver_pushq(port: ErlDrvPort, bytes: *mut c_char, length: ErlDrvSizeT) -> c_int;
     pub fn driver_deq(port: ErlDrvPort, size: ErlDrvSizeT) -> ErlDrvSizeT;
     pub fn driver_sizeq(port: ErlDrvPort) -> ErlDrvSizeT;
     pub fn driver_peekq(port: ErlDrvPort, count: *mut c_int) -> *mut SysIOVec;

@@ -9,7 +9,9 @@
 //! | or dropped | the emulator, if the port has closed | everything that the errand holds goes with it |
 //!
 //! The emulator has one such thread, unless `+A` says more. Were it to wait for one peer alone, three nodes
-//! that connect in a ring at once could each wait for the next.
+//! that connect in a ring at once could each wait for the next. One call waits all the same, and holds up
+//! other ports' jobs: soft iWARP (siw) makes its TCP connection within rdma_connect(3), so that a firewall
+//! which drops it costs the thread what `net.ipv4.tcp_syn_retries` allows. Devices do that by themselves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The emulator behind a port, as the logic sees it: [`Emulator`] on `erl_driver.h`.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
@@ -25,13 +26,14 @@ impl DriverBinary {
 }
 
 impl Binary for DriverBinary {
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.length, "bytes outside their binary");
         // SAFETY: the allocation has `length` bytes from `orig_bytes` on, which came from
-        // `driver_alloc_binary` and so may be viewed as bytes. The caller writes no part of it
-        // that it has delivered, and this process's emulator only reads those.
+        // `driver_alloc_binary` and so may be viewed as bytes; `range` is within them. The caller asks
+        // for none that it has delivered, and nobody else has heard of the others.
         unsafe {
-            let first = &raw mut (*self.binary.as_ptr()).orig_bytes;
-            slice::from_raw_parts_mut(first.cast::<u8>(), self.length)
+            let first = (&raw mut (*self.binary.as_ptr()).orig_bytes).cast::<u8>();
+            slice::from_raw_parts_mut(first.add(range.start), range.len())
         }
     }
 
@@ -58,23 +60,48 @@ impl Drop for DriverBinary {
     }
 }
 
+/// What is kept in the queue of a port, where something is.
+const KEPT: [u8; 1] = [0];
+
 /// The emulator during one callback of one port.
 #[derive(Debug)]
 pub struct Live {
     port: ErlDrvPort,
+    /// Bytes at the head of the port's queue that are no message's: see [`Live::keep`].
+    kept: usize,
     /// What `outputv` was called with, while it runs.
     output: *mut ErlIOVec,
 }
 
 impl Live {
-    /// For any callback but `outputv`.
-    pub fn new(port: ErlDrvPort) -> Self {
-        Self { port, output: std::ptr::null_mut() }
+    /// For any callback but `outputv`. `kept` is what [`Live::keep`] has returned for this port.
+    pub fn new(port: ErlDrvPort, kept: usize) -> Self {
+        Self { port, kept, output: std::ptr::null_mut() }
     }
 
     /// For `outputv`; `output` is what it was called with.
-    pub fn with_output(port: ErlDrvPort, output: *mut ErlIOVec) -> Self {
-        Self { port, output }
+    pub fn with_output(self, output: *mut ErlIOVec) -> Self {
+        Self { output, ..self }
+    }
+
+    /// Puts a byte into the queue that stays at its head: so the emulator, before it closes the port, asks
+    /// it to flush, and waits until the queue is empty. Returns the number of bytes that are kept so.
+    pub fn keep(&self) -> usize {
+        if self.kept == 0 {
+            self.push_kept();
+        }
+        KEPT.len()
+    }
+
+    fn push_kept(&self) {
+        // SAFETY: the port is this callback's own; the emulator copies the bytes and does not write them.
+        unsafe { driver_pushq(self.port, KEPT.as_ptr().cast_mut().cast(), KEPT.len()) };
+    }
+
+    /// Empties the queue, of what is kept there, too: a port that is closing closes now.
+    pub fn let_go(&self) {
+        // SAFETY: the port is this callback's own.
+        unsafe { driver_deq(self.port, driver_sizeq(self.port)) };
     }
 }
 
@@ -115,7 +142,9 @@ impl Emulator for Live {
 
     fn queued_bytes(&self) -> usize {
         // SAFETY: the port is this callback's own.
-        unsafe { driver_sizeq(self.port) }
+        let queued = unsafe { driver_sizeq(self.port) };
+        // None is kept any more once the queue has been emptied.
+        queued.saturating_sub(self.kept)
     }
 
     fn enqueue(&mut self, bytes: &[u8]) {
@@ -132,20 +161,31 @@ impl Emulator for Live {
     }
 
     fn peek_queue(&self, each: &mut dyn FnMut(&[u8]) -> bool) {
-        let mut count: c_int = 0;
+        let (mut count, mut kept): (c_int, usize) = (0, self.kept);
+        let unkept = |part: &[u8]| {
+            let skipped = kept.min(part.len());
+            kept -= skipped;
+            skipped == part.len() || each(&part[skipped..])
+        };
         // SAFETY: the port is this callback's own; the vector is valid until its queue changes,
         // which nothing in `each` does.
         unsafe {
             let vector = driver_peekq(self.port, &mut count);
             if !vector.is_null() {
-                parts(vector, count).all(each);
+                parts(vector, count).all(unkept);
             }
         }
     }
 
     fn dequeue(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         // SAFETY: the port is this callback's own.
-        unsafe { driver_deq(self.port, bytes) };
+        unsafe { driver_deq(self.port, bytes + self.kept) };
+        if self.kept > 0 {
+            self.push_kept();
+        }
     }
 
     fn set_busy(&mut self, busy: bool) {

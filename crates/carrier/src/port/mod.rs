@@ -10,14 +10,13 @@ mod live;
 mod state;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::slice;
 
 use abi::*;
 use job::Errand;
-use live::Live;
 use state::{Event, Port, Reply};
 
 use crate::error::Error;
@@ -71,7 +70,7 @@ fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut Port) -> Res
     let port = unsafe { &mut *data.cast::<Port>() };
     let outcome = catch_unwind(AssertUnwindSafe(|| callback(port))).unwrap_or(Err(Error::Panicked));
     if let Err(error) = outcome {
-        port.end(&error);
+        port.end(error);
     }
     let Some(reason) = port.ended_for() else { return };
     let handle = port.handle();
@@ -151,7 +150,7 @@ unsafe extern "C" fn outputv(data: ErlDrvData, vector: *mut ErlIOVec) {
     enter(data, false, |port| {
         // SAFETY: the emulator's vector is valid for the whole callback.
         let (parts, length) = unsafe { (live::parts((*vector).iov, (*vector).vsize), (*vector).size) };
-        port.output(Live::with_output(port.handle(), vector), parts, length)
+        port.output(port.live().with_output(vector), parts, length)
     });
 }
 
@@ -195,15 +194,32 @@ unsafe extern "C" fn stop_select(event: ErlDrvEvent, _reserved: *mut c_void) {
     drop(unsafe { OwnedFd::from_raw_fd(event as usize as RawFd) });
 }
 
-/// Has the emulator watch `descriptor` for input; from now on it is the emulator's, and
-/// `stop_select` closes it.
-fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<RawFd> {
-    use std::os::fd::IntoRawFd;
+/// A descriptor that the emulator watches and closes, in `stop_select`, once it has been given to [`unwatch`].
+#[derive(Debug)]
+struct Watched(RawFd);
+
+impl Watched {
+    /// True if `descriptor` is this one.
+    fn is(&self, descriptor: RawFd) -> bool {
+        self.0 == descriptor
+    }
+}
+
+impl AsFd for Watched {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: only `watch` makes one, of an open descriptor, and only `unwatch`, which takes it by
+        // value, has the emulator close that.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+/// Has the emulator watch `descriptor` for input; from now on it is the emulator's.
+fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<Watched> {
     let raw = descriptor.into_raw_fd();
     // SAFETY: the port is this callback's own, and the descriptor is open.
     let failed = unsafe { driver_select(handle, raw as usize as ErlDrvEvent, ERL_DRV_READ | ERL_DRV_USE, 1) };
     if failed == 0 {
-        return Some(raw);
+        return Some(Watched(raw));
     }
     // SAFETY: the emulator did not take it.
     drop(unsafe { OwnedFd::from_raw_fd(raw) });
@@ -211,7 +227,7 @@ fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<RawFd> {
 }
 
 /// Ends what `watch` began.
-fn unwatch(handle: ErlDrvPort, raw: RawFd) {
+fn unwatch(handle: ErlDrvPort, Watched(raw): Watched) {
     // SAFETY: `raw` is being watched; `stop_select` will close it.
     unsafe { driver_select(handle, raw as usize as ErlDrvEvent, ERL_DRV_USE, 0) };
 }
@@ -253,5 +269,5 @@ fn duplicate(raw: RawFd) -> std::io::Result<OwnedFd> {
         return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
     }
     // SAFETY: borrowed for this one call, which fails cleanly if it is not open.
-    unsafe { std::os::fd::BorrowedFd::borrow_raw(raw) }.try_clone_to_owned()
+    unsafe { BorrowedFd::borrow_raw(raw) }.try_clone_to_owned()
 }

@@ -16,10 +16,9 @@ use caravan_segment::counters::Row;
 
 use super::abi::{ErlDrvPort, ErlDrvTermData};
 use super::live::Live;
-use super::{send, set_timer};
+use super::{Watched, send, set_timer};
 use crate::connection::{Connection, Next};
 use crate::control::{Configuration, Control};
-use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::limits::FLUSH_MS;
 use crate::seal::KeyExchange;
@@ -81,11 +80,19 @@ pub struct Port {
     poller: Option<ErlDrvTermData>,
     /// The control connection, until it is watched.
     lifeline: Option<OwnedFd>,
-    watched_bell: Option<RawFd>,
+    /// The same of the bells.
+    bells: Option<bell::Bells>,
+    watched_bell: Option<Watched>,
     /// A bell of this side's own, where the link's is not its to ring.
-    own_bell: Option<RawFd>,
-    watched_lifeline: Option<RawFd>,
+    own_bell: Option<Watched>,
+    watched_lifeline: Option<Watched>,
+    /// Bytes in the emulator's queue that keep the port from closing at once.
+    kept: usize,
     closing: bool,
+    /// Nothing is queued any more, and what was sent is yet to get into the peer's memory.
+    settling: bool,
+    /// Why the port is to end, if the control connection does not say otherwise first.
+    doubt: Option<Error>,
     ended: Option<&'static CStr>,
     /// That is why it has ended, and what it had sent is yet to be handed over.
     peer_is_gone: bool,
@@ -101,10 +108,14 @@ impl Port {
             under_way: None,
             poller: None,
             lifeline: None,
+            bells: None,
             watched_bell: None,
             own_bell: None,
             watched_lifeline: None,
+            kept: 0,
             closing: false,
+            settling: false,
+            doubt: None,
             ended: None,
             peer_is_gone: false,
         }
@@ -119,43 +130,35 @@ impl Port {
         self.ended
     }
 
-    /// Remembers why the port must be closed, and tells the poller, who logs it.
-    pub fn end(&mut self, error: &Error) {
-        if self.ended.is_some() {
-            return;
-        }
-        let error = if self.peer_ended(error) { &Error::PeerClosed } else { error };
-        self.ended = Some(error.exit_reason());
-        let orderly = matches!(error, Error::PeerClosed);
-        if let (false, Some(poller)) = (orderly, self.poller) {
-            send(self.handle, poller, c"error", Some(error.to_string().as_bytes()));
-        }
+    /// The emulator, for this callback.
+    pub fn live(&self) -> Live {
+        Live::new(self.handle, self.kept)
     }
 
     /// A watched descriptor is readable.
     pub fn ready(&mut self, descriptor: RawFd) -> Result<(), Error> {
-        let mut live = Live::new(self.handle);
-        let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
-        if self.ended.is_some() {
-            return Ok(());
+        let mut live = self.live();
+        if self.is_over() {
+            return self.ready_at_the_end(descriptor);
         }
-        if Some(descriptor) == self.own_bell {
-            bell::silence(descriptor);
+        let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
+        if let Some(bell) = self.own_bell.as_ref().filter(|bell| bell.is(descriptor)) {
+            bell::silence(bell);
             if self.closing {
                 return Ok(());
             }
             let next = connection.rung(&mut live, now())?;
             return self.go_on(next);
         }
-        if Some(descriptor) == self.watched_bell {
+        if self.watched_bell.as_ref().is_some_and(|bell| bell.is(descriptor)) {
             if self.closing {
                 connection.link().acknowledge()?;
-                return connection.flush(&mut live, now());
+                return self.leave();
             }
             let next = connection.bell(&mut live, now())?;
             return self.go_on(next);
         }
-        match ending::lifeline_state(descriptor) {
+        match self.watched_lifeline.as_ref().and_then(ending::lifeline_state) {
             None => Ok(()),
             Some(error) => {
                 // What the peer sent before it ended arrives before its end, as over TCP.
@@ -166,21 +169,20 @@ impl Port {
     }
 
     pub fn event(&mut self, event: Event) -> Result<(), Error> {
-        let mut live = Live::new(self.handle);
-        match (event, &mut self.stage) {
-            (Event::Flush, Stage::Connected(connection)) if self.ended.is_none() => {
-                self.closing = true;
-                set_timer(self.handle, FLUSH_MS);
-                connection.flush(&mut live, now())
-            }
-            // A peer that takes nothing, or is gone, must not keep the port from closing.
-            _ => {
-                if self.closing || event == Event::Flush {
-                    live.dequeue(live.queued_bytes());
-                }
-                Ok(())
-            }
+        let is_over = self.is_over();
+        if let (Event::Flush, Stage::Connected(_), false) = (event, &self.stage, is_over) {
+            self.closing = true;
+            set_timer(self.handle, FLUSH_MS);
+            return self.leave();
         }
+        // A peer that takes nothing, or is gone, must not keep the port from closing.
+        if self.closing || event == Event::Flush {
+            self.live().let_go();
+        }
+        if let (Event::Timeout, Some(error)) = (event, self.doubt.take()) {
+            self.ended(error);
+        }
+        Ok(())
     }
 
     /// The emulator sends a message.
@@ -190,10 +192,11 @@ impl Port {
         parts: impl Iterator<Item = &'a [u8]>,
         length: usize,
     ) -> Result<(), Error> {
+        let over = self.is_over();
         let Stage::Connected(connection) = &mut self.stage else {
             return Err(Error::Control { operation: 0, what: "there is no link to send over" });
         };
-        if self.ended.is_some() {
+        if over {
             return Ok(());
         }
         let next = connection.send(&mut live, parts, length, now)?;
@@ -216,9 +219,9 @@ impl Port {
             Ok(control) => control,
             Err(error) => return Ok(Reply::failed(&error)),
         };
-        let mut live = Live::new(self.handle);
+        let (mut live, over) = (self.live(), self.is_over());
         match (&control, &mut self.stage) {
-            (Control::Poll, Stage::Connected(connection)) if self.ended.is_none() => {
+            (Control::Poll, Stage::Connected(connection)) if !over => {
                 let next = connection.poll(&mut live, now())?;
                 if next == Next::Ring {
                     self.ring()?;
@@ -226,14 +229,17 @@ impl Port {
                 Ok(Reply::next(next))
             }
             (Control::Poll, _) => Ok(Reply::next(Next::Armed)),
+            // An end is told by the port's, which may be in doubt yet, and not by these.
             (Control::Tick, Stage::Connected(connection)) => {
-                check_peer(connection)?;
-                connection.tick(&mut live)?;
+                if !over {
+                    let ticked = check_peer(connection).and_then(|()| connection.tick(&mut live));
+                    let _ = ticked.map_err(|error| self.end(error));
+                }
                 Ok(Reply::done(&[]))
             }
             (Control::Stat, stage) => {
-                if let Stage::Connected(connection) = stage {
-                    check_peer(connection)?;
+                if let (Stage::Connected(connection), false) = (stage, over) {
+                    let _ = check_peer(connection).map_err(|error| self.end(error));
                 }
                 Ok(Reply::done(&self.stat()))
             }

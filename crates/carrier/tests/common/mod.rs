@@ -1,6 +1,8 @@
 //! An emulator for tests: keeps what is delivered, and queues as a port does.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use caravan_driver::Error;
 use caravan_driver::connection::{Connection, Next};
@@ -9,11 +11,14 @@ use caravan_driver::emulator::{Binary, Emulator};
 use caravan_driver::seal::{KeyExchange, Role, Sealing};
 use caravan_fabric::{Link, SpinMode, shm};
 
-pub struct TestBinary(Vec<u8>);
+/// Its bytes, and those that have been delivered: the emulator reads them from then on.
+pub struct TestBinary(Vec<u8>, RefCell<Vec<Range<usize>>>);
 
 impl Binary for TestBinary {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        let is_read = |read: &Range<usize>| read.start < range.end && range.start < read.end;
+        assert!(!self.1.get_mut().iter().any(is_read), "bytes that have been delivered are written");
+        &mut self.0[range]
     }
     fn length(&self) -> usize {
         self.0.len()
@@ -42,10 +47,11 @@ impl Emulator for TestEmulator {
         self.allocated += bytes;
         match self.memory {
             Some(most) if bytes > most => None,
-            _ => Some(TestBinary(vec![0xdd; bytes])),
+            _ => Some(TestBinary(vec![0xdd; bytes], RefCell::default())),
         }
     }
     fn deliver(&mut self, binary: &TestBinary, offset: usize, length: usize) {
+        binary.1.borrow_mut().push(offset..offset + length);
         self.delivered.push(binary.0[offset..offset + length].to_vec());
     }
     fn queued_bytes(&self) -> usize {

@@ -8,14 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use super::abi::*;
 use super::device::{Context, nonblocking};
 use super::fault::ENDED;
 use super::library::{self, Connections};
 use super::obstacle::Obstacle;
-use crate::contract::{Error, Provider};
+use crate::contract::Error;
 
 /// An end of a connection, or a listener; with a channel of its own for its events.
 #[derive(Debug)]
@@ -91,27 +91,23 @@ impl Id {
         Ok(u16::from_be(unsafe { (calls.rdma_get_src_port)(self.raw.as_ptr()) }))
     }
 
-    /// Looks for the way to a listener; waits for it until `deadline`.
-    pub fn resolve(&self, to: SocketAddr, deadline: Instant) -> Result<(), Error> {
+    /// Looks for the address of a listener, for `limit` at most: then it is [`Happened::Done`].
+    pub fn resolve_address(&self, to: SocketAddr, limit: Duration) -> Result<(), Error> {
         let calls = self.channel.calls;
         let mut address = socket_address(to);
-        let (id, limit) = (self.raw.as_ptr(), milliseconds_to(deadline));
         // SAFETY: the id is open and bound, and the address complete.
         self.check("rdma_resolve_addr", unsafe {
-            (calls.rdma_resolve_addr)(id, ptr::null_mut(), &mut address, limit)
-        })?;
-        self.done(deadline)?;
-        // SAFETY: the id is open, and its address resolved.
-        self.check("rdma_resolve_route", unsafe { (calls.rdma_resolve_route)(id, limit) })?;
-        self.done(deadline)
+            (calls.rdma_resolve_addr)(self.raw.as_ptr(), ptr::null_mut(), &mut address, milliseconds(limit))
+        })
     }
 
-    fn done(&self, deadline: Instant) -> Result<(), Error> {
-        match self.wait(deadline)? {
-            Happened::Done => Ok(()),
-            Happened::Ended(why) => Err(Error::PeerGone(Provider::Verbs, why)),
-            _ => Err(Error::Protocol(Provider::Verbs, "the connection manager is out of turn".to_owned())),
-        }
+    /// Then for the way there: the same.
+    pub fn resolve_route(&self, limit: Duration) -> Result<(), Error> {
+        let calls = self.channel.calls;
+        // SAFETY: the id is open, and its address resolved.
+        self.check("rdma_resolve_route", unsafe {
+            (calls.rdma_resolve_route)(self.raw.as_ptr(), milliseconds(limit))
+        })
     }
 
     /// Asks a listener for a connection; `hello` proves who asks. `reads`: those under way, the peer's
@@ -163,19 +159,6 @@ impl Id {
             (self.channel.calls.rdma_destroy_qp)(self.raw.as_ptr());
         }
         true
-    }
-
-    /// The next event, for which it waits until `deadline`.
-    pub fn wait(&self, deadline: Instant) -> Result<Happened, Error> {
-        loop {
-            if let Some(happened) = self.poll()? {
-                return Ok(happened);
-            }
-            super::wait::readable(&[self.channel.descriptor()], deadline)?;
-            if Instant::now() >= deadline {
-                return Ok(Happened::Ended("it does not answer"));
-            }
-        }
     }
 
     /// The next event, if there is one.
@@ -266,9 +249,8 @@ fn failed(call: &'static str) -> Error {
     Error::System { call, source: std::io::Error::last_os_error() }
 }
 
-fn milliseconds_to(deadline: Instant) -> c_int {
-    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-    c_int::try_from(left.max(1)).unwrap_or(c_int::MAX)
+fn milliseconds(limit: Duration) -> c_int {
+    c_int::try_from(limit.as_millis().max(1)).unwrap_or(c_int::MAX)
 }
 
 fn connection(hello: &[u8], (reads_here, reads_there): (u8, u8)) -> rdma_conn_param {

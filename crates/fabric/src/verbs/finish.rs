@@ -4,7 +4,8 @@
 //!
 //! | stage | whose | left when |
 //! |---|---|---|
-//! | requested | initiating | it has the answer: connects and greets, or asks the manager |
+//! | requested | initiating | it has the answer: connects and greets, or has the manager look for the peer |
+//! | resolving | initiating, iWARP | the manager has found the address, and then the way there: asks it to connect |
 //! | asking | initiating, iWARP | the manager says that it is connected: greets |
 //! | listening | accepting, iWARP | one came that knows the nonce: accepts it |
 //! | accepted | accepting, iWARP | the manager says that it is connected |
@@ -36,6 +37,8 @@ const GREET_AGAIN_MS: [u64; 2] = [100, 500];
 #[derive(Debug)]
 pub(super) enum Stage {
     Requested(Resources, Half),
+    /// Its half, the peer's, what the peer wants to hear, and whether the address has been found.
+    Resolving(Resources, Half, Half, ([u8; 16], bool)),
     /// Its half, and the peer's.
     Asking(Resources, Half, Half),
     /// The same, what the peer must say, and how many said something else.
@@ -89,6 +92,7 @@ impl Stage {
     fn port(&self) -> &Port {
         match self {
             Self::Requested(_, half)
+            | Self::Resolving(_, half, ..)
             | Self::Asking(_, half, _)
             | Self::Listening(_, half, ..)
             | Self::Accepted(_, half, _) => &half.port,
@@ -105,12 +109,19 @@ impl Stage {
                 }
                 if half.port.fabric == Fabric::Iwarp {
                     let to = SocketAddr::new(peer.port.ip(), listener);
-                    ask(&mut resources, (&half, &peer), to, &nonce, Instant::now() + limit)?;
-                    return Ok(Step::To(Self::Asking(resources, half, peer)));
+                    manager(&resources)?.resolve_address(to, limit)?;
+                    return Ok(Step::To(Self::Resolving(resources, half, peer, (nonce, false))));
                 }
                 resources.connect(&path(&half, &peer))?;
                 greet(endpoint(resources, &half, &peer)?)
             }
+            Self::Resolving(resources, half, peer, (nonce, found)) => match event(&resources, pause)? {
+                None => Ok(Step::Wait(Self::Resolving(resources, half, peer, (nonce, found)))),
+                Some(Happened::Done) => resolved(resources, (half, peer), (nonce, found), limit),
+                Some(Happened::Established | Happened::Request(..) | Happened::Ended(_)) => {
+                    Err(protocol("its connection manager is out of turn"))
+                }
+            },
             Self::Asking(resources, half, peer) => match event(&resources, pause)? {
                 None => Ok(Step::Wait(Self::Asking(resources, half, peer))),
                 Some(Happened::Established) => greet(endpoint(resources, &half, &peer)?),
@@ -224,19 +235,22 @@ fn settle(
     }
 }
 
-/// The initiating side of a connection that the manager makes.
-fn ask(
-    resources: &mut Resources,
-    (half, peer): (&Half, &Half),
-    to: SocketAddr,
-    nonce: &[u8],
-    deadline: Instant,
-) -> Result<(), Error> {
-    manager(resources)?.resolve(to, deadline)?;
+/// The initiating side of a connection that the manager makes: the address has been found, or the way.
+fn resolved(
+    mut resources: Resources,
+    (half, peer): (Half, Half),
+    (nonce, found): ([u8; 16], bool),
+    limit: Duration,
+) -> Result<Step, Error> {
+    if !found {
+        manager(&resources)?.resolve_route(limit)?;
+        return Ok(Step::To(Stage::Resolving(resources, half, peer, (nonce, true))));
+    }
     resources.make_queue_pair()?;
     resources.post_receives(WINDOW + RECEIVE_RESERVE)?;
-    let (ours, theirs) = reads(half, peer);
-    manager(resources)?.connect(nonce, (theirs, ours))
+    let (ours, theirs) = reads(&half, &peer);
+    manager(&resources)?.connect(&nonce, (theirs, ours))?;
+    Ok(Step::To(Stage::Asking(resources, half, peer)))
 }
 
 /// The accepting side of it, with the one who knew the nonce.

@@ -1,97 +1,111 @@
-//! What a port does last.
+//! What a port does last. None of it waits: a callback that did would hold a scheduler.
+//!
+//! | what is waited for | how | until |
+//! |---|---|---|
+//! | the device says that the peer is gone: was that an orderly end? | the control connection tells, which the emulator watches | `LIFELINE_MS` |
+//! | the port closes: what is queued, and what was sent, gets into the peer's memory | the queue is not empty as long, see [`Live::keep`](super::super::live::Live::keep); the link's bell | `FLUSH_MS`, and `SETTLE_MS` |
 
 use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
 
-use caravan_fabric::Link;
-use caravan_fabric::contract::Armed;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use super::super::live::Live;
-use super::super::{duplicate, unwatch};
-use super::{Port, Stage};
+use super::super::{Watched, send, set_timer, unwatch};
+use super::{Port, Stage, bell, now};
+use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::limits::{LIFELINE_MS, SETTLE_MS};
 
 impl Port {
-    /// Called before the port is closed for good, where messages can be delivered: hands over what the
-    /// peer had sent before its end, as over TCP, whichever callback noticed the end.
-    pub fn last_words(&mut self) {
-        if let (true, Stage::Connected(connection)) = (self.peer_is_gone, &mut self.stage) {
-            self.peer_is_gone = false;
-            // It ends with the error that ended the link.
-            let _ = connection.drain(&mut Live::new(self.handle));
+    /// True if nothing more is to be sent or received.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.is_some() || self.doubt.is_some()
+    }
+
+    /// The link has ended, or the port is broken. A device tells of a peer's orderly end as of a failure,
+    /// and it may do so a moment before the control connection, which is waited for.
+    pub fn end(&mut self, error: Error) {
+        if self.is_over() {
+            return;
+        }
+        self.peer_is_gone = matches!(error, Error::Fabric(caravan_fabric::Error::PeerGone(..)));
+        let lifeline = self.watched_lifeline.as_ref().filter(|_| self.peer_is_gone && !self.closing);
+        match lifeline.map(lifeline_state) {
+            Some(None) => {
+                self.doubt = Some(error);
+                set_timer(self.handle, LIFELINE_MS);
+            }
+            Some(Some(Error::PeerClosed)) => self.ended(Error::PeerClosed),
+            Some(Some(_)) | None => self.ended(error),
         }
     }
 
-    /// True if the peer has ended in good order: a device tells of that as of a failure, and it may do
-    /// so a moment before the control connection.
-    pub(super) fn peer_ended(&mut self, error: &Error) -> bool {
-        self.peer_is_gone = matches!(error, Error::Fabric(caravan_fabric::Error::PeerGone(..)));
-        let Some(lifeline) = self.watched_lifeline.filter(|_| self.peer_is_gone) else { return false };
-        let Ok(socket) = duplicate(lifeline) else { return false };
-        let wait = timespec(Duration::from_millis(LIFELINE_MS));
-        // Whatever comes of the waiting, the state says it.
-        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&wait));
-        matches!(lifeline_state(lifeline), Some(Error::PeerClosed))
+    /// Remembers why the port must be closed, and tells the poller, who logs it.
+    pub(super) fn ended(&mut self, error: Error) {
+        self.ended = Some(error.exit_reason());
+        let orderly = matches!(error, Error::PeerClosed);
+        if let (false, Some(poller)) = (orderly, self.poller) {
+            send(self.handle, poller, c"error", Some(error.to_string().as_bytes()));
+        }
+    }
+
+    /// A watched descriptor is readable, and the link is over.
+    pub(super) fn ready_at_the_end(&mut self, descriptor: RawFd) -> Result<(), Error> {
+        if let Some(lifeline) = self.watched_lifeline.as_ref().filter(|lifeline| lifeline.is(descriptor)) {
+            let state = lifeline_state(lifeline);
+            if let (Some(state), Some(doubt)) = (state, self.doubt.take()) {
+                self.ended(if matches!(state, Error::PeerClosed) { state } else { doubt });
+            }
+        } else if let Some(bell) = self.own_bell.as_ref().filter(|bell| bell.is(descriptor)) {
+            bell::silence(bell);
+        } else if let Stage::Connected(connection) = &mut self.stage {
+            connection.link().acknowledge()?;
+        }
+        Ok(())
+    }
+
+    /// Called before the port is closed for good, where messages can be delivered: hands over what the
+    /// peer had sent before its end, as over TCP, whichever callback noticed the end.
+    pub fn last_words(&mut self) {
+        let mut live = self.live();
+        if let (true, Stage::Connected(connection)) = (self.peer_is_gone, &mut self.stage) {
+            self.peer_is_gone = false;
+            // It ends with the error that ended the link.
+            let _ = connection.drain(&mut live);
+        }
+    }
+
+    /// A port that is closing goes on with that: once its queue is empty, the emulator ends it.
+    pub(super) fn leave(&mut self) -> Result<(), Error> {
+        let mut live = self.live();
+        let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
+        connection.flush(&mut live, now())?;
+        if live.queued_bytes() > 0 {
+            return Ok(());
+        }
+        if !self.settling {
+            self.settling = true;
+            set_timer(self.handle, SETTLE_MS);
+        }
+        // An error says that the peer is gone, and nobody misses what was under way.
+        if connection.settle().unwrap_or(true) {
+            live.let_go();
+        }
+        Ok(())
     }
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // Only an orderly end: a link that has failed takes nothing to the peer any more.
-        if let (None, Stage::Connected(connection)) = (self.ended, &mut self.stage) {
-            // An error says that the peer is gone, and nobody misses what was under way.
-            let _ = settle(connection.link(), Duration::from_millis(SETTLE_MS));
-        }
         // The control connection goes last: its end is what tells the peer of the link's.
-        for raw in [self.watched_bell, self.own_bell, self.watched_lifeline].into_iter().flatten() {
-            unwatch(self.handle, raw);
+        let watched = [self.watched_bell.take(), self.own_bell.take(), self.watched_lifeline.take()];
+        for descriptor in watched.into_iter().flatten() {
+            unwatch(self.handle, descriptor);
         }
     }
-}
-
-/// Waits until all that was sent is in the peer's memory. With shared memory it is there already; a
-/// device needs this side's until it has written it.
-fn settle(link: &mut Link, limit: Duration) -> Result<(), Error> {
-    let end = Instant::now() + limit;
-    loop {
-        // What the peer sends meanwhile is for nobody; unread, it would keep this side from waiting.
-        let unread = link.refresh()?;
-        link.skip(unread);
-        link.release()?;
-        // Last, so that it has the device tell of all that is under way.
-        if link.is_settled()? {
-            return Ok(());
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        if link.arm(0)? == Armed::LookAgain {
-            continue;
-        }
-        let Some(bell) = link.wait_fd() else { return Ok(()) };
-        let wait = timespec(left);
-        match poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&wait)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => link.acknowledge()?,
-            Err(source) => {
-                return Err(caravan_fabric::Error::System { call: "poll", source: source.into() }.into());
-            }
-        }
-    }
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
 
 /// What is wrong with the control connection, if anything.
-pub(super) fn lifeline_state(descriptor: RawFd) -> Option<Error> {
+pub(super) fn lifeline_state(lifeline: &Watched) -> Option<Error> {
     use rustix::net::RecvFlags;
-    let Ok(socket) = duplicate(descriptor) else { return Some(Error::PeerClosed) };
-    match rustix::net::recv(&socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+    match rustix::net::recv(lifeline, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Some(Error::PeerClosed),
         Ok(_) => Some(Error::LifelineData),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,

@@ -61,16 +61,14 @@ const FINISH: u32 = 18;
 const NO_THREAD: &str = "the emulator has no thread for it";
 
 impl Port {
-    /// A port that has not been configured answers, too: then only its success means something.
     pub(super) fn rdma_offer(&mut self) -> Result<(), Error> {
-        let (mut head, mut exchange) = (Vec::new(), None);
-        if let Some(configured) = &self.configuration {
-            head.extend_from_slice(&configured.ring_bytes.to_be_bytes());
-            if configured.seal.is_some() {
-                exchange = Some(KeyExchange::new(Role::Acceptor)?);
-            }
-            push_hello(&mut head, exchange.as_ref());
-        }
+        let configured = self.configured(OFFER)?;
+        let mut head = configured.ring_bytes.to_be_bytes().to_vec();
+        let exchange = match configured.seal {
+            Some(_) => Some(KeyExchange::new(Role::Acceptor)?),
+            None => None,
+        };
+        push_hello(&mut head, exchange.as_ref());
         self.errand(OFFER, Job::Offer, Aim::Offer { exchange, head })
     }
 

@@ -1,11 +1,12 @@
 //! What a port is asked before, and beside, sending and receiving: how it becomes a link or a row,
 //! and what it has counted.
 
+use caravan_fabric::contract::Provider;
 use caravan_fabric::{Link, shm};
 use caravan_segment::counters::Label;
 
-use super::super::live::Live;
 use super::super::{caller, duplicate, watch};
+use super::bell::Bells;
 use super::{Port, Stage, now};
 use crate::connection::Connection;
 use crate::control::{Configuration, Control};
@@ -49,8 +50,7 @@ impl Port {
                 _ => return misplaced(4, "there was no LISTEN before"),
             },
             Control::Lifeline(raw) => {
-                let copy = duplicate(raw)
-                    .map_err(|source| caravan_fabric::Error::System { call: "dup(lifeline)", source })?;
+                let copy = duplicate(raw).map_err(|source| self.no_descriptor(source))?;
                 self.lifeline = Some(copy);
             }
             Control::Start => self.start()?,
@@ -76,11 +76,10 @@ impl Port {
             },
             Control::Cancel => {
                 self.stage = Stage::Fresh;
-                self.lifeline = None;
                 self.under_way = None;
             }
             Control::Reason(reason) => {
-                let live = Live::new(self.handle);
+                let live = self.live();
                 if let Stage::Connected(connection) = &self.stage {
                     connection.row(&live, now()).set_label(Label::Reason, &reason);
                 }
@@ -104,12 +103,19 @@ impl Port {
         self.configuration.as_ref().ok_or(Error::Control { operation, what: "there was no CONFIGURE before" })
     }
 
+    fn no_descriptor(&self, source: std::io::Error) -> Error {
+        let node = self.configuration.as_ref().map_or("this node", |configured| &configured.me);
+        Error::NoDescriptor { node: node.to_owned(), source }
+    }
+
+    /// The last step before this side agrees to the link: whatever it needs, it has after this.
     pub(super) fn connect(
         &mut self,
         link: Link,
         sealing: Option<Sealing>,
         operation: u32,
     ) -> Result<(), Error> {
+        let bells = Bells::of(&link).map_err(|source| self.no_descriptor(source))?;
         let configured = self.configured(operation)?;
         let row = counters::row(&configured.me, &configured.peer).map_err(caravan_fabric::Error::from)?;
         row.set_label(Label::Transport, link.provider().name());
@@ -119,6 +125,11 @@ impl Port {
         if let Some(sealing) = sealing {
             connection = connection.sealed(sealing);
         }
+        if connection.link().provider() != Provider::Shm {
+            // What is under way when the port closes must still get into the peer's memory.
+            self.kept = self.live().keep();
+        }
+        self.bells = Some(bells);
         self.stage = Stage::Connected(Box::new(connection));
         Ok(())
     }
@@ -126,32 +137,25 @@ impl Port {
     /// The node is up: watches the bell and the control connection.
     fn start(&mut self) -> Result<(), Error> {
         const START: u32 = 6;
-        let Stage::Connected(connection) = &mut self.stage else {
+        if !matches!(self.stage, Stage::Connected(_)) {
             return Err(Error::Control { operation: START, what: "there is no link" });
-        };
+        }
         let Some(lifeline) = self.lifeline.take() else {
             return Err(Error::Control { operation: START, what: "there was no LIFELINE before" });
         };
-        let unwatched =
-            Error::Control { operation: START, what: "the emulator does not watch the descriptors" };
-        // The emulator closes what it watched at a time of its own: it gets a descriptor of its own.
-        let bell = match connection.link().wait_fd() {
-            Some(bell) => bell.try_clone_to_owned(),
-            None => Err(std::io::Error::from(std::io::ErrorKind::Unsupported)),
-        };
-        let bell = bell.map_err(|source| caravan_fabric::Error::System { call: "dup(bell)", source })?;
         self.poller = Some(caller(self.handle));
-        self.watched_bell = watch(self.handle, bell);
         self.watched_lifeline = watch(self.handle, lifeline);
-        if self.watched_bell.is_none() || self.watched_lifeline.is_none() {
-            return Err(unwatched);
+        if !self.watch_bells() || self.watched_lifeline.is_none() {
+            let what = "the emulator does not watch the descriptors";
+            return Err(Error::Control { operation: START, what });
         }
+        let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
         connection.start();
         Ok(())
     }
 
     pub(super) fn stat(&self) -> Vec<u8> {
-        let live = Live::new(self.handle);
+        let live = self.live();
         let (received, sent) = match &self.stage {
             Stage::Connected(connection) => connection.records(),
             _ => (0, 0),
@@ -160,7 +164,7 @@ impl Port {
     }
 
     fn info(&self) -> Vec<u8> {
-        let live = Live::new(self.handle);
+        let live = self.live();
         let row = match &self.stage {
             Stage::Connected(connection) => connection.row(&live, now()),
             Stage::TcpRow(row) => row,
