@@ -50,10 +50,12 @@ pub enum Error {
         "the peer's UNIX socket cannot be reached from here: it is on another host or in another network namespace"
     )]
     Unreachable,
-    /// A connection that did not know the nonce.
-    #[error("a connection to the hand-over socket did not know its nonce, and was refused")]
-    WrongNonce,
-    /// Nobody has connected, or the message has not come.
+    /// Descriptors of a hand-over that are missing: this process can have no more, or there were too many.
+    #[error(
+        "the peer's descriptors did not fit: this process has no more of its own (raise `ulimit -n`), or the peer sent too many"
+    )]
+    Descriptors,
+    /// The message has not come.
     #[error("the peer has not sent its memory")]
     NotThere,
     /// A message that does not have the agreed form.
