@@ -14,6 +14,16 @@ pub enum Error {
         /// What the kernel said.
         source: Errno,
     },
+    /// The process may not have files of that size, and memory counts as one.
+    #[error(
+        "a segment of {bytes} bytes is above this process's limit on the size of files, {limit} bytes, which counts for shared memory, too; raise it (`ulimit -f unlimited`)"
+    )]
+    FileSize {
+        /// Bytes asked for.
+        bytes: u64,
+        /// `RLIMIT_FSIZE`.
+        limit: u64,
+    },
     /// A size that no segment can have.
     #[error("a segment cannot have {bytes} bytes: it takes 1 to {maximum}")]
     Size {
