@@ -80,12 +80,11 @@ pub fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<Message, Errno
     let mut message = Message { bytes, uid: None, descriptors: Vec::new(), is_cut };
     // SAFETY: the kernel has filled the header and the buffer that it names, which is still there.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&header) };
-    // SAFETY: it is null, or a whole control message inside that buffer.
-    while let Some(control) = unsafe { next.as_ref() } {
+    while !next.is_null() {
+        // SAFETY: it is a whole control message inside that buffer.
+        unsafe { message.take(next) };
         // SAFETY: as above.
-        unsafe { message.take(control) };
-        // SAFETY: as above.
-        next = unsafe { libc::CMSG_NXTHDR(&header, control) };
+        next = unsafe { libc::CMSG_NXTHDR(&header, next) };
     }
     Ok(message)
 }
@@ -93,15 +92,15 @@ pub fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<Message, Errno
 impl Message {
     /// # Safety
     /// `control` is a whole control message that the kernel has just made.
-    unsafe fn take(&mut self, control: &libc::cmsghdr) {
-        // SAFETY: its data follow the header, wherever that is.
-        let data = unsafe { libc::CMSG_DATA(control) };
-        match (control.cmsg_level, control.cmsg_type) {
+    unsafe fn take(&mut self, control: *const libc::cmsghdr) {
+        // SAFETY: the header is there, and aligned; its data follow it.
+        let (header, data) = unsafe { (control.read(), libc::CMSG_DATA(control)) };
+        match (header.cmsg_level, header.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 // SAFETY: it only computes a length.
                 let empty = unsafe { libc::CMSG_LEN(0) } as usize;
                 // Another type with another C library.
-                let length: usize = control.cmsg_len as _;
+                let length: usize = header.cmsg_len as _;
                 let count = length.saturating_sub(empty) / size_of::<RawFd>();
                 for i in 0..count {
                     // SAFETY: the message has `count` descriptors, each new and owned by nobody else.
