@@ -7,8 +7,8 @@
 
 -export([all/0, suite/0]).
 -export([mixed_cluster/1, one_life/1, erl_call/1, c_node/1, named_and_not_to_be_had/1,
-         other_user/1, other_network_namespace/1, stranger_without_cookie/1,
-         stranger_with_cookie/1]).
+         other_user/1, other_network_namespace/1, other_pid_namespace/1,
+         stranger_without_cookie/1, stranger_with_cookie/1]).
 
 -import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1, info/2]).
 
@@ -16,7 +16,8 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [mixed_cluster, one_life, erl_call, c_node, named_and_not_to_be_had, other_user,
-     other_network_namespace, stranger_without_cookie, stranger_with_cookie].
+     other_network_namespace, other_pid_namespace, stranger_without_cookie,
+     stranger_with_cookie].
 
 with(OptionsList, Fun) ->
     Nodes = caravan_cluster:start_all(OptionsList),
@@ -182,6 +183,32 @@ other_network_namespace(_) ->
         after
             [os:cmd("ip netns del " ++ Space) || Space <- Spaces]
         end
+    end).
+
+%% Containers that share a network namespace and a user share memory, though no process of one has a
+%% number in the other.
+other_pid_namespace(_) ->
+    as_root(fun(_) ->
+        Args = caravan_cluster:no_auto_connect(),
+        %% Process 1 of a namespace of its own. An epmd that it started would go with it.
+        Contained = #{exec => {"/usr/bin/env", ["unshare", "--pid", "--mount", "--fork",
+                                                "--kill-child", "--mount-proc", "erl"]},
+                      args => ["-start_epmd", "false" | Args]},
+        with([#{args => Args}], fun([A]) -> with([Contained, Contained], fun([B, C]) ->
+            ?assertEqual(["1", "1"], [call(Node, os, getpid, []) || Node <- [B, C]]),
+            [begin
+                 true = connect(X, Y),
+                 [?assertMatch(#{transport := shm, reason := <<>>}, Info)
+                  || Info <- [info(X, Y), info(Y, X)]],
+                 ?assertEqual(name(Y), call(X, erpc, call, [name(Y), erlang, node, []])),
+                 true = call(X, erlang, disconnect_node, [name(Y)]),
+                 caravan_cluster:settle(Y)
+             end || {X, Y} <- [{A, B}, {B, A}, {B, C}, {C, B}]],
+            [true = connect(X, C) || X <- [A, B]],
+            ok = call(C, init, stop, []),
+            [caravan_cluster:wait_until(fun() -> [] =:= call(X, erlang, nodes, []) end)
+             || X <- [A, B]]
+        end) end)
     end).
 
 %% Nobody gets anything out of our speaking Caravan before the cookies have been compared: no port

@@ -1,6 +1,7 @@
 //! Mapped memory between two processes of one host, network namespace and user.
 //!
-//! One sealed memfd holds both arenas; each side has an eventfd for its bell. The accepting side
+//! One sealed memfd holds both arenas. Each side has an eventfd for its bell, and one end of a
+//! socket pair, the tether, which hangs up when the other side ends. The accepting side
 //! [listens](Listener::listen); its descriptor goes over the face's control channel; the other
 //! side [connects](connect), which makes the memory and hands it over; the accepting side then
 //! [accepts](Listener::accept). No call blocks.
@@ -21,8 +22,8 @@ use std::sync::atomic::Ordering;
 
 use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 use caravan_segment::barrier::Fences;
-use caravan_segment::process::Process;
 use caravan_segment::{Segment, Window};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::contract::{Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, Provider};
@@ -57,7 +58,8 @@ pub struct ShmEndpoint {
     done: VecDeque<Completion>,
     our_bell: OwnedFd,
     their_bell: OwnedFd,
-    peer: Option<Process>,
+    /// Nothing is ever written to it or read from it.
+    tether: OwnedFd,
 }
 
 impl ShmEndpoint {
@@ -65,7 +67,7 @@ impl ShmEndpoint {
         segment: Arc<Segment>,
         sides: Sides,
         [our_bell, their_bell]: [OwnedFd; 2],
-        pid: i32,
+        tether: OwnedFd,
     ) -> Result<Self, Error> {
         let ours = segment.window(sides.ours_at, sides.bytes)?;
         let theirs = segment.window(sides.theirs_at, sides.bytes)?;
@@ -86,9 +88,7 @@ impl ShmEndpoint {
             done: VecDeque::new(),
             our_bell,
             their_bell,
-            // Its number may be hidden by a PID namespace: then only the face's control channel
-            // tells of its end.
-            peer: Process::open(pid).ok(),
+            tether,
         })
     }
 
@@ -215,10 +215,9 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn check_peer(&mut self) -> Result<(), Error> {
-        match &self.peer {
-            Some(process) if !process.is_alive() => {
-                Err(Error::PeerGone(Provider::Shm, "its process has ended"))
-            }
+        let mut set = [PollFd::new(&self.tether, PollFlags::empty())];
+        match rustix::event::poll(&mut set, Some(&Timespec::default())) {
+            Ok(1..) => Err(Error::PeerGone(Provider::Shm, "it has closed its end, or its process has ended")),
             _ => Ok(()),
         }
     }

@@ -6,6 +6,7 @@
 mod common;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use caravan_fabric::contract::Endpoint;
@@ -23,15 +24,19 @@ use rustix::fs::{MemfdFlags, SealFlags};
 const ARENA_BYTES: u64 = 4096;
 /// What both arenas and both rings of immediates take.
 const SEGMENT_BYTES: u64 = 2 * (ARENA_BYTES + 512 + 4 * shm::QUEUE_DEPTH as u64);
-const MAGIC: &[u8] = b"caravan\x01";
+const MAGIC: &[u8] = b"caravan\x02";
 /// A hand-over message: the magic, and fences of each side's own.
-const HELLO: &[u8] = b"caravan\x01\x00";
+const HELLO: &[u8] = b"caravan\x02\x00";
 /// Where a descriptor has the arena's size; and the address of the doorway, which ends it.
 const SIZE_AT: usize = 9;
 const ADDRESS_AT: usize = 17;
 
 fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+fn tether() -> OwnedFd {
+    UnixStream::pair().unwrap().0.into()
 }
 
 fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
@@ -59,7 +64,7 @@ fn hand_over(payload: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Error> {
 fn a_correct_hand_over_made_by_hand_is_taken() {
     let early = eventfd();
     rustix::io::write(&early, &1u64.to_ne_bytes()).unwrap();
-    hand_over(HELLO, &[&sealed(SEGMENT_BYTES), &eventfd(), &early]).unwrap();
+    hand_over(HELLO, &[&sealed(SEGMENT_BYTES), &eventfd(), &early, &tether()]).unwrap();
     // A ring from before the hand-over is still there.
     let mut count = [0; 8];
     rustix::io::read(&early, &mut count).unwrap();
@@ -69,7 +74,7 @@ fn a_correct_hand_over_made_by_hand_is_taken() {
 #[test]
 fn hand_overs_with_wrong_descriptors_are_refused() {
     let good = sealed(SEGMENT_BYTES);
-    let bell = eventfd();
+    let (bell, tether) = (eventfd(), tether());
     let (pipe, pipe_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     let blocking = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let one_at_a_time =
@@ -85,27 +90,29 @@ fn hand_overs_with_wrong_descriptors_are_refused() {
     let long = sealed(SEGMENT_BYTES + 4096);
     let cases: &[(&str, &[u8], &[&OwnedFd])] = &[
         ("no descriptors", HELLO, &[]),
-        ("too few", HELLO, &[&good, &bell]),
-        ("too many", HELLO, &[&good, &bell, &bell, &bell]),
-        ("another version", b"caravan\x02\x00", &[&good, &bell, &bell]),
-        ("no version", b"", &[&good, &bell, &bell]),
-        ("no fences", MAGIC, &[&good, &bell, &bell]),
-        ("unheard-of fences", b"caravan\x01\x02", &[&good, &bell, &bell]),
-        ("a longer message", b"caravan\x01\x00 and more", &[&good, &bell, &bell]),
-        ("a pipe as bell", HELLO, &[&good, &pipe, &bell]),
-        ("a pipe's end as bell", HELLO, &[&good, &bell, &pipe_end]),
-        ("a blocking bell", HELLO, &[&good, &bell, &blocking]),
-        ("a semaphore as bell", HELLO, &[&good, &bell, &one_at_a_time]),
-        ("memory as bell", HELLO, &[&good, &good, &bell]),
-        ("a bell as memory", HELLO, &[&bell, &bell, &bell]),
-        ("a device as memory", HELLO, &[&file, &bell, &bell]),
-        ("a pipe as memory", HELLO, &[&pipe, &bell, &bell]),
-        ("no seals", HELLO, &[&unsealed, &bell, &bell]),
-        ("no seal against shrinking", HELLO, &[&may_shrink, &bell, &bell]),
-        ("no seal against seals", HELLO, &[&may_be_sealed, &bell, &bell]),
-        ("a seal against writing", HELLO, &[&read_only, &bell, &bell]),
-        ("too short", HELLO, &[&short, &bell, &bell]),
-        ("too long", HELLO, &[&long, &bell, &bell]),
+        ("too few", HELLO, &[&good, &bell, &bell]),
+        ("too many", HELLO, &[&good, &bell, &bell, &tether, &tether]),
+        ("another version", b"caravan\x03\x00", &[&good, &bell, &bell, &tether]),
+        ("no version", b"", &[&good, &bell, &bell, &tether]),
+        ("no fences", MAGIC, &[&good, &bell, &bell, &tether]),
+        ("unheard-of fences", b"caravan\x02\x02", &[&good, &bell, &bell, &tether]),
+        ("a longer message", b"caravan\x02\x00 and more", &[&good, &bell, &bell, &tether]),
+        ("a pipe as bell", HELLO, &[&good, &pipe, &bell, &tether]),
+        ("a pipe's end as bell", HELLO, &[&good, &bell, &pipe_end, &tether]),
+        ("a blocking bell", HELLO, &[&good, &bell, &blocking, &tether]),
+        ("a semaphore as bell", HELLO, &[&good, &bell, &one_at_a_time, &tether]),
+        ("memory as bell", HELLO, &[&good, &good, &bell, &tether]),
+        ("a bell as memory", HELLO, &[&bell, &bell, &bell, &tether]),
+        ("a pipe as tether", HELLO, &[&good, &bell, &bell, &pipe]),
+        ("memory as tether", HELLO, &[&good, &bell, &bell, &good]),
+        ("a device as memory", HELLO, &[&file, &bell, &bell, &tether]),
+        ("a pipe as memory", HELLO, &[&pipe, &bell, &bell, &tether]),
+        ("no seals", HELLO, &[&unsealed, &bell, &bell, &tether]),
+        ("no seal against shrinking", HELLO, &[&may_shrink, &bell, &bell, &tether]),
+        ("no seal against seals", HELLO, &[&may_be_sealed, &bell, &bell, &tether]),
+        ("a seal against writing", HELLO, &[&read_only, &bell, &bell, &tether]),
+        ("too short", HELLO, &[&short, &bell, &bell, &tether]),
+        ("too long", HELLO, &[&long, &bell, &bell, &tether]),
     ];
     for (what, payload, descriptors) in cases {
         let error = hand_over(payload, descriptors).expect_err(what);

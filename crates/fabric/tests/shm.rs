@@ -174,6 +174,19 @@ fn descriptors_read_and_write_in_place() {
     assert_eq!(taken, fed);
 }
 
+/// Each side learns that the other has ended, whoever listened; nothing needs its process number.
+#[test]
+fn an_end_that_is_closed_is_noticed() {
+    for gone in 0..2 {
+        let (left, right) = shm_ends(4096);
+        let mut ends = [Some(left), Some(right)];
+        assert!(ends.iter_mut().flatten().all(|end| end.check_peer().is_ok()));
+        drop(ends[gone].take());
+        let told = ends[1 - gone].as_mut().map(Endpoint::check_peer);
+        assert!(matches!(told, Some(Err(Error::PeerGone(..)))), "{gone}: {told:?}");
+    }
+}
+
 /// Two backends, one name each; a face asks.
 #[test]
 fn backends_have_names() {

@@ -55,9 +55,12 @@ pub trait Cursors {
     /// On the side that has moved a position, before it looks at the other's flag: orders the
     /// store before the load, together with the other side's [`sleep_fence`](Self::sleep_fence).
     fn fence(&self);
-    /// On the side that has set its flag, before it looks at the other's position.
-    fn sleep_fence(&self) {
+    /// On the side that has set its flag, before it looks at the other's position. False if nothing was
+    /// ordered: then that side must not sleep.
+    #[must_use = "without the fence a wake-up can be lost"]
+    fn sleep_fence(&self) -> bool {
         self.fence();
+        true
     }
 }
 
@@ -132,8 +135,8 @@ impl Cursors for MappedCursors {
     fn fence(&self) {
         self.fences.light();
     }
-    fn sleep_fence(&self) {
-        self.fences.heavy();
+    fn sleep_fence(&self) -> bool {
+        self.fences.heavy()
     }
 }
 

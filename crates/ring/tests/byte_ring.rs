@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use caravan_ring::record::{LengthReader, prefix};
 use caravan_ring::{ByteConsumer, ByteProducer, Cursors, HEADER_BYTES, MappedBytes, MappedCursors, Wake};
@@ -96,6 +96,45 @@ fn a_blocked_producer_is_woken_once_there_is_the_room_it_wants() {
     consumer.skip(1);
     assert_eq!(consumer.release(), Wake::Quiet);
     assert!(!producer.cursor().wait_for_room(4).unwrap());
+}
+
+/// Words of a ring where the kernel refuses the barrier.
+#[derive(Clone, Debug)]
+struct Refused(MappedCursors);
+
+impl Cursors for Refused {
+    type Word = AtomicU64;
+    fn tail_position(&self) -> &AtomicU64 {
+        self.0.tail_position()
+    }
+    fn head_position(&self) -> &AtomicU64 {
+        self.0.head_position()
+    }
+    fn consumer_asleep(&self) -> &AtomicU64 {
+        self.0.consumer_asleep()
+    }
+    fn producer_wants(&self) -> &AtomicU64 {
+        self.0.producer_wants()
+    }
+    fn fence(&self) {
+        self.0.fence();
+    }
+    fn sleep_fence(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn nobody_sleeps_where_the_barrier_is_refused() {
+    let (producer, _consumer) = ring(8);
+    let (cursors, bytes) = (Refused(producer.position().shared().clone()), producer.bytes().clone());
+    let mut consumer = ByteConsumer::new(cursors.clone(), bytes.clone());
+    let mut producer = ByteProducer::new(cursors.clone(), bytes);
+    assert!(!consumer.cursor().sleep().unwrap());
+    producer.append(b"01234567").unwrap();
+    assert_eq!(producer.publish(), Wake::Quiet, "it does not say that it sleeps");
+    assert!(!producer.cursor().wait_for_room(4).unwrap());
+    assert_eq!(cursors.producer_wants().load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
+/// The process that has joined, or 0: a child has its parent's answer, but not its registration.
+static JOINED: AtomicU32 = AtomicU32::new(0);
+
 /// Which fences the two sides of a ring have agreed upon. Both must use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fences {
@@ -33,15 +36,18 @@ impl Fences {
         }
     }
 
-    /// For the side that has set its flag and looks at the other's position next.
-    pub fn heavy(self) {
+    /// For the side that has set its flag and looks at the other's position next. False if the kernel
+    /// has refused: then nothing is ordered, and this side must not sleep. That is rare, as [`join`] has
+    /// succeeded before: memory may be short for a moment, or the process has since got a filter of system
+    /// calls (seccomp(2)). The next [`join`] asks the kernel again.
+    #[must_use = "without the barrier a wake-up can be lost"]
+    pub fn heavy(self) -> bool {
         fence(Ordering::SeqCst);
-        if self == Self::Asymmetric {
-            // It cannot fail: `join` has succeeded in this process, and the command has no
-            // arguments.
-            let ordered = membarrier(MembarrierCommand::GlobalExpedited);
-            debug_assert!(ordered.is_ok());
+        let ordered = self == Self::Symmetric || membarrier(MembarrierCommand::GlobalExpedited).is_ok();
+        if !ordered {
+            JOINED.store(0, Ordering::Relaxed);
         }
+        ordered
     }
 }
 
@@ -50,8 +56,6 @@ impl Fences {
 /// only [`Fences::Symmetric`] is sound. Cheap after the first call. To be called again after a
 /// fork.
 pub fn join() -> bool {
-    /// The process that has joined, or 0: a child has its parent's answer, but not its registration.
-    static JOINED: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id();
     if JOINED.load(Ordering::Relaxed) == process {
         return true;
@@ -97,7 +101,7 @@ mod tests {
             for round in 1..=ROUNDS {
                 ready.store(round, Ordering::Release);
                 theirs.store(round, Ordering::Relaxed);
-                fences.heavy();
+                assert!(fences.heavy());
                 saw.push(ours.load(Ordering::Relaxed) == round);
                 while done.load(Ordering::Acquire) < round {
                     std::thread::yield_now();

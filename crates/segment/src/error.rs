@@ -14,6 +14,16 @@ pub enum Error {
         /// What the kernel said.
         source: Errno,
     },
+    /// The process may not have files of that size, and memory counts as one.
+    #[error(
+        "a segment of {bytes} bytes is above this process's limit on the size of files, {limit} bytes, which counts for shared memory, too; raise it (`ulimit -f unlimited`)"
+    )]
+    FileSize {
+        /// Bytes asked for.
+        bytes: u64,
+        /// `RLIMIT_FSIZE`.
+        limit: u64,
+    },
     /// A size that no segment can have.
     #[error("a segment cannot have {bytes} bytes: it takes 1 to {maximum}")]
     Size {
@@ -50,10 +60,12 @@ pub enum Error {
         "the peer's UNIX socket cannot be reached from here: it is on another host or in another network namespace"
     )]
     Unreachable,
-    /// A connection that did not know the nonce.
-    #[error("a connection to the hand-over socket did not know its nonce, and was refused")]
-    WrongNonce,
-    /// Nobody has connected, or the message has not come.
+    /// Descriptors of a hand-over that are missing: this process can have no more, or there were too many.
+    #[error(
+        "the peer's descriptors did not fit: this process has no more of its own (raise `ulimit -n`), or the peer sent too many"
+    )]
+    Descriptors,
+    /// The message has not come.
     #[error("the peer has not sent its memory")]
     NotThere,
     /// A message that does not have the agreed form.

@@ -3,7 +3,7 @@
 //! - [`Segment`]: a memfd mapped whole at its maximum, grown with `fallocate(2)` so that a full
 //!   machine is an error and never a SIGBUS; [`Window`] is a checked part of one.
 //! - [`passing`]: hands descriptors to another process of the same user and network namespace,
-//!   proven by `SO_PEERCRED` and a nonce.
+//!   proven by a nonce and by what the kernel says of the sender.
 //! - [`counters`]: a labelled table of 64-bit counters that anybody of the same user can read
 //!   while its owner writes; `caravan top` does.
 //! - [`barrier`]: fences of which only the side that goes to sleep pays.

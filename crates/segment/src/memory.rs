@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Resource;
 
 use crate::error::{Error, system};
 use crate::window::Window;
@@ -76,6 +77,7 @@ impl Segment {
     fn create_with(name: &str, bytes: u64, extra: MemfdFlags, pages: Pages) -> Result<Self, Error> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | extra;
         let file = rustix::fs::memfd_create(name, flags).map_err(system("memfd_create"))?;
+        allowed(bytes)?;
         rustix::fs::ftruncate(&file, bytes).map_err(system("ftruncate"))?;
         // Neither side can change the size any more: no access inside it can ever fault.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
@@ -157,7 +159,10 @@ impl Segment {
         }
         let committed = self.committed_bytes.load(Ordering::Relaxed);
         if bytes > committed {
-            affordable(bytes - committed)?;
+            // Huge pages come from a pool of their own, which tells by itself when it is empty.
+            if self.pages == Pages::Small {
+                affordable(bytes - committed)?;
+            }
             rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes)
                 .map_err(|source| Error::OutOfMemory { bytes, source })?;
             self.committed_bytes.fetch_max(bytes, Ordering::Relaxed);
@@ -208,6 +213,15 @@ fn sealed(file: &OwnedFd) -> Result<(), Error> {
         return Err(Error::Foreign("it is sealed against writing"));
     }
     Ok(())
+}
+
+/// Refuses what the limit on the size of files forbids, which counts for a memfd, too: to go beyond it is not only
+/// an error, but sends SIGXFSZ, which ends a process that does not expect it.
+fn allowed(bytes: u64) -> Result<(), Error> {
+    match rustix::process::getrlimit(Resource::Fsize).current {
+        Some(limit) if bytes > limit => Err(Error::FileSize { bytes, limit }),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what the machine cannot have: `fallocate` on a memfd takes page after page, and on a

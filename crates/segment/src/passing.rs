@@ -2,21 +2,26 @@
 //!
 //! The receiver [listens](Doorway::listen) on an abstract UNIX socket, which exists in one network
 //! namespace only and vanishes with the process. Its random name and a nonce travel over the
-//! face's authenticated control channel as an [`Address`]. The sender [sends](send) one message:
-//! the nonce, a payload, the descriptors. Each side checks the other's user with `SO_PEERCRED`.
-//! No call here blocks: over an ordered control channel the connection is there before the word
-//! that it is.
+//! face's authenticated control channel as an [`Address`]. The sender [sends](send) one datagram:
+//! the nonce, a payload, the descriptors, and its user, which the kernel checks. No call here
+//! blocks: over an ordered control channel the datagram is there before the word that it is.
 //!
-//! Source: unix(7), `SCM_RIGHTS` and abstract addresses.
+//! Any user of the host can read the name in `/proc/net/unix` and write to the socket. The kernel
+//! drops what does not begin with the nonce before it counts for the queue, so nobody else can fill
+//! it. Nothing here needs the other's process number, which a PID namespace may hide.
+//!
+//! Source: unix(7), `SCM_RIGHTS`, `SCM_CREDENTIALS` and abstract addresses.
 
-use std::io::{IoSlice, IoSliceMut};
+mod socket;
+
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, UCred,
 };
 
 use crate::error::{Error, system};
@@ -27,8 +32,6 @@ const SECRET_BYTES: usize = 16;
 const DESCRIPTORS_MAX: usize = 8;
 /// Bytes of payload in one message at most.
 const PAYLOAD_BYTES_MAX: usize = 256;
-/// Strangers turned away at one doorway before it gives up.
-const REFUSALS_MAX: usize = 16;
 
 /// Where a [`Doorway`] listens, and the secret that opens it.
 #[derive(Clone, PartialEq, Eq)]
@@ -76,126 +79,87 @@ impl std::fmt::Debug for Address {
     }
 }
 
-/// Who is at the other end, as the kernel says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Process number, or 0 where its PID namespace hides it.
-    pub pid: i32,
-    /// Effective user id.
-    pub uid: u32,
-}
-
 /// What came through a doorway.
 #[derive(Debug)]
 pub struct Delivery {
-    /// Who sent it.
-    pub peer: Peer,
     /// The sender's bytes, untrusted.
     pub payload: Vec<u8>,
     /// The sender's descriptors, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The listening end.
+/// The receiving end.
 #[derive(Debug)]
 pub struct Doorway {
     socket: OwnedFd,
-    nonce: [u8; SECRET_BYTES],
 }
 
 impl Doorway {
     /// Opens a doorway under a fresh random name.
     pub fn listen() -> Result<(Self, Address), Error> {
         let address = Address { name: random()?, nonce: random()? };
-        let socket = seqpacket()?;
+        let socket = datagrams()?;
+        rustix::net::sockopt::set_socket_passcred(&socket, true)
+            .map_err(system("setsockopt(SO_PASSCRED)"))?;
+        // Before anybody can see the name.
+        socket::admit_only(socket.as_fd(), &address.nonce).map_err(system("setsockopt(SO_ATTACH_FILTER)"))?;
         rustix::net::bind(&socket, &address.socket_address()?).map_err(system("bind"))?;
-        rustix::net::listen(&socket, REFUSALS_MAX as i32).map_err(system("listen"))?;
-        Ok((Self { socket, nonce: address.nonce }, address))
+        Ok((Self { socket }, address))
     }
 
-    /// Takes the message of the one who knows the nonce; refuses all others. [`Error::NotThere`]
-    /// if it has not come.
+    /// Takes the message of the one who knows the nonce. [`Error::NotThere`] if it has not come;
+    /// [`Error::OtherUser`] if the sender is not of this process's user.
     pub fn accept(&self) -> Result<Delivery, Error> {
-        let mut refused = Error::NotThere;
-        for _ in 0..REFUSALS_MAX {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let connection = match rustix::net::accept_with(&self.socket, flags) {
-                Ok(connection) => connection,
-                Err(Errno::AGAIN) => return Err(refused),
-                Err(source) => {
-                    return Err(Error::System { call: "accept4", source });
-                }
-            };
-            match self.receive(&connection) {
-                Ok(delivery) => return Ok(delivery),
-                Err(error) => refused = error,
-            }
-        }
-        Err(refused)
-    }
-
-    fn receive(&self, connection: &OwnedFd) -> Result<Delivery, Error> {
-        let peer = same_user(connection.as_fd())?;
         let mut bytes = [0; SECRET_BYTES + PAYLOAD_BYTES_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let received = rustix::net::recvmsg(connection, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-            .map_err(|source| match source {
-                Errno::AGAIN => Error::NotThere,
-                _ => Error::System { call: "recvmsg", source },
-            })?;
-        let mut descriptors = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                descriptors.extend(received);
-            }
+        let message = socket::receive(self.socket.as_fd(), &mut bytes).map_err(|source| match source {
+            Errno::AGAIN => Error::NotThere,
+            _ => Error::System { call: "recvmsg", source },
+        })?;
+        let ours = rustix::process::geteuid().as_raw();
+        match message.uid {
+            Some(theirs) if theirs != ours => return Err(Error::OtherUser { theirs, ours }),
+            Some(_) => {}
+            None => return Err(Error::Malformed("the kernel does not say who sent it")),
         }
-        let message = bytes.get(..received.bytes).unwrap_or_default();
-        let (nonce, payload) = message.split_at_checked(SECRET_BYTES).ok_or(Error::WrongNonce)?;
-        if !same_secret(nonce, &self.nonce) {
-            return Err(Error::WrongNonce);
+        if message.is_cut {
+            return Err(Error::Descriptors);
         }
-        Ok(Delivery { peer, payload: payload.to_vec(), descriptors })
+        let payload = bytes.get(SECRET_BYTES..message.bytes).unwrap_or_default().to_vec();
+        Ok(Delivery { payload, descriptors: message.descriptors })
     }
 }
 
-/// Connects to `address`, checks that its owner is this process's user, and sends it `payload`
-/// and `descriptors`.
-pub fn send(address: &Address, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<Peer, Error> {
+/// Sends `payload` and `descriptors` to who listens at `address`, if it is in this network namespace.
+pub fn send(address: &Address, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
     if payload.len() > PAYLOAD_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(Error::Malformed("it is larger than a hand-over may be"));
     }
-    let socket = seqpacket()?;
-    rustix::net::connect(&socket, &address.socket_address()?).map_err(|source| match source {
-        Errno::CONNREFUSED | Errno::NOENT => Error::Unreachable,
-        _ => Error::System { call: "connect", source },
-    })?;
-    let peer = same_user(socket.as_fd())?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let socket = datagrams()?;
+    let sender = UCred {
+        pid: rustix::process::getpid(),
+        uid: rustix::process::geteuid(),
+        gid: rustix::process::getegid(),
+    };
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !control.push(SendAncillaryMessage::ScmRights(descriptors))
+        || !control.push(SendAncillaryMessage::ScmCredentials(sender))
+    {
         return Err(Error::Malformed("it has more descriptors than fit"));
     }
     let parts = [IoSlice::new(&address.nonce), IoSlice::new(payload)];
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(&socket, &parts, &mut control, flags).map_err(system("sendmsg"))?;
-    Ok(peer)
+    match rustix::net::sendmsg_addr(&socket, &address.socket_address()?, &parts, &mut control, flags) {
+        Ok(_) => Ok(()),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Err(Error::Unreachable),
+        Err(source) => Err(Error::System { call: "sendmsg", source }),
+    }
 }
 
-fn seqpacket() -> Result<OwnedFd, Error> {
+fn datagrams() -> Result<OwnedFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(system("socket"))
-}
-
-fn same_user(socket: BorrowedFd<'_>) -> Result<Peer, Error> {
-    let credentials =
-        rustix::net::sockopt::socket_peercred(socket).map_err(system("getsockopt(SO_PEERCRED)"))?;
-    let ours = rustix::process::geteuid().as_raw();
-    let peer =
-        Peer { pid: rustix::process::Pid::as_raw(Some(credentials.pid)), uid: credentials.uid.as_raw() };
-    if peer.uid == ours { Ok(peer) } else { Err(Error::OtherUser { theirs: peer.uid, ours }) }
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(system("socket"))
 }
 
 fn random() -> Result<[u8; SECRET_BYTES], Error> {
@@ -206,11 +170,6 @@ fn random() -> Result<[u8; SECRET_BYTES], Error> {
         Ok(_) => Err(Error::Malformed("the kernel gave too few random bytes")),
         Err(source) => Err(Error::System { call: "getrandom", source }),
     }
-}
-
-/// Compares without telling by its time where the first difference is.
-fn same_secret(theirs: &[u8], ours: &[u8; SECRET_BYTES]) -> bool {
-    theirs.len() == SECRET_BYTES && theirs.iter().zip(ours).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
 #[cfg(test)]
@@ -226,7 +185,6 @@ mod tests {
         send(&address, b"hello", &[write_end.as_fd()]).unwrap();
         let delivery = doorway.accept().unwrap();
         assert_eq!(delivery.payload, b"hello");
-        assert_eq!(delivery.peer.pid, std::process::id() as i32);
         rustix::io::write(&delivery.descriptors[0], b"x").unwrap();
         let mut byte = [0];
         assert_eq!(rustix::io::read(&read_end, &mut byte).unwrap(), 1);
@@ -234,12 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_the_nonce_is_refused_and_the_next_one_served() {
+    fn who_does_not_know_all_of_the_nonce_is_not_heard() {
         let (doorway, address) = Doorway::listen().unwrap();
-        let stranger = Address { nonce: [0; SECRET_BYTES], ..address.clone() };
-        send(&stranger, b"let me in", &[]).unwrap();
-        assert!(matches!(doorway.accept(), Err(Error::WrongNonce)));
-        send(&stranger, b"again", &[]).unwrap();
+        for byte in 0..SECRET_BYTES {
+            let mut stranger = address.clone();
+            stranger.nonce[byte] ^= 1;
+            send(&stranger, b"let me in", &[]).unwrap();
+        }
+        let short = datagrams().unwrap();
+        let name = address.socket_address().unwrap();
+        rustix::net::sendto(&short, &address.nonce[..15], SendFlags::DONTWAIT, &name).unwrap();
+        assert!(matches!(doorway.accept(), Err(Error::NotThere)));
         send(&address, b"mine", &[]).unwrap();
         assert_eq!(doorway.accept().unwrap().payload, b"mine");
     }

@@ -7,12 +7,13 @@ use caravan_segment::barrier::{self, Fences};
 use caravan_segment::passing::{self, Address, Doorway};
 use caravan_segment::{Pages, Segment};
 use rustix::event::EventfdFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, Sides, ring, take_rings};
 use crate::contract::{Error, Provider};
 
 /// First bytes of the hand-over message: name and version of the layout.
-const MAGIC: [u8; 8] = *b"caravan\x01";
+const MAGIC: [u8; 8] = *b"caravan\x02";
 
 /// The accepting side, before the peer has come.
 #[derive(Debug)]
@@ -40,17 +41,18 @@ impl Listener {
             Some([1]) if barrier::join() => Fences::Asymmetric,
             _ => return Err(protocol("its hand-over message is of another version")),
         };
-        let descriptors: [OwnedFd; 3] =
-            delivery.descriptors.try_into().map_err(|_| protocol("it did not send three descriptors"))?;
-        let [memory, their_bell, our_bell] = descriptors;
+        let descriptors: [OwnedFd; 4] =
+            delivery.descriptors.try_into().map_err(|_| protocol("it did not send four descriptors"))?;
+        let [memory, their_bell, our_bell, tether] = descriptors;
         for bell in [&their_bell, &our_bell] {
             check_bell(bell)?;
         }
         check_count(&our_bell)?;
+        check_tether(&tether)?;
         let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
         let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
         let sides = Sides { bytes: side_bytes, ours_at: side_bytes, theirs_at: 0, fences };
-        ShmEndpoint::new(segment, sides, [our_bell, their_bell], delivery.peer.pid)
+        ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
     }
 }
 
@@ -64,9 +66,11 @@ pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
     // Both must take part in the barrier; the connecting side decides.
     let fences = if joined && barrier::join() { Fences::Asymmetric } else { Fences::Symmetric };
     let message = [&MAGIC[..], &[u8::from(fences == Fences::Asymmetric)]].concat();
-    let peer = passing::send(&address, &message, &[segment.as_fd(), our_bell.as_fd(), their_bell.as_fd()])?;
+    let (tether, their_tether) = tether()?;
+    let descriptors = [segment.as_fd(), our_bell.as_fd(), their_bell.as_fd(), their_tether.as_fd()];
+    passing::send(&address, &message, &descriptors)?;
     let sides = Sides { bytes: side_bytes, ours_at: 0, theirs_at: side_bytes, fences };
-    ShmEndpoint::new(segment, sides, [our_bell, their_bell], peer.pid)
+    ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
 }
 
 /// The bytes of arena that a peer's descriptor asks each side for, so that a face can refuse them
@@ -98,6 +102,20 @@ fn parse(descriptor: &[u8]) -> Result<Descriptor, Error> {
 fn bell() -> Result<OwnedFd, Error> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|source| Error::System { call: "eventfd", source: source.into() })
+}
+
+/// Two ends of a connection on which nothing is said: each hangs up when the other is closed.
+fn tether() -> Result<(OwnedFd, OwnedFd), Error> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|source| Error::System { call: "socketpair", source: source.into() })
+}
+
+/// Refuses anything but a UNIX socket: to ask another kind of file whether it has hung up could block.
+fn check_tether(descriptor: &OwnedFd) -> Result<(), Error> {
+    match rustix::net::sockopt::socket_domain(descriptor) {
+        Ok(AddressFamily::UNIX) => Ok(()),
+        _ => Err(protocol("its tether is not a UNIX socket")),
+    }
 }
 
 /// Refuses anything but a non-blocking eventfd: a pipe or a file could block this side or grow.

@@ -105,16 +105,16 @@ impl<C: Cursors> ConsumerCursor<C> {
     }
 
     /// Says that this side is about to wait for its bell. False if there is something that it has
-    /// not released after all: then it must not wait.
+    /// not released after all, or if the fence has failed: then it must not wait, but look again.
     pub fn sleep(&mut self) -> Result<bool, Corrupt> {
         if self.available() > 0 {
             return Ok(false);
         }
         self.shared.consumer_asleep().store(1, Ordering::Relaxed);
         // pairs with the fence in ProducerCursor::publish
-        self.shared.sleep_fence();
+        let is_ordered = self.shared.sleep_fence();
         self.refresh()?;
-        if self.available() > 0 {
+        if self.available() > 0 || !is_ordered {
             self.wake();
             return Ok(false);
         }

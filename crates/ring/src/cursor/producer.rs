@@ -134,8 +134,8 @@ impl<C: Cursors> ProducerCursor<C> {
         if self.shared.consumer_asleep().swap(0, Ordering::AcqRel) == 0 { Wake::Quiet } else { Wake::Bell }
     }
 
-    /// Asks for the bell once `length` units are free. False if they are free already: then there
-    /// is nothing to wait for. Everything committed must have been published: what the consumer
+    /// Asks for the bell once `length` units are free. False if they are free already, or if the fence
+    /// has failed: then it must not wait, but look again. Everything committed must have been published: what the consumer
     /// does not see, it can never release.
     pub fn wait_for_room(&mut self, length: u64) -> Result<bool, Corrupt> {
         debug_assert!(self.published == self.committed, "waiting for room with bytes that are not published");
@@ -147,9 +147,9 @@ impl<C: Cursors> ProducerCursor<C> {
         let wanted = self.committed - (self.capacity - length);
         self.shared.producer_wants().store(wanted, Ordering::Relaxed);
         // pairs with the fence in ConsumerCursor::release
-        self.shared.sleep_fence();
+        let is_ordered = self.shared.sleep_fence();
         self.refresh()?;
-        if self.free() >= length {
+        if self.free() >= length || !is_ordered {
             self.stop_waiting();
             return Ok(false);
         }

@@ -133,8 +133,13 @@ impl Cursors for ModelCursors {
             _ => fence(Ordering::SeqCst),
         }
     }
-    fn sleep_fence(&self) {
-        if self.fault.is_asymmetric() { self.presence.barrier() } else { self.fence() }
+    fn sleep_fence(&self) -> bool {
+        if self.fault.is_asymmetric() {
+            self.presence.barrier()
+        } else {
+            self.fence()
+        }
+        true
     }
 }
 

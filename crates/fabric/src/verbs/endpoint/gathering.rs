@@ -72,7 +72,7 @@ impl VerbsEndpoint {
         Ok(())
     }
 
-    fn take_completions(&mut self) -> Result<(), Error> {
+    pub(super) fn take_completions(&mut self) -> Result<(), Error> {
         if self.flights.is_empty() {
             return Ok(());
         }

@@ -148,6 +148,13 @@ impl VerbsEndpoint {
         self.counts.doorbells += 1;
         let rung = self.resources.post(&self.posted, self.peer.target);
         self.posted.clear();
-        rung
+        if let Err(error) = rung {
+            // What was not taken never completes, so the endpoint has ended. If that is not the cause but
+            // follows of one, it is known by now: the peer's end, most often.
+            let _ = self.take_completions().and_then(|()| self.check_manager());
+            self.fault.get_or_insert(error.into());
+            return self.check_fault();
+        }
+        Ok(())
     }
 }
