@@ -34,7 +34,7 @@ driver: ## build the driver alone, as a dependency of your own project needs it
 	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
 
 .PHONY: demo
-demo: build ## measure four Erlang nodes over TCP and over Caravan on this machine (3 minutes)
+demo: build ## measure four Erlang nodes over TCP and over Caravan on this machine (3 minutes, once it is built)
 	@target/release/caravan bench erlang
 
 .PHONY: test
