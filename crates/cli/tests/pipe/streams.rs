@@ -125,7 +125,7 @@ fn long_streams_through_rows_of_hosts() {
         let poured = std::thread::spawn(move || pour(input, length));
         let came = weigh(output);
         let done = live.finish();
-        assert_eq!((done.status, done.errors.as_str()), (Some(0), ""), "{count} stages");
+        assert_eq!((done.status, done.complaints().as_str()), (Some(0), ""), "{count} stages");
         assert_eq!(came, (length, poured.join().expect("poured")), "{count} stages");
         rig.census.check(&format!("{count} stages"));
     }
