@@ -64,5 +64,8 @@ pub const SHORT_PATH: Duration = Duration::from_millis(5);
 pub const SEND_BUFFER_BYTES_MAX: u64 = 128 << 20;
 /// Bytes of a stage's command: Linux passes no longer argument to a program (`MAX_ARG_STRLEN`).
 pub const COMMAND_BYTES_MAX: usize = (128 << 10) - 1;
+/// Bytes of the name of a file that is a stage: Linux opens no longer one (`PATH_MAX`, with the NUL at its end). So those
+/// of all stages fit into one message.
+pub const PATH_BYTES_MAX: usize = (4 << 10) - 1;
 /// Bytes of a block: large enough that system calls do not count, small enough to stay in a core's cache.
 pub const BLOCK_BYTES: u32 = 256 << 10;

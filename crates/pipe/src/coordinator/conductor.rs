@@ -328,8 +328,11 @@ impl<'a> Conductor<'a> {
     fn start(&mut self) -> bool {
         for number in 0..self.agents.len() {
             let carrier = |hop| self.joined.get(&hop).map(|(carrier, _)| carrier.clone());
-            let part = self.plan.part(number, carrier, self.request.options.progress);
+            let mut part = self.plan.part(number, carrier, self.request.options.progress);
             self.movers.extend(Plan::movers(&part).into_iter().map(|mover| (mover, number)));
+            for command in std::mem::take(&mut part.commands) {
+                self.order(number, Order::Command(command));
+            }
             self.order(number, Order::Start(part));
         }
         self.started = Some(Instant::now());
