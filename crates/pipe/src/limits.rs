@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Bytes of a pipe between two commands of one host: the most that an ordinary user may ask for
-/// (`/proc/sys/fs/pipe-max-size`).
+/// Bytes of a pipe that a mover reads or writes: the most that an ordinary user may ask for
+/// (`/proc/sys/fs/pipe-max-size`). One between two commands stays as the system makes it: a larger one leaves a
+/// core's cache, and two commands that copy may then move less than in a shell.
 pub const PIPE_BYTES: usize = 1 << 20;
 /// The longest message of a control channel.
 pub const MESSAGE_BYTES_MAX: u32 = 1 << 20;
