@@ -34,7 +34,7 @@ driver: ## build the driver alone, as a dependency of your own project needs it
 	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
 
 .PHONY: demo
-demo: build ## measure four Erlang nodes over TCP and over Caravan on this machine (3 minutes)
+demo: build ## measure four Erlang nodes over TCP and over Caravan on this machine (3 minutes, once it is built)
 	@target/release/caravan bench erlang
 
 .PHONY: test
@@ -80,8 +80,12 @@ install: ## copy what is built to PREFIX (/usr/local)
 	@for file in target/release/caravan erlang/priv/caravan_driver.so erlang/ebin/caravan.app \
 	    bench/erlang/ebin/caravan_bench.app; do \
 	    test -e "$$file" || { echo "caravan: $$file is not built: run make first." >&2; exit 1; }; done
-	@install -d "$(root)/bin" "$(library)/erlang/ebin" "$(library)/erlang/priv" \
-	    "$(library)/bench/erlang/ebin" "$(documents)"
+	@made=$$(for directory in "$(PREFIX)/bin" "$(PREFIX)/lib" "$(PREFIX)/share/doc"; do \
+	    until [ -e "$(DESTDIR)$$directory" ] || [ "$$directory" = "$$(dirname "$$directory")" ]; do \
+	    echo "$$directory"; directory=$$(dirname "$$directory"); done; done); \
+	    install -d "$(root)/bin" "$(library)/erlang/ebin" "$(library)/erlang/priv" \
+	    "$(library)/bench/erlang/ebin" "$(documents)" && \
+	    if [ -n "$$made" ]; then echo "$$made" >>"$(library)/made"; fi
 	@install -m 755 target/release/caravan "$(root)/bin/caravan"
 	@for name in $(names); do \
 	    if [ -e "$(root)/bin/$$name" ] && [ "$$(readlink "$(root)/bin/$$name")" != caravan ]; then \
@@ -94,11 +98,13 @@ install: ## copy what is built to PREFIX (/usr/local)
 	@echo "caravan: installed. Start a node with: erl -sname a -proto_dist caravan -pa $(PREFIX)/lib/caravan/erlang/ebin"
 
 .PHONY: uninstall
-uninstall: ## remove what install copied
+uninstall: ## remove what install copied, and the directories that it made, where nothing else is in them
 	@rm -f "$(root)/bin/caravan"
 	@for name in $(names); do \
 	    [ "$$(readlink "$(root)/bin/$$name")" != caravan ] || rm -f "$(root)/bin/$$name"; done
-	@rm -rf "$(library)" "$(documents)"
+	@made=$$(LC_ALL=C sort -ru "$(library)/made" 2>/dev/null); rm -rf "$(library)" "$(documents)"; \
+	    echo "$$made" | while IFS= read -r directory; do \
+	    [ -z "$$directory" ] || rmdir "$(DESTDIR)$$directory" 2>/dev/null || :; done
 	@echo "caravan: removed from $(root)."
 
 .PHONY: clean

@@ -7,7 +7,6 @@ mod teller;
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use caravan_pipe::coordinator::{self, Request, describe};
 
@@ -36,7 +35,7 @@ pub fn conduct(request: &Request, reach: &Reach, telling: &Telling) -> Result<Ex
     let ending = Ending::prepare(telling).map_err(Error::before_a_pipe)?;
     let interrupt = Interrupt::watch().map_err(Error::before_a_pipe)?;
     let stopped = Interrupt::stops().map_err(Error::before_a_pipe)?;
-    let launcher = Agents::new(reach, Arc::clone(interrupt.flag()));
+    let launcher = Agents::new(reach);
     let mut teller = Teller::new(telling);
     let outcome = coordinator::run(request, &launcher, &mut teller, interrupt.flag(), &stopped);
     drop(teller);

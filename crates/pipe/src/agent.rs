@@ -208,6 +208,7 @@ impl Shared {
                 self.outbox.report(Report::Hello(Box::new(hello(fabric))));
             }
             Order::Prepare { files } => self.running.prepare(files),
+            Order::Command(command) => self.running.add(command),
             Order::Start(part) => self.running.start(part, &self.hops),
             Order::Credit { hop: Some(hop), bytes } => self.hops.credit(hop, bytes),
             Order::Credit { hop: None, bytes } => self.running.credit(bytes),

@@ -24,7 +24,7 @@ use crate::place::Place;
 pub use wire::{Message, read, write};
 
 /// Changes with any message.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Begins each line that an agent's start says before the first message; shells' greetings do not.
 pub const MARK: &str = "caravan-agent";
@@ -138,7 +138,10 @@ pub enum Order {
         /// The stage, its file, and how.
         files: Vec<(u32, PathBuf, Mode)>,
     },
-    /// All hops are there: run this.
+    /// A command to be run once everything starts. Each is an order of its own, as it may have
+    /// [`COMMAND_BYTES_MAX`](crate::limits::COMMAND_BYTES_MAX).
+    Command(Command),
+    /// All hops are there: run this, and the commands that were told before.
     Start(Part),
     /// So many bytes of relayed data, or of lines (hop `None`), were taken.
     Credit {

@@ -100,8 +100,9 @@ pub enum FanOut {
 /// Starts agents.
 pub trait Launcher: Sync {
     /// An agent on a host, as the stage names it; `None` is this host. Blocks until it is ready for the
-    /// first message. Called from several threads.
-    fn launch(&self, host: Option<&str>) -> Result<Session, Error>;
+    /// first message, or until soon after `is_given_up` is set: then nobody wants it any more, and it is
+    /// [`Error::Cancelled`]. Called from several threads.
+    fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<Session, Error>;
 }
 
 /// A started agent.
@@ -118,7 +119,7 @@ pub struct Session {
 pub trait Guard: Send {
     /// Why it ended, in a sentence with ssh's own last words; called once its channel has ended.
     fn why_ended(&mut self) -> String;
-    /// Makes sure that it ends. Blocks no longer than a second.
+    /// Makes sure that it ends. Blocks no longer than a second. Called for all agents at once.
     fn end(&mut self);
 }
 

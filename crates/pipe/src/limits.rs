@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Bytes of a pipe between two commands of one host: the most that an ordinary user may ask for
-/// (`/proc/sys/fs/pipe-max-size`).
+/// Bytes of a pipe that a mover reads or writes: the most that an ordinary user may ask for
+/// (`/proc/sys/fs/pipe-max-size`). One between two commands stays as the system makes it: a larger one leaves a
+/// core's cache, and two commands that copy may then move less than in a shell.
 pub const PIPE_BYTES: usize = 1 << 20;
 /// The longest message of a control channel.
 pub const MESSAGE_BYTES_MAX: u32 = 1 << 20;
@@ -64,5 +65,8 @@ pub const SHORT_PATH: Duration = Duration::from_millis(5);
 pub const SEND_BUFFER_BYTES_MAX: u64 = 128 << 20;
 /// Bytes of a stage's command: Linux passes no longer argument to a program (`MAX_ARG_STRLEN`).
 pub const COMMAND_BYTES_MAX: usize = (128 << 10) - 1;
+/// Bytes of the name of a file that is a stage: Linux opens no longer one (`PATH_MAX`, with the NUL at its end). So those
+/// of all stages fit into one message.
+pub const PATH_BYTES_MAX: usize = (4 << 10) - 1;
 /// Bytes of a block: large enough that system calls do not count, small enough to stay in a core's cache.
 pub const BLOCK_BYTES: u32 = 256 << 10;

@@ -19,12 +19,12 @@ impl Place {
         Self { boot: boot.trim().to_owned(), network, user: rustix::process::geteuid().as_raw() }
     }
 
-    /// Both are on one host.
+    /// Both say that they are on one host. That is no proof: machines that were restored from one snapshot say the same.
     pub fn is_same_host(&self, other: &Self) -> bool {
         !self.boot.is_empty() && self.boot == other.boot
     }
 
-    /// Both are on one host and see the same network: what passes between them leaves nothing.
+    /// Both say that they are on one host and see the same network.
     pub fn is_same_network(&self, other: &Self) -> bool {
         self.is_same_host(other) && self.network == other.network
     }

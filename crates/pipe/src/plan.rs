@@ -285,4 +285,4 @@ fn mover_options(options: &Options, is_first: bool) -> MoverOptions {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use self::redirection::Start;
 use crate::Error;
-use crate::limits::COMMAND_BYTES_MAX;
+use crate::limits::{COMMAND_BYTES_MAX, PATH_BYTES_MAX};
 
 /// A stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,16 @@ fn kind(text: &str) -> Result<Kind, String> {
             text.len()
         ));
     }
-    Ok(match redirection::start(text)? {
+    let start = redirection::start(text)?;
+    if let Start::Read(path) | Start::Write { path, .. } = &start {
+        if path.len() > PATH_BYTES_MAX {
+            return Err(format!(
+                "the file's name has {} bytes, and no file can be opened by a name of more than {PATH_BYTES_MAX}",
+                path.len()
+            ));
+        }
+    }
+    Ok(match start {
         Start::Command => Kind::Shell(text.to_owned()),
         Start::Alone => Kind::Shell(format!("exec cat {}", text.trim())),
         Start::Read(path) => Kind::Read(path.into()),
@@ -244,6 +253,8 @@ mod tests {
         assert!(error.contains("65 hosts") && error.contains("at most 64") && error.len() < 300, "{error}");
         let error = Stage::parse(&format!(":{}", "x".repeat(200_000))).expect_err("too long").to_string();
         assert!(error.contains("200000 bytes") && error.len() < 300, "{error}");
+        let error = Stage::parse(&format!("a:>{}", "x".repeat(4096))).expect_err("too long").to_string();
+        assert!(error.contains("4096 bytes") && error.contains("4095") && error.len() < 300, "{error}");
     }
 
     proptest! {

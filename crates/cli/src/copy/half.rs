@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 use caravan_pipe::tree;
 use rustix::event::{PollFd, PollFlags, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::{CopySink, CopySource};
 use crate::error::Error;
+use crate::interrupt::endings;
 
 /// Sends. What the destination says about its own end, it says itself.
 pub fn source(args: &CopySource) -> Result<ExitCode, Error> {
@@ -27,7 +27,7 @@ pub fn source(args: &CopySource) -> Result<ExitCode, Error> {
 /// what the next copy goes on with.
 pub fn sink(args: &CopySink) -> Result<ExitCode, Error> {
     let (told, signals) = UnixStream::pair().map_err(Error::Signals)?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in endings() {
         let told = told.try_clone().map_err(Error::Signals)?;
         signal_hook::low_level::pipe::register(signal, told).map_err(Error::Signals)?;
     }

@@ -14,11 +14,12 @@ use std::sync::atomic::AtomicBool;
 use caravan_pipe::agent::{serve, supervise};
 use caravan_pipe::control::{MARK, identity};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
 
 use super::launcher::WORD;
 use super::local;
 use crate::error::Error;
+use crate::interrupt::endings;
 
 /// The other side of `caravan pipe`, on the standard input and output.
 #[derive(Debug, clap::Args)]
@@ -64,12 +65,13 @@ pub fn run(args: &PipeAgent) -> Result<(), Error> {
     }
 }
 
-/// Handlers and nothing ignored, which the commands that it starts would inherit. Ctrl-C does nothing: it
-/// is for whoever started the pipeline.
+/// Handlers and nothing ignored but what already was, as the commands that it starts inherit that. Ctrl-C does
+/// nothing: it is for whoever started the pipeline.
 fn watch(terminated: &Arc<AtomicBool>) -> io::Result<()> {
-    signal_hook::flag::register(SIGTERM, Arc::clone(terminated))?;
-    signal_hook::flag::register(SIGHUP, Arc::clone(terminated))?;
-    signal_hook::flag::register(SIGINT, Arc::default())?;
+    for signal in endings() {
+        let flag = if signal == SIGINT { Arc::default() } else { Arc::clone(terminated) };
+        signal_hook::flag::register(signal, flag)?;
+    }
     Ok(())
 }
 

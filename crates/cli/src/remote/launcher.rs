@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use caravan_pipe::Error;
@@ -27,32 +27,26 @@ const END_LIMIT: Duration = Duration::from_millis(600);
 pub struct Agents {
     ssh: SshOptions,
     copies: Copies,
-    interrupted: Arc<AtomicBool>,
     /// Held by whoever has ssh ask.
     asks: Mutex<()>,
 }
 
 impl Agents {
-    /// `interrupted` is set once nobody wants them any more: whatever is being started then ends.
-    pub fn new(reach: &args::Reach, interrupted: Arc<AtomicBool>) -> Self {
+    /// With these options of ssh.
+    pub fn new(reach: &args::Reach) -> Self {
         let copies = if reach.no_bootstrap { Copies::None } else { Copies::Cached };
-        Self {
-            ssh: SshOptions::new(&reach.ssh, None, reach.silence),
-            copies,
-            interrupted,
-            asks: Mutex::new(()),
-        }
+        Self { ssh: SshOptions::new(&reach.ssh, None, reach.silence), copies, asks: Mutex::new(()) }
     }
 }
 
 impl Launcher for Agents {
-    fn launch(&self, host: Option<&str>) -> Result<Session, Error> {
+    fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<Session, Error> {
         let Some(host) = host else { return local::launch() };
-        let started = match self.start(host, false) {
+        let started = match self.start(host, false, is_given_up) {
             // One at a time, so that people see who asks, and only one reads the answer.
             Err(Failure::Shut(_)) if can_ask() => {
                 let _asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
-                self.start(host, true)
+                self.start(host, true, is_given_up)
             }
             started => started,
         };
@@ -76,7 +70,7 @@ impl Launcher for Agents {
 }
 
 impl Agents {
-    fn start(&self, host: &str, may_ask: bool) -> Result<Channel, Failure> {
+    fn start(&self, host: &str, may_ask: bool, interrupted: &AtomicBool) -> Result<Channel, Failure> {
         start(&Start {
             host,
             ssh: &self.ssh,
@@ -85,7 +79,7 @@ impl Agents {
             mark: MARK,
             copies: self.copies,
             may_ask,
-            interrupted: &self.interrupted,
+            interrupted,
         })
     }
 }

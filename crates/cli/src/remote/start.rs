@@ -83,6 +83,10 @@ pub enum Failure {
 
 /// Starts it, and copies this program there if it must.
 pub fn start(start: &Start<'_>) -> Result<Channel, Failure> {
+    // Somebody else may have asked until now. A signal's handler may set it; nothing else hangs on it.
+    if start.interrupted.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
+    }
     let (ssh, input, output) = Ssh::start(start.ssh, start.host, start.may_ask).map_err(Failure::NoSsh)?;
     let mark = start.mark;
     let (sender, heard) = mpsc::channel();

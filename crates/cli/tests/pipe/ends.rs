@@ -1,12 +1,13 @@
 //! Ends that nobody asked for: signals, deaths of each process that takes part, and commands that do not
 //! want to end. Within 5 s nothing is left on any host.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::bytes::Random;
-use crate::census::GONE_WITHIN;
+use crate::census::{GONE_WITHIN, MARK, Process};
 use crate::common::wait_for;
 use crate::live::{Done, Live};
 use crate::rig::Rig;
@@ -58,6 +59,24 @@ fn a_termination_at_any_moment() {
 #[test]
 fn a_kill_at_any_moment() {
     a_signal_at_any_moment(Signal::KILL, 3, (None, Some(9)));
+}
+
+/// The terminal is gone, and `nohup` is in front: neither the command nor what it has started on this host ends.
+#[test]
+fn a_hangup_that_is_to_be_ignored_ends_nothing() {
+    let rig = Rig::new(&["a"]);
+    let given = rig.command(&["-t", "tcp", ":cat", "a:cat"]);
+    let mut command = Command::new("nohup");
+    command.arg(given.get_program()).args(given.get_args()).env(MARK, rig.hosts.folder());
+    let mut live = Live::start(command);
+    wait_for("both to run", || rig.commands("cat").len() == 2);
+    let there: Vec<i32> = rig.below("a").iter().map(|process| process.pid).collect();
+    let is_here = |process: &Process| !there.contains(&process.pid) && !rig.hosts.is_daemon(process.pid);
+    rig.census.processes().into_iter().filter(is_here).for_each(|process| process.kill(Signal::HUP));
+    live.feed(b"gone on\n".to_vec());
+    let done = live.finish();
+    assert_eq!((done.status, done.text().as_str()), (Some(0), "gone on\n"), "{}", done.errors);
+    rig.census.check("an ignored hangup");
 }
 
 /// What flows there shows in a file; what takes the end of the stream for its end shows in another.

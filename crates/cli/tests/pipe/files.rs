@@ -68,6 +68,16 @@ fn commands_arrive_as_they_were_written() {
     rig.yields(&["a:x=5; (echo $((x * 2)); echo 1 2) | cat"], b"", b"10\n1 2\n");
 }
 
+/// As long as a command may be, and more of them for one host than one message holds.
+#[test]
+fn long_commands() {
+    let rig = Rig::new(&["a"]);
+    let stage = |host: &str| format!("{host}:cat #{}", "\"".repeat(100_000));
+    let stages: Vec<String> = (0..12).map(|number| stage(if number < 8 { "a" } else { "" })).collect();
+    let stages: Vec<&str> = stages.iter().map(String::as_str).collect();
+    rig.yields(&stages, b"through all\n", b"through all\n");
+}
+
 /// Everything after the first colon is the command.
 #[test]
 fn colons_in_commands() {

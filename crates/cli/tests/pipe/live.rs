@@ -124,6 +124,12 @@ fn drain(mut from: impl Read) -> Vec<u8> {
 }
 
 impl Done {
+    /// What it said, but for the warnings that `--insecure` asks for.
+    pub fn complaints(&self) -> String {
+        let is_warning = |line: &&str| line.contains(" in the clear, as --insecure says");
+        self.errors.lines().filter(|line| !is_warning(line)).collect::<Vec<_>>().join("\n")
+    }
+
     pub fn text(&self) -> String {
         text(&self.output)
     }

@@ -88,10 +88,10 @@ impl Rig {
         done
     }
 
-    /// It succeeds, says nothing, leaves nothing, and puts that out.
+    /// It succeeds, complains of nothing, leaves nothing, and puts that out.
     pub fn yields(&self, words: &[&str], input: &[u8], expected: &[u8]) {
         let done = self.run_clean(words, input);
-        assert_eq!((done.status, done.errors.as_str()), (Some(0), ""), "{words:?}");
+        assert_eq!((done.status, done.complaints().as_str()), (Some(0), ""), "{words:?}");
         assert!(done.output == expected, "{words:?}: {}", difference(&done.output, expected));
     }
 

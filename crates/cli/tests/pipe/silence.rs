@@ -140,6 +140,35 @@ fn a_host_that_dies_while_it_is_greeted_ends_everything() {
     rig.census.check("a host that died at once");
 }
 
+/// Hosts that died so are ended all at once: one after the other would take 0.8 s each.
+#[test]
+fn many_dead_hosts_take_no_longer_than_one() {
+    let rig = Rig::new(&[]);
+    let ssh = rig.file("ssh");
+    program(&ssh, "echo; echo caravan-agent ready; exec sleep 1000");
+    let stages: Vec<String> = (0..25).map(|number| format!("h{number}:cat")).collect();
+    let stages: Vec<&str> = stages.iter().map(String::as_str).collect();
+    let live = rig.start(&[&["--ssh", ssh.to_str().expect("UTF-8")], &stages[..]].concat());
+    let done = live.finish_within(3 * GONE_WITHIN);
+    assert_eq!(done.status, Some(255), "{}", done.errors);
+    rig.census.check("hosts that died at once");
+}
+
+/// One host does not answer, and another one is refused at once: so is the pipeline, for that reason.
+#[test]
+fn a_host_that_does_not_answer_delays_no_other_reason() {
+    let rig = Rig::new(&[]);
+    let ssh = rig.file("ssh");
+    let refusal = "echo 'ssh: Could not resolve hostname wrong' >&2; exit 255";
+    program(&ssh, &format!("case \"$*\" in *' dead '*) exec sleep 1000;; esac; {refusal}"));
+    let live = rig.start(&["--ssh", ssh.to_str().expect("UTF-8"), "dead:cat", "wrong:cat"]);
+    let done = live.finish_within(3 * GONE_WITHIN);
+    assert_eq!(done.status, Some(255), "{}", done.errors);
+    assert!(done.errors.starts_with("caravan: wrong: "), "{}", done.errors);
+    assert!(!done.errors.contains("dead") && !done.errors.contains("interrupted"), "{}", done.errors);
+    rig.census.check("a host that does not answer");
+}
+
 /// A reader that does not read for long holds the stream up and ends nothing; once it goes on, all of it
 /// comes.
 #[test]

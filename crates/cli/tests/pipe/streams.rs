@@ -125,7 +125,7 @@ fn long_streams_through_rows_of_hosts() {
         let poured = std::thread::spawn(move || pour(input, length));
         let came = weigh(output);
         let done = live.finish();
-        assert_eq!((done.status, done.errors.as_str()), (Some(0), ""), "{count} stages");
+        assert_eq!((done.status, done.complaints().as_str()), (Some(0), ""), "{count} stages");
         assert_eq!(came, (length, poured.join().expect("poured")), "{count} stages");
         rig.census.check(&format!("{count} stages"));
     }
@@ -170,4 +170,25 @@ fn figures_as_json() {
     let hash = digest(&SHA256, &bytes);
     let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(json.to_string().contains(&hash), "{json}");
+}
+
+/// What went over the wire is told for each hop, of a star and of a chain, with progress and without.
+#[test]
+fn bytes_on_the_wire() {
+    let rig = Rig::new(&["a", "b"]);
+    rig.write("in", &[0; 3_000_000]);
+    for (options, least, most) in [
+        (&[][..], 3_000_000, 3_010_000),
+        (&["-c", "zstd", "--progress"], 100, 300_000),
+        (&["-c", "zstd", "--star"], 100, 300_000),
+    ] {
+        let words = [options, &["--json", "-t", "tcp", ":<@/in", "a,b:cat >/dev/null"]].concat();
+        let done = rig.run_clean(&words, b"");
+        let json = done.errors.lines().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let json = json.unwrap_or_else(|| panic!("{words:?}: {}", done.errors));
+        for hop in &json["hops"].as_array().expect("hops")[..2] {
+            let wire_bytes = hop["wire_bytes"].as_u64().expect("a number");
+            assert!((least..most).contains(&wire_bytes), "{words:?}: {json}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use caravan_segment::passing::{self, Address, Doorway};
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::outbox::Outbox;
 use super::relay::Relay;
@@ -14,7 +14,7 @@ use crate::connect::fabric::Half;
 use crate::connect::tcp::Listener;
 use crate::connect::{Connection, fabric, tcp};
 use crate::control::{Order, Report};
-use crate::limits::{CONNECT_LIMIT, PIPE_BYTES};
+use crate::limits::CONNECT_LIMIT;
 use crate::{Error, Key};
 
 /// All of them; cloned into the threads that wait for connections.
@@ -219,13 +219,9 @@ impl Slot {
     }
 }
 
-/// A pipe with as much room as there may be.
+/// A pipe as a shell makes it.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
-    let made = pipe_with(PipeFlags::CLOEXEC);
-    let (reading, writing) = made.map_err(|source| Error::System { call: "pipe", source: source.into() })?;
-    // Where the user has used up his pages for pipes it stays at 64 KiB, and is as correct.
-    let _ = fcntl_setpipe_size(&writing, PIPE_BYTES);
-    Ok((reading, writing))
+    pipe_with(PipeFlags::CLOEXEC).map_err(|source| Error::System { call: "pipe", source: source.into() })
 }
 
 /// The writing end of a pipe whose reading end is handed to whoever opened that doorway.

@@ -20,7 +20,7 @@ use super::{commands, processes};
 use crate::Error;
 use crate::cancel::Cancel;
 use crate::control::{Command, End, Mode, Mover, MoverResult, Part, Report, Status};
-use crate::limits::{LINES_WINDOW_BYTES, TERM_GRACE};
+use crate::limits::{LINES_WINDOW_BYTES, STAGES_MAX, TERM_GRACE};
 use crate::mover::{self, Gauge, Inlet, Outlet};
 use crate::window::Window;
 
@@ -44,6 +44,8 @@ struct Shared {
 struct State {
     /// The user's own standard input and output.
     caller: Option<(OwnedFd, OwnedFd)>,
+    /// What is to be run at the start.
+    commands: Vec<Command>,
     /// Of stages that are files.
     files: HashMap<u32, (File, Mode)>,
     /// Of stages that are commands.
@@ -81,13 +83,23 @@ impl Running {
         });
     }
 
+    /// A command for the start. A host has one of each stage at most.
+    pub fn add(&self, command: Command) {
+        self.state(|state| {
+            if state.commands.len() < STAGES_MAX {
+                state.commands.push(command);
+            }
+        });
+    }
+
     /// Starts commands and movers.
     pub fn start(&self, part: Part, hops: &Hops) {
         let mut pipes = Pipes { hops, ends: HashMap::new() };
         if part.figures {
             self.state(|state| state.figures = Some(Instant::now()));
         }
-        for command in &part.commands {
+        let commands = self.state(|state| std::mem::take(&mut state.commands));
+        for command in commands.iter().chain(&part.commands) {
             if let Err(why) = self.command(command, &mut pipes) {
                 self.ended(command.stage, Status::Failed(why));
             }

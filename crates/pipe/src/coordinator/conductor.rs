@@ -146,15 +146,19 @@ impl<'a> Conductor<'a> {
     ) -> Result<Summary, Error> {
         let begin = Instant::now();
         let (sender, events) = mpsc::channel();
+        let is_given_up = Arc::new(AtomicBool::new(false));
         for (number, host) in self.plan.agents.iter().cloned().enumerate() {
-            let sender = sender.clone();
+            let (sender, is_given_up) = (sender.clone(), Arc::clone(&is_given_up));
             scope.spawn(move || {
-                let _ = sender.send(Event::Launched(number, launcher.launch(host.as_deref())));
+                let launched = launcher.launch(host.as_deref(), &is_given_up);
+                let _ = sender.send(Event::Launched(number, launched));
             });
         }
         let went_well = self.conduct(&events, &sender);
         let ended = Instant::now();
         if !went_well {
+            // Read by loops that look again; nothing else hangs on it.
+            is_given_up.store(true, Ordering::Relaxed);
             self.abort(&events, &sender);
         }
         self.routes.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -165,7 +169,10 @@ impl<'a> Conductor<'a> {
         outcome::conclude(&self.plan, &self.troubles, &self.statuses, &self.ended, &mut summary);
         let started = self.started.unwrap_or(ended);
         summary.seconds = ((started - begin).as_secs_f64(), (ended - started).as_secs_f64());
-        self.agents.drain(..).flatten().for_each(Agent::end);
+        // Each may take a while: all at once.
+        for agent in self.agents.drain(..).flatten() {
+            scope.spawn(move || agent.end());
+        }
         Ok(summary)
     }
 
@@ -264,6 +271,8 @@ impl<'a> Conductor<'a> {
                     *slot = Some(agent);
                 }
             }
+            // This side has given it up, for a reason that is known.
+            Event::Launched(_, Err(Error::Cancelled)) => {}
             Event::Launched(_, Err(error)) => self.fail(Trouble::SetUp(error.to_string()), true),
             Event::Lost(number) => {
                 let agent = self.agents.get_mut(number).and_then(Option::as_mut);
@@ -328,8 +337,11 @@ impl<'a> Conductor<'a> {
     fn start(&mut self) -> bool {
         for number in 0..self.agents.len() {
             let carrier = |hop| self.joined.get(&hop).map(|(carrier, _)| carrier.clone());
-            let part = self.plan.part(number, carrier, self.request.options.progress);
+            let mut part = self.plan.part(number, carrier, self.request.options.progress);
             self.movers.extend(Plan::movers(&part).into_iter().map(|mover| (mover, number)));
+            for command in std::mem::take(&mut part.commands) {
+                self.order(number, Order::Command(command));
+            }
             self.order(number, Order::Start(part));
         }
         self.started = Some(Instant::now());

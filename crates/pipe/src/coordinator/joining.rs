@@ -219,9 +219,9 @@ fn ways(hop: Hop, ends: &Ends<'_>) -> Vec<Way> {
         Some(Transport::Tcp) => vec![Way::Tcp, Way::TcpReversed],
         Some(Transport::Ssh) => vec![Way::Relay],
         None => {
+            // Handing a pipe over proves that both are on one host. Where it fails, they only look alike.
             let pipe = (can_share && hop.can_be_pipe).then_some(Way::Pipe);
-            let fabric = (!can_share).then_some(Way::Fabric);
-            pipe.into_iter().chain(fabric).chain([Way::Tcp, Way::TcpReversed, Way::Relay]).collect()
+            pipe.into_iter().chain([Way::Fabric, Way::Tcp, Way::TcpReversed, Way::Relay]).collect()
         }
     }
 }
@@ -248,4 +248,37 @@ fn addresses(listener: &Hello, connector: &Hello, is_here: bool) -> Vec<IpAddr> 
 /// `user@host` without the user.
 fn host_part(name: &str) -> &str {
     name.rsplit_once('@').map_or(name, |(_, host)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Place;
+    use crate::plan::tests::request;
+
+    fn hello() -> Hello {
+        Hello {
+            identity: String::new(),
+            place: Place::here(),
+            addresses: Vec::new(),
+            ssh_address: None,
+            ssh_client: None,
+            offer: Ok(vec![1]),
+        }
+    }
+
+    /// Two machines restored from one snapshot: a pipe is tried, and its failure leads to what others would have.
+    #[test]
+    fn hosts_that_only_look_alike_get_what_other_hosts_have() {
+        let (from, to, options) = (hello(), hello(), request(&["a:x", "b:y"]).options);
+        let ends = Ends { from: &from, to: &to, names: [Some("a"), Some("b")], options: &options };
+        let hop = Hop { number: 1, from: 0, to: 1, can_be_pipe: true };
+        let mut joining = Joining::new(hop, &ends).expect("random");
+        let Step::Orders(orders) = joining.begin(&ends) else { panic!("no orders") };
+        assert!(matches!(orders[..], [(1, Order::Open { hop: 1, attempt: 1 })]), "{orders:?}");
+        let why = "nobody is there".to_owned();
+        let step = joining.take(0, Report::Unreachable { hop: 1, why, attempt: 1 }, &ends);
+        let Step::Orders(orders) = step else { panic!("no orders") };
+        assert!(matches!(orders[..], [(0, Order::Initiate { hop: 1, attempt: 2, .. })]), "{orders:?}");
+    }
 }

@@ -6,7 +6,8 @@ use super::*;
 use crate::coordinator::Sealing;
 use crate::mover::DigestKind;
 
-fn request(stages: &[&str]) -> Request {
+/// For these stages, with what users get by default.
+pub fn request(stages: &[&str]) -> Request {
     let stages = stages.iter().map(|text| Stage::parse(text).expect("a stage")).collect();
     let options = Options {
         transport: None,

@@ -65,33 +65,38 @@ impl Conductor<'_> {
         let number = self.movers.get(&mover).copied();
         let continues = self.request.options.on_dead == OnDead::Continue;
         let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
-        let errors = result
-            .inlet
-            .as_ref()
-            .err()
-            .into_iter()
-            .chain(result.outlets.iter().filter_map(|end| end.as_ref().err()));
-        let why = errors.map(|why| self.way_of(mover, why)).next();
+        let errors = self.errors_of(mover, &result);
         self.moved.insert(mover, result);
-        if let Some(why) = why {
-            let comes_from = |way: &plan::Way| way.receiver == Some(mover) && self.is_expendable(way.from);
-            let is_branch = number.is_some_and(|number| self.is_expendable(number))
-                || self.plan.ways.iter().any(comes_from)
-                || (continues && some_left);
-            self.fail_or_warn(Trouble::Data(why), is_branch);
+        let comes_from = |way: &plan::Way| way.receiver == Some(mover) && self.is_expendable(way.from);
+        let is_branch = number.is_some_and(|number| self.is_expendable(number))
+            || self.plan.ways.iter().any(comes_from)
+            || (continues && some_left);
+        for error in errors {
+            self.fail_or_warn(Trouble::Data(error), is_branch);
         }
     }
 
-    pub(super) fn way_of(&self, mover: u32, why: &str) -> String {
-        let is_its = |way: &&plan::Way| {
-            way.receiver == Some(mover) || way.sender.is_some_and(|(sender, _)| sender == mover)
-        };
-        match self.plan.ways.iter().find(is_its) {
-            Some(way) if way.hop.is_some() => {
+    /// Why its ends have failed, each with the way that this is of.
+    fn errors_of(&self, mover: u32, result: &MoverResult) -> Vec<String> {
+        let inlet = result.inlet.as_ref().err().map(|why| {
+            let way = self.plan.ways.iter().find(|way| way.receiver == Some(mover));
+            self.of_way(mover, way, why)
+        });
+        let outlets = result.outlets.iter().enumerate().filter_map(|(place, end)| {
+            let way = self.plan.ways.iter().find(|way| way.sender == Some((mover, place)));
+            end.as_ref().err().map(|why| self.of_way(mover, way, why))
+        });
+        inlet.into_iter().chain(outlets).collect()
+    }
+
+    /// Between which hosts that was; where it is no way, at which.
+    fn of_way(&self, mover: u32, way: Option<&plan::Way>, why: &str) -> String {
+        match (way, self.movers.get(&mover)) {
+            (Some(way), _) if way.hop.is_some() => {
                 format!("{} -> {}: {why}", self.plan.name(way.from), self.plan.name(way.to))
             }
-            Some(way) => format!("{}: {why}", self.plan.name(way.from)),
-            None => why.to_owned(),
+            (_, Some(agent)) => format!("{}: {why}", self.plan.name(*agent)),
+            (_, None) => why.to_owned(),
         }
     }
 

@@ -31,16 +31,20 @@ impl Conductor<'_> {
         };
         let first = sender.or(receiver);
         let [bytes, _, reader, network] = live(first);
-        // A sender counts all of its outlets.
-        let counts_wire = receiver.or(first);
-        let wire_bytes = live(counts_wire)[1];
+        // A mover that sends counts what it sends, over all of its outlets; one that only receives, what it receives.
+        let sends = |mover: u32| {
+            let is_its =
+                |way: &plan::Way| way.hop.is_some() && way.sender.is_some_and(|(sender, _)| sender == mover);
+            self.plan.ways.iter().any(is_its)
+        };
+        let counts_wire = receiver.filter(|receiver| !sends(*receiver)).or(first);
         let mut figures = HopFigures {
             from: self.plan.name(way.from).to_owned(),
             to: self.plan.name(way.to).to_owned(),
             transport,
             is_measured: first.is_some(),
             bytes,
-            wire_bytes,
+            wire_bytes: done(counts_wire).map_or(live(counts_wire)[1], |result| result.wire_bytes),
             seconds: elapsed,
             reader_wait: seconds(reader),
             network_wait: seconds(network),

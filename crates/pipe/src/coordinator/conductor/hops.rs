@@ -86,24 +86,16 @@ impl Conductor<'_> {
     pub(super) fn join_hop(&mut self, hop: u32, joined: Joined) {
         let options = &self.request.options;
         let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop).copied() else { return };
-        let is_inside = self.with_ends(hop, |ends| ends.from.place.is_same_network(&ends.to.place));
-        let is_tcp = matches!(joined.way, Way::Tcp | Way::TcpReversed);
-        let sealed = match (joined.way, options.sealing) {
-            // ssh encrypts, and a pipe leaves nothing.
-            (Way::Pipe | Way::Relay, _) | (_, Sealing::Never) => false,
-            (_, Sealing::Always) => true,
-            (Way::Fabric, Sealing::Default) => false,
-            (Way::Tcp | Way::TcpReversed, Sealing::Default) => is_inside != Some(true),
-        };
+        let is_sealed = is_sealed(joined.way, options.sealing);
         let (from, to) = (self.plan.name(ends.from), self.plan.name(ends.to));
         for why in &joined.tried {
             let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: not by {why}")));
         }
         let carrier = match joined.way {
             Way::Pipe => Carrier::Pipe,
-            _ => Carrier::Connection(plan::hop_options(options, sealed, options.compression)),
+            _ => Carrier::Connection(plan::hop_options(options, is_sealed, options.compression)),
         };
-        let secrecy = match (joined.way, sealed) {
+        let secrecy = match (joined.way, is_sealed) {
             (Way::Pipe, _) => "",
             (Way::Relay, _) => ", encrypted by ssh",
             (_, true) => ", encrypted",
@@ -111,10 +103,61 @@ impl Conductor<'_> {
         };
         let text = format!("{}{secrecy}", joined.description);
         let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: {text}")));
-        if is_tcp && !sealed && is_inside != Some(true) {
-            let warning = format!("{from} -> {to}: over TCP in the clear, as --insecure says");
-            let _ = self.notices.send(Notice::Warn(warning));
+        if let Some(warning) = warning(joined.way, options.sealing) {
+            let _ = self.notices.send(Notice::Warn(format!("{from} -> {to}: {warning}")));
         }
         self.joined.insert(hop, (carrier, text));
+    }
+}
+
+/// Whether Caravan itself encrypts what goes that way. That both ends are on one host is no reason not to: only a
+/// pipe proves it, as machines that were restored from one snapshot are alike in all that they can say of themselves.
+fn is_sealed(way: Way, sealing: Sealing) -> bool {
+    match (way, sealing) {
+        // A pipe leaves nothing, and ssh encrypts.
+        (Way::Pipe | Way::Relay, _) | (_, Sealing::Never) | (Way::Fabric, Sealing::Default) => false,
+        (_, Sealing::Always) | (Way::Tcp | Way::TcpReversed, Sealing::Default) => true,
+    }
+}
+
+/// What all users must know of a way that others can listen to.
+fn warning(way: Way, sealing: Sealing) -> Option<String> {
+    if is_sealed(way, sealing) {
+        return None;
+    }
+    let carrier = match way {
+        Way::Pipe | Way::Relay => return None,
+        Way::Fabric => "RDMA",
+        Way::Tcp | Way::TcpReversed => "TCP",
+    };
+    let why = if sealing == Sealing::Never { "as --insecure says" } else { "as --encrypt is not given" };
+    Some(format!("over {carrier} in the clear, {why}: whoever is on the way can read and change the data"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leaves_a_process_in_the_clear_is_told_in_the_same_words() {
+        let clear = |carrier: &str, why: &str| {
+            Some(format!(
+                "over {carrier} in the clear, {why}: whoever is on the way can read and change the data"
+            ))
+        };
+        for (way, sealing, sealed, expected) in [
+            (Way::Tcp, Sealing::Default, true, None),
+            (Way::TcpReversed, Sealing::Always, true, None),
+            (Way::Tcp, Sealing::Never, false, clear("TCP", "as --insecure says")),
+            (Way::TcpReversed, Sealing::Never, false, clear("TCP", "as --insecure says")),
+            (Way::Fabric, Sealing::Default, false, clear("RDMA", "as --encrypt is not given")),
+            (Way::Fabric, Sealing::Never, false, clear("RDMA", "as --insecure says")),
+            (Way::Fabric, Sealing::Always, true, None),
+            (Way::Relay, Sealing::Always, false, None),
+            (Way::Pipe, Sealing::Never, false, None),
+        ] {
+            assert_eq!(is_sealed(way, sealing), sealed, "{way:?} {sealing:?}");
+            assert_eq!(warning(way, sealing), expected, "{way:?} {sealing:?}");
+        }
     }
 }
