@@ -16,7 +16,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use caravan_segment::barrier::{self, Fences};
-use caravan_segment::process::Process;
 use caravan_segment::{Pages, Segment};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::CpuSet;
@@ -25,14 +24,14 @@ pub use changes::Changes;
 pub use event::Event;
 pub use options::{Options, Restarts};
 
-use self::child::{kill, wait_for};
+use self::child::{Child, kill, wait_for};
 use crate::app::Registry;
 use crate::bells::Bells;
 use crate::config::{Config, LinkName};
-use crate::control::{Answer, Channel, Order, Silence};
+use crate::control::{Answer, Order};
 use crate::error::{Error, system};
 use crate::layout::{self, PACKETS_AT, Shared, State};
-use crate::limits::{ANSWER_MAX, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
+use crate::limits::{PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
 use crate::owner::{LinkId, WorkerId};
 use crate::packet::PacketMemory;
 use crate::plan::Plan;
@@ -54,13 +53,6 @@ struct Entry {
     /// When the crash was noticed after which it is being started.
     died: Option<Instant>,
     parked: bool,
-}
-
-/// A worker's process.
-struct Child {
-    pid: i32,
-    handle: Process,
-    channel: Channel,
 }
 
 /// A running engine, in the supervisor's process. [`poll`](Self::poll) must be called all the time.
@@ -277,31 +269,6 @@ impl Engine {
         }
         self.kill_all();
         Ok(())
-    }
-
-    /// Sends an order. False if there is no process, or it does not listen any more.
-    fn order(&mut self, worker: &str, order: &Order) -> bool {
-        let Some(entry) = self.workers.get_mut(worker) else { return false };
-        let Some(child) = &mut entry.child else { return false };
-        // pairs with the Acquire in Worker::turn
-        self.shared.worker(entry.id, layout::worker::ORDERS).fetch_add(1, Ordering::Release);
-        self.bells.worker(entry.id).ring();
-        child.channel.send(order, ANSWER_MAX).is_ok()
-    }
-
-    /// Waits for an answer. `None` if the worker has ended instead, or was killed for its silence.
-    fn answer_of(&mut self, worker: &str) -> Option<Answer> {
-        let child = self.workers.get_mut(worker)?.child.as_mut()?;
-        match child.channel.receive(ANSWER_MAX) {
-            Ok(answer) => Some(answer),
-            Err(Silence::Gone) => None,
-            Err(Silence::Late) => {
-                kill(child.pid);
-                self.events
-                    .push_back(Event::Hung { worker: worker.to_owned(), seconds: ANSWER_MAX.as_secs() });
-                None
-            }
-        }
     }
 
     fn kill_all(&mut self) {

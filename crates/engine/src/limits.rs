@@ -54,6 +54,8 @@ pub const PULL_PACKETS: usize = 128;
 pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one message between supervisor and worker.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Bytes of the configurations of all apps, as JSON: what a worker is told fits into a message.
+pub const CONFIG_BYTES_MAX: usize = MESSAGE_BYTES_MAX - (1 << 20);
 /// Bytes that an app may take along when it moves.
 pub const STATE_BYTES_MAX: usize = 256 << 10;
 

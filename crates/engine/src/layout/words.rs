@@ -14,8 +14,9 @@ pub mod engine {
     pub const STARTED_NS: usize = 32;
     /// Changes of the configuration that have been carried out.
     pub const CONFIGURED: usize = 40;
-    /// Packets with data that were in links when those were removed. Written by the supervisor.
-    pub const REMOVED: usize = 56;
+    /// Packets dropped with links and workers that are no more, and by those workers before, in the
+    /// order of [`crate::layout::DROPS`]. Written by the supervisor.
+    pub const DROPS: usize = 64;
     /// The supervisor's process, as it sees itself: tells it from workers and from who looks on,
     /// which have this memory open too. Written by the supervisor, before [`MAGIC`].
     pub const PID: usize = 48;

@@ -103,15 +103,16 @@ impl Worker<'_> {
             };
             self.apps.push(slot);
         }
+        self.inherited.clear();
         failed
     }
 
-    fn start(&self, mut plan: AppPlan, ports: Ports) -> Result<Slot, Error> {
+    fn start(&mut self, plan: AppPlan, ports: Ports) -> Result<Slot, Error> {
         let failed = |reason: String| Error::App { app: plan.name.clone(), reason };
         let Some(kind) = self.registry.kind(&plan.kind) else {
             return Err(failed(format!("there is no kind `{}`", plan.kind)));
         };
-        let state = plan.state.take();
+        let state = self.inherited.remove(&plan.name);
         let app = (kind.start)(&plan.config, state).map_err(|trouble| failed(trouble.0))?;
         Ok(Slot { plan, ports, app })
     }
