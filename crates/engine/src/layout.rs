@@ -56,6 +56,7 @@ const fn ring_bytes(packets: usize) -> usize {
 
 const _: () = assert!(link::TAIL + ring_bytes(QUEUE_PACKETS) <= LINK_BYTES);
 const _: () = assert!(engine::DROPS + 8 * DROPS.len() <= ENGINE_BYTES);
+const _: () = assert!(2 * QUEUE_PACKETS + RING_PACKETS <= QUEUE_PACKETS_MAX);
 const _: () = assert!(worker::HISTOGRAM + 8 * HISTOGRAM_BUCKETS <= WORKER_BYTES);
 const _: () = assert!(worker::DROPS + 8 * DROPS.len() <= worker::HISTOGRAM);
 const _: () = assert!(NAME_BYTES_MAX + 2 <= 64 && 4 * (NAME_BYTES_MAX + 1) + 4 <= link::NAME_BYTES);
@@ -83,7 +84,7 @@ impl Ring {
         match self {
             Self::Full => (link::FULL, RING_PACKETS),
             Self::Empty => (link::EMPTY, RING_PACKETS),
-            Self::Head => (link::HEAD, QUEUE_PACKETS_MAX),
+            Self::Head => (link::HEAD, QUEUE_PACKETS),
             Self::Tail => (link::TAIL, QUEUE_PACKETS),
         }
     }

@@ -41,7 +41,8 @@ pub const SURPLUS_PACKETS: usize = 4 * GRANT_PACKETS as usize;
 
 /// Packets that a link holds within one process: more are dropped, and counted.
 pub const QUEUE_PACKETS: usize = 1024;
-/// Packets that a link's end can hold for a moment, while apps move.
+/// Packets that a link's end can hold for a moment, while apps move: at least what waits at both ends and
+/// in the ring between them.
 pub const QUEUE_PACKETS_MAX: usize = 4 * QUEUE_PACKETS;
 /// Packets in the ring of a link between two processes.
 pub const RING_PACKETS: usize = 1024;

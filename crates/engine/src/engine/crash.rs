@@ -76,19 +76,17 @@ impl Engine {
         let mut given = Vec::new();
         let mut half_received = 0;
         for &LinkPlan { id: link, role, .. } in links {
-            let gives = match role {
-                Role::Producer => Some((Owner::Full(link), Ring::Full)),
-                Role::Consumer => Some((Owner::Empty(link), Ring::Empty)),
-                Role::Local => None,
+            let (owner, ring) = match role {
+                // Who has both ends gives as the producer when it lets go of them.
+                Role::Producer | Role::Local => (Owner::Full(link), Ring::Full),
+                Role::Consumer => (Owner::Empty(link), Ring::Empty),
             };
             let takes: &[Ring] = match role {
                 Role::Producer => &[Ring::Empty, Ring::Tail],
                 Role::Consumer => &[Ring::Full, Ring::Head],
                 Role::Local => &RINGS,
             };
-            if let Some((owner, ring)) = gives {
-                given.push(Given { owner, published: self.published(link, ring) });
-            }
+            given.push(Given { owner, published: self.published(link, ring) });
             for &ring in takes {
                 half_received += crate::recovery::release_taken(&self.shared, &self.memory, link, ring);
             }

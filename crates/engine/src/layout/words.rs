@@ -106,7 +106,7 @@ pub mod link {
     /// Packets that waited at the consumer's end when an app moved: older than those in the ring.
     pub const HEAD: usize = EMPTY + crate::layout::ring_bytes(crate::limits::RING_PACKETS);
     /// Packets that waited at the producer's end when an app moved: younger than those in the ring.
-    pub const TAIL: usize = HEAD + crate::layout::ring_bytes(crate::limits::QUEUE_PACKETS_MAX);
+    pub const TAIL: usize = HEAD + crate::layout::ring_bytes(crate::limits::QUEUE_PACKETS);
 }
 
 /// Offsets within a trace's place: [`crate::trace`] says how they are used.

@@ -8,7 +8,7 @@ use super::{End, Link, Slot, Worker, now_ns};
 use crate::ends::Moved;
 use crate::error::{Error, corrupt};
 use crate::io::Io;
-use crate::layout::{self, DROPS, Shared, Stage, link, worker};
+use crate::layout::{self, Shared, Stage, link, worker};
 use crate::limits::{GRANT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
 use crate::owner::{LinkId, WorkerId};
 use crate::queue::Queue;
@@ -118,14 +118,20 @@ impl Worker<'_> {
         Shared::add(word(worker::BUSY_NS), took);
         Shared::add(word(worker::HISTOGRAM + 8 * layout::bucket(took)), 1);
         word(worker::FREE).store(self.pool.length() as u64, Ordering::Relaxed);
-        for (cause, (&drops, before)) in self.pool.drops().iter().zip(&self.drops_before).enumerate() {
-            if drops > 0 {
-                word(worker::DROPS + 8 * cause).store(before + drops, Ordering::Relaxed);
-            }
-        }
-        debug_assert!(self.pool.drops().len() == DROPS.len());
+        self.count_drops();
         for (at, queue) in self.links.iter().zip(&self.queues) {
             count_link(shared, at, queue);
+        }
+    }
+
+    /// Writes down what has been dropped.
+    #[inline]
+    pub(super) fn count_drops(&self) {
+        for (cause, (&drops, before)) in self.pool.drops().iter().zip(&self.drops_before).enumerate() {
+            if drops > 0 {
+                let word = self.shared.worker(self.id, worker::DROPS + 8 * cause);
+                word.store(before + drops, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -1,15 +1,16 @@
 //! Changes of the configuration: at the limits, and where something fails.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use caravan_engine::layout::{DROPS, worker};
+use caravan_engine::layout::{DROPS, Drop, link, worker};
 use caravan_engine::limits::STATE_BYTES_MAX;
 use caravan_engine::{Config, Engine, Event, Options};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::json;
 
-use crate::{engine, flows, pair, poll_until, signal, taken_from};
+use crate::{LINK, engine, flows, pair, poll_until, signal, taken_from};
 
 /// More than half of the links and workers that an engine has.
 const LINKS: usize = 129;
@@ -186,5 +187,41 @@ pub fn a_report_after_a_restart_kills_nobody() {
         assert!(!events.iter().any(|event| matches!(event, Event::Crashed { .. })), "{round}: {events:?}");
         assert_eq!(engine.pid_of("right"), pid, "round {round}");
     }
+    engine.stop().unwrap();
+}
+
+/// Packets of a cause that the engine's workers have dropped.
+fn removed(engine: &Engine) -> u64 {
+    ["left", "right"].into_iter().map(|name| past(engine, name)[1 + Drop::Removed as usize]).sum()
+}
+
+pub fn what_an_app_held_is_counted() {
+    const HELD: u64 = 100;
+    let mut engine = engine(Options::default());
+    let mut config = pair();
+    config.app_in("right", "keeper", "keeper", json!({ "most": HELD }));
+    config.link("source.second -> keeper.input").unwrap();
+    engine.configure(&config).unwrap();
+    poll_until(&mut engine, |engine, _| engine.reports().unwrap()["keeper"]["held"] == HELD);
+    let sent = |engine: &mut Engine| {
+        let id = engine.link_id("source.second -> keeper.input").unwrap();
+        engine.shared().link(id, link::PACKETS).load(Ordering::Relaxed)
+    };
+    assert!(sent(&mut engine) >= HELD);
+    let before = removed(&engine);
+    // Its link stays: what is under way is not lost, what it held is.
+    config.app_in("right", "keeper", "keeper", json!({ "most": HELD + 1 }));
+    let changes = engine.configure(&config).unwrap();
+    assert_eq!((removed(&engine) - before, changes.lost), (HELD, HELD));
+    // All goes, and nothing that had been counted with it.
+    let figures: BTreeMap<_, _> = engine.reports().unwrap();
+    assert!(figures.contains_key("keeper"));
+    let mut only = Config::new();
+    only.app_in("other", "idle", "crasher", json!({ "crash": false }));
+    let changes = engine.configure(&only).unwrap();
+    let word = caravan_engine::layout::engine::DROPS + 8 * Drop::Removed as usize;
+    let counted = engine.shared().engine(word).load(Ordering::Relaxed);
+    assert_eq!(counted, before + HELD + changes.lost);
+    assert!(changes.lost > HELD && engine.link_id(LINK).is_none());
     engine.stop().unwrap();
 }

@@ -40,6 +40,7 @@ const SCENES: &[Scene] = &[
     ("a_process_that_cannot_start_changes_nothing", changes::a_process_that_cannot_start_changes_nothing),
     ("five_full_repeaters_move", changes::five_full_repeaters_move),
     ("a_report_after_a_restart_kills_nobody", changes::a_report_after_a_restart_kills_nobody),
+    ("what_an_app_held_is_counted", changes::what_an_app_held_is_counted),
 ];
 
 fn main() {
@@ -125,7 +126,7 @@ impl App for Highest {
 
 fn engine(options: Options) -> Engine {
     let mut registry = Registry::standard();
-    registry.add::<Crasher>("crasher").add::<Highest>("highest");
+    registry.add::<Crasher>("crasher").add::<Highest>("highest").add::<memory::Keeper>("keeper");
     Engine::start(registry, options).unwrap()
 }
 
