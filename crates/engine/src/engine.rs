@@ -25,6 +25,7 @@ pub use event::Event;
 pub use options::{Options, Restarts};
 
 use self::child::{Child, kill, wait_for};
+use self::grant::Shortage;
 use crate::app::Registry;
 use crate::bells::Bells;
 use crate::config::{Config, LinkName};
@@ -77,6 +78,7 @@ pub struct Engine {
     cores: CpuSet,
     /// When traces of dead tracers were last looked for.
     swept: Instant,
+    shortage: Option<Shortage>,
     /// The process that is the supervisor: a child's copy of this value does nothing.
     pid: u32,
 }
@@ -144,6 +146,7 @@ impl Engine {
             events: VecDeque::new(),
             cores,
             swept: Instant::now(),
+            shortage: None,
             pid: std::process::id(),
         })
     }
@@ -224,7 +227,8 @@ impl Engine {
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = Instant::now();
-        let due = self.workers.values().filter_map(|entry| entry.restart_at).min();
+        let due = self.workers.values().filter_map(|entry| entry.restart_at);
+        let due = due.chain(self.shortage.as_ref().and_then(Shortage::to_be_told)).min();
         let due = due.map(|due| due.saturating_duration_since(now));
         let left = match (timeout, due) {
             (Some(a), Some(b)) => Some(a.min(b)),

@@ -38,6 +38,11 @@ pub const GRANT_PACKETS: u32 = 1024;
 pub const STARVED_NS: u64 = 50_000;
 /// Free packets above which a worker gives some back.
 pub const SURPLUS_PACKETS: usize = 4 * GRANT_PACKETS as usize;
+/// Free packets that a worker keeps while another waits for some and there are no more. Less than what
+/// each worker is sure of, [`GRANT_PACKETS`], so that those in excess are in no worker for good.
+pub const SHORT_PACKETS: usize = GRANT_PACKETS as usize / 2;
+/// How long a worker waits for packets before the supervisor tells that there are too few.
+pub const SHORT_TOLD: Duration = Duration::from_secs(1);
 
 /// Packets that a link holds within one process: more are dropped, and counted.
 pub const QUEUE_PACKETS: usize = 1024;

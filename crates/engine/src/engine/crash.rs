@@ -122,7 +122,10 @@ impl Engine {
             },
             _ => {
                 entry.parked = true;
-                self.shared.worker(entry.id, worker::STATE).store(State::Parked as u64, Ordering::Release);
+                let id = entry.id;
+                self.shared.worker(id, worker::STATE).store(State::Parked as u64, Ordering::Release);
+                // Others can use its packets until then.
+                self.return_packets(&[Owner::Worker(id)]);
                 let why = match restarts {
                     Restarts::Never => "it crashed, and is not to be started again".to_owned(),
                     _ => format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs()),

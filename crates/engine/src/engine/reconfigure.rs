@@ -37,7 +37,7 @@ enum Way {
 impl Engine {
     /// Says everything that is wrong with a configuration.
     pub fn check(&self, config: &Config) -> Result<(), Error> {
-        crate::config::check::check(config, &self.registry).map_err(Error::Refused)
+        crate::config::check::check(config, &self.registry, self.options.packets_max).map_err(Error::Refused)
     }
 
     /// Makes `new` what runs: apps that differ are stopped and started, apps with another worker
@@ -274,7 +274,10 @@ impl Engine {
             }
             entry.restart_at = None;
             entry.crashes.clear();
-            entry.parked = false;
+            if std::mem::take(&mut entry.parked) {
+                let id = entry.id;
+                self.grant(id);
+            }
             match (self.start_worker(name, inherited), way) {
                 (Ok(()), _) => waited_for.push(name),
                 (Err(error), Way::On) => outcome = outcome.and(Err(error)),

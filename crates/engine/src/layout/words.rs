@@ -14,6 +14,9 @@ pub mod engine {
     pub const STARTED_NS: usize = 32;
     /// Changes of the configuration that have been carried out.
     pub const CONFIGURED: usize = 40;
+    /// 1 while a worker waits for packets and there are no more: others give back what they can do
+    /// without. Written by the supervisor.
+    pub const SHORT: usize = 56;
     /// Packets dropped with links and workers that are no more, and by those workers before, in the
     /// order of [`crate::layout::DROPS`]. Written by the supervisor.
     pub const DROPS: usize = 64;

@@ -41,6 +41,12 @@ const SCENES: &[Scene] = &[
     ("five_full_repeaters_move", changes::five_full_repeaters_move),
     ("a_report_after_a_restart_kills_nobody", changes::a_report_after_a_restart_kills_nobody),
     ("what_an_app_held_is_counted", changes::what_an_app_held_is_counted),
+    (
+        "crashes_of_a_consumer_do_not_starve_its_producer",
+        memory::crashes_of_a_consumer_do_not_starve_its_producer,
+    ),
+    ("too_few_packets_are_refused", memory::too_few_packets_are_refused),
+    ("a_shortage_is_told", memory::a_shortage_is_told),
 ];
 
 fn main() {
@@ -246,6 +252,8 @@ fn a_crash_loop_parks_its_worker_alone() {
     }
     assert_eq!(crashes, CRASHES_MAX);
     assert_eq!(engine.pid_of("bad"), None);
+    let place = engine.worker_id("bad").unwrap().place();
+    assert_eq!(engine.audit().unwrap().workers.get(&place), None, "its packets are for others");
     // The others go on, and it is left alone.
     assert!(!flows(&mut engine).iter().any(|event| matches!(event, Event::Restarted { .. })));
     config.app_in("bad", "crasher", "crasher", json!({ "crash": false }));
