@@ -1,8 +1,10 @@
 //! What supervisor and worker say to each other: messages over a socket pair, rare ones. Packets
 //! never come this way.
 //!
-//! A message is its length, 32 bits, and JSON. Each side trusts the other, as one forked the
-//! other; but a worker that crashes leaves half a message, which is no message.
+//! A message is its length, 32 bits, and JSON: a number and the order or the answer. Each order of a
+//! process has the next number, and its answers repeat it; what a process says unasked, once it has
+//! started, has the number 0. Each side trusts the other, as one forked the other; but a worker that
+//! crashes leaves half a message, which is no message.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -22,6 +24,8 @@ use crate::plan::Plan;
 pub enum Order {
     /// Let go of what the plan does not have, and wait for [`Order::Apply`].
     Prepare(Plan),
+    /// Between the two, and without an answer: what that app left elsewhere.
+    Inherit { app: String, state: Vec<u8> },
     /// Do what the plan says.
     Apply(Plan),
     /// Tell the apps' figures.
@@ -36,8 +40,11 @@ pub type Reports = BTreeMap<String, BTreeMap<String, u64>>;
 /// What a worker answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// To [`Order::Prepare`]: what apps left, by their names.
-    Prepared(BTreeMap<String, Vec<u8>>),
+    /// To [`Order::Prepare`], once for each app that leaves something, before [`Answer::Prepared`]:
+    /// the states of all apps together can be longer than a message.
+    Left { app: String, state: Vec<u8> },
+    /// To [`Order::Prepare`].
+    Prepared,
     /// To [`Order::Apply`], and unasked once a new worker runs.
     Applied,
     /// Instead of it: that app did not start.
@@ -75,16 +82,26 @@ impl Channel {
         Ok((side(a)?, side(b)?))
     }
 
-    /// Sends a message; waits for room until `limit` has passed.
-    pub fn send(&mut self, message: &impl Serialize, limit: Duration) -> Result<(), Silence> {
-        let body = serde_json::to_vec(message).map_err(|_| Silence::Gone)?;
+    /// Sends a message under a number. Waits for room, for ever or until the other side has taken
+    /// nothing for `limit`: then half of the message may have gone, and no other can follow.
+    pub fn send(
+        &mut self,
+        number: u64,
+        message: &impl Serialize,
+        limit: Option<Duration>,
+    ) -> Result<(), Silence> {
+        let body = serde_json::to_vec(&(number, message)).map_err(|_| Silence::Gone)?;
+        debug_assert!(body.len() <= MESSAGE_BYTES_MAX);
         let length = u32::try_from(body.len()).map_err(|_| Silence::Gone)?;
         let bytes = [&length.to_le_bytes(), &body[..]].concat();
-        let end = Instant::now() + limit;
+        let mut end = limit.map(|limit| Instant::now() + limit);
         let mut sent = 0;
         while sent < bytes.len() {
             match self.socket.write(&bytes[sent..]) {
-                Ok(count) => sent += count,
+                Ok(count) => {
+                    sent += count;
+                    end = limit.map(|limit| Instant::now() + limit);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::OUT, end)?,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(Silence::Gone),
@@ -93,9 +110,9 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message; waits for it until `limit` has passed.
-    pub fn receive<M: DeserializeOwned>(&mut self, limit: Duration) -> Result<M, Silence> {
-        let end = Instant::now() + limit;
+    /// The next message and its number. Waits for it until nothing has come for `limit`.
+    pub fn receive<M: DeserializeOwned>(&mut self, limit: Duration) -> Result<(u64, M), Silence> {
+        let mut end = Instant::now() + limit;
         loop {
             if let Some(message) = self.whole()? {
                 return Ok(message);
@@ -103,15 +120,18 @@ impl Channel {
             let mut bytes = [0; 16 << 10];
             match self.socket.read(&mut bytes) {
                 Ok(0) => return Err(Silence::Gone),
-                Ok(count) => self.partial.extend_from_slice(&bytes[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::IN, end)?,
+                Ok(count) => {
+                    self.partial.extend_from_slice(&bytes[..count]);
+                    end = Instant::now() + limit;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::IN, Some(end))?,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(Silence::Gone),
             }
         }
     }
 
-    fn whole<M: DeserializeOwned>(&mut self) -> Result<Option<M>, Silence> {
+    fn whole<M: DeserializeOwned>(&mut self) -> Result<Option<(u64, M)>, Silence> {
         let Some((length, rest)) = self.partial.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > MESSAGE_BYTES_MAX {
@@ -123,14 +143,14 @@ impl Channel {
         Ok(Some(message))
     }
 
-    fn wait(&self, flags: PollFlags, end: Instant) -> Result<(), Silence> {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+    fn wait(&self, flags: PollFlags, end: Option<Instant>) -> Result<(), Silence> {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
             return Err(Silence::Late);
         }
-        let left = Timespec::try_from(left).map_err(|_| Silence::Late)?;
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
         // Interrupted or not: the caller tries again, and comes back here with less time left.
-        let _ = rustix::event::poll(&mut [PollFd::new(&self.socket, flags)], Some(&left));
+        let _ = rustix::event::poll(&mut [PollFd::new(&self.socket, flags)], left.as_ref());
         Ok(())
     }
 }
@@ -149,16 +169,16 @@ mod tests {
     #[test]
     fn a_message_longer_than_the_socket_takes_arrives_whole() {
         let (mut a, mut b) = Channel::pair().unwrap();
-        let states = BTreeMap::from([("app".to_owned(), vec![7; crate::limits::STATE_BYTES_MAX])]);
+        // Each byte as three digits: the longest state that there is.
+        let longest = vec![255; crate::limits::STATE_BYTES_MAX];
+        let left = Answer::Left { app: "app".to_owned(), state: longest.clone() };
         let sender = std::thread::spawn(move || {
-            a.send(&Answer::Prepared(states), Duration::from_secs(60)).unwrap();
-            a.send(&Answer::Ended(BTreeMap::new()), Duration::from_secs(60)).unwrap();
+            a.send(7, &left, None).unwrap();
+            a.send(8, &Answer::Ended(BTreeMap::new()), None).unwrap();
         });
-        let first: Answer = b.receive(Duration::from_secs(60)).unwrap();
-        assert!(
-            matches!(first, Answer::Prepared(states) if states["app"].len() == crate::limits::STATE_BYTES_MAX)
-        );
-        assert!(matches!(b.receive(Duration::from_secs(60)), Ok(Answer::Ended(_))));
+        let first = b.receive(Duration::from_secs(60)).unwrap();
+        assert!(matches!(first, (7, Answer::Left { state, .. }) if state == longest));
+        assert!(matches!(b.receive(Duration::from_secs(60)), Ok((8, Answer::Ended(_)))));
         sender.join().unwrap();
         assert!(matches!(b.receive::<Answer>(Duration::from_secs(60)), Err(Silence::Gone)));
     }

@@ -228,32 +228,27 @@ impl ConsumerEnd {
     }
 }
 
-/// Puts all that waits in a queue into one of a link's two rings for that, for the process that
-/// has this end next. Returns how many packets did not fit: those are freed.
+/// Puts what waits in a queue into one of a link's two rings for that, for the process that has this
+/// end next, oldest first. What does not fit stays in the queue.
 pub fn park(
     shared: &Shared,
     (link, ring): (LinkId, Ring),
     queue: &mut Queue,
-    pool: &mut Pool,
-) -> Result<usize, crate::Error> {
+    pool: &Pool,
+) -> Result<(), crate::Error> {
     let corrupt = corrupt(link);
     let (cursors, slots) = shared.ring(link, ring)?;
     let mut parked = Producer::resume(cursors, slots).map_err(corrupt)?;
     let owner = Header::used(Owner::Parked(link), 0, 0).owner_bits();
-    let mut lost = 0;
-    while let Some(packet) = queue.take() {
-        if parked.room(1).map_err(corrupt)? == 0 {
-            pool.discard(packet, Drop::Removed);
-            lost += 1;
-            continue;
-        }
+    while parked.room(1).map_err(corrupt)? > 0 {
+        let Some(packet) = queue.take() else { break };
         let header = packet.header(owner);
         let packet = std::iter::once((packet.into_index(), header));
         give(&mut parked, pool.memory(), 1, packet).map_err(corrupt)?;
         // Nobody sleeps on these rings: who reads them is told to.
         let _ = parked.publish();
     }
-    Ok(lost)
+    Ok(())
 }
 
 /// Takes what a ring of a link holds into a queue: parked packets, or those that were on their way

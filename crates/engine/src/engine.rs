@@ -16,7 +16,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use caravan_segment::barrier::{self, Fences};
-use caravan_segment::process::Process;
 use caravan_segment::{Pages, Segment};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::CpuSet;
@@ -25,14 +24,15 @@ pub use changes::Changes;
 pub use event::Event;
 pub use options::{Options, Restarts};
 
-use self::child::{kill, wait_for};
+use self::child::{Child, kill, wait_for};
+use self::grant::Shortage;
 use crate::app::Registry;
 use crate::bells::Bells;
 use crate::config::{Config, LinkName};
-use crate::control::{Answer, Channel, Order, Reports, Silence};
+use crate::control::{Answer, Order, Reports};
 use crate::error::{Error, system};
 use crate::layout::{self, PACKETS_AT, Shared, State};
-use crate::limits::{ANSWER_MAX, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
+use crate::limits::{PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
 use crate::owner::{LinkId, WorkerId};
 use crate::packet::PacketMemory;
 use crate::plan::Plan;
@@ -54,13 +54,6 @@ struct Entry {
     /// When the crash was noticed after which it is being started.
     died: Option<Instant>,
     parked: bool,
-}
-
-/// A worker's process.
-struct Child {
-    pid: i32,
-    handle: Process,
-    channel: Channel,
 }
 
 /// A running engine, in the supervisor's process. [`poll`](Self::poll) must be called all the time.
@@ -85,6 +78,7 @@ pub struct Engine {
     cores: CpuSet,
     /// When traces of dead tracers were last looked for.
     swept: Instant,
+    shortage: Option<Shortage>,
     /// The process that is the supervisor: a child's copy of this value does nothing.
     pid: u32,
 }
@@ -152,6 +146,7 @@ impl Engine {
             events: VecDeque::new(),
             cores,
             swept: Instant::now(),
+            shortage: None,
             pid: std::process::id(),
         })
     }
@@ -232,7 +227,8 @@ impl Engine {
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = Instant::now();
-        let due = self.workers.values().filter_map(|entry| entry.restart_at).min();
+        let due = self.workers.values().filter_map(|entry| entry.restart_at);
+        let due = due.chain(self.shortage.as_ref().and_then(Shortage::to_be_told)).min();
         let due = due.map(|due| due.saturating_duration_since(now));
         let left = match (timeout, due) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -283,31 +279,6 @@ impl Engine {
         }
         self.kill_all();
         reports
-    }
-
-    /// Sends an order. False if there is no process, or it does not listen any more.
-    fn order(&mut self, worker: &str, order: &Order) -> bool {
-        let Some(entry) = self.workers.get_mut(worker) else { return false };
-        let Some(child) = &mut entry.child else { return false };
-        // pairs with the Acquire in Worker::turn
-        self.shared.worker(entry.id, layout::worker::ORDERS).fetch_add(1, Ordering::Release);
-        self.bells.worker(entry.id).ring();
-        child.channel.send(order, ANSWER_MAX).is_ok()
-    }
-
-    /// Waits for an answer. `None` if the worker has ended instead, or was killed for its silence.
-    fn answer_of(&mut self, worker: &str) -> Option<Answer> {
-        let child = self.workers.get_mut(worker)?.child.as_mut()?;
-        match child.channel.receive(ANSWER_MAX) {
-            Ok(answer) => Some(answer),
-            Err(Silence::Gone) => None,
-            Err(Silence::Late) => {
-                kill(child.pid);
-                self.events
-                    .push_back(Event::Hung { worker: worker.to_owned(), seconds: ANSWER_MAX.as_secs() });
-                None
-            }
-        }
     }
 
     fn kill_all(&mut self) {

@@ -32,7 +32,7 @@ use crate::owner::{LinkId, WorkerId};
 /// The name of the memory, as it stands in `/proc/PID/fd`.
 pub const SEGMENT_NAME: &str = "caravan-engine";
 /// What the first word holds. Its last digit changes with the layout.
-pub const MAGIC: u64 = 0x6361_7261_7661_6e01;
+pub const MAGIC: u64 = 0x6361_7261_7661_6e02;
 
 const ENGINE_BYTES: usize = 4096;
 /// Bytes of a worker's place.
@@ -55,6 +55,8 @@ const fn ring_bytes(packets: usize) -> usize {
 }
 
 const _: () = assert!(link::TAIL + ring_bytes(QUEUE_PACKETS) <= LINK_BYTES);
+const _: () = assert!(engine::DROPS + 8 * DROPS.len() <= ENGINE_BYTES);
+const _: () = assert!(2 * QUEUE_PACKETS + RING_PACKETS <= QUEUE_PACKETS_MAX);
 const _: () = assert!(worker::HISTOGRAM + 8 * HISTOGRAM_BUCKETS <= WORKER_BYTES);
 const _: () = assert!(worker::DROPS + 8 * DROPS.len() <= worker::HISTOGRAM);
 const _: () = assert!(NAME_BYTES_MAX + 2 <= 64 && 4 * (NAME_BYTES_MAX + 1) + 4 <= link::NAME_BYTES);
@@ -82,7 +84,7 @@ impl Ring {
         match self {
             Self::Full => (link::FULL, RING_PACKETS),
             Self::Empty => (link::EMPTY, RING_PACKETS),
-            Self::Head => (link::HEAD, QUEUE_PACKETS_MAX),
+            Self::Head => (link::HEAD, QUEUE_PACKETS),
             Self::Tail => (link::TAIL, QUEUE_PACKETS),
         }
     }

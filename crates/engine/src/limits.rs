@@ -38,10 +38,16 @@ pub const GRANT_PACKETS: u32 = 1024;
 pub const STARVED_NS: u64 = 50_000;
 /// Free packets above which a worker gives some back.
 pub const SURPLUS_PACKETS: usize = 4 * GRANT_PACKETS as usize;
+/// Free packets that a worker keeps while another waits for some and there are no more. Less than what
+/// each worker is sure of, [`GRANT_PACKETS`], so that those in excess are in no worker for good.
+pub const SHORT_PACKETS: usize = GRANT_PACKETS as usize / 2;
+/// How long a worker waits for packets before the supervisor tells that there are too few.
+pub const SHORT_TOLD: Duration = Duration::from_secs(1);
 
 /// Packets that a link holds within one process: more are dropped, and counted.
 pub const QUEUE_PACKETS: usize = 1024;
-/// Packets that a link's end can hold for a moment, while apps move.
+/// Packets that a link's end can hold for a moment, while apps move: at least what waits at both ends and
+/// in the ring between them.
 pub const QUEUE_PACKETS_MAX: usize = 4 * QUEUE_PACKETS;
 /// Packets in the ring of a link between two processes.
 pub const RING_PACKETS: usize = 1024;
@@ -54,6 +60,8 @@ pub const PULL_PACKETS: usize = 128;
 pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one message between supervisor and worker.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Bytes of the configurations of all apps, as JSON: what a worker is told fits into a message.
+pub const CONFIG_BYTES_MAX: usize = MESSAGE_BYTES_MAX - (1 << 20);
 /// Bytes that an app may take along when it moves.
 pub const STATE_BYTES_MAX: usize = 256 << 10;
 

@@ -19,8 +19,6 @@ pub struct AppPlan {
     pub inputs: Vec<(String, LinkId)>,
     /// Ports and links, sorted by the port's name.
     pub outputs: Vec<(String, LinkId)>,
-    /// What the app of this name left elsewhere.
-    pub state: Option<Vec<u8>>,
 }
 
 /// What a worker has of a link.
@@ -50,20 +48,6 @@ pub struct Plan {
     pub links: Vec<LinkPlan>,
 }
 
-impl Plan {
-    /// Whether another plan asks nothing else of the worker. What an app takes along is no part of
-    /// that.
-    pub fn same(&self, other: &Self) -> bool {
-        let like = |a: &AppPlan, b: &AppPlan| {
-            (&a.name, &a.kind, &a.config, &a.inputs, &a.outputs)
-                == (&b.name, &b.kind, &b.config, &b.inputs, &b.outputs)
-        };
-        self.links == other.links
-            && self.apps.len() == other.apps.len()
-            && self.apps.iter().zip(&other.apps).all(|(a, b)| like(a, b))
-    }
-}
-
 /// What each worker of a configuration does, by the worker's name. Every link has a number, and
 /// every app that a link names is there: the configuration has been checked.
 pub fn plans(config: &Config, ids: &BTreeMap<LinkName, LinkId>) -> BTreeMap<String, Plan> {
@@ -83,7 +67,6 @@ pub fn plans(config: &Config, ids: &BTreeMap<LinkName, LinkId>) -> BTreeMap<Stri
             config: app.config.clone(),
             inputs: ports(|link| &link.to),
             outputs: ports(|link| &link.from),
-            state: None,
         };
         plans.entry(app.worker.clone()).or_default().apps.push(plan);
     }

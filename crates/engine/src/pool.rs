@@ -171,12 +171,13 @@ impl Pool {
         }
     }
 
-    /// Frees the packets that apps let go out of scope.
-    pub(crate) fn collect_dropped(&mut self) {
+    /// Frees the packets that apps let go out of scope. Returns how many.
+    pub(crate) fn collect_dropped(&mut self) -> usize {
         let from = self.free.len();
         take_dropped(&mut self.free);
         for &index in &self.free[from..] {
             self.memory.store(index, self.unused);
         }
+        self.free.len() - from
     }
 }

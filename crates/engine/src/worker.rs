@@ -72,6 +72,8 @@ pub struct Start {
     pub orders_seen: u64,
     /// See above.
     pub grants_seen: u64,
+    /// What apps left elsewhere, by their names.
+    pub inherited: BTreeMap<String, Vec<u8>>,
 }
 
 /// A worker, in its process.
@@ -93,6 +95,10 @@ pub struct Worker<'a> {
     starved_since: Option<u64>,
     grants_seen: u64,
     orders_seen: u64,
+    /// The number of the last order; 0 before the first.
+    order: u64,
+    /// What apps left elsewhere that start with the next plan.
+    inherited: BTreeMap<String, Vec<u8>>,
     spin: SpinPolicy,
     now_ns: u64,
     idle_looks: u32,
@@ -112,7 +118,7 @@ pub enum Over {
 impl<'a> Worker<'a> {
     /// Takes over what the worker owns: everything whose word names it.
     pub fn new(start: Start, registry: &'a Registry, channel: Channel) -> Self {
-        let Start { id, shared, memory, bells, headroom, spin, orders_seen, grants_seen } = start;
+        let Start { id, shared, memory, bells, headroom, spin, orders_seen, grants_seen, inherited } = start;
         let mut pool = Pool::new(memory, Owner::Worker(id), headroom);
         let packets = shared.engine(layout::engine::PACKET_COUNT).load(Ordering::Acquire) as u32;
         pool.adopt_all(packets);
@@ -133,6 +139,8 @@ impl<'a> Worker<'a> {
             starved_since: None,
             grants_seen,
             orders_seen,
+            order: 0,
+            inherited,
             spin: SpinPolicy::new(spin),
             now_ns: now_ns(),
             idle_looks: 0,
@@ -190,13 +198,14 @@ impl<'a> Worker<'a> {
 
     /// Reads one message and does as it says.
     fn obey(&mut self) -> Result<(), Over> {
-        let order = match self.channel.receive::<Order>(std::time::Duration::ZERO) {
+        let (number, order) = match self.channel.receive::<Order>(std::time::Duration::ZERO) {
             Ok(order) => order,
             // On its way: the count is written before the message.
             Err(Silence::Late) => return Ok(()),
             Err(Silence::Gone) => return Err(Over::Alone),
         };
         self.orders_seen += 1;
+        self.order = number;
         self.carry_out(order)
     }
 
@@ -204,11 +213,17 @@ impl<'a> Worker<'a> {
         match order {
             Order::Prepare(plan) => {
                 self.stage(Stage::Configuring);
-                let states = self.prepare(&plan).map_err(Over::Broken)?;
-                self.answer(&Answer::Prepared(states))?;
+                for (app, state) in self.prepare(&plan).map_err(Over::Broken)? {
+                    self.answer(&Answer::Left { app, state })?;
+                }
+                self.answer(&Answer::Prepared)?;
                 // Until then nothing of this worker moves.
                 let order = self.next_order()?;
                 self.carry_out(order)
+            }
+            Order::Inherit { app, state } => {
+                self.inherited.insert(app, state);
+                Ok(())
             }
             Order::Apply(plan) => {
                 self.stage(Stage::Configuring);
@@ -232,9 +247,13 @@ impl<'a> Worker<'a> {
     fn next_order(&mut self) -> Result<Order, Over> {
         loop {
             match self.channel.receive(ANSWER_MAX) {
-                Ok(order) => {
+                Ok((number, order)) => {
                     self.orders_seen += 1;
-                    return Ok(order);
+                    self.order = number;
+                    match order {
+                        Order::Inherit { .. } => self.carry_out(order)?,
+                        other => return Ok(other),
+                    }
                 }
                 // Others have not answered yet; the supervisor sees to them.
                 Err(Silence::Late) => {}
@@ -244,7 +263,8 @@ impl<'a> Worker<'a> {
     }
 
     fn answer(&mut self, answer: &Answer) -> Result<(), Over> {
-        self.channel.send(answer, ANSWER_MAX).map_err(|_| Over::Alone)
+        // The supervisor may be waiting for another worker before it reads this.
+        self.channel.send(self.order, answer, None).map_err(|_| Over::Alone)
     }
 
     fn queue_of(&self, link: LinkId) -> Option<usize> {

@@ -1,4 +1,5 @@
-//! Apps move between workers while packets pass: none is lost, doubled or overtaken.
+//! Apps move between workers while packets pass, or wait for a consumer that takes none: none is lost,
+//! doubled or overtaken.
 //!
 //! Every app here looks at the room before it sends, and takes what it knows along. The program has no
 //! test harness, as an engine forks, which takes a process of one thread. CARAVAN_MOVES sets how many moves.
@@ -86,17 +87,28 @@ impl App for Relay {
 /// Expects the numbers in order.
 struct Checker {
     next: u64,
+    stalls: bool,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CheckerConfig {
+    /// Take nothing.
+    stalls: bool,
 }
 
 impl App for Checker {
-    type Config = ();
+    type Config = CheckerConfig;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start((): (), state: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        Ok(Self { next: known(state) })
+    fn start(config: CheckerConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        Ok(Self { next: known(state), stalls: config.stalls })
     }
 
     fn push(&mut self, io: &mut Io) {
+        if self.stalls {
+            return;
+        }
         while let Some(packet) = io.receive(0) {
             // A worker that panics is a crash, which the test does not allow.
             assert_eq!(packet.data(), self.next.to_le_bytes(), "the next packet is number {}", self.next);
@@ -126,10 +138,14 @@ impl Rng {
     }
 }
 
-fn config(places: &[usize], modes: &[Mode], end: Option<u64>) -> Config {
+fn config(places: &[usize], modes: &[Mode], end: Option<u64>, stalls: bool) -> Config {
     let mut config = Config::new();
     for ((name, kind), place) in APPS.into_iter().zip(places) {
-        let own = if kind == "numbers" { json!({ "end": end }) } else { json!(null) };
+        let own = match kind {
+            "numbers" => json!({ "end": end }),
+            "checker" => json!({ "stalls": stalls }),
+            _ => json!(null),
+        };
         config.app_in(WORKERS[*place], name, kind, own);
     }
     for (link, mode) in LINKS.into_iter().zip(modes) {
@@ -156,18 +172,20 @@ fn main() {
     registry.add::<Numbers>("numbers").add::<Relay>("relay").add::<Checker>("checker");
     let mut engine = Engine::start(registry, Options::default()).unwrap();
     let (mut places, mut modes) = ([0; APPS.len()], [Mode::Swap; LINKS.len()]);
-    engine.configure(&config(&places, &modes, None)).unwrap();
-    for _ in 0..moves {
+    engine.configure(&config(&places, &modes, None, false)).unwrap();
+    for number in 0..moves {
+        // Towards the end the checker takes nothing, and all links fill.
+        let stalls = number >= moves - moves / 8;
         places[rng.below(APPS.len() as u64)] = rng.below(WORKERS.len() as u64);
         if rng.below(4) == 0 {
             modes[rng.below(LINKS.len() as u64)] = if rng.below(2) == 0 { Mode::Copy } else { Mode::Swap };
         }
-        let changes = engine.configure(&config(&places, &modes, None)).unwrap();
+        let changes = engine.configure(&config(&places, &modes, None, stalls)).unwrap();
         assert_eq!(changes.lost, 0);
         poll(&mut engine, Duration::from_micros(rng.below(3000) as u64));
     }
     let end = next(&mut engine, "numbers") + 10_000;
-    engine.configure(&config(&places, &modes, Some(end))).unwrap();
+    engine.configure(&config(&places, &modes, Some(end), false)).unwrap();
     let start = Instant::now();
     while next(&mut engine, "checker") < end {
         assert!(start.elapsed() < PATIENCE, "{} of {end} have arrived", next(&mut engine, "checker"));

@@ -163,7 +163,8 @@ impl Segment {
             if self.pages == Pages::Small {
                 affordable(bytes - committed)?;
             }
-            rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes)
+            // From 0 on, the kernel would visit every page that is there already.
+            rustix::fs::fallocate(&self.file, FallocateFlags::empty(), committed, bytes - committed)
                 .map_err(|source| Error::OutOfMemory { bytes, source })?;
             self.committed_bytes.fetch_max(bytes, Ordering::Relaxed);
         }

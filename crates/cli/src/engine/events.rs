@@ -212,6 +212,13 @@ fn event_text(event: &Event) -> String {
             format!("worker {worker} did not do as it was told for {seconds} s, and was killed")
         }
         Event::NotStarted { worker, why } => format!("worker {worker} could not be started again: {why}"),
+        Event::Short { worker, packets, packets_max } => {
+            let why = match packets < packets_max {
+                true => "and the machine has no memory for more",
+                false => "raise packets_max in [engine] of the file",
+            };
+            format!("worker {worker} waits for packets: all {packets} are in use, {why}")
+        }
         Event::Grown { packets } => format!("memory has grown to {packets} packets"),
     }
 }
@@ -269,6 +276,11 @@ mod tests {
                 Told::Engine(&Event::Restarted { worker: "left".into(), pid: 8, after_ns: 1_234_567 }),
                 "worker left runs again as process 8, after 1.2ms",
                 r#"{"event":"restarted","worker":"left","pid":8,"after_ns":1234567}"#,
+            ),
+            (
+                Told::Engine(&Event::Short { worker: "left".into(), packets: 2048, packets_max: 2048 }),
+                "worker left waits for packets: all 2048 are in use, raise packets_max in [engine] of the file",
+                r#"{"event":"short","worker":"left","packets":2048,"packets_max":2048}"#,
             ),
             (
                 Told::Engine(&Event::Grown { packets: 2048 }),

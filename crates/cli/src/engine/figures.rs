@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use caravan_engine::Engine;
-use caravan_engine::layout::{DROPS, link, worker};
+use caravan_engine::layout::{DROPS, engine as words, link, worker};
 use serde::Serialize;
 
 use crate::number::{bytes, number};
 
-/// Figures of what ran last: those of links and workers that a reload removed went with them.
+/// Figures of what ran last: those of links and workers that a reload removed went with them, but for
+/// the packets that were lost.
 #[derive(Debug, Default, Serialize)]
 pub struct Figures {
     pub seconds: f64,
@@ -57,12 +58,14 @@ impl Figures {
                 figures.restarts.insert(name, restarts);
             }
             for (place, drop) in DROPS.iter().enumerate() {
-                let count = word(worker::DROPS + 8 * place);
-                if count > 0 {
-                    *figures.drops.entry(drop.name()).or_default() += count;
-                }
+                *figures.drops.entry(drop.name()).or_default() += word(worker::DROPS + 8 * place);
             }
         }
+        for (place, drop) in DROPS.iter().enumerate() {
+            let count = shared.engine(words::DROPS + 8 * place).load(Ordering::Relaxed);
+            *figures.drops.entry(drop.name()).or_default() += count;
+        }
+        figures.drops.retain(|_, count| *count > 0);
         figures.apps.retain(|_, report| !report.is_empty());
         figures
     }

@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{Config, LinkName, Port};
 use crate::app::{Kind, Named, Registry};
-use crate::limits::{APPS_MAX, LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
+use crate::limits::{APPS_MAX, CONFIG_BYTES_MAX, GRANT_PACKETS, LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
 
 /// Names that are listed where one is wrong.
 const LISTED_MAX: usize = 24;
@@ -44,15 +44,15 @@ pub struct Finding {
 
 /// Every mistake of a configuration as a sentence. Who runs an engine asks through
 /// [`Engine::check`](crate::Engine::check).
-pub fn check(config: &Config, registry: &Registry) -> Result<(), Vec<String>> {
-    let findings = findings(config, registry);
+pub fn check(config: &Config, registry: &Registry, packets_max: u32) -> Result<(), Vec<String>> {
+    let findings = findings(config, registry, packets_max);
     if findings.is_empty() { Ok(()) } else { Err(findings.into_iter().map(|finding| finding.text).collect()) }
 }
 
-/// Every mistake of a configuration, and where it is.
-pub fn findings(config: &Config, registry: &Registry) -> Vec<Finding> {
+/// Every mistake of a configuration for an engine of so many packets, and where it is.
+pub fn findings(config: &Config, registry: &Registry, packets_max: u32) -> Vec<Finding> {
     let mut check = Check { config, registry, findings: Vec::new() };
-    check.counts();
+    check.counts(packets_max);
     check.apps();
     check.files();
     check.links();
@@ -71,7 +71,7 @@ impl Check<'_> {
         self.findings.push(Finding { part, text });
     }
 
-    fn counts(&mut self) {
+    fn counts(&mut self, packets_max: u32) {
         let workers = self.config.workers_used().len();
         for (what, count, most) in [
             ("apps", self.config.apps.len(), APPS_MAX),
@@ -81,6 +81,23 @@ impl Check<'_> {
             if count > most {
                 self.find(Part::Whole, format!("{count} {what}: an engine has at most {most}"));
             }
+        }
+        // With fewer, some may end up with one worker while another waits for them without end.
+        let workers = workers.min(WORKERS_MAX);
+        let least = workers * GRANT_PACKETS as usize;
+        if (packets_max as usize) < least {
+            let text = format!(
+                "packets_max = {packets_max}: {workers} workers need at least {least}, {GRANT_PACKETS} each. \
+                 Raise it, or have fewer workers"
+            );
+            self.find(Part::Whole, text);
+        }
+        let bytes: usize = self.config.apps.values().map(|app| app.config.to_string().len()).sum();
+        if bytes > CONFIG_BYTES_MAX {
+            let text = format!(
+                "the configurations of all apps take {bytes} bytes as JSON: at most {CONFIG_BYTES_MAX}"
+            );
+            self.find(Part::Whole, text);
         }
     }
 

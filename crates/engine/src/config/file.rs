@@ -143,7 +143,8 @@ impl File {
             let text = "there are no apps: add a table [app.NAME] for each".to_owned();
             return Err(vec![Mistake { place: None, text }]);
         }
-        let findings = check::findings(&self.config, registry);
+        let packets_max = self.settings.options().packets_max;
+        let findings = check::findings(&self.config, registry, packets_max);
         if findings.is_empty() {
             return Ok(());
         }

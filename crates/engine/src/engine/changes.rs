@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::config::Config;
+use crate::config::{Config, LinkName};
+use crate::layout::Mode;
 
 /// What a change of the configuration did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -27,7 +28,11 @@ pub struct Changes {
     pub workers_started: Vec<String>,
     /// Workers that are no more.
     pub workers_ended: Vec<String>,
-    /// Packets that were in links that are no more.
+    /// Links that hand packets over in another way.
+    pub links_changed: Vec<String>,
+    /// Workers that are kept on another core, or on any.
+    pub workers_changed: Vec<String>,
+    /// Packets that were in apps, links and workers that are no more.
     pub lost: u64,
 }
 
@@ -58,6 +63,14 @@ impl Changes {
             |config: &Config| config.apps.values().map(|app| app.worker.clone()).collect::<BTreeSet<_>>();
         changes.workers_started = workers(new).difference(&workers(old)).cloned().collect();
         changes.workers_ended = workers(old).difference(&workers(new)).cloned().collect();
+        let has_other_mode =
+            |(name, mode): &(&LinkName, &Mode)| old.links.get(*name).is_some_and(|before| before != *mode);
+        changes.links_changed =
+            new.links.iter().filter(has_other_mode).map(|(name, _)| name.to_string()).collect();
+        let core = |config: &Config, name: &str| config.workers.get(name).and_then(|worker| worker.core);
+        let stay = workers(new).intersection(&workers(old)).cloned().collect::<Vec<_>>();
+        changes.workers_changed =
+            stay.into_iter().filter(|name| core(old, name) != core(new, name)).collect();
         changes
     }
 }
@@ -76,6 +89,8 @@ impl std::fmt::Display for Changes {
             ("links removed", &self.links_removed),
             ("workers started", &self.workers_started),
             ("workers ended", &self.workers_ended),
+            ("links changed", &self.links_changed),
+            ("workers changed", &self.workers_changed),
         ] {
             if !names.is_empty() {
                 parts.push(format!("{what}: {}", names.join(", ")));
@@ -83,8 +98,31 @@ impl std::fmt::Display for Changes {
         }
         parts.push(format!("unchanged: {}", self.unchanged));
         if self.lost > 0 {
-            parts.push(format!("packets lost in removed links: {}", self.lost));
+            parts.push(format!("packets lost: {}", self.lost));
         }
         f.write_str(&parts.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(mode: Mode, core: Option<usize>) -> Config {
+        let mut config = Config::new();
+        config.app_in("left", "source", "source", ()).app_in("right", "sink", "sink", ());
+        config.link_by("source.output -> sink.input", mode).unwrap();
+        core.map(|core| config.core("right", core));
+        config
+    }
+
+    #[test]
+    fn another_mode_or_core_is_told() {
+        let first = config(Mode::Swap, None);
+        assert_eq!(Changes::between(&first, &first).to_string(), "unchanged: 2");
+        let told = Changes::between(&first, &config(Mode::Copy, Some(3))).to_string();
+        assert_eq!(told, "links changed: source.output -> sink.input; workers changed: right; unchanged: 2");
+        let changes = Changes::between(&config(Mode::Swap, Some(3)), &config(Mode::Swap, Some(4)));
+        assert_eq!((changes.links_changed.len(), changes.workers_changed), (0, vec!["right".to_owned()]));
     }
 }

@@ -1,20 +1,23 @@
 //! A worker's process has ended unasked.
 
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use caravan_segment::process::Process;
 use rustix::event::epoll;
 
-use super::child::{kill, wait_for};
-use super::{Child, Engine, Entry, Event, Restarts};
-use crate::control::{Answer, Channel, Silence};
+use super::child::{Child, kill, wait_for};
+use super::{Engine, Entry, Event, Restarts};
+use crate::control::Channel;
 use crate::error::{Error, system};
 use crate::fork::fork;
 use crate::layout::{self, Drop, RINGS, Ring, STAGES, Stage, State, worker};
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, CRASH_WINDOW, CRASHES_MAX};
-use crate::owner::{LinkId, Owner};
-use crate::plan::{Plan, Role};
-use crate::recovery::{Given, reclaim};
+use crate::owner::{LinkId, Owner, WorkerId};
+use crate::plan::{LinkPlan, Plan, Role};
+use crate::recovery::{Given, Recovered, reclaim};
 use crate::worker::{Over, Start, Worker};
 
 impl Engine {
@@ -37,17 +40,11 @@ impl Engine {
         kill(child.pid);
         let how = wait_for(child.pid);
         entry.died = Some(died);
-        let id = entry.id;
+        let (id, links) = (entry.id, entry.plan.links.clone());
         let word = |offset| self.shared.worker(id, offset);
         let stage = STAGES.get(word(worker::STAGE).load(Ordering::Acquire) as usize).copied();
         let growing = stage == Some(Stage::Growing) || word(worker::WANTED).load(Ordering::Acquire) > 0;
-        let links: Vec<(LinkId, Role)> = entry.plan.links.iter().map(|link| (link.id, link.role)).collect();
-        let (given, half_received) = self.given_by(&links);
-        let recovered = reclaim(&self.memory, self.packet_count, id, &given);
-        crate::layout::Shared::add(word(worker::DROPS + 8 * Drop::Crashed as usize), recovered.lost);
-        word(worker::STATE).store(State::Restarting as u64, Ordering::Release);
-        word(worker::WANTED).store(0, Ordering::Relaxed);
-        self.wake_neighbours(&links);
+        let (recovered, half_received) = self.recover(id, &links);
         self.events.push_back(Event::Crashed {
             worker: name.to_owned(),
             pid: child.pid,
@@ -59,25 +56,37 @@ impl Engine {
         });
     }
 
+    /// Makes everything that a reaped process of a worker had its successor's. Says also how many packets
+    /// it had taken from others without giving the slots back.
+    fn recover(&self, id: WorkerId, links: &[LinkPlan]) -> (Recovered, u64) {
+        let (given, half_received) = self.given_by(links);
+        let recovered = reclaim(&self.memory, self.packet_count, id, &given);
+        let word = |offset| self.shared.worker(id, offset);
+        layout::Shared::add(word(worker::DROPS + 8 * Drop::Crashed as usize), recovered.lost);
+        word(worker::STATE).store(State::Restarting as u64, Ordering::Release);
+        word(worker::WANTED).store(0, Ordering::Relaxed);
+        // A process that was killed between a change and the bell for it leaves others asleep.
+        links.iter().for_each(|link| crate::worker::ring_both(&self.shared, &self.bells, link.id));
+        (recovered, half_received)
+    }
+
     /// The rings to which a dead worker gave packets, and how many packets it had taken from others
     /// without giving the slots back.
-    fn given_by(&self, links: &[(LinkId, Role)]) -> (Vec<Given>, u64) {
+    fn given_by(&self, links: &[LinkPlan]) -> (Vec<Given>, u64) {
         let mut given = Vec::new();
         let mut half_received = 0;
-        for &(link, role) in links {
-            let gives = match role {
-                Role::Producer => Some((Owner::Full(link), Ring::Full)),
-                Role::Consumer => Some((Owner::Empty(link), Ring::Empty)),
-                Role::Local => None,
+        for &LinkPlan { id: link, role, .. } in links {
+            let (owner, ring) = match role {
+                // Who has both ends gives as the producer when it lets go of them.
+                Role::Producer | Role::Local => (Owner::Full(link), Ring::Full),
+                Role::Consumer => (Owner::Empty(link), Ring::Empty),
             };
             let takes: &[Ring] = match role {
                 Role::Producer => &[Ring::Empty, Ring::Tail],
                 Role::Consumer => &[Ring::Full, Ring::Head],
                 Role::Local => &RINGS,
             };
-            if let Some((owner, ring)) = gives {
-                given.push(Given { owner, published: self.published(link, ring) });
-            }
+            given.push(Given { owner, published: self.published(link, ring) });
             for &ring in takes {
                 half_received += crate::recovery::release_taken(&self.shared, &self.memory, link, ring);
             }
@@ -90,13 +99,6 @@ impl Engine {
     /// The numbers in a ring: between its head, which is read first, and its tail.
     pub(super) fn published(&self, link: LinkId, ring: Ring) -> Vec<u32> {
         crate::recovery::published(&self.shared, link, ring)
-    }
-
-    /// A process that was killed between a change and the bell for it leaves others asleep.
-    fn wake_neighbours(&self, links: &[(LinkId, Role)]) {
-        for &(at, _) in links {
-            crate::worker::ring_both(&self.shared, &self.bells, at);
-        }
     }
 
     /// Starts a crashed worker again, now or later, or parks it.
@@ -120,7 +122,10 @@ impl Engine {
             },
             _ => {
                 entry.parked = true;
-                self.shared.worker(entry.id, worker::STATE).store(State::Parked as u64, Ordering::Release);
+                let id = entry.id;
+                self.shared.worker(id, worker::STATE).store(State::Parked as u64, Ordering::Release);
+                // Others can use its packets until then.
+                self.return_packets(&[Owner::Worker(id)]);
                 let why = match restarts {
                     Restarts::Never => "it crashed, and is not to be started again".to_owned(),
                     _ => format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs()),
@@ -132,11 +137,16 @@ impl Engine {
 
     /// Starts a worker again, or puts that off: the machine may have no room for a process now.
     fn start_again(&mut self, name: &str) {
-        if let Err(error) = self.start_worker(name, None) {
-            self.events.push_back(Event::NotStarted { worker: name.to_owned(), why: error.to_string() });
-            if let Some(entry) = self.workers.get_mut(name) {
-                entry.restart_at = Some(Instant::now() + BACKOFF_MAX);
-            }
+        if let Err(error) = self.start_worker(name, BTreeMap::new()) {
+            self.put_off(name, &error);
+        }
+    }
+
+    /// Has a worker that could not be started tried again later.
+    pub(super) fn put_off(&mut self, name: &str, error: &Error) {
+        self.events.push_back(Event::NotStarted { worker: name.to_owned(), why: error.to_string() });
+        if let Some(entry) = self.workers.get_mut(name) {
+            entry.restart_at = Some(Instant::now() + BACKOFF_MAX);
         }
     }
 
@@ -149,12 +159,17 @@ impl Engine {
         names.iter().for_each(|name| self.start_again(name));
     }
 
-    /// Forks a worker's process, which starts with `plan`, or with what is planned for it.
-    pub(super) fn start_worker(&mut self, name: &str, plan: Option<Plan>) -> Result<(), Error> {
+    /// Forks a worker's process, which starts with what is planned for it, and with what its apps left
+    /// elsewhere. If that fails there is no process.
+    pub(super) fn start_worker(
+        &mut self,
+        name: &str,
+        inherited: BTreeMap<String, Vec<u8>>,
+    ) -> Result<(), Error> {
         let Some(entry) = self.workers.get_mut(name) else { return Ok(()) };
         entry.restart_at = None;
-        let (id, core) = (entry.id, entry.core);
-        let plan = plan.unwrap_or_else(|| entry.plan.clone());
+        let (id, core, plan) = (entry.id, entry.core, entry.plan.clone());
+        let links = plan.links.clone();
         let again = entry.died.is_some();
         let (ours, theirs) = Channel::pair().map_err(|error| {
             system("socketpair")(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE))
@@ -169,6 +184,7 @@ impl Engine {
             spin: self.options.spin,
             orders_seen: word(worker::ORDERS).load(Ordering::Relaxed),
             grants_seen: word(worker::GRANTS).load(Ordering::Relaxed),
+            inherited,
         };
         // It takes over whatever names it: nothing that was given before is on its way any more.
         word(worker::GRANTS_TAKEN).store(start.grants_seen, Ordering::Relaxed);
@@ -179,11 +195,16 @@ impl Engine {
             caravan_segment::barrier::join();
             work(name_there, Worker::new(start, registry, theirs), plan)
         })?;
-        let handle = caravan_segment::process::Process::open(pid)?;
-        for fd in [std::os::fd::AsFd::as_fd(&handle), std::os::fd::AsFd::as_fd(&ours)] {
-            epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
-                .map_err(system("epoll_ctl"))?;
-        }
+        let handle = match self.watch(pid, &ours) {
+            Ok(handle) => handle,
+            Err(error) => {
+                // It may have begun: one that nobody watches must not run beside its successor.
+                kill(pid);
+                wait_for(pid);
+                self.recover(id, &links);
+                return Err(error);
+            }
+        };
         let word = |offset, value| self.shared.worker(id, offset).store(value, Ordering::Relaxed);
         word(worker::PID, pid as u64);
         word(worker::STATE, State::Running as u64);
@@ -191,10 +212,20 @@ impl Engine {
             layout::Shared::add(self.shared.worker(id, worker::RESTARTS), 1);
         }
         if let Some(entry) = self.workers.get_mut(name) {
-            entry.child = Some(Child { pid, handle, channel: ours });
+            entry.child = Some(Child { pid, handle, channel: ours, asked: 0 });
         }
         self.pin(pid, core);
         Ok(())
+    }
+
+    /// Has `poll` wake when a new process ends or says something.
+    fn watch(&self, pid: i32, channel: &Channel) -> Result<Process, Error> {
+        let handle = Process::open(pid)?;
+        for fd in [handle.as_fd(), channel.as_fd()] {
+            epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+                .map_err(system("epoll_ctl"))?;
+        }
+        Ok(handle)
     }
 
     /// Keeps a worker on its core; one without goes wherever the supervisor may.
@@ -207,31 +238,6 @@ impl Engine {
         // A core that this process may not use has been refused by `check`; one that went since
         // is no reason to fail.
         let _ = rustix::thread::sched_setaffinity(rustix::process::Pid::from_raw(pid), &set);
-    }
-
-    /// Hears whether workers that were started again run.
-    pub(super) fn hear_starters(&mut self) {
-        let starting = |entry: &Entry| entry.died.is_some() && entry.child.is_some();
-        let names: Vec<String> =
-            self.workers.iter().filter(|(_, entry)| starting(entry)).map(|(name, _)| name.clone()).collect();
-        for name in names {
-            let Some(entry) = self.workers.get_mut(&name) else { continue };
-            let (Some(child), Some(died)) = (&mut entry.child, entry.died) else { continue };
-            match child.channel.receive::<Answer>(Duration::ZERO) {
-                Ok(Answer::Applied) => {
-                    let after_ns = died.elapsed().as_nanos() as u64;
-                    entry.died = None;
-                    self.events.push_back(Event::Restarted { worker: name, pid: child.pid, after_ns });
-                }
-                Ok(Answer::Failed { app, reason }) => {
-                    kill(child.pid);
-                    self.events
-                        .push_back(Event::NotStarted { worker: name, why: format!("{app}: {reason}") });
-                }
-                // It ends: `reap` sees to it.
-                Ok(_) | Err(Silence::Gone | Silence::Late) => {}
-            }
-        }
     }
 }
 

@@ -56,6 +56,16 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// A worker has been waiting for packets for a while: there are no more, and the other workers cannot
+    /// do without theirs. Told once, until there are enough again.
+    Short {
+        /// Its name.
+        worker: String,
+        /// How many there are: less than there may be where the machine has no memory for more.
+        packets: u32,
+        /// How many there may be.
+        packets_max: u32,
+    },
     /// The memory has grown.
     Grown {
         /// Packets there are now.

@@ -2,33 +2,71 @@
 //! away.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::{Engine, Event};
 use crate::handover::Headers;
 use crate::layout::{self, engine, worker};
-use crate::limits::{GRANT_PACKETS, WORKERS_MAX};
+use crate::limits::{GRANT_PACKETS, SHORT_TOLD, WORKERS_MAX};
 use crate::owner::{Header, Owner, WorkerId};
 
+/// A time in which some worker waits for packets, and there are no more.
+#[derive(Debug)]
+pub(super) struct Shortage {
+    since: Instant,
+    told: bool,
+}
+
+impl Shortage {
+    /// When it will have lasted long enough to be told.
+    pub(super) fn to_be_told(&self) -> Option<Instant> {
+        (!self.told).then(|| self.since + SHORT_TOLD)
+    }
+}
+
 impl Engine {
-    /// Gives packets to every worker that has asked for some.
+    /// Gives packets to every worker that has asked for some. While there are none, others are asked to
+    /// give back what they can do without.
     pub(super) fn grant_wanted(&mut self) {
-        let ids: Vec<_> =
-            self.workers.values().filter(|entry| entry.child.is_some()).map(|entry| entry.id).collect();
-        for id in ids {
+        let workers = self.workers.iter().filter(|(_, entry)| entry.child.is_some());
+        let workers: Vec<_> = workers.map(|(name, entry)| (name.clone(), entry.id)).collect();
+        let mut waiting = None;
+        for (name, id) in workers {
             let word = |offset| self.shared.worker(id, offset);
             // pairs with the Release in Worker::grow_and_shrink and Worker::take_grants
             let wanted = word(worker::WANTED).load(Ordering::Acquire);
             // What was given last is not taken over yet: the worker clears what it wanted then.
             let pending = word(worker::GRANTS).load(Ordering::Relaxed)
                 != word(worker::GRANTS_TAKEN).load(Ordering::Acquire);
-            if wanted > 0 && !pending {
-                self.grant(id);
+            if wanted > 0 && !pending && !self.grant(id) {
+                waiting.get_or_insert(name);
             }
+        }
+        self.see_to_shortage(waiting);
+    }
+
+    /// Takes notice of a worker that waits for packets in vain, or that none does.
+    fn see_to_shortage(&mut self, waiting: Option<String>) {
+        let is_new = self.shortage.is_none();
+        self.shared.engine(engine::SHORT).store(u64::from(waiting.is_some()), Ordering::Relaxed);
+        let Some(worker) = waiting else {
+            self.shortage = None;
+            return;
+        };
+        let shortage = self.shortage.get_or_insert(Shortage { since: Instant::now(), told: false });
+        if !shortage.told && shortage.since.elapsed() >= SHORT_TOLD {
+            shortage.told = true;
+            let (packets, packets_max) = (self.packet_count, self.options.packets_max);
+            self.events.push_back(Event::Short { worker, packets, packets_max });
+        }
+        if is_new {
+            // Those that sleep look, too.
+            self.workers.values().for_each(|entry| self.bells.worker(entry.id).ring());
         }
     }
 
-    /// Gives a worker [`GRANT_PACKETS`] more, or as many as there are.
-    pub(super) fn grant(&mut self, id: WorkerId) {
+    /// Gives a worker [`GRANT_PACKETS`] more, or as many as there are. False if there are none.
+    pub(super) fn grant(&mut self, id: WorkerId) -> bool {
         if self.pool.is_empty() {
             self.collect_returned();
         }
@@ -37,7 +75,7 @@ impl Engine {
         }
         let count = self.pool.len().min(GRANT_PACKETS as usize);
         let given = self.pool.split_off(self.pool.len() - count);
-        let (Some(&first), Some(&last)) = (given.iter().min(), given.iter().max()) else { return };
+        let (Some(&first), Some(&last)) = (given.iter().min(), given.iter().max()) else { return false };
         for &index in &given {
             self.memory.store(index, Header::granted(Owner::Worker(id)));
         }
@@ -47,6 +85,7 @@ impl Engine {
         // pairs with the Acquire in Worker::take_grants
         word(worker::GRANTS).fetch_add(1, Ordering::Release);
         self.bells.worker(id).ring();
+        true
     }
 
     /// Backs more packets with memory, unless there are as many as there may be, or the machine has no

@@ -4,94 +4,108 @@
 //! |---|---|
 //! | the new configuration is checked | supervisor |
 //! | workers whose plan differs stop what they will not have, park what waits at the ends of links that move, and pause | workers |
-//! | links that are no more give their packets to the pool; workers that are no more end | supervisor |
+//! | workers that are no more end; links that are no more give their packets to the pool; new ones may have their places | supervisor |
 //! | workers start what is new, and go on | workers |
 //!
 //! A worker that crashes on the way is cleaned up after when the others pause, and starts with what is
-//! new. An app that does not start brings the old configuration back.
+//! new. An app or a process that does not start brings the old configuration back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use super::child::{kill, wait_for};
-use super::{Changes, Engine, Entry, Event};
+use super::{Changes, Engine, Entry};
 use crate::config::{Config, LinkName};
 use crate::control::{Answer, Order};
 use crate::error::Error;
-use crate::layout::{self, Mode, RINGS, State, engine, link, worker};
+use crate::layout::{self, DROPS, Drop, Mode, RINGS, State, engine, link, worker};
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
 use crate::owner::{LinkId, Owner, WorkerId};
-use crate::plan::{Plan, plans};
+use crate::plan::{AppPlan, Plan, plans};
 use crate::recovery::return_to_pool;
+
+/// What apps left when they were stopped, by their names and kinds: one of another kind could not read it.
+type States = BTreeMap<(String, String), Vec<u8>>;
+
+/// Whether a change goes on to a new configuration, or back to the last one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    On,
+    Back,
+}
 
 impl Engine {
     /// Says everything that is wrong with a configuration.
     pub fn check(&self, config: &Config) -> Result<(), Error> {
-        crate::config::check::check(config, &self.registry).map_err(Error::Refused)
+        crate::config::check::check(config, &self.registry, self.options.packets_max).map_err(Error::Refused)
     }
 
     /// Makes `new` what runs: apps that differ are stopped and started, apps with another worker
-    /// move, all others go on. If an app does not start, what ran before is put back, and the error
-    /// names the app.
+    /// move, all others go on. If an app or a process does not start, what ran before is put back, and
+    /// the error says why. What cannot be put back at once is tried again by [`poll`](Self::poll).
     pub fn configure(&mut self, new: &Config) -> Result<Changes, Error> {
         self.check(new)?;
         let old = self.config.clone();
-        match self.carry_out(new) {
-            Ok(changes) => Ok(changes),
-            Err(error) => {
-                self.carry_out(&old)?;
-                Err(error)
-            }
+        let mut states = States::new();
+        let mut changes = Changes::between(&old, new);
+        let lost_before = self.lost();
+        if let Err(error) = self.carry_out(new, &mut states, Way::On) {
+            self.carry_out(&old, &mut states, Way::Back)?;
+            return Err(error);
         }
-    }
-
-    fn carry_out(&mut self, new: &Config) -> Result<Changes, Error> {
-        self.reap();
-        let mut changes = Changes::between(&self.config, new);
-        let removed = self.assign_links(new);
-        self.assign_workers(new);
-        let mut new_plans = plans(new, &self.links);
-        let names: Vec<String> = self.workers.keys().cloned().collect();
-        let differs = |name: &String| {
-            let plan = new_plans.get(name).cloned().unwrap_or_default();
-            self.workers.get(name).is_some_and(|entry| !entry.plan.same(&plan) || entry.child.is_none())
-        };
-        let affected: Vec<String> = names.iter().filter(|name| differs(name)).cloned().collect();
-        let states = self.prepare(&affected, &new_plans);
-        for plan in new_plans.values_mut() {
-            for app in &mut plan.apps {
-                // One of another kind left what this one cannot read.
-                let same_kind = self.config.apps.get(&app.name).is_some_and(|before| before.kind == app.kind);
-                app.state = states.get(&app.name).filter(|_| same_kind).cloned();
-            }
-        }
-        self.end_workers(new, &affected);
-        changes.lost = self.remove_links(&removed);
-        self.write_links(new);
-        self.config = new.clone();
-        self.apply(&affected, new_plans)?;
+        changes.lost = self.lost().saturating_sub(lost_before);
         layout::Shared::add(self.shared.engine(engine::CONFIGURED), 1);
         Ok(changes)
     }
 
-    /// Gives every new link a number that no other has or has just had. Returns those that are no
-    /// more.
-    fn assign_links(&mut self, new: &Config) -> Vec<LinkId> {
-        let mut used: BTreeSet<LinkId> = self.links.values().copied().collect();
-        for name in new.links.keys() {
-            if !self.links.contains_key(name) {
-                let free = (0..LINKS_MAX).filter_map(LinkId::new).find(|id| !used.contains(id));
-                if let Some(id) = free {
-                    used.insert(id);
-                    self.links.insert(name.clone(), id);
-                }
-            }
-        }
-        let gone: Vec<LinkName> =
-            self.links.keys().filter(|name| !new.links.contains_key(*name)).cloned().collect();
-        gone.iter().filter_map(|name| self.links.remove(name)).collect()
+    fn carry_out(&mut self, new: &Config, states: &mut States, way: Way) -> Result<(), Error> {
+        self.reap();
+        let (links, removed) = self.number_links(new);
+        let plans = plans(new, &links);
+        let affected = self.affected(&plans, &removed);
+        self.prepare(&affected, &plans, &removed, states);
+        self.end_workers(new, &affected);
+        self.remove_links(&removed);
+        self.assign_workers(new);
+        self.links = links;
+        self.write_links(new);
+        self.config = new.clone();
+        self.apply(&affected, plans, states, way)
     }
 
+    /// Packets that were lost because what they were in is no more.
+    fn lost(&self) -> u64 {
+        let cause = 8 * Drop::Removed as usize;
+        let workers = self.workers.values().map(|entry| self.shared.worker(entry.id, worker::DROPS + cause));
+        let words = workers.chain([self.shared.engine(engine::DROPS + cause)]);
+        words.map(|word| word.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The number of each link of `new`, and the numbers of those that are no more: new ones may have
+    /// these, once everybody has let go of them.
+    fn number_links(&self, new: &Config) -> (BTreeMap<LinkName, LinkId>, BTreeSet<LinkId>) {
+        let (mut links, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            self.links.clone().into_iter().partition(|(name, _)| new.links.contains_key(name));
+        let used: BTreeSet<LinkId> = links.values().copied().collect();
+        let free = (0..LINKS_MAX).filter_map(LinkId::new).filter(|id| !used.contains(id));
+        let added: Vec<_> = new.links.keys().filter(|name| !links.contains_key(*name)).cloned().collect();
+        links.extend(added.into_iter().zip(free));
+        (links, gone.into_values().collect())
+    }
+
+    /// Workers that have something to change, or no process, or are no more.
+    fn affected(&self, plans: &BTreeMap<String, Plan>, removed: &BTreeSet<LinkId>) -> Vec<String> {
+        let differs = |name: &String| {
+            let Some(entry) = self.workers.get(name) else { return true };
+            // A new link may have the number of one that is no more, and look like it.
+            let loses = entry.plan.links.iter().any(|link| removed.contains(&link.id));
+            entry.child.is_none() || loses || plans.get(name) != Some(&entry.plan)
+        };
+        let names: BTreeSet<_> = self.workers.keys().chain(plans.keys()).collect();
+        names.into_iter().filter(|name| differs(name)).cloned().collect()
+    }
+
+    /// Gives each new worker a place, and packets.
     fn assign_workers(&mut self, new: &Config) {
         for name in new.apps.values().map(|app| &app.worker) {
             if self.workers.contains_key(name) {
@@ -100,6 +114,12 @@ impl Engine {
             let used: BTreeSet<WorkerId> = self.workers.values().map(|entry| entry.id).collect();
             let free = (0..WORKERS_MAX).filter_map(WorkerId::new).find(|id| !used.contains(id));
             let Some(id) = free else { continue };
+            // Nothing of who had the place before, but for what is still to be collected.
+            let returned = self.shared.worker(id, worker::RETURNED).load(Ordering::Acquire);
+            self.returned_seen = self.returned_seen.wrapping_sub(returned);
+            self.shared.memory().copy_in(layout::worker_at(id), &[0; layout::WORKER_BYTES]);
+            self.shared.write_name(layout::worker_at(id) + worker::NAME, NAME_BYTES_MAX + 2, name);
+            self.shared.worker(id, worker::STATE).store(State::Restarting as u64, Ordering::Release);
             let entry = Entry {
                 id,
                 plan: Plan::default(),
@@ -111,38 +131,47 @@ impl Engine {
                 parked: false,
             };
             self.workers.insert(name.clone(), entry);
-            self.shared.write_name(layout::worker_at(id) + worker::NAME, NAME_BYTES_MAX + 2, name);
+            self.grant(id);
         }
     }
 
-    /// Has the affected workers let go of what they will not have. Returns what apps left.
-    fn prepare(&mut self, affected: &[String], plans: &BTreeMap<String, Plan>) -> BTreeMap<String, Vec<u8>> {
-        let mut states = BTreeMap::new();
+    /// Has the affected workers let go of what they will not have. Adds what apps leave.
+    fn prepare(
+        &mut self,
+        affected: &[String],
+        plans: &BTreeMap<String, Plan>,
+        removed: &BTreeSet<LinkId>,
+        states: &mut States,
+    ) {
         let mut dead = Vec::new();
         let mut told = Vec::new();
         for name in affected {
-            let plan = plans.get(name).cloned().unwrap_or_default();
+            let mut plan = plans.get(name).cloned().unwrap_or_default();
+            plan.links.retain(|link| !removed.contains(&link.id));
             let there = self.workers.get(name).is_some_and(|entry| entry.child.is_some());
             if self.order(name, &Order::Prepare(plan)) {
-                told.push(name.clone());
+                told.push(name);
             } else if there {
-                dead.push(name.clone());
+                dead.push(name);
             }
         }
         for name in told {
-            // A worker that has just been started may still say so.
-            let mut answer = self.answer_of(&name);
-            while matches!(answer, Some(Answer::Applied | Answer::Failed { .. })) {
-                answer = self.answer_of(&name);
-            }
-            match answer {
-                Some(Answer::Prepared(left)) => states.extend(left),
-                _ => dead.push(name),
+            loop {
+                match self.answer_of(name) {
+                    Some(Answer::Left { app, state }) => {
+                        let kind = self.config.apps.get(&app).map_or("", |before| &before.kind);
+                        states.insert((app, kind.to_owned()), state);
+                    }
+                    Some(Answer::Prepared) => break,
+                    _ => {
+                        dead.push(name);
+                        break;
+                    }
+                }
             }
         }
         // Nobody parks any more: now what the dead had half parked can be told from the rest.
         dead.iter().for_each(|name| self.clean_up(name));
-        states
     }
 
     /// Ends the workers that `new` does not have.
@@ -157,21 +186,30 @@ impl Engine {
                 kill(child.pid);
                 wait_for(child.pid);
             }
-            let (returned, _) = return_to_pool(&self.memory, self.packet_count, &[Owner::Worker(entry.id)]);
-            self.pool.extend(returned);
+            self.return_packets(&[Owner::Worker(entry.id)]);
+            for cause in 0..DROPS.len() {
+                let dropped = self.shared.worker(entry.id, worker::DROPS + 8 * cause).load(Ordering::Relaxed);
+                layout::Shared::add(self.shared.engine(engine::DROPS + 8 * cause), dropped);
+            }
             self.shared.worker(entry.id, worker::STATE).store(State::None as u64, Ordering::Release);
         }
     }
 
-    /// Takes the packets out of links that are no more. Returns how many held data.
-    fn remove_links(&mut self, removed: &[LinkId]) -> u64 {
+    /// Gives the pool every packet of owners that are no more, and counts those that held data.
+    pub(super) fn return_packets(&mut self, owners: &[Owner]) {
+        let (returned, lost) = return_to_pool(&self.memory, self.packet_count, owners);
+        self.pool.extend(returned);
+        layout::Shared::add(self.shared.engine(engine::DROPS + 8 * Drop::Removed as usize), lost);
+    }
+
+    /// Takes the packets out of links that are no more.
+    fn remove_links(&mut self, removed: &BTreeSet<LinkId>) {
         if removed.is_empty() {
-            return 0;
+            return;
         }
         let owners: Vec<Owner> =
             removed.iter().flat_map(|&id| [Owner::Full(id), Owner::Empty(id), Owner::Parked(id)]).collect();
-        let (returned, lost) = return_to_pool(&self.memory, self.packet_count, &owners);
-        self.pool.extend(returned);
+        self.return_packets(&owners);
         for &id in removed {
             RINGS.into_iter().for_each(|ring| crate::recovery::empty(&self.shared, id, ring));
             for offset in [
@@ -187,8 +225,6 @@ impl Engine {
                 self.shared.link(id, offset).store(0, Ordering::Relaxed);
             }
         }
-        layout::Shared::add(self.shared.engine(engine::REMOVED), lost);
-        lost
     }
 
     /// Writes down who has the ends of each link.
@@ -208,43 +244,57 @@ impl Engine {
         }
     }
 
-    /// Starts workers that have no process, and has the others take up what is new.
-    fn apply(&mut self, affected: &[String], mut plans: BTreeMap<String, Plan>) -> Result<(), Error> {
-        let mut waited_for = Vec::new();
-        for name in affected {
-            let Some(plan) = plans.remove(name) else { continue };
-            let core = self.config.workers.get(name).and_then(|worker| worker.core);
-            let Some(entry) = self.workers.get_mut(name) else { continue };
-            entry.plan = plan.clone();
-            entry.plan.apps.iter_mut().for_each(|app| app.state = None);
-            entry.core = core;
-            self.shared
-                .worker(entry.id, worker::CORE)
-                .store(core.map_or(0, |core| core as u64 + 1), Ordering::Relaxed);
-            if entry.child.is_none() {
-                (entry.parked, entry.restart_at) = (false, None);
-                entry.crashes.clear();
-                let id = entry.id;
-                if entry.died.is_none() {
-                    self.grant(id);
-                }
-                self.start_worker(name, Some(plan))?;
-                waited_for.push(name.clone());
-            } else if self.order(name, &Order::Apply(plan)) {
-                waited_for.push(name.clone());
-            }
-        }
+    /// Starts workers that have no process, and has the others take up what is new: all of them, whatever
+    /// fails, as each waits for it.
+    fn apply(
+        &mut self,
+        affected: &[String],
+        mut plans: BTreeMap<String, Plan>,
+        states: &States,
+        way: Way,
+    ) -> Result<(), Error> {
         self.pin_all();
-        let mut failed = Ok(());
-        for name in waited_for {
-            match self.answer_of(&name) {
-                Some(Answer::Failed { app, reason }) => failed = failed.and(Err(Error::App { app, reason })),
-                Some(_) => self.say_restarted(&name),
-                // It ended: the next poll sees to it, as to any crash.
-                None => {}
+        let mut waited_for = Vec::new();
+        let mut outcome = Ok(());
+        for name in affected {
+            let (Some(plan), Some(entry)) = (plans.remove(name), self.workers.get_mut(name)) else {
+                continue;
+            };
+            entry.plan = plan.clone();
+            let state_of = |app: &AppPlan| states.get(&(app.name.clone(), app.kind.clone()));
+            let inherited: BTreeMap<_, _> =
+                plan.apps.iter().filter_map(|app| Some((app.name.clone(), state_of(app)?.clone()))).collect();
+            if entry.child.is_some() {
+                let inherit = |(app, state)| Order::Inherit { app, state };
+                let mut orders = inherited.into_iter().map(inherit).chain([Order::Apply(plan)]);
+                if orders.all(|order| self.order(name, &order)) {
+                    waited_for.push(name);
+                }
+                continue;
+            }
+            entry.restart_at = None;
+            entry.crashes.clear();
+            if std::mem::take(&mut entry.parked) {
+                let id = entry.id;
+                self.grant(id);
+            }
+            match (self.start_worker(name, inherited), way) {
+                (Ok(()), _) => waited_for.push(name),
+                (Err(error), Way::On) => outcome = outcome.and(Err(error)),
+                (Err(error), Way::Back) => self.put_off(name, &error),
             }
         }
-        failed
+        for name in waited_for {
+            match (self.answer_of(name), way) {
+                (Some(Answer::Failed { app, reason }), Way::On) => {
+                    outcome = outcome.and(Err(Error::App { app, reason }));
+                }
+                (Some(answer), _) => self.hear_start(name, &answer),
+                // It ended: the next poll sees to it, as to any crash.
+                (None, _) => {}
+            }
+        }
+        outcome
     }
 
     fn pin_all(&mut self) {
@@ -262,13 +312,5 @@ impl Engine {
                 self.pin(child.pid, entry.core);
             }
         }
-    }
-
-    /// One that crashed during the change runs again.
-    fn say_restarted(&mut self, name: &str) {
-        let Some(entry) = self.workers.get_mut(name) else { return };
-        let (Some(died), Some(child)) = (entry.died.take(), &entry.child) else { return };
-        let after_ns = died.elapsed().as_nanos() as u64;
-        self.events.push_back(Event::Restarted { worker: name.to_owned(), pid: child.pid, after_ns });
     }
 }

@@ -68,7 +68,7 @@ pub enum State {
     None,
     /// A process that runs its apps.
     Running,
-    /// A process that ended unasked, and is about to be started again.
+    /// No process, as the last one ended unasked or the first is not there yet: about to be started.
     Restarting,
     /// It has crashed too often: not started again before the next change of the configuration.
     Parked,

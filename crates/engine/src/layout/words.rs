@@ -14,8 +14,12 @@ pub mod engine {
     pub const STARTED_NS: usize = 32;
     /// Changes of the configuration that have been carried out.
     pub const CONFIGURED: usize = 40;
-    /// Packets with data that were in links when those were removed. Written by the supervisor.
-    pub const REMOVED: usize = 56;
+    /// 1 while a worker waits for packets and there are no more: others give back what they can do
+    /// without. Written by the supervisor.
+    pub const SHORT: usize = 56;
+    /// Packets dropped with links and workers that are no more, and by those workers before, in the
+    /// order of [`crate::layout::DROPS`]. Written by the supervisor.
+    pub const DROPS: usize = 64;
     /// The supervisor's process, as it sees itself: tells it from workers and from who looks on,
     /// which have this memory open too. Written by the supervisor, before [`MAGIC`].
     pub const PID: usize = 48;
@@ -105,7 +109,7 @@ pub mod link {
     /// Packets that waited at the consumer's end when an app moved: older than those in the ring.
     pub const HEAD: usize = EMPTY + crate::layout::ring_bytes(crate::limits::RING_PACKETS);
     /// Packets that waited at the producer's end when an app moved: younger than those in the ring.
-    pub const TAIL: usize = HEAD + crate::layout::ring_bytes(crate::limits::QUEUE_PACKETS_MAX);
+    pub const TAIL: usize = HEAD + crate::layout::ring_bytes(crate::limits::QUEUE_PACKETS);
 }
 
 /// Offsets within a trace's place: [`crate::trace`] says how they are used.

@@ -9,7 +9,7 @@ use crate::ends::Moved;
 use crate::error::{Error, corrupt};
 use crate::io::Io;
 use crate::layout::{self, Shared, Stage, link, worker};
-use crate::limits::{GRANT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
+use crate::limits::{BATCH_PACKETS, GRANT_PACKETS, SHORT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
 use crate::owner::{LinkId, WorkerId};
 use crate::queue::Queue;
 
@@ -95,11 +95,22 @@ impl Worker<'_> {
             return;
         }
         self.starved_since = None;
-        if self.pool.length() > SURPLUS_PACKETS {
-            self.pool.give_back(GRANT_PACKETS as usize);
-            // pairs with the Acquire in the supervisor's `collect_returned`
-            let returned = self.shared.worker(self.id, worker::RETURNED);
-            returned.fetch_add(GRANT_PACKETS.into(), Ordering::Release);
+        let free = self.pool.length();
+        if free <= SHORT_PACKETS + BATCH_PACKETS {
+            return;
+        }
+        // A hint: the supervisor rings once it is written.
+        let is_short = self.shared.engine(layout::engine::SHORT).load(Ordering::Relaxed) != 0;
+        let count = match is_short {
+            true => free - SHORT_PACKETS,
+            false if free > SURPLUS_PACKETS => GRANT_PACKETS as usize,
+            false => return,
+        };
+        self.pool.give_back(count);
+        // pairs with the Acquire in the supervisor's `collect_returned`
+        self.shared.worker(self.id, worker::RETURNED).fetch_add(count as u64, Ordering::Release);
+        if is_short {
+            self.bells.supervisor().ring();
         }
     }
 

@@ -9,7 +9,7 @@ use crate::control::Answer;
 use crate::ends::{ConsumerEnd, ProducerEnd, park, unpark};
 use crate::error::{Error, corrupt};
 use crate::io::{Io, Ports};
-use crate::layout::{Ring, link};
+use crate::layout::{Drop, Ring, link};
 use crate::limits::STATE_BYTES_MAX;
 use crate::plan::{AppPlan, LinkPlan, Plan, Role};
 use crate::queue::Queue;
@@ -38,8 +38,12 @@ impl Worker<'_> {
             if let Some(state) = state.filter(|state| state.len() <= STATE_BYTES_MAX) {
                 states.insert(slot.plan.name, state);
             }
+            self.pool.collect_dropped();
+            drop(slot.app);
+            // What it held until now, and has not sent.
+            let lost = self.pool.collect_dropped();
+            self.pool.count_drops(Drop::Removed, lost as u64);
         }
-        self.pool.collect_dropped();
         let queues = std::mem::take(&mut self.queues);
         for (mut at, mut queue) in std::mem::take(&mut self.links).into_iter().zip(queues) {
             if plan.links.contains(&at.plan) {
@@ -49,32 +53,49 @@ impl Worker<'_> {
                 self.let_go(&mut at, &mut queue)?;
             }
         }
+        // There may be no breath to come.
+        self.count_drops();
         Ok(states)
     }
 
-    /// Leaves what waits at an end to who has it next.
+    /// Leaves what waits at an end to who has it next. There is room for all of it: a queue holds as
+    /// many packets as each of the link's rings, and three times as many only where it was picked up
+    /// from three of them.
     fn let_go(&mut self, at: &mut Link, queue: &mut Queue) -> Result<(), Error> {
-        let corrupt = corrupt(at.plan.id);
-        let side = match &mut at.end {
-            End::Local => Ring::Head,
+        let id = at.plan.id;
+        let corrupt = corrupt(id);
+        match &mut at.end {
+            End::Local => {
+                super::breath::count_link(&self.shared, at, queue);
+                // As two ends would have it: the oldest at the consumer's, the youngest at the producer's.
+                park(&self.shared, (id, Ring::Head), queue, &self.pool)?;
+                let mut end = ProducerEnd::resume(&self.shared, id, &mut self.pool)?;
+                end.send(queue, self.pool.memory()).map_err(corrupt)?;
+                park(&self.shared, (id, Ring::Tail), queue, &self.pool)?;
+            }
             End::Producer(end) => {
                 end.collect(&mut self.pool).map_err(corrupt)?;
                 end.send(queue, self.pool.memory()).map_err(corrupt)?;
-                Ring::Tail
+                super::breath::count_link(&self.shared, at, queue);
+                park(&self.shared, (id, Ring::Tail), queue, &self.pool)?;
             }
             End::Consumer(end) => {
                 end.repay(&mut self.pool).map_err(corrupt)?;
-                Ring::Head
+                super::breath::count_link(&self.shared, at, queue);
+                park(&self.shared, (id, Ring::Head), queue, &self.pool)?;
             }
-        };
-        super::breath::count_link(&self.shared, at, queue);
-        park(&self.shared, (at.plan.id, side), queue, &mut self.pool)?;
+        }
+        while let Some(packet) = queue.take() {
+            self.pool.discard(packet, Drop::Removed);
+        }
         Ok(())
     }
 
     /// Takes up what `plan` has, and says so; or says which app did not start.
     pub(super) fn apply(&mut self, plan: Plan) -> Result<(), Over> {
-        let answer = match self.take_up(plan) {
+        let taken_up = self.take_up(plan);
+        self.count_drops();
+        let answer = match taken_up {
             Ok(()) => Answer::Applied,
             Err(Error::App { app, reason }) => Answer::Failed { app, reason },
             Err(error) => return Err(Over::Broken(error)),
@@ -107,15 +128,16 @@ impl Worker<'_> {
             };
             self.apps.push(slot);
         }
+        self.inherited.clear();
         failed
     }
 
-    fn start(&self, mut plan: AppPlan, ports: Ports) -> Result<Slot, Error> {
+    fn start(&mut self, plan: AppPlan, ports: Ports) -> Result<Slot, Error> {
         let failed = |reason: String| Error::App { app: plan.name.clone(), reason };
         let Some(kind) = self.registry.kind(&plan.kind) else {
             return Err(failed(format!("there is no kind `{}`", plan.kind)));
         };
-        let state = plan.state.take();
+        let state = self.inherited.remove(&plan.name);
         let app = (kind.start)(&plan.config, state).map_err(|trouble| failed(trouble.0))?;
         Ok(Slot { plan, ports, app })
     }

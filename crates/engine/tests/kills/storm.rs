@@ -76,7 +76,10 @@ impl Storm {
                 }
                 Event::Restarted { after_ns, .. } => self.instants.restarts_ns.push(*after_ns),
                 Event::Grown { .. } => {}
-                Event::Parked { .. } | Event::Hung { .. } | Event::NotStarted { .. } => panic!("{event:?}"),
+                Event::Parked { .. }
+                | Event::Hung { .. }
+                | Event::NotStarted { .. }
+                | Event::Short { .. } => panic!("{event:?}"),
             }
         }
     }

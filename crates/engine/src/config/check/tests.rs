@@ -4,6 +4,7 @@ use serde::Deserialize;
 use super::*;
 use crate::app::{App, Trouble};
 use crate::layout::Mode;
+use crate::limits::PACKETS_DEFAULT;
 
 /// An app of named ports.
 struct Gate;
@@ -55,9 +56,26 @@ fn good() -> Config {
 }
 
 #[test]
+fn each_worker_is_sure_of_its_packets() {
+    let said = check(&good(), &registry(), 2047).expect_err("too few packets");
+    let expected =
+        "packets_max = 2047: 2 workers need at least 2048, 1024 each. Raise it, or have fewer workers";
+    assert_eq!(said, [expected]);
+    assert_eq!(check(&good(), &registry(), 2048), Ok(()));
+}
+
+#[test]
+fn what_a_worker_is_told_fits_into_a_message() {
+    let mut config = good();
+    config.app("large", "sink", "x".repeat(CONFIG_BYTES_MAX));
+    let said = check(&config, &registry(), PACKETS_DEFAULT).expect_err("too long");
+    assert!(said.iter().any(|text| text.starts_with("the configurations of all apps take ")), "{said:?}");
+}
+
+#[test]
 fn what_can_be_carried_out_has_no_mistakes() {
-    assert_eq!(check(&good(), &registry()), Ok(()));
-    assert_eq!(check(&Config::new(), &registry()), Ok(()));
+    assert_eq!(check(&good(), &registry(), PACKETS_DEFAULT), Ok(()));
+    assert_eq!(check(&Config::new(), &registry(), PACKETS_DEFAULT), Ok(()));
 }
 
 type Spoil = fn(&mut Config);
@@ -128,7 +146,7 @@ fn each_mistake_is_one_sentence() {
     for (spoil, expected) in table {
         let mut config = good();
         spoil(&mut config);
-        let said = check(&config, &registry()).expect_err(expected);
+        let said = check(&config, &registry(), PACKETS_DEFAULT).expect_err(expected);
         assert!(said.iter().any(|text| text.contains(expected)), "{expected}: {said:#?}");
         assert!(said.iter().all(|text| text.len() < 300), "{said:#?}");
     }
@@ -139,7 +157,8 @@ fn all_mistakes_are_told_at_once() {
     let mut config = good();
     config.app("b", "sorce", ()).core("nobody", 0);
     config.link("x.a -> y.b").expect("a link");
-    let parts: Vec<_> = findings(&config, &registry()).into_iter().map(|finding| finding.part).collect();
+    let parts: Vec<_> =
+        findings(&config, &registry(), PACKETS_DEFAULT).into_iter().map(|finding| finding.part).collect();
     let link = Part::Link("x.a -> y.b".parse().expect("a link"));
     let expected = [Part::App("b".into()), link.clone(), link, Part::Worker("nobody".into())];
     assert_eq!(parts, expected);
@@ -156,12 +175,12 @@ fn counts_have_limits() {
         config.links.insert(name, Mode::Swap);
     }
     config.app("s", "source", ()).app("t", "sink", ());
-    let said = check(&config, &registry()).expect_err("too many");
+    let said = check(&config, &registry(), PACKETS_DEFAULT).expect_err("too many");
     assert_eq!(said, ["257 links: an engine has at most 256", "66 workers: an engine has at most 64"]);
     for app in 0..=APPS_MAX {
         config.app(&format!("b{app}"), "sink", ());
     }
-    let said = check(&config, &registry()).expect_err("too many");
+    let said = check(&config, &registry(), PACKETS_DEFAULT).expect_err("too many");
     assert_eq!(said[0], format!("{} apps: an engine has at most {APPS_MAX}", config.apps.len()));
 }
 
@@ -171,7 +190,7 @@ fn a_tee_is_proposed_where_there_is_one() {
     registry.add::<crate::apps::Sink>("tee");
     let mut config = good();
     config.link("source.a -> sink.c").expect("a link");
-    let said = check(&config, &registry).expect_err("linked twice");
+    let said = check(&config, &registry, PACKETS_DEFAULT).expect_err("linked twice");
     assert!(said[0].ends_with("a port has one link. Put a `tee` between"), "{said:?}");
 }
 
@@ -207,7 +226,7 @@ proptest! {
         for (name, core) in workers {
             config.workers.insert(name, crate::config::WorkerConfig { core });
         }
-        let said = check(&config, &registry());
+        let said = check(&config, &registry(), PACKETS_DEFAULT);
         for text in said.err().into_iter().flatten() {
             prop_assert!(!text.contains(char::is_control), "{text:?}");
         }
@@ -227,7 +246,7 @@ fn a_file_that_an_app_writes_is_no_other_apps() {
         for (name, kind, file) in users {
             config.app(name, kind, serde_json::json!({ "file": folder.join(file) }));
         }
-        check(&config, &Registry::standard()).err().unwrap_or_default()
+        check(&config, &Registry::standard(), PACKETS_DEFAULT).err().unwrap_or_default()
     };
     let text = |file: &str, other: &str, does: &str| {
         let file = folder.join(file).display().to_string();

@@ -5,6 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+mod changes;
+mod memory;
+
 use std::io::{BufRead, BufReader};
 use std::os::linux::fs::MetadataExt;
 use std::process::{Command, Stdio};
@@ -12,9 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use caravan_engine::layout::link;
-use caravan_engine::limits::{ANSWER_MAX, CRASHES_MAX, GRANT_PACKETS};
+use caravan_engine::limits::{ANSWER_MAX, CRASHES_MAX};
 use caravan_engine::{App, Config, Engine, Event, Io, Named, Options, Registry, Trouble};
-use caravan_segment::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
@@ -31,8 +33,20 @@ const SCENES: &[Scene] = &[
     ("workers_end_with_their_supervisor", workers_end_with_their_supervisor),
     ("a_crash_loop_parks_its_worker_alone", a_crash_loop_parks_its_worker_alone),
     ("a_worker_that_hangs_is_killed", a_worker_that_hangs_is_killed),
-    ("memory_grows_in_all_workers", memory_grows_in_all_workers),
-    ("huge_pages_are_a_wish", huge_pages_are_a_wish),
+    ("memory_grows_in_all_workers", memory::memory_grows_in_all_workers),
+    ("huge_pages_are_a_wish", memory::huge_pages_are_a_wish),
+    ("a_reload_may_replace_every_link_and_worker", changes::a_reload_may_replace_every_link_and_worker),
+    ("a_new_worker_has_no_past", changes::a_new_worker_has_no_past),
+    ("a_process_that_cannot_start_changes_nothing", changes::a_process_that_cannot_start_changes_nothing),
+    ("five_full_repeaters_move", changes::five_full_repeaters_move),
+    ("a_report_after_a_restart_kills_nobody", changes::a_report_after_a_restart_kills_nobody),
+    ("what_an_app_held_is_counted", changes::what_an_app_held_is_counted),
+    (
+        "crashes_of_a_consumer_do_not_starve_its_producer",
+        memory::crashes_of_a_consumer_do_not_starve_its_producer,
+    ),
+    ("too_few_packets_are_refused", memory::too_few_packets_are_refused),
+    ("a_shortage_is_told", memory::a_shortage_is_told),
 ];
 
 fn main() {
@@ -118,7 +132,7 @@ impl App for Highest {
 
 fn engine(options: Options) -> Engine {
     let mut registry = Registry::standard();
-    registry.add::<Crasher>("crasher").add::<Highest>("highest");
+    registry.add::<Crasher>("crasher").add::<Highest>("highest").add::<memory::Keeper>("keeper");
     Engine::start(registry, options).unwrap()
 }
 
@@ -146,7 +160,11 @@ fn poll_until(engine: &mut Engine, mut done: impl FnMut(&mut Engine, &[Event]) -
 
 /// Packets that have arrived.
 fn taken(engine: &Engine) -> u64 {
-    let id = engine.link_id(LINK).unwrap();
+    taken_from(engine, LINK)
+}
+
+fn taken_from(engine: &Engine, link: &str) -> u64 {
+    let id = engine.link_id(link).unwrap();
     engine.shared().link(id, link::TAKEN).load(Ordering::Relaxed)
 }
 
@@ -154,6 +172,11 @@ fn taken(engine: &Engine) -> u64 {
 fn flows(engine: &mut Engine) -> Vec<Event> {
     let before = taken(engine);
     poll_until(engine, |engine, _| taken(engine) > before + 1000)
+}
+
+/// Sends a signal to a worker.
+fn signal(engine: &Engine, worker: &str, signal: Signal) {
+    kill_process(Pid::from_raw(engine.pid_of(worker).unwrap()).unwrap(), signal).unwrap();
 }
 
 const SUPERVISOR: &str = "supervisor";
@@ -229,6 +252,8 @@ fn a_crash_loop_parks_its_worker_alone() {
     }
     assert_eq!(crashes, CRASHES_MAX);
     assert_eq!(engine.pid_of("bad"), None);
+    let place = engine.worker_id("bad").unwrap().place();
+    assert_eq!(engine.audit().unwrap().workers.get(&place), None, "its packets are for others");
     // The others go on, and it is left alone.
     assert!(!flows(&mut engine).iter().any(|event| matches!(event, Event::Restarted { .. })));
     config.app_in("bad", "crasher", "crasher", json!({ "crash": false }));
@@ -259,28 +284,5 @@ fn a_worker_that_hangs_is_killed() {
     assert!(events.iter().any(|event| matches!(event, Event::Hung { .. })), "{events:?}");
     let pid = engine.pid_of("bad");
     assert!(pid.is_some() && pid != Some(hung), "{events:?}");
-    engine.stop().unwrap();
-}
-
-fn memory_grows_in_all_workers() {
-    let mut engine = engine(Options::default());
-    engine.configure(&pair()).unwrap();
-    let at_fork = 2 * GRANT_PACKETS;
-    // The link and both queues hold more than the first grants: the source asks for more.
-    let highest = |engine: &mut Engine| engine.reports().unwrap()["highest"]["packet"];
-    kill_process(Pid::from_raw(engine.pid_of("right").unwrap()).unwrap(), Signal::STOP).unwrap();
-    poll_until(&mut engine, |engine, _| engine.packets() > at_fork);
-    kill_process(Pid::from_raw(engine.pid_of("right").unwrap()).unwrap(), Signal::CONT).unwrap();
-    poll_until(&mut engine, |engine, _| highest(engine) >= u64::from(at_fork));
-    let right = engine.reports().unwrap();
-    assert!(right["highest"]["sum"] > 0);
-    engine.stop().unwrap();
-}
-
-fn huge_pages_are_a_wish() {
-    let mut engine = engine(Options { pages: Pages::HugeIfOffered, ..Options::default() });
-    engine.configure(&pair()).unwrap();
-    flows(&mut engine);
-    println!("pages: {:?}", engine.pages());
     engine.stop().unwrap();
 }

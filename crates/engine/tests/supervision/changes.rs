@@ -1,0 +1,227 @@
+//! Changes of the configuration: at the limits, and where something fails.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use caravan_engine::layout::{DROPS, Drop, link, worker};
+use caravan_engine::limits::STATE_BYTES_MAX;
+use caravan_engine::{Config, Engine, Event, Options};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use serde_json::json;
+
+use crate::{LINK, engine, flows, pair, poll_until, signal, taken_from};
+
+/// More than half of the links and workers that an engine has.
+const LINKS: usize = 129;
+const WORKERS: usize = 40;
+
+/// Many links, every second one between two processes, and many workers; all with names of their own.
+fn many(names: &str) -> Config {
+    let mut config = Config::new();
+    config.app_in("left", "source", "source", json!({ "size": 60 }));
+    config.app_in("left", "near", "sink", json!({})).app_in("right", "far", "sink", json!({}));
+    for number in 0..LINKS {
+        let sink = if number % 2 == 0 { "near" } else { "far" };
+        config.link(&format!("source.{names}{number} -> {sink}.{names}{number}")).unwrap();
+    }
+    for number in 0..WORKERS {
+        let name = format!("{names}{number}");
+        config.app_in(&name, &name, "crasher", json!({ "crash": false }));
+    }
+    config
+}
+
+pub fn a_reload_may_replace_every_link_and_worker() {
+    let mut engine = engine(Options::default());
+    for names in ["a", "b", "c"] {
+        let config = many(names);
+        let changes = engine.configure(&config).unwrap();
+        assert_eq!((changes.links_added.len(), changes.workers_started.len() >= WORKERS), (LINKS, true));
+        let numbers: std::collections::BTreeSet<_> =
+            config.links.keys().map(|name| engine.link_id(&name.to_string())).collect();
+        assert!(numbers.len() == LINKS && !numbers.contains(&None), "{names}: {numbers:?}");
+        for name in config.apps.values().map(|app| &app.worker) {
+            assert!(engine.pid_of(name).is_some(), "{name} does not run");
+        }
+        poll_until(&mut engine, |engine, _| {
+            config.links.keys().all(|name| taken_from(engine, &name.to_string()) > 0)
+        });
+    }
+    engine.stop().unwrap();
+}
+
+/// What stands in a worker's words: restarts, and drops for each cause.
+fn past(engine: &Engine, name: &str) -> Vec<u64> {
+    let id = engine.worker_id(name).unwrap();
+    let word = |offset| engine.shared().worker(id, offset).load(Ordering::Relaxed);
+    [worker::RESTARTS]
+        .into_iter()
+        .chain((0..DROPS.len()).map(|cause| worker::DROPS + 8 * cause))
+        .map(word)
+        .collect()
+}
+
+pub fn a_new_worker_has_no_past() {
+    let mut engine = engine(Options::default());
+    engine.configure(&pair()).unwrap();
+    flows(&mut engine);
+    signal(&engine, "right", Signal::KILL);
+    poll_until(&mut engine, |_, events| events.iter().any(|event| matches!(event, Event::Restarted { .. })));
+    assert_eq!(past(&engine, "right")[0], 1);
+    // Two of them: one has the place that was free, one that of the worker that has ended.
+    for names in [["new", "newer"], ["newest", "last"]] {
+        let mut config = Config::new();
+        for name in names {
+            config.app_in(name, name, "crasher", json!({ "crash": false }));
+        }
+        engine.configure(&config).unwrap();
+        for name in names {
+            assert_eq!(past(&engine, name), [0; 1 + DROPS.len()], "{name}");
+        }
+    }
+    engine.stop().unwrap();
+}
+
+/// Lets this process open so many descriptors; returns how many it could before.
+fn limit_descriptors(most: Option<u64>) -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum }).unwrap();
+    current
+}
+
+pub fn a_process_that_cannot_start_changes_nothing() {
+    let mut engine = engine(Options::default());
+    let mut old = pair();
+    old.app_in("left", "idle", "crasher", json!({ "crash": false }));
+    engine.configure(&old).unwrap();
+    flows(&mut engine);
+    let pids = ["left", "right"].map(|name| engine.pid_of(name));
+    // The new worker comes before those that are there, and fails; `left` has stopped its app by then.
+    let mut new = old.clone();
+    new.app_in("a", "source", "source", json!({ "size": 60, "hex": "01" }));
+    let before = limit_descriptors(Some(3));
+    let refused = engine.configure(&new).expect_err("no descriptors for another process");
+    assert!(refused.to_string().contains("socketpair"), "{refused}");
+    assert_eq!((engine.config(), engine.pid_of("a")), (&old, None));
+    assert_eq!(["left", "right"].map(|name| engine.pid_of(name)), pids);
+    flows(&mut engine);
+    limit_descriptors(before);
+    let sent = |engine: &mut Engine| engine.reports().unwrap()["source"]["packets"];
+    let sent_before = sent(&mut engine);
+    engine.configure(&new).unwrap();
+    assert!(sent(&mut engine) >= sent_before, "the source has forgotten what it has sent");
+    flows(&mut engine);
+    engine.stop().unwrap();
+}
+
+const REPEATERS: usize = 5;
+/// Packets that a repeater keeps by itself, and what makes its state as long as one can be.
+const KEPT: usize = 1024;
+
+fn repeaters(worker: &str) -> Config {
+    let mut config = Config::new();
+    // Bytes that take three digits each.
+    let source = json!({ "size": STATE_BYTES_MAX / KEPT - 2, "hex": "ff" });
+    config.app_in("left", "source", "source", source).app_in("right", "sink", "sink", json!({}));
+    for number in 0..REPEATERS {
+        config.app_in(worker, &format!("r{number}"), "repeater", json!({ "packets": KEPT }));
+        config.link(&format!("source.o{number} -> r{number}.input")).unwrap();
+        config.link(&format!("r{number}.output -> sink.i{number}")).unwrap();
+    }
+    config
+}
+
+pub fn five_full_repeaters_move() {
+    let mut engine = engine(Options::default());
+    engine.configure(&repeaters("left")).unwrap();
+    let kept = |engine: &mut Engine| -> Vec<u64> {
+        let reports = engine.reports().unwrap();
+        (0..REPEATERS).map(|number| reports[&format!("r{number}")]["kept"]).collect()
+    };
+    poll_until(&mut engine, |engine, _| kept(engine) == [KEPT as u64; REPEATERS]);
+    let pids = ["left", "right"].map(|name| engine.pid_of(name));
+    let mut config = repeaters("right");
+    // Nothing more comes: what they keep has come along.
+    config.links.retain(|name, _| name.from.app != "source");
+    engine.configure(&config).unwrap();
+    let crashed = |event: &Event| !matches!(event, Event::Grown { .. });
+    let events = engine.poll(Some(Duration::ZERO)).unwrap();
+    assert!(!events.iter().any(crashed), "{events:?}");
+    assert_eq!(["left", "right"].map(|name| engine.pid_of(name)), pids);
+    assert_eq!(kept(&mut engine), [KEPT as u64; REPEATERS]);
+    engine.stop().unwrap();
+}
+
+/// Lets the supervisor notice that a worker was killed, and waits until its successor has said that it
+/// runs, which the supervisor has not heard then.
+fn crash_unheard(engine: &mut Engine, name: &str) {
+    let id = engine.worker_id(name).unwrap();
+    let before = engine.pid_of(name);
+    signal(engine, name, Signal::KILL);
+    while engine.pid_of(name) == before {
+        engine.poll(Some(Duration::ZERO)).unwrap();
+    }
+    let breaths = |engine: &Engine| {
+        let word = |offset| engine.shared().worker(id, offset).load(Ordering::Relaxed);
+        word(worker::BREATHS) + word(worker::IDLE_BREATHS)
+    };
+    let at_start = breaths(engine);
+    while breaths(engine) == at_start {
+        std::thread::yield_now();
+    }
+}
+
+pub fn a_report_after_a_restart_kills_nobody() {
+    let mut engine = engine(Options { restarts: caravan_engine::Restarts::Always, ..Options::default() });
+    let mut config = pair();
+    engine.configure(&config).unwrap();
+    for round in 0..10 {
+        flows(&mut engine);
+        crash_unheard(&mut engine, "right");
+        assert!(engine.reports().unwrap().contains_key("highest"), "round {round}: its worker was asked");
+        let pid = engine.pid_of("right");
+        config.app_in("right", &format!("idle{round}"), "crasher", json!({ "crash": false }));
+        engine.configure(&config).unwrap();
+        let events = engine.poll(Some(Duration::ZERO)).unwrap();
+        assert!(!events.iter().any(|event| matches!(event, Event::Crashed { .. })), "{round}: {events:?}");
+        assert_eq!(engine.pid_of("right"), pid, "round {round}");
+    }
+    engine.stop().unwrap();
+}
+
+/// Packets of a cause that the engine's workers have dropped.
+fn removed(engine: &Engine) -> u64 {
+    ["left", "right"].into_iter().map(|name| past(engine, name)[1 + Drop::Removed as usize]).sum()
+}
+
+pub fn what_an_app_held_is_counted() {
+    const HELD: u64 = 100;
+    let mut engine = engine(Options::default());
+    let mut config = pair();
+    config.app_in("right", "keeper", "keeper", json!({ "most": HELD }));
+    config.link("source.second -> keeper.input").unwrap();
+    engine.configure(&config).unwrap();
+    poll_until(&mut engine, |engine, _| engine.reports().unwrap()["keeper"]["held"] == HELD);
+    let sent = |engine: &mut Engine| {
+        let id = engine.link_id("source.second -> keeper.input").unwrap();
+        engine.shared().link(id, link::PACKETS).load(Ordering::Relaxed)
+    };
+    assert!(sent(&mut engine) >= HELD);
+    let before = removed(&engine);
+    // Its link stays: what is under way is not lost, what it held is.
+    config.app_in("right", "keeper", "keeper", json!({ "most": HELD + 1 }));
+    let changes = engine.configure(&config).unwrap();
+    assert_eq!((removed(&engine) - before, changes.lost), (HELD, HELD));
+    // All goes, and nothing that had been counted with it.
+    let figures: BTreeMap<_, _> = engine.reports().unwrap();
+    assert!(figures.contains_key("keeper"));
+    let mut only = Config::new();
+    only.app_in("other", "idle", "crasher", json!({ "crash": false }));
+    let changes = engine.configure(&only).unwrap();
+    let word = caravan_engine::layout::engine::DROPS + 8 * Drop::Removed as usize;
+    let counted = engine.shared().engine(word).load(Ordering::Relaxed);
+    assert_eq!(counted, before + HELD + changes.lost);
+    assert!(changes.lost > HELD && engine.link_id(LINK).is_none());
+    engine.stop().unwrap();
+}
