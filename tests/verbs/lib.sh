@@ -26,11 +26,11 @@ on_all_devices() {
     done
 }
 
-# wait_for COMMAND...: until it succeeds, in a guest or here; fails after 30 s.
+# wait_for COMMAND...: until it succeeds, in a guest or here; fails after two minutes.
 wait_for() {
-    local deadline=$((SECONDS + 30))
+    local deadline=$((SECONDS + 120))
     until "$@"; do
-        [ "$SECONDS" -lt "$deadline" ] || { echo "  waited 30 s in vain for: $*" >&2 && return 1; }
+        [ "$SECONDS" -lt "$deadline" ] || { echo "  waited two minutes in vain for: $*" >&2 && return 1; }
         sleep 0.05
     done
 }
