@@ -7,8 +7,8 @@
 -export([resources/1, settle/1, logged/1, shell/1, shm_files/0]).
 -export([log/2]).
 
--define(BOOT_MS, 60000).
--define(CALL_MS, 120000).
+-define(BOOT_MS, 180000).
+-define(CALL_MS, 300000).
 
 -record(test_node, {peer :: pid(), name :: node(), os_pid :: string()}).
 
@@ -102,7 +102,7 @@ transport(A, B) ->
 %% For what gives no event of its own: until the fun returns true. What it returned at the end is
 %% in the failure.
 wait_until(Condition) ->
-    wait_until(Condition, 10000).
+    wait_until(Condition, 60000).
 
 wait_until(Condition, Ms) ->
     case Condition() of
@@ -181,8 +181,8 @@ log(Event, _Config) ->
     Text = logger_formatter:format(Event, #{single_line => true, template => [msg]}),
     ets:insert(caravan_test_log, {erlang:unique_integer([monotonic]), lists:flatten(Text)}).
 
-%% Runs a command; its output, and 124 where it took more than 30 s.
+%% Runs a command; its output, and 124 where it took more than two minutes.
 shell(Command) ->
-    Output = os:cmd("timeout 30 sh -c '" ++ Command ++ "' 2>&1; echo \"|$?\""),
+    Output = os:cmd("timeout 120 sh -c '" ++ Command ++ "' 2>&1; echo \"|$?\""),
     [Text, Status] = string:split(Output, "|", trailing),
     {list_to_integer(string:trim(Status)), Text}.

@@ -12,7 +12,10 @@
 
 -import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1]).
 
-suite() -> [{timetrap, {minutes, 5}}].
+%% What happens at once, on a slow machine with other work.
+-define(AT_ONCE_MS, 10000).
+
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() ->
     [killed, stopped, stopped_under_load, random_kills, reconnects, reconnects_under_load,
@@ -45,7 +48,7 @@ nodedown_after(A, B, Fault) ->
     Fault(),
     receive {Watcher, {SeenAt, Info}} -> {SeenAt - At, proplists:get_value(nodedown_reason, Info)} end.
 
-%% SIGKILL is seen within a second, whether the link is silent or full.
+%% SIGKILL is seen at once, whether the link is silent or full, and not when a minute of ticks has passed.
 killed(_) ->
     with([#{}], fun([A]) ->
         [with([#{}], fun([B]) ->
@@ -54,7 +57,7 @@ killed(_) ->
             Load andalso start_load(A, B),
             {Ms, Reason} = nodedown_after(A, B, fun() -> caravan_cluster:kill(B) end),
             ct:pal("nodedown ~b ms after SIGKILL (~p), load: ~p", [Ms, Reason, Load]),
-            ?assert(Ms < 1000),
+            ?assert(Ms < ?AT_ONCE_MS),
             ?assertEqual(connection_closed, Reason)
          end) || Load <- [false, true, false, true]]
     end).
@@ -75,7 +78,7 @@ stopped(Load, Ticktime) ->
         ?assertEqual(net_tick_timeout, Reason),
         %% As documented: between three quarters and five quarters of it, and a machine's delays.
         ?assert(Ms > Ticktime * 1000 * 70 div 100),
-        ?assert(Ms < Ticktime * 1000 * 2),
+        ?assert(Ms < Ticktime * 1250 + ?AT_ONCE_MS),
         call(A, fun stop_load/0),
         caravan_cluster:signal(B, "CONT"),
         caravan_cluster:wait_until(fun() -> [] =:= call(B, erlang, nodes, []) end),
@@ -204,7 +207,7 @@ slow_receiver(_) ->
         ?assert(Stalled < Before + 100 * 1024 * 1024),
         nosuspend = call(A, erlang, send, [Counter, unsent, [nosuspend]]),
         caravan_cluster:signal(B, "CONT"),
-        caravan_cluster:wait_until(fun() -> call(B, fun counted/0) =:= Senders * Each end, 60000)
+        caravan_cluster:wait_until(fun() -> call(B, fun counted/0) =:= Senders * Each end, 120000)
     end).
 
 count(N) ->
@@ -248,7 +251,7 @@ part_killed(Kill) ->
                         Kill(Row, Connection)
                     end)
         end),
-        ?assert(Ms < 1000),
+        ?assert(Ms < ?AT_ONCE_MS),
         [caravan_cluster:wait_until(fun() -> caravan_cluster:same(Before, caravan_cluster:settle(N)) end)
          || {N, Before} <- [{A, BeforeA}, {B, BeforeB}]],
         true = connect(A, B),
@@ -316,7 +319,7 @@ load_loop(Sink, Monitor, Data) ->
 
 sink() ->
     receive {From, Data} -> erlang:send(From, {back, Data}, [noconnect]), sink()
-    after 20000 -> ok
+    after 60000 -> ok
     end.
 
 stop_load() ->

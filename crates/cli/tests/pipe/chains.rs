@@ -14,7 +14,7 @@ use crate::live::{Done, Live};
 use crate::rig::{Rig, is_program};
 
 /// From its start or its death, whichever is later.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
