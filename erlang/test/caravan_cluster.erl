@@ -102,15 +102,19 @@ transport(A, B) ->
 %% For what gives no event of its own: until the fun returns true. What it returned at the end is
 %% in the failure.
 wait_until(Condition) ->
-    wait_until(Condition, 60000).
+    wait_until(Condition, 120000).
 
 wait_until(Condition, Ms) ->
+    wait_until_time(Condition, erlang:monotonic_time(millisecond) + Ms).
+
+wait_until_time(Condition, Deadline) ->
+    IsLast = erlang:monotonic_time(millisecond) >= Deadline,
     case Condition() of
         true -> ok;
-        Other when Ms =< 0 -> error({still, Other});
+        Other when IsLast -> error({still, Other});
         _ ->
             receive after 20 -> ok end,
-            wait_until(Condition, Ms - 20)
+            wait_until_time(Condition, Deadline)
     end.
 
 %% Whether nothing has grown: true, or what has.
