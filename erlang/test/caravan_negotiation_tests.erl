@@ -97,7 +97,7 @@ silent_test_() ->
                           caravan_negotiation:run(Role, #{send => fun(_) -> ok end, recv => Slow},
                                                   Rounds, 50)),
              Took = erlang:monotonic_time(millisecond) - Before,
-             ?assert(Took >= 40 andalso Took < 1000)
+             ?assert(Took >= 40 andalso Took < 10000)
      end || {Role, Rounds} <- [{initiator, rounds([shm, rdma], [])}, {acceptor, rounds([shm, rdma], [])},
                                {acceptor, rounds([shm, rdma], [listen])},
                                {initiator, rounds([rdma], [])}]].

@@ -48,12 +48,12 @@ initiator(Socket, {Name, Flags}, {Cookie, Capability}) ->
 send(Socket, Data) -> gen_tcp:send(Socket, Data).
 
 recv(Socket) ->
-    {ok, Packet} = gen_tcp:recv(Socket, 0, 10000),
+    {ok, Packet} = gen_tcp:recv(Socket, 0, 60000),
     Packet.
 
 %% Whether the other side closes, whatever it sends before that.
 closed(Socket) ->
-    case gen_tcp:recv(Socket, 0, 10000) of
+    case gen_tcp:recv(Socket, 0, 60000) of
         {ok, _} -> closed(Socket);
         {error, timeout} -> false;
         {error, _} -> true

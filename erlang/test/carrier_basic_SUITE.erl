@@ -13,7 +13,7 @@
 
 -import(caravan_cluster, [call/2, name/1]).
 
-suite() -> [{timetrap, {minutes, 2}}].
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() -> [{group, shm}, {group, tcp}, {group, shm6}, {group, no_fragments}].
 
@@ -60,7 +60,7 @@ echo() ->
 
 echoed(Pid, Term) ->
     Pid ! {echo, self(), Term},
-    receive {echoed, Term} -> ok after 30000 -> error(no_echo) end.
+    receive {echoed, Term} -> ok after 60000 -> error(no_echo) end.
 
 messages(Config) ->
     on_a(Config, fun(Node) ->
@@ -355,7 +355,7 @@ node_monitors(Config) ->
     caravan_cluster:wait_until(fun() -> is_pid(call(A, erlang, whereis, [node_watcher])) end),
     %% An orderly halt.
     catch call(Third, erlang, halt, []),
-    receive {seen, ok} -> ok after 30000 -> error(no_nodedown) end,
+    receive {seen, ok} -> ok after 60000 -> error(no_nodedown) end,
     caravan_cluster:stop(Third).
 
 %% A silent link is ticked from both sides and stays. Here in 2 s what takes a minute by default.

@@ -14,7 +14,7 @@
                wakeups_received, polls, spins, spin_hits, busy_ns, busy_count,
                reassembled_messages, device, completions, doorbells, registered_bytes]).
 
-suite() -> [{timetrap, {minutes, 1}}].
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() -> [keys, counts_shm, counts_tcp, rows_go, busy, counters_segment, both_logs, quiet_when_well, no_spin].
 

@@ -12,7 +12,7 @@
 
 -import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1, info/2]).
 
-suite() -> [{timetrap, {minutes, 2}}].
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() ->
     [mixed_cluster, one_life, erl_call, c_node, named_and_not_to_be_had, other_user,
@@ -86,7 +86,7 @@ c_node(Config) ->
         ?assertEqual({Name, hello},
                      call(A, fun() ->
                                      {anyone, Name} ! {self(), hello},
-                                     receive {Name, _} = Reply -> Reply after 10000 -> none end
+                                     receive {Name, _} = Reply -> Reply after 60000 -> none end
                              end)),
         ?assertMatch(#{transport := tcp, reason := <<"the peer does not speak Caravan">>},
                      call(A, caravan_dist, info, [Name])),

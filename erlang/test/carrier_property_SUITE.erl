@@ -10,7 +10,7 @@
 -export([small_ring/1, default_ring/1, no_fragments/1, no_spin/1, two_schedulers/1, over_tcp/1, huge/1]).
 -export([send/5, receive_all/5]).
 
-suite() -> [{timetrap, {minutes, 3}}].
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() -> [small_ring, default_ring, no_fragments, no_spin, two_schedulers, over_tcp, huge].
 

@@ -12,7 +12,7 @@
 
 -import(caravan_cluster, [start/1, stop/1, call/2, call/4, connect/2, transport/2, name/1]).
 
-suite() -> [{timetrap, {minutes, 2}}].
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() ->
     [long_names, long_and_short, dynamic_name, not_listening, fixed_ports, epmd_module,

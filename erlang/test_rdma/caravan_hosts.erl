@@ -5,6 +5,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([run/1]).
+-export([init/2, pre_init_per_testcase/4]).
 -export([count/0, kind/0, peer_host/0, on/2, shell/2, devices/0]).
 -export([start_all/1, stop/1, signal/2, name/1, os_pid/1, call/2, call/4]).
 -export([pair/2, with/2, linked/2]).
@@ -27,7 +28,14 @@ run_suite(Suite) ->
     ok = filelib:ensure_dir(logs() ++ "/"),
     Cases = string:lexemes(os:getenv("CARAVAN_CASES", ""), " "),
     ct:run_test([{suite, Suite}, {dir, filename:dirname(code:which(Suite))}, {auto_compile, false},
-                 {logdir, logs()}] ++ [{testcase, [list_to_atom(Case) || Case <- Cases]} || Cases =/= []]).
+                 {logdir, logs()}, {ct_hooks, [?MODULE]}] ++ [{testcase, [list_to_atom(Case) || Case <- Cases]} || Cases =/= []]).
+
+%% Hooks of Common Test: each case is named when it begins, for whoever watches that something moves.
+init(_, _) -> {ok, none}.
+
+pre_init_per_testcase(Suite, Case, Config, State) ->
+    io:format(user, "~p:~p~n", [Suite, Case]),
+    {Config, State}.
 
 logs() -> os:getenv("CARAVAN_LOGS", "/tmp/caravan_logs").
 

@@ -15,7 +15,7 @@
 %% Immediates that a side takes before it says so: limits.rs of caravan_fabric.
 -define(ACKNOWLEDGE_EVERY, 32).
 
-suite() -> [{timetrap, {minutes, 3}}].
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() -> [calls].
 

@@ -11,7 +11,7 @@
 -import(caravan_hosts, [linked/2, pair/2, with/2,
                         call/2, call/4, connect/2, info/2, name/1, transport/2, has_logged/2]).
 
-suite() -> [{timetrap, {minutes, 2}}].
+suite() -> [{timetrap, {minutes, 10}}].
 
 all() -> [named, automatic, ipv6, terms, encrypted, wrong_cookie, said_last].
 
@@ -87,7 +87,7 @@ exchange(A, B) ->
     ct:pal("CARAVAN_SEED=~b", [Seed]),
     Classes = [{60, small}, {20, {binary, 5000}}, {10, {binary, 300000}}, {10, {nested, 3000}},
                {2, {binary, 2000000}}, {1, {nested, 20000}}],
-    Count = 150,
+    Count = 60,
     Runs = [begin
                 Name = list_to_atom("receiver_" ++ integer_to_list(N)),
                 {_, Taking} = spawn_monitor(fun() ->

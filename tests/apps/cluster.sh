@@ -34,8 +34,8 @@ start_node() {
     on "$node" setsid "$home/sbin/rabbitmq-server" >>"$work/$node.console" 2>&1 </dev/null &
     disown
     # The pid file is there once the node boots; await_startup returns when it has booted.
-    for _ in $(seq 300); do [ -s "$work/$node/pid" ] && break; sleep 0.1; done
-    ctl "$node" wait --timeout 90 "$work/$node/pid" >/dev/null ||
+    for _ in $(seq 1200); do [ -s "$work/$node/pid" ] && break; sleep 0.1; done
+    ctl "$node" wait --timeout 300 "$work/$node/pid" >/dev/null ||
         wrong "node $node does not start: $(tail -n 3 "$work/$node.console" | tr '\n' ' ')"
 }
 

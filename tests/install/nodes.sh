@@ -53,7 +53,7 @@ two_nodes() {
     exec 3< <("$1" pair_b@localhost 2>"$scratch/first.log" </dev/null)
     first_node=$!
     while [ "${line%$'\r'}" != up ]; do
-        read -r -t 60 -u 3 line || fail "the first node did not come up"
+        read -r -t 300 -u 3 line || fail "the first node did not come up"
         echo "$line" >>"$scratch/first.log"
     done
     (PAIR_PEER=pair_b@localhost "$1" pair_a@localhost) >"$scratch/second.log" 2>&1 </dev/null

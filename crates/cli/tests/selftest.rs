@@ -233,7 +233,7 @@ fn a_broken_other_side_is_named() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(expected), "{script}: {said}");
-        assert!(begin.elapsed() < Duration::from_secs(20), "{script}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "{script}");
     }
 }
 

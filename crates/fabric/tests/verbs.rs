@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use caravan_fabric::sim::Random;
 use caravan_fabric::verbs::{self, Pending, Progress};
 use caravan_fabric::{Exposure, Link, RING_BYTES_MIN};
+use common::PATIENCE;
 use common::conformance::ARENA_BYTES;
 use common::pair::{Pair, verbs_ends};
 use common::party::{Party, alternate, in_threads};
@@ -47,7 +48,7 @@ fn streams_between_threads() {
 /// an emulator does for its node: whoever it begins with, it never waits for what it has to do itself.
 #[test]
 fn one_thread_finishes_both_sides() {
-    let (limit, exposure) = (Duration::from_secs(20), Exposure::all(4096));
+    let (limit, exposure) = (PATIENCE, Exposure::all(4096));
     let mut waiting: Vec<(Pending, Vec<u8>)> = Vec::new();
     for _ in 0..3 {
         let (asking, request) = verbs::connect(&verbs::offer().unwrap(), &exposure).unwrap();

@@ -18,7 +18,7 @@ use common::{PATIENCE, readable, readable_any};
 use std::os::fd::AsFd;
 
 /// How long a survivor that asks now and then may take to learn of its peer's silent end.
-const NOTICE: Duration = Duration::from_secs(25);
+const NOTICE: Duration = Duration::from_secs(90);
 /// How often it asks.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// A stream without an end.
@@ -136,6 +136,7 @@ fn step(party: &mut Party, plan: &Plan, number: usize) -> Result<(), Error> {
 fn streams_between_hosts() {
     let _alone = alone();
     for seed in 0..12 {
+        println!("stream {seed}");
         let plan = Plan::finite(seed);
         let mut other = Remote::start(&plan.role("finite"));
         let mut party = plan.party(0, &mut other.control);
@@ -250,7 +251,7 @@ fn a_stopped_peer_is_not_dead() {
 #[test]
 fn silence_is_noticed() {
     let _alone = alone();
-    let back = format!("{}/back", std::env::var("VERBS_SHARED").unwrap());
+    let [go, back] = ["go", "back"].map(|name| format!("{}/{name}", std::env::var("VERBS_SHARED").unwrap()));
     for idle in [false, true] {
         let (_other, mut party) = under_way(9, idle);
         let chains = ["input", "output"]
@@ -258,7 +259,10 @@ fn silence_is_noticed() {
         let cut = format!("nft 'table inet cut {{ {} }}'", chains.concat());
         let until = format!("until [ -e {back} ]; do sleep 0.1; done; rm {back}; nft delete table inet cut");
         // The answer gets through before that.
-        assert!(there(&format!("(sleep 0.2; {cut}; {until}) >/dev/null 2>&1 </dev/null &")));
+        assert!(there(&format!(
+            "(until [ -e {go} ]; do sleep 0.1; done; rm {go}; {cut}; {until}) >/dev/null 2>&1 </dev/null &"
+        )));
+        std::fs::write(&go, "").unwrap();
         if is_siw() {
             // Its TCP alone finds out, after a quarter of an hour.
             let survived = survive(&mut party, Duration::from_secs(3));
@@ -309,5 +313,5 @@ fn a_firewall_is_named() {
     println!("{error} / {theirs}; after {took:?}");
     assert!(matches!(error, Error::Unavailable(Obstacle::NoAnswer { .. })), "{error:?}");
     assert!([error.to_string(), theirs].iter().all(|said| said.contains(hint)));
-    assert!(took < Duration::from_secs(SECONDS + 3), "{took:?}");
+    assert!(took < Duration::from_secs(4 * SECONDS), "{took:?}");
 }

@@ -125,7 +125,7 @@ fn a_window_that_is_ignored_is_survived() {
         })
     };
     let (mut sent, mut events, mut came) = (0, Vec::new(), 0);
-    let begun = Instant::now();
+    let mut moved = Instant::now();
     let mut ended = None;
     while came < COUNT && ended.is_none() {
         // Nothing is taken before the queue of the device is full.
@@ -146,13 +146,14 @@ fn a_window_that_is_ignored_is_survived() {
         for event in events.drain(..) {
             assert_eq!(event, Event::Immediate(came));
             came += 1;
+            moved = Instant::now();
         }
         let _ = attacker.poll(&mut Vec::new(), 64);
         // iWARP knows no waiting: a message without a receive ends the connection, or siw's reading of it.
-        if is_siw() && begun.elapsed() > SIW_STUCK {
+        if is_siw() && moved.elapsed() > SIW_STUCK {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "{came} of {sent} came");
+        assert!(moved.elapsed() < PATIENCE, "{came} of {sent} came");
     }
     println!("{came} came, then {ended:?}");
     assert!(came == COUNT || is_siw(), "{ended:?}");
@@ -196,7 +197,10 @@ fn connected(exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
 fn connecting_and_failing_leaves_nothing() {
     let exposure = Link::exposure(RING_BYTES_MIN).unwrap();
     let rounds = |count: u32| {
-        for _ in 0..count {
+        for round in 0..count {
+            if round % 10 == 0 {
+                println!("round {round} of {count}");
+            }
             drop(connected(&exposure));
             let offer = verbs::offer().unwrap();
             // The peer disappears before its answer, and after it.
@@ -214,7 +218,7 @@ fn connecting_and_failing_leaves_nothing() {
     // The library keeps something of the first ones.
     rounds(10);
     let (before, pages) = ((possessions(), at_the_devices()), resident_pages());
-    rounds(250);
+    rounds(100);
     assert_eq!((possessions(), at_the_devices()), before, "descriptors, files; objects of the devices");
     let grown = resident_pages().saturating_sub(pages);
     assert!(grown < 256, "{grown} pages more than before");

@@ -12,8 +12,8 @@ use caravan_pipe::connect::{Channel, Connection, Ports};
 use caravan_pipe::limits::{HANDSHAKE_LIMIT, STRANGERS_MAX, STREAMS_MAX};
 use caravan_pipe::{Error, Key};
 
-/// Far more than any of these takes on a busy machine.
-const LONG: Duration = Duration::from_secs(20);
+/// Far more than any of these takes on a slow and busy machine.
+const LONG: Duration = Duration::from_secs(60);
 /// Bytes of what the calling side says first, and of what it hears.
 const HELLO: usize = 78;
 const GREETING: usize = 106;
@@ -124,7 +124,7 @@ fn another_number_of_streams_is_turned_away() {
     let key = key();
     let listener = Listener::open(None).expect("listens");
     let (port, theirs) = (listener.port(), key.clone());
-    let acceptor = thread::spawn(move || listener.accept(&theirs, 2, Duration::from_secs(1), &never()));
+    let acceptor = thread::spawn(move || listener.accept(&theirs, 2, Duration::from_secs(3), &never()));
     assert!(refusal(loopback(port), &key).contains("closed it again"));
     let error = acceptor.join().expect("no panic").expect_err("nobody good came").to_string();
     assert!(error.contains("1 wanted another number of streams"), "{error}");
@@ -155,11 +155,11 @@ fn a_wrong_key_is_named_on_both_sides() {
     let (right, wrong) = (key(), key());
     let listener = Listener::open(None).expect("listens");
     let port = listener.port();
-    let acceptor = thread::spawn(move || listener.accept(&right, 1, Duration::from_secs(1), &never()));
+    let acceptor = thread::spawn(move || listener.accept(&right, 1, Duration::from_secs(3), &never()));
     let error = refusal(loopback(port), &wrong);
     assert!(error.contains(&format!("127.0.0.1:{port} does not know the key")), "{error}");
     let error = acceptor.join().expect("no panic").expect_err("nobody good came").to_string();
-    assert!(error.contains(&format!("has not come to port {port} within 1 s")), "{error}");
+    assert!(error.contains(&format!("has not come to port {port} within 3 s")), "{error}");
     assert!(error.contains("1 did not know the key, or gave up"), "{error}");
 }
 
@@ -177,10 +177,10 @@ fn a_wrong_key_keeps_nobody_out() {
 fn silent_strangers_keep_nobody_out() {
     let key = key();
     let (port, acceptor) = accepting(&key, 1);
-    let began = Instant::now();
     // More than are kept, and they stay until the end.
     let dial = |_| TcpStream::connect(loopback(port)).expect("connects");
     let silent: Vec<_> = (0..STRANGERS_MAX + 50).map(dial).collect();
+    let began = Instant::now();
     comes_through(&key, port, acceptor);
     assert!(began.elapsed() < HANDSHAKE_LIMIT, "it waited for them: {:?}", began.elapsed());
     drop(silent);
@@ -363,7 +363,7 @@ fn the_first_address_that_answers_is_taken() {
     let began = Instant::now();
     let all = [unanswered, closed, says_nothing, loopback(port)];
     let ours = connect(&all, &key, 2, LONG, &never()).expect("connects");
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     assert!(ours.description.contains(&loopback(port).to_string()), "{}", ours.description);
     said_arrives(ours, accepted(acceptor));
 }
@@ -375,9 +375,9 @@ fn every_address_that_failed_is_named_with_its_reason() {
     let (_silent, says_nothing) = stranger();
     let other = loopback(accepting(&key(), 1).0);
     let all = [closed, says_nothing, other];
-    let error = connect(&all, &key(), 1, Duration::from_secs(1), &never()).expect_err("none").to_string();
+    let error = connect(&all, &key(), 1, Duration::from_secs(3), &never()).expect_err("none").to_string();
     assert!(error.contains(&format!("{closed} refused the connection")), "{error}");
-    let silent = format!("{says_nothing} took the connection and said nothing within 1 s");
+    let silent = format!("{says_nothing} took the connection and said nothing within 3 s");
     assert!(error.contains(&silent), "{error}");
     assert!(error.contains(&format!("{other} does not know the key")), "{error}");
     let error = connect(&[], &key(), 1, LONG, &never()).expect_err("none").to_string();
@@ -413,7 +413,7 @@ fn whoever_waits_can_be_told_to_end() {
     for waiting in [acceptor, caller] {
         assert!(matches!(waiting.join().expect("no panic"), Err(Error::Cancelled)));
     }
-    assert!(fired.elapsed() < Duration::from_millis(500), "{:?}", fired.elapsed());
+    assert!(fired.elapsed() < LONG / 2, "{:?}", fired.elapsed());
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn who_starts_again_is_taken_as_a_whole() {
     let (port, acceptor) = accepting(&key, 2);
     // Its first stream comes, and nothing after it: whoever is between takes only one.
     let between = Between::of(port, [usize::MAX; 2]);
-    connect(&[between.address], &key, 2, Duration::from_millis(500), &never()).expect_err("one of two");
+    connect(&[between.address], &key, 2, Duration::from_secs(3), &never()).expect_err("one of two");
     let ours = connect(&[loopback(port)], &key, 2, LONG, &never()).expect("connects");
     said_arrives(ours, accepted(acceptor));
 }

@@ -23,7 +23,7 @@ const KILLS: u64 = 3_000;
 /// A child is killed after so many bytes at most: a few times around the ring.
 const SENT_BYTES_MAX: u64 = 3 * CAPACITY;
 /// Past this a kill test stops early, on a machine that is busy with other things.
-const TIME_MAX: Duration = Duration::from_secs(18);
+const TIME_MAX: Duration = Duration::from_secs(8);
 const KILLS_MIN: u64 = 100;
 const SIDE: &str = "CARAVAN_TEST_SIDE";
 const MEMORY: &str = "CARAVAN_TEST_MEMORY";
@@ -162,12 +162,11 @@ fn repeat(once: impl Fn(&Arc<Segment>, u64)) {
     segment.grow(SEGMENT_BYTES).unwrap();
     let (begin, seed) = (Instant::now(), u64::from(std::process::id()) << 32);
     let mut kills = 0;
-    while kills < KILLS && begin.elapsed() < TIME_MAX {
+    while kills < KILLS_MIN || (kills < KILLS && begin.elapsed() < TIME_MAX) {
         segment.window(0, SEGMENT_BYTES).unwrap().copy_in(0, &[0; SEGMENT_BYTES as usize]);
         once(&segment, hash(seed + kills));
         kills += 1;
     }
-    assert!(kills >= KILLS_MIN, "only {kills} kills in {TIME_MAX:?}");
     eprintln!("{kills} kills in {:?}", begin.elapsed());
 }
 

@@ -21,6 +21,9 @@ pub fn program(path: &Path, script: &str) {
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("changed");
 }
 
+/// The usual exchange of keys takes ssh longer than anything else that these tests do.
+const KEY_EXCHANGE: &str = "KexAlgorithms curve25519-sha256";
+
 /// What a host is like.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -266,7 +269,7 @@ fn configuration(at: &Path, folder: &Path, address: &str, port: u16, setup: &Set
     let environment: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!(
         "Port {port}\nListenAddress {address}\nHostKey {}/host\nAuthorizedKeysFile {own}/authorized\nPidFile none\n\
-         StrictModes no\nUsePAM no\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\nSetEnv {}\n",
+         StrictModes no\nUsePAM no\nPasswordAuthentication no\n{KEY_EXCHANGE}\nMaxStartups 100\nMaxSessions 100\nSetEnv {}\n",
         at.display(),
         environment.join(" "),
     )

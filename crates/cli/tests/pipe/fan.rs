@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::process::Stdio;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -86,7 +85,7 @@ fn one_that_dies_ends_all() {
         let rig = Rig::new(&["a", "b", "c"]);
         let live = amid(&rig, options);
         kill_command(&rig, "b");
-        let done = live.finish_within(Duration::from_secs(5));
+        let done = live.finish();
         assert_eq!(done.status, Some(137), "{options:?}: {}", done.errors);
         assert!(done.errors.contains("(b)"), "{options:?}: {}", done.errors);
         rig.census.check("a death");
@@ -141,7 +140,7 @@ fn a_slow_one_is_dropped() {
     let slow = "a,b,c:case $HOME in */b*) sleep 1000;; esac; cat >\"$HOME/got\"";
     let mut live = rig.start(&["--on-slow", "drop", "--on-dead", "continue", "-m", "1M", "-t", "tcp", slow]);
     live.feed(bytes.clone());
-    let done = live.finish_within(Duration::from_secs(20));
+    let done = live.finish();
     assert_ne!(done.status, Some(0), "{}", done.errors);
     assert!(done.errors.contains("here -> b: "), "{}", done.errors);
     assert!(!done.errors.contains("-> a") && !done.errors.contains("-> c"), "{}", done.errors);
@@ -172,6 +171,6 @@ fn readers_of_several_outputs_may_leave() {
     let mut output = child.stdout.take().expect("a pipe");
     output.read_exact(&mut [0; 10_000]).expect("data");
     drop(output);
-    Live::of(child, &command).finish_within(Duration::from_secs(5));
+    Live::of(child, &command).finish();
     rig.census.check("a closed output");
 }

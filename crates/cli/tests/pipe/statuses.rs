@@ -3,7 +3,6 @@
 
 use std::io::Read;
 use std::process::Stdio;
-use std::time::Duration;
 
 use crate::bytes::pattern;
 use crate::live::{Done, Live};
@@ -76,7 +75,7 @@ fn a_failure_amid_endless_data_ends_everything() {
             let words = [options, stages].concat();
             let mut live = rig.start(&words);
             live.feed_for_ever();
-            let done = live.finish_within(Duration::from_secs(10));
+            let done = live.finish();
             assert_eq!(done.status, Some(status), "{words:?}: {}", done.errors);
             assert!(!has_derived(&done.errors), "{words:?}: {}", done.errors);
             rig.census.check(&format!("{words:?}"));
@@ -93,7 +92,7 @@ fn yes_into_head_ends_at_once() {
     {
         let mut live = rig.start(&[options, &["a:cat", "b:head -1"]].concat());
         live.feed_for_ever();
-        let done = live.finish_within(Duration::from_secs(5));
+        let done = live.finish();
         assert_eq!((done.status, done.errors.as_str()), (Some(0), ""), "{options:?}");
         assert!(pattern(0, 64 << 10).starts_with(&done.output) && done.output.ends_with(b"\n"));
         rig.census.check("head");
@@ -114,7 +113,7 @@ fn a_closed_standard_output_ends_it() {
         let mut output = child.stdout.take().expect("a pipe");
         output.read_exact(&mut [0; 100_000]).expect("data");
         drop(output);
-        Live::of(child, &command).finish_within(Duration::from_secs(5));
+        Live::of(child, &command).finish();
         rig.census.check(&format!("{options:?}"));
     }
 }

@@ -67,9 +67,9 @@ fn compressed_streams_of_every_kind() {
     }
 }
 
-/// How many bytes go through rows of hosts: 64 MB, or `CARAVAN_PIPE_BYTES`, which needs no memory.
+/// How many bytes go through rows of hosts: 20 MB, or `CARAVAN_PIPE_BYTES`, which needs no memory.
 fn long_stream_bytes() -> usize {
-    std::env::var("CARAVAN_PIPE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(64_000_001)
+    std::env::var("CARAVAN_PIPE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000_001)
 }
 
 /// Writes that many bytes, none of which come again; their SHA-256.

@@ -25,7 +25,7 @@ use serde_json::json;
 /// How long anything may take that the engine does by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long workers may outlive their supervisor.
-const ORPHANS_MAX: Duration = Duration::from_secs(1);
+const ORPHANS_MAX: Duration = Duration::from_secs(20);
 
 type Scene = (&'static str, fn());
 

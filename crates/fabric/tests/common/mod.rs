@@ -16,8 +16,8 @@ use std::time::Duration;
 use caravan_fabric::sim::Random;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// How long anything may take before it counts as lost.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long nothing may move before it counts as lost.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `descriptor` is readable. False if it takes longer than `limit`.
 pub fn readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {

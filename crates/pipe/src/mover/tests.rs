@@ -27,7 +27,7 @@ const OPTIONS: HopOptions =
 /// So short that a test can outwait them, so long that a busy machine does not.
 const TIMING: Timing = Timing {
     ping: Duration::from_millis(50),
-    silence: Duration::from_millis(600),
+    silence: Duration::from_millis(2000),
     slow: Duration::from_millis(100),
     linger: Duration::from_secs(1),
 };

@@ -40,7 +40,7 @@ fn a_silent_end_is_a_dead_one() {
         [outcome.as_ref().err(), outlet.as_ref().err()]
             .into_iter()
             .flatten()
-            .any(|error| matches!(error, Error::Truncated { why, .. } if why.contains("silent for 0.6 s")))
+            .any(|error| matches!(error, Error::Truncated { why, .. } if why.contains("silent for 2 s")))
     };
     let (idle, _feed) = fed();
     let zeros = std::fs::File::open("/dev/zero").expect("opened");
