@@ -2,13 +2,16 @@
 //! files, one writes large ones, and one says what is there.
 
 mod destination;
+mod held;
 mod large;
 mod late;
 mod offers;
 mod target;
 mod worker;
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -16,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::held::Wanted;
 use self::large::Large;
 use self::late::Late;
 use self::target::Targets;
@@ -26,6 +30,7 @@ use super::complaints::{Complaints, say, shown};
 use super::format::{self, Header, Kind, MAGIC, nonsense};
 use super::options::{self, JOBS_MAX, SinkOptions};
 use super::parser::Parser;
+use super::records::Spot;
 use crate::Error;
 
 /// Pieces of large files that wait to be written.
@@ -33,7 +38,12 @@ const PIECES_MAX: usize = 4;
 /// Batches for each worker that wait.
 const BATCHES_PER_WORKER: usize = 2;
 /// Descriptors that the workers may need, where the system lets us.
-const DESCRIPTORS: u64 = 4096;
+const DESCRIPTORS: u64 = 16_384;
+/// Files of earlier copies that are gone on with in one copy. A copy that is cut leaves one.
+const PARTS_MAX: usize = 64;
+
+/// A file: below which source, in which directory, and its name.
+type File = (u32, Vec<u8>, Vec<u8>);
 
 /// What all threads of this half share.
 #[derive(Debug)]
@@ -48,6 +58,8 @@ pub struct Shared<'a> {
     bytes: AtomicU64,
     /// In the names of what is not complete: no other copy, and nobody who sends, has the same.
     nonce: u64,
+    /// What earlier copies have begun and the source was told of.
+    parts: Mutex<HashMap<File, OwnedFd>>,
     /// The copy has ended, however.
     is_over: AtomicBool,
     /// Why the stream is refused: the first to find out says so.
@@ -72,7 +84,8 @@ struct Piece {
 pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Send) -> Result<(), Error> {
     let options: SinkOptions = options::parse(options)?;
     super::allow_descriptors(DESCRIPTORS);
-    let targets = Targets::new(&options)?;
+    let nonce = nonce()?;
+    let targets = Targets::new(&options, nonce)?;
     let complaints = Complaints::default();
     let workers = options::jobs(options.jobs);
     let shared = Shared {
@@ -84,7 +97,8 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         files: AtomicU64::new(0),
         folders: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
-        nonce: nonce()?,
+        nonce,
+        parts: Mutex::default(),
         is_over: AtomicBool::new(false),
         fault: Mutex::new(None),
     };
@@ -116,8 +130,15 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         None => received,
     };
     if received.is_err() {
-        for part in targets.unfinished() {
-            say(&format!("what has come is in {}; the same command goes on with it", shown(&part)));
+        for (part, is_for_next) in targets.unfinished() {
+            say(&match is_for_next {
+                true => format!("what has come is in {}; the same command goes on with it", shown(&part)),
+                false => format!(
+                    "what has come is in {}; no copy goes on with it, because other users can change the directory \
+                     that it is in",
+                    shown(&part)
+                ),
+            });
         }
     }
     let failed_there = received?;
@@ -188,15 +209,15 @@ fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
     let bytes = parser.u32()? as usize;
     let mut parser = Parser(parser.take(bytes)?);
     while !parser.is_empty() {
-        let (spot, mode) = (parser.spot()?, parser.u32()?);
-        match shared.targets.make(spot, mode)? {
+        let (spot, wanted) = (parser.spot()?, Wanted { mode: parser.u32()?, owner: parser.u32()? });
+        match shared.targets.make(spot, wanted)? {
             // Figures for people: nothing hangs on their order.
             Ok(()) => _ = shared.folders.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
                 let shown = shared.targets.shown(spot, b"");
-                let what = match error {
-                    Errno::NOTDIR | Errno::LOOP => "there is something else".to_owned(),
-                    error => error.to_string(),
+                let what = match Errno::from_io_error(&error) {
+                    Some(Errno::NOTDIR | Errno::LOOP) => "there is something else".to_owned(),
+                    _ => error.to_string(),
                 };
                 shared.complaints.fail(&format!("cannot make the directory {shown}: {what}"));
             }
@@ -239,7 +260,22 @@ fn write_large(shared: &Shared<'_>, pieces: &Receiver<Piece>) {
 impl Shared<'_> {
     /// A name for what is not complete.
     fn temporary(&self, of: &str) -> Vec<u8> {
-        format!(".caravan-{:016x}-{of}.part", self.nonce).into_bytes()
+        temporary(self.nonce, of)
+    }
+
+    /// Keeps what an earlier copy has begun open: what was looked at is what is gone on with.
+    fn keep_part(&self, folder: Spot<'_>, name: &[u8], fd: OwnedFd) -> bool {
+        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if parts.len() == PARTS_MAX {
+            return false;
+        }
+        parts.insert((folder.root, folder.path.to_vec(), name.to_vec()), fd);
+        true
+    }
+
+    fn take_part(&self, folder: Spot<'_>, name: &[u8]) -> Option<OwnedFd> {
+        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        parts.remove(&(folder.root, folder.path.to_vec(), name.to_vec()))
     }
 
     fn or_fault<T>(&self, result: Result<T, Error>) -> Option<T> {
@@ -268,6 +304,10 @@ impl Shared<'_> {
         };
         format!("{files} files, {folders} directories, {bytes} bytes written{failed}")
     }
+}
+
+fn temporary(nonce: u64, of: &str) -> Vec<u8> {
+    format!(".caravan-{nonce:016x}-{of}.part").into_bytes()
 }
 
 fn nonce() -> Result<u64, Error> {

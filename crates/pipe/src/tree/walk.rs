@@ -161,7 +161,7 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         self.batch.paths_bytes += path.len();
-        self.batch.made.push(Made { root, path: path.clone(), mode: stat.st_mode });
+        self.batch.made.push(Made { root, path: path.clone(), mode: stat.st_mode, owner: stat.st_uid });
         let folder = Arc::new(Folder { fd, root, path, base: Arc::clone(base) });
         let rest = self.list(&folder, &stat)?;
         // A directory without files must not make a batch that is too large.

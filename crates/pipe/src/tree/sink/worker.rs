@@ -15,9 +15,13 @@ use super::super::attributes::Attributes;
 use super::super::format::nonsense;
 use super::super::parser::Parser;
 use super::super::records::{Record, Spot};
+use super::super::trust::make_own;
 use super::late::Deed;
 use super::{Shared, target::Target};
 use crate::Error;
+
+/// What a FIFO is called before it has its name.
+const FIFO: &str = "fifo";
 
 /// A thread that writes small files.
 #[derive(Debug)]
@@ -174,26 +178,28 @@ impl<'a> Worker<'a> {
     ) -> Result<(), Errno> {
         match rustix::fs::symlinkat(target, folder, name) {
             Err(Errno::EXIST) => {}
-            made => return made.and_then(|()| self.shared.giver.give_link(folder, name, attributes)),
+            made => return made.and_then(|()| self.shared.giver.give_link(folder, name, target, attributes)),
         }
         let temporary = self.temporary.as_slice();
         rustix::fs::symlinkat(target, folder, temporary)?;
-        let given = self.shared.giver.give_link(folder, temporary, attributes);
+        let given = self.shared.giver.give_link(folder, temporary, target, attributes);
         let made = given.and_then(|()| rustix::fs::renameat(folder, temporary, folder, name));
         self.removed_if_failed(folder, made)
     }
 
     fn fifo(&self, folder: &OwnedFd, name: &[u8], attributes: &Attributes) -> Result<(), Errno> {
+        // Nothing holds a FIFO but its name, so that is in a directory of our own until the FIFO is complete.
         let temporary = self.temporary.as_slice();
-        rustix::fs::mkfifoat(folder, temporary, Mode::RUSR | Mode::WUSR)?;
-        let mode = Mode::from_raw_mode(attributes.mode & 0o1777);
-        let made = self
-            .shared
-            .giver
-            .give_link(folder, temporary, attributes)
-            .and_then(|()| rustix::fs::chmodat(folder, temporary, mode, AtFlags::empty()))
-            .and_then(|()| rustix::fs::renameat(folder, temporary, folder, name));
-        self.removed_if_failed(folder, made)
+        let own = make_own(folder, temporary)?;
+        let made = rustix::fs::mkfifoat(&own, FIFO, Mode::RUSR | Mode::WUSR)
+            .and_then(|()| self.shared.giver.give_fifo(&own, FIFO, attributes))
+            .and_then(|()| rustix::fs::renameat(&own, FIFO, folder, name));
+        if made.is_err() {
+            // What matters is why it failed.
+            let _ = rustix::fs::unlinkat(&own, FIFO, AtFlags::empty());
+        }
+        let _ = rustix::fs::unlinkat(folder, temporary, AtFlags::REMOVEDIR);
+        made
     }
 
     fn removed_if_failed(&self, folder: &OwnedFd, made: Result<(), Errno>) -> Result<(), Errno> {

@@ -48,6 +48,7 @@ impl<'a> Reader<'a> {
             for made in &batch.made {
                 records::put_spot(frame, Spot { root: made.root, path: &made.path });
                 frame.extend_from_slice(&made.mode.to_le_bytes());
+                frame.extend_from_slice(&made.owner.to_le_bytes());
             }
         });
         let hello = self.shared.hello;
