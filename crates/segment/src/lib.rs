@@ -26,4 +26,5 @@ mod window;
 pub use error::Error;
 pub use held::{HeldFile, View};
 pub use memory::{Pages, Segment};
+pub use transfer::close;
 pub use window::{Window, expect_write};

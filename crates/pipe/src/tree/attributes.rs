@@ -135,6 +135,22 @@ impl Giver {
         }
     }
 
+    /// Whether a symbolic link is there already as it is to be.
+    pub fn is_link_given(
+        &self,
+        folder: impl AsFd,
+        name: &[u8],
+        target: &[u8],
+        attributes: &Attributes,
+    ) -> bool {
+        let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let owner = if self.user == 0 { attributes.owner } else { self.user };
+        FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+            && stat.st_uid == owner
+            && modified(&stat) == (attributes.seconds, attributes.nanoseconds)
+            && readlinkat(&folder, name, Vec::new()).is_ok_and(|there| there.as_bytes() == target)
+    }
+
     /// Gives a FIFO all of it, in a directory where nobody else can change its name.
     pub fn give_fifo(&self, folder: impl AsFd, name: &str, attributes: &Attributes) -> Result<(), Errno> {
         if self.gives_away(attributes) {

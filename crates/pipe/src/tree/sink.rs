@@ -10,7 +10,7 @@ mod target;
 mod worker;
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -37,6 +37,8 @@ use crate::Error;
 const PIECES_MAX: usize = 4;
 /// Batches for each worker that wait.
 const BATCHES_PER_WORKER: usize = 2;
+/// Failures after which nobody expects that any file can be written, if none could.
+const FUTILE_MIN: u64 = 100;
 /// Descriptors that the workers may need, where the system lets us.
 const DESCRIPTORS: u64 = 16_384;
 /// Files of earlier copies that are gone on with in one copy. A copy that is cut leaves one.
@@ -60,6 +62,10 @@ pub struct Shared<'a> {
     nonce: u64,
     /// What earlier copies have begun and the source was told of.
     parts: Mutex<HashMap<File, OwnedFd>>,
+    /// Sources of which nothing can be written.
+    lost: AtomicU64,
+    /// Each file is on the disk before it has its name.
+    is_synced: bool,
     /// The copy has ended, however.
     is_over: AtomicBool,
     /// Why the stream is refused: the first to find out says so.
@@ -99,6 +105,8 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         bytes: AtomicU64::new(0),
         nonce,
         parts: Mutex::default(),
+        lost: AtomicU64::new(0),
+        is_synced: options.fsync,
         is_over: AtomicBool::new(false),
         fault: Mutex::new(None),
     };
@@ -142,7 +150,7 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         }
     }
     let failed_there = received?;
-    for (path, error) in targets.finish() {
+    for (path, error) in targets.finish(options.fsync) {
         complaints.fail(&format!("cannot give {} its name: {error}", shown(path)));
     }
     // If the source is gone by now, that is its own affair: all of it is here.
@@ -219,7 +227,7 @@ fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
                     Some(Errno::NOTDIR | Errno::LOOP) => "there is something else".to_owned(),
                     _ => error.to_string(),
                 };
-                shared.complaints.fail(&format!("cannot make the directory {shown}: {what}"));
+                shared.fail(spot, b"", &error, &format!("cannot make the directory {shown}: {what}"));
             }
         }
     }
@@ -285,6 +293,30 @@ impl Shared<'_> {
                 fault.get_or_insert(error);
             })
             .ok()
+    }
+
+    /// Says why something could not be written. Where nothing more can be, the copy ends: nobody wants the rest to
+    /// be sent for nothing.
+    fn fail(&self, spot: Spot<'_>, name: &[u8], error: &io::Error, sentence: &str) {
+        self.complaints.fail(sentence);
+        let is_source = spot.path.is_empty() && name.is_empty();
+        // Each source fails once, and figures for people have no order.
+        let lost = self.lost.fetch_add(is_source.into(), Ordering::Relaxed) + u64::from(is_source);
+        let is_full = matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS));
+        let failed = self.complaints.failed();
+        let is_futile = failed >= FUTILE_MIN && self.files.load(Ordering::Relaxed) == 0;
+        if is_full || is_futile || is_source && lost == self.targets.count() as u64 {
+            self.or_fault(Err::<(), _>(Error::Files(failed)));
+        }
+    }
+
+    /// Closes a file that is written, and sees to it that it is on the disk if that is wanted. Network file systems
+    /// say only now that there is no room.
+    fn closed(&self, file: OwnedFd) -> Result<(), Errno> {
+        if self.is_synced {
+            rustix::fs::fsync(&file)?;
+        }
+        caravan_segment::close(file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
     fn has_fault(&self) -> bool {

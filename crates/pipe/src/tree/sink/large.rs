@@ -191,6 +191,8 @@ impl Receiving<'_> {
                 let grown = if size > self.position { rustix::fs::ftruncate(&*fd, size) } else { Ok(()) };
                 grown
                     .and_then(|()| shared.giver.give(&*fd, &self.attributes))
+                    .and_then(|()| fd.try_clone().map_err(|_| Errno::MFILE))
+                    .and_then(|fd| shared.closed(fd))
                     .and_then(|()| rustix::fs::renameat(&*folder, part.as_slice(), &*folder, name.as_slice()))
                     .map_err(Into::into)
             }
@@ -211,7 +213,7 @@ impl Receiving<'_> {
     fn failed(&mut self, shared: &Shared<'_>, error: std::io::Error) {
         let spot = Spot { root: self.root, path: &self.path };
         let shown = shared.targets.shown(spot, &self.sent_name);
-        shared.complaints.fail(&format!("cannot write {shown}: {error}"));
+        shared.fail(spot, &self.sent_name, &error, &format!("cannot write {shown}: {error}"));
         self.remove();
     }
 

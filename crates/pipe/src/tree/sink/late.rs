@@ -98,7 +98,11 @@ impl Deed {
 fn leave(shared: &Shared<'_>, spot: Spot<'_>, attributes: &Attributes) -> io::Result<()> {
     let held = shared.targets.leave(spot)?;
     if held.standing != Standing::Kept {
-        return Ok(shared.giver.give(&held.fd, attributes)?);
+        shared.giver.give(&held.fd, attributes)?;
+        if shared.is_synced {
+            rustix::fs::fsync(&held.fd)?;
+        }
+        return Ok(());
     }
     if shared.giver.is_given(&rustix::fs::fstat(&held.fd)?, attributes) {
         return Ok(shared.giver.give_times(&held.fd, attributes)?);

@@ -102,6 +102,7 @@ impl Targets {
     pub fn hello(&self) -> Hello {
         let mut hello = Hello::new();
         for target in &self.all {
+            hello.add_above(&target.parent);
             let name = if target.name.is_empty() { b".".as_slice() } else { &target.name };
             if let Ok(stat) = rustix::fs::statat(&target.parent, name, AtFlags::SYMLINK_NOFOLLOW) {
                 hello.add_target(&stat);
@@ -249,12 +250,23 @@ impl Targets {
         Ok((self.folder(Spot { root: spot.root, path: folder })?, name.to_vec()))
     }
 
-    /// Gives directories that are complete their names.
-    pub fn finish(&self) -> impl Iterator<Item = (&[u8], Errno)> {
-        self.parts().filter_map(|(target, part)| {
-            let renamed = rustix::fs::renameat(&target.parent, &part.name, &target.parent, &target.name);
-            renamed.err().map(|error| (target.shown.as_slice(), error))
+    /// Gives directories that are complete their names, and sees to it that all names are on the disk if that is
+    /// wanted.
+    pub fn finish(&self, is_synced: bool) -> impl Iterator<Item = (&[u8], Errno)> {
+        self.all.iter().filter_map(move |target| {
+            let part = target.part.as_ref().filter(|_| target.held.has_top());
+            let renamed = part.map_or(Ok(()), |part| {
+                rustix::fs::renameat(&target.parent, &part.name, &target.parent, &target.name)
+            });
+            let is_synced = is_synced && target.special.is_none();
+            let synced = if is_synced { rustix::fs::fsync(&target.parent) } else { Ok(()) };
+            renamed.and(synced).err().map(|error| (target.shown.as_slice(), error))
         })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len()
     }
 
     /// Where directories are that are not complete, and whether the next copy goes on with them.
