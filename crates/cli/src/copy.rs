@@ -58,7 +58,7 @@ fn planned(args: &Copy, request: &Request) -> Result<String, Error> {
     let Some((destination, sources)) = shown.split_last() else { return Ok(String::new()) };
     let mut lines: Vec<_> = sources.iter().map(|source| format!("{source} -> {destination}")).collect();
     // The stages are this program's own, and so is the way back.
-    let hop = coordinator::describe(request)?.into_iter().find(|line| !line.starts_with("stage "));
+    let hop = coordinator::describe(request)?.into_iter().rfind(|line| !line.starts_with("stage "));
     lines.extend(hop);
     Ok(lines.join("\n"))
 }
