@@ -43,7 +43,7 @@ pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
     let to = args.destination().unwrap_or_else(|why| refuse(&why));
     let telling = args.telling.telling();
     let ending = Ending::prepare(&telling).map_err(CommandError::before_a_pipe)?;
-    let (input, total) = input(to.file.as_deref())?;
+    let (input, total) = input(to.file.as_deref()).map_err(of_a_file)?;
     let interrupt = Interrupt::watch().map_err(CommandError::before_a_pipe)?;
     let key = match &args.secret.file {
         Some(file) => key::from_file(file)?,
@@ -66,12 +66,17 @@ pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
         Some(file) => (key::from_file_or_new(file, &mut teller)?, false),
         None => (Key::random()?, true),
     };
-    let output = Output::open(to.file.as_deref())?;
+    let output = Output::open(to.file.as_deref()).map_err(of_a_file)?;
     let listener = listen(to.port, args.ports)?;
     invite(&listener, is_shown.then_some(&key), &mut teller);
     let received = Receiving { args, key, interrupt }.run(listener, output, &mut teller);
     drop(teller);
     Ok(stream::tell(ending, received))
+}
+
+/// The status of what is wrong with a file is 1.
+fn of_a_file(error: Error) -> CommandError {
+    CommandError::Sentence(error.to_string())
 }
 
 /// As what the command line's own rules refuse.

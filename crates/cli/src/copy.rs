@@ -3,9 +3,10 @@
 mod half;
 mod location;
 
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use caravan_pipe::coordinator::Request;
+use caravan_pipe::coordinator::{self, Request};
 use caravan_pipe::stage::{Kind, Stage};
 use caravan_pipe::tree::options::{Name, SinkOptions, SourceOptions};
 use serde::Serialize;
@@ -23,10 +24,43 @@ const OPTIONS_BYTES_MAX: usize = 384 << 10;
 /// Letters of a path that are shown where a half is named.
 const SHOWN_LETTERS_MAX: usize = 60;
 
+/// Exit statuses.
+const USAGE: u8 = 2;
+const INTERRUPTED: u8 = 130;
+
 /// Copies; the exit status says whether all was.
 pub fn run(args: &Copy) -> Result<ExitCode, Error> {
-    let request = request(args).map_err(Error::before_a_pipe)?;
-    crate::pipe::conduct(&request, &args.reach, &args.telling)
+    let request = match request(args) {
+        Ok(request) => request,
+        // What the command line's own rules refuse has this status, too.
+        Err(error) => {
+            eprintln!("caravan: {error}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    if args.telling.dry_run {
+        writeln!(stdout(), "{}", planned(args, &request)?).map_err(Error::Output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = crate::pipe::conduct(&request, &args.reach, &args.telling)?;
+    if status == ExitCode::from(INTERRUPTED) {
+        eprintln!(
+            "caravan: the same command goes on with this copy: a large file of which only a part has come is \
+             .NAME.part until then, and can be removed if it is no longer wanted"
+        );
+    }
+    Ok(status)
+}
+
+/// What would be copied, and over what.
+fn planned(args: &Copy, request: &Request) -> Result<String, Error> {
+    let shown: Vec<_> = args.paths.iter().map(|path| path.to_string_lossy()).collect();
+    let Some((destination, sources)) = shown.split_last() else { return Ok(String::new()) };
+    let mut lines: Vec<_> = sources.iter().map(|source| format!("{source} -> {destination}")).collect();
+    // The stages are this program's own, and so is the way back.
+    let hop = coordinator::describe(request)?.into_iter().rfind(|line| !line.starts_with("stage "));
+    lines.extend(hop);
+    Ok(lines.join("\n"))
 }
 
 /// The pipeline: what the second half says is there goes back to the first.
@@ -71,6 +105,7 @@ fn request(args: &Copy) -> Result<Request, Error> {
         recursive: args.recursive,
         jobs: args.jobs,
         verbose: args.telling.verbose > 0,
+        fsync: args.fsync,
     };
     let read = format!("read {}", several(&sources));
     let write = format!("write {}", short(&destination));

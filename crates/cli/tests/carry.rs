@@ -403,9 +403,14 @@ fn a_file_that_is_none_is_named() {
         let mut send = place.send("9", &[]);
         send.arg(place.path(word));
         let output = run(send);
-        assert_eq!(output.status.code(), Some(255));
+        assert_eq!(output.status.code(), Some(1));
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
+    let mut recv = caravan();
+    recv.args(["recv", &place.word("none/target")]);
+    let output = run(recv);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
 }
 
 #[test]

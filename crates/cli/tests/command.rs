@@ -155,6 +155,46 @@ fn a_dry_run_names_hosts_commands_and_hops_and_does_nothing() {
     assert!(self::text(&output.stderr).contains("only the last one can have several"));
 }
 
+#[test]
+fn a_copy_that_cannot_be_is_a_mistake_on_the_command_line() {
+    for (words, expected) in [
+        (&["cp", "a:x", "b:y", "d"][..], "are on different hosts"),
+        (&["cp", "a,b:x", "d"], "from one host to one host"),
+        (&["cp", "-p", "x", "d"], "keeps times and permissions without -p"),
+    ] {
+        let output = caravan(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text(&output.stderr).contains(expected), "{words:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_dry_run_of_a_copy_names_what_goes_where() {
+    let output = caravan(&["cp", "-n", "-r", "host1:x", "host1:y", "host2:z", "--ssh", "/bin/false"]);
+    let text = text(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.starts_with("host1:x -> host2:z\nhost1:y -> host2:z\nhost1 -> host2: "), "{text}");
+    assert!(!text.contains("stage") && text.lines().count() == 3, "{text}");
+}
+
+#[test]
+fn an_update_of_what_has_not_changed_writes_no_file() {
+    let folder = std::env::temp_dir().join(format!("caravan-update-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("from")).expect("a folder");
+    std::fs::write(folder.join("from/file"), "content").expect("a file");
+    std::os::unix::fs::symlink("file", folder.join("from/link")).expect("a link");
+    let (from, to) = (folder.join("from/."), folder.join("to"));
+    for expected in ["2 files,", "0 files,"] {
+        let output = caravan(&["cp", "-v", "-a", "-u", &from.to_string_lossy(), &to.to_string_lossy()]);
+        assert!(
+            output.status.success() && text(&output.stderr).contains(expected),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
 /// The line that users of rdpipe know, and the figures beside it.
 #[test]
 fn the_figures_of_a_pipe_are_told_at_the_end() {

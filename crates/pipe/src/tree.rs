@@ -26,6 +26,7 @@ mod parser;
 pub mod records;
 mod sink;
 mod source;
+pub mod trust;
 mod walk;
 
 use std::io::{Read, Write};

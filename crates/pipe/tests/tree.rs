@@ -10,3 +10,5 @@ mod hostile;
 mod places;
 #[path = "tree/random.rs"]
 mod random;
+#[path = "tree/siege.rs"]
+mod siege;

@@ -23,4 +23,5 @@ mod window;
 
 pub use error::Error;
 pub use memory::{Pages, Segment};
+pub use transfer::close;
 pub use window::{Window, expect_write};

@@ -4,9 +4,22 @@
 //! behaviour in Rust before the call even begins.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
 use crate::window::Window;
+
+/// close(2), with what it says: a network file system may find out only now that there is no room.
+pub fn close(descriptor: OwnedFd) -> io::Result<()> {
+    // SAFETY: it was owned, so nobody else uses it or closes it once more.
+    match unsafe { libc::close(descriptor.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            // On Linux it is closed all the same.
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            error => Err(error),
+        },
+    }
+}
 
 impl Window {
     /// read(2) from `descriptor` straight to `offset`; at most `bytes`, and 0 at its end.

@@ -17,6 +17,8 @@ use super::{Moving, Reach, Telling};
 /// owners by number. Extended attributes and ACLs are not. Sockets and devices in a directory are left out, with
 /// a word. A SRC that is a device or a FIFO is read until its end, and a DST that is one is written to.
 ///
+/// There is no --exclude and no --delete. -p is for ports, since permissions and times are kept anyway.
+///
 /// Each file is complete before it appears under its name. A file of more than 1 MiB is .NAME.part until
 /// then; after a cut the same command goes on with it, if it is the beginning of what is to be copied.
 // The brackets are what users type.
@@ -42,7 +44,7 @@ pub struct Copy {
     #[arg(value_names = ["SRC", "DST"], required = true, num_args = 2..)]
     pub paths: Vec<OsString>,
     /// Directories with all that is in them
-    #[arg(short, long, visible_short_aliases = ['R', 'a'])]
+    #[arg(short, long, visible_short_aliases = ['R', 'a'], alias = "archive")]
     pub recursive: bool,
     /// Leave files alone that are there with the same size and time of modification
     #[arg(short, long, visible_alias = "resume")]
@@ -50,6 +52,12 @@ pub struct Copy {
     /// Threads on each side that read or write; by default one a core, and at least 4
     #[arg(short, long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX as u64))]
     pub jobs: Option<usize>,
+    /// Write each file to the disk before it gets its name, so that it outlasts a power cut
+    #[arg(long)]
+    pub fsync: bool,
+    /// What users of scp and rsync type, and what is so anyway
+    #[arg(long, hide = true, aliases = ["times", "perms", "links", "sparse", "partial"])]
+    pub preserve: bool,
     /// What is told
     #[command(flatten)]
     pub telling: Telling,

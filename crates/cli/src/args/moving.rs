@@ -111,7 +111,9 @@ pub fn ports(text: &str) -> Result<Ports, String> {
     let (first, last) = text.split_once([':', '-']).unwrap_or((text, text));
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports { first, last }),
-        _ => Err("it takes two ports, the lower one first, such as 40000:40010, or a single one".into()),
+        _ => Err("it takes two ports, the lower one first, such as 40000:40010, or a single one (`caravan cp` keeps \
+                  times and permissions without -p)"
+            .into()),
     }
 }
 

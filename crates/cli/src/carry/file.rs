@@ -1,13 +1,16 @@
 //! Where `caravan recv` puts what comes: standard output, or a file that is whole or not there.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, stdout};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use caravan_pipe::Error;
-use rustix::fs::{FlockOperation, flock};
+use caravan_pipe::tree::trust;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 
 /// It is removed again unless it is [complete](Self::complete).
 #[derive(Debug)]
@@ -22,7 +25,8 @@ pub enum Output {
 #[derive(Debug)]
 pub struct Part {
     file: File,
-    path: PathBuf,
+    folder: OwnedFd,
+    name: OsString,
     to: PathBuf,
     is_complete: bool,
 }
@@ -36,13 +40,24 @@ impl Output {
                 output.map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })?,
             ));
         };
+        let failed = |source| Error::File { what: "write", path: path.to_owned(), source };
         // The file that a symbolic link names is what is replaced, and not the link.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let is_link = trust::is_link(path).map_err(failed)?;
+        let real = if is_link { fs::canonicalize(path).ok() } else { None };
+        let path = real.unwrap_or_else(|| path.to_owned());
         let failed = |source| Error::File { what: "write", path: path.clone(), source };
-        match fs::metadata(&path) {
+        let facts = if is_link { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
+        match facts {
             Ok(facts) if facts.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
-            Ok(facts) if facts.is_file() => Ok(Self::Part(Part::open(path, Some(facts.permissions()))?)),
-            Ok(_) => Ok(Self::Direct(OpenOptions::new().write(true).open(&path).map_err(failed)?.into())),
+            Ok(facts) if facts.is_file() => Ok(Self::Part(Part::open(path, Some(&facts))?)),
+            Ok(facts) => {
+                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+                let opened = file.metadata().map_err(failed)?;
+                if (opened.dev(), opened.ino()) != (facts.dev(), facts.ino()) {
+                    return Err(failed(io::Error::other("it has become something else meanwhile")));
+                }
+                Ok(Self::Direct(file.into()))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::Part(Part::open(path, None)?)),
             Err(error) => Err(failed(error)),
         }
@@ -63,7 +78,9 @@ impl Output {
             Self::Direct(_) => Ok(()),
             Self::Part(mut part) => {
                 let failed = |source| Error::File { what: "write", path: part.to.clone(), source };
-                fs::rename(&part.path, &part.to).map_err(failed)?;
+                let name = part.to.file_name().unwrap_or_default();
+                rustix::fs::renameat(&part.folder, &part.name, &part.folder, name)
+                    .map_err(|errno| failed(errno.into()))?;
                 part.is_complete = true;
                 Ok(())
             }
@@ -72,38 +89,70 @@ impl Output {
 }
 
 impl Part {
-    fn open(to: PathBuf, permissions: Option<fs::Permissions>) -> Result<Self, Error> {
-        let mut name = OsString::from(&to);
-        name.push(".part");
-        let path = PathBuf::from(name);
-        let failed = |source| Error::File { what: "write", path: path.clone(), source };
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        // Nobody else's that is still under way is overwritten.
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| {
-            failed(match errno {
-                rustix::io::Errno::WOULDBLOCK => io::Error::other("another process is receiving it"),
-                other => other.into(),
-            })
-        })?;
-        file.set_len(0).map_err(failed)?;
-        if let Some(permissions) = permissions {
-            file.set_permissions(permissions).map_err(failed)?;
+    /// Another user may own the directory, and change its names at any moment: what is there is neither
+    /// written to nor followed, and is removed only if it is this user's own.
+    fn open(to: PathBuf, old: Option<&fs::Metadata>) -> Result<Self, Error> {
+        let failed = |source| Error::File { what: "write", path: to.clone(), source };
+        let (above, name) = match (to.parent(), to.file_name()) {
+            (Some(above), Some(name)) => (if above == Path::new("") { Path::new(".") } else { above }, name),
+            _ => return Err(failed(io::ErrorKind::InvalidInput.into())),
+        };
+        let name = [name, OsStr::new(".part")].into_iter().collect::<OsString>();
+        let part_failed = |source| Error::File { what: "write", path: above.join(&name), source };
+        let folder: OwnedFd = File::open(above).map_err(failed)?.into();
+        let around = rustix::fs::fstat(&folder).map_err(|errno| failed(errno.into()))?;
+        let file = create(&folder, &name).map_err(part_failed)?;
+        // Nobody else's that is still under way is removed.
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| part_failed(locked(errno)))?;
+        // Another user may have put any file into the place of the old one, with wider permissions.
+        let old = old.filter(|facts| facts.uid() == rustix::process::geteuid().as_raw());
+        if let Some(old) = old.filter(|_| trust::keeps_own(&around)) {
+            file.set_permissions(old.permissions()).map_err(part_failed)?;
         }
-        Ok(Self { file, path, to, is_complete: false })
+        Ok(Self { file, folder, name, to, is_complete: false })
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.is_complete {
-            let _ = fs::remove_file(&self.path);
+            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
         }
+    }
+}
+
+/// Creates the file, in the place of one that was left behind.
+fn create(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
+    match rustix::fs::openat(folder, name, new, mode) {
+        Err(Errno::EXIST) => {}
+        created => return Ok(created.map(File::from)?),
+    }
+    let is_in_the_way = || io::Error::other("it is there, and not of `caravan recv` as this user: remove it");
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let left = rustix::fs::openat(folder, name, flags, Mode::empty()).map_err(|_| is_in_the_way())?;
+    let left = File::from(left);
+    let facts = left.metadata()?;
+    if !facts.is_file() || facts.nlink() != 1 || facts.uid() != rustix::process::geteuid().as_raw() {
+        return Err(is_in_the_way());
+    }
+    flock(&left, FlockOperation::NonBlockingLockExclusive).map_err(locked)?;
+    rustix::fs::unlinkat(folder, name, AtFlags::empty())?;
+    Ok(rustix::fs::openat(folder, name, new, mode)?.into())
+}
+
+fn locked(errno: Errno) -> io::Error {
+    match errno {
+        Errno::WOULDBLOCK => io::Error::other("another process is receiving it"),
+        other => other.into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::scratch::Scratch;
@@ -131,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_was_there_stays_until_the_new_one_is_whole_and_keeps_its_mode() {
-        use std::os::unix::fs::{PermissionsExt, symlink};
+        use std::os::unix::fs::symlink;
         let scratch = Scratch::create().expect("a folder");
         let (path, link) = (scratch.path().join("f"), scratch.path().join("l"));
         fs::write(&path, b"old").expect("written");
@@ -156,6 +205,67 @@ mod tests {
         assert!(refusal.contains("another process is receiving it"), "{refusal}");
         first.complete().expect("renamed");
         assert_eq!(fs::read(&path).expect("there"), b"first");
+    }
+
+    #[test]
+    fn what_lies_in_the_place_of_the_part_is_not_touched() {
+        use std::os::unix::fs::symlink;
+        let scratch = Scratch::create().expect("a folder");
+        let (path, part) = (scratch.path().join("f"), scratch.path().join("f.part"));
+        let victim = scratch.path().join("victim");
+        fs::write(&victim, b"untouched").expect("written");
+        symlink(&victim, &part).expect("linked");
+        let refusal = Output::open(Some(&path)).expect_err("a link").to_string();
+        assert!(refusal.contains("remove it"), "{refusal}");
+        fs::remove_file(&part).expect("removed");
+        fs::hard_link(&victim, &part).expect("linked");
+        Output::open(Some(&path)).expect_err("another name of a file");
+        assert_eq!(fs::read(&victim).expect("there"), b"untouched");
+        assert!(part.exists());
+        // What an earlier one has left behind is replaced, and not written into.
+        fs::remove_file(&part).expect("removed");
+        fs::write(&part, b"left behind").expect("written");
+        let held = File::open(&part).expect("opened");
+        let output = Output::open(Some(&path)).expect("opened");
+        assert_eq!(held.metadata().expect("looked at").len(), 11);
+        drop(output);
+        assert!(!part.exists());
+    }
+
+    /// Whoever owns the folder swaps its names all the time.
+    #[test]
+    fn a_hostile_owner_of_the_folder_gains_nothing() {
+        use std::os::unix::fs::symlink;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let scratch = Scratch::create().expect("a folder");
+        let (victim, folder) = (scratch.path().join("victim"), scratch.path().join("folder"));
+        fs::write(&victim, b"untouched").expect("written");
+        fs::create_dir(&folder).expect("made");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("set");
+        let before = fs::metadata(&victim).expect("there");
+        let (path, part) = (folder.join("f"), folder.join("f.part"));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = fs::remove_file(&part);
+                    let _ = symlink(&victim, &part);
+                    let _ = fs::rename(&part, &path);
+                    let _ = fs::remove_file(&path);
+                    let _ = fs::hard_link(&victim, &part);
+                }
+            });
+            for _ in 0..1000 {
+                if let Ok(output) = Output::open(Some(&path)) {
+                    write(&output, b"received");
+                    let _ = output.complete();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let after = fs::metadata(&victim).expect("there");
+        assert_eq!(fs::read(&victim).expect("there"), b"untouched");
+        assert_eq!((after.mode(), after.mtime()), (before.mode(), before.mtime()));
     }
 
     #[test]

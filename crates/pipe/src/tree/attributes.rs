@@ -1,10 +1,11 @@
 //! What a copy keeps of a file beside its content: permissions, time of modification, owner.
 
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, chmodat, chownat,
+    readlinkat, utimensat,
+};
 use rustix::io::Errno;
 
 /// Permissions, with setuid, setgid and sticky.
@@ -97,14 +98,67 @@ impl Giver {
         rustix::fs::futimens(&file, &attributes.times())
     }
 
-    /// Gives a symbolic link, or what cannot be opened, all but permissions.
-    pub fn give_link(&self, folder: impl AsFd, name: &[u8], attributes: &Attributes) -> Result<(), Errno> {
-        let name = OsStr::from_bytes(name);
-        if self.gives_away(attributes) {
-            let (owner, group) = (owner(attributes), group(attributes));
-            rustix::fs::chownat(&folder, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
+    /// Gives the time of modification alone.
+    pub fn give_times(&self, file: impl AsFd, attributes: &Attributes) -> Result<(), Errno> {
+        rustix::fs::futimens(&file, &attributes.times())
+    }
+
+    /// Whether it has the owner and the permissions already.
+    pub fn is_given(&self, stat: &Stat, attributes: &Attributes) -> bool {
+        let is_owned = self.user != 0 || (stat.st_uid, stat.st_gid) == (attributes.owner, attributes.group);
+        is_owned && stat.st_mode & MODE_BITS == self.final_mode(attributes)
+    }
+
+    /// Gives a symbolic link that was made under this name all but permissions, unless another one has
+    /// taken its place.
+    pub fn give_link(
+        &self,
+        folder: impl AsFd,
+        name: &[u8],
+        target: &[u8],
+        attributes: &Attributes,
+    ) -> Result<(), Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let link = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&link)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if !is_link || stat.st_uid != self.user || readlinkat(&link, "", Vec::new())?.as_bytes() != target {
+            return Err(Errno::STALE);
         }
-        rustix::fs::utimensat(&folder, name, &attributes.times(), AtFlags::SYMLINK_NOFOLLOW)
+        if self.gives_away(attributes) {
+            chownat(&link, "", owner(attributes), group(attributes), AtFlags::EMPTY_PATH)?;
+        }
+        match utimensat(&link, "", &attributes.times(), AtFlags::EMPTY_PATH) {
+            // Before Linux 5.8. A time is all that another link of that name could get.
+            Err(Errno::INVAL) => utimensat(&folder, name, &attributes.times(), AtFlags::SYMLINK_NOFOLLOW),
+            given => given,
+        }
+    }
+
+    /// Whether a symbolic link is there already as it is to be.
+    pub fn is_link_given(
+        &self,
+        folder: impl AsFd,
+        name: &[u8],
+        target: &[u8],
+        attributes: &Attributes,
+    ) -> bool {
+        let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let owner = if self.user == 0 { attributes.owner } else { self.user };
+        FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+            && stat.st_uid == owner
+            && modified(&stat) == (attributes.seconds, attributes.nanoseconds)
+            && readlinkat(&folder, name, Vec::new()).is_ok_and(|there| there.as_bytes() == target)
+    }
+
+    /// Gives a FIFO all of it, in a directory where nobody else can change its name.
+    pub fn give_fifo(&self, folder: impl AsFd, name: &str, attributes: &Attributes) -> Result<(), Errno> {
+        if self.gives_away(attributes) {
+            chownat(&folder, name, owner(attributes), group(attributes), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        let mode = Mode::from_raw_mode(self.final_mode(attributes));
+        chmodat(&folder, name, mode, AtFlags::empty())?;
+        utimensat(&folder, name, &attributes.times(), AtFlags::SYMLINK_NOFOLLOW)
     }
 
     fn gives_away(&self, attributes: &Attributes) -> bool {

@@ -70,6 +70,8 @@ pub struct Made {
     pub path: Vec<u8>,
     /// Its permissions.
     pub mode: u32,
+    /// Its owner.
+    pub owner: u32,
 }
 
 /// What one reader takes.

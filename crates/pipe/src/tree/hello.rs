@@ -1,9 +1,13 @@
 //! What the sink says first: what is there already, and where exactly it is.
 
-use rustix::fs::Stat;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, Stat};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::options::Name;
+use super::trust::DIRECTORY;
 
 /// The first frame of the sink.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +22,8 @@ pub struct Hello {
     targets: Vec<(u64, u64)>,
     /// The directories and names of what is not there.
     future: Vec<(u64, u64, Name)>,
+    /// Device and inode of the directories that these places are in, up to the root.
+    above: Vec<(u64, u64)>,
     #[serde(skip)]
     is_same_host: bool,
 }
@@ -38,6 +44,24 @@ impl Hello {
     pub fn add_future(&mut self, folder: &Stat, name: &[u8]) {
         let (device, inode) = identity(folder);
         self.future.push((device, inode, Name(name.to_vec())));
+    }
+
+    /// A directory that a target is in.
+    pub fn add_above(&mut self, folder: &OwnedFd) {
+        let mut next = folder.try_clone().map_err(|_| Errno::MFILE);
+        while let Ok((fd, stat)) = next.and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat))) {
+            // Above the root there is the root again.
+            if self.above.contains(&identity(&stat)) {
+                break;
+            }
+            self.above.push(identity(&stat));
+            next = rustix::fs::openat(&fd, "..", DIRECTORY, Mode::empty());
+        }
+    }
+
+    /// Whether a directory is one that something is copied into, at whatever depth.
+    pub fn is_above(&self, stat: &Stat) -> bool {
+        self.is_same_host && self.above.contains(&identity(stat))
     }
 
     /// As the source has received it.

@@ -68,6 +68,8 @@ pub struct SinkOptions {
     pub jobs: Option<usize>,
     /// Says at the end how much it was.
     pub verbose: bool,
+    /// Each file is on the disk before it has its name.
+    pub fsync: bool,
 }
 
 /// How many threads that makes.

@@ -2,13 +2,16 @@
 //! files, one writes large ones, and one says what is there.
 
 mod destination;
+mod held;
 mod large;
 mod late;
 mod offers;
 mod target;
 mod worker;
 
-use std::io::{Read, Write};
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -16,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::held::Wanted;
 use self::large::Large;
 use self::late::Late;
 use self::target::Targets;
@@ -26,14 +30,22 @@ use super::complaints::{Complaints, say, shown};
 use super::format::{self, Header, Kind, MAGIC, nonsense};
 use super::options::{self, JOBS_MAX, SinkOptions};
 use super::parser::Parser;
+use super::records::Spot;
 use crate::Error;
 
 /// Pieces of large files that wait to be written.
 const PIECES_MAX: usize = 4;
 /// Batches for each worker that wait.
 const BATCHES_PER_WORKER: usize = 2;
+/// Failures after which nobody expects that any file can be written, if none could.
+const FUTILE_MIN: u64 = 100;
 /// Descriptors that the workers may need, where the system lets us.
-const DESCRIPTORS: u64 = 4096;
+const DESCRIPTORS: u64 = 16_384;
+/// Files of earlier copies that are gone on with in one copy. A copy that is cut leaves one.
+const PARTS_MAX: usize = 64;
+
+/// A file: below which source, in which directory, and its name.
+type File = (u32, Vec<u8>, Vec<u8>);
 
 /// What all threads of this half share.
 #[derive(Debug)]
@@ -48,6 +60,12 @@ pub struct Shared<'a> {
     bytes: AtomicU64,
     /// In the names of what is not complete: no other copy, and nobody who sends, has the same.
     nonce: u64,
+    /// What earlier copies have begun and the source was told of.
+    parts: Mutex<HashMap<File, OwnedFd>>,
+    /// Sources of which nothing can be written.
+    lost: AtomicU64,
+    /// Each file is on the disk before it has its name.
+    is_synced: bool,
     /// The copy has ended, however.
     is_over: AtomicBool,
     /// Why the stream is refused: the first to find out says so.
@@ -72,7 +90,8 @@ struct Piece {
 pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Send) -> Result<(), Error> {
     let options: SinkOptions = options::parse(options)?;
     super::allow_descriptors(DESCRIPTORS);
-    let targets = Targets::new(&options)?;
+    let nonce = nonce()?;
+    let targets = Targets::new(&options, nonce)?;
     let complaints = Complaints::default();
     let workers = options::jobs(options.jobs);
     let shared = Shared {
@@ -84,7 +103,10 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         files: AtomicU64::new(0),
         folders: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
-        nonce: nonce()?,
+        nonce,
+        parts: Mutex::default(),
+        lost: AtomicU64::new(0),
+        is_synced: options.fsync,
         is_over: AtomicBool::new(false),
         fault: Mutex::new(None),
     };
@@ -116,12 +138,19 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         None => received,
     };
     if received.is_err() {
-        for part in targets.unfinished() {
-            say(&format!("what has come is in {}; the same command goes on with it", shown(&part)));
+        for (part, is_for_next) in targets.unfinished() {
+            say(&match is_for_next {
+                true => format!("what has come is in {}; the same command goes on with it", shown(&part)),
+                false => format!(
+                    "what has come is in {}; no copy goes on with it, because other users can change the directory \
+                     that it is in",
+                    shown(&part)
+                ),
+            });
         }
     }
     let failed_there = received?;
-    for (path, error) in targets.finish() {
+    for (path, error) in targets.finish(options.fsync) {
         complaints.fail(&format!("cannot give {} its name: {error}", shown(path)));
     }
     // If the source is gone by now, that is its own affair: all of it is here.
@@ -188,17 +217,17 @@ fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
     let bytes = parser.u32()? as usize;
     let mut parser = Parser(parser.take(bytes)?);
     while !parser.is_empty() {
-        let (spot, mode) = (parser.spot()?, parser.u32()?);
-        match shared.targets.make(spot, mode)? {
+        let (spot, wanted) = (parser.spot()?, Wanted { mode: parser.u32()?, owner: parser.u32()? });
+        match shared.targets.make(spot, wanted)? {
             // Figures for people: nothing hangs on their order.
             Ok(()) => _ = shared.folders.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
                 let shown = shared.targets.shown(spot, b"");
-                let what = match error {
-                    Errno::NOTDIR | Errno::LOOP => "there is something else".to_owned(),
-                    error => error.to_string(),
+                let what = match Errno::from_io_error(&error) {
+                    Some(Errno::NOTDIR | Errno::LOOP) => "there is something else".to_owned(),
+                    _ => error.to_string(),
                 };
-                shared.complaints.fail(&format!("cannot make the directory {shown}: {what}"));
+                shared.fail(spot, b"", &error, &format!("cannot make the directory {shown}: {what}"));
             }
         }
     }
@@ -239,7 +268,22 @@ fn write_large(shared: &Shared<'_>, pieces: &Receiver<Piece>) {
 impl Shared<'_> {
     /// A name for what is not complete.
     fn temporary(&self, of: &str) -> Vec<u8> {
-        format!(".caravan-{:016x}-{of}.part", self.nonce).into_bytes()
+        temporary(self.nonce, of)
+    }
+
+    /// Keeps what an earlier copy has begun open: what was looked at is what is gone on with.
+    fn keep_part(&self, folder: Spot<'_>, name: &[u8], fd: OwnedFd) -> bool {
+        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if parts.len() == PARTS_MAX {
+            return false;
+        }
+        parts.insert((folder.root, folder.path.to_vec(), name.to_vec()), fd);
+        true
+    }
+
+    fn take_part(&self, folder: Spot<'_>, name: &[u8]) -> Option<OwnedFd> {
+        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        parts.remove(&(folder.root, folder.path.to_vec(), name.to_vec()))
     }
 
     fn or_fault<T>(&self, result: Result<T, Error>) -> Option<T> {
@@ -249,6 +293,30 @@ impl Shared<'_> {
                 fault.get_or_insert(error);
             })
             .ok()
+    }
+
+    /// Says why something could not be written. Where nothing more can be, the copy ends: nobody wants the rest to
+    /// be sent for nothing.
+    fn fail(&self, spot: Spot<'_>, name: &[u8], error: &io::Error, sentence: &str) {
+        self.complaints.fail(sentence);
+        let is_source = spot.path.is_empty() && name.is_empty();
+        // Each source fails once, and figures for people have no order.
+        let lost = self.lost.fetch_add(is_source.into(), Ordering::Relaxed) + u64::from(is_source);
+        let is_full = matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS));
+        let failed = self.complaints.failed();
+        let is_futile = failed >= FUTILE_MIN && self.files.load(Ordering::Relaxed) == 0;
+        if is_full || is_futile || is_source && lost == self.targets.count() as u64 {
+            self.or_fault(Err::<(), _>(Error::Files(failed)));
+        }
+    }
+
+    /// Closes a file that is written, and sees to it that it is on the disk if that is wanted. Network file systems
+    /// say only now that there is no room.
+    fn closed(&self, file: OwnedFd) -> Result<(), Errno> {
+        if self.is_synced {
+            rustix::fs::fsync(&file)?;
+        }
+        caravan_segment::close(file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
     fn has_fault(&self) -> bool {
@@ -268,6 +336,10 @@ impl Shared<'_> {
         };
         format!("{files} files, {folders} directories, {bytes} bytes written{failed}")
     }
+}
+
+fn temporary(nonce: u64, of: &str) -> Vec<u8> {
+    format!(".caravan-{nonce:016x}-{of}.part").into_bytes()
 }
 
 fn nonce() -> Result<u64, Error> {

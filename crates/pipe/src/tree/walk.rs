@@ -103,7 +103,17 @@ impl<'a> Walk<'a> {
             self.complaints.fail(&format!("{shown} is a directory: give -r to copy all that is in it"));
             return Ok(());
         }
+        if self.is_above(&c_path) {
+            self.complaints
+                .fail(&format!("{} is not copied into itself: name another destination", shown(path)));
+            return Ok(());
+        }
         self.tree(root, path, &c_path)
+    }
+
+    /// Whether the destination is in this directory. `link/` means what it leads to.
+    fn is_above(&self, path: &CStr) -> bool {
+        rustix::fs::statat(CWD, path, AtFlags::empty()).is_ok_and(|stat| self.hello.is_above(&stat))
     }
 
     fn tree(&mut self, root: u32, base: &[u8], c_path: &CStr) -> Result<(), Unwanted> {
@@ -161,7 +171,7 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         self.batch.paths_bytes += path.len();
-        self.batch.made.push(Made { root, path: path.clone(), mode: stat.st_mode });
+        self.batch.made.push(Made { root, path: path.clone(), mode: stat.st_mode, owner: stat.st_uid });
         let folder = Arc::new(Folder { fd, root, path, base: Arc::clone(base) });
         let rest = self.list(&folder, &stat)?;
         // A directory without files must not make a batch that is too large.

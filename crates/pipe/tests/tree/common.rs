@@ -93,6 +93,7 @@ impl Wanted {
             recursive: self.recursive,
             jobs: Some(3),
             verbose: false,
+            fsync: false,
         };
         serde_json::to_string(&options).expect("JSON")
     }

@@ -1,7 +1,7 @@
 //! Copies that are cut off, and go on.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use caravan_pipe::Error;
@@ -106,6 +106,7 @@ fn what_is_no_beginning_of_the_file_is_written_anew() {
     for was in [other, bytes(4 * MIB, 9), Vec::new(), content.clone()] {
         let _ = fs::remove_file(&to);
         fs::write(&part, &was).expect("a part");
+        fs::set_permissions(&part, fs::Permissions::from_mode(0o600)).expect("a mode");
         let sent = Wanted::file(&from, &to).run().ok();
         assert!(fs::read(&to).expect("read") == content && !part.exists());
         assert_eq!(sent.len() < MIB, was == content, "{}", sent.len());

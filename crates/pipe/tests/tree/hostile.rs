@@ -17,10 +17,17 @@ fn spot(path: &[u8]) -> Spot<'_> {
 }
 
 fn batch(folders: &[Spot<'_>], all: &[Record<'_>]) -> Vec<u8> {
+    let folders: Vec<_> = folders.iter().map(|folder| (*folder, 0o755)).collect();
+    batch_of(&folders, all)
+}
+
+/// Directories with their permissions, then records.
+pub fn batch_of(folders: &[(Spot<'_>, u32)], all: &[Record<'_>]) -> Vec<u8> {
     let mut made = Vec::new();
-    for folder in folders {
+    for (folder, mode) in folders {
         records::put_spot(&mut made, *folder);
-        made.extend_from_slice(&0o755_u32.to_le_bytes());
+        made.extend_from_slice(&mode.to_le_bytes());
+        made.extend_from_slice(&0_u32.to_le_bytes());
     }
     let mut payload = (made.len() as u32).to_le_bytes().to_vec();
     payload.extend_from_slice(&made);
@@ -28,21 +35,21 @@ fn batch(folders: &[Spot<'_>], all: &[Record<'_>]) -> Vec<u8> {
     frame(Kind::Batch, &payload)
 }
 
-fn begin(begin: &Begin<'_>) -> Vec<u8> {
+pub fn begin(begin: &Begin<'_>) -> Vec<u8> {
     let mut payload = Vec::new();
     records::put_begin(&mut payload, begin);
     frame(Kind::Begin, &payload)
 }
 
-fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
+pub fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
     frame(Kind::Data, &[&offset.to_le_bytes(), bytes].concat())
 }
 
-fn end(size: u64) -> Vec<u8> {
+pub fn end(size: u64) -> Vec<u8> {
     frame(Kind::End, &[&[1], &size.to_le_bytes()[..]].concat())
 }
 
-fn finish() -> Vec<u8> {
+pub fn finish() -> Vec<u8> {
     frame(Kind::Finish, &[0; 8])
 }
 

@@ -2,24 +2,26 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 
 use super::super::complaints::shown;
 use super::super::options::{Name, SinkOptions};
 use super::super::records::is_plain_name;
-use super::target::{DIRECTORY, Target};
+use super::super::trust::DIRECTORY;
+use super::held::HeldFolders;
+use super::target::Target;
 use crate::Error;
 
 /// Each source gets a name in a directory.
-pub fn into(options: &SinkOptions, path: &[u8]) -> Result<Vec<Target>, Error> {
-    let flags = DIRECTORY - OFlags::NOFOLLOW;
-    let parent = rustix::fs::openat(CWD, path, flags, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open", path, error))?);
+pub fn into(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<Target>, Error> {
+    let flags = if is_link { DIRECTORY - OFlags::NOFOLLOW } else { DIRECTORY };
+    let parent = rustix::fs::openat(CWD, trim(path), flags, Mode::empty());
+    let parent = Arc::new(parent.map_err(|error| cannot("open", path, error.into()))?);
     let target = |name: &Option<Name>| {
         let name = name.as_ref().map_or(&b""[..], |name| &name.0);
         if !name.is_empty() && !is_plain_name(name) {
@@ -31,7 +33,7 @@ pub fn into(options: &SinkOptions, path: &[u8]) -> Result<Vec<Target>, Error> {
             name: name.to_vec(),
             part: None,
             special: None,
-            top: OnceLock::new(),
+            held: HeldFolders::default(),
             shown: [path, slash, name].concat(),
         })
     };
@@ -47,20 +49,32 @@ pub fn new(path: &[u8]) -> Result<Target, Error> {
     };
     let flags = DIRECTORY - OFlags::NOFOLLOW;
     let parent = rustix::fs::openat(CWD, folder, flags, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error))?);
+    let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error.into()))?);
     let (name, shown) = (name.to_vec(), path.to_vec());
-    Ok(Target { parent, name, part: None, special: None, top: OnceLock::new(), shown })
+    Ok(Target { parent, name, part: None, special: None, held: HeldFolders::default(), shown })
 }
 
 /// A device or a pipe takes the content.
-pub fn special(path: &[u8]) -> Result<Target, Error> {
+pub fn special(path: &[u8], looked_at: &Stat) -> Result<Target, Error> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty());
-    let file = file.map_err(|error| cannot("write to", path, error))?;
+    let file = file.map_err(|error| cannot("write to", path, error.into()))?;
+    let opened = rustix::fs::fstat(&file).map_err(|error| cannot("look at", path, error.into()))?;
+    let is_same = (opened.st_dev, opened.st_ino) == (looked_at.st_dev, looked_at.st_ino);
+    if !is_same || FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile {
+        return Err(usage(path, "has become something else meanwhile"));
+    }
     let parent = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error))?);
+    let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error.into()))?);
     let special = Some(Mutex::new(File::from(file)));
-    Ok(Target { parent, name: Vec::new(), part: None, special, top: OnceLock::new(), shown: path.to_vec() })
+    Ok(Target {
+        parent,
+        name: Vec::new(),
+        part: None,
+        special,
+        held: HeldFolders::default(),
+        shown: path.to_vec(),
+    })
 }
 
 /// Without slashes at its end.
@@ -75,8 +89,8 @@ pub fn usage(path: &[u8], what: &str) -> Error {
 }
 
 /// The system does not do it.
-pub fn cannot(what: &'static str, path: &[u8], error: Errno) -> Error {
-    Error::File { what, path: Path::new(OsStr::from_bytes(path)).to_owned(), source: error.into() }
+pub fn cannot(what: &'static str, path: &[u8], source: io::Error) -> Error {
+    Error::File { what, path: Path::new(OsStr::from_bytes(path)).to_owned(), source }
 }
 
 #[cfg(test)]

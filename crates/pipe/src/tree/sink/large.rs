@@ -7,13 +7,14 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::super::attributes::Attributes;
 use super::super::format::{Header, Kind, nonsense};
 use super::super::parser::Parser;
 use super::super::records::{Begin, SIZE_UNKNOWN, Spot};
+use super::super::trust::is_own_part;
 use super::Shared;
 use crate::Error;
 
@@ -113,36 +114,41 @@ impl<'a> Large<'a> {
 
     /// Opens what is to become a file.
     fn open(&self, folder: Arc<OwnedFd>, name: Vec<u8>, begin: &Begin<'_>) -> Result<Output<'a>, Errno> {
-        let is_apart = begin.is_apart;
-        let part = if is_apart { self.shared.temporary("large") } else { super::super::part_name(&name) };
-        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let part = super::super::part_name(&name);
+        let begun = self.shared.take_part(begin.folder, begin.name);
         if begin.kept > 0 {
-            let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-            let fd = rustix::fs::openat(&folder, part.as_slice(), flags, Mode::empty())?;
-            let stat = rustix::fs::fstat(&fd)?;
-            let size = u64::try_from(stat.st_size).unwrap_or(0);
-            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-                || stat.st_nlink != 1
-                || size < begin.kept
-            {
+            let fd = begun.ok_or(Errno::STALE)?;
+            if u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0) < begin.kept {
                 return Err(Errno::STALE);
             }
             rustix::fs::ftruncate(&fd, begin.kept)?;
-            return Ok(Output::Part { fd, folder, name, part, is_apart });
+            return Ok(Output::Part { fd, folder, name, part, is_apart: false });
         }
-        let flags = flags | OFlags::CREATE | OFlags::EXCL;
-        // Nobody else reads a file that is not complete.
-        let mode = Mode::RUSR | Mode::WUSR;
-        let fd = match rustix::fs::openat(&folder, part.as_slice(), flags, mode) {
-            // Whatever it is, nothing is written into it, and through no link.
-            Err(Errno::EXIST) => {
-                rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty())?;
-                rustix::fs::openat(&folder, part.as_slice(), flags, mode)?
+        if !begin.is_apart {
+            match create(&folder, &part) {
+                Err(Errno::EXIST) => {}
+                created => return Ok(Output::Part { fd: created?, folder, name, part, is_apart: false }),
             }
-            opened => opened?,
-        };
-        Ok(Output::Part { fd, folder, name, part, is_apart })
+            // It is no beginning of this file. Whatever else it is, nothing is written into it; and another
+            // user's stays where it is.
+            let stat = rustix::fs::statat(&folder, part.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
+            if is_own_part(&stat) {
+                rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty())?;
+                match create(&folder, &part) {
+                    Err(Errno::EXIST) => {}
+                    created => return Ok(Output::Part { fd: created?, folder, name, part, is_apart: false }),
+                }
+            }
+        }
+        let part = self.shared.temporary("large");
+        Ok(Output::Part { fd: create(&folder, &part)?, folder, name, part, is_apart: true })
     }
+}
+
+/// A file that nobody else reads while it is not complete.
+fn create(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)
 }
 
 impl Receiving<'_> {
@@ -185,6 +191,8 @@ impl Receiving<'_> {
                 let grown = if size > self.position { rustix::fs::ftruncate(&*fd, size) } else { Ok(()) };
                 grown
                     .and_then(|()| shared.giver.give(&*fd, &self.attributes))
+                    .and_then(|()| fd.try_clone().map_err(|_| Errno::MFILE))
+                    .and_then(|fd| shared.closed(fd))
                     .and_then(|()| rustix::fs::renameat(&*folder, part.as_slice(), &*folder, name.as_slice()))
                     .map_err(Into::into)
             }
@@ -205,7 +213,7 @@ impl Receiving<'_> {
     fn failed(&mut self, shared: &Shared<'_>, error: std::io::Error) {
         let spot = Spot { root: self.root, path: &self.path };
         let shown = shared.targets.shown(spot, &self.sent_name);
-        shared.complaints.fail(&format!("cannot write {shown}: {error}"));
+        shared.fail(spot, &self.sent_name, &error, &format!("cannot write {shown}: {error}"));
         self.remove();
     }
 

@@ -2,14 +2,18 @@
 //! and times of directories.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::super::attributes::Attributes;
 use super::super::records::Spot;
+use super::super::trust::is_own;
 use super::Shared;
+use super::held::{Standing, split};
 
 /// Something that waits.
 #[derive(Debug)]
@@ -69,9 +73,7 @@ impl Deed {
         match self {
             Self::Leave { root, path, attributes } => {
                 let spot = Spot { root: *root, path };
-                let given =
-                    shared.targets.folder(spot).and_then(|folder| shared.giver.give(&folder, attributes));
-                if let Err(error) = given {
+                if let Err(error) = leave(shared, spot, attributes) {
                     let shown = shared.targets.shown(spot, b"");
                     let sentence =
                         format!("cannot set permissions and times of the directory {shown}: {error}");
@@ -91,6 +93,26 @@ impl Deed {
     }
 }
 
+/// Gives a directory its attributes. One that another user may have put there gets neither an owner nor
+/// permissions that it does not have.
+fn leave(shared: &Shared<'_>, spot: Spot<'_>, attributes: &Attributes) -> io::Result<()> {
+    let held = shared.targets.leave(spot)?;
+    if held.standing != Standing::Kept {
+        shared.giver.give(&held.fd, attributes)?;
+        if shared.is_synced {
+            rustix::fs::fsync(&held.fd)?;
+        }
+        return Ok(());
+    }
+    if shared.giver.is_given(&rustix::fs::fstat(&held.fd)?, attributes) {
+        return Ok(shared.giver.give_times(&held.fd, attributes)?);
+    }
+    Err(io::Error::other(
+        "it was there already, where another user can change names, and keeps its own. Set them with chown and \
+         chmod, or remove it before the copy",
+    ))
+}
+
 fn link(
     shared: &Shared<'_>,
     spot: Spot<'_>,
@@ -103,16 +125,40 @@ fn link(
         true => (shared.targets.folder(spot)?, name.to_vec()),
         false => shared.targets.file(spot)?,
     };
-    match rustix::fs::linkat(&from, &from_name, &folder, &name, AtFlags::empty()) {
+    // Where another user can change names, what has the name now is held while it is looked at.
+    let held =
+        if shared.targets.is_private(above(target)) { None } else { Some(hold(&from, &from_name, &folder)?) };
+    let add = |name: &[u8]| match &held {
+        None => rustix::fs::linkat(&from, &from_name, &folder, name, AtFlags::empty()),
+        Some(fd) => {
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            rustix::fs::linkat(CWD, path, &folder, name, AtFlags::SYMLINK_FOLLOW)
+        }
+    };
+    match add(&name) {
         Err(Errno::EXIST) => {}
         linked => return linked,
     }
     let temporary = shared.temporary("link");
-    rustix::fs::linkat(&from, &from_name, &folder, &temporary, AtFlags::empty())?;
+    add(&temporary)?;
     let renamed = rustix::fs::renameat(&folder, &temporary, &folder, &name);
     // It stays where both are the same file already.
     match rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty()) {
         Err(Errno::NOENT) | Ok(()) => renamed,
         Err(error) => renamed.and(Err(error)),
     }
+}
+
+/// The directory that a file is in.
+fn above(file: Spot<'_>) -> Spot<'_> {
+    Spot { root: file.root, path: split(file.path).0 }
+}
+
+/// Opens a file without reading it. It has to be this user's, or of whom the directory is that gets one more
+/// name for it: no other user's file gets there.
+fn hold(from: &OwnedFd, name: &[u8], to: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let fd =
+        rustix::fs::openat(from, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    if is_own(&stat) || stat.st_uid == rustix::fs::fstat(to)?.st_uid { Ok(fd) } else { Err(Errno::STALE) }
 }

@@ -12,6 +12,7 @@ use super::super::format::{self, Kind, PIECE_BYTES, nonsense};
 use super::super::parser::Parser;
 use super::super::records::{self, Had, Offered};
 use super::super::source::answers::OFFER_FILES_MAX;
+use super::super::trust::is_own_part;
 use super::Shared;
 use crate::Error;
 
@@ -53,12 +54,11 @@ fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Ha
         }
     }
     let part = super::super::part_name(&name);
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&folder, part.as_slice(), flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
     let bytes = u64::try_from(stat.st_size).unwrap_or(0);
-    let is_usable = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1;
-    if !is_usable || bytes == 0 || bytes > offered.size {
+    if !is_own_part(&stat) || bytes == 0 || bytes > offered.size {
         return Ok(Had::Nothing);
     }
     let mut hash = XxHash3_128::new();
@@ -80,5 +80,6 @@ fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Ha
             Err(error) => return Err(error),
         }
     }
-    Ok(Had::Part { bytes, digest: hash.finish_128() })
+    let is_kept = shared.keep_part(offered.folder, offered.name, fd);
+    Ok(if is_kept { Had::Part { bytes, digest: hash.finish_128() } } else { Had::Nothing })
 }

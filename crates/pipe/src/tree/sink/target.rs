@@ -2,27 +2,26 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, ResolveFlags};
 use rustix::io::Errno;
 
-use super::super::attributes::permissions;
 use super::super::complaints::shown_in;
 use super::super::format::nonsense;
 use super::super::hello::Hello;
 use super::super::options::SinkOptions;
 use super::super::records::Spot;
+use super::super::trust::{self, DIRECTORY};
 use super::destination::{cannot, into, new, special, trim, usage};
+use super::held::{Held, HeldFolders, Standing, Wanted, admit, open_old, split};
+use super::temporary;
 use crate::Error;
-
-/// How directories are opened.
-pub(super) const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What one source becomes.
 #[derive(Debug)]
@@ -32,12 +31,22 @@ pub struct Target {
     pub(super) name: Vec<u8>,
     /// What a directory is called until it is complete. Only one that gets the name which the user has
     /// written: as long as that is not there, the same command means the same once more.
-    pub(super) part: Option<Vec<u8>>,
+    pub(super) part: Option<Part>,
     /// A device or a pipe that takes the content of one file.
     pub special: Option<Mutex<File>>,
-    /// The directory that it has become.
-    pub(super) top: OnceLock<Arc<OwnedFd>>,
+    /// The directories that it has become, as far as they have to be held.
+    pub(super) held: HeldFolders,
     pub(super) shown: Vec<u8>,
+}
+
+/// What a directory is called until it is complete.
+#[derive(Debug)]
+pub(super) struct Part {
+    name: Vec<u8>,
+    /// An earlier copy has begun it.
+    resumed: Option<Arc<OwnedFd>>,
+    /// The next copy may go on with it: nobody else can put another directory in its place.
+    is_for_next: bool,
 }
 
 /// What all sources become.
@@ -45,28 +54,33 @@ pub struct Target {
 pub struct Targets {
     all: Vec<Target>,
     is_recursive: bool,
+    /// A name that nobody can guess, for a moment.
+    temporary: Vec<u8>,
     /// The kernel (before 5.6) or a sandbox has no openat2(2).
     is_stepwise: AtomicBool,
 }
 
 impl Targets {
-    /// Looks at the destination as cp(1) does.
-    pub fn new(options: &SinkOptions) -> Result<Self, Error> {
+    /// Looks at the destination as cp(1) does. Nobody can guess `nonce`.
+    pub fn new(options: &SinkOptions, nonce: u64) -> Result<Self, Error> {
         let path = options.destination.0.as_slice();
         let path = if path.is_empty() { b"." } else { path };
-        let all = match rustix::fs::statat(CWD, path, AtFlags::empty()) {
+        let shown = Path::new(OsStr::from_bytes(trim(path)));
+        let is_link = trust::is_link(shown).map_err(|source| cannot("write to", path, source))?;
+        let follow = if is_link { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        let all = match rustix::fs::statat(CWD, trim(path), follow) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => into(options, path)?,
+                FileType::Directory => into(options, path, is_link)?,
                 _ if options.into_directory || options.names.len() != 1 => {
                     return Err(usage(path, "is no directory, and several files cannot become one"));
                 }
-                FileType::RegularFile => {
-                    let path = Path::new(OsStr::from_bytes(path));
-                    // What a link leads to is replaced, not the link.
-                    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+                // What a link leads to is replaced, not the link.
+                FileType::RegularFile if is_link => {
+                    let real = shown.canonicalize().unwrap_or_else(|_| shown.to_owned());
                     vec![new(real.as_os_str().as_bytes())?]
                 }
-                _ => vec![special(path)?],
+                FileType::RegularFile => vec![new(trim(path))?],
+                _ => vec![special(path, &stat)?],
             },
             Err(Errno::NOENT) if options.names.len() == 1 => {
                 let trimmed = trim(path);
@@ -74,19 +88,21 @@ impl Targets {
                     return Err(usage(path, "is not there, and was to be a directory"));
                 }
                 let mut target = new(trimmed)?;
-                target.part = Some(super::super::part_name(&target.name));
+                target.part = Some(Part::of(&target.parent, &target.name, temporary(nonce, "top")));
                 vec![target]
             }
             Err(Errno::NOENT) => return Err(usage(path, "is not there: several files take a directory")),
-            Err(error) => return Err(cannot("look at", path, error)),
+            Err(error) => return Err(cannot("look at", path, error.into())),
         };
-        Ok(Self { all, is_recursive: options.recursive, is_stepwise: AtomicBool::new(false) })
+        let temporary = temporary(nonce, "folder");
+        Ok(Self { all, is_recursive: options.recursive, temporary, is_stepwise: AtomicBool::new(false) })
     }
 
     /// What is there of them.
     pub fn hello(&self) -> Hello {
         let mut hello = Hello::new();
         for target in &self.all {
+            hello.add_above(&target.parent);
             let name = if target.name.is_empty() { b".".as_slice() } else { &target.name };
             if let Ok(stat) = rustix::fs::statat(&target.parent, name, AtFlags::SYMLINK_NOFOLLOW) {
                 hello.add_target(&stat);
@@ -95,13 +111,13 @@ impl Targets {
             if let Ok(stat) = rustix::fs::fstat(&target.parent) {
                 hello.add_future(&stat, &target.name);
             }
-            let part = super::super::part_name(&target.name);
-            if let Ok(stat) = rustix::fs::statat(&target.parent, &part, AtFlags::SYMLINK_NOFOLLOW) {
+            let name = super::super::part_name(&target.name);
+            if let Ok(stat) = rustix::fs::statat(&target.parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 hello.add_target(&stat);
-                let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-                hello.is_resumed |= is_folder && target.part.is_some();
-            } else if let (Ok(stat), Some(_)) = (rustix::fs::fstat(&target.parent), &target.part) {
-                hello.add_future(&stat, &part);
+            }
+            if let (Ok(stat), Some(part)) = (rustix::fs::fstat(&target.parent), &target.part) {
+                hello.is_resumed |= part.resumed.is_some();
+                hello.add_future(&stat, &part.name);
             }
         }
         hello
@@ -113,41 +129,97 @@ impl Targets {
     }
 
     /// Makes a directory, whose parent must be there.
-    pub fn make(&self, spot: Spot<'_>, mode: u32) -> Result<Result<(), Errno>, Error> {
+    pub fn make(&self, spot: Spot<'_>, wanted: Wanted) -> Result<io::Result<()>, Error> {
         let target = self.target(spot.root)?;
         if !self.is_recursive {
             return Err(Error::Protocol("sends a directory, which nobody asked for".to_owned()));
         }
         if target.special.is_some() {
-            return Ok(Err(Errno::NOTDIR));
+            return Ok(Err(Errno::NOTDIR.into()));
         }
-        if !spot.path.is_empty() {
-            let (folder, name) = split(spot.path);
-            let folder = Spot { root: spot.root, path: folder };
-            return Ok(self.folder(folder).and_then(|folder| make(folder.as_fd(), name, mode)));
+        Ok(if spot.path.is_empty() {
+            self.make_top(target, wanted)
+        } else {
+            self.make_below(target, spot, wanted)
+        })
+    }
+
+    fn make_top(&self, target: &Target, wanted: Wanted) -> io::Result<()> {
+        let resumed = target.part.as_ref().and_then(|part| part.resumed.as_ref());
+        let held = if target.name.is_empty() {
+            Ok(Held { fd: Arc::clone(&target.parent), standing: Standing::Old })
+        } else if let Some(fd) = resumed {
+            Ok(Held { fd: Arc::clone(fd), standing: Standing::New })
+        } else {
+            self.make_held(&target.parent, target.folder_name(), wanted)
+        };
+        target.held.hold(b"", held)
+    }
+
+    fn make_below(&self, target: &Target, spot: Spot<'_>, wanted: Wanted) -> io::Result<()> {
+        let (above, name) = split(spot.path);
+        let (held, rest) = target.held.nearest(above).ok_or(Errno::NOENT)?;
+        let parent = self.below(&held.fd, rest)?;
+        if held.standing == Standing::New || trust::is_private(&rustix::fs::fstat(&parent)?) {
+            return match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
+                Err(Errno::EXIST) => open_old(&parent, name).map(|_| ()),
+                made => made.map_err(Into::into),
+            };
         }
-        if !target.name.is_empty() {
-            if let Err(error) = make(target.parent.as_fd(), target.folder_name(), mode) {
-                return Ok(Err(error));
-            }
+        target.held.hold(spot.path, self.make_held(&parent, name, wanted))
+    }
+
+    /// Makes a directory that is to be held, or finds one that may be used.
+    fn make_held(&self, parent: &OwnedFd, name: &[u8], wanted: Wanted) -> io::Result<Held> {
+        let around = rustix::fs::fstat(parent)?;
+        let is_there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if !is_there && !trust::is_private(&around) {
+            let fd = trust::make_new(parent, name, &self.temporary)?;
+            return Ok(Held::new(fd, Standing::New));
         }
-        let top = target.open();
-        Ok(top.map(|top| {
-            target.top.get_or_init(|| top);
-        }))
+        if !is_there {
+            rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
+        }
+        let (fd, stat) = open_old(parent, name)?;
+        let standing = match (is_there, trust::keeps(&around, &stat)) {
+            (false, _) => Standing::New,
+            (true, true) => Standing::Old,
+            (true, false) => admit(&around, &fd, &stat, wanted)?,
+        };
+        Ok(Held::new(fd, standing))
     }
 
     /// Opens a directory that was made.
     pub fn folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
-        let top = self.target(spot.root).ok().and_then(|target| target.top.get()).ok_or(Errno::NOENT)?;
-        self.below(top, spot.path)
+        let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
+        let (held, rest) = target.held.nearest(spot.path).ok_or(Errno::NOENT)?;
+        self.below(&held.fd, rest)
+    }
+
+    /// Opens a directory of which all is there, and says how it came to be.
+    pub fn leave(&self, spot: Spot<'_>) -> Result<Held, Errno> {
+        let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
+        match target.held.leave(spot.path) {
+            Some(held) => held.ok_or(Errno::NOENT),
+            None => Ok(Held { fd: self.folder(spot)?, standing: Standing::Old }),
+        }
+    }
+
+    /// Whether nobody else can change the names in a directory that was made.
+    pub fn is_private(&self, spot: Spot<'_>) -> bool {
+        let target = self.target(spot.root).ok();
+        let held = target.and_then(|target| target.held.nearest(spot.path));
+        held.is_some_and(|(held, rest)| {
+            let stat = || self.below(&held.fd, rest).and_then(rustix::fs::fstat);
+            held.standing == Standing::New || stat().is_ok_and(|stat| trust::is_private(&stat))
+        })
     }
 
     /// Opens a directory that may have been there before anything was made.
     pub fn old_folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
-        match target.top.get() {
-            Some(top) => self.below(top, spot.path),
+        match target.held.nearest(spot.path) {
+            Some((held, rest)) => self.below(&held.fd, rest),
             None => self.below(&target.open()?, spot.path),
         }
     }
@@ -178,25 +250,37 @@ impl Targets {
         Ok((self.folder(Spot { root: spot.root, path: folder })?, name.to_vec()))
     }
 
-    /// Gives directories that are complete their names.
-    pub fn finish(&self) -> impl Iterator<Item = (&[u8], Errno)> {
-        self.parts().filter_map(|(target, part)| {
-            let renamed = rustix::fs::renameat(&target.parent, part, &target.parent, &target.name);
-            renamed.err().map(|error| (target.shown.as_slice(), error))
+    /// Gives directories that are complete their names, and sees to it that all names are on the disk if that is
+    /// wanted.
+    pub fn finish(&self, is_synced: bool) -> impl Iterator<Item = (&[u8], Errno)> {
+        self.all.iter().filter_map(move |target| {
+            let part = target.part.as_ref().filter(|_| target.held.has_top());
+            let renamed = part.map_or(Ok(()), |part| {
+                rustix::fs::renameat(&target.parent, &part.name, &target.parent, &target.name)
+            });
+            let is_synced = is_synced && target.special.is_none();
+            let synced = if is_synced { rustix::fs::fsync(&target.parent) } else { Ok(()) };
+            renamed.and(synced).err().map(|error| (target.shown.as_slice(), error))
         })
     }
 
-    /// Where directories are that are not complete.
-    pub fn unfinished(&self) -> impl Iterator<Item = Vec<u8>> {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Where directories are that are not complete, and whether the next copy goes on with them.
+    pub fn unfinished(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {
         self.parts().map(|(target, part)| {
             let kept = target.shown.len().saturating_sub(target.name.len());
-            [target.shown.get(..kept).unwrap_or_default(), part].concat()
+            let shown = [target.shown.get(..kept).unwrap_or_default(), &part.name].concat();
+            (shown, part.is_for_next)
         })
     }
 
-    fn parts(&self) -> impl Iterator<Item = (&Target, &[u8])> {
-        let made = self.all.iter().filter(|target| target.top.get().is_some());
-        made.filter_map(|target| Some((target, target.part.as_deref()?)))
+    fn parts(&self) -> impl Iterator<Item = (&Target, &Part)> {
+        let made = self.all.iter().filter(|target| target.held.has_top());
+        made.filter_map(|target| Some((target, target.part.as_ref()?)))
     }
 
     /// A path, for people.
@@ -216,7 +300,7 @@ impl Target {
     }
 
     fn folder_name(&self) -> &[u8] {
-        self.part.as_ref().unwrap_or(&self.name)
+        self.part.as_ref().map_or(&self.name, |part| &part.name)
     }
 
     fn open(&self) -> Result<Arc<OwnedFd>, Errno> {
@@ -227,20 +311,20 @@ impl Target {
     }
 }
 
-fn make(folder: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<(), Errno> {
-    // What is in it must be written before it gets the permissions that it is to have.
-    let accessible = permissions(mode) | Mode::RWXU;
-    match rustix::fs::mkdirat(folder, name, accessible) {
-        Err(Errno::EXIST) => {
-            let fd = rustix::fs::openat(folder, name, DIRECTORY, Mode::empty())?;
-            let stat = rustix::fs::fstat(&fd)?;
-            let mode = permissions(stat.st_mode);
-            if !mode.contains(Mode::RWXU) && stat.st_uid == rustix::process::geteuid().as_raw() {
-                rustix::fs::fchmod(&fd, mode | Mode::RWXU)?;
+impl Part {
+    /// Of what is to be `name`. Where another user can change names, nothing that lies there is gone on with.
+    fn of(parent: &OwnedFd, name: &[u8], temporary: Vec<u8>) -> Self {
+        let name = super::super::part_name(name);
+        let apart = Self { name: temporary, resumed: None, is_for_next: false };
+        let Ok(around) = rustix::fs::fstat(parent) else { return apart };
+        let open = rustix::fs::openat(parent, name.as_slice(), DIRECTORY, Mode::empty());
+        match open.and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat))) {
+            Ok((fd, stat)) if trust::is_own_folder(&stat) && trust::keeps(&around, &stat) => {
+                Self { name, resumed: Some(Arc::new(fd)), is_for_next: true }
             }
-            Ok(())
+            Err(Errno::NOENT) if trust::keeps_own(&around) => Self { name, resumed: None, is_for_next: true },
+            _ => apart,
         }
-        made => made,
     }
 }
 
@@ -253,14 +337,6 @@ fn stepwise(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
         folder = rustix::fs::openat(&folder, name, DIRECTORY, Mode::empty())?;
     }
     Ok(folder)
-}
-
-/// The directory and the name of a path.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
-    }
 }
 
 #[cfg(test)]
@@ -281,20 +357,18 @@ mod tests {
         let targets = Targets {
             all: vec![new(folder.as_os_str().as_bytes()).expect("a target")],
             is_recursive: true,
+            temporary: b"x".to_vec(),
             is_stepwise: AtomicBool::new(false),
         };
-        targets.make(Spot { root: 0, path: b"" }, 0o755).expect("asked for").expect("made");
+        targets
+            .make(Spot { root: 0, path: b"" }, Wanted { mode: 0o755, owner: 0 })
+            .expect("asked for")
+            .expect("made");
         targets.folder(Spot { root: 0, path: b"a/b" }).expect("a directory");
         for path in [&b"link/b"[..], b"link"] {
             let error = targets.folder(Spot { root: 0, path }).expect_err("refused");
             assert!(matches!(error, Errno::LOOP | Errno::NOTDIR), "{error}");
         }
         std::fs::remove_dir_all(&folder).expect("removed");
-    }
-
-    #[test]
-    fn paths_fall_into_directory_and_name() {
-        assert_eq!(split(b"a/b/c"), (&b"a/b"[..], &b"c"[..]));
-        assert_eq!(split(b"c"), (&b""[..], &b"c"[..]));
     }
 }

@@ -15,9 +15,13 @@ use super::super::attributes::Attributes;
 use super::super::format::nonsense;
 use super::super::parser::Parser;
 use super::super::records::{Record, Spot};
+use super::super::trust::make_own;
 use super::late::Deed;
 use super::{Shared, target::Target};
 use crate::Error;
+
+/// What a FIFO is called before it has its name.
+const FIFO: &str = "fifo";
 
 /// A thread that writes small files.
 #[derive(Debug)]
@@ -118,7 +122,7 @@ impl<'a> Worker<'a> {
                 if let (Some(special), Record::File { content, .. }) = (&target.special, record) {
                     let mut special = special.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     let written = special.write_all(content);
-                    self.counted(spot, name, content.len(), written);
+                    self.counted(spot, name, content.len(), written.map(|()| true));
                     return Ok(());
                 }
                 match target.file() {
@@ -137,13 +141,13 @@ impl<'a> Worker<'a> {
         };
         let (bytes, written) = match record {
             Record::File { attributes, content, .. } => {
-                (content.len(), self.file(folder, own_name, attributes, content))
+                (content.len(), self.file(folder, own_name, attributes, content).map(|()| true))
             }
             Record::Symlink { attributes, target, .. } => {
                 (0, self.symlink(folder, own_name, attributes, target))
             }
-            Record::Fifo { attributes, .. } => (0, self.fifo(folder, own_name, attributes)),
-            _ => (0, Ok(())),
+            Record::Fifo { attributes, .. } => (0, self.fifo(folder, own_name, attributes).map(|()| true)),
+            _ => (0, Ok(true)),
         };
         self.counted(spot, name, bytes, written.map_err(Into::into));
         Ok(())
@@ -161,39 +165,50 @@ impl<'a> Worker<'a> {
         let fd = rustix::fs::openat(folder, self.temporary.as_slice(), flags, mode)?;
         let written = write_all(&fd, content)
             .and_then(|()| self.shared.giver.finish(&fd, attributes))
+            .and_then(|()| self.shared.closed(fd))
             .and_then(|()| rustix::fs::renameat(folder, self.temporary.as_slice(), folder, name));
         self.removed_if_failed(folder, written)
     }
 
+    /// Whether it was not there already.
     fn symlink(
         &self,
         folder: &OwnedFd,
         name: &[u8],
         attributes: &Attributes,
         target: &[u8],
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         match rustix::fs::symlinkat(target, folder, name) {
+            Err(Errno::EXIST) if self.shared.giver.is_link_given(folder, name, target, attributes) => {
+                return Ok(false);
+            }
             Err(Errno::EXIST) => {}
-            made => return made.and_then(|()| self.shared.giver.give_link(folder, name, attributes)),
+            made => {
+                return made
+                    .and_then(|()| self.shared.giver.give_link(folder, name, target, attributes))
+                    .map(|()| true);
+            }
         }
         let temporary = self.temporary.as_slice();
         rustix::fs::symlinkat(target, folder, temporary)?;
-        let given = self.shared.giver.give_link(folder, temporary, attributes);
+        let given = self.shared.giver.give_link(folder, temporary, target, attributes);
         let made = given.and_then(|()| rustix::fs::renameat(folder, temporary, folder, name));
-        self.removed_if_failed(folder, made)
+        self.removed_if_failed(folder, made).map(|()| true)
     }
 
     fn fifo(&self, folder: &OwnedFd, name: &[u8], attributes: &Attributes) -> Result<(), Errno> {
+        // Nothing holds a FIFO but its name, so that is in a directory of our own until the FIFO is complete.
         let temporary = self.temporary.as_slice();
-        rustix::fs::mkfifoat(folder, temporary, Mode::RUSR | Mode::WUSR)?;
-        let mode = Mode::from_raw_mode(attributes.mode & 0o1777);
-        let made = self
-            .shared
-            .giver
-            .give_link(folder, temporary, attributes)
-            .and_then(|()| rustix::fs::chmodat(folder, temporary, mode, AtFlags::empty()))
-            .and_then(|()| rustix::fs::renameat(folder, temporary, folder, name));
-        self.removed_if_failed(folder, made)
+        let own = make_own(folder, temporary)?;
+        let made = rustix::fs::mkfifoat(&own, FIFO, Mode::RUSR | Mode::WUSR)
+            .and_then(|()| self.shared.giver.give_fifo(&own, FIFO, attributes))
+            .and_then(|()| rustix::fs::renameat(&own, FIFO, folder, name));
+        if made.is_err() {
+            // What matters is why it failed.
+            let _ = rustix::fs::unlinkat(&own, FIFO, AtFlags::empty());
+        }
+        let _ = rustix::fs::unlinkat(folder, temporary, AtFlags::REMOVEDIR);
+        made
     }
 
     fn removed_if_failed(&self, folder: &OwnedFd, made: Result<(), Errno>) -> Result<(), Errno> {
@@ -204,16 +219,18 @@ impl<'a> Worker<'a> {
         made
     }
 
-    fn counted(&self, spot: Spot<'_>, name: &[u8], bytes: usize, written: Result<(), std::io::Error>) {
+    /// Counts what was written; what was there already is not.
+    fn counted(&self, spot: Spot<'_>, name: &[u8], bytes: usize, written: Result<bool, std::io::Error>) {
         match written {
-            Ok(()) => {
+            Ok(false) => {}
+            Ok(true) => {
                 // Figures for people: nothing hangs on their order.
                 self.shared.files.fetch_add(1, Ordering::Relaxed);
                 self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             }
             Err(error) => {
                 let shown = self.shared.targets.shown(spot, name);
-                self.shared.complaints.fail(&format!("cannot write {shown}: {error}"));
+                self.shared.fail(spot, name, &error, &format!("cannot write {shown}: {error}"));
             }
         }
     }

@@ -72,10 +72,20 @@ impl Reader<'_> {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             return self.failed(place, Errno::ISDIR);
         }
+        self.until_its_end(place, &fd, stat)
+    }
+
+    /// Sends what comes from where the descriptor is, whatever the size is said to be.
+    pub(super) fn until_its_end(
+        &mut self,
+        place: &Place<'_>,
+        fd: &OwnedFd,
+        stat: &Stat,
+    ) -> Result<(), Closed> {
         self.begin_file(place, stat, SIZE_UNKNOWN, 0, false)?;
         let mut position = 0;
         let ended = loop {
-            let read = self.piece(position, PIECE_BYTES, |space, _| rustix::io::read(&fd, space))?;
+            let read = self.piece(position, PIECE_BYTES, |space, _| rustix::io::read(fd, space))?;
             match read {
                 Ok(0) => break Ended::Whole(position),
                 Ok(count) => position += count as u64,

@@ -48,6 +48,7 @@ impl<'a> Reader<'a> {
             for made in &batch.made {
                 records::put_spot(frame, Spot { root: made.root, path: &made.path });
                 frame.extend_from_slice(&made.mode.to_le_bytes());
+                frame.extend_from_slice(&made.owner.to_le_bytes());
             }
         });
         let hello = self.shared.hello;
@@ -199,7 +200,12 @@ impl<'a> Reader<'a> {
                     self.changed(place);
                     break Ok(());
                 }
-                Ok(_) if self.frame.len() - content > PIECE_BYTES => break Err(Errno::FBIG),
+                // Files of /proc say that they are empty.
+                Ok(_) if self.frame.len() - content > PIECE_BYTES => {
+                    self.frame.truncate(start);
+                    rustix::fs::seek(fd, SeekFrom::Start(0)).map_err(|_| Closed)?;
+                    return self.until_its_end(place, fd, stat);
+                }
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => break Err(error),
             }
@@ -209,7 +215,12 @@ impl<'a> Reader<'a> {
             self.withdraw(stat);
             return self.failed(place, error);
         }
-        if self.frame.len() - content < size {
+        // Files of /sys say that they have 4096 bytes, and have fewer.
+        let is_same = || {
+            rustix::fs::fstat(fd)
+                .is_ok_and(|now| Attributes::of(&now) == Attributes::of(stat) && now.st_size == stat.st_size)
+        };
+        if self.frame.len() - content < size && !is_same() {
             self.changed(place);
         }
         records::patch_size(&mut self.frame, content);
@@ -282,7 +293,10 @@ impl<'a> Reader<'a> {
 
 /// Whether there are holes in a file. Most have none, which costs no system call.
 fn is_sparse(fd: &OwnedFd, stat: &Stat) -> bool {
-    stat.st_blocks.saturating_mul(STAT_BLOCK_BYTES) < stat.st_size
-        && rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < stat.st_size as u64)
-        && rustix::fs::seek(fd, SeekFrom::Start(0)).is_ok()
+    if stat.st_blocks.saturating_mul(STAT_BLOCK_BYTES) >= stat.st_size {
+        return false;
+    }
+    let has_hole = rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < stat.st_size as u64);
+    // Whether there was one or not, the file is read from its beginning.
+    rustix::fs::seek(fd, SeekFrom::Start(0)).is_ok() && has_hole
 }
