@@ -275,9 +275,9 @@ pub fn hop_options(options: &Options, sealed: bool, compression: Option<Compress
     HopOptions { digest: options.digest, sealed, compression, block_bytes: crate::limits::BLOCK_BYTES }
 }
 
-fn mover_options(options: &Options, is_first: bool) -> MoverOptions {
+fn mover_options(options: &Options, rate: Option<u64>) -> MoverOptions {
     MoverOptions {
-        rate: options.rate.filter(|_| is_first),
+        rate,
         buffer_bytes: options.buffer_bytes,
         on_slow: options.on_slow,
         on_dead: options.on_dead,
