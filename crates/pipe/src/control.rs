@@ -24,7 +24,7 @@ use crate::place::Place;
 pub use wire::{Message, read, write};
 
 /// Changes with any message.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Begins each line that an agent's start says before the first message; shells' greetings do not.
 pub const MARK: &str = "caravan-agent";
@@ -163,7 +163,7 @@ pub enum Order {
     End,
     /// Are you there?
     Ping,
-    /// The coordinator is about to be stopped (Ctrl-Z), or goes on: silence means nothing meanwhile.
+    /// The coordinator is about to be stopped (Ctrl-Z), or goes on: its silence means nothing meanwhile.
     Pause(bool),
 }
 

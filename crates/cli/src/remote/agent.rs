@@ -19,6 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::launcher::WORD;
 use super::local;
 use crate::error::Error;
+use crate::interrupt::JOB_CONTROL;
 
 /// The other side of `caravan pipe`, on the standard input and output.
 #[derive(Debug, clap::Args)]
@@ -65,11 +66,14 @@ pub fn run(args: &PipeAgent) -> Result<(), Error> {
 }
 
 /// Handlers and nothing ignored, which the commands that it starts would inherit. Ctrl-C does nothing: it
-/// is for whoever started the pipeline.
+/// is for whoever started the pipeline. Nor does Ctrl-Z, which stops the commands and the coordinator: the other
+/// ends of this agent's hops would take it for dead.
 fn watch(terminated: &Arc<AtomicBool>) -> io::Result<()> {
     signal_hook::flag::register(SIGTERM, Arc::clone(terminated))?;
     signal_hook::flag::register(SIGHUP, Arc::clone(terminated))?;
-    signal_hook::flag::register(SIGINT, Arc::default())?;
+    for signal in [SIGINT].into_iter().chain(JOB_CONTROL) {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
     Ok(())
 }
 

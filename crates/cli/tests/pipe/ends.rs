@@ -1,9 +1,11 @@
 //! Ends that nobody asked for: signals, deaths of each process that takes part, and commands that do not
 //! want to end. Within 5 s nothing is left on any host.
 
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::bytes::Random;
 use crate::census::GONE_WITHIN;
@@ -162,18 +164,38 @@ fn what_commands_leave_behind() {
     rig.census.check("a pipeline with a daemon");
 }
 
-/// Ctrl-Z and fg: stopped for longer than a host may be silent, and then it goes on.
+/// Ctrl-Z and fg: the terminal stops the caller and all that it has started, for longer than a host may be silent;
+/// then it goes on. So does what carries data: the agent of this host, and the caller itself (`-t ssh`).
 #[test]
-fn a_stopped_caller_goes_on() {
+fn a_stopped_job_goes_on() {
     let rig = Rig::new(&["a"]);
-    let mut live = rig.start(&["-t", "tcp", "a:cat"]);
-    rig.await_command("cat");
-    live.kill(Signal::TSTP);
+    let ways =
+        [&["-t", "tcp", "a:tee @/1"][..], &["-t", "ssh", "a:tee @/2"], &["-t", "tcp", "a:tee @/3", ":cat"]];
+    let mut jobs: Vec<_> = ways
+        .into_iter()
+        .map(|words| {
+            let mut command = rig.command(words);
+            // As a shell starts a job.
+            command.process_group(0);
+            let mut live = Live::start(command);
+            live.child().stdin.as_mut().expect("a pipe").write_all(b"begun ").expect("written");
+            (words, live)
+        })
+        .collect();
+    for file in ["1", "2", "3"] {
+        wait_for("something to come through", || rig.length(file) > 0);
+    }
+    let signal =
+        |live: &mut Live, signal| kill_process_group(Pid::from_child(live.child()), signal).expect("sent");
+    jobs.iter_mut().for_each(|(_, live)| signal(live, Signal::TSTP));
     std::thread::sleep(Duration::from_secs(6));
-    assert!(!rig.commands("cat").is_empty(), "the command was ended while the caller was stopped");
-    live.kill(Signal::CONT);
-    live.feed(b"gone on\n".to_vec());
-    let done = live.finish();
-    assert_eq!((done.status, done.text().as_str()), (Some(0), "gone on\n"), "{}", done.errors);
+    for (words, mut live) in jobs {
+        assert!(!live.has_ended(), "{words:?} ended while it was stopped");
+        signal(&mut live, Signal::CONT);
+        live.feed(b"gone on\n".to_vec());
+        let done = live.finish();
+        let expected = (Some(0), "begun gone on\n", "");
+        assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), expected, "{words:?}");
+    }
     rig.census.check("a stop");
 }

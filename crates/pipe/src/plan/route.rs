@@ -268,5 +268,11 @@ impl Plan {
 
 /// Until it is known what carries the hop.
 fn undecided() -> HopOptions {
-    HopOptions { digest: DigestKind::Off, sealed: false, compression: None, block_bytes: BLOCK_BYTES }
+    HopOptions {
+        digest: DigestKind::Off,
+        sealed: false,
+        compression: None,
+        block_bytes: BLOCK_BYTES,
+        silence: None,
+    }
 }

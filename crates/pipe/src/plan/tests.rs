@@ -33,7 +33,13 @@ fn plan(stages: &[&str], input: bool) -> Plan {
 }
 
 fn connected(_: u32) -> Option<Carrier> {
-    let options = HopOptions { digest: DigestKind::Off, sealed: true, compression: None, block_bytes: 7 };
+    let options = HopOptions {
+        digest: DigestKind::Off,
+        sealed: true,
+        compression: None,
+        block_bytes: 7,
+        silence: None,
+    };
     Some(Carrier::Connection(options))
 }
 

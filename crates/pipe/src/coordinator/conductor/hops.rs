@@ -101,7 +101,10 @@ impl Conductor<'_> {
         }
         let carrier = match joined.way {
             Way::Pipe => Carrier::Pipe,
-            _ => Carrier::Connection(plan::hop_options(options, sealed, options.compression)),
+            // Through this process, which Ctrl-Z stops for as long as the user likes. Who is silent on the
+            // control channels is noticed there.
+            Way::Relay => Carrier::Connection(plan::hop_options(options, sealed, None)),
+            _ => Carrier::Connection(plan::hop_options(options, sealed, Some(options.silence))),
         };
         let secrecy = match (joined.way, sealed) {
             (Way::Pipe, _) => "",

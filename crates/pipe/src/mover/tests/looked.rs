@@ -88,8 +88,10 @@ fn whoever_wants_to_write_can_though_nobody_reads_and_what_is_written_then_comes
     let data = pattern(12 << 20);
     let scratch = Scratch::new("wanted", &data);
     let ((near, far), (outlet, drain)) = (hop(1), drained());
+    // There is no receiver yet that would say that it lives.
+    let options = HopOptions { silence: None, ..OPTIONS };
     let inlet = Inlet::Descriptor(scratch.open().into());
-    let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
+    let sender = Running::start(inlet, vec![to_hop(near, &options)], MoverOptions::default());
     // The stream is full soon, and stays so.
     while sender.gauge.bytes.load(Ordering::Relaxed) == 0 {
         std::thread::yield_now();
@@ -99,7 +101,7 @@ fn whoever_wants_to_write_can_though_nobody_reads_and_what_is_written_then_comes
     // The kernel itself would make it wait for 45 s.
     assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     assert!(sender.gauge.bytes.load(Ordering::Relaxed) < 12 << 20, "it is still being sent");
-    let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
+    let receiver = Running::start(from_hop(far, &options), vec![outlet], MoverOptions::default());
     let got = all_of(drain);
     let (sent, received) = (sender.join(), receiver.join());
     assert!(is_complete(&sent) && is_complete(&received), "{sent:?} {received:?}");
