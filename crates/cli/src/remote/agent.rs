@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use caravan_pipe::agent::{serve, supervise};
+use caravan_pipe::agent::{keep_held, serve, supervise};
 use caravan_pipe::control::{MARK, identity};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -33,6 +33,9 @@ pub struct PipeAgent {
     /// The process that serves
     #[arg(long)]
     pub inner: bool,
+    /// Keeps the pipe open that is the standard input, as long as anybody reads it
+    #[arg(long)]
+    pub hold: bool,
     /// A folder to remove first: this program was copied to it
     #[arg(long)]
     pub remove: Option<PathBuf>,
@@ -42,6 +45,10 @@ pub struct PipeAgent {
 pub fn run(args: &PipeAgent) -> Result<(), Error> {
     if args.probe {
         return writeln!(io::stdout(), "{}", identity()).map_err(Error::Output);
+    }
+    if args.hold {
+        keep_held();
+        return Ok(());
     }
     let terminated = Arc::new(AtomicBool::new(false));
     watch(&terminated).map_err(Error::Signals)?;
