@@ -100,6 +100,7 @@ impl Sending<'_> {
             sealed: moving.sealing() != Sealing::Never,
             compression: moving.compression_kind(),
             block_bytes: BLOCK_BYTES,
+            silence: None,
         };
         if !hop.sealed {
             teller.warn("the data are not encrypted: whoever is on the way can read and change them");

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use crate::error::Error;
 
 /// How long a wait may last before the flag is looked at again.
 pub const GLANCE: Duration = Duration::from_millis(100);
+
+/// The signals with which a terminal stops all processes of a job.
+pub const JOB_CONTROL: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
 
 /// Signals that end a command: of a terminal that is gone (SIGHUP) only where that is not to be ignored, as under nohup.
 pub fn endings() -> impl Iterator<Item = i32> {
@@ -42,10 +45,13 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// A flag that Ctrl-Z sets, for whoever stops this process in order then.
+    /// A flag that is set when job control stops this process, for whoever stops it in order then: by Ctrl-Z, or
+    /// because a command that it has started reads from the terminal in the background.
     pub fn stops() -> Result<Arc<AtomicBool>, Error> {
         let flag = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(SIGTSTP, Arc::clone(&flag)).map_err(Error::Signals)?;
+        for signal in JOB_CONTROL {
+            signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(Error::Signals)?;
+        }
         Ok(flag)
     }
 

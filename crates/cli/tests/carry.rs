@@ -366,6 +366,31 @@ fn ctrl_c_on_one_side_ends_both_and_both_say_so() {
     assert!(!place.path("target.part").exists());
 }
 
+/// Ctrl-Z on either side, for longer than a host may be silent: the other one waits.
+#[test]
+fn a_side_that_is_stopped_goes_on() {
+    let place = Place::new();
+    let transfers = ["one", "two"].map(|target| {
+        let receiver = place.recv(&[&place.word(target)]);
+        let sender = endless(&place, &receiver, &place.path(&format!("{target}.part")));
+        (receiver, sender)
+    });
+    let [(one, _), (_, two)] = &transfers;
+    let stopped = [Pid::from_child(&one.child), Pid::from_child(two)];
+    stopped.into_iter().for_each(|process| kill_process(process, Signal::STOP).expect("sent"));
+    std::thread::sleep(Duration::from_secs(6));
+    stopped.into_iter().for_each(|process| kill_process(process, Signal::CONT).expect("sent"));
+    for (receiver, mut sender) in transfers {
+        drop(sender.stdin.take());
+        let sent = sender.wait_with_output().expect("ends");
+        assert_eq!((sent.status.code(), text(&sent.stderr)), (Some(0), String::new()));
+        assert_eq!(receiver.end(), (Some(0), String::new()));
+    }
+    for target in ["one", "two"] {
+        assert!(fs::read(place.path(target)).expect("there") == pattern(2_000_000));
+    }
+}
+
 #[test]
 fn both_sides_hear_of_a_full_disk() {
     let place = Place::new();

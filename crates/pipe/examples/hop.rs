@@ -24,8 +24,13 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let mut hop =
-        HopOptions { digest: DigestKind::Xxh3, sealed: false, compression: None, block_bytes: BLOCK_BYTES };
+    let mut hop = HopOptions {
+        digest: DigestKind::Xxh3,
+        sealed: false,
+        compression: None,
+        block_bytes: BLOCK_BYTES,
+        silence: None,
+    };
     let mut own = MoverOptions::default();
     let mut streams = 1;
     for word in words.iter().skip(2) {

@@ -33,6 +33,7 @@ use hops::Hops;
 use outbox::Outbox;
 use running::Running;
 
+pub use processes::keep_held;
 pub use supervisor::supervise;
 
 /// Between two looks at the clock.

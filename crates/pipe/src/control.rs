@@ -166,7 +166,7 @@ pub enum Order {
     End,
     /// Are you there?
     Ping,
-    /// The coordinator is about to be stopped (Ctrl-Z), or goes on: silence means nothing meanwhile.
+    /// The coordinator is about to be stopped (Ctrl-Z), or goes on: its silence means nothing meanwhile.
     Pause(bool),
 }
 
@@ -243,9 +243,7 @@ pub enum Report {
     Lines {
         /// Which stage's.
         stage: u32,
-        /// What they count for, to be given back by [`Order::Credit`].
-        bytes: u64,
-        /// Each without its end of line.
+        /// Each without its end of line. What they [count for](line_cost) is given back by [`Order::Credit`].
         texts: Vec<String>,
     },
     /// An outlet has ended before the stream has, and others go on.
@@ -272,12 +270,22 @@ pub enum Report {
         /// Which hop.
         hop: u32,
     },
-    /// Nothing of this agent runs any more.
+    /// Processes that it could not end; a description of each.
+    Spared {
+        /// As users are told of them: at most [`SPARED_MAX`](crate::limits::SPARED_MAX).
+        processes: Vec<String>,
+    },
+    /// Nothing of this agent runs any more, but for what it has told of.
     Gone,
     /// The agent itself fails; the sentence.
     Failed(String),
     /// It is there.
     Ping,
+}
+
+/// What a line of standard error counts for in the window of lines: its text, and what it takes to keep it.
+pub fn line_cost(text: &str) -> u64 {
+    text.len() as u64 + 32
 }
 
 /// Who an agent is.

@@ -46,7 +46,7 @@ pub struct Options {
     pub compression: Option<Compression>,
     /// TCP connections of a hop.
     pub streams: u32,
-    /// Bytes a second at the first hop.
+    /// Bytes a second of each stream, from wherever it begins.
     pub rate: Option<u64>,
     /// Bytes that may wait in each mover.
     pub buffer_bytes: u64,

@@ -14,6 +14,8 @@ pub const RELAY_BYTES_MAX: usize = 64 << 10;
 pub const RELAY_WINDOW_BYTES: u64 = 1 << 20;
 /// Lines of standard error under way that the coordinator has not said it printed, in bytes.
 pub const LINES_WINDOW_BYTES: u64 = 256 << 10;
+/// What an agent may have said and the coordinator not taken: it reads on once it has.
+pub const EVENTS_MAX: usize = 1024;
 /// The longest line of standard error; longer ones are broken there.
 pub const LINE_BYTES_MAX: usize = 8 << 10;
 /// How often both ends of a control channel say that they are there.
@@ -25,6 +27,8 @@ pub const SILENCE_MAX: Duration = Duration::from_millis(3000);
 pub const FIRST_WORD_LIMIT: Duration = Duration::from_millis(4000);
 /// How long commands have to end by themselves once they were told to, before they are killed.
 pub const TERM_GRACE: Duration = Duration::from_millis(500);
+/// Processes that an agent could not end, and that users are told of.
+pub const SPARED_MAX: usize = 16;
 /// Until two ends of a hop are connected in one way.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// Stages of a pipeline.

@@ -45,6 +45,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,9 @@ pub struct HopOptions {
     pub compression: Option<Compression>,
     /// Bytes of a block at most.
     pub block_bytes: u32,
+    /// After how long without a word the other end is dead. `None` where something else notices that it is
+    /// gone, and an end may be stopped for as long as its user likes.
+    pub silence: Option<Duration>,
 }
 
 /// A digest of a whole stream.

@@ -7,12 +7,13 @@
 mod route;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::Error;
 use crate::control::{self, CommandKind, End, Mode, Part, Source, Target};
 use crate::coordinator::{FanOut, Options, Request};
 use crate::limits::STAGES_MAX;
-use crate::mover::{Compression, HopOptions, MoverOptions, OnDead, OnSlow};
+use crate::mover::{HopOptions, MoverOptions, OnDead, OnSlow};
 use crate::stage::{Kind, Stage};
 
 /// What this host is called.
@@ -271,13 +272,19 @@ fn check(request: &Request) -> Result<(), Error> {
 }
 
 /// What both ends of a connected hop agree on.
-pub fn hop_options(options: &Options, sealed: bool, compression: Option<Compression>) -> HopOptions {
-    HopOptions { digest: options.digest, sealed, compression, block_bytes: crate::limits::BLOCK_BYTES }
+pub fn hop_options(options: &Options, sealed: bool, silence: Option<Duration>) -> HopOptions {
+    HopOptions {
+        digest: options.digest,
+        sealed,
+        compression: options.compression,
+        block_bytes: crate::limits::BLOCK_BYTES,
+        silence,
+    }
 }
 
-fn mover_options(options: &Options, is_first: bool) -> MoverOptions {
+fn mover_options(options: &Options, rate: Option<u64>) -> MoverOptions {
     MoverOptions {
-        rate: options.rate.filter(|_| is_first),
+        rate,
         buffer_bytes: options.buffer_bytes,
         on_slow: options.on_slow,
         on_dead: options.on_dead,

@@ -1,7 +1,8 @@
 //! What both sides say to each other beside the data.
 //!
-//! They are silent while data move. Who is dead is noticed on the data connection, which takes one that is
-//! stopped for longer than `SILENCE_MAX` (Ctrl-Z) for dead, too.
+//! They are silent while data move. Nothing is ever under way here then, so TCP's own keepalive notices within 4 s
+//! that the other host is gone, whatever waits on the data connection. The kernel of a live host answers it for a
+//! process that is stopped (Ctrl-Z): that one is waited for.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -252,7 +253,10 @@ mod tests {
     fn unencrypted_data_are_taken_only_if_both_want_it() {
         let terms = |sealed, block_bytes| {
             let digest = DigestKind::Xxh3;
-            Terms { hop: HopOptions { digest, sealed, compression: None, block_bytes }, total: None }
+            Terms {
+                hop: HopOptions { digest, sealed, compression: None, block_bytes, silence: None },
+                total: None,
+            }
         };
         assert!(check(&terms(true, limits::BLOCK_BYTES), false).is_ok());
         assert!(check(&terms(true, 1), true).is_ok());

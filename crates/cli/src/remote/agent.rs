@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use caravan_pipe::agent::{serve, supervise};
+use caravan_pipe::agent::{keep_held, serve, supervise};
 use caravan_pipe::control::{MARK, identity};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::SIGINT;
@@ -19,7 +19,7 @@ use signal_hook::consts::SIGINT;
 use super::launcher::WORD;
 use super::local;
 use crate::error::Error;
-use crate::interrupt::endings;
+use crate::interrupt::{JOB_CONTROL, endings};
 
 /// The other side of `caravan pipe`, on the standard input and output.
 #[derive(Debug, clap::Args)]
@@ -33,6 +33,9 @@ pub struct PipeAgent {
     /// The process that serves
     #[arg(long)]
     pub inner: bool,
+    /// Keeps the pipe open that is the standard input, as long as anybody reads it
+    #[arg(long)]
+    pub hold: bool,
     /// A folder to remove first: this program was copied to it
     #[arg(long)]
     pub remove: Option<PathBuf>,
@@ -42,6 +45,10 @@ pub struct PipeAgent {
 pub fn run(args: &PipeAgent) -> Result<(), Error> {
     if args.probe {
         return writeln!(io::stdout(), "{}", identity()).map_err(Error::Output);
+    }
+    if args.hold {
+        keep_held();
+        return Ok(());
     }
     let terminated = Arc::new(AtomicBool::new(false));
     watch(&terminated).map_err(Error::Signals)?;
@@ -65,12 +72,13 @@ pub fn run(args: &PipeAgent) -> Result<(), Error> {
     }
 }
 
-/// Handlers and nothing ignored but what already was, as the commands that it starts inherit that. Ctrl-C does
-/// nothing: it is for whoever started the pipeline.
+/// Handles signals, and ignores none but those that were ignored already, as the commands that it starts inherit that.
+/// Ctrl-C does nothing: it is for whoever started the pipeline. Nor does Ctrl-Z, which stops the commands and the
+/// coordinator: the other ends of this agent's hops would take it for dead.
 fn watch(terminated: &Arc<AtomicBool>) -> io::Result<()> {
-    for signal in endings() {
-        let flag = if signal == SIGINT { Arc::default() } else { Arc::clone(terminated) };
-        signal_hook::flag::register(signal, flag)?;
+    for signal in endings().chain(JOB_CONTROL) {
+        let ends = signal != SIGINT && !JOB_CONTROL.contains(&signal);
+        signal_hook::flag::register(signal, if ends { Arc::clone(terminated) } else { Arc::default() })?;
     }
     Ok(())
 }

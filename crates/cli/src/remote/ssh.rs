@@ -18,6 +18,9 @@ const LINE: &str = "exec /bin/sh -c 'read -r caravan && eval \"$caravan\"'";
 /// What is run here: Ctrl-C and Ctrl-Z at the terminal are for whoever called this, which ends or pauses
 /// everything in order.
 const SHIELD: &str = "trap '' INT TSTP; exec \"$0\" \"$@\"";
+/// The same for one that asks nobody: a command beside it that reads from the terminal in the background does not
+/// stop it either.
+const SHIELD_MUTE: &str = "trap '' INT TSTP TTIN TTOU; exec \"$0\" \"$@\"";
 /// Questions of ssh's that a host leaves unanswered before it is dead.
 const ASKS: u32 = 3;
 /// How long ssh may take to end once it was told to: it gives the terminal its echo back.
@@ -106,7 +109,7 @@ impl Drop for Ssh {
 /// The user's options first: ssh takes the first of two.
 fn command(options: &SshOptions, host: &str, may_ask: bool) -> Command {
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", SHIELD]).arg(&options.program);
+    command.args(["-c", if may_ask { SHIELD } else { SHIELD_MUTE }]).arg(&options.program);
     options.config.iter().for_each(|file| {
         command.arg("-F").arg(file);
     });

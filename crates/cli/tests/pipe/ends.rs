@@ -1,16 +1,21 @@
 //! Ends that nobody asked for: signals, deaths of each process that takes part, and commands that do not
 //! want to end. Within 5 s nothing is left on any host.
 
+use std::fs::{Permissions, set_permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::bytes::Random;
 use crate::census::{GONE_WITHIN, MARK, Process};
 use crate::common::wait_for;
 use crate::live::{Done, Live};
-use crate::rig::Rig;
+use crate::rig::{Rig, is_program};
 
 /// How often the caller is killed by each signal: enough to hit its start, its middle and what is between;
 /// `CARAVAN_PIPE_ROUNDS` has it done more often.
@@ -166,6 +171,61 @@ fn commands_that_do_not_want_to_end() {
     }
 }
 
+/// A command that runs as another user (`sudo zfs recv`): it is told by name, the agent ends without it, and the cut
+/// does not look like an end of its input, whoever has written to it.
+#[test]
+fn what_cannot_be_ended_is_told_and_sees_no_end() {
+    const NOBODY: u32 = 65534;
+    let rig = Rig::new(&[]);
+    let (own, become_root) = (rig.file("rdpipe"), rig.file("become-root"));
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: another user's commands take root");
+        return;
+    }
+    // A user who is not root, with a program of his own and one that makes him root, as sudo does.
+    let change = |path: &Path, mode| set_permissions(path, Permissions::from_mode(mode)).expect("changed");
+    std::fs::copy(env!("CARGO_BIN_EXE_caravan"), &own).expect("copied");
+    std::fs::copy("/usr/bin/setpriv", &become_root).expect("setpriv (package util-linux)");
+    change(&become_root, 0o4755);
+    change(rig.hosts.folder(), 0o755);
+    change(&rig.file(""), 0o777);
+    let sudo = ["--reuid", "0", "--regid", "0", "--clear-groups"];
+    let check = Command::new(&become_root).args(sudo).arg("true").uid(NOBODY).status().expect("it starts");
+    if !check.success() {
+        eprintln!("skipped: programs in {} cannot make their callers root", rig.file("").display());
+        return;
+    }
+    for options in [&[][..], &["-L", "1G"]] {
+        for file in ["flows", "flag"] {
+            let _ = std::fs::remove_file(rig.file(file));
+        }
+        let reader =
+            format!(":@/become-root {} sh -c 'cat >@/flows; echo over >@/flag' >/dev/null", sudo.join(" "));
+        let mut command = rig.command_as(&own, &[options, &[":yes", &reader]].concat());
+        command.uid(NOBODY);
+        let live = Live::start(command);
+        wait_for("data", || rig.length("flows") > 0);
+        live.kill(Signal::INT);
+        let done = live.finish_within(GONE_WITHIN);
+        assert_eq!(done.status, Some(130), "{}", done.errors);
+        let told =
+            |what: &str| done.errors.lines().any(|line| line.contains("cannot end") && line.contains(what));
+        assert!(told("become-root") || told("sh -c"), "{options:?}: {}", done.errors);
+        assert!(told("which runs as root: end it there"), "{options:?}: {}", done.errors);
+        wait_for("all but root's to end", || {
+            let left = rig.census.processes();
+            left.iter().all(|process| !is_program(process) || process.command.ends_with("--hold"))
+        });
+        let reader = rig.await_command("cat");
+        assert!(!rig.file("flag").exists(), "{options:?}: the cut looked like an end");
+        // Its shell first, which would go on.
+        let shells = rig.census.processes().into_iter().filter(|process| process.command.contains("flag"));
+        shells.for_each(|shell| shell.kill(Signal::KILL));
+        reader.kill(Signal::KILL);
+        rig.census.check("what could not be ended");
+    }
+}
+
 /// What a command leaves in the background on purpose does not hold up the end, and lives on, as after a
 /// shell's pipe.
 #[test]
@@ -181,18 +241,38 @@ fn what_commands_leave_behind() {
     rig.census.check("a pipeline with a daemon");
 }
 
-/// Ctrl-Z and fg: stopped for longer than a host may be silent, and then it goes on.
+/// Ctrl-Z and fg: the terminal stops the caller and all that it has started, for longer than a host may be silent;
+/// then it goes on. So does what carries data: the agent of this host, and the caller itself (`-t ssh`).
 #[test]
-fn a_stopped_caller_goes_on() {
+fn a_stopped_job_goes_on() {
     let rig = Rig::new(&["a"]);
-    let mut live = rig.start(&["-t", "tcp", "a:cat"]);
-    rig.await_command("cat");
-    live.kill(Signal::TSTP);
+    let ways =
+        [&["-t", "tcp", "a:tee @/1"][..], &["-t", "ssh", "a:tee @/2"], &["-t", "tcp", "a:tee @/3", ":cat"]];
+    let mut jobs: Vec<_> = ways
+        .into_iter()
+        .map(|words| {
+            let mut command = rig.command(words);
+            // As a shell starts a job.
+            command.process_group(0);
+            let mut live = Live::start(command);
+            live.child().stdin.as_mut().expect("a pipe").write_all(b"begun ").expect("written");
+            (words, live)
+        })
+        .collect();
+    for file in ["1", "2", "3"] {
+        wait_for("something to come through", || rig.length(file) > 0);
+    }
+    let signal =
+        |live: &mut Live, signal| kill_process_group(Pid::from_child(live.child()), signal).expect("sent");
+    jobs.iter_mut().for_each(|(_, live)| signal(live, Signal::TSTP));
     std::thread::sleep(Duration::from_secs(6));
-    assert!(!rig.commands("cat").is_empty(), "the command was ended while the caller was stopped");
-    live.kill(Signal::CONT);
-    live.feed(b"gone on\n".to_vec());
-    let done = live.finish();
-    assert_eq!((done.status, done.text().as_str()), (Some(0), "gone on\n"), "{}", done.errors);
+    for (words, mut live) in jobs {
+        assert!(!live.has_ended(), "{words:?} ended while it was stopped");
+        signal(&mut live, Signal::CONT);
+        live.feed(b"gone on\n".to_vec());
+        let done = live.finish();
+        let expected = (Some(0), "begun gone on\n", "");
+        assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), expected, "{words:?}");
+    }
     rig.census.check("a stop");
 }

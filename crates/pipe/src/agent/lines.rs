@@ -4,14 +4,12 @@ use std::io::{BufReader, Read};
 use std::sync::Arc;
 
 use super::outbox::Outbox;
-use crate::control::Report;
+use crate::control::{Report, line_cost};
 use crate::limits::LINE_BYTES_MAX;
 use crate::window::Window;
 
 /// Bytes of lines in one message.
 const BATCH_BYTES_MAX: usize = 32 << 10;
-/// Bytes of a line beside its text, as they count for the window.
-const LINE_OVERHEAD: u64 = 32;
 
 /// Reads until the end. Waits where too much is under way: then the command waits, too. Lines that are there
 /// at once go in one message.
@@ -20,8 +18,9 @@ pub fn forward(stage: u32, from: impl Read, window: &Arc<Window>, outbox: &Outbo
     let mut line = Vec::new();
     let (mut texts, mut bytes) = (Vec::new(), 0);
     while next(&mut from, &mut line) {
-        texts.push(String::from_utf8_lossy(&line).into_owned());
-        bytes += cost(line.len());
+        let text = String::from_utf8_lossy(&line).into_owned();
+        bytes += line_cost(&text);
+        texts.push(text);
         line.clear();
         if from.buffer().contains(&b'\n') && bytes < BATCH_BYTES_MAX as u64 {
             continue;
@@ -33,13 +32,9 @@ pub fn forward(stage: u32, from: impl Read, window: &Arc<Window>, outbox: &Outbo
                 None => return,
             }
         }
-        outbox.report(Report::Lines { stage, bytes, texts: std::mem::take(&mut texts) });
+        outbox.report(Report::Lines { stage, texts: std::mem::take(&mut texts) });
         bytes = 0;
     }
-}
-
-fn cost(bytes: usize) -> u64 {
-    bytes as u64 + LINE_OVERHEAD
 }
 
 /// The next line without its end, or as much of it as a line may have. Whether there was one.

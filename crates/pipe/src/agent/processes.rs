@@ -1,14 +1,32 @@
 //! Processes and what came of them, through `/proc`.
 
 use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, setsid};
 
 /// Between two looks whether they are gone.
 const LOOK: Duration = Duration::from_millis(5);
+/// How long one that was killed, and that waits for a device, is waited for.
+const STUCK_LIMIT: Duration = Duration::from_millis(300);
+/// Characters of a process's command that are shown.
+const SHOWN_MAX: usize = 100;
+/// The arguments of a holder, by which it is known to whoever ends all other processes.
+const HOLDER: [&str; 3] = ["caravan", "pipe-agent", "--hold"];
+/// Held while processes are listed and signalled, and while a holder is started: it is none before it has its
+/// arguments.
+static LISTING: Mutex<()> = Mutex::new(());
 
-/// All processes that came of `root`, without it, in no order.
+/// All processes that came of `root`, without it and without holders, in no order.
 pub fn descendants(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -16,7 +34,7 @@ pub fn descendants(root: Pid) -> Vec<Pid> {
             continue;
         };
         let Some((parent, is_dead)) = parent(pid) else { continue };
-        if !is_dead || pid == root.as_raw_nonzero().get() {
+        if (!is_dead || pid == root.as_raw_nonzero().get()) && !is_holder(pid) {
             children.entry(parent).or_default().push(pid);
         }
     }
@@ -34,11 +52,54 @@ pub fn descendants(root: Pid) -> Vec<Pid> {
 
 /// The parent of a process, and whether it has ended already. `None` if there is no such process.
 fn parent(pid: i32) -> Option<(i32, bool)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (state, parent) = stat(pid)?;
+    Some((parent, matches!(state, 'Z' | 'X')))
+}
+
+/// The state of a process, and its parent.
+fn stat(pid: i32) -> Option<(char, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything, so look behind its end (proc(5)).
     let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let is_dead = matches!(words.next()?, "Z" | "X");
-    Some((words.next()?.parse().ok()?, is_dead))
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+}
+
+fn is_holder(pid: i32) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments == (HOLDER.join("\0") + "\0").as_bytes()
+}
+
+/// Starts a process that keeps a pipe open as long as anybody reads it: what cannot be ended must not take a cut
+/// for the end of its input. It outlives the agent.
+pub fn hold(pipe: OwnedFd) -> io::Result<()> {
+    let _listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let [name, arguments @ ..] = HOLDER;
+    let mut holder = Command::new("/proc/self/exe");
+    holder.arg0(name).args(arguments).current_dir("/").process_group(0);
+    holder.stdin(pipe).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
+}
+
+/// The holder itself: waits until nobody reads the pipe that is its standard input any more.
+pub fn keep_held() {
+    // Where it leads a session already, nothing is to be done.
+    let _ = setsid();
+    while poll(&mut [PollFd::new(&io::stdin(), PollFlags::empty())], None) == Err(Errno::INTR) {}
+}
+
+/// A process that could not be ended, as users are told of it.
+pub fn describe(process: Pid) -> String {
+    let pid = process.as_raw_nonzero().get();
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = String::from_utf8_lossy(&arguments).replace('\0', " ");
+    let command: String = words.trim_end().chars().take(SHOWN_MAX).collect();
+    let user = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+    let why = match (stat(pid), user) {
+        (Some(('D', _)), _) => "waits for a device: it ends once that answers".to_owned(),
+        (_, Ok(0)) => "runs as root: end it there".to_owned(),
+        (_, Ok(user)) => format!("runs as user {user}: end it there"),
+        (_, Err(_)) => "is another user's: end it there".to_owned(),
+    };
+    format!("process {pid} ({command}), which {why}")
 }
 
 /// Sends a signal to each; those that are gone do not matter.
@@ -48,35 +109,58 @@ pub fn signal(processes: &[Pid], signal: Signal) {
     }
 }
 
-/// Asks what `list` finds to end, and kills what is left after `grace`. Returns once none is found.
+/// Asks what `list` finds to end, and kills what is left after `grace`. Returns once none is found, but for those
+/// that cannot be ended: another user's, and what waits for a device and does not answer. Calls `spare` before
+/// anything ends, if there are such.
 ///
 /// All are stopped first, until no new one is found, and told while they are: a shell that saw its child
 /// die before itself would go on with its next command.
-pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration) {
+pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Vec<Pid> {
     let deadline = Instant::now() + grace;
-    let mut stopped = Vec::new();
+    let (mut stopped, mut spared) = (Vec::new(), Vec::new());
     loop {
-        let all = list();
-        let is_new = |process: &Pid| !stopped.contains(process);
-        let new: Vec<Pid> = all.iter().copied().filter(is_new).collect();
+        let (new, foreign) = stop_new(&list, &stopped, &spared);
+        if !foreign.is_empty() {
+            spared.extend(foreign);
+            spare();
+        }
         if new.is_empty() || Instant::now() >= deadline {
             break;
         }
-        signal(&new, Signal::STOP);
         stopped.extend(new);
     }
     signal(&stopped, Signal::TERM);
     signal(&stopped, Signal::CONT);
     loop {
-        let left = list();
-        if left.is_empty() {
-            return;
+        let listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = list();
+        left.retain(|process| !spared.contains(process));
+        let now = Instant::now();
+        if now >= deadline {
+            left.retain(|process| match kill_process(*process, Signal::KILL) {
+                Err(Errno::PERM) => {
+                    spared.push(*process);
+                    false
+                }
+                _ => true,
+            });
         }
-        if Instant::now() >= deadline {
-            signal(&left, Signal::KILL);
+        drop(listing);
+        let is_stuck = |process: &Pid| matches!(stat(process.as_raw_nonzero().get()), Some(('D', _)));
+        if left.is_empty() || (now >= deadline + STUCK_LIMIT && left.iter().all(is_stuck)) {
+            spared.extend(left);
+            return spared;
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Stops what is found and not known yet; the second ones are those that this user may not stop.
+fn stop_new(list: impl Fn() -> Vec<Pid>, stopped: &[Pid], spared: &[Pid]) -> (Vec<Pid>, Vec<Pid>) {
+    let _listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_new = |process: &Pid| !stopped.contains(process) && !spared.contains(process);
+    let new = list().into_iter().filter(is_new);
+    new.partition(|process| kill_process(*process, Signal::STOP) != Err(Errno::PERM))
 }
 
 #[cfg(test)]
@@ -96,8 +180,8 @@ mod tests {
         std::io::BufRead::read_line(&mut out, &mut line).expect("read");
         // The shell in the background, and its sleep as soon as it is there.
         assert!(!descendants(root).is_empty());
-        end(|| descendants(root), Duration::from_millis(20));
-        assert!(descendants(root).is_empty());
+        let spared = end(|| descendants(root), Duration::from_millis(20), || panic!("none is another's"));
+        assert!(descendants(root).is_empty() && spared.is_empty());
         let _ = shell.kill();
         let _ = shell.wait();
     }

@@ -5,13 +5,14 @@ mod moved;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::process::{Pid, getpid};
 
 use super::hops::Hops;
@@ -20,12 +21,14 @@ use super::{commands, processes};
 use crate::Error;
 use crate::cancel::Cancel;
 use crate::control::{Command, End, Mode, Mover, MoverResult, Part, Report, Status};
-use crate::limits::{LINES_WINDOW_BYTES, STAGES_MAX, TERM_GRACE};
+use crate::limits::{LINES_WINDOW_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
 use crate::mover::{self, Gauge, Inlet, Outlet};
 use crate::window::Window;
 
 use ends::{Pipes, open};
 
+/// How a pipe is opened that is only to be known.
+const KNOWN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// How often figures are reported.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -52,6 +55,10 @@ struct State {
     processes: HashMap<u32, Pid>,
     /// Which stage reads a pipe.
     readers: HashMap<u32, u32>,
+    /// The pipe that a stage reads, opened for neither reading nor writing (`O_PATH`): it keeps no end of it open.
+    inputs: HashMap<u32, OwnedFd>,
+    /// Processes that could not be ended and that were told of.
+    spared: Vec<Pid>,
     gauges: Vec<(u32, Arc<Gauge>)>,
     /// Outlets that have been told of: stopped and failed ones of each mover.
     left: HashMap<u32, (u64, u64)>,
@@ -129,13 +136,49 @@ impl Running {
         std::thread::spawn(move || this.kill_now(stage));
     }
 
-    /// Ends everything, and returns once nothing runs that came of this process.
+    /// Ends everything, and returns once nothing runs that came of this process, but for what cannot be ended.
     pub fn abort(&self, grace: Duration) {
         // What is killed now is no stage's fault, and no news to anybody.
         self.0.outbox.mute();
         self.0.cancel.fire();
         self.0.lines.close();
-        processes::end(|| processes::descendants(getpid()), grace);
+        let all = || {
+            // Where another user's processes are hidden, these are known all the same.
+            let mut all = processes::descendants(getpid());
+            let stages = self.state(|state| state.processes.values().copied().collect::<Vec<_>>());
+            all.extend(stages.into_iter().filter(|stage| !all.contains(stage)).collect::<Vec<_>>());
+            all
+        };
+        let spared = processes::end(all, grace, || self.hold(|_| true));
+        self.tell_spared(spared);
+    }
+
+    /// Stages that cannot be ended must not take what happens now for the end of their input: something else has
+    /// to keep it open once this process and those that write to it are gone.
+    fn hold(&self, which: impl Fn(u32) -> bool) {
+        let inputs = self.state(|state| {
+            let (held, others) =
+                std::mem::take(&mut state.inputs).into_iter().partition(|(stage, _)| which(*stage));
+            state.inputs = others;
+            held
+        });
+        for pipe in HashMap::into_values(inputs) {
+            let writing = File::options().write(true).open(descriptor_path(&pipe));
+            // There is nothing else that could be done about it.
+            let _ = writing.and_then(|pipe| processes::hold(pipe.into()));
+        }
+    }
+
+    fn tell_spared(&self, mut spared: Vec<Pid>) {
+        self.state(|state| {
+            spared.retain(|process| !state.spared.contains(process));
+            state.spared.extend(&spared);
+        });
+        spared.truncate(SPARED_MAX);
+        if !spared.is_empty() {
+            let processes = spared.into_iter().map(processes::describe).collect();
+            self.0.outbox.report(Report::Spared { processes });
+        }
     }
 
     /// Reports outlets that have ended before their stream, and figures when it is time.
@@ -175,8 +218,13 @@ impl Running {
             End::Null => Stdio::null(),
             End::Caller => self.caller(|caller| &caller.0).map_err(say)?.into(),
             End::Pipe(pipe) => {
-                self.state(|state| state.readers.insert(pipe, command.stage));
-                pipes.reading(pipe).map_err(say)?.into()
+                let reading = pipes.reading(pipe).map_err(say)?;
+                let known = rustix::fs::open(descriptor_path(&reading), KNOWN, FileMode::empty());
+                self.state(|state| {
+                    state.readers.insert(pipe, command.stage);
+                    state.inputs.extend(known.ok().map(|known| (command.stage, known)));
+                });
+                reading.into()
             }
         };
         let output = match command.output {
@@ -189,7 +237,10 @@ impl Running {
         let (this, stage) = (self.clone(), command.stage);
         std::thread::spawn(move || {
             commands::attend(stage, child, &this.0.lines, &this.0.outbox);
-            this.state(|state| state.processes.remove(&stage));
+            this.state(|state| {
+                state.inputs.remove(&stage);
+                state.processes.remove(&stage);
+            });
         });
         Ok(())
     }
@@ -212,7 +263,8 @@ impl Running {
                 let root_left = self.state(|state| state.processes.get(&stage).copied());
                 root_left.into_iter().chain(processes::descendants(root)).collect()
             };
-            processes::end(all, TERM_GRACE);
+            let spared = processes::end(all, TERM_GRACE, || self.hold(|input| input == stage));
+            self.tell_spared(spared);
         }
     }
 
@@ -223,4 +275,9 @@ impl Running {
     fn state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// By which a pipe is opened once more.
+fn descriptor_path(pipe: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", pipe.as_raw_fd())
 }

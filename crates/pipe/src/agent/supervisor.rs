@@ -41,7 +41,8 @@ pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, 
     };
     let went_well = status.exit_status() == Some(0);
     if !went_well {
-        processes::end(|| processes::descendants(getpid()), TERM_GRACE);
+        // The inner process has told of what cannot be ended, and seen to its input.
+        processes::end(|| processes::descendants(getpid()), TERM_GRACE, || ());
     }
     Ok(went_well)
 }

@@ -30,6 +30,7 @@ use crate::limits::{ADDRESSES_MAX, CONNECT_AGAIN, CONNECT_LIMIT, CONNECTIONS_MAX
 use crate::{Error, Key};
 
 pub use names::{addresses, look_up, resolve};
+pub(crate) use tuning::keep_alive;
 
 /// A listening socket on all addresses, for one connection that knows the key.
 #[derive(Debug)]

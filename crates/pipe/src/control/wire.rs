@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::limits::MESSAGE_BYTES_MAX;
+use crate::limits::{MESSAGE_BYTES_MAX, RELAY_BYTES_MAX};
 
 const JSON: u8 = 0;
 const DATA: u8 = 1;
@@ -63,6 +63,9 @@ pub fn read<T: DeserializeOwned>(from: &mut (impl Read + ?Sized)) -> io::Result<
         JSON => Ok(Message::Word(serde_json::from_slice(&body)?)),
         DATA => {
             let (hop, bytes) = body.split_first_chunk().ok_or_else(|| malformed("data of no hop"))?;
+            if bytes.is_empty() || bytes.len() > RELAY_BYTES_MAX {
+                return Err(malformed("data of a length that is none"));
+            }
             Ok(Message::Data { hop: u32::from_be_bytes(*hop), bytes: bytes.to_vec() })
         }
         _ => Err(malformed("a message of no known sort")),
@@ -98,8 +101,16 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(read::<Report>(&mut &bytes[..cut]).is_err(), "{cut}");
         }
-        for bad in [&[0xff; 8][..], &[0, 0, 0, 2, 0, b'{', b'}'], &[0, 0, 0, 0, 2], &[0, 0, 0, 3, 1, 0, 0, 0]]
-        {
+        let long = [&0x0002_0000_u32.to_be_bytes()[..], &[1], &[0; 0x2_0000]].concat();
+        let empty = [0, 0, 0, 4, 1, 0, 0, 0, 7];
+        for bad in [
+            &long[..],
+            &empty,
+            &[0xff; 8],
+            &[0, 0, 0, 2, 0, b'{', b'}'],
+            &[0, 0, 0, 0, 2],
+            &[0, 0, 0, 3, 1, 0, 0, 0],
+        ] {
             assert!(read::<Report>(&mut &bad[..]).is_err(), "{bad:?}");
         }
     }

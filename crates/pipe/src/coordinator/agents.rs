@@ -1,14 +1,15 @@
 //! The coordinator's side of control channels: a thread that reads and one that writes for each agent.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Guard, Session};
 use crate::control::{self, Message, Order, Report};
+use crate::limits::RELAY_WINDOW_BYTES;
 
 /// Messages that wait to be written to one agent: orders, and relayed data, which windows limit.
 const QUEUE_MESSAGES_MAX: usize = 1024;
@@ -19,12 +20,55 @@ pub enum Event {
     Launched(usize, Result<Session, crate::Error>),
     /// It says something.
     Report(usize, Report),
-    /// Its channel has ended.
-    Lost(usize),
+    /// Its channel has ended: why, if it has said what no agent says.
+    Lost(usize, Option<String>),
 }
 
 /// Where data of relayed hops go: from an agent and a hop to the other agent.
-pub type Routes = Arc<Mutex<HashMap<(usize, u32), SyncSender<Message<Order>>>>>;
+pub type Routes = Arc<Mutex<HashMap<(usize, u32), Route>>>;
+
+/// One way of a relayed hop.
+#[derive(Clone)]
+pub struct Route {
+    to: SyncSender<Message<Order>>,
+    /// Bytes that were passed on and that the other agent has not given credit for.
+    under_way: Arc<AtomicU64>,
+    /// The same of the other way.
+    back: Arc<AtomicU64>,
+}
+
+/// Both ways of a relayed hop: to one agent, and to the other.
+pub fn both_ways(one: SyncSender<Message<Order>>, other: SyncSender<Message<Order>>) -> [Route; 2] {
+    let (under_way, back) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let to_one = Route { to: one, under_way: Arc::clone(&under_way), back: Arc::clone(&back) };
+    [to_one, Route { to: other, under_way: back, back: under_way }]
+}
+
+impl Route {
+    /// Passes data or credit on. Fails where an agent sends more than it may, or gives credit for what it
+    /// was not sent.
+    fn pass(&self, order: Message<Order>) -> Result<(), String> {
+        // Counts alone matter: each message is passed on by the queue.
+        match &order {
+            Message::Data { bytes, .. } => {
+                let bytes = bytes.len() as u64;
+                if self.under_way.fetch_add(bytes, Ordering::Relaxed) + bytes > RELAY_WINDOW_BYTES {
+                    return Err("its agent sent more data than it was given leave for".to_owned());
+                }
+            }
+            Message::Word(Order::Credit { bytes, .. }) => {
+                let given = |left: u64| left.checked_sub(*bytes);
+                if self.back.fetch_update(Ordering::Relaxed, Ordering::Relaxed, given).is_err() {
+                    return Err("its agent gave credit for data that it was not sent".to_owned());
+                }
+            }
+            Message::Word(_) => {}
+        }
+        // Blocks where the other one does not read: windows keep that short, its silence ends it.
+        let _ = self.to.send(order);
+        Ok(())
+    }
+}
 
 /// A started agent.
 pub struct Agent {
@@ -33,27 +77,29 @@ pub struct Agent {
     begin: Instant,
     /// Milliseconds after `begin` at which it was last heard.
     heard_ms: Arc<AtomicU64>,
+    /// What its lines that wait to be told count for.
+    pub lines_bytes: Arc<AtomicU64>,
     /// Its channel has ended.
     pub is_lost: bool,
 }
 
 impl Agent {
     /// Starts both threads.
-    pub fn new(number: usize, session: Session, events: Sender<Event>, routes: Routes) -> Self {
+    pub fn new(number: usize, session: Session, events: SyncSender<Event>, routes: Routes) -> Self {
         let (orders, queue) = sync_channel(QUEUE_MESSAGES_MAX);
         let begin = Instant::now();
         let heard_ms = Arc::new(AtomicU64::new(0));
         let heard = Arc::clone(&heard_ms);
         std::thread::spawn(move || write(session.to, &queue));
         std::thread::spawn(move || {
-            read(session.from, number, &events, &routes, || {
+            let why = read(session.from, number, &events, &routes, || {
                 let now = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
                 // A figure that is only compared with the clock: nothing hangs on its order.
                 heard.store(now, Ordering::Relaxed);
             });
-            let _ = events.send(Event::Lost(number));
+            let _ = events.send(Event::Lost(number, why));
         });
-        Self { orders, guard: session.guard, begin, heard_ms, is_lost: false }
+        Self { orders, guard: session.guard, begin, heard_ms, lines_bytes: Arc::default(), is_lost: false }
     }
 
     /// Gives an order. One that has no room any more has not read a thousand others: it is as good as
@@ -103,14 +149,22 @@ fn write(mut to: Box<dyn Write + Send>, queue: &Receiver<Message<Order>>) {
     }
 }
 
+/// Until the end of the channel: why it is one, if what came is none of an agent's words.
 fn read(
     mut from: Box<dyn Read + Send>,
     number: usize,
-    events: &Sender<Event>,
+    events: &SyncSender<Event>,
     routes: &Routes,
     hear: impl Fn(),
-) {
-    while let Ok(message) = control::read::<Report>(&mut *from) {
+) -> Option<String> {
+    loop {
+        let message = match control::read::<Report>(&mut *from) {
+            Ok(message) => message,
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return Some(format!("its agent says what no agent says: {error}"));
+            }
+            Err(_) => return None,
+        };
         hear();
         let (hop, order) = match message {
             Message::Data { hop, bytes } => (hop, Message::Data { hop, bytes }),
@@ -120,13 +174,14 @@ fn read(
             Message::Word(Report::RelayEnd { hop }) => (hop, Message::Word(Order::RelayEnd { hop })),
             Message::Word(report) => {
                 if events.send(Event::Report(number, report)).is_err() {
-                    return;
+                    return None;
                 }
                 continue;
             }
         };
-        let other = routes.lock().unwrap_or_else(PoisonError::into_inner).get(&(number, hop)).cloned();
-        // Blocks where the other one does not read: windows keep that short, its silence ends it.
-        let _ = other.map(|other| other.send(order));
+        let route = routes.lock().unwrap_or_else(PoisonError::into_inner).get(&(number, hop)).cloned();
+        if let Some(Err(why)) = route.map(|route| route.pass(order)) {
+            return Some(why);
+        }
     }
 }

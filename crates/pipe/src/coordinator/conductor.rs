@@ -5,8 +5,8 @@ mod figures;
 mod hops;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ use super::joining::Joining;
 use super::outcome::{self, Trouble};
 use super::{HopFigures, Launcher, Observer, Request, Summary, Transport};
 use crate::Error;
-use crate::control::{Hello, Message, MoverResult, Order, Report, Status};
-use crate::limits::{PING_INTERVAL, TERM_GRACE};
+use crate::control::{Hello, Message, MoverResult, Order, Report, Status, line_cost};
+use crate::limits::{EVENTS_MAX, LINES_WINDOW_BYTES, PING_INTERVAL, SPARED_MAX, TERM_GRACE};
 use crate::plan::{Carrier, Plan};
 
 /// Between two looks at the clock and at Ctrl-C.
@@ -39,6 +39,8 @@ pub enum Notice {
         host: String,
         texts: Vec<String>,
         bytes: u64,
+        /// What of the agent's window is taken.
+        taken: Arc<AtomicU64>,
         credit: SyncSender<Message<Order>>,
     },
     /// With what says that it was shown: while one waits, no other is sent.
@@ -56,8 +58,10 @@ impl Notice {
                 // A mark for the other thread; what it guards is none of these.
                 waits.store(false, Ordering::Relaxed);
             }
-            Self::Lines { host, texts, bytes, credit } => {
+            Self::Lines { host, texts, bytes, taken, credit } => {
                 texts.iter().for_each(|text| observer.line(&host, text));
+                // A count that the agent's next lines are held against; nothing else hangs on it.
+                taken.fetch_sub(bytes, Ordering::Relaxed);
                 // An agent that is gone needs none.
                 let _ = credit.send(Message::Word(Order::Credit { hop: None, bytes }));
             }
@@ -69,7 +73,8 @@ impl Notice {
 pub struct Conductor<'a> {
     plan: Plan,
     request: &'a Request,
-    /// Lines are as many as windows let through, progress is one at a time, notes are few.
+    /// Lines are as many as the agents' windows let through, progress is one at a time, all others are a few for
+    /// each hop and each agent: so there is no need for a limit of its own, at which Ctrl-C would have to wait.
     notices: Sender<Notice>,
     progress_waits: Arc<AtomicBool>,
     interrupted: Arc<AtomicBool>,
@@ -90,6 +95,8 @@ pub struct Conductor<'a> {
     /// Stages in the order of their ends.
     ended: Vec<u32>,
     is_gone: Vec<bool>,
+    /// How many processes each agent has told of that it could not end.
+    spared: Vec<usize>,
     troubles: Vec<Trouble>,
     /// When to give up waiting for a better explanation.
     abort_at: Option<Instant>,
@@ -128,6 +135,7 @@ impl<'a> Conductor<'a> {
             statuses: vec![None; jobs],
             ended: Vec::new(),
             is_gone: vec![false; agents],
+            spared: vec![0; agents],
             troubles: Vec::new(),
             abort_at: None,
             is_aborting: false,
@@ -145,7 +153,7 @@ impl<'a> Conductor<'a> {
         launcher: &'scope dyn Launcher,
     ) -> Result<Summary, Error> {
         let begin = Instant::now();
-        let (sender, events) = mpsc::channel();
+        let (sender, events) = sync_channel(EVENTS_MAX);
         let is_given_up = Arc::new(AtomicBool::new(false));
         for (number, host) in self.plan.agents.iter().cloned().enumerate() {
             let (sender, is_given_up) = (sender.clone(), Arc::clone(&is_given_up));
@@ -177,7 +185,7 @@ impl<'a> Conductor<'a> {
     }
 
     /// Whether all of it went well.
-    fn conduct(&mut self, events: &Receiver<Event>, sender: &Sender<Event>) -> bool {
+    fn conduct(&mut self, events: &Receiver<Event>, sender: &SyncSender<Event>) -> bool {
         self.until(events, sender, |this| this.hellos.iter().all(Option::is_some))
             && self.join()
             && self.until(events, sender, |this| {
@@ -191,7 +199,7 @@ impl<'a> Conductor<'a> {
     fn until(
         &mut self,
         events: &Receiver<Event>,
-        sender: &Sender<Event>,
+        sender: &SyncSender<Event>,
         is_done: impl Fn(&Self) -> bool,
     ) -> bool {
         loop {
@@ -260,7 +268,7 @@ impl<'a> Conductor<'a> {
         });
     }
 
-    fn take(&mut self, event: Event, sender: &Sender<Event>) {
+    fn take(&mut self, event: Event, sender: &SyncSender<Event>) {
         match event {
             Event::Launched(number, Ok(session)) => {
                 let agent = Agent::new(number, session, sender.clone(), Arc::clone(&self.routes));
@@ -274,12 +282,50 @@ impl<'a> Conductor<'a> {
             // This side has given it up, for a reason that is known.
             Event::Launched(_, Err(Error::Cancelled)) => {}
             Event::Launched(_, Err(error)) => self.fail(Trouble::SetUp(error.to_string()), true),
-            Event::Lost(number) => {
+            Event::Lost(number, why) => {
                 let agent = self.agents.get_mut(number).and_then(Option::as_mut);
-                let why = agent.filter(|agent| !agent.is_lost).map(Agent::why_lost);
+                let agent = agent.filter(|agent| !agent.is_lost);
+                let why = agent.map(|agent| why.unwrap_or_else(|| agent.why_lost()));
                 why.into_iter().for_each(|why| self.lose(number, why));
             }
+            // Of one that is given up nothing counts any more.
+            Event::Report(number, _) if self.is_lost(number) => {}
+            Event::Report(number, report) if !self.is_its_own(number, &report) => {
+                self.lose(number, "its agent reports on what is another's".to_owned());
+            }
             Event::Report(number, report) => self.hear(number, report),
+        }
+    }
+
+    fn is_lost(&self, number: usize) -> bool {
+        self.agents.get(number).and_then(Option::as_ref).is_none_or(|agent| agent.is_lost)
+    }
+
+    /// Whether an agent reports on what it was told to do: none speaks for another one.
+    fn is_its_own(&self, number: usize, report: &Report) -> bool {
+        let job = |stage: u32| self.plan.jobs.get(stage as usize).is_some_and(|job| job.agent == number);
+        let has_mover = |mover: u32| self.movers.get(&mover) == Some(&number);
+        match report {
+            Report::Ended { stage, .. } | Report::Lines { stage, .. } => job(*stage),
+            Report::Prepared { lengths } => lengths.iter().all(|(stage, _)| job(*stage)),
+            Report::Moved { mover, .. } | Report::Left { mover, .. } => has_mover(*mover),
+            Report::Figures(figures) => figures.iter().all(|(mover, _)| has_mover(*mover)),
+            Report::Listening { hop, .. }
+            | Report::Half { hop, .. }
+            | Report::Doorway { hop, .. }
+            | Report::Connected { hop, .. }
+            | Report::Unreachable { hop, .. } => {
+                let mut hops = self.plan.hops.iter();
+                hops.any(|known| known.number == *hop && [known.from, known.to].contains(&number))
+            }
+            // Of itself. Credit and ends of relayed hops are held against their routes.
+            Report::Hello(_)
+            | Report::Spared { .. }
+            | Report::Gone
+            | Report::Failed(_)
+            | Report::Ping
+            | Report::Credit { .. }
+            | Report::RelayEnd { .. } => true,
         }
     }
 
@@ -287,7 +333,7 @@ impl<'a> Conductor<'a> {
         match report {
             Report::Hello(hello) => {
                 if let Some(slot) = self.hellos.get_mut(number) {
-                    *slot = Some(*hello);
+                    slot.get_or_insert(*hello);
                 }
             }
             Report::Prepared { lengths } => {
@@ -298,12 +344,8 @@ impl<'a> Conductor<'a> {
             Report::Ended { stage, status } => self.stage_ended(number, stage, status),
             Report::Moved { mover, result } => self.mover_ended(mover, result),
             Report::Left { mover, outlet, has_failed } => self.outlet_left(mover, outlet, has_failed),
-            Report::Lines { stage, bytes, texts } => {
-                let Some(agent) = self.agents.get(number).and_then(Option::as_ref) else { return };
-                let job = usize::try_from(stage).ok().and_then(|id| self.plan.jobs.get(id));
-                let host = self.plan.name(job.map_or(number, |job| job.agent)).to_owned();
-                let _ = self.notices.send(Notice::Lines { host, texts, bytes, credit: agent.sender() });
-            }
+            Report::Lines { texts, .. } => self.lines(number, texts),
+            Report::Spared { processes } => self.tell_spared(number, processes),
             Report::Figures(figures) => {
                 self.figures.extend(figures);
                 if !self.progress_waits.swap(true, Ordering::Relaxed) {
@@ -328,6 +370,28 @@ impl<'a> Conductor<'a> {
         }
     }
 
+    fn lines(&mut self, number: usize, texts: Vec<String>) {
+        let Some(agent) = self.agents.get(number).and_then(Option::as_ref) else { return };
+        let bytes = texts.iter().map(|text| line_cost(text)).sum();
+        let taken = Arc::clone(&agent.lines_bytes);
+        // Given back once they are told.
+        if texts.is_empty() || taken.fetch_add(bytes, Ordering::Relaxed) + bytes > LINES_WINDOW_BYTES {
+            return self.lose(number, "its agent sent more lines than it was given leave for".to_owned());
+        }
+        let (host, credit) = (self.plan.name(number).to_owned(), agent.sender());
+        let _ = self.notices.send(Notice::Lines { host, texts, bytes, taken, credit });
+    }
+
+    fn tell_spared(&mut self, number: usize, processes: Vec<String>) {
+        let Some(told) = self.spared.get_mut(number) else { return };
+        for process in processes.into_iter().take(SPARED_MAX - *told) {
+            *told += 1;
+            let text =
+                format!("{}: cannot end {process}. It was told no end of its input", self.plan.name(number));
+            let _ = self.notices.send(Notice::Warn(text));
+        }
+    }
+
     fn order(&self, number: usize, order: Order) {
         if let Some(Some(agent)) = self.agents.get(number) {
             agent.order(order);
@@ -349,7 +413,7 @@ impl<'a> Conductor<'a> {
     }
 
     /// Has everything killed, and waits until it is.
-    fn abort(&mut self, events: &Receiver<Event>, sender: &Sender<Event>) {
+    fn abort(&mut self, events: &Receiver<Event>, sender: &SyncSender<Event>) {
         self.is_aborting = true;
         let abort = |this: &Self| this.agents.iter().flatten().for_each(|agent| agent.order(Order::Abort));
         abort(self);

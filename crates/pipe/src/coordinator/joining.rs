@@ -132,7 +132,7 @@ impl Joining {
                 self.begin(ends)
             }
             (_, Report::Connected { description, .. }) => self.connect(agent, way, description, ends),
-            (Way::Pipe, Report::Doorway { bytes, .. }) => {
+            (Way::Pipe, Report::Doorway { bytes, .. }) if agent == to => {
                 Step::Orders(vec![(from, Order::Hand { hop, attempt, doorway: bytes })])
             }
             (Way::Fabric, Report::Half { bytes, .. }) if agent == from => {
@@ -150,6 +150,9 @@ impl Joining {
                     true => (ends.from, ends.names[0]),
                 };
                 let connecting = if is_reversed { to } else { from };
+                if agent == connecting {
+                    return nothing;
+                }
                 let connector = if is_reversed { ends.to } else { ends.from };
                 let addresses = addresses(listener, connector, name.is_none());
                 let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect();

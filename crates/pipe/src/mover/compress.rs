@@ -122,6 +122,7 @@ mod tests {
                 sealed: false,
                 compression: Some(compression),
                 block_bytes: 1 << 17,
+                silence: None,
             };
             let mut shrinker = Shrinker::new(&options).expect("a compressor").expect("one");
             let mut expander = Expander::new(compression).expect("a decompressor");

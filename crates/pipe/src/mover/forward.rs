@@ -2,11 +2,10 @@
 
 use std::io::IoSlice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES};
 use super::seal::Seal;
-use super::wait::Timing;
 use super::wire::{Streams, Wire};
 use crate::Error;
 
@@ -32,8 +31,8 @@ impl Forward {
     }
 
     /// Says that the sender is alive, if nothing else is being said.
-    pub fn say_idle(&mut self, wire: &mut Streams, timing: &Timing) -> Result<(), Error> {
-        if self.is_torn || self.has_ended || self.sent_at.elapsed() < timing.ping {
+    pub fn say_idle(&mut self, wire: &mut Streams, ping: Duration) -> Result<(), Error> {
+        if self.is_torn || self.has_ended || self.sent_at.elapsed() < ping {
             return Ok(());
         }
         if self.unsent.is_empty() {

@@ -3,14 +3,14 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
 use super::backward::{Ear, Word};
 use super::forward::Forward;
 use super::start::spawn;
-use super::wait::{Timing, Waits, Watch, Woken};
+use super::wait::{Waits, Watch, Woken};
 use super::wire::{Streams, Want, Wire};
 use crate::Error;
 use crate::cancel::Cancel;
@@ -44,18 +44,19 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Begins to listen.
+    /// Begins to listen. `times`: how often the sender says that it is alive, and after how long without a
+    /// word the receiver is dead.
     pub fn start(
         mut streams: Streams,
         mut ear: Ear,
         forward: Arc<Mutex<Forward>>,
-        timing: Timing,
+        times: (Duration, Option<Duration>),
     ) -> Result<Self, Error> {
         let (news, end) = (Cancel::new()?, Cancel::new()?);
         let word = Arc::new(Mutex::new(None));
         let (heard, rung, ended) = (Arc::clone(&word), news.clone(), end.clone());
         let listen = move || {
-            let last = hear(&mut streams, &mut ear, &forward, &timing, &Waits::new(&ended));
+            let last = hear(&mut streams, &mut ear, &forward, times, &Waits::new(&ended));
             if let Some(last) = last {
                 *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
                 rung.fire();
@@ -84,7 +85,7 @@ fn hear(
     streams: &mut Streams,
     ear: &mut Ear,
     forward: &Mutex<Forward>,
-    timing: &Timing,
+    (ping, silence): (Duration, Option<Duration>),
     waits: &Waits,
 ) -> Option<Word> {
     loop {
@@ -93,7 +94,7 @@ fn hear(
         }
         match forward.try_lock() {
             Ok(mut forward) => {
-                if let Err(error) = forward.say_idle(streams, timing) {
+                if let Err(error) = forward.say_idle(streams, ping) {
                     return Some(Word::Bad(error));
                 }
             }
@@ -102,12 +103,14 @@ fn hear(
             Err(TryLockError::Poisoned(_)) => return None,
         }
         // Half an interval, so that two in a row are never further apart than one and a half.
-        let until = Instant::now() + timing.ping / 2;
+        let until = Instant::now() + ping / 2;
         match streams.clone().wait(0, Want::Read, None, waits, Some(until)) {
             Err(_) => return None,
-            Ok(Woken::Late) if ear.heard_at.elapsed() > timing.silence => {
-                let silence = timing.silence.as_secs_f64();
-                return Some(Word::Cut(format!("the other end was silent for {silence} s")));
+            Ok(Woken::Late) => {
+                if let Some(silence) = silence.filter(|silence| ear.heard_at.elapsed() > *silence) {
+                    let silence = silence.as_secs_f64();
+                    return Some(Word::Cut(format!("the other end was silent for {silence} s")));
+                }
             }
             Ok(_) => {}
         }

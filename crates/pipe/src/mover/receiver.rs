@@ -67,7 +67,7 @@ impl Receiver {
         let secret = connection.secret;
         let seal =
             |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
-        let (wire, streams) = wire_of(connection.channel)?;
+        let (wire, streams) = wire_of(connection.channel, options.silence)?;
         let lanes = (0..wire.streams() as u32).map(|stream| {
             Ok(Lane { seal: seal(Direction::Forward, stream)?, head: [0; HEADER_BYTES], head_bytes: 0 })
         });
@@ -109,13 +109,14 @@ impl Receiver {
     /// Waits until something may have come.
     pub fn wait(&mut self, other: Option<Watch>, waits: &Waits) -> Result<Woken, Error> {
         let since = *self.waits_since.get_or_insert_with(Instant::now);
-        let until = self.pulse.is_some().then(|| since + self.timing.silence);
+        let silence = self.options.silence.filter(|_| self.pulse.is_some());
+        let until = silence.and_then(|silence| since.checked_add(silence));
         let woken = self.wire.wait(self.turn, Want::Read, other, waits, until)?;
         match woken {
             Woken::Ready => self.waits_since = None,
             Woken::Other => {}
             Woken::Late => {
-                let silence = self.timing.silence.as_secs_f64();
+                let silence = silence.unwrap_or_default().as_secs_f64();
                 return Err(self.cut(format!("the other end was silent for {silence} s")));
             }
         }

@@ -44,13 +44,16 @@ impl Sender {
         let secret = connection.secret;
         let seal =
             |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
-        let (wire, streams) = wire_of(connection.channel)?;
+        let (wire, streams) = wire_of(connection.channel, options.silence)?;
         let seals = (0..wire.streams() as u32).map(|stream| seal(Direction::Forward, stream));
         let seals = seals.collect::<Result<_, Error>>()?;
         let forward = Arc::new(Mutex::new(Forward::new(seals)));
         let ear = Ear::new(seal(Direction::Backward, 0)?);
         let ears = match streams {
-            Some(streams) => Ears::Thread(Listener::start(streams, ear, Arc::clone(&forward), timing)?),
+            Some(streams) => {
+                let times = (timing.ping, options.silence);
+                Ears::Thread(Listener::start(streams, ear, Arc::clone(&forward), times)?)
+            }
             None => Ears::Own(Box::new(ear)),
         };
         let shrinker = Shrinker::new(&options)?;

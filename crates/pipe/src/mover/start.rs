@@ -1,5 +1,7 @@
 //! How a mover begins.
 
+use std::time::Duration;
+
 use super::inlet::Source;
 use super::link::LinkWire;
 use super::outlet::Sink;
@@ -10,7 +12,7 @@ use super::{
 };
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::connect::Channel;
+use crate::connect::{Channel, tcp};
 
 /// What a mover needs to know of its ends.
 pub(super) struct Shape {
@@ -85,9 +87,15 @@ fn unstarted(source: Result<Source, Error>, sinks: Vec<Result<Sink, Error>>, wai
 }
 
 /// What carries a hop, and the same again if it is streams, for a thread that looks after them.
-pub(super) fn wire_of(channel: Channel) -> Result<(Box<dyn Wire>, Option<Streams>), Error> {
+pub(super) fn wire_of(
+    channel: Channel,
+    silence: Option<Duration>,
+) -> Result<(Box<dyn Wire>, Option<Streams>), Error> {
     match channel {
         Channel::Streams(streams) => {
+            if let Some(silence) = silence {
+                streams.iter().for_each(|stream| tcp::keep_alive(stream, silence));
+            }
             let streams = Streams::new(streams)?;
             Ok((Box::new(streams.clone()), Some(streams)))
         }

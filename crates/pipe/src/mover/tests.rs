@@ -22,12 +22,17 @@ use super::*;
 use crate::connect::{Channel, Secret};
 
 const BLOCK: u32 = 16 << 10;
-const OPTIONS: HopOptions =
-    HopOptions { digest: DigestKind::Xxh3, sealed: false, compression: None, block_bytes: BLOCK };
+const OPTIONS: HopOptions = HopOptions {
+    digest: DigestKind::Xxh3,
+    sealed: false,
+    compression: None,
+    block_bytes: BLOCK,
+    silence: Some(SILENCE),
+};
+const SILENCE: Duration = Duration::from_millis(2000);
 /// So short that a test can outwait them, so long that a busy machine does not.
 const TIMING: Timing = Timing {
     ping: Duration::from_millis(50),
-    silence: Duration::from_millis(2000),
     slow: Duration::from_millis(100),
     linger: Duration::from_secs(1),
 };

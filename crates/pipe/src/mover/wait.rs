@@ -9,15 +9,13 @@ use rustix::io::Errno;
 
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::limits::{PING_INTERVAL, SILENCE_MAX};
+use crate::limits::PING_INTERVAL;
 
 /// Durations that a test makes shorter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     /// How often both ends of a hop say that they are there.
     pub ping: Duration,
-    /// After how long without a word the other end is dead.
-    pub silence: Duration,
     /// How long an outlet may keep a queue full.
     pub slow: Duration,
     /// How long an end that has said why it ends waits for the other to hear it.
@@ -27,7 +25,7 @@ pub(super) struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        Self { ping: PING_INTERVAL, silence: SILENCE_MAX, slow: second, linger: second }
+        Self { ping: PING_INTERVAL, slow: second, linger: second }
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Hop, Plan, Way, mover_options};
 use crate::control::{End, Mode, Mover, Source, Target};
 use crate::coordinator::{FanOut, Options, Request};
 use crate::limits::BLOCK_BYTES;
-use crate::mover::{DigestKind, HopOptions, OnDead, OnSlow};
+use crate::mover::{DigestKind, HopOptions, MoverOptions, OnDead, OnSlow};
 use crate::stage::{Kind, Stage};
 
 /// What gives the stream.
@@ -35,17 +35,17 @@ impl Plan {
         let count = request.stages.len();
         if request.is_ring {
             let back = self.jobs.len() - 1;
-            self.route(self.giver(back), vec![self.taker(0)], options, false);
+            self.route(self.giver(back), vec![self.taker(0)], options);
         } else {
             let is_here = first.hosts.is_empty();
             let reads = !matches!(first.kind, Kind::Read(_));
             if reads && (is_here || input) {
                 let here = self.agent(None);
                 let takers = self.takers(0);
-                self.route((here, Giver::Caller), takers, options, true);
+                self.route((here, Giver::Caller), takers, options);
             } else if reads {
                 for (agent, taker) in self.takers(0) {
-                    self.route((agent, Giver::Nothing), vec![(agent, taker)], options, false);
+                    self.route((agent, Giver::Nothing), vec![(agent, taker)], options);
                 }
             }
         }
@@ -56,13 +56,12 @@ impl Plan {
                 // `<file` in the middle discards what comes before it.
                 Some(Kind::Read(_)) => {
                     let (agent, giver) = self.giver(from);
-                    self.route((agent, giver), vec![(agent, Taker::Nothing)], options, false);
+                    self.route((agent, giver), vec![(agent, Taker::Nothing)], options);
                     continue;
                 }
                 _ => self.giver(from),
             };
-            let is_first = stage == 1 && (request.is_ring || self.ways.is_empty());
-            self.route(giver, takers, options, is_first);
+            self.route(giver, takers, options);
         }
         if !request.is_ring && !matches!(last.kind, Kind::Write { .. }) {
             self.route_output(count - 1, last.hosts.len() > 1, options);
@@ -80,8 +79,7 @@ impl Plan {
                 Some(Some(host)) if several => Taker::Lines(format!("[{host}] ")),
                 _ => Taker::Caller,
             };
-            let is_first = self.ways.is_empty();
-            self.route((agent, giver), vec![(here, taker)], options, is_first);
+            self.route((agent, giver), vec![(here, taker)], options);
         }
     }
 
@@ -114,15 +112,10 @@ impl Plan {
         self.jobs.iter().enumerate().filter_map(of).collect()
     }
 
-    fn route(
-        &mut self,
-        (agent, giver): (usize, Giver),
-        takers: Vec<(usize, Taker)>,
-        options: &Options,
-        is_first: bool,
-    ) {
+    /// Whoever gives a stream keeps to the pace; what passes it on has no other.
+    fn route(&mut self, (agent, giver): (usize, Giver), takers: Vec<(usize, Taker)>, options: &Options) {
         let [(to, taker)] = takers.as_slice() else {
-            return self.fan_out((agent, giver), takers, options, is_first);
+            return self.fan_out((agent, giver), takers, options);
         };
         // Terminals are for commands themselves, and one mover is enough for a pace or for figures.
         let is_terminal = giver == Giver::Caller && !self.has_input;
@@ -140,7 +133,7 @@ impl Plan {
         // A file that nothing flows into is made where it is.
         let agent = if giver == Giver::Nothing { *to } else { agent };
         let from = self.source(agent, giver);
-        let sender = self.add_mover(agent, from, options, is_first);
+        let sender = self.add_mover(agent, from, mover_options(options, options.rate));
         let file = match giver {
             Giver::File(id) => Some(id),
             _ => None,
@@ -154,7 +147,7 @@ impl Plan {
         }
         let hop = self.add_hop(agent, *to, true);
         self.add_target(agent, sender, Target::Hop(hop, undecided()));
-        let receiver = self.add_mover(*to, Source::Hop(hop, undecided()), options, false);
+        let receiver = self.add_mover(*to, Source::Hop(hop, undecided()), mover_options(options, None));
         let target = self.target(*to, taker);
         self.add_target(*to, receiver, target);
         let (sender, receiver) = (Some((sender, 0)), Some(receiver));
@@ -185,13 +178,7 @@ impl Plan {
         true
     }
 
-    fn fan_out(
-        &mut self,
-        (agent, giver): (usize, Giver),
-        takers: Vec<(usize, Taker)>,
-        options: &Options,
-        is_first: bool,
-    ) {
+    fn fan_out(&mut self, (agent, giver): (usize, Giver), takers: Vec<(usize, Taker)>, options: &Options) {
         let may_lose_some = options.on_dead == OnDead::Continue || options.on_slow == OnSlow::Drop;
         let is_star =
             options.fan_out == FanOut::Star || (options.fan_out == FanOut::Default && may_lose_some);
@@ -200,7 +187,7 @@ impl Plan {
             _ => None,
         };
         let from = self.source(agent, giver);
-        let first = self.add_mover(agent, from, options, is_first);
+        let first = self.add_mover(agent, from, mover_options(options, options.rate));
         // Those of the giver's own host first: nothing has to come back to it.
         let (near, far): (Vec<_>, Vec<_>) = takers.into_iter().partition(|(to, _)| *to == agent);
         for (to, taker) in near {
@@ -213,7 +200,7 @@ impl Plan {
         for (to, taker) in far {
             let hop = self.add_hop(tail.0, to, false);
             let place = self.add_target(tail.0, tail.1, Target::Hop(hop, undecided()));
-            let receiver = self.add_mover(to, Source::Hop(hop, undecided()), options, false);
+            let receiver = self.add_mover(to, Source::Hop(hop, undecided()), mover_options(options, None));
             let target = self.target(to, &taker);
             self.add_target(to, receiver, target);
             let (sender, from) = (Some((tail.1, place)), tail.0);
@@ -263,10 +250,9 @@ impl Plan {
         number
     }
 
-    fn add_mover(&mut self, agent: usize, from: Source, options: &Options, is_first: bool) -> u32 {
+    fn add_mover(&mut self, agent: usize, from: Source, options: MoverOptions) -> u32 {
         let mover = self.movers;
         self.movers += 1;
-        let options = mover_options(options, is_first);
         self.part_mut(agent).movers.push(Mover { mover, from, to: Vec::new(), options });
         mover
     }
@@ -282,5 +268,11 @@ impl Plan {
 
 /// Until it is known what carries the hop.
 fn undecided() -> HopOptions {
-    HopOptions { digest: DigestKind::Off, sealed: false, compression: None, block_bytes: BLOCK_BYTES }
+    HopOptions {
+        digest: DigestKind::Off,
+        sealed: false,
+        compression: None,
+        block_bytes: BLOCK_BYTES,
+        silence: None,
+    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::control::Mover;
 use crate::coordinator::Sealing;
 use crate::mover::DigestKind;
 
@@ -33,7 +34,13 @@ fn plan(stages: &[&str], input: bool) -> Plan {
 }
 
 fn connected(_: u32) -> Option<Carrier> {
-    let options = HopOptions { digest: DigestKind::Off, sealed: true, compression: None, block_bytes: 7 };
+    let options = HopOptions {
+        digest: DigestKind::Off,
+        sealed: true,
+        compression: None,
+        block_bytes: 7,
+        silence: None,
+    };
     Some(Carrier::Connection(options))
 }
 
@@ -73,6 +80,26 @@ fn a_pace_takes_a_mover_even_on_one_host() {
     let here = part(&plan, 0, connected);
     let rates: Vec<_> = here.movers.iter().map(|mover| mover.options.rate).collect();
     assert_eq!(rates, [Some(1000)]);
+}
+
+/// Whatever is given to it to read: a pace that the input alone kept to would be none where that is /dev/null.
+#[test]
+fn every_stream_keeps_to_the_pace() {
+    for (stages, input, expected) in [
+        (&["a:x", "b:y"][..], true, 3),
+        (&["a:x", "b:y"], false, 2),
+        (&["a:<f", "b:y", "c:>g"], true, 2),
+        (&["a:x", "b,c:y"], true, 4),
+    ] {
+        let mut request = request(stages);
+        request.options.rate = Some(1000);
+        let plan = Plan::new(&request, input).expect("a plan");
+        let parts = (0..plan.agents.len()).map(|agent| part(&plan, agent, connected));
+        let movers: Vec<_> = parts.flat_map(|part| part.movers).collect();
+        let gives = |mover: &&Mover| !matches!(mover.from, Source::Hop(..));
+        assert!(movers.iter().all(|mover| mover.options.rate.is_some() == gives(&mover)), "{stages:?}");
+        assert_eq!(movers.iter().filter(gives).count(), expected, "{stages:?}");
+    }
 }
 
 #[test]

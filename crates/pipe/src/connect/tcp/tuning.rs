@@ -36,10 +36,7 @@ pub fn prepare(socket: &OwnedFd) {
 /// What was asked for is a wish: a socket without it carries the same bytes.
 pub fn tune(socket: &OwnedFd, round_trip: Duration) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
-    let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_INTERVAL);
-    let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
-    let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES);
-    let _ = sockopt::set_socket_keepalive(socket, true);
+    keep_alive(socket, KEEPALIVE_INTERVAL * KEEPALIVE_PROBES);
     if round_trip <= SHORT_PATH {
         return;
     }
@@ -55,6 +52,15 @@ pub fn tune(socket: &OwnedFd, round_trip: Duration) {
             let _ = sockopt::set_socket_send_buffer_size(socket, bytes);
         }
     }
+}
+
+/// A host that is silent for so long, and no shorter, is dead.
+pub fn keep_alive(socket: &OwnedFd, silence: Duration) {
+    let interval = (silence / KEEPALIVE_PROBES).max(KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepintvl(socket, interval);
+    let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES);
+    let _ = sockopt::set_socket_keepalive(socket, true);
 }
 
 /// The congestion control that a socket has.

@@ -15,6 +15,11 @@ impl Conductor<'_> {
             // It may have been killed by now.
             return;
         }
+        let known = usize::try_from(job).ok().and_then(|job| self.statuses.get(job));
+        if known.is_none_or(Option::is_some) {
+            // Its first end counts.
+            return;
+        }
         if let Status::Failed(why) = &status {
             let trouble = Trouble::Stage { job, why: why.clone() };
             let is_branch = self.is_expendable(number) && self.started.is_some();
@@ -62,6 +67,9 @@ impl Conductor<'_> {
     }
 
     pub(super) fn mover_ended(&mut self, mover: u32, result: MoverResult) {
+        if self.moved.contains_key(&mover) {
+            return;
+        }
         let number = self.movers.get(&mover).copied();
         let continues = self.request.options.on_dead == OnDead::Continue;
         let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
@@ -145,7 +153,9 @@ impl Conductor<'_> {
         let now = Instant::now();
         let at = if at_once || self.started.is_none() { now } else { now + CAUSE_LIMIT };
         self.abort_at = Some(self.abort_at.map_or(at, |earlier| earlier.min(at)));
-        self.troubles.push(trouble);
+        if !self.troubles.contains(&trouble) {
+            self.troubles.push(trouble);
+        }
     }
 
     pub(super) fn has_ended(&self, number: usize) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use super::super::Sealing;
-use super::super::agents::Agent;
+use super::super::agents::{Agent, both_ways};
 use super::super::joining::{Ends, Joined, Joining, Step, Way};
 use super::super::outcome::Trouble;
 use super::{Conductor, Notice};
@@ -75,12 +75,12 @@ impl Conductor<'_> {
     pub(super) fn route(&self, hop: u32) {
         let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop) else { return };
         let sender = |agent: usize| self.agents.get(agent).and_then(Option::as_ref).map(Agent::sender);
+        let (Some(from), Some(to)) = (sender(ends.from), sender(ends.to)) else { return };
+        let [to_from, to_to] = both_ways(from, to);
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        for (one, other) in [(ends.from, ends.to), (ends.to, ends.from)] {
-            sender(other).into_iter().for_each(|sender| {
-                routes.insert((one, hop), sender);
-            });
-        }
+        // Once for both ends.
+        routes.entry((ends.from, hop)).or_insert(to_to);
+        routes.entry((ends.to, hop)).or_insert(to_from);
     }
 
     pub(super) fn join_hop(&mut self, hop: u32, joined: Joined) {
@@ -93,7 +93,10 @@ impl Conductor<'_> {
         }
         let carrier = match joined.way {
             Way::Pipe => Carrier::Pipe,
-            _ => Carrier::Connection(plan::hop_options(options, is_sealed, options.compression)),
+            // Through this process, which Ctrl-Z stops for as long as the user likes. Who is silent on the
+            // control channels is noticed there.
+            Way::Relay => Carrier::Connection(plan::hop_options(options, is_sealed, None)),
+            _ => Carrier::Connection(plan::hop_options(options, is_sealed, Some(options.silence))),
         };
         let secrecy = match (joined.way, is_sealed) {
             (Way::Pipe, _) => "",

@@ -9,14 +9,14 @@ fn stall(options: &HopOptions) {
     let (outlet, drain) = drained();
     let sender = Running::start(inlet, vec![to_hop(near, options)], MoverOptions::default());
     let receiver = Running::start(from_hop(far, options), vec![outlet], MoverOptions::default());
-    std::thread::sleep(TIMING.silence * 3 / 2);
+    std::thread::sleep(SILENCE * 3 / 2);
     let data = pattern(5 << 20);
     let head = data.clone();
     let feeder = std::thread::spawn(move || {
         feed.write_all(&head).expect("written");
         feed
     });
-    std::thread::sleep(TIMING.silence * 3 / 2);
+    std::thread::sleep(SILENCE * 3 / 2);
     let got = std::thread::spawn(|| all_of(drain));
     drop(feeder.join().expect("no panic"));
     assert!(got.join().expect("no panic") == data);
@@ -54,6 +54,29 @@ fn a_silent_end_is_a_dead_one() {
     for mover in movers {
         let outcome = mover.join();
         assert!(told(&outcome.inlet, &outcome.outlets[0]), "{outcome:?}");
+    }
+}
+
+/// Where something else notices that an end is gone, one may be stopped for as long as its user likes; and for as
+/// long as they say.
+#[test]
+fn an_end_may_be_silent_for_as_long_as_both_agree() {
+    for silence in [None, Some(Duration::from_secs(60))] {
+        let options = HopOptions { silence, ..OPTIONS };
+        let (idle, _feed) = fed();
+        let (outlet, _drain) = drained();
+        let ((a, _peer_a), (b, _peer_b)) = (hop(1), hop(1));
+        let movers = [
+            Running::start(idle, vec![to_hop(a, &options)], MoverOptions::default()),
+            Running::start(from_hop(b, &options), vec![outlet], MoverOptions::default()),
+        ];
+        std::thread::sleep(SILENCE * 3 / 2);
+        for mover in movers {
+            assert!(!mover.thread.is_finished(), "{silence:?}");
+            mover.cancel.fire();
+            let outcome = mover.join();
+            assert!(matches!(outcome.inlet, Err(Error::Cancelled)), "{outcome:?}");
+        }
     }
 }
 

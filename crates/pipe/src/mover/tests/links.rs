@@ -73,7 +73,7 @@ fn a_link_s_other_end_may_stop_or_idle() {
     feed.write_all(b"y\n").expect("written");
     drain.read_exact(&mut [0; 2]).expect("read");
     // Nobody says that it is alive here, and nobody has to.
-    std::thread::sleep(TIMING.silence * 3 / 2);
+    std::thread::sleep(SILENCE * 3 / 2);
     drop(drain);
     for outcome in [sender.join(), receiver.join()] {
         assert!(matches!(outcome.inlet, Ok(InletEnd::Unread)), "{outcome:?}");

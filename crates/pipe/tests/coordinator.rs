@@ -1,0 +1,247 @@
+//! Agents that say what they must not: the pipeline ends with an error that names the host, and nobody else's
+//! status or lines are touched.
+
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use caravan_pipe::Error;
+use caravan_pipe::control::{self, Hello, Message, MoverResult, Order, Part, Report, Status};
+use caravan_pipe::coordinator::{
+    FanOut, Guard, HopFigures, Launcher, Observer, Options, Request, Sealing, Session, Summary, Transport,
+    run,
+};
+use caravan_pipe::limits::{LINES_WINDOW_BYTES, RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
+use caravan_pipe::mover::{DigestKind, OnDead, OnSlow};
+use caravan_pipe::place::Place;
+use caravan_pipe::stage::Stage;
+
+/// What the agent of host b says before the truth: of its own part, and the hop that it sends on.
+type Lies = fn(&Part, u32) -> Vec<Message<Report>>;
+
+/// Starts agents that run nothing. That of host a tells of an exit with 7 before b speaks.
+struct Liars {
+    lies: Lies,
+    a_has_spoken: (Sender<()>, Mutex<Option<Receiver<()>>>),
+    b_has_spoken: Sender<()>,
+}
+
+impl Launcher for Liars {
+    fn launch(&self, host: Option<&str>, _: &AtomicBool) -> Result<Session, Error> {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let from = ours.try_clone().expect("cloned");
+        let (lies, a_speaks, b_speaks) = (self.lies, self.a_has_spoken.0.clone(), self.b_has_spoken.clone());
+        match host {
+            Some("a") => serve(theirs, move |part, _, mut say| {
+                say(truth(part, 7));
+                let _ = a_speaks.send(());
+            }),
+            Some("b") => {
+                let a_has_spoken = self.a_has_spoken.1.lock().expect("no panic").take().expect("once");
+                serve(theirs, move |part, hop, mut say| {
+                    a_has_spoken.recv().expect("it speaks");
+                    say(lies(part, hop));
+                    say(truth(part, 0));
+                    let _ = b_speaks.send(());
+                });
+            }
+            _ => serve(theirs, |part, _, mut say| say(truth(part, 0))),
+        }
+        Ok(Session { from: Box::new(from), to: Box::new(ours), guard: Box::new(Nothing) })
+    }
+}
+
+/// All stages exit so, and all movers have moved all.
+fn truth(part: &Part, code: u8) -> Vec<Message<Report>> {
+    let stages = part.commands.iter().map(|command| ended(command.stage, code));
+    let movers = part.movers.iter().map(|mover| moved(mover.mover));
+    stages.chain(movers).collect()
+}
+
+fn ended(stage: u32, code: u8) -> Message<Report> {
+    Message::Word(Report::Ended { stage, status: Status::Exit(code) })
+}
+
+fn moved(mover: u32) -> Message<Report> {
+    let all = MoverResult { inlet: Ok(true), outlets: vec![Ok(true)], ..MoverResult::failed(&"") };
+    Message::Word(Report::Moved { mover, result: all })
+}
+
+/// An agent, up to what it says once it is told to start.
+fn serve(
+    mut socket: UnixStream,
+    play: impl FnOnce(&Part, u32, Box<dyn FnMut(Vec<Message<Report>>) + '_>) + Send + 'static,
+) {
+    let mut play = Some(play);
+    let mut from = socket.try_clone().expect("cloned");
+    let hello = Hello {
+        identity: control::identity(),
+        place: Place::here(),
+        addresses: Vec::new(),
+        ssh_address: None,
+        ssh_client: None,
+        offer: Err("none".to_owned()),
+    };
+    std::thread::spawn(move || {
+        let mut last_hop = 0;
+        while let Ok(message) = control::read::<Order>(&mut from) {
+            let said = match message {
+                Message::Word(Order::Hello { .. }) => Report::Hello(Box::new(hello.clone())),
+                Message::Word(Order::Relay { hop, attempt }) => {
+                    last_hop = hop;
+                    Report::Connected { hop, description: "ssh".to_owned(), attempt }
+                }
+                Message::Word(Order::Start(part)) => {
+                    // Whoever is given up does not read to the end.
+                    let say = |said: Vec<Message<Report>>| {
+                        let _ = said.iter().try_for_each(|message| control::write(&mut socket, message));
+                    };
+                    play.take().expect("it starts once")(&part, last_hop, Box::new(say));
+                    Report::Ping
+                }
+                Message::Word(Order::Abort) => Report::Gone,
+                Message::Word(Order::End) => return,
+                _ => Report::Ping,
+            };
+            if control::write(&mut socket, &Message::Word(said)).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+struct Nothing;
+
+impl Guard for Nothing {
+    fn why_ended(&mut self) -> String {
+        "it ended".to_owned()
+    }
+
+    fn end(&mut self) {}
+}
+
+/// Takes no line before b has spoken.
+struct Lines {
+    b_has_spoken: Option<Receiver<()>>,
+    lines: Vec<(String, String)>,
+}
+
+impl Observer for Lines {
+    fn note(&mut self, _: &str) {}
+
+    fn warn(&mut self, _: &str) {}
+
+    fn line(&mut self, host: &str, text: &str) {
+        if let Some(b_has_spoken) = self.b_has_spoken.take() {
+            b_has_spoken.recv().expect("it speaks");
+        }
+        self.lines.push((host.to_owned(), text.to_owned()));
+    }
+
+    fn progress(&mut self, _: &[HopFigures]) {}
+}
+
+fn piped(lies: Lies) -> (Summary, Vec<(String, String)>) {
+    let options = Options {
+        transport: Some(Transport::Ssh),
+        ports: None,
+        here: None,
+        sealing: Sealing::Default,
+        digest: DigestKind::Xxh3,
+        compression: None,
+        streams: 1,
+        rate: None,
+        buffer_bytes: 0,
+        fan_out: FanOut::Default,
+        on_slow: OnSlow::Wait,
+        on_dead: OnDead::Fail,
+        progress: false,
+        silence: Duration::from_secs(60),
+    };
+    let stages = ["a:x", "b:y"].map(|text| Stage::parse(text).expect("a stage")).into();
+    let request = Request { stages, is_ring: false, options };
+    let ((a_speaks, a_has_spoken), (b_speaks, b_has_spoken)) = (channel(), channel());
+    let launcher =
+        Liars { lies, a_has_spoken: (a_speaks, Mutex::new(Some(a_has_spoken))), b_has_spoken: b_speaks };
+    let mut observer = Lines { b_has_spoken: Some(b_has_spoken), lines: Vec::new() };
+    let flags: [Arc<AtomicBool>; 2] = Default::default();
+    let summary = run(&request, &launcher, &mut observer, &flags[0], &flags[1]).expect("it runs");
+    (summary, observer.lines)
+}
+
+fn lines(stage: u32, texts: Vec<String>) -> Message<Report> {
+    Message::Word(Report::Lines { stage, texts })
+}
+
+fn figures(mover: u32) -> Message<Report> {
+    Message::Word(Report::Figures(vec![(mover, [0; 4])]))
+}
+
+#[test]
+fn an_honest_pipeline_has_its_stages_statuses_and_lines() {
+    let (summary, lines) = piped(|part, _| vec![lines(part.commands[0].stage, vec!["its own".to_owned()])]);
+    assert_eq!((summary.status, summary.failures), (7, vec!["stage 1 (a): 'x' exited 7".to_owned()]));
+    assert_eq!(lines, [("b".to_owned(), "its own".to_owned())]);
+}
+
+#[test]
+fn no_host_speaks_for_another() {
+    const ANOTHERS: &str = "b: its agent reports on what is another's";
+    // The first stage is a's; of two hops, b is no end of the one that is neither 0 nor its own.
+    let lies: [(&str, Lies); 8] = [
+        ("a status", |_, _| vec![ended(0, 0)]),
+        ("a status of nobody", |_, _| vec![ended(99, 0)]),
+        ("lines", |_, _| vec![lines(0, vec!["forged".to_owned()])]),
+        ("a mover's end", |part, _| vec![moved(99 + part.movers[0].mover)]),
+        ("an outlet's end", |_, _| {
+            vec![Message::Word(Report::Left { mover: 99, outlet: 0, has_failed: false })]
+        }),
+        ("figures", |_, _| vec![figures(99)]),
+        ("a file's length", |_, _| vec![Message::Word(Report::Prepared { lengths: vec![(0, Some(1))] })]),
+        ("a hop", |_, _| {
+            let why = String::new();
+            vec![Message::Word(Report::Unreachable { hop: 99, why, attempt: 1 })]
+        }),
+    ];
+    for (what, lies) in lies {
+        let (summary, lines) = piped(lies);
+        assert_eq!(summary.failures.first().map(String::as_str), Some(ANOTHERS), "{what}");
+        // What b has said may be heard before what a has.
+        let of_a = summary.statuses[0][0];
+        assert!(summary.status == 255 && (of_a.is_none() || of_a == Some(7)), "{what}: {of_a:?}");
+        assert!(lines.is_empty(), "{what}: {lines:?}");
+    }
+}
+
+/// More than windows let through is kept nowhere, however slow the user's terminal or the other host is.
+#[test]
+fn no_host_makes_memory_grow() {
+    const LINE_BYTES: usize = 8 << 10;
+    let lies: [(&str, Lies); 5] = [
+        ("b: its agent sent more lines than it was given leave for", |part, _| {
+            let stage = part.commands[0].stage;
+            let lines = || lines(stage, vec!["x".repeat(LINE_BYTES)]);
+            (0..LINES_WINDOW_BYTES as usize / LINE_BYTES).map(|_| lines()).collect()
+        }),
+        ("b: its agent sent more lines than it was given leave for", |part, _| {
+            vec![lines(part.commands[0].stage, Vec::new())]
+        }),
+        ("b: its agent sent more data than it was given leave for", |_, hop| {
+            let data = |_| Message::Data { hop, bytes: vec![0; RELAY_BYTES_MAX] };
+            (0..=RELAY_WINDOW_BYTES as usize / RELAY_BYTES_MAX).map(data).collect()
+        }),
+        ("b: its agent gave credit for data that it was not sent", |_, hop| {
+            vec![Message::Word(Report::Credit { hop, bytes: 1 })]
+        }),
+        ("b: its agent says what no agent says: data of a length that is none", |_, hop| {
+            vec![Message::Data { hop, bytes: vec![0; 2 * RELAY_BYTES_MAX] }]
+        }),
+    ];
+    for (expected, lies) in lies {
+        let (summary, _) = piped(lies);
+        assert_eq!(summary.failures.first().map(String::as_str), Some(expected));
+        assert_eq!(summary.status, 255, "{expected}");
+    }
+}
