@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long after the end of a pipeline everything must be gone: 5 s are promised, and a slow machine with other
@@ -62,12 +63,20 @@ impl Process {
         fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
     }
 
-    /// What its descriptors are: `pipe:[7]`, `socket:[8]`, `/memfd:x (deleted)`, paths.
+    /// What its descriptors are: `pipe:[7]`, `socket:[8]`, `/memfd:x (deleted)`, paths. Those that only name a file
+    /// (`O_PATH`), and hold no end of a pipe open, are left out.
     pub fn descriptors(&self) -> Vec<(i32, String)> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
+        let only_names = |number: i32| {
+            let facts = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.pid)).unwrap_or_default();
+            let flags = facts.lines().find_map(|line| line.strip_prefix("flags:"));
+            let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+            OFlags::from_bits_retain(flags).contains(OFlags::PATH)
+        };
         let read = |entry: fs::DirEntry| {
             let number = entry.file_name().to_str()?.parse().ok()?;
-            Some((number, fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned()))
+            let target = fs::read_link(entry.path()).ok()?;
+            (!only_names(number)).then(|| (number, target.to_string_lossy().into_owned()))
         };
         entries.filter_map(read).collect()
     }
