@@ -1,10 +1,12 @@
 //! Agents that say what they must not: the pipeline ends with an error that names the host, and nobody else's
 //! status or lines are touched.
 
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use caravan_pipe::Error;
@@ -25,31 +27,37 @@ type Lies = fn(&Part, u32) -> Vec<Message<Report>>;
 struct Liars {
     lies: Lies,
     a_has_spoken: (Sender<()>, Mutex<Option<Receiver<()>>>),
-    b_has_spoken: Sender<()>,
+    /// Dropped once b's agent has ended.
+    b_runs: Mutex<Option<Sender<()>>>,
 }
 
 impl Launcher for Liars {
     fn launch(&self, host: Option<&str>, _: &AtomicBool) -> Result<Session, Error> {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let from = ours.try_clone().expect("cloned");
-        let (lies, a_speaks, b_speaks) = (self.lies, self.a_has_spoken.0.clone(), self.b_has_spoken.clone());
+        let (lies, a_speaks) = (self.lies, self.a_has_spoken.0.clone());
+        let end = ours.try_clone().expect("cloned");
         match host {
-            Some("a") => serve(theirs, move |part, _, mut say| {
+            Some("a") => drop(serve(theirs, move |part, _, mut say| {
                 say(truth(part, 7));
                 let _ = a_speaks.send(());
-            }),
+            })),
             Some("b") => {
                 let a_has_spoken = self.a_has_spoken.1.lock().expect("no panic").take().expect("once");
-                serve(theirs, move |part, hop, mut say| {
+                let b_runs = self.b_runs.lock().expect("no panic").take();
+                let b = serve(theirs, move |part, hop, mut say| {
                     a_has_spoken.recv().expect("it speaks");
                     say(lies(part, hop));
                     say(truth(part, 0));
-                    let _ = b_speaks.send(());
+                });
+                std::thread::spawn(move || {
+                    let _ = b.join();
+                    drop(b_runs);
                 });
             }
-            _ => serve(theirs, |part, _, mut say| say(truth(part, 0))),
+            _ => drop(serve(theirs, |part, _, mut say| say(truth(part, 0)))),
         }
-        Ok(Session { from: Box::new(from), to: Box::new(ours), guard: Box::new(Nothing) })
+        Ok(Session { from: Box::new(from), to: Box::new(ours), guard: Box::new(Ends(end)) })
     }
 }
 
@@ -73,7 +81,7 @@ fn moved(mover: u32) -> Message<Report> {
 fn serve(
     mut socket: UnixStream,
     play: impl FnOnce(&Part, u32, Box<dyn FnMut(Vec<Message<Report>>) + '_>) + Send + 'static,
-) {
+) -> JoinHandle<()> {
     let mut play = Some(play);
     let mut from = socket.try_clone().expect("cloned");
     let hello = Hello {
@@ -86,6 +94,7 @@ fn serve(
     };
     std::thread::spawn(move || {
         let mut last_hop = 0;
+        let mut commands = Vec::new();
         while let Ok(message) = control::read::<Order>(&mut from) {
             let said = match message {
                 Message::Word(Order::Hello { .. }) => Report::Hello(Box::new(hello.clone())),
@@ -93,7 +102,12 @@ fn serve(
                     last_hop = hop;
                     Report::Connected { hop, description: "ssh".to_owned(), attempt }
                 }
-                Message::Word(Order::Start(part)) => {
+                Message::Word(Order::Command(command)) => {
+                    commands.push(command);
+                    Report::Ping
+                }
+                Message::Word(Order::Start(mut part)) => {
+                    part.commands.append(&mut commands);
                     // Whoever is given up does not read to the end.
                     let say = |said: Vec<Message<Report>>| {
                         let _ = said.iter().try_for_each(|message| control::write(&mut socket, message));
@@ -109,22 +123,25 @@ fn serve(
                 return;
             }
         }
-    });
+    })
 }
 
-struct Nothing;
+/// The socket of an agent.
+struct Ends(UnixStream);
 
-impl Guard for Nothing {
+impl Guard for Ends {
     fn why_ended(&mut self) -> String {
         "it ended".to_owned()
     }
 
-    fn end(&mut self) {}
+    fn end(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
 }
 
-/// Takes no line before b has spoken.
+/// Takes no line, and so gives no leave for more, as long as b's agent runs.
 struct Lines {
-    b_has_spoken: Option<Receiver<()>>,
+    b_runs: Receiver<()>,
     lines: Vec<(String, String)>,
 }
 
@@ -134,9 +151,8 @@ impl Observer for Lines {
     fn warn(&mut self, _: &str) {}
 
     fn line(&mut self, host: &str, text: &str) {
-        if let Some(b_has_spoken) = self.b_has_spoken.take() {
-            b_has_spoken.recv().expect("it speaks");
-        }
+        // Nothing is ever sent.
+        let _ = self.b_runs.recv();
         self.lines.push((host.to_owned(), text.to_owned()));
     }
 
@@ -162,10 +178,13 @@ fn piped(lies: Lies) -> (Summary, Vec<(String, String)>) {
     };
     let stages = ["a:x", "b:y"].map(|text| Stage::parse(text).expect("a stage")).into();
     let request = Request { stages, is_ring: false, options };
-    let ((a_speaks, a_has_spoken), (b_speaks, b_has_spoken)) = (channel(), channel());
-    let launcher =
-        Liars { lies, a_has_spoken: (a_speaks, Mutex::new(Some(a_has_spoken))), b_has_spoken: b_speaks };
-    let mut observer = Lines { b_has_spoken: Some(b_has_spoken), lines: Vec::new() };
+    let ((a_speaks, a_has_spoken), (b_runs, b_has_ended)) = (channel(), channel());
+    let launcher = Liars {
+        lies,
+        a_has_spoken: (a_speaks, Mutex::new(Some(a_has_spoken))),
+        b_runs: Mutex::new(Some(b_runs)),
+    };
+    let mut observer = Lines { b_runs: b_has_ended, lines: Vec::new() };
     let flags: [Arc<AtomicBool>; 2] = Default::default();
     let summary = run(&request, &launcher, &mut observer, &flags[0], &flags[1]).expect("it runs");
     (summary, observer.lines)

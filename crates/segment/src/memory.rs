@@ -1,4 +1,4 @@
-//! The mapping itself. All `unsafe` of this crate is here, in `window`, in `transfer` and in `held`.
+//! The mapping itself. All `unsafe` of this crate is here, in `window`, in `transfer` and in `passing::socket`.
 //!
 //! Invariants of a [`Segment`]: `mapping` is `maximum_bytes` long, shared, readable and writable
 //! until drop; `committed_bytes <= maximum_bytes`; bytes below `committed_bytes` are backed by
