@@ -34,7 +34,7 @@ pub fn descendants(root: Pid) -> Vec<Pid> {
             continue;
         };
         let Some((parent, is_dead)) = parent(pid) else { continue };
-        if (!is_dead || pid == root.as_raw_nonzero().get()) && !is_holder(pid) {
+        if !is_dead || pid == root.as_raw_nonzero().get() {
             children.entry(parent).or_default().push(pid);
         }
     }
@@ -44,7 +44,7 @@ pub fn descendants(root: Pid) -> Vec<Pid> {
         // Each is taken out once: a process that moved meanwhile makes no loop.
         for child in children.remove(&pid).unwrap_or_default() {
             open.push(child);
-            found.extend(Pid::from_raw(child));
+            found.extend(Pid::from_raw(child).filter(|_| !is_holder(child)));
         }
     }
     found
