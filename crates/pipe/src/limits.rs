@@ -31,6 +31,9 @@ pub const TERM_GRACE: Duration = Duration::from_millis(500);
 pub const SPARED_MAX: usize = 16;
 /// Until two ends of a hop are connected in one way.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// How long the listening end of a hop waits for the other: longer than that one looks names up and tries, as its
+/// reason ("did not answer: a firewall, or no such host") says more than "nobody came".
+pub const ACCEPT_LIMIT: Duration = Duration::from_secs(6);
 /// Stages of a pipeline.
 pub const STAGES_MAX: usize = 64;
 /// Hosts of a stage.

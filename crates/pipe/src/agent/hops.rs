@@ -14,7 +14,7 @@ use crate::connect::fabric::Half;
 use crate::connect::tcp::Listener;
 use crate::connect::{Connection, fabric, tcp};
 use crate::control::{Order, Report};
-use crate::limits::CONNECT_LIMIT;
+use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT};
 use crate::{Error, Key};
 
 /// All of them; cloned into the threads that wait for connections.
@@ -50,7 +50,7 @@ impl Hops {
             Order::Listen { hop, attempt, key, ports, streams, .. } => match Listener::open(ports) {
                 Ok(listener) => {
                     let port = listener.port();
-                    let accept = move |cancel: &Cancel| listener.accept(&key, streams, CONNECT_LIMIT, cancel);
+                    let accept = move |cancel: &Cancel| listener.accept(&key, streams, ACCEPT_LIMIT, cancel);
                     self.attempt(hop, attempt, accept);
                     self.0.outbox.report(Report::Listening { hop, port, attempt });
                 }
