@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use caravan_ring::{HEAD_AT, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, TAIL_AT};
 use caravan_segment::barrier::Fences;
-use caravan_segment::{Segment, Window};
+use caravan_segment::{Segment, SharedSlice};
 
 use crate::limits::{
     LINKS_MAX, NAME_BYTES_MAX, PACKET_STRIDE, QUEUE_PACKETS, QUEUE_PACKETS_MAX, RING_PACKETS,
@@ -116,18 +116,18 @@ pub fn packet_at(index: u32) -> usize {
 /// The words of the engine's memory, in this process.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    memory: Window,
+    memory: SharedSlice,
     fences: Fences,
 }
 
 impl Shared {
     /// The words at the start of `segment`, which must be backed by memory up to [`PACKETS_AT`].
     pub fn new(segment: &Arc<Segment>, fences: Fences) -> Result<Self, caravan_segment::Error> {
-        Ok(Self { memory: segment.window(0, PACKETS_AT as u64)?, fences })
+        Ok(Self { memory: segment.slice(0, PACKETS_AT as u64)?, fences })
     }
 
     /// All of them.
-    pub fn memory(&self) -> &Window {
+    pub fn memory(&self) -> &SharedSlice {
         &self.memory
     }
 

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use caravan_segment::{Window, expect_write};
+use caravan_segment::{SharedSlice, expect_write};
 
 use crate::handover::Headers;
 use crate::layout::PACKETS_AT;
@@ -23,7 +23,7 @@ pub struct PacketMemory {
     base: NonNull<u8>,
     packets_max: u32,
     /// Keeps the mapping.
-    _memory: Window,
+    _memory: SharedSlice,
 }
 
 impl PacketMemory {
@@ -31,7 +31,7 @@ impl PacketMemory {
     /// `packets_max` of them.
     ///
     /// Panics if it has not: whoever makes an engine's memory knows its size.
-    pub fn new(memory: &Window, packets_max: u32) -> Self {
+    pub fn new(memory: &SharedSlice, packets_max: u32) -> Self {
         assert!(memory.bytes() == PACKETS_AT as u64);
         assert!(memory.segment().maximum_bytes() >= crate::layout::bytes(packets_max));
         let start = memory.address(0, PACKETS_AT);

@@ -15,7 +15,7 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use crate::verbs::Obstacle;
 
@@ -282,14 +282,14 @@ pub trait Endpoint: Send + std::fmt::Debug {
     fn capabilities(&self) -> Capabilities;
 
     /// This side's memory, which the peer can read and write. All zero at first.
-    fn arena(&self) -> &Window;
+    fn arena(&self) -> &SharedSlice;
 
     /// Bytes of the peer's arena. Of these, the operations reach what the peer has
     /// [exposed](Exposure).
     fn peer_arena_bytes(&self) -> u64;
 
     /// The peer's arena itself, where [`Capabilities::mapped`].
-    fn peer_arena(&self) -> Option<&Window>;
+    fn peer_arena(&self) -> Option<&SharedSlice>;
 
     /// Queues an operation. Never blocks. [`Error::Full`] if its queue is; there is something to
     /// poll, or will be, once it no longer is.

@@ -12,7 +12,7 @@
 mod waiting;
 
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Spans, Wake};
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 use caravan_segment::barrier::Fences;
 
 use crate::contract::{Endpoint, EndpointCounts, Error, Exposure, Provider};
@@ -149,7 +149,7 @@ impl Link {
     }
 
     /// Room for up to `length` bytes, to be filled in place and committed; the spans are offsets
-    /// in [`outbound_window`](Self::outbound_window).
+    /// in [`outbound_slice`](Self::outbound_slice).
     pub fn claim(&mut self, length: usize) -> Result<Spans, Error> {
         Ok(self.outbound.claim(length)?)
     }
@@ -160,8 +160,8 @@ impl Link {
     }
 
     /// Memory of the outbound ring, for system calls that read into a claim.
-    pub fn outbound_window(&self) -> &Window {
-        self.outbound.bytes().window()
+    pub fn outbound_slice(&self) -> &SharedSlice {
+        self.outbound.bytes().slice()
     }
 
     /// Looks how much room there is now.
@@ -217,8 +217,8 @@ impl Link {
     }
 
     /// Memory of the inbound ring, for system calls that write out of what was polled.
-    pub fn inbound_window(&self) -> &Window {
-        self.inbound.bytes().window()
+    pub fn inbound_slice(&self) -> &SharedSlice {
+        self.inbound.bytes().slice()
     }
 
     /// What can be read in place; then [`skip`](Self::skip).
@@ -273,7 +273,7 @@ impl Link {
 }
 
 fn ring_at(
-    arena: &Window,
+    arena: &SharedSlice,
     offset: u64,
     ring_bytes: u64,
     fences: Fences,

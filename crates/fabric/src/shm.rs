@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 
 use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 use caravan_segment::barrier::Fences;
-use caravan_segment::{Segment, Window};
+use caravan_segment::{Segment, SharedSlice};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -48,8 +48,8 @@ struct Sides {
 /// One side of a connection through mapped memory.
 #[derive(Debug)]
 pub struct ShmEndpoint {
-    arena: Window,
-    peer_arena: Window,
+    arena: SharedSlice,
+    peer_arena: SharedSlice,
     received: SlotConsumer<MappedCursors, MappedSlots>,
     sent: SlotProducer<MappedCursors, MappedSlots>,
     /// The peer has not taken its immediates: there was no room for another one.
@@ -69,10 +69,10 @@ impl ShmEndpoint {
         [our_bell, their_bell]: [OwnedFd; 2],
         tether: OwnedFd,
     ) -> Result<Self, Error> {
-        let ours = segment.window(sides.ours_at, sides.bytes)?;
-        let theirs = segment.window(sides.theirs_at, sides.bytes)?;
+        let ours = segment.slice(sides.ours_at, sides.bytes)?;
+        let theirs = segment.slice(sides.theirs_at, sides.bytes)?;
         let arena_bytes = sides.bytes - IMMEDIATES_BYTES;
-        let slots = |side: &Window| -> Result<_, Error> {
+        let slots = |side: &SharedSlice| -> Result<_, Error> {
             let slots = side.part(HEADER_BYTES as u64, IMMEDIATES_BYTES - HEADER_BYTES as u64)?;
             Ok((MappedCursors::new(side, sides.fences)?, MappedSlots::new(slots)?))
         };
@@ -92,7 +92,7 @@ impl ShmEndpoint {
         })
     }
 
-    fn copy(from: &Window, from_at: u64, to: &Window, to_at: u64, bytes: u32) -> Result<(), Error> {
+    fn copy(from: &SharedSlice, from_at: u64, to: &SharedSlice, to_at: u64, bytes: u32) -> Result<(), Error> {
         inside("source", from, from_at, u64::from(bytes))?;
         inside("target", to, to_at, u64::from(bytes))?;
         from.copy_to(from_at as usize, bytes as usize, to, to_at as usize);
@@ -133,7 +133,7 @@ impl Endpoint for ShmEndpoint {
         }
     }
 
-    fn arena(&self) -> &Window {
+    fn arena(&self) -> &SharedSlice {
         &self.arena
     }
 
@@ -141,7 +141,7 @@ impl Endpoint for ShmEndpoint {
         self.peer_arena.bytes()
     }
 
-    fn peer_arena(&self) -> Option<&Window> {
+    fn peer_arena(&self) -> Option<&SharedSlice> {
         Some(&self.peer_arena)
     }
 
@@ -244,7 +244,7 @@ fn take_rings(bell: &OwnedFd) -> Result<u64, Error> {
     }
 }
 
-fn inside(what: &'static str, window: &Window, offset: u64, bytes: u64) -> Result<(), Error> {
+fn inside(what: &'static str, window: &SharedSlice, offset: u64, bytes: u64) -> Result<(), Error> {
     let arena_bytes = window.bytes();
     match offset.checked_add(bytes) {
         Some(end) if end <= arena_bytes => Ok(()),

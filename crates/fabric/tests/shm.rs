@@ -150,7 +150,7 @@ fn descriptors_read_and_write_in_place() {
         fed += rustix::io::write(&into_source, &bytes).unwrap_or(0) as u64;
         let room = left.claim(any_size(&mut random, RING_BYTES_MIN) as usize).unwrap();
         for span in [room.first, room.second] {
-            let got = left.outbound_window().read_from(&source, span.offset, span.length).unwrap_or(0);
+            let got = left.outbound_slice().read_from(&source, span.offset, span.length).unwrap_or(0);
             left.commit(got);
             if got < span.length {
                 break;
@@ -159,7 +159,7 @@ fn descriptors_read_and_write_in_place() {
         left.publish().unwrap();
         let there = right.poll(RING_BYTES_MIN as usize).unwrap();
         for span in [there.first, there.second] {
-            let put = right.inbound_window().write_to(&sink, span.offset, span.length).unwrap_or(0);
+            let put = right.inbound_slice().write_to(&sink, span.offset, span.length).unwrap_or(0);
             right.skip(put);
             if put < span.length {
                 break;

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use caravan_segment::barrier::Fences;
-use caravan_segment::{Error, Window};
+use caravan_segment::{Error, SharedSlice};
 
 /// A 64-bit word that both sides can reach.
 pub trait Word {
@@ -102,14 +102,14 @@ const WANTS_AT: usize = 384;
 /// The four words, in mapped memory. All zero is an empty ring, so fresh memory is one.
 #[derive(Clone, Debug)]
 pub struct MappedCursors {
-    header: Window,
+    header: SharedSlice,
     fences: Fences,
 }
 
 impl MappedCursors {
-    /// The words in the first [`HEADER_BYTES`] of `window`. Both sides use the same `fences`.
-    pub fn new(window: &Window, fences: Fences) -> Result<Self, Error> {
-        Ok(Self { header: window.part(0, HEADER_BYTES as u64)?, fences })
+    /// The words in the first [`HEADER_BYTES`] of `slice`. Both sides use the same `fences`.
+    pub fn new(slice: &SharedSlice, fences: Fences) -> Result<Self, Error> {
+        Ok(Self { header: slice.part(0, HEADER_BYTES as u64)?, fences })
     }
 }
 
@@ -143,67 +143,67 @@ impl Cursors for MappedCursors {
 /// The buffer of a byte ring in mapped memory.
 #[derive(Clone, Debug)]
 pub struct MappedBytes {
-    window: Window,
+    slice: SharedSlice,
 }
 
 impl MappedBytes {
-    /// All of `window`, whose size must be a power of two.
-    pub fn new(window: Window) -> Result<Self, Error> {
-        power_of_two(window.bytes())?;
-        Ok(Self { window })
+    /// All of `slice`, whose size must be a power of two.
+    pub fn new(slice: SharedSlice) -> Result<Self, Error> {
+        power_of_two(slice.bytes())?;
+        Ok(Self { slice })
     }
 
     /// The memory behind it, for system calls that read or write it in place.
-    pub fn window(&self) -> &Window {
-        &self.window
+    pub fn slice(&self) -> &SharedSlice {
+        &self.slice
     }
 }
 
 impl Bytes for MappedBytes {
     #[inline]
     fn capacity(&self) -> u64 {
-        self.window.bytes()
+        self.slice.bytes()
     }
     #[inline]
     fn copy_in(&self, offset: usize, from: &[u8]) {
-        self.window.copy_in(offset, from);
+        self.slice.copy_in(offset, from);
     }
     #[inline]
     fn copy_out(&self, offset: usize, to: &mut [u8]) {
-        self.window.copy_out(offset, to);
+        self.slice.copy_out(offset, to);
     }
     #[inline]
     fn expect_write(&self, offset: usize) {
-        self.window.expect_write(offset);
+        self.slice.expect_write(offset);
     }
 }
 
 /// The buffer of a slot ring in mapped memory: 32-bit items.
 #[derive(Clone, Debug)]
 pub struct MappedSlots {
-    window: Window,
+    slice: SharedSlice,
 }
 
 impl MappedSlots {
-    /// All of `window`, whose size must be a power of two.
-    pub fn new(window: Window) -> Result<Self, Error> {
-        power_of_two(window.bytes())?;
-        Ok(Self { window })
+    /// All of `slice`, whose size must be a power of two.
+    pub fn new(slice: SharedSlice) -> Result<Self, Error> {
+        power_of_two(slice.bytes())?;
+        Ok(Self { slice })
     }
 }
 
 impl Slots for MappedSlots {
     #[inline]
     fn capacity(&self) -> u64 {
-        self.window.bytes() / 4
+        self.slice.bytes() / 4
     }
     #[inline]
     fn put(&self, index: usize, item: u32) {
-        self.window.half_word(index * 4).store(item, Ordering::Relaxed);
+        self.slice.half_word(index * 4).store(item, Ordering::Relaxed);
     }
     #[inline]
     fn take(&self, index: usize) -> u32 {
-        self.window.half_word(index * 4).load(Ordering::Relaxed)
+        self.slice.half_word(index * 4).load(Ordering::Relaxed)
     }
 }
 

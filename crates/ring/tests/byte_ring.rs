@@ -17,9 +17,9 @@ fn ring(capacity: u64) -> (Producer, Consumer) {
     let bytes = HEADER_BYTES as u64 + capacity;
     let segment = Arc::new(Segment::create("caravan-test", bytes, Pages::Small).unwrap());
     segment.grow(bytes).unwrap();
-    let window = segment.window(0, bytes).unwrap();
-    let cursors = MappedCursors::new(&window, Fences::Symmetric).unwrap();
-    let data = MappedBytes::new(window.part(HEADER_BYTES as u64, capacity).unwrap()).unwrap();
+    let slice = segment.slice(0, bytes).unwrap();
+    let cursors = MappedCursors::new(&slice, Fences::Symmetric).unwrap();
+    let data = MappedBytes::new(slice.part(HEADER_BYTES as u64, capacity).unwrap()).unwrap();
     (ByteProducer::new(cursors.clone(), data.clone()), ByteConsumer::new(cursors, data))
 }
 

@@ -78,10 +78,10 @@ impl Stream {
 }
 
 fn cursors(segment: &Arc<Segment>) -> (MappedCursors, MappedBytes) {
-    let window = segment.window(0, SEGMENT_BYTES).unwrap();
-    let bytes = MappedBytes::new(window.part(HEADER_BYTES as u64, CAPACITY).unwrap()).unwrap();
+    let slice = segment.slice(0, SEGMENT_BYTES).unwrap();
+    let bytes = MappedBytes::new(slice.part(HEADER_BYTES as u64, CAPACITY).unwrap()).unwrap();
     (
-        MappedCursors::new(&window, if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric })
+        MappedCursors::new(&slice, if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric })
             .unwrap(),
         bytes,
     )
@@ -163,7 +163,7 @@ fn repeat(once: impl Fn(&Arc<Segment>, u64)) {
     let (begin, seed) = (Instant::now(), u64::from(std::process::id()) << 32);
     let mut kills = 0;
     while kills < KILLS_MIN || (kills < KILLS && begin.elapsed() < TIME_MAX) {
-        segment.window(0, SEGMENT_BYTES).unwrap().copy_in(0, &[0; SEGMENT_BYTES as usize]);
+        segment.slice(0, SEGMENT_BYTES).unwrap().copy_in(0, &[0; SEGMENT_BYTES as usize]);
         once(&segment, hash(seed + kills));
         kills += 1;
     }
@@ -219,7 +219,7 @@ fn a_killed_consumer_leaves_all_that_it_did_not_release() {
         expected.truncate(tail as usize);
         for position in head..tail {
             let mut byte = [0];
-            producer.bytes().window().copy_out((position % CAPACITY) as usize, &mut byte);
+            producer.bytes().slice().copy_out((position % CAPACITY) as usize, &mut byte);
             assert_eq!(byte[0], expected[position as usize], "byte {position} of {head}..{tail}");
         }
         // What the dead consumer released can be used again, and no more than that.

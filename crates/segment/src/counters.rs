@@ -25,7 +25,7 @@ mod read;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Error, Pages, Segment, Window};
+use crate::{Error, Pages, Segment, SharedSlice};
 
 pub use read::{ProcessCounters, RowCounters, read_all, read_process};
 
@@ -74,7 +74,7 @@ pub enum Label {
 /// The table of one process: its writing side. Any thread may add rows.
 #[derive(Debug)]
 pub struct Table {
-    window: Window,
+    slice: SharedSlice,
     counter_count: usize,
     free: Arc<Mutex<Vec<usize>>>,
 }
@@ -91,21 +91,21 @@ impl Table {
         }
         let segment = Arc::new(Segment::create(segment_name, TABLE_BYTES as u64, Pages::Small)?);
         segment.grow(TABLE_BYTES as u64)?;
-        let window = segment.window(0, TABLE_BYTES as u64)?;
-        write_text(&window, PROCESS_LABEL_AT, LABEL_BYTES, process_label);
+        let slice = segment.slice(0, TABLE_BYTES as u64)?;
+        write_text(&slice, PROCESS_LABEL_AT, LABEL_BYTES, process_label);
         for (i, name) in counter_names.iter().enumerate() {
-            write_text(&window, NAMES_AT + i * NAME_BYTES, NAME_BYTES, name);
+            write_text(&slice, NAMES_AT + i * NAME_BYTES, NAME_BYTES, name);
         }
-        window.word(COUNTER_COUNT_AT).store(counter_names.len() as u64, Ordering::Relaxed);
+        slice.word(COUNTER_COUNT_AT).store(counter_names.len() as u64, Ordering::Relaxed);
         // pairs with the read in read::Reader::open
-        window.word(0).store(MAGIC, Ordering::Release);
+        slice.word(0).store(MAGIC, Ordering::Release);
         let free = Arc::new(Mutex::new((0..ROWS_MAX).rev().collect()));
-        Ok(Self { window, counter_count: counter_names.len(), free })
+        Ok(Self { slice, counter_count: counter_names.len(), free })
     }
 
     /// Says what this process is called now (a node's name is known only once it is distributed).
     pub fn set_process_label(&self, label: &str) {
-        write_text(&self.window, PROCESS_LABEL_AT, LABEL_BYTES, label);
+        write_text(&self.slice, PROCESS_LABEL_AT, LABEL_BYTES, label);
     }
 
     /// Takes a row with all counters at zero. It is freed when the [`Row`] is dropped.
@@ -113,16 +113,16 @@ impl Table {
         let taken = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let row = match taken {
             Some(index) => {
-                let window = self.window.part((ROWS_AT + index * ROW_BYTES) as u64, ROW_BYTES as u64)?;
-                self.window.word(ROWS_USED_AT).fetch_max(index as u64 + 1, Ordering::Relaxed);
-                Row { window, counter_count: self.counter_count, home: Some((index, Arc::clone(&self.free))) }
+                let slice = self.slice.part((ROWS_AT + index * ROW_BYTES) as u64, ROW_BYTES as u64)?;
+                self.slice.word(ROWS_USED_AT).fetch_max(index as u64 + 1, Ordering::Relaxed);
+                Row { slice, counter_count: self.counter_count, home: Some((index, Arc::clone(&self.free))) }
             }
             None => {
                 let segment =
                     Arc::new(Segment::create("caravan-counters-unlisted", ROW_BYTES as u64, Pages::Small)?);
                 segment.grow(ROW_BYTES as u64)?;
-                let window = segment.window(0, ROW_BYTES as u64)?;
-                Row { window, counter_count: self.counter_count, home: None }
+                let slice = segment.slice(0, ROW_BYTES as u64)?;
+                Row { slice, counter_count: self.counter_count, home: None }
             }
         };
         row.begin();
@@ -140,14 +140,14 @@ impl Table {
 /// One row of a [`Table`]: one writer at a time.
 #[derive(Debug)]
 pub struct Row {
-    window: Window,
+    slice: SharedSlice,
     counter_count: usize,
     home: Option<(usize, Arc<Mutex<Vec<usize>>>)>,
 }
 
 impl Row {
     fn counter(&self, index: usize) -> &AtomicU64 {
-        self.window.word(ROW_COUNTERS_AT + index * 8)
+        self.slice.word(ROW_COUNTERS_AT + index * 8)
     }
 
     /// Adds `n` to counter `index`. Only the row's one writer may call it.
@@ -181,12 +181,12 @@ impl Row {
     }
 
     fn write_label(&self, label: Label, text: &str) {
-        write_text(&self.window, ROW_LABELS_AT + label as usize * LABEL_BYTES, LABEL_BYTES, text);
+        write_text(&self.slice, ROW_LABELS_AT + label as usize * LABEL_BYTES, LABEL_BYTES, text);
     }
 
     /// Readers try again from here on.
     fn begin(&self) {
-        let generation = self.window.word(0);
+        let generation = self.slice.word(0);
         generation.store(generation.load(Ordering::Relaxed) | WRITING, Ordering::Relaxed);
         // pairs with the two reads of the generation in read::Reader::row: they are system calls,
         // which no read of the labels passes
@@ -195,7 +195,7 @@ impl Row {
 
     /// The labels are whole, and new.
     fn end(&self) {
-        let generation = self.window.word(0);
+        let generation = self.slice.word(0);
         let counted = (generation.load(Ordering::Relaxed) | WRITING | IN_USE).wrapping_add(IN_USE << 1);
         // pairs as in begin()
         generation.store(counted & !WRITING, Ordering::Release);
@@ -204,7 +204,7 @@ impl Row {
 
 impl Drop for Row {
     fn drop(&mut self) {
-        let generation = self.window.word(0);
+        let generation = self.slice.word(0);
         generation.store(generation.load(Ordering::Relaxed) & !(WRITING | IN_USE), Ordering::Release);
         if let Some((index, free)) = self.home.take() {
             free.lock().unwrap_or_else(PoisonError::into_inner).push(index);
@@ -213,12 +213,12 @@ impl Drop for Row {
 }
 
 /// Writes `text`, cut at a character's border, and fills up with zeros.
-fn write_text(window: &Window, offset: usize, bytes: usize, text: &str) {
+fn write_text(slice: &SharedSlice, offset: usize, bytes: usize, text: &str) {
     let mut length = text.len().min(bytes - 1);
     while !text.is_char_boundary(length) {
         length -= 1;
     }
     let mut padded = [0; LABEL_BYTES];
     padded[..length].copy_from_slice(&text.as_bytes()[..length]);
-    window.copy_in(offset, &padded[..bytes]);
+    slice.copy_in(offset, &padded[..bytes]);
 }

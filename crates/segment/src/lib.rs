@@ -1,7 +1,7 @@
 //! Shared memory between processes: the ground that rings and links stand on.
 //!
 //! - [`Segment`]: a memfd mapped whole at its maximum, grown with `fallocate(2)` so that a full
-//!   machine is an error and never a SIGBUS; [`Window`] is a checked part of one.
+//!   machine is an error and never a SIGBUS; [`SharedSlice`] is a checked part of one.
 //! - [`passing`]: hands descriptors to another process of the same user and network namespace,
 //!   proven by a nonce and by what the kernel says of the sender.
 //! - [`counters`]: a labelled table of 64-bit counters that anybody of the same user can read
@@ -18,10 +18,10 @@ mod error;
 mod memory;
 pub mod passing;
 pub mod process;
+mod slice;
 mod transfer;
-mod window;
 
 pub use error::Error;
 pub use memory::{Pages, Segment};
+pub use slice::{SharedSlice, expect_write};
 pub use transfer::close;
-pub use window::{Window, expect_write};

@@ -1,4 +1,4 @@
-//! The mapping itself. All `unsafe` of this crate is here, in `window`, in `transfer` and in `passing::socket`.
+//! The mapping itself. All `unsafe` of this crate is here, in `slice`, in `transfer` and in `passing::socket`.
 //!
 //! Invariants of a [`Segment`]: `mapping` is `maximum_bytes` long, shared, readable and writable
 //! until drop; `committed_bytes <= maximum_bytes`; bytes below `committed_bytes` are backed by
@@ -16,7 +16,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
 
 use crate::error::{Error, system};
-use crate::window::Window;
+use crate::slice::SharedSlice;
 
 /// The largest segment: an eighth of the address space that x86-64 and aarch64 give a process.
 const SEGMENT_BYTES_MAX: u64 = 1 << 44;
@@ -188,7 +188,7 @@ impl Segment {
 
     /// A checked part of the segment, which must be committed already and start on a multiple
     /// of 8 bytes.
-    pub fn window(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Window, Error> {
+    pub fn slice(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<SharedSlice, Error> {
         let committed = self.committed_bytes();
         match offset.checked_add(bytes) {
             Some(end) if end <= committed && offset % 8 == 0 => {}
@@ -199,7 +199,7 @@ impl Segment {
         // SAFETY: `offset <= committed_bytes <= maximum_bytes`, the length of the mapping.
         let start = unsafe { self.mapping.add(offset as usize) };
         // SAFETY: as many bytes of the mapping from `start` on are committed.
-        Ok(unsafe { Window::new(start, bytes as usize, Arc::clone(self)) })
+        Ok(unsafe { SharedSlice::new(start, bytes as usize, Arc::clone(self)) })
     }
 }
 
@@ -251,7 +251,7 @@ impl AsFd for Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length; every window holds an `Arc` to this value, so
+        // SAFETY: mapped in `map` with this length; every slice holds an `Arc` to this value, so
         // none is left.
         let unmapped =
             unsafe { rustix::mm::munmap(self.mapping.as_ptr().cast(), self.maximum_bytes as usize) };

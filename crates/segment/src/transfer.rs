@@ -1,4 +1,4 @@
-//! System calls that move bytes between a window and a descriptor, with no copy in between.
+//! System calls that move bytes between a slice and a descriptor, with no copy in between.
 //!
 //! The kernel gets the address itself: a slice of memory that a peer may write would be undefined
 //! behaviour in Rust before the call even begins.
@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
-use crate::window::Window;
+use crate::slice::SharedSlice;
 
 /// close(2), with what it says: a network file system may find out only now that there is no room.
 pub fn close(descriptor: OwnedFd) -> io::Result<()> {
@@ -21,11 +21,11 @@ pub fn close(descriptor: OwnedFd) -> io::Result<()> {
     }
 }
 
-impl Window {
+impl SharedSlice {
     /// read(2) from `descriptor` straight to `offset`; at most `bytes`, and 0 at its end.
     pub fn read_from(&self, descriptor: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
         let to = self.address(offset, bytes);
-        // SAFETY: `address` has checked that the bytes are inside the window, which outlives the
+        // SAFETY: `address` has checked that the bytes are inside the slice, which outlives the
         // call; the kernel may write them whoever else does; the descriptor is open as long as it
         // is borrowed.
         let got = unsafe { libc::read(descriptor.as_fd().as_raw_fd(), to.cast(), bytes) };
@@ -51,17 +51,17 @@ mod tests {
     fn bytes_go_through_descriptors() {
         let segment = Arc::new(Segment::create("caravan-test", 4096, Pages::Small).unwrap());
         segment.grow(4096).unwrap();
-        let window = segment.window(0, 4096).unwrap();
+        let slice = segment.slice(0, 4096).unwrap();
         let (output, input) = rustix::pipe::pipe().unwrap();
-        window.copy_in(0, b"straight");
-        assert_eq!(window.write_to(&input, 0, 8).unwrap(), 8);
+        slice.copy_in(0, b"straight");
+        assert_eq!(slice.write_to(&input, 0, 8).unwrap(), 8);
         drop(input);
-        assert_eq!(window.read_from(&output, 100, 50).unwrap(), 8);
-        assert_eq!(window.read_from(&output, 200, 50).unwrap(), 0, "the end");
+        assert_eq!(slice.read_from(&output, 100, 50).unwrap(), 8);
+        assert_eq!(slice.read_from(&output, 200, 50).unwrap(), 0, "the end");
         let mut seen = [0; 8];
-        window.copy_out(100, &mut seen);
+        slice.copy_out(100, &mut seen);
         assert_eq!(&seen, b"straight");
-        let error = window.write_to(&output, 0, 8).unwrap_err();
+        let error = slice.write_to(&output, 0, 8).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::BADF.raw_os_error()));
     }
 }

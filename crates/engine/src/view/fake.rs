@@ -70,7 +70,7 @@ impl Fake {
     /// Writes the word of a packet.
     pub fn packet(&self, index: u32, header: Header) {
         assert!(layout::bytes(index + 1) <= self.segment.committed_bytes());
-        let window = self.segment.window(0, self.segment.committed_bytes()).unwrap();
-        window.word(layout::packet_at(index)).store(header.0, Ordering::Relaxed);
+        let slice = self.segment.slice(0, self.segment.committed_bytes()).unwrap();
+        slice.word(layout::packet_at(index)).store(header.0, Ordering::Relaxed);
     }
 }

@@ -142,12 +142,12 @@ fn nonsense_is_figures_at_most() {
     let id = fake.worker(0, "evil\u{1b}[2J", 1);
     let wire = fake.link(0, "a.output -> b.input", id, id);
     fake.start();
-    let window = fake.segment.window(0, layout::PACKETS_AT as u64).unwrap();
+    let slice = fake.segment.slice(0, layout::PACKETS_AT as u64).unwrap();
     let name = fake.shared.memory().part(layout::worker_at(id) as u64 + 64, 64).unwrap();
     let mut text = [0; 64];
     name.copy_out(0, &mut text);
     for at in (0..layout::PACKETS_AT).step_by(8) {
-        window.word(at).store(u64::MAX, Ordering::Relaxed);
+        slice.word(at).store(u64::MAX, Ordering::Relaxed);
     }
     name.copy_in(0, &text);
     fake.start();

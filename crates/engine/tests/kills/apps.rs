@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use caravan_engine::layout::Drop;
 use caravan_engine::{App, Io, Named, Packet, Registry, Trouble};
-use caravan_segment::{Pages, Segment, Window};
+use caravan_segment::{Pages, Segment, SharedSlice};
 use serde::Deserialize;
 
 /// Streams of packets: one for each output of a stamper.
@@ -46,14 +46,14 @@ thread_local! {
 
 /// Memory that the test and all workers share.
 #[derive(Clone, Debug)]
-pub struct Board(Window);
+pub struct Board(SharedSlice);
 
 impl Board {
     /// Makes it: for this process and those that it forks from here on.
     pub fn create() -> Self {
         let segment = Segment::create("caravan-test-board", BYTES, Pages::Small).unwrap();
         segment.grow(BYTES).unwrap();
-        let board = Self(Arc::new(segment).window(0, BYTES).unwrap());
+        let board = Self(Arc::new(segment).slice(0, BYTES).unwrap());
         BOARD.set(Some(board.clone()));
         board
     }

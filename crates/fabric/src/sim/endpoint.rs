@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use super::state::{Party, State};
 use super::{Shared, Side};
@@ -18,8 +18,8 @@ pub struct SimEndpoint {
     side: Side,
     shared: Arc<Shared>,
     capabilities: Capabilities,
-    arena: Window,
-    peer_arena: Window,
+    arena: SharedSlice,
+    peer_arena: SharedSlice,
     bell: OwnedFd,
 }
 
@@ -80,7 +80,7 @@ impl Endpoint for SimEndpoint {
         self.capabilities
     }
 
-    fn arena(&self) -> &Window {
+    fn arena(&self) -> &SharedSlice {
         &self.arena
     }
 
@@ -88,7 +88,7 @@ impl Endpoint for SimEndpoint {
         self.peer_arena.bytes()
     }
 
-    fn peer_arena(&self) -> Option<&Window> {
+    fn peer_arena(&self) -> Option<&SharedSlice> {
         self.capabilities.mapped.then_some(&self.peer_arena)
     }
 
@@ -196,11 +196,11 @@ fn gone(party: &Party) -> Result<(), Error> {
     }
 }
 
-fn local(what: &'static str, arena: &Window, place: Local) -> Result<(), Error> {
+fn local(what: &'static str, arena: &SharedSlice, place: Local) -> Result<(), Error> {
     inside(what, arena, place.offset, u64::from(place.bytes))
 }
 
-fn inside(what: &'static str, arena: &Window, offset: u64, bytes: u64) -> Result<(), Error> {
+fn inside(what: &'static str, arena: &SharedSlice, offset: u64, bytes: u64) -> Result<(), Error> {
     let arena_bytes = arena.bytes();
     match offset.checked_add(bytes) {
         Some(end) if end <= arena_bytes => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use super::random::Random;
 use crate::contract::{Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Operation, Provider};
@@ -63,7 +63,7 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         Capabilities { mapped: inner.mapped && !self.faults.unmapped, ..inner }
     }
 
-    fn arena(&self) -> &Window {
+    fn arena(&self) -> &SharedSlice {
         self.inner.arena()
     }
 
@@ -71,7 +71,7 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         self.inner.peer_arena_bytes()
     }
 
-    fn peer_arena(&self) -> Option<&Window> {
+    fn peer_arena(&self) -> Option<&SharedSlice> {
         self.inner.peer_arena().filter(|_| !self.faults.unmapped)
     }
 

@@ -9,7 +9,7 @@
 //! | source | acknowledged | it polled the completion |
 //! | network | pieces are lost | the source ended before the completion |
 
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use super::random::Random;
 use crate::contract::{Capabilities, Operation};
@@ -98,7 +98,7 @@ impl Flight {
     }
 
     /// Puts the bytes that have not landed on the wire, so that the source may change.
-    pub(super) fn take(&mut self, source: &Window) {
+    pub(super) fn take(&mut self, source: &SharedSlice) {
         let Operation::Write { from, .. } = self.operation else { return };
         for piece in self.pieces.iter_mut().filter(|piece| piece.taken.is_none()) {
             let mut bytes = vec![0; piece.bytes];

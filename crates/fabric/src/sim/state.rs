@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use caravan_segment::{Pages, Segment, Window};
+use caravan_segment::{Pages, Segment, SharedSlice};
 
 use super::Side;
 use super::flight::{Flight, Step, possible};
@@ -24,7 +24,7 @@ const GATHERED_MAX: u64 = 40;
 /// What the network knows of one side.
 #[derive(Debug)]
 pub(super) struct Party {
-    pub(super) arena: Window,
+    pub(super) arena: SharedSlice,
     pub(super) bell: OwnedFd,
     pub(super) armed: bool,
     /// What it can poll; a completion with its flight.
@@ -299,7 +299,7 @@ impl Party {
         let bell = rustix::event::eventfd(0, flags)
             .map_err(|source| Error::System { call: "eventfd", source: source.into() })?;
         Ok(Self {
-            arena: segment.window(0, arena_bytes)?,
+            arena: segment.slice(0, arena_bytes)?,
             bell,
             armed: false,
             events: VecDeque::new(),

@@ -105,7 +105,7 @@ fn half(port: &Port, exposure: &Exposure) -> Result<(Resources, Half), Error> {
     let own_bytes = own_bytes(depths).next_multiple_of(PAGE_BYTES);
     let segment = Arc::new(Segment::create("caravan-rdma", arena_bytes + own_bytes, Pages::Small)?);
     segment.grow(arena_bytes + own_bytes)?;
-    let memory = (segment.window(0, exposure.arena_bytes)?, segment.window(arena_bytes, own_bytes)?);
+    let memory = (segment.slice(0, exposure.arena_bytes)?, segment.slice(arena_bytes, own_bytes)?);
     let by_manager = managed.is_some();
     let mut resources = Resources::new(context, managed, memory, exposure, depths)?;
     if !by_manager {

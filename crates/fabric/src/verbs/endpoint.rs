@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use super::fault::Fault;
 use super::flow::Flow;
@@ -170,7 +170,7 @@ impl Endpoint for VerbsEndpoint {
         self.capabilities
     }
 
-    fn arena(&self) -> &Window {
+    fn arena(&self) -> &SharedSlice {
         self.resources.arena()
     }
 
@@ -178,7 +178,7 @@ impl Endpoint for VerbsEndpoint {
         self.peer.exposed.end
     }
 
-    fn peer_arena(&self) -> Option<&Window> {
+    fn peer_arena(&self) -> Option<&SharedSlice> {
         None
     }
 

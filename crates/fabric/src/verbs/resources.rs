@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use super::abi::*;
 use super::cm::Id;
@@ -92,8 +92,8 @@ pub struct Resources {
     window: *mut ibv_mw,
     /// Memory of this backend's own: results of swaps, messages in, messages out.
     own: *mut ibv_mr,
-    arena: Window,
-    memory: Window,
+    arena: SharedSlice,
+    memory: SharedSlice,
     exposure: Exposure,
     access: c_int,
     requests: Vec<ibv_send_wr>,
@@ -123,7 +123,7 @@ impl Resources {
     pub fn new(
         context: Arc<Context>,
         managed: Option<Id>,
-        (arena, memory): (Window, Window),
+        (arena, memory): (SharedSlice, SharedSlice),
         exposure: &Exposure,
         depths: Depths,
     ) -> Result<Self, Error> {
@@ -251,7 +251,7 @@ impl Resources {
     }
 
     /// The arena.
-    pub fn arena(&self) -> &Window {
+    pub fn arena(&self) -> &SharedSlice {
         &self.arena
     }
 

@@ -10,7 +10,7 @@ use caravan_fabric::sim::Network;
 use caravan_fabric::{Error, Link, RING_BYTES_MIN, shm};
 use caravan_ring::HEADER_BYTES;
 use caravan_ring::record::LengthReader;
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use super::pair::shm_ends;
 
@@ -55,7 +55,7 @@ pub fn through_mapped_memory(input: &[u8]) {
     let arena_bytes = Link::mapped_arena_bytes(RING_BYTES_MIN).unwrap();
     let (victim, attacker) = shm_ends(arena_bytes);
     let theirs = attacker.peer_arena().unwrap().clone();
-    let everything = theirs.segment().window(0, theirs.segment().maximum_bytes()).unwrap();
+    let everything = theirs.segment().slice(0, theirs.segment().maximum_bytes()).unwrap();
     let arenas = [theirs, attacker.arena().clone()];
     let mut victim = Victim::new(Box::new(victim));
     let mut input = Input::new(input);
@@ -70,7 +70,7 @@ pub fn through_mapped_memory(input: &[u8]) {
     }
 }
 
-fn scribble(choice: u8, input: &mut Input<'_>, arenas: &[Window; 2], everything: &Window) {
+fn scribble(choice: u8, input: &mut Input<'_>, arenas: &[SharedSlice; 2], everything: &SharedSlice) {
     let arena = &arenas[usize::from(choice & 1)];
     let word = arena.word(WORDS[usize::from(choice >> 1 & 3)]);
     match choice >> 3 & 3 {
@@ -217,7 +217,7 @@ impl Victim {
             4 => drop(self.link.read(&mut self.buffer[..input.size()])),
             5 => {
                 let spans = self.link.poll(input.size())?;
-                let window = self.link.inbound_window();
+                let window = self.link.inbound_slice();
                 for span in [spans.first, spans.second] {
                     window.copy_out(span.offset, &mut self.buffer[..span.length]);
                 }

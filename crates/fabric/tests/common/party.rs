@@ -103,8 +103,8 @@ impl Party {
     fn fill_claim(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let spans = self.link.claim(bytes.len())?;
         let (first, rest) = bytes.split_at(spans.first.length);
-        self.link.outbound_window().copy_in(spans.first.offset, first);
-        self.link.outbound_window().copy_in(spans.second.offset, &rest[..spans.second.length]);
+        self.link.outbound_slice().copy_in(spans.first.offset, first);
+        self.link.outbound_slice().copy_in(spans.second.offset, &rest[..spans.second.length]);
         let kept = self.random.below(spans.length() as u64 + 1) as usize;
         self.link.commit(kept);
         Ok(kept)
@@ -126,8 +126,8 @@ impl Party {
             assert!(spans.length() >= self.link.unread().min(wanted));
             let got = spans.length().min(wanted);
             let (first, second) = bytes[..got].split_at_mut(got.min(spans.first.length));
-            self.link.inbound_window().copy_out(spans.first.offset, first);
-            self.link.inbound_window().copy_out(spans.second.offset, second);
+            self.link.inbound_slice().copy_out(spans.first.offset, first);
+            self.link.inbound_slice().copy_out(spans.second.offset, second);
             self.link.skip(got);
             got
         };

@@ -113,8 +113,8 @@ fn produce(model: &mut Model, producer: &mut Producer, step: Step) {
             assert_eq!(spans.length(), room);
             let bytes = model.bytes(commit.min(room));
             let (first, second) = bytes.split_at(bytes.len().min(spans.first.length));
-            producer.bytes().window().copy_in(spans.first.offset, first);
-            producer.bytes().window().copy_in(spans.second.offset, second);
+            producer.bytes().slice().copy_in(spans.first.offset, first);
+            producer.bytes().slice().copy_in(spans.second.offset, second);
             producer.commit(bytes.len());
             model.held.extend(&bytes);
         }
@@ -160,8 +160,8 @@ fn consume(model: &mut Model, consumer: &mut Consumer, step: Step) {
             assert_eq!(spans.length(), model.unread());
             let mut found = vec![0; spans.length()];
             let (first, second) = found.split_at_mut(spans.first.length);
-            consumer.bytes().window().copy_out(spans.first.offset, first);
-            consumer.bytes().window().copy_out(spans.second.offset, second);
+            consumer.bytes().slice().copy_out(spans.first.offset, first);
+            consumer.bytes().slice().copy_out(spans.second.offset, second);
             assert_eq!(found, model.content(model.unread()));
         }
         Step::Read(length) => {

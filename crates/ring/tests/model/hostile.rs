@@ -102,7 +102,7 @@ proptest! {
                 Step::Scribble { word, relative, value } => {
                     scribble(producer.position().shared(), word, relative, value);
                 }
-                Step::Fill(byte) => producer.bytes().window().copy_in(0, &[byte; CAPACITY as usize]),
+                Step::Fill(byte) => producer.bytes().slice().copy_in(0, &[byte; CAPACITY as usize]),
                 Step::Append(length) => {
                     if let Some(spans) = named(producer.claim(length), "head_position") {
                         inside(spans);

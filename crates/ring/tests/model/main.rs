@@ -16,32 +16,29 @@ use caravan_ring::{
     SlotProducer,
 };
 use caravan_segment::barrier::Fences;
-use caravan_segment::{Pages, Segment, Window};
+use caravan_segment::{Pages, Segment, SharedSlice};
 
 type Producer = ByteProducer<MappedCursors, MappedBytes>;
 type Consumer = ByteConsumer<MappedCursors, MappedBytes>;
 
-fn memory(bytes: u64) -> (MappedCursors, Window) {
+fn memory(bytes: u64) -> (MappedCursors, SharedSlice) {
     let total = HEADER_BYTES as u64 + bytes;
     let segment = Arc::new(Segment::create("caravan-test", total, Pages::Small).unwrap());
     segment.grow(total).unwrap();
-    let window = segment.window(0, total).unwrap();
-    (
-        MappedCursors::new(&window, Fences::Symmetric).unwrap(),
-        window.part(HEADER_BYTES as u64, bytes).unwrap(),
-    )
+    let slice = segment.slice(0, total).unwrap();
+    (MappedCursors::new(&slice, Fences::Symmetric).unwrap(), slice.part(HEADER_BYTES as u64, bytes).unwrap())
 }
 
 fn byte_ring(capacity: u64) -> (Producer, Consumer) {
-    let (cursors, window) = memory(capacity);
-    let bytes = MappedBytes::new(window).unwrap();
+    let (cursors, slice) = memory(capacity);
+    let bytes = MappedBytes::new(slice).unwrap();
     (ByteProducer::new(cursors.clone(), bytes.clone()), ByteConsumer::new(cursors, bytes))
 }
 
 fn slot_ring(
     capacity: u64,
 ) -> (SlotProducer<MappedCursors, MappedSlots>, SlotConsumer<MappedCursors, MappedSlots>) {
-    let (cursors, window) = memory(capacity * 4);
-    let slots = MappedSlots::new(window).unwrap();
+    let (cursors, slice) = memory(capacity * 4);
+    let slots = MappedSlots::new(slice).unwrap();
     (SlotProducer::new(cursors.clone(), slots.clone()), SlotConsumer::new(cursors, slots))
 }

@@ -180,9 +180,9 @@ mod tests {
         assert!(read_all().iter().any(|process| process.pid == std::process::id()));
 
         let before =
-            table.row(LABELS).map(|row| (row.window.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
+            table.row(LABELS).map(|row| (row.slice.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
         let after =
-            table.row(LABELS).map(|row| (row.window.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
+            table.row(LABELS).map(|row| (row.slice.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
         assert_ne!(before, after, "a row given away again is told apart");
 
         let rows: Vec<Row> = (0..ROWS_MAX + 3).map(|_| table.row(LABELS).unwrap()).collect();

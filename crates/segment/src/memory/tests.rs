@@ -10,27 +10,27 @@ fn segment(bytes: u64) -> Arc<Segment> {
 fn two_mappings_of_one_file_see_the_same_bytes() {
     let ours = segment(8192);
     let theirs = Arc::new(Segment::attach(ours.as_fd().try_clone_to_owned().unwrap(), 8192).unwrap());
-    ours.window(0, 8192).unwrap().copy_in(100, b"over there");
+    ours.slice(0, 8192).unwrap().copy_in(100, b"over there");
     let mut seen = [0; 10];
-    theirs.window(96, 64).unwrap().copy_out(4, &mut seen);
+    theirs.slice(96, 64).unwrap().copy_out(4, &mut seen);
     assert_eq!(&seen, b"over there");
 }
 
 #[test]
 fn a_window_must_be_committed_and_inside() {
     let segment = Arc::new(Segment::create("caravan-test", 1 << 20, Pages::Small).unwrap());
-    assert!(matches!(segment.window(0, 4096), Err(Error::Range { .. })));
+    assert!(matches!(segment.slice(0, 4096), Err(Error::Range { .. })));
     segment.grow(4096).unwrap();
-    assert!(segment.window(0, 4096).is_ok());
-    assert!(matches!(segment.window(8, 4096), Err(Error::Range { .. })));
-    assert!(matches!(segment.window(u64::MAX - 3, 8), Err(Error::Range { .. })));
+    assert!(segment.slice(0, 4096).is_ok());
+    assert!(matches!(segment.slice(8, 4096), Err(Error::Range { .. })));
+    assert!(matches!(segment.slice(u64::MAX - 3, 8), Err(Error::Range { .. })));
     assert!(matches!(segment.grow((1 << 20) + 1), Err(Error::Size { .. })));
 }
 
 #[test]
-#[should_panic(expected = "outside a window")]
+#[should_panic(expected = "outside a slice")]
 fn a_copy_past_the_end_panics_instead_of_writing() {
-    segment(4096).window(0, 64).unwrap().copy_in(60, b"12345");
+    segment(4096).slice(0, 64).unwrap().copy_in(60, b"12345");
 }
 
 #[test]
@@ -47,12 +47,12 @@ fn a_file_that_could_shrink_is_refused() {
 fn looking_at_the_start_of_a_segment_commits_none_of_it() {
     let ours = Arc::new(Segment::create("caravan-test", 1 << 30, Pages::Small).unwrap());
     ours.grow(8192).unwrap();
-    ours.window(0, 8192).unwrap().word(4096).store(7, Ordering::Relaxed);
+    ours.slice(0, 8192).unwrap().word(4096).store(7, Ordering::Relaxed);
     let file = || ours.as_fd().try_clone_to_owned().unwrap();
     let theirs = Arc::new(Segment::attach_committed(file(), 8192).unwrap());
-    assert_eq!(theirs.window(0, 8192).unwrap().word(4096).load(Ordering::Relaxed), 7);
+    assert_eq!(theirs.slice(0, 8192).unwrap().word(4096).load(Ordering::Relaxed), 7);
     assert_eq!(theirs.committed_bytes(), 8192);
-    assert!(matches!(theirs.window(0, 8200), Err(Error::Range { .. })));
+    assert!(matches!(theirs.slice(0, 8200), Err(Error::Range { .. })));
     assert!(matches!(theirs.grow(1 << 20), Err(Error::Size { .. })), "it is not ours to grow");
     assert_eq!(rustix::fs::fstat(&ours.file).unwrap().st_blocks, 16, "8192 bytes are backed, and no more");
 
@@ -72,12 +72,12 @@ fn a_file_that_could_shrink_is_not_looked_at_either() {
 fn huge_pages_or_not_it_works_and_says_so() {
     let segment = Arc::new(Segment::create("caravan-test", 4 << 20, Pages::HugeIfOffered).unwrap());
     segment.grow(segment.maximum_bytes()).unwrap();
-    let window = segment.window(0, 4 << 20).unwrap();
-    window.word((4 << 20) - 8).store(7, Ordering::Relaxed);
-    assert_eq!(window.word((4 << 20) - 8).load(Ordering::Relaxed), 7);
+    let slice = segment.slice(0, 4 << 20).unwrap();
+    slice.word((4 << 20) - 8).store(7, Ordering::Relaxed);
+    assert_eq!(slice.word((4 << 20) - 8).load(Ordering::Relaxed), 7);
     let file = segment.as_fd().try_clone_to_owned().unwrap();
     let start = Arc::new(Segment::attach_committed(file.try_clone().unwrap(), 4096).unwrap());
-    assert_eq!(start.window(0, 4096).unwrap().word(0).load(Ordering::Relaxed), 0);
+    assert_eq!(start.slice(0, 4096).unwrap().word(0).load(Ordering::Relaxed), 0);
     assert_eq!(start.pages(), segment.pages());
     drop(start);
     let refused = Segment::attach(file, segment.maximum_bytes()).is_err();

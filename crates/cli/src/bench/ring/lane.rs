@@ -8,7 +8,7 @@ use std::sync::Arc;
 use caravan_ring::record::{LengthReader, prefix};
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Pace};
 use caravan_segment::barrier::{self, Fences};
-use caravan_segment::{Pages, Segment, Window};
+use caravan_segment::{Pages, Segment, SharedSlice};
 
 use crate::error::Error;
 
@@ -56,8 +56,8 @@ impl Memory {
     /// Lane 0 goes from the parent to the child, lane 1 back.
     fn lane(&self, number: u64) -> Result<(MappedCursors, MappedBytes), Error> {
         let start = number * (HEADER_SPACE + self.ring_bytes);
-        let header: Window = self.segment.window(start, HEADER_SPACE)?;
-        let bytes = self.segment.window(start + HEADER_SPACE, self.ring_bytes)?;
+        let header: SharedSlice = self.segment.slice(start, HEADER_SPACE)?;
+        let bytes = self.segment.slice(start + HEADER_SPACE, self.ring_bytes)?;
         Ok((MappedCursors::new(&header, fences())?, MappedBytes::new(bytes)?))
     }
 

@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use caravan_segment::Window;
+use caravan_segment::SharedSlice;
 
 use super::super::abi::*;
 use super::super::obstacle::Obstacle;
@@ -42,7 +42,7 @@ impl Resources {
         Ok(())
     }
 
-    fn region(&self, memory: &Window, at: u64, bytes: u64, access: c_int) -> Result<*mut ibv_mr, Error> {
+    fn region(&self, memory: &SharedSlice, at: u64, bytes: u64, access: c_int) -> Result<*mut ibv_mr, Error> {
         let address = memory.address(at as usize, bytes as usize);
         // SAFETY: the memory is mapped for as long as `self` is, and `drop` ends the region before.
         // The device writes to it as a peer may to any shared memory: never seen through references.

@@ -154,8 +154,8 @@ impl Wire for FabricWire {
         std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(at)).map_err(|why| failed(&why))?;
         let mut done = 0;
         while done < buffer.bytes {
-            let window = self.endpoint.arena();
-            match window.read_from(file, buffer.offset() + done, buffer.bytes - done) {
+            let slice = self.endpoint.arena();
+            match slice.read_from(file, buffer.offset() + done, buffer.bytes - done) {
                 Ok(0) => return Err(failed(&"the file is too short")),
                 Ok(count) => done += count,
                 Err(why) => return Err(failed(&why)),

@@ -54,8 +54,8 @@ impl Ring {
             for span in [spans.first, spans.second] {
                 let mut done = 0;
                 while done < span.length {
-                    let window = self.link.outbound_window();
-                    let read = window.read_from(input.file(), span.offset + done, span.length - done);
+                    let slice = self.link.outbound_slice();
+                    let read = slice.read_from(input.file(), span.offset + done, span.length - done);
                     done += some(read)?;
                 }
             }
@@ -81,11 +81,11 @@ impl Ring {
                 self.wait(0, |link| Ok(link.refresh()? > 0))?;
                 continue;
             }
-            let window = self.link.inbound_window();
+            let slice = self.link.inbound_slice();
             output.take(received, spans.length(), |to| {
                 let (first, second) = to.split_at_mut(spans.first.length);
-                window.copy_out(spans.first.offset, first);
-                window.copy_out(spans.second.offset, second);
+                slice.copy_out(spans.first.offset, first);
+                slice.copy_out(spans.second.offset, second);
                 Ok(())
             })?;
             self.link.skip(spans.length());

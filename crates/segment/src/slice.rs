@@ -12,16 +12,16 @@ use crate::memory::Segment;
 /// Bounds are programming errors, not input: a face checks what a peer says before it comes here,
 /// so a breach panics rather than returns.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct SharedSlice {
     start: NonNull<u8>,
     bytes: usize,
     segment: Arc<Segment>,
 }
 
 // SAFETY: as for `Segment`, which it keeps alive.
-unsafe impl Send for Window {}
+unsafe impl Send for SharedSlice {}
 // SAFETY: as for `Segment`.
-unsafe impl Sync for Window {}
+unsafe impl Sync for SharedSlice {}
 
 /// Asks for the cache line at `address`, to be written soon. A hint: it changes no memory, and processors
 /// that have no such instruction ignore it.
@@ -39,7 +39,7 @@ pub fn expect_write(address: *const u8) {
     }
 }
 
-impl Window {
+impl SharedSlice {
     /// The `bytes` bytes from `start` on.
     ///
     /// # Safety
@@ -48,7 +48,7 @@ impl Window {
         Self { start, bytes, segment }
     }
 
-    /// Bytes in the window.
+    /// Bytes in the slice.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
@@ -58,24 +58,24 @@ impl Window {
         &self.segment
     }
 
-    /// A part of this window; `offset` is a multiple of 8.
-    pub fn part(&self, offset: u64, bytes: u64) -> Result<Window, Error> {
+    /// A part of this slice; `offset` is a multiple of 8.
+    pub fn part(&self, offset: u64, bytes: u64) -> Result<SharedSlice, Error> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes() && offset % 8 == 0 => {}
             _ => {
                 return Err(Error::Range { offset, bytes, segment_bytes: self.bytes() });
             }
         }
-        // SAFETY: `offset` is inside the window.
+        // SAFETY: `offset` is inside the slice.
         let start = unsafe { self.start.add(offset as usize) };
-        Ok(Window { start, bytes: bytes as usize, segment: Arc::clone(&self.segment) })
+        Ok(SharedSlice { start, bytes: bytes as usize, segment: Arc::clone(&self.segment) })
     }
 
     #[inline]
     fn check(&self, offset: usize, bytes: usize) {
         assert!(
             offset <= self.bytes && bytes <= self.bytes - offset,
-            "bytes {offset}..{offset}+{bytes} are outside a window of {}",
+            "bytes {offset}..{offset}+{bytes} are outside a slice of {}",
             self.bytes
         );
     }
@@ -85,7 +85,7 @@ impl Window {
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8);
         assert!(offset % 8 == 0, "a word at {offset} would not be aligned");
-        // SAFETY: in bounds and aligned (windows start on multiples of 8 of a page-aligned
+        // SAFETY: in bounds and aligned (slices start on multiples of 8 of a page-aligned
         // mapping); the memory lives as long as `self` does; an atomic may be shared with writers
         // in this or another process.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
@@ -125,8 +125,8 @@ impl Window {
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
     }
 
-    /// Copies `bytes` from this window at `offset` to `to_offset` of another one.
-    pub fn copy_to(&self, offset: usize, bytes: usize, to: &Window, to_offset: usize) {
+    /// Copies `bytes` from this slice at `offset` to `to_offset` of another one.
+    pub fn copy_to(&self, offset: usize, bytes: usize, to: &SharedSlice, to_offset: usize) {
         self.check(offset, bytes);
         to.check(to_offset, bytes);
         // SAFETY: both are in bounds; `copy` allows them to overlap.
@@ -134,7 +134,7 @@ impl Window {
     }
 
     /// The address of the bytes `offset..offset + bytes`, for a system call or a foreign function
-    /// that reads or writes there. The window must outlive the use, and nobody may make a Rust
+    /// that reads or writes there. The slice must outlive the use, and nobody may make a Rust
     /// reference of it while a peer can write.
     #[inline]
     pub fn address(&self, offset: usize, bytes: usize) -> *mut u8 {
