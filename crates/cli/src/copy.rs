@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use caravan_pipe::coordinator::{self, Request};
 use caravan_pipe::stage::{Kind, Stage};
 use caravan_pipe::tree::options::{Name, SinkOptions, SourceOptions};
+use caravan_segment::printable;
 use serde::Serialize;
 
 use self::location::Location;
@@ -150,8 +151,7 @@ fn several(sources: &[Location]) -> String {
 }
 
 fn short(location: &Location) -> String {
-    let shown = String::from_utf8_lossy(&location.path);
-    let shown: String = shown.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+    let shown = printable(&location.path);
     match shown.char_indices().nth(SHOWN_LETTERS_MAX) {
         Some((cut, _)) => format!("{}...", shown.get(..cut).unwrap_or(&shown)),
         None => shown,

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::time::Instant;
 
+use caravan_segment::process::ProcessStat;
+
 /// Nanoseconds of a tick in /proc/PID/stat: USER_HZ is 100 on Linux.
 const TICK_NS: u64 = 10_000_000;
 
@@ -27,8 +29,7 @@ pub struct Cores {
 
 impl Usage {
     pub fn of(pid: i32) -> io::Result<Self> {
-        let (user_ticks, system_ticks) = ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
-            .ok_or_else(|| io::Error::other("/proc/PID/stat has no times"))?;
+        let ProcessStat { user_ticks, system_ticks, .. } = ProcessStat::of(pid)?;
         let cpu_ns = scheduled_ns(pid).unwrap_or((user_ticks + system_ticks) * TICK_NS);
         Ok(Self { at: Instant::now(), cpu_ns, user_ticks, system_ticks })
     }
@@ -49,12 +50,6 @@ impl Usage {
     }
 }
 
-/// Fields 14 and 15 (proc(5)); the name in field 2 may hold anything but ends at the last `)`.
-fn ticks(stat: &str) -> Option<(u64, u64)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
 /// The first field of every thread's schedstat; `None` where the kernel keeps none.
 fn scheduled_ns(pid: i32) -> Option<u64> {
     let mut sum = 0;
@@ -72,13 +67,6 @@ mod tests {
     use super::*;
     use std::process::Command;
     use std::time::Duration;
-
-    #[test]
-    fn times_are_found_behind_any_name() {
-        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 99";
-        assert_eq!(ticks(stat), Some((150, 50)));
-        assert_eq!(ticks("7 (short) S 1"), None);
-    }
 
     #[test]
     fn ticks_split_the_exact_sum() {

@@ -6,6 +6,8 @@ mod redirection;
 use std::fmt;
 use std::path::PathBuf;
 
+use caravan_segment::printable;
+
 use self::redirection::Start;
 use crate::Error;
 use crate::limits::{COMMAND_BYTES_MAX, PATH_BYTES_MAX};
@@ -114,15 +116,10 @@ const SHOWN_CHARS_MAX: usize = 80;
 
 /// An argument in a message: on one line, and not all of a long one.
 fn shown(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN_CHARS_MAX)
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-        .collect();
-    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
-        shown.push_str("...");
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => printable(&text[..end]) + "...",
+        None => printable(text),
     }
-    shown
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //! - [`counters`]: a labelled table of 64-bit counters that anybody of the same user can read
 //!   while its owner writes; `caravan top` does.
 //! - [`barrier`]: fences of which only the side that goes to sleep pays.
-//! - [`process`]: whether another process still lives (pidfd).
+//! - [`process`]: whether another process still lives (pidfd), and what `/proc` says of it.
+//! - [`printable`]: text of another process, made safe for a terminal.
 //!
 //! Bytes that a peer can write are never viewed as `&[u8]`: they are copied through raw pointers
 //! (`copy_in`, `copy_out`) or read as atomic words.
@@ -17,11 +18,13 @@ pub mod counters;
 mod error;
 mod memory;
 pub mod passing;
+mod printable;
 pub mod process;
 mod slice;
 mod transfer;
 
 pub use error::Error;
 pub use memory::{Pages, Segment};
+pub use printable::printable;
 pub use slice::{SharedSlice, expect_write};
 pub use transfer::close;

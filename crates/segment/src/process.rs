@@ -1,6 +1,8 @@
-//! Whether another process still lives.
+//! Whether another process still lives, and what `/proc` says of it.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{fs, io};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
@@ -35,9 +37,102 @@ impl AsFd for Process {
     }
 }
 
+/// What `/proc/PID/stat` says of a process (proc_pid_stat(5)). A tick is a hundredth of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessStat {
+    /// `R`, `S`, `D`, `Z`, ...: the third field.
+    pub state: char,
+    /// The number of its parent: the fourth.
+    pub parent: i32,
+    /// Ticks on a processor, in user space: the 14th.
+    pub user_ticks: u64,
+    /// Ticks on a processor, in the kernel: the 15th.
+    pub system_ticks: u64,
+    /// Ticks of its children that it has waited for: the 16th and 17th.
+    pub waited_for_ticks: u64,
+    /// When it started, in ticks after the boot: the 22nd. With its number it names a process for ever.
+    pub started_ticks: u64,
+}
+
+impl ProcessStat {
+    /// Reads it; fails where there is no such process, or no `/proc`.
+    pub fn of(pid: i32) -> io::Result<Self> {
+        let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Self::parse(&line).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has too few fields")))
+    }
+
+    /// True once the process has ended, reaped or not.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        // The second field, the command's name, may hold anything, but ends at the last parenthesis.
+        let fields: Vec<_> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        let ticks = |number: usize| field(number)?.parse::<u64>().ok();
+        Some(Self {
+            state: field(3)?.chars().next()?,
+            parent: field(4)?.parse().ok()?,
+            user_ticks: ticks(14)?,
+            system_ticks: ticks(15)?,
+            waited_for_ticks: ticks(16)? + ticks(17)?,
+            started_ticks: ticks(22)?,
+        })
+    }
+}
+
+/// The processes that `root` has started, those that they have, and so on, in no order; some may have ended.
+pub fn descendants(root: i32) -> HashMap<i32, ProcessStat> {
+    let mut children: HashMap<i32, Vec<(i32, ProcessStat)>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, ProcessStat::of(pid).ok()?))) {
+            children.entry(stat.parent).or_default().push((pid, stat));
+        }
+    }
+    let mut found = HashMap::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        // Each is taken out once: a process that moved meanwhile makes no loop.
+        for (child, stat) in children.remove(&pid).unwrap_or_default() {
+            open.push(child);
+            found.insert(child, stat);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_are_found_behind_any_name() {
+        let line = "7 (a ) b) S 42 7 7 0 -1 4194560 1 2 3 4 150 50 30 20 20 0 1 0 99 0";
+        let stat = ProcessStat::parse(line).unwrap();
+        let ticks = (stat.user_ticks, stat.system_ticks, stat.waited_for_ticks, stat.started_ticks);
+        assert_eq!((stat.state, stat.parent, ticks), ('S', 42, (150, 50, 50, 99)));
+        assert_eq!(ProcessStat::parse("7 (short) S 1"), None);
+    }
+
+    #[test]
+    fn a_child_and_its_child_are_descendants() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "sleep 1000 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+        let grandchild: i32 = line.trim().parse().unwrap();
+        let found = descendants(std::process::id() as i32);
+        assert_eq!(found[&grandchild].parent, child.id() as i32);
+        assert!(found.contains_key(&(child.id() as i32)) && !found[&grandchild].has_ended());
+        rustix::process::kill_process(Pid::from_raw(grandchild).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn a_killed_child_is_dead_before_it_is_reaped() {
@@ -47,6 +142,7 @@ mod tests {
         child.kill().unwrap();
         rustix::event::poll(&mut [PollFd::new(&process, PollFlags::IN)], None).unwrap();
         assert!(!process.is_alive());
+        assert!(ProcessStat::of(child.id() as i32).unwrap().has_ended());
         child.wait().unwrap();
         assert!(!process.is_alive());
     }

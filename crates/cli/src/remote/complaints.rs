@@ -6,6 +6,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use caravan_segment::printable;
+
 /// Lines that are kept.
 const LINES_MAX: usize = 20;
 /// Bytes of a line that are kept.
@@ -51,18 +53,11 @@ fn keep(mut from: impl BufRead, kept: &Mutex<VecDeque<String>>) {
             Ok(_) => {}
         }
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_back(printable(&line));
+        kept.push_back(printable(line.trim_ascii_end()));
         if kept.len() > LINES_MAX {
             kept.pop_front();
         }
     }
-}
-
-/// For a terminal, which takes orders from some bytes.
-pub fn printable(line: &[u8]) -> String {
-    let line = String::from_utf8_lossy(line);
-    let line = line.trim_end().replace('\t', " ");
-    line.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
 }
 
 /// What to do about the usual ones; a sentence with a space in front, or nothing.
@@ -96,7 +91,7 @@ mod tests {
         let last = Complaints::keep(std::io::Cursor::new(said)).last();
         assert!(last.starts_with("line 80\nline 81\n") && last.ends_with("\nline 99"), "{last}");
         let last = Complaints::keep(&b"a\tb\x1b[2Jc\xff"[..]).last();
-        assert_eq!(last, "a b\u{fffd}[2Jc\u{fffd}");
+        assert_eq!(last, r"a\tb\u{1b}[2Jc\xff");
         let last = Complaints::keep(std::io::repeat(b'x').take(1 << 20)).last();
         assert_eq!(last.len(), LINES_MAX * (LINE_BYTES_MAX as usize + 1) - 1);
     }

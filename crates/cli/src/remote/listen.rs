@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
-use super::complaints::printable;
+use caravan_segment::printable;
 
 /// Bytes that a login shell may print before.
 pub const GREETING_BYTES_MAX: u64 = 1 << 20;
@@ -78,7 +78,7 @@ fn next_line(from: &mut impl BufRead, mark: &str, last: &mut String) -> io::Resu
             return Ok(None);
         }
         left = left.saturating_sub(count as u64);
-        let line = printable(&line);
+        let line = printable(line.trim_ascii_end());
         // A greeting may lack the end of its line.
         match line.split_once(mark) {
             Some((_, said)) => return Ok(Some(said.trim_start().chars().take(LINE_CHARS_MAX).collect())),

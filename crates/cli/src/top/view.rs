@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use caravan_segment::counters::{ProcessCounters, RowCounters};
+use caravan_segment::printable;
 use serde::Serialize;
 
 /// All counters at one moment.
@@ -102,11 +103,6 @@ fn link(process: &ProcessCounters, row: &RowCounters, earlier: Option<&RowCounte
     }
 }
 
-/// Another process wrote this text: nothing in it may steer the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::*;
@@ -162,7 +158,7 @@ pub mod tests {
         let view = view(Vec::new(), vec![process(9, 2, &[]), process(7, 2, &[])]);
         let peers: Vec<_> = view.links.iter().map(|link| link.peer.as_str()).collect();
         assert_eq!(peers, ["b7@host", "b9@host"]);
-        assert_eq!(view.links[0].reason, "same host?[2J and user");
+        assert_eq!(view.links[0].reason, r"same host\u{1b}[2J and user");
     }
 
     #[test]

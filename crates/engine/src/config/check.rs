@@ -7,6 +7,7 @@ mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caravan_segment::printable;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{Config, LinkName, Port};
@@ -115,7 +116,7 @@ impl Check<'_> {
                 }
                 Some(kind) => {
                     if let Err(trouble) = (kind.check)(&app.config) {
-                        self.find(part, format!("app `{}`: {}", shown(name), visible(&trouble.0)));
+                        self.find(part, format!("app `{}`: {}", shown(name), printable(&trouble.0)));
                     }
                 }
             }
@@ -298,21 +299,9 @@ fn joined<'a>(names: impl Iterator<Item = &'a str>, last: &str) -> String {
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 4 * (NAME_BYTES_MAX + 1);
     match text.char_indices().nth(MOST) {
-        None => visible(text),
-        Some((end, _)) => visible(&text[..end]) + "...",
+        None => printable(text),
+        Some((end, _)) => printable(&text[..end]) + "...",
     }
-}
-
-/// Text without control characters.
-pub(super) fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '\'' | '"' | '\\' => shown.push(letter),
-            _ => shown.extend(letter.escape_debug()),
-        }
-    }
-    shown
 }
 
 #[cfg(test)]

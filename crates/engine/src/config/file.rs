@@ -38,6 +38,7 @@ use std::path::Path;
 
 use caravan_ring::SpinMode;
 use caravan_segment::Pages;
+use caravan_segment::printable;
 use serde::Serialize;
 use toml::de::DeTable;
 
@@ -227,7 +228,7 @@ impl<'a> Lines<'a> {
     }
 
     fn mistake(&self, span: Option<Range<usize>>, text: &str) -> Mistake {
-        Mistake { place: span.map(|span| self.place(span.start)), text: check::visible(text) }
+        Mistake { place: span.map(|span| self.place(span.start)), text: printable(text) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A process in one word: its number, and when it started, so that a later process of the same number
 //! is another.
 
-use std::fs;
+use caravan_segment::process::ProcessStat;
 
 /// Bits of a process's number: Linux has none above 2^22 (`PID_MAX_LIMIT`).
 const PID_BITS: u32 = 22;
@@ -18,8 +18,7 @@ impl Claim {
 
     /// The process of that number, if there is one.
     pub fn of_process(pid: u64) -> Option<Self> {
-        let (started, _) = status(pid)?;
-        Some(Self(started << PID_BITS | pid))
+        Some(Self(status(pid)?.started_ticks << PID_BITS | pid))
     }
 
     /// As it stands in memory.
@@ -39,26 +38,17 @@ impl Claim {
 
     /// Whether that process still runs.
     pub fn is_alive(self) -> bool {
-        status(self.pid()).is_some_and(|(started, runs)| runs && started == self.0 >> PID_BITS)
+        status(self.pid()).is_some_and(|stat| !stat.has_ended() && stat.started_ticks == self.0 >> PID_BITS)
     }
 }
 
 /// Whether a process of that number runs.
 pub(super) fn runs(pid: u64) -> bool {
-    status(pid).is_some_and(|(_, runs)| runs)
+    status(pid).is_some_and(|stat| !stat.has_ended())
 }
 
-/// When a process started, in the kernel's ticks, and whether it runs still rather than waits to be
-/// reaped (`/proc/PID/stat`, proc(5)).
-fn status(pid: u64) -> Option<(u64, bool)> {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may have spaces and parentheses of its own.
-    let (_, fields) = line.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    let state = fields.next()?;
-    // The 22nd field of the line, and the state is the third.
-    let started = fields.nth(18)?.parse().ok()?;
-    Some((started, !matches!(state, "Z" | "X")))
+fn status(pid: u64) -> Option<ProcessStat> {
+    ProcessStat::of(i32::try_from(pid).ok()?).ok()
 }
 
 #[cfg(test)]

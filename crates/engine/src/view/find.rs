@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::memory::{Memory, printable};
+use caravan_segment::printable;
+
+use super::memory::Memory;
 use crate::error::Error;
 use crate::layout::{self, SEGMENT_NAME};
 

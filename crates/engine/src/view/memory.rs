@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use caravan_segment::printable;
+
 use crate::error::{Error, system};
 use crate::layout::{MAGIC, engine};
 
@@ -63,10 +65,5 @@ impl<const BYTES: usize> Place<BYTES> {
 /// The text in a place for one: up to the first zero.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    printable(&String::from_utf8_lossy(&bytes[..end]))
-}
-
-/// Another process wrote this text: nothing in it may steer a terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    printable(&bytes[..end])
 }

@@ -158,7 +158,7 @@ fn nonsense_is_figures_at_most() {
     let mut snapshot = Snapshot::read(&fake.found()).unwrap();
     snapshot.count_owners(&fake.found()).unwrap();
     assert_eq!((snapshot.owners.total(), snapshot.links.len()), (4, crate::limits::LINKS_MAX));
-    assert_eq!((snapshot.workers[0].name.as_str(), snapshot.workers[0].state), ("evil?[2J", None));
+    assert_eq!((snapshot.workers[0].name.as_str(), snapshot.workers[0].state), ("evil\\u{1b}[2J", None));
     assert_eq!((snapshot.links[0].full, snapshot.links[1].full), (crate::limits::RING_PACKETS as u64, 0));
     let view = View::between(&snapshot, &snapshot);
     assert!(serde_json::to_string(&view).is_ok());

@@ -1,6 +1,5 @@
 //! Processes and what came of them, through `/proc`.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use caravan_segment::process::{self, ProcessStat};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, setsid};
@@ -26,42 +26,11 @@ const HOLDER: [&str; 3] = ["caravan", "pipe-agent", "--hold"];
 /// arguments.
 static LISTING: Mutex<()> = Mutex::new(());
 
-/// All processes that came of `root`, without it and without holders, in no order.
+/// All processes that came of `root` and live, without it and without holders, in no order.
 pub fn descendants(root: Pid) -> Vec<Pid> {
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        let Some((parent, is_dead)) = parent(pid) else { continue };
-        if !is_dead || pid == root.as_raw_nonzero().get() {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = Vec::new();
-    let mut open = vec![root.as_raw_nonzero().get()];
-    while let Some(pid) = open.pop() {
-        // Each is taken out once: a process that moved meanwhile makes no loop.
-        for child in children.remove(&pid).unwrap_or_default() {
-            open.push(child);
-            found.extend(Pid::from_raw(child).filter(|_| !is_holder(child)));
-        }
-    }
-    found
-}
-
-/// The parent of a process, and whether it has ended already. `None` if there is no such process.
-fn parent(pid: i32) -> Option<(i32, bool)> {
-    let (state, parent) = stat(pid)?;
-    Some((parent, matches!(state, 'Z' | 'X')))
-}
-
-/// The state of a process, and its parent.
-fn stat(pid: i32) -> Option<(char, i32)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, so look behind its end (proc(5)).
-    let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+    let found = process::descendants(root.as_raw_nonzero().get()).into_iter();
+    let found = found.filter(|(pid, stat)| !stat.has_ended() && !is_holder(*pid));
+    found.filter_map(|(pid, _)| Pid::from_raw(pid)).collect()
 }
 
 fn is_holder(pid: i32) -> bool {
@@ -86,6 +55,11 @@ pub fn keep_held() {
     while poll(&mut [PollFd::new(&io::stdin(), PollFlags::empty())], None) == Err(Errno::INTR) {}
 }
 
+/// True while it waits in the kernel for a device, which no signal ends.
+fn is_stuck(process: Pid) -> bool {
+    ProcessStat::of(process.as_raw_nonzero().get()).is_ok_and(|stat| stat.state == 'D')
+}
+
 /// A process that could not be ended, as users are told of it.
 pub fn describe(process: Pid) -> String {
     let pid = process.as_raw_nonzero().get();
@@ -93,8 +67,8 @@ pub fn describe(process: Pid) -> String {
     let words = String::from_utf8_lossy(&arguments).replace('\0', " ");
     let command: String = words.trim_end().chars().take(SHOWN_MAX).collect();
     let user = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
-    let why = match (stat(pid), user) {
-        (Some(('D', _)), _) => "waits for a device: it ends once that answers".to_owned(),
+    let why = match (is_stuck(process), user) {
+        (true, _) => "waits for a device: it ends once that answers".to_owned(),
         (_, Ok(0)) => "runs as root: end it there".to_owned(),
         (_, Ok(user)) => format!("runs as user {user}: end it there"),
         (_, Err(_)) => "is another user's: end it there".to_owned(),
@@ -146,8 +120,7 @@ pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Ve
             });
         }
         drop(listing);
-        let is_stuck = |process: &Pid| matches!(stat(process.as_raw_nonzero().get()), Some(('D', _)));
-        if left.is_empty() || (now >= deadline + STUCK_LIMIT && left.iter().all(is_stuck)) {
+        if left.is_empty() || (now >= deadline + STUCK_LIMIT && left.iter().copied().all(is_stuck)) {
             spared.extend(left);
             return spared;
         }

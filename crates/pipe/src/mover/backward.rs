@@ -3,7 +3,9 @@
 use std::io::IoSlice;
 use std::time::Instant;
 
-use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX, sentence};
+use caravan_segment::printable;
+
+use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX};
 use super::seal::Seal;
 use super::wait::{Waits, Woken};
 use super::wire::{CLOSED, Want, Wire};
@@ -142,7 +144,7 @@ impl Ear {
             let word = match header.kind {
                 Kind::Stop => Some(Word::Stop),
                 Kind::Done => payload.first_chunk().map(|bytes| Word::Done(u64::from_le_bytes(*bytes))),
-                Kind::CannotPut => Some(Word::Failed(sentence(payload))),
+                Kind::CannotPut => Some(Word::Failed(printable(payload))),
                 _ => None,
             };
             if word.is_some() {

@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use caravan_segment::printable;
+
 use super::HopOptions;
 use super::backward::{Mouth, broken};
 use super::block::Block;
 use super::compress::Expander;
 use super::digest::Total;
-use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX, sentence, sentence_bytes};
+use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX, sentence_bytes};
 use super::pulse::{Pulse, lock};
 use super::seal::{Direction, Seal};
 use super::start::{block_bytes, wire_of};
@@ -211,7 +213,7 @@ impl Receiver {
                 self.end = Some(payload.to_vec());
                 Ok(Got::End)
             }
-            Kind::Failed => Err(Error::Told(sentence(payload))),
+            Kind::Failed => Err(Error::Told(printable(payload))),
             // Nothing but that it is alive: whoever waits has a look at the rest of the world, too.
             _ => Ok(Got::Nothing),
         }

@@ -1,8 +1,9 @@
 //! What goes wrong with single files: said on standard error, a bounded number of times, and counted.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Mutex;
+
+use caravan_segment::printable;
 
 use crate::Error;
 
@@ -68,28 +69,13 @@ pub fn say(sentence: &str) {
     let _ = writeln!(std::io::stderr().lock(), "caravan: {sentence}");
 }
 
-/// A path for people: what could move the cursor of a terminal, or end the line, is escaped.
-pub fn shown(path: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in path.utf8_chunks() {
-        for letter in chunk.valid().chars() {
-            if letter.is_control() { text.extend(letter.escape_default()) } else { text.push(letter) }
-        }
-        for byte in chunk.invalid() {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
-}
-
 /// A directory's path and a name in it, for people.
 pub fn shown_in(folder: &[u8], name: &[u8]) -> String {
     match (folder, name) {
-        (b"", name) => shown(name),
-        (folder, b"") => shown(folder),
-        (folder, name) if folder.ends_with(b"/") => shown(folder) + &shown(name),
-        (folder, name) => format!("{}/{}", shown(folder), shown(name)),
+        (b"", name) => printable(name),
+        (folder, b"") => printable(folder),
+        (folder, name) if folder.ends_with(b"/") => printable(folder) + &printable(name),
+        (folder, name) => format!("{}/{}", printable(folder), printable(name)),
     }
 }
 
@@ -99,7 +85,7 @@ mod tests {
 
     #[test]
     fn names_cannot_forge_lines_or_move_the_cursor() {
-        assert_eq!(shown(b"a\nb\x1b[2J\xff\xc3\xa4"), "a\\nb\\u{1b}[2J\\xff\u{e4}");
+        assert_eq!(printable(b"a\nb\x1b[2J\xff\xc3\xa4"), "a\\nb\\u{1b}[2J\\xff\u{e4}");
         assert_eq!(shown_in(b"dir", b"x"), "dir/x");
         assert_eq!(shown_in(b"/", b"x"), "/x");
         assert_eq!(shown_in(b"", b"x"), "x");

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
+use caravan_segment::printable;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -26,7 +27,7 @@ use self::target::Targets;
 use self::worker::Worker;
 use super::attributes::Giver;
 use super::buffers::Buffers;
-use super::complaints::{Complaints, say, shown};
+use super::complaints::{Complaints, say};
 use super::format::{self, Header, Kind, MAGIC, nonsense};
 use super::options::{self, JOBS_MAX, SinkOptions};
 use super::parser::Parser;
@@ -140,18 +141,18 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
     if received.is_err() {
         for (part, is_for_next) in targets.unfinished() {
             say(&match is_for_next {
-                true => format!("what has come is in {}; the same command goes on with it", shown(&part)),
+                true => format!("what has come is in {}; the same command goes on with it", printable(&part)),
                 false => format!(
                     "what has come is in {}; no copy goes on with it, because other users can change the directory \
                      that it is in",
-                    shown(&part)
+                    printable(&part)
                 ),
             });
         }
     }
     let failed_there = received?;
     for (path, error) in targets.finish(options.fsync) {
-        complaints.fail(&format!("cannot give {} its name: {error}", shown(path)));
+        complaints.fail(&format!("cannot give {} its name: {error}", printable(path)));
     }
     // If the source is gone by now, that is its own affair: all of it is here.
     let _ = have.write_all(&format::frame(Kind::Done, &[])).and_then(|()| have.flush());

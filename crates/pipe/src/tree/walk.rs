@@ -9,12 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use caravan_segment::printable;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::attributes::Attributes;
 use super::batch::{Batch, Folder, Item, Made, below};
-use super::complaints::{Complaints, shown};
+use super::complaints::Complaints;
 use super::hello::Hello;
 use super::options::SourceOptions;
 use super::records::PATH_BYTES_MAX;
@@ -78,7 +79,7 @@ impl<'a> Walk<'a> {
 
     fn source(&mut self, root: u32, path: &[u8]) -> Result<(), Unwanted> {
         let Ok(c_path) = CString::new(path) else {
-            self.complaints.fail(&format!("{}: no path has a zero byte in it", shown(path)));
+            self.complaints.fail(&format!("{}: no path has a zero byte in it", printable(path)));
             return Ok(());
         };
         let is_followed = !self.options.recursive;
@@ -86,12 +87,12 @@ impl<'a> Walk<'a> {
         let stat = match rustix::fs::statat(CWD, &c_path, flags) {
             Ok(stat) => stat,
             Err(error) => {
-                self.complaints.fail(&format!("cannot read {}: {error}", shown(path)));
+                self.complaints.fail(&format!("cannot read {}: {error}", printable(path)));
                 return Ok(());
             }
         };
         if self.hello.is_target(&stat) {
-            self.complaints.fail(&format!("{} is what it would be copied to", shown(path)));
+            self.complaints.fail(&format!("{} is what it would be copied to", printable(path)));
             return Ok(());
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -99,13 +100,13 @@ impl<'a> Walk<'a> {
             return self.cut_if_full();
         }
         if !self.options.recursive {
-            let shown = shown(path);
+            let shown = printable(path);
             self.complaints.fail(&format!("{shown} is a directory: give -r to copy all that is in it"));
             return Ok(());
         }
         if self.is_above(&c_path) {
             self.complaints
-                .fail(&format!("{} is not copied into itself: name another destination", shown(path)));
+                .fail(&format!("{} is not copied into itself: name another destination", printable(path)));
             return Ok(());
         }
         self.tree(root, path, &c_path)
@@ -160,13 +161,13 @@ impl<'a> Walk<'a> {
         let (fd, stat) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                let shown = shown(&below(base, &path));
+                let shown = printable(below(base, &path));
                 self.complaints.fail(&format!("cannot read the directory {shown}: {error}"));
                 return Ok(None);
             }
         };
         if !path.is_empty() && self.hello.is_target(&stat) {
-            let shown = shown(&below(base, &path));
+            let shown = printable(below(base, &path));
             self.complaints.fail(&format!("{shown} is not copied into itself"));
             return Ok(None);
         }

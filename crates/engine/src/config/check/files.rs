@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::{Check, Part, shown, visible};
+use caravan_segment::printable;
+
+use super::{Check, Part, shown};
 use crate::app::FileUse;
 
 /// What tells one file from all others, whatever paths lead to it.
@@ -37,7 +39,7 @@ impl Check<'_> {
                 let text = format!(
                     "app `{}`: file = \"{}\": app `{}` {does} the same file: write to another one",
                     shown(writer),
-                    visible(&file.path.display().to_string()),
+                    printable(file.path.display().to_string()),
                     shown(other)
                 );
                 self.find(Part::App((*writer).to_owned()), text);

@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use caravan_segment::printable;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 
-use super::super::complaints::shown;
 use super::super::options::{Name, SinkOptions};
 use super::super::records::is_plain_name;
 use super::super::trust::DIRECTORY;
@@ -85,7 +85,7 @@ pub fn trim(path: &[u8]) -> &[u8] {
 
 /// It cannot be what the user wants.
 pub fn usage(path: &[u8], what: &str) -> Error {
-    Error::Usage(format!("{} {what}", shown(path)))
+    Error::Usage(format!("{} {what}", printable(path)))
 }
 
 /// The system does not do it.

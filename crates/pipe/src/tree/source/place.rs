@@ -4,11 +4,11 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use caravan_segment::printable;
 use rustix::fs::{AtFlags, CWD, Stat};
 use rustix::io::Errno;
 
 use super::super::batch::Folder;
-use super::super::complaints::shown;
 use super::super::records::Spot;
 
 /// A file that is to be sent.
@@ -37,7 +37,8 @@ impl<'a> Place<'a> {
     }
 
     pub(super) fn shown(&self) -> String {
-        self.folder.map_or_else(|| shown(self.name.to_bytes()), |folder| folder.shown(self.name.to_bytes()))
+        self.folder
+            .map_or_else(|| printable(self.name.to_bytes()), |folder| folder.shown(self.name.to_bytes()))
     }
 
     pub(super) fn stat(&self) -> Result<Stat, Errno> {
