@@ -1,4 +1,4 @@
-%% @doc {@link caravan_dist} with IPv6 for the handshake and for what stays on TCP. Started with
+%% @doc {@link caravan_dist} with IPv6 for the handshake and for the links that use TCP. Start a node with
 %% ```
 %% erl -name a@::1 -proto_dist caravan6 -pa /path/to/caravan/ebin
 %% '''
@@ -10,7 +10,7 @@
 %% @doc See {@link caravan_dist:childspecs/0}.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
-    %% One keeper of the links, where both families are named: `-proto_dist caravan caravan6'.
+    %% With `-proto_dist caravan caravan6', caravan_dist starts caravan_links for both.
     case init:get_argument(proto_dist) of
         {ok, [Names]} ->
             case lists:member("caravan", Names) of

@@ -1,6 +1,6 @@
-%% @doc The OTP application. The distribution runs without it being started: this only warns of
-%% flags that keep the distribution from being Caravan's, and lets a release list `caravan' like
-%% any other application.
+%% @doc The OTP application, which lets a release list `caravan' like any other application. The
+%% distribution does not need it. When it starts, it warns of flags that keep the node from using
+%% Caravan.
 -module(caravan_app).
 -behaviour(application).
 

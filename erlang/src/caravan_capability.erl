@@ -1,28 +1,27 @@
-%% @doc What two nodes say of themselves in the handshake: that they speak Caravan.
+%% @doc The capability: what two nodes that speak Caravan tell each other in the handshake.
 %%
-%% A node that does not speak it must not notice. So the initiating side only sets one bit among
-%% the flags of its name (`send_name'): the highest of 64, where Erlang/OTP counts its own from the
-%% lowest up, and what both sides have is the intersection, so a bit that only one knows is
-%% nothing. Only an accepting side that knows the bit says more, behind the name in its challenge
-%% (`send_challenge'; bytes there are to be ignored by those who do not know them, see
-%% erl_dist_protocol, "The Handshake in Detail"); and only to such a challenge does the initiating
-%% side say the same behind its reply. Bytes behind `send_name', which the protocol allows as
-%% well, are refused by OTP's own distribution test suite (erl_distribution_wb_SUITE:whitebox).
+%% A node that does not speak Caravan must not notice. So the initiating side only sets one bit
+%% among the flags of its name (`send_name'). It is the highest of 64 bits; Erlang/OTP assigns its
+%% own flags from the lowest bit up, and two nodes use only the flags that both have set. An
+%% accepting side that knows the bit appends its capability to its challenge (`send_challenge'),
+%% where the protocol has a node ignore bytes that it does not know (see erl_dist_protocol, "The
+%% Handshake in Detail"). The initiating side appends its own capability to its reply, and only if
+%% the challenge had one. The protocol allows bytes after `send_name' as well, but OTP's own
+%% distribution test suite refuses them (erl_distribution_wb_SUITE:whitebox).
 %%
-%% What they say:
+%% The format:
 %% ```
 %% "caravan"  Version:8  Length:16  Payload:Length
 %% Payload of version 1:  Flags:8 (1 = offers shared memory, 2 = does not accept TCP,
 %%                                 4 = offers RDMA, 8 = RDMA must be encrypted)
 %%                        Why:8 (why no shared memory)  RdmaWhy:8 (why no RDMA)
 %% '''
-%% Later versions may only append to the payload, and so has this one: the first nodes that spoke
-%% Caravan knew shared memory alone, and say `Flags Why' with the first two flags. To them a node
-%% that does not accept TCP is one that demands shared memory, which is all that they could have
-%% in common.
+%% Later versions may only append to the payload. The first version of Caravan knew only shared
+%% memory: it sends `Flags Why' with the first two flags, and takes a peer that does not accept TCP
+%% for one that requires shared memory, the only other transport that the two can share.
 %%
-%% These bytes come from a peer that has not shown its cookie yet: they are turned into a small
-%% map here, and nothing else happens because of them until it has.
+%% The peer has not proved its cookie when it sends these bytes. This module turns them into a
+%% small map, and nothing else happens because of them until the cookie is proved.
 -module(caravan_capability).
 
 -export([announce/1, announced/1, append/3, parse/2, strip/1, name/1, hidden/1,
@@ -32,14 +31,15 @@
 -export_type([capability/0, packet/0]).
 
 -type packet() :: challenge | reply.
-%% The packets that carry it: the accepting side's, and the initiating side's answer.
+%% The packets that carry a capability: the accepting side's challenge and the initiating side's
+%% reply.
 -type why() :: none | named_tcp | no_driver | named_rdma.
-%% Why no shared memory is offered.
+%% Why the node does not offer shared memory.
 -type rdma_why() :: none | named_tcp | no_driver | named_shm | older.
-%% Why no RDMA is offered; `older' is a peer that does not know of it.
+%% Why the node does not offer RDMA; `older' means that its version does not know RDMA.
 -type capability() :: #{shm := boolean(), rdma := boolean(), required := boolean(),
                         encrypt := boolean(), why := why(), rdma_why := rdma_why()}.
-%% `required': TCP is not accepted. `encrypt': nor is RDMA in the clear.
+%% `required': the node does not accept TCP. `encrypt': it does not accept unencrypted RDMA either.
 
 -define(MAGIC, "caravan").
 -define(VERSION, 1).
@@ -47,11 +47,10 @@
 -define(REQUIRES, 2).
 -define(OFFERS_RDMA, 4).
 -define(ENCRYPTS, 8).
-%% Among the flags of a name.
+%% A bit among the flags of a name.
 -define(SPEAKS, (1 bsl 63)).
 
-%% @doc The initiating side's name, with the bit that says that it speaks Caravan; other packets
-%% stay as they are.
+%% @doc Sets the bit for Caravan in the initiating side's name. Returns other packets unchanged.
 -spec announce(iodata()) -> iodata().
 announce(Data) ->
     case iolist_to_binary(Data) of
@@ -59,7 +58,7 @@ announce(Data) ->
         _ -> Data
     end.
 
-%% @doc Whether the sender of this name speaks Caravan.
+%% @doc Checks whether the sender of this name speaks Caravan.
 -spec announced(iodata()) -> boolean().
 announced(Data) ->
     case iolist_to_binary(Data) of
@@ -67,7 +66,7 @@ announced(Data) ->
         _ -> false
     end.
 
-%% @doc The packet with our capability behind it; other packets stay as they are.
+%% @doc Appends our capability to the packet. Returns other packets unchanged.
 -spec append(packet(), iodata(), capability()) -> iodata().
 append(Which, Data, Capability) ->
     Packet = iolist_to_binary(Data),
@@ -76,8 +75,8 @@ append(Which, Data, Capability) ->
         _ -> Data
     end.
 
-%% @doc The capability in a packet, or `none': a node that does not speak Caravan, another packet,
-%% or bytes that make no sense.
+%% @doc Returns the capability in a packet, or `none' if the sender does not speak Caravan, the
+%% packet is another one, or its bytes are malformed.
 -spec parse(packet(), iodata()) -> none | capability().
 parse(Which, Data) ->
     case rest(Which, iolist_to_binary(Data)) of
@@ -88,7 +87,7 @@ parse(Which, Data) ->
             none
     end.
 
-%% @doc The reply without what follows it: `dist_util' takes it in its exact length.
+%% @doc Returns the reply without the bytes that follow it: `dist_util' accepts only its exact length.
 -spec strip(iodata()) -> binary().
 strip(Data) ->
     Packet = iolist_to_binary(Data),
@@ -97,8 +96,8 @@ strip(Data) ->
         error -> Packet
     end.
 
-%% @doc The name that the initiating side gave: of a node, or of a host where the node has no name
-%% yet.
+%% @doc Returns the name that the initiating side gave: a node's, or a host's if the node has no
+%% name yet.
 -spec name(iodata()) -> {ok, binary()} | error.
 name(Data) ->
     case iolist_to_binary(Data) of
@@ -106,7 +105,7 @@ name(Data) ->
         _ -> error
     end.
 
-%% @doc Whether the sender of a name or a challenge is a hidden node.
+%% @doc Checks whether the sender of a name or a challenge is a hidden node.
 -spec hidden(iodata()) -> boolean().
 hidden(Data) ->
     case iolist_to_binary(Data) of
@@ -114,7 +113,7 @@ hidden(Data) ->
         _ -> false
     end.
 
-%% @doc The name that the accepting side gives to a node which came without one.
+%% @doc Returns the name that the accepting side assigns to a node without one.
 -spec assigned_name(iodata()) -> {ok, binary()} | error.
 assigned_name(Data) ->
     case iolist_to_binary(Data) of
@@ -124,7 +123,7 @@ assigned_name(Data) ->
 
 %% ---------------------------------------------------------------------------------------------
 
-%% What follows the part of a packet that dist_util knows.
+%% Returns the bytes after the part of a packet that dist_util knows.
 -spec rest(packet(), binary()) -> {ok, binary()} | error.
 rest(challenge, <<$N, _Flags:64, _Challenge:32, _Creation:32, Length:16, _Name:Length/binary,
                   Rest/binary>>) ->

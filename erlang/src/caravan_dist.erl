@@ -1,11 +1,11 @@
-%% @doc Erlang distribution over shared memory where both nodes are on this host, run by the same
-%% user, and speak Caravan; over RDMA where both have a device and reach each other by it; over
-%% TCP everywhere else. Started with
+%% @doc Erlang's distribution over shared memory, RDMA or TCP. Two nodes that speak Caravan use
+%% shared memory if they run on one host under the same user, and RDMA if both hosts have a device
+%% and reach each other through it. All other links use TCP. Start a node with
 %% ```
 %% erl -sname a -proto_dist caravan -pa /path/to/caravan/ebin
 %% '''
-%% or by the same flags in `vm.args'. Give `-proto_dist' once: with two such flags Erlang/OTP 25
-%% ignores both, and the node speaks plain TCP. Options are in {@link caravan_options}.
+%% or put the same flags into `vm.args'. Give `-proto_dist' once: with two such flags Erlang/OTP 25
+%% ignores both, and the node uses plain TCP. {@link caravan_options} describes the options.
 %%
 %% The callbacks below are those of a distribution module ("How to Implement an Alternative
 %% Carrier for the Erlang Distribution" in the ERTS User's Guide).
@@ -19,22 +19,22 @@
 -export([family_address/1, listen/3, accept/2, accept_connection/6, setup/6]).
 -export([warn_of_doubled_flag/0]).
 
-%% @doc What each link of this node does: see {@link info/1}.
+%% @doc Returns the state of each link of this node, as {@link info/1} does for one.
 -spec info() -> [{node(), map()}].
 info() ->
     warn_of_doubled_flag(),
     caravan_links:info().
 
-%% @doc What the link to one node does; `undefined' where there is none.
+%% @doc Returns the state of the link to one node, or `undefined' if there is none.
 %%
-%% `transport' is `shm', `rdma' or `tcp', and `reason' says why it is not a better one; `device'
-%% is what RDMA goes over, from where to where, and empty for the others. The rest are
-%% numbers, zero where the transport knows no such thing: `sent_bytes', `received_bytes',
-%% `sent_messages', `received_messages', `ring_bytes', `outbound_used_bytes',
-%% `inbound_used_bytes', `queued_bytes' (in the driver, the ring being full), `wakeups_sent',
-%% `wakeups_received', `spins', `spin_hits', `busy_ns', `busy_count' (how long and how often
-%% senders were suspended), `doorbells', `completions' (times that work was given to the RDMA
-%% device, and completions taken from it), `registered_bytes' (memory that it may reach).
+%% `transport' is `shm', `rdma' or `tcp', and `reason' says why it is not a better one. `device'
+%% names the RDMA device and both addresses; it is empty for the other transports. The other
+%% values are numbers, and zero if the transport does not count them: `sent_bytes',
+%% `received_bytes', `sent_messages', `received_messages', `ring_bytes', `outbound_used_bytes',
+%% `inbound_used_bytes', `queued_bytes' (in the driver, while the ring is full), `wakeups_sent',
+%% `wakeups_received', `spins', `spin_hits', `busy_ns' and `busy_count' (how long and how often
+%% senders were suspended), `doorbells' (times that work was given to the RDMA device),
+%% `completions' (completions taken from it), `registered_bytes' (memory that it may reach).
 -spec info(node()) -> map() | undefined.
 info(Node) ->
     case lists:keyfind(Node, 1, info()) of
@@ -42,18 +42,18 @@ info(Node) ->
         false -> undefined
     end.
 
-%% @doc Called by `erl_distribution' when the distribution starts, before `net_kernel' does.
+%% @doc Called by `erl_distribution' when the distribution starts, before `net_kernel' starts.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
     {ok, [#{id => caravan_links, start => {caravan_links, start_link, []}, restart => permanent,
             shutdown => 2000, type => worker, modules => [caravan_links]}]}.
 
-%% @doc Called by `net_kernel' before it connects: whether this module can reach the node.
+%% @doc Called by `net_kernel' before it connects. Checks whether this module can reach the node.
 -spec select(node()) -> boolean().
 select(Node) ->
     caravan_locate:reachable(inet_tcp, Node).
 
-%% @doc Called by `erl_distribution' and others: whether it could be a node's name.
+%% @doc Called by `erl_distribution' and others. Checks whether a term can be a node's name.
 -spec is_node_name(term()) -> boolean().
 is_node_name(Node) when is_atom(Node) ->
     case string:split(atom_to_list(Node), "@", all) of
@@ -63,7 +63,7 @@ is_node_name(Node) when is_atom(Node) ->
 is_node_name(_) ->
     false.
 
-%% @doc Called by `net_kernel' where the node is not to listen (`-dist_listen false').
+%% @doc Called by `net_kernel' if the node does not listen (`-dist_listen false').
 -spec address() -> caravan_tcp:address().
 address() ->
     family_address(inet_tcp).
@@ -80,17 +80,17 @@ listen(Name) ->
 listen(Name, Host) ->
     listen(inet_tcp, Name, Host).
 
-%% @doc Called by `net_kernel' after listen: starts the process that accepts.
+%% @doc Called by `net_kernel' after `listen'. Starts the process that accepts connections.
 -spec accept(inet:socket()) -> pid().
 accept(Listener) ->
     accept(inet_tcp, Listener).
 
-%% @doc Called by `net_kernel' for each accepted socket: starts the connection's process.
+%% @doc Called by `net_kernel' for each accepted socket. Starts the connection's process.
 -spec accept_connection(pid(), inet:socket(), node(), list(), pos_integer()) -> pid().
 accept_connection(Acceptor, Socket, MyNode, Allowed, SetupTime) ->
     accept_connection(inet_tcp, Acceptor, Socket, MyNode, Allowed, SetupTime).
 
-%% @doc Called by `net_kernel' to connect: starts the connection's process.
+%% @doc Called by `net_kernel' to connect. Starts the connection's process.
 -spec setup(node(), term(), node(), longnames | shortnames, pos_integer()) -> pid().
 setup(Node, Type, MyNode, Names, SetupTime) ->
     setup(inet_tcp, Node, Type, MyNode, Names, SetupTime).
@@ -111,7 +111,7 @@ getopts(Socket, Options) ->
     caravan_tcp:getopts(Socket, Options).
 
 %% ---------------------------------------------------------------------------------------------
-%% The same for either address family; caravan6_dist calls these, too.
+%% The same callbacks for either address family. caravan6_dist calls these, too.
 
 %% @private
 -spec family_address(caravan_tcp:inet()) -> caravan_tcp:address().
@@ -122,8 +122,8 @@ family_address(Inet) ->
     end.
 
 %% @private
-%% An error here ends the boot of a node that was started with -name or -sname, with the
-%% sentence; net_kernel:start/2 returns it.
+%% An error ends the boot of a node that was started with -name or -sname, and the node prints the
+%% sentence. net_kernel:start/2 returns the error.
 -spec listen(caravan_tcp:inet(), atom(), string()) ->
           {ok, {inet:socket(), caravan_tcp:address(), integer()}} | {error, term()}.
 listen(Inet, Name, Host) ->

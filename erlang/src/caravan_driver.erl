@@ -1,8 +1,8 @@
-%% @doc The port driver, `priv/caravan_driver.so', as Erlang calls: one function an operation.
+%% @doc The port driver, `priv/caravan_driver.so', as Erlang functions: one for each operation.
 %%
-%% A port is one link to one peer, or, for a connection that stays on TCP, one row of counters.
-%% Any process may call these functions; the one that calls {@link start/1} is sent
-%% `{Port, poll}' from then on.
+%% A port is one link to one peer or, for a connection that uses TCP, one row of counters. Any
+%% process may call these functions. The driver sends `{Port, poll}' to the process that called
+%% {@link start/1}.
 -module(caravan_driver).
 
 -export([load/0, directory/0, open/0, close/1]).
@@ -32,7 +32,7 @@
 -define(RDMA_FINISH, 18).
 -define(DEVICE, 19).
 
-%% What a job gets above its own limit, to be started and to answer.
+%% The time that a job has beyond its own limit, to start and to answer.
 -define(JOB_MARGIN_MS, 500).
 
 -type result() :: ok | {error, Sentence :: binary()}.
@@ -40,19 +40,19 @@
                            spin := off | auto | on, fragments := boolean(),
                            me := binary(), peer := binary(),
                            seal := none | {cookie, binary()}}.
-%% `seal': what an RDMA link is encrypted with, if it is to be.
+%% `seal': the secret behind the keys of an encrypted RDMA link, or `none'.
 -type counts() :: #{sent_bytes := non_neg_integer(), received_bytes := non_neg_integer(),
                     sent_messages := non_neg_integer(), received_messages := non_neg_integer()}.
 -export_type([result/0, configuration/0, counts/0]).
 
 %% @doc Loads the library on behalf of the calling process, which must stay alive until the first
-%% port is open. From then on the library stays for as long as the node does.
+%% port is open. After that, the library stays loaded as long as the node runs.
 -spec load() -> result().
 load() ->
     Directory = directory(),
     case erl_ddll:load(Directory, ?NAME) of
         ok -> ok;
-        %% Loaded before, by an earlier start of the distribution: the driver stays.
+        %% An earlier start of the distribution has loaded it, and the driver stays.
         {error, permanent} -> ok;
         {error, Error} ->
             {error, unicode:characters_to_binary(
@@ -61,8 +61,8 @@ load() ->
                                      erl_ddll:format_error(Error)]))}
     end.
 
-%% @doc The directory of the library: beside the directory this module was loaded from, so that
-%% a bare `-pa erlang/ebin' works; or the priv directory that the code server knows.
+%% @doc Returns the directory of the library: `priv' beside the directory from which this module
+%% was loaded, so that a bare `-pa erlang/ebin' works, or else the one that the code server knows.
 -spec directory() -> file:filename().
 directory() ->
     case code:which(?MODULE) of
@@ -74,16 +74,16 @@ directory() ->
             end
     end.
 
-%% @doc A new port, linked to the caller.
+%% @doc Opens a port, linked to the caller.
 -spec open() -> {ok, port()} | {error, binary()}.
 open() ->
     try {ok, open_port({spawn_driver, ?NAME}, [binary])}
     catch error:Reason ->
             {error, unicode:characters_to_binary(
-                      io_lib:format("no port of the driver could be opened: ~tp", [Reason]))}
+                      io_lib:format("the driver's port could not be opened: ~tp", [Reason]))}
     end.
 
-%% @doc Closes a port; it may be gone already.
+%% @doc Closes a port, which may be closed already.
 -spec close(port()) -> ok.
 close(Port) ->
     try port_close(Port) of
@@ -91,59 +91,60 @@ close(Port) ->
     catch error:badarg -> ok
     end.
 
-%% @doc The first call on every port.
+%% @doc Configures a port. This is the first call on every port.
 -spec configure(port(), configuration()) -> result().
 configure(Port, #{ring_bytes := RingBytes, busy_bytes := BusyBytes, spin := Spin,
                   fragments := Fragments, me := Me, peer := Peer, seal := Seal}) ->
     SpinCode = case Spin of off -> 0; auto -> 1; on -> 2 end,
     FragmentsCode = case Fragments of false -> 0; true -> 1 end,
     {SealCode, Cookie} = case Seal of none -> {0, <<>>}; {cookie, Bytes} -> {1, Bytes} end,
-    done(control(Port, ?CONFIGURE,
+    without_payload(control(Port, ?CONFIGURE,
                  <<RingBytes:64, BusyBytes:64, SpinCode, FragmentsCode,
                    (byte_size(Me)):16, Me/binary, (byte_size(Peer)):16, Peer/binary,
                    SealCode, (byte_size(Cookie)):16, Cookie/binary>>)).
 
-%% @doc On the accepting side: a descriptor for the peer to connect with.
+%% @doc Accepting side: listens, and returns the descriptor with which the peer connects.
 -spec listen(port()) -> {ok, binary()} | {error, binary()}.
 listen(Port) ->
     control(Port, ?LISTEN, <<>>).
 
-%% @doc On the initiating side: connects with the peer's descriptor and passes the memory.
+%% @doc Initiating side: connects with the peer's descriptor and hands over the memory.
 -spec connect(port(), iodata()) -> result().
 connect(Port, Descriptor) ->
-    done(control(Port, ?CONNECT, Descriptor)).
+    without_payload(control(Port, ?CONNECT, Descriptor)).
 
-%% @doc On the accepting side, once the peer has said that it connected.
+%% @doc Accepting side: takes the memory, after the peer has reported that it connected.
 -spec accept(port()) -> result().
 accept(Port) ->
-    done(control(Port, ?ACCEPT, <<>>)).
+    without_payload(control(Port, ?ACCEPT, <<>>)).
 
-%% @doc On the accepting side: this machine's ports, and what else the peer must know to make its
-%% half of an RDMA link.
+%% @doc Accepting side: returns the offer, which is this host's RDMA ports and what else the peer
+%% needs to make its half of an RDMA link.
 -spec offer(port(), LimitMs :: pos_integer()) -> {ok, binary()} | {error, binary()}.
 offer(Port, LimitMs) ->
     job(Port, ?OFFER, <<>>, LimitMs).
 
-%% @doc On the initiating side, with the peer's offer: makes this half; what it returns is for the
-%% peer.
+%% @doc Initiating side: makes its half of the link from the peer's offer. Returns a message for
+%% the peer.
 -spec rdma_connect(port(), binary(), LimitMs :: pos_integer()) ->
           {ok, binary()} | {error, binary()}.
 rdma_connect(Port, Offer, LimitMs) ->
     job(Port, ?RDMA_CONNECT, Offer, LimitMs).
 
-%% @doc On the accepting side, with what the initiating side's `rdma_connect/3' returned.
+%% @doc Accepting side: makes its half of the link from the message that the peer's
+%% `rdma_connect/3' returned. Returns an answer for the peer.
 -spec rdma_accept(port(), binary(), LimitMs :: pos_integer()) ->
           {ok, binary()} | {error, binary()}.
 rdma_accept(Port, Message, LimitMs) ->
     job(Port, ?RDMA_ACCEPT, Message, LimitMs).
 
-%% @doc On both sides: connects the two halves. The initiating side has the answer of the peer's
-%% `rdma_accept/3', the accepting side nothing.
+%% @doc Both sides: connects the two halves. The initiating side gives the answer of the peer's
+%% `rdma_accept/3', the accepting side an empty binary.
 -spec rdma_finish(port(), binary(), LimitMs :: pos_integer()) -> result().
 rdma_finish(Port, Answer, LimitMs) ->
-    done(job(Port, ?RDMA_FINISH, <<LimitMs:32, Answer/binary>>, LimitMs)).
+    without_payload(job(Port, ?RDMA_FINISH, <<LimitMs:32, Answer/binary>>, LimitMs)).
 
-%% @doc Which device carries the link; empty where none does.
+%% @doc Returns the RDMA device and both addresses of the link, or an empty binary for other links.
 -spec device(port()) -> binary().
 device(Port) ->
     case control(Port, ?DEVICE, <<>>) of
@@ -151,25 +152,25 @@ device(Port) ->
         {error, _} -> <<>>
     end.
 
-%% @doc Gives the driver the TCP connection to watch: its end is the link's end. Before the first
-%% operation that makes a link.
+%% @doc Gives the driver the TCP connection to watch: when it ends, the link ends. Call this before
+%% the first operation that makes a link.
 -spec lifeline(port(), Fd :: non_neg_integer()) -> result().
 lifeline(Port, Fd) ->
-    done(control(Port, ?LIFELINE, <<Fd:32>>)).
+    without_payload(control(Port, ?LIFELINE, <<Fd:32>>)).
 
-%% @doc Gives up a link that is not up yet.
+%% @doc Cancels a link that is not up yet.
 -spec cancel(port()) -> result().
 cancel(Port) ->
-    done(control(Port, ?CANCEL, <<>>)).
+    without_payload(control(Port, ?CANCEL, <<>>)).
 
-%% @doc Makes the caller the poller of the link. Not before `erlang:setnode/3': what the ring
-%% holds is for the emulator, which takes it only from a distribution controller.
+%% @doc Makes the caller the poller of the link. Call this after `erlang:setnode/3': the ring's
+%% contents are for the emulator, which accepts them only from a distribution controller.
 -spec start(port()) -> result().
 start(Port) ->
-    done(control(Port, ?START, <<>>)).
+    without_payload(control(Port, ?START, <<>>)).
 
-%% @doc Takes in what has arrived, a bounded number of bytes: `again' when there may be more,
-%% `armed' when the next thing to arrive sends the message `{Port, poll}'.
+%% @doc Receives a limited number of bytes. Returns `again' if more may have arrived, and `armed' if
+%% the driver sends `{Port, poll}' when more arrive.
 -spec poll(port()) -> again | armed.
 poll(Port) ->
     case port_control(Port, ?POLL, <<>>) of
@@ -181,9 +182,9 @@ poll(Port) ->
 %% @doc Writes an empty message.
 -spec tick(port()) -> result().
 tick(Port) ->
-    done(control(Port, ?TICK, <<>>)).
+    without_payload(control(Port, ?TICK, <<>>)).
 
-%% @doc Messages received, messages sent, bytes queued, ticks included.
+%% @doc Returns the messages received, the messages sent and the bytes queued, ticks included.
 -spec stat(port()) -> {ok, non_neg_integer(), non_neg_integer(), non_neg_integer()}
               | {error, binary()}.
 stat(Port) ->
@@ -192,38 +193,38 @@ stat(Port) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc Every counter of the port by its name.
+%% @doc Returns every counter of the port by its name.
 -spec info(port()) -> {ok, #{atom() => non_neg_integer()}} | {error, binary()}.
 info(Port) ->
     case control(Port, ?INFO, <<>>) of
         {ok, Pairs} ->
-            %% The names are the driver's own, a fixed and small set.
+            %% The names come from the driver, a small and fixed set of atoms.
             {ok, maps:from_list([{binary_to_atom(Name, utf8), Value}
                                  || <<Length, Name:Length/binary, Value:64>> <= Pairs])};
         Error ->
             Error
     end.
 
-%% @doc The text beside the transport: why not a better one.
+%% @doc Sets the reason that other processes see: why the link does not use a better transport.
 -spec reason(port(), binary()) -> result().
 reason(Port, Reason) ->
-    done(control(Port, ?REASON, Reason)).
+    without_payload(control(Port, ?REASON, Reason)).
 
 %% @doc Makes the port a row of counters for a TCP connection.
 -spec tcp_row(port(), Reason :: binary()) -> result().
 tcp_row(Port, Reason) ->
-    done(control(Port, ?TCP_ROW, <<(byte_size(Reason)):16, Reason/binary>>)).
+    without_payload(control(Port, ?TCP_ROW, <<(byte_size(Reason)):16, Reason/binary>>)).
 
-%% @doc Fills the row of a TCP connection.
+%% @doc Writes the counters of a TCP connection into its row.
 -spec tcp_counts(port(), counts()) -> result().
 tcp_counts(Port, #{sent_bytes := SentBytes, received_bytes := ReceivedBytes,
                    sent_messages := Sent, received_messages := Received}) ->
-    done(control(Port, ?TCP_COUNTS, <<SentBytes:64, ReceivedBytes:64, Sent:64, Received:64>>)).
+    without_payload(control(Port, ?TCP_COUNTS, <<SentBytes:64, ReceivedBytes:64, Sent:64, Received:64>>)).
 
 %% ---------------------------------------------------------------------------------------------
 
-%% An operation that waits for a device or for the peer, on a thread of the emulator's that is
-%% there for such work. Its result comes as a message; a port has one such operation at a time.
+%% Runs an operation that waits for a device or for the peer, on one of the emulator's threads for
+%% such work. Its result comes as a message. A port runs one such operation at a time.
 -spec job(port(), 15..18, binary(), pos_integer()) -> {ok, binary()} | {error, binary()}.
 job(Port, Operation, Data, LimitMs) ->
     Monitor = erlang:monitor(port, Port),
@@ -242,11 +243,11 @@ job_result(Port, Monitor, LimitMs) ->
         {'DOWN', Monitor, port, _, _} ->
             {error, <<"the link is closed">>}
     after LimitMs ->
-            %% After this nothing more comes of it; before it, it may just have come.
+            %% No result comes after the cancel, but one may have come just before it.
             _ = cancel(Port),
             receive {Port, done, _} -> ok after 0 -> ok end,
             {error, unicode:characters_to_binary(
-                      io_lib:format("the RDMA device gave no answer for ~b ms", [LimitMs]))}
+                      io_lib:format("the RDMA device did not answer within ~b ms", [LimitMs]))}
     end.
 
 -spec control(port(), 1..19, iodata()) -> {ok, binary()} | {error, binary()}.
@@ -259,8 +260,8 @@ control(Port, Operation, Data) ->
 -spec result(binary()) -> {ok, binary()} | {error, binary()}.
 result(<<0, Payload/binary>>) -> {ok, Payload};
 result(<<1, Sentence/binary>>) -> {error, Sentence};
-result(_) -> {error, <<"the driver gave an answer of another version">>}.
+result(_) -> {error, <<"the driver and caravan_driver.beam are of different versions">>}.
 
--spec done({ok, binary()} | {error, binary()}) -> result().
-done({ok, _}) -> ok;
-done(Error) -> Error.
+-spec without_payload({ok, binary()} | {error, binary()}) -> result().
+without_payload({ok, _}) -> ok;
+without_payload(Error) -> Error.

@@ -1,15 +1,15 @@
-%% @doc The process of one connection: handshake, choice of the transport, and then OTP's tick loop.
+%% @doc The process of one connection: the handshake, the choice of the transport, and then OTP's
+%% tick loop.
 %%
-%% The handshake is OTP's own (`dist_util') over TCP; the functions that it is given here do what
-%% `inet_tcp_dist' does, with three additions. Nodes that speak Caravan tell each other so
-%% (`caravan_capability'). After the cookies have been checked on both sides, and before nodeup,
-%% they may agree on shared memory or RDMA; then the driver's port becomes the distribution
-%% controller, and the TCP socket stays open, silent, as the sign of life. Last, the link gets its
-%% row in `caravan_links'.
+%% The handshake is OTP's own (`dist_util') over TCP. The functions that this module gives it do
+%% what `inet_tcp_dist' does, with three additions. Nodes that speak Caravan exchange capabilities
+%% (`caravan_capability'). After both sides have checked the cookies, and before nodeup, they may
+%% agree on shared memory or RDMA; then the driver's port becomes the distribution controller, and
+%% the TCP socket stays open and silent as the lifeline. Last, the link gets its row in
+%% `caravan_links'.
 %%
-%% What the functions must remember between one call and the next is in the process dictionary:
-%% `dist_util' calls them with the socket and nothing else, all in this one process, and some of
-%% them for as long as the connection lives.
+%% The functions keep their state in the process dictionary: `dist_util' passes them the socket and
+%% nothing else. It calls all of them in this one process, some as long as the connection lives.
 -module(caravan_handshake).
 
 -include_lib("kernel/include/dist_util.hrl").
@@ -25,7 +25,8 @@
                      inet :: caravan_tcp:inet(),
                      options :: caravan_options:options(),
                      driver :: caravan_transport:driver(),
-                     %% An initiating peer has said so in its name; what it can, it says later.
+                     %% The initiating peer's name had the bit for Caravan. Its capability
+                     %% comes later.
                      announced = false :: boolean(),
                      peer = none :: none | caravan_capability:capability(),
                      me :: binary(),
@@ -83,8 +84,8 @@ setup(Inet, Kernel, Node, Type, MyNode, Names, SetupTime) ->
     dist_util:handshake_we_started(HsData).
 
 %% ---------------------------------------------------------------------------------------------
-%% What dist_util calls. In order: send and recv for each packet, pre_nodeup, getll, (setnode),
-%% address, (nodeup), post_nodeup, handshake_complete, and then tick and getstat.
+%% The functions that dist_util calls, in this order: send and recv for each packet, pre_nodeup,
+%% getll, (setnode), address, (nodeup), post_nodeup, handshake_complete, and then tick and getstat.
 
 -spec functions(caravan_tcp:inet(), caravan_options:options()) -> #hs_data{}.
 functions(Inet, Options) ->
@@ -113,8 +114,8 @@ send(Inet, Socket, Data) ->
             refuse_early(Connection),
             Inet:send(Socket, with_capability(reply, Connection, Packet));
         <<$r, _/binary>> = Packet ->
-            %% A peer that speaks Caravan comes to the same end once it knows our capability, so that both
-            %% refuse, and both say why.
+            %% Send before refusing: with our capability, a peer that speaks Caravan refuses as
+            %% well, and both sides log why.
             Sent = Inet:send(Socket, with_capability(reply, Connection, Packet)),
             refuse_early(Connection),
             Sent;
@@ -131,7 +132,7 @@ send(Inet, Socket, Data) ->
             Inet:send(Socket, Packet)
     end.
 
-%% A node that does not speak Caravan gets what inet_tcp would give it.
+%% Appends our capability. A peer that does not speak Caravan gets the same bytes as from inet_tcp.
 -spec with_capability(caravan_capability:packet(), #connection{}, binary()) -> iodata().
 with_capability(_, #connection{announced = false, peer = none}, Packet) ->
     Packet;
@@ -170,8 +171,8 @@ recv(Inet, Socket, Length, Timeout) ->
             Result
     end.
 
-%% The cookies have been checked. The setup timer has been cancelled: from here on the time limit
-%% is our own.
+%% Both sides have checked the cookies. dist_util has cancelled its timer, so the time limit from
+%% here on is ours.
 -spec pre_nodeup(inet:socket()) -> ok | {error, term()}.
 pre_nodeup(Socket) ->
     #connection{role = Role, inet = Inet, options = Options, peer = Peer} = Connection = recall(),
@@ -206,8 +207,8 @@ getll(Socket) ->
                    tcp -> undefined;
                    _ -> Port
                end,
-    %% In an accepting process the other node's name is that of its first packet, or the one that
-    %% we gave it; dist_util has checked both.
+    %% On the accepting side, the peer's name came in its first packet or was assigned by us, and
+    %% dist_util has checked it.
     caravan_links:up(#{node => binary_to_atom(Connection#connection.peer_name),
                        transport => Transport, reason => Reason, device => Device,
                        socket => Socket, port => LinkPort,
@@ -277,18 +278,18 @@ remember(Connection) ->
 recall() ->
     get(?KEY).
 
-%% Read for each connection: a changed environment counts from the next connection on.
+%% Reads the options for each connection, so that a changed environment takes effect with the next.
 -spec options() -> caravan_options:options().
 options() ->
     case caravan_options:read() of
         {ok, Options} -> Options;
         {error, Sentence} ->
-            ?LOG_ERROR("caravan: no connection is set up: ~ts", [Sentence]),
+            ?LOG_ERROR("caravan: cannot set up a connection: ~ts", [Sentence]),
             ?shutdown(no_node)
     end.
 
-%% Before the last packet after which the other side may say nodeup: refusing later would show it
-%% a node that comes and goes.
+%% Refuses before the packet after which the other side may report nodeup. If this side refused
+%% later, the other side would see a node come up and go down.
 -spec refuse_early(#connection{}) -> ok.
 refuse_early(#connection{peer = Peer} = Connection) ->
     case caravan_transport:choose(here(Connection), Peer) of
@@ -309,7 +310,7 @@ settle(Connection, _, {refuse, Why}) ->
 settle(#connection{port = Port} = Connection, Socket, {Transport, Why}) ->
     _ = [caravan_driver:reason(Port, Why) || Transport =/= tcp],
     remember(Connection#connection{transport = Transport, reason = Why}),
-    %% Also where the socket will be idle: net_kernel:setopts/2 and getopts/2 are about it.
+    %% Even if the socket will be idle, net_kernel:setopts/2 and getopts/2 act on it.
     caravan_tcp:setup_options(Socket).
 
 -spec here(#connection{}) -> caravan_transport:here().
@@ -320,8 +321,8 @@ here(#connection{options = #{transport := Named, encrypt := Encrypt}, driver = D
 labels(#connection{me = Me, peer_name = Peer}) ->
     #{me => Me, peer => Peer}.
 
-%% What nobody could better is no news: shared memory, and TCP to a hidden node that does not speak
-%% Caravan, which is erl_call, a C node or another tool that comes and goes.
+%% Logs the transport. The level is debug if a better transport is not possible: for shared memory,
+%% and for TCP to a hidden node that does not speak Caravan, such as erl_call or a C node.
 -spec log(#connection{}) -> ok.
 log(#connection{transport = shm, peer_name = Name}) ->
     ?LOG_DEBUG("caravan: shared memory to ~ts", [Name]);

@@ -1,30 +1,30 @@
-%% @doc A connection's port of the driver: the link over shared memory or RDMA, or a row of counters
+%% @doc The driver's port of a connection: the link over shared memory or RDMA, or a row of counters
 %% for TCP.
 %%
-%% Either way the port belongs to the process of the connection, which calls these functions:
-%% whichever of the two ends first takes the other with it.
+%% The process of the connection calls these functions, and the port is linked to it: when one of
+%% the two ends, the other ends, too.
 -module(caravan_link).
 
 -export([agree/6, counters_port/3]).
 -export_type([labels/0, link/0]).
 
 -type labels() :: #{me := binary(), peer := binary()}.
-%% What the two nodes are called where the link is shown.
+%% The names of the two nodes, as `caravan top' shows them.
 -type link() :: #{rounds := [shm | rdma, ...], sealed := boolean()}.
-%% What to try, in this order, and whether RDMA is to be encrypted.
+%% The transports to try, in this order, and whether RDMA must be encrypted.
 
-%% From the end of the handshake, when its timer stops, to nodeup: for each transport to try.
+%% The time for each transport to try. The timer of the handshake has stopped by then.
 -define(ROUND_MS, 5000).
 
-%% @doc Agrees with the other side on one of the transports to try, or on doing without. The port
-%% carries the link, and there is none where TCP does; with it, why each better one was declined.
+%% @doc Agrees with the other side on one of the transports to try, or on TCP. Returns the port that
+%% carries the link (none for TCP), and why each better transport was declined.
 -spec agree(caravan_negotiation:role(), caravan_tcp:inet(), inet:socket(), labels(),
             caravan_options:options(), link()) ->
           {shm | rdma, port(), caravan_transport:declined()}
         | {tcp, caravan_transport:declined()} | {error, term()}.
 agree(Role, Inet, Socket, Labels, Options, #{rounds := Names, sealed := Sealed}) ->
-    Opened = watching(open(Labels, Options, seal(Sealed, Labels)), Socket),
-    %% Small messages, each of which waits for an answer: not to be held back for company.
+    Opened = with_lifeline(open(Labels, Options, seal(Sealed, Labels)), Socket),
+    %% Each message is small and waits for an answer, so TCP must send it at once.
     _ = inet:setopts(Socket, [{nodelay, true}]),
     Channel = #{send => fun(Data) -> Inet:send(Socket, Data) end,
                 recv => fun(Timeout) -> Inet:recv(Socket, 0, Timeout) end},
@@ -35,18 +35,18 @@ agree(Role, Inet, Socket, Labels, Options, #{rounds := Names, sealed := Sealed})
             {Transport, Port, Declined};
         {_, {ok, Port}} ->
             caravan_driver:close(Port),
-            without(Result);
+            tcp_result(Result);
         {_, {error, _}} ->
-            without(Result)
+            tcp_result(Result)
     end.
 
--spec without({ok, tcp, caravan_transport:declined()} | {error, term()}) ->
+-spec tcp_result({ok, tcp, caravan_transport:declined()} | {error, term()}) ->
           {tcp, caravan_transport:declined()} | {error, term()}.
-without({ok, tcp, Declined}) -> {tcp, Declined};
-without({error, _} = Error) -> Error.
+tcp_result({ok, tcp, Declined}) -> {tcp, Declined};
+tcp_result({error, _} = Error) -> Error.
 
-%% @doc A port that carries no link: it shows the counters of a TCP connection to others than this
-%% node. `undefined' where it cannot be had; the connection does not depend on it.
+%% @doc Opens a port that carries no link, but shows the counters of a TCP connection to other
+%% processes. Returns `undefined' if that fails; the connection does not depend on it.
 -spec counters_port(labels(), caravan_options:options(), Reason :: binary()) ->
           undefined | port().
 counters_port(Labels, Options, Reason) ->
@@ -64,11 +64,10 @@ counters_port(Labels, Options, Reason) ->
 
 %% ---------------------------------------------------------------------------------------------
 
-%% A port with the TCP connection to watch, which will say only that the other side lives. Before
-%% anything is agreed: a descriptor that cannot be had then is a reason to decline, and not the end of
-%% a link that the other side holds for made.
--spec watching({ok, port()} | {error, binary()}, inet:socket()) -> {ok, port()} | {error, binary()}.
-watching({ok, Port}, Socket) ->
+%% Gives the port its lifeline, the TCP connection. This comes before the two sides agree on anything:
+%% a failure is then a reason to decline, and does not end a link that the other side believes is up.
+-spec with_lifeline({ok, port()} | {error, binary()}, inet:socket()) -> {ok, port()} | {error, binary()}.
+with_lifeline({ok, Port}, Socket) ->
     Watched = case inet:getfd(Socket) of
                   {ok, Fd} -> caravan_driver:lifeline(Port, Fd);
                   {error, Reason} -> {error, atom_to_binary(Reason)}
@@ -79,18 +78,19 @@ watching({ok, Port}, Socket) ->
             caravan_driver:close(Port),
             Error
     end;
-watching({error, _} = Error, _) ->
+with_lifeline({error, _} = Error, _) ->
     Error.
 
-%% What the two nodes know, and nobody else: who sits between them must not be able to pass for
-%% either.
+%% Returns the secret for an encrypted link: the cookie. Somebody between the two nodes does not know
+%% it, and so cannot pretend to be either.
 -spec seal(boolean(), labels()) -> none | {cookie, binary()}.
 seal(false, _) ->
     none;
 seal(true, #{peer := Peer}) ->
     {cookie, atom_to_binary(erlang:get_cookie(binary_to_atom(Peer)))}.
 
-%% Where there is no port for it, the other side is told so in our turn.
+%% Returns the round of a transport. Without a port, each step returns the error, and this side
+%% declines with it when its turn comes.
 -spec round(shm | rdma, {ok, port()} | {error, binary()}) -> caravan_negotiation:round().
 round(shm, {ok, Port}) ->
     {shm, #{listen => fun() -> caravan_driver:listen(Port) end,

@@ -1,10 +1,11 @@
-%% @doc The links of this node: one row each, for `caravan_dist:info/0,1'.
+%% @doc The links of this node: one row for each, which `caravan_dist:info/0,1' reads.
 %%
-%% A connection's process writes its row just before the node is up; this process removes it when
-%% that process ends, whatever ends it. It also holds the driver library loaded, and, only while
-%% there are TCP connections, copies their counters once a second to where `caravan top' reads.
+%% A connection's process writes its row just before the node is up; this process removes the row
+%% when that process ends, for whatever reason. It also loads the driver library and keeps it
+%% loaded. While there are TCP connections, it copies their counters once a second to their ports
+%% of the driver, where `caravan top' reads them.
 %%
-%% Started by {@link caravan_dist:childspecs/0} beside `net_kernel', before the first connection.
+%% {@link caravan_dist:childspecs/0} has it started beside `net_kernel', before the first connection.
 -module(caravan_links).
 -behaviour(gen_server).
 
@@ -22,27 +23,27 @@
 -record(state, {connections = #{} :: #{reference() => pid()},
                 timer = none :: none | reference()}).
 
-%% @doc Starts the keeper of the rows.
+%% @doc Starts the process, which owns the table.
 -spec start_link() -> {ok, pid()} | ignore | {error, term()}.
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Whether the driver library is there.
+%% @doc Returns `ok' if the driver library is loaded, or why it is not.
 -spec driver() -> caravan_transport:driver().
 driver() ->
     try ets:lookup_element(?TABLE, driver, 2)
-    catch error:badarg -> {error, <<"the distribution is not started over caravan">>}
+    catch error:badarg -> {error, <<"the distribution was not started with -proto_dist caravan">>}
     end.
 
-%% @doc Called by a connection's process: its link is about to be up.
+%% @doc Adds a row. Called by a connection's process just before its link is up.
 -spec up(row()) -> ok.
 up(Row) ->
-    %% Written here and not by the keeper: who has just seen a node come up finds its row.
+    %% The caller writes the row itself, so that it is there when the node is up.
     true = ets:insert(?TABLE, {self(), erlang:unique_integer([monotonic]), Row}),
     gen_server:cast(?MODULE, {watch, self()}).
 
-%% @doc What is known of every link. Two connections to one node overlap for a moment when an old
-%% one is being replaced; the newer one counts.
+%% @doc Returns the state of every link. While a new connection to a node replaces an old one, both
+%% have a row; the newer one counts.
 -spec info() -> [{node(), map()}].
 info() ->
     Rows = try ets:select(?TABLE, [{{'_', '$1', '$2'}, [], [{{'$1', '$2'}}]}])
@@ -121,12 +122,12 @@ tcp_counts(Socket) ->
             error
     end.
 
-%% One element, or none where the link has just ended.
+%% Returns one element, or none if the link has just ended.
 -spec row_info(row()) -> [map()].
 row_info(#{transport := tcp, reason := Reason, socket := Socket}) ->
     case tcp_counts(Socket) of
         {ok, Counts, Pending} ->
-            [maps:merge(nothing(), Counts#{transport => tcp, reason => Reason,
+            [maps:merge(zeros(), Counts#{transport => tcp, reason => Reason,
                                            queued_bytes => Pending})];
         error ->
             []
@@ -135,16 +136,16 @@ row_info(#{transport := Transport, reason := Reason, device := Device, port := P
            ring_bytes := RingBytes}) ->
     case caravan_driver:info(Port) of
         {ok, Counts} ->
-            Known = (nothing())#{ring_bytes := RingBytes},
+            Known = (zeros())#{ring_bytes := RingBytes},
             [maps:merge(Known, Counts#{transport => Transport, reason => Reason,
                                        device => Device})];
         {error, _} ->
             []
     end.
 
-%% The keys that every link has, whatever its transport.
--spec nothing() -> map().
-nothing() ->
+%% Returns the keys that every link has, whatever its transport.
+-spec zeros() -> map().
+zeros() ->
     Numbers = maps:from_keys([sent_bytes, received_bytes, sent_messages, received_messages,
                               ring_bytes, outbound_used_bytes, inbound_used_bytes, queued_bytes,
                               wakeups_sent, wakeups_received, polls, spins, spin_hits, busy_ns,

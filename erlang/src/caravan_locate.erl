@@ -1,11 +1,11 @@
-%% @doc Where a node is: from its name to an address and a port, through the epmd module.
+%% @doc Finds the address and the TCP port of a node from its name, through the epmd module.
 -module(caravan_locate).
 
 -export([reachable/2, reach/4, epmd/2]).
 
 -type place() :: #{host := string(), ip := term(), port := integer(), version := term()}.
 
-%% @doc Whether the host part of a node's name has an address in this family.
+%% @doc Checks whether the host part of a node's name has an address in this family.
 -spec reachable(caravan_tcp:inet(), node()) -> boolean().
 reachable(Inet, Node) ->
     case string:split(atom_to_list(Node), "@", all) of
@@ -19,7 +19,7 @@ reachable(Inet, Node) ->
             false
     end.
 
-%% @doc Finds a node and connects to it. `Reset' is called before each step that may take long.
+%% @doc Finds a node and connects to it. Calls `Reset' before each step that may take long.
 -spec reach(caravan_tcp:inet(), node(), longnames | shortnames, Reset :: fun(() -> term())) ->
           {ok, place(), inet:socket()} | {error, term()}.
 reach(Inet, Node, Names, Reset) ->
@@ -34,7 +34,7 @@ reach(Inet, Node, Names, Reset) ->
             Error
     end.
 
-%% Where a node listens.
+%% Returns where a node listens.
 -spec locate(caravan_tcp:inet(), node(), longnames | shortnames, Reset :: fun(() -> term())) ->
           {ok, place()} | {error, term()}.
 locate(Inet, Node, Names, Reset) ->
@@ -57,7 +57,7 @@ locate(Inet, Node, Names, Reset) ->
             Error
     end.
 
-%% @doc Calls the epmd module of this node, or OTP's own where it leaves a function out.
+%% @doc Calls a function of this node's epmd module, or OTP's if that module does not export it.
 -spec epmd(atom(), [term()]) -> term().
 epmd(Function, Arguments) ->
     Module = net_kernel:epmd_module(),
@@ -80,7 +80,7 @@ name_and_host(Inet, Node, Names) ->
                     refuse("** System NOT running to use fully qualified hostnames **~n"
                            "** Hostname ~ts is illegal **~n", [Host]);
                 longnames when not Dotted ->
-                    %% An IPv6 address has no dots and is a full host name all the same.
+                    %% An IPv6 address has no dots, but is a full host name.
                     case Inet:parse_address(Host) of
                         {ok, _} -> {ok, Name, Host};
                         _ -> refuse("** System running to use fully qualified hostnames **~n"

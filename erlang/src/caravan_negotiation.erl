@@ -1,28 +1,30 @@
-%% @doc How two nodes that both speak Caravan agree on shared memory, on RDMA, or on TCP.
+%% @doc The messages by which two nodes that speak Caravan agree on shared memory, RDMA or TCP.
 %%
-%% A few messages travel over the TCP connection after the handshake has been passed on both sides
-%% and before either says nodeup, in one round for each transport that both sides offer:
+%% The messages travel over the TCP connection after both sides have passed the handshake and
+%% before either reports nodeup. There is one round for each transport that both sides offer:
 %% ```
 %% round `shm':
-%%   accepting side                          initiating side
-%%     listens    ---- "L" Descriptor ---->
-%%                <---- "C" ---------------    made the memory, connected, passed it
-%%     mapped it  ---- "Y" --------------->
+%%   accepting side                             initiating side
+%%     listens       ---- "L" Descriptor ---->
+%%                   <---- "C" ---------------    has connected and handed over memory
+%%     has mapped it ---- "Y" --------------->
 %%
 %% round `rdma':
-%%   accepting side                          initiating side
-%%     its ports  ---- "L" Offer --------->
-%%                <---- "C" Message -------    registered memory, made a queue pair
-%%     the same   ---- "Y" Message ------->
-%%     connects                                connects
-%%                <---- "R" ---------------    is connected
-%%     is, too    ---- "U" --------------->
+%%   accepting side                             initiating side
+%%     lists ports   ---- "L" Offer --------->
+%%                   <---- "C" Message -------    has registered memory, made a queue pair
+%%     does the same ---- "Y" Message ------->
+%%     connects                                   connects
+%%                   <---- "R" ---------------    is connected
+%%     is connected  ---- "U" --------------->
 %% '''
-%% Each may say `"N" Why' in its turn instead. Then both cancel, and go on with the next round, or
-%% on TCP. A broken connection or a message out of turn is an error, and ends the connection.
+%% Each side may send `"N" Why' in its turn instead. Then both cancel the round, and go on with the
+%% next one or with TCP. A broken connection or a message out of turn is an error and ends the
+%% connection.
 %%
-%% Nothing here knows sockets or ports: it gets them as functions. One deadline holds for all
-%% rounds; a step of RDMA gets half of what is left, so that there is time to say that it failed.
+%% This module knows no sockets and no ports of the driver: it gets functions. One deadline holds
+%% for all rounds. A step of RDMA gets half of the time left, so that this side can still report
+%% that the step failed.
 -module(caravan_negotiation).
 
 -export([run/4]).
@@ -41,17 +43,17 @@
                         connect := fun((binary(), limit_ms()) -> {ok, binary()} | {error, binary()}),
                         accept := fun((binary(), limit_ms()) -> {ok, binary()} | {error, binary()}),
                         finish := fun((binary(), limit_ms()) -> ok | {error, binary()})}.
-%% What the driver does at each step.
+%% The driver's part of each step.
 -type round() :: {shm, shm_steps()} | {rdma, rdma_steps()}.
 
 -define(MAX_DESCRIPTOR_BYTES, 1024).
 -define(MAX_RDMA_BYTES, 4096).
 -define(MAX_WHY_BYTES, 512).
-%% A connected queue pair is a matter of milliseconds: more than this is a path that is shut.
+%% A queue pair connects within milliseconds. If it takes longer than this, the path is blocked.
 -define(MAX_FINISH_MS, 3000).
 
-%% @doc Runs one side through the rounds, which both sides know to be the same. The transport
-%% returned is up on both sides, or is `tcp'; with it, why each better one is not.
+%% @doc Runs one side of the rounds; the other side runs the same rounds. The transport returned is
+%% up on both sides, or is `tcp'. The list says why each better transport was declined.
 -spec run(role(), channel(), [round()], TimeLimitMs :: pos_integer()) ->
           {ok, caravan_transport:transport(), caravan_transport:declined()} | {error, term()}.
 run(Role, Channel, Rounds, TimeLimitMs) ->
@@ -69,17 +71,15 @@ rounds(Role, Channel, [{Name, Steps} | Rounds], Deadline, Declined) ->
              end,
     case Result of
         up -> {ok, Name, lists:reverse(Declined)};
-        {declined, Why} -> rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined]);
-        %% Such a sentence may speak of "this machine".
-        {told, Why} when Name =:= rdma ->
+        %% The peer's sentence about RDMA may speak of "this machine", and means the peer's.
+        {declined_by_peer, Why} when Name =:= rdma ->
             rounds(Role, Channel, Rounds, Deadline, [{Name, <<"the peer says: ", Why/binary>>} | Declined]);
-        {told, Why} -> rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined])
+        {_, Why} -> rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined])
     end;
 rounds(_, _, [], _, Declined) ->
     {ok, tcp, lists:reverse(Declined)}.
 
--type outcome() :: up | {declined | told, Why :: binary()}.
-%% This side has declined the round, or the other side has.
+-type outcome() :: up | {declined_here | declined_by_peer, Why :: binary()}.
 
 -spec shm(role(), channel(), shm_steps(), integer()) -> outcome().
 shm(acceptor, Channel, #{listen := Listen, accept := Accept}, Deadline) ->
@@ -90,12 +90,12 @@ shm(acceptor, Channel, #{listen := Listen, accept := Accept}, Deadline) ->
                 <<$C>> ->
                     case Accept() of
                         ok -> send(Channel, "Y"), up;
-                        {error, Why} -> refuse(Channel, Why)
+                        {error, Why} -> decline(Channel, Why)
                     end;
-                Packet -> declined(Packet)
+                Packet -> unexpected(Packet)
             end;
         {error, Why} ->
-            refuse(Channel, Why)
+            decline(Channel, Why)
     end;
 shm(initiator, Channel, #{connect := Connect}, Deadline) ->
     case recv(Channel, Deadline) of
@@ -105,12 +105,12 @@ shm(initiator, Channel, #{connect := Connect}, Deadline) ->
                     send(Channel, "C"),
                     case recv(Channel, Deadline) of
                         <<$Y>> -> up;
-                        Packet -> declined(Packet)
+                        Packet -> unexpected(Packet)
                     end;
                 {error, Why} ->
-                    refuse(Channel, Why)
+                    decline(Channel, Why)
             end;
-        Packet -> declined(Packet)
+        Packet -> unexpected(Packet)
     end.
 
 -spec rdma(role(), channel(), rdma_steps(), integer()) -> outcome().
@@ -125,12 +125,12 @@ rdma(acceptor, Channel, #{offer := Offer, accept := Accept} = Steps, Deadline) -
                             send(Channel, [$Y, Answer]),
                             finish_accepting(Channel, Steps, Deadline);
                         {error, Why} ->
-                            refuse(Channel, Why)
+                            decline(Channel, Why)
                     end;
-                Packet -> declined(Packet)
+                Packet -> unexpected(Packet)
             end;
         {error, Why} ->
-            refuse(Channel, Why)
+            decline(Channel, Why)
     end;
 rdma(initiator, Channel, #{connect := Connect} = Steps, Deadline) ->
     case recv(Channel, Deadline) of
@@ -141,12 +141,12 @@ rdma(initiator, Channel, #{connect := Connect} = Steps, Deadline) ->
                     case recv(Channel, Deadline) of
                         <<$Y, Answer/binary>> when byte_size(Answer) =< ?MAX_RDMA_BYTES ->
                             finish_initiating(Channel, Steps, Answer, Deadline);
-                        Packet -> declined(Packet)
+                        Packet -> unexpected(Packet)
                     end;
                 {error, Why} ->
-                    refuse(Channel, Why)
+                    decline(Channel, Why)
             end;
-        Packet -> declined(Packet)
+        Packet -> unexpected(Packet)
     end.
 
 -spec finish_initiating(channel(), rdma_steps(), binary(), integer()) -> outcome().
@@ -156,31 +156,31 @@ finish_initiating(Channel, #{finish := Finish}, Answer, Deadline) ->
             send(Channel, "R"),
             case recv(Channel, Deadline) of
                 <<$U>> -> up;
-                Packet -> declined(Packet)
+                Packet -> unexpected(Packet)
             end;
         {error, Why} ->
-            refuse(Channel, Why)
+            decline(Channel, Why)
     end.
 
-%% It is the other side's turn whether this one is connected or not.
+%% Whether this side is connected or not, the other side sends next.
 -spec finish_accepting(channel(), rdma_steps(), integer()) -> outcome().
 finish_accepting(Channel, #{finish := Finish}, Deadline) ->
     Finished = Finish(<<>>, finish_ms(Deadline)),
     case {recv(Channel, Deadline), Finished} of
         {<<$R>>, ok} -> send(Channel, "U"), up;
-        {<<$R>>, {error, Why}} -> refuse(Channel, Why);
-        {Packet, _} -> declined(Packet)
+        {<<$R>>, {error, Why}} -> decline(Channel, Why);
+        {Packet, _} -> unexpected(Packet)
     end.
 
-%% What the other side may say instead of what is due.
--spec declined(binary()) -> outcome().
-declined(<<$N, Why/binary>>) -> {told, text(Why)};
-declined(Other) -> throw({failed, {out_of_turn, Other}}).
+%% Handles a packet other than the expected one: the peer declines, or breaks the protocol.
+-spec unexpected(binary()) -> outcome().
+unexpected(<<$N, Why/binary>>) -> {declined_by_peer, text(Why)};
+unexpected(Other) -> throw({failed, {out_of_turn, Other}}).
 
--spec refuse(channel(), binary()) -> outcome().
-refuse(Channel, Why) ->
+-spec decline(channel(), binary()) -> outcome().
+decline(Channel, Why) ->
     send(Channel, [$N, text(Why)]),
-    {declined, text(Why)}.
+    {declined_here, text(Why)}.
 
 -spec send(channel(), iodata()) -> ok.
 send(#{send := Send}, Data) ->
@@ -208,7 +208,7 @@ step_ms(Deadline) ->
 finish_ms(Deadline) ->
     min(?MAX_FINISH_MS, step_ms(Deadline)).
 
-%% The peer's sentence ends in our log: cut to a length, and to what can be printed.
+%% Limits the length of a sentence and removes what cannot be printed: the peer's goes to our log.
 -spec text(binary()) -> binary().
 text(Bytes) ->
     Cut = binary:part(Bytes, 0, min(byte_size(Bytes), ?MAX_WHY_BYTES)),

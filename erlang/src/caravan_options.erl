@@ -1,7 +1,7 @@
-%% @doc The options of this node: what they are called, what they take, where they come from.
+%% @doc The options of this node: their names, their values and their sources.
 %%
-%% They are read from the application environment of `caravan' and from the command line, where
-%% the command line wins:
+%% They come from the application environment of `caravan' and from the command line. The command
+%% line wins:
 %% ```
 %% erl -sname a -proto_dist caravan -caravan transport shm -caravan ring_bytes 4194304
 %% '''
@@ -13,15 +13,14 @@
 %% <tr><td>`transport'</td><td>`auto', `shm', `rdma', `tcp'</td><td>`auto'</td></tr>
 %% <tr><td>`ring_bytes'</td><td>a power of two, 64 KiB to 1 GiB; one ring each way</td><td>512 KiB</td></tr>
 %% <tr><td>`spin'</td><td>`auto', `on', `off'</td><td>`auto' (`off' under `+sbwt none')</td></tr>
-%% <tr><td>`busy_bytes'</td><td>1 KiB to 1 GiB; bytes queued in the driver above which senders are
-%%   suspended</td><td>128 KiB</td></tr>
+%% <tr><td>`busy_bytes'</td><td>1 KiB to 1 GiB; senders are suspended while more bytes than this
+%%   wait in the driver</td><td>128 KiB</td></tr>
 %% <tr><td>`fragments'</td><td>`true', `false'; whether the emulator may split long messages</td>
 %%   <td>`true'</td></tr>
 %% <tr><td>`encrypt'</td><td>`true', `false'; whether RDMA links are encrypted, and TCP refused</td>
 %%   <td>`false'</td></tr>
 %% </table>
-%% A value that an option does not take stops the start of the distribution with a sentence that
-%% names the option.
+%% If a value is bad, the distribution does not start, and a sentence names the option.
 -module(caravan_options).
 
 -include_lib("kernel/include/dist.hrl").
@@ -41,16 +40,16 @@
 -define(MIN_BUSY_BYTES, 1024).
 -define(MAX_BUSY_BYTES, 16#40000000).
 
-%% @doc The options as they stand now. The distribution starts before applications are loaded,
-%% so this loads `caravan' for its environment (from `sys.config', too) to be there.
+%% @doc Returns the current options. The distribution starts before applications are loaded, so
+%% this loads `caravan', which brings its environment (also from `sys.config').
 -spec read() -> {ok, options()} | {error, Sentence :: string()}.
 read() ->
     Flags = case init:get_argument(caravan) of
                 {ok, Lists} -> Lists;
                 error -> []
             end,
-    %% The flags are looked at before the load: the application controller reads them, too, and
-    %% its way of refusing one is to bring the node down without naming it.
+    %% Check the flags before the load: the application controller reads them, too, and a bad one
+    %% makes it end the node without naming the flag.
     case check([], Flags) of
         {ok, _} ->
             ok = ensure_loaded(),
@@ -59,7 +58,8 @@ read() ->
             Error
     end.
 
-%% @doc Options out of an environment and the values of `-caravan' flags, as `init' gives them.
+%% @doc Makes the options from an environment and the values of `-caravan' flags, as `init' returns
+%% them.
 -spec check([{atom(), term()}], [[string()]]) -> {ok, options()} | {error, Sentence :: string()}.
 check(Environment, Flags) ->
     case pairs(Flags) of
@@ -67,9 +67,9 @@ check(Environment, Flags) ->
         Error -> Error
     end.
 
-%% @doc Whether to spin: `auto' is `off' on a node whose schedulers were told not to busy-wait.
-%% `EmulatorArguments' is what `erlang:system_info(emu_args)' returns: `+sbwt none' arrives there
-%% as `"-sbwt", "none"' (or in one word), wherever it was given, ERL_FLAGS included.
+%% @doc Returns when to spin: `auto' becomes `off' under `+sbwt none', with which schedulers do not
+%% busy-wait. `EmulatorArguments' is what `erlang:system_info(emu_args)' returns. It contains
+%% `+sbwt none' as `"-sbwt", "none"' or as one word, wherever it was given, also in ERL_FLAGS.
 -spec spins(auto | on | off, [string()]) -> auto | on | off.
 spins(auto, EmulatorArguments) ->
     case busy_wait(EmulatorArguments, default) of
@@ -79,14 +79,14 @@ spins(auto, EmulatorArguments) ->
 spins(Spin, _) ->
     Spin.
 
-%% @doc The distribution flags that this node does not want of any peer, whatever the transport:
-%% the choice has to be made before the peer is known.
+%% @doc Returns the distribution flags that this node rejects from every peer, whatever the
+%% transport: they must be given before the peer is known.
 -spec rejected_flags(options()) -> non_neg_integer().
 rejected_flags(#{fragments := true}) -> 0;
 rejected_flags(#{fragments := false}) -> ?DFLAG_FRAGMENTS band dist_util:rejectable_flags().
 
-%% @doc A warning where `-proto_dist' was given in more than one flag and one of them names
-%% Caravan: OTP 25 then starts inet_tcp, in silence; OTP 27 takes the first flag alone.
+%% @doc Returns a warning if `-proto_dist' was given in more than one flag and one of them names
+%% Caravan: OTP 25 then starts inet_tcp without a message, and OTP 27 uses only the first flag.
 -spec doubled_proto_dist({ok, [[string()]]} | error) -> none | {warning, Sentence :: string()}.
 doubled_proto_dist({ok, [_, _ | _] = Flags}) ->
     Named = lists:append(Flags),
@@ -106,12 +106,12 @@ doubled_proto_dist(_) ->
 
 %% ---------------------------------------------------------------------------------------------
 
-%% Asked for each connection: no call to the application controller where it can be helped.
+%% Runs for each connection, and calls the application controller only if it must.
 -spec ensure_loaded() -> ok.
 ensure_loaded() ->
     case application:get_key(caravan, vsn) of
         {ok, _} -> ok;
-        %% Without a caravan.app there is no environment, and the defaults hold.
+        %% Without a caravan.app there is no environment, and the defaults apply.
         undefined -> _ = application:load(caravan), ok
     end.
 
@@ -147,7 +147,7 @@ known(Name) ->
         [] -> error
     end.
 
-%% Text that is neither a number nor a word of ours stays text and is refused with the rest.
+%% Text that is neither a number nor one of these words stays text, which no option takes.
 -spec value(string()) -> integer() | atom() | string().
 value(Text) ->
     try list_to_integer(Text)
@@ -201,7 +201,7 @@ unknown(Name) ->
 sentence(Format, Arguments) ->
     {error, lists:flatten(io_lib:format(Format, Arguments))}.
 
-%% The last one given counts, as in the emulator; what follows "--" is not for the emulator.
+%% Returns the last value given, as the emulator uses it. Words after "--" are not for the emulator.
 -spec busy_wait([string()], default | string()) -> default | string().
 busy_wait(["--" | _], Found) -> Found;
 busy_wait(["-sbwt", Value | Rest], _) -> busy_wait(Rest, Value);

@@ -1,17 +1,17 @@
-%% @doc The process that takes in what arrives on one link.
+%% @doc The poller: the process that receives what arrives on one link.
 %%
-%% A driver callback must not wait or spin: it would hold the scheduler on which the reply is to
-%% be computed. So the waiting is done by a process that calls the driver and yields in between.
-%% While the link is busy, or was a moment ago, it is simply runnable; when the driver has armed
-%% the link, it sleeps in `receive'.
+%% A driver callback must not wait or spin: it would hold the scheduler on which the reply must be
+%% computed. So a process calls the driver, and yields between two calls. While the link is busy, or
+%% was a moment ago, the process is runnable; when the driver has armed the link, the process waits
+%% in `receive'.
 -module(caravan_poller).
 
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/3, init/4]).
 
-%% @doc Starts the poller of a link, linked to the connection's process, which it tells of the
-%% link's end as a TCP socket would.
+%% @doc Starts the poller of a link, linked to the connection's process. When the link ends, the
+%% poller sends that process the message that a TCP socket would send.
 -spec start_link(port(), inet:socket(), Peer :: binary()) -> pid().
 start_link(Port, Socket, Peer) ->
     proc_lib:spawn_link(?MODULE, init, [self(), Port, Socket, Peer]).
@@ -19,8 +19,8 @@ start_link(Port, Socket, Peer) ->
 %% @private
 -spec init(pid(), port(), inet:socket(), binary()) -> ok.
 init(Connection, Port, Socket, Peer) ->
-    %% The end of the port ends the connection's process. What the driver had to say about it is
-    %% in our mailbox by then, and must be said before we follow.
+    %% When the port ends, the connection's process ends. The driver's message about the reason is
+    %% then in our mailbox, and the poller must log it before it ends, too.
     process_flag(trap_exit, true),
     Monitor = erlang:monitor(port, Port),
     case caravan_driver:start(Port) of

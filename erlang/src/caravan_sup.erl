@@ -1,5 +1,5 @@
-%% @doc The application's supervisor. It has no children: what must live lives in the kernel's
-%% tree, under the distribution that it serves (see {@link caravan_dist:childspecs/0}).
+%% @doc The application's supervisor. It has no children: Caravan's processes are in the kernel's
+%% supervision tree, under the distribution (see {@link caravan_dist:childspecs/0}).
 -module(caravan_sup).
 -behaviour(supervisor).
 

@@ -1,8 +1,7 @@
 %% @doc The TCP side of a connection: listening, accepting, connecting, and the socket options.
 %%
-%% It means what `inet_tcp_dist' means, with the same parameters of `kernel': whoever knows
-%% `inet_dist_listen_min', `inet_dist_use_interface' and the others finds them working here.
-%% `Inet' is `inet_tcp' or `inet6_tcp' throughout.
+%% It works as `inet_tcp_dist' does, with the same parameters of `kernel': `inet_dist_listen_min',
+%% `inet_dist_use_interface' and the others. `Inet' is always `inet_tcp' or `inet6_tcp'.
 -module(caravan_tcp).
 
 -include_lib("kernel/include/net_address.hrl").
@@ -15,7 +14,7 @@
 -type inet() :: inet_tcp | inet6_tcp.
 -type address() :: #net_address{}.
 
-%% @doc The address of this node, as far as it is known without a listening socket.
+%% @doc Returns the address of this node, as far as it is known without a listening socket.
 -spec address(inet()) -> address().
 address(Inet) ->
     {ok, Host} = inet:gethostname(),
@@ -44,7 +43,7 @@ listen(Inet, Name, Host) ->
             Error
     end.
 
-%% @doc Runs in a process of its own for as long as the node listens.
+%% @doc Accepts connections. It runs in a process of its own as long as the node listens.
 -spec accept_loop(inet(), Kernel :: pid(), inet:socket()) -> no_return().
 accept_loop(Inet, Kernel, Listener) ->
     case Inet:accept(Listener) of
@@ -69,14 +68,14 @@ own(Acceptor) ->
         {Acceptor, controller} -> ok
     end.
 
-%% @doc Connects, as `inet_dist_connect_options' has it.
+%% @doc Connects with the options in `inet_dist_connect_options'.
 -spec connect(inet(), term(), integer()) -> {ok, inet:socket()} | {error, term()}.
 connect(Inet, Ip, Port) ->
     Inet:connect(Ip, Port, application:get_env(kernel, inet_dist_connect_options, [])
                  ++ [{active, false}, {packet, 2}]).
 
-%% @doc With the parameter `check_ip' of `kernel' set to true, only hosts on a network that this
-%% host has an address in may connect.
+%% @doc Checks whether a peer may connect. If the parameter `check_ip' of `kernel' is true, only
+%% hosts on a network in which this host has an address may.
 -spec peer_allowed(inet(), inet:socket()) -> true | {false, term()}.
 peer_allowed(Inet, Socket) ->
     case application:get_env(kernel, check_ip, false) of
@@ -92,7 +91,7 @@ peer_allowed(Inet, Socket) ->
             true
     end.
 
-%% @doc The address of an accepted connection's peer, for `net_kernel'.
+%% @doc Returns the address of an accepted connection's peer, for `net_kernel'.
 -spec peer_address(inet(), inet:socket(), node()) -> {ok, address()} | {error, term()}.
 peer_address(Inet, Socket, Node) ->
     case {inet:peername(Socket), string:split(atom_to_list(Node), "@", all)} of
@@ -103,17 +102,17 @@ peer_address(Inet, Socket, Node) ->
         {Error, _} -> Error
     end.
 
-%% @doc Options for the time between handshake and nodeup.
+%% @doc Sets the options for the time between handshake and nodeup.
 -spec setup_options(inet:socket()) -> ok | {error, term()}.
 setup_options(Socket) ->
     inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay()]).
 
-%% @doc Options with which the socket feeds the emulator by itself.
+%% @doc Sets the options with which the socket passes data to the emulator by itself.
 -spec traffic_options(inet:socket()) -> ok | {error, term()}.
 traffic_options(Socket) ->
     inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]).
 
-%% @doc `net_kernel:setopts/2': everything but what the distribution itself depends on.
+%% @doc Implements `net_kernel:setopts/2'. Refuses the options on which the distribution depends.
 -spec setopts(inet:socket(), [term()]) -> ok | {error, term()}.
 setopts(Socket, Options) ->
     case [Option || {Name, _} = Option <- Options, lists:member(Name, [active, deliver, packet])] of
@@ -121,17 +120,17 @@ setopts(Socket, Options) ->
         Ours -> {error, {badopts, Ours}}
     end.
 
-%% @doc `net_kernel:getopts/2'.
+%% @doc Implements `net_kernel:getopts/2'.
 -spec getopts(inet:socket(), [term()]) -> {ok, [term()]} | {error, term()}.
 getopts(Socket, Options) ->
     inet:getopts(Socket, Options).
 
-%% @doc An empty packet, past the busy mark if need be.
+%% @doc Sends an empty packet, even if the socket is busy.
 -spec tick(inet(), inet:socket()) -> ok | {error, term()}.
 tick(Inet, Socket) ->
     Inet:send(Socket, [], [force]).
 
-%% @doc Packets received, packets sent, bytes queued.
+%% @doc Returns the packets received, the packets sent and the bytes queued.
 -spec getstat(inet:socket()) ->
           {ok, non_neg_integer(), non_neg_integer(), non_neg_integer()} | {error, term()}.
 getstat(Socket) ->
@@ -168,8 +167,8 @@ listen_in_range(Inet, First, Last, Options) ->
         Result -> Result
     end.
 
-%% The user's options come after our defaults and before what the handshake depends on, and lose
-%% to the latter.
+%% Returns our defaults, the user's options and those on which the handshake depends. The user's
+%% replace our defaults, and the handshake's replace both.
 -spec listen_options() -> [term()].
 listen_options() ->
     Forced = case application:get_env(kernel, inet_dist_use_interface) of
@@ -187,7 +186,8 @@ listen_options() ->
 nodelay() ->
     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
 
-%% Interface flags come as [..., {addr, A}, {netmask, M}, ...], one pair for each address.
+%% Returns the addresses and netmasks in an interface's flags, which have the form
+%% [..., {addr, A}, {netmask, M}, ...] with one pair for each address.
 -spec networks([term()]) -> [{tuple(), tuple()}].
 networks([{addr, Address} | Rest]) ->
     case lists:keyfind(netmask, 1, Rest) of

@@ -1,9 +1,9 @@
-%% @doc Which transport a connection takes, and why not a better one. Decisions only.
+%% @doc Decides which transport a connection uses, and says why it is not a better one.
 %%
-%% `auto' takes the best that both sides can have: shared memory, then RDMA, then TCP. A side that
-%% names `shm' or `rdma' accepts nothing else; one that wants encryption accepts RDMA only sealed,
-%% and no TCP. Each says so in its capability, so that the other side refuses, too, instead of
-%% seeing a node come up and go down.
+%% `auto' takes the best that both sides have: shared memory, then RDMA, then TCP. A side that names
+%% `shm' or `rdma' accepts nothing else. A side that requires encryption accepts RDMA only
+%% encrypted, and no TCP. Each side says so in its capability. So the other side refuses, too, and
+%% does not see a node come up and go down.
 -module(caravan_transport).
 
 -export([offer/1, choose/2, settle/4, is_sealed/2]).
@@ -13,14 +13,14 @@
 -type driver() :: ok | {error, Why :: binary()}.
 -type here() :: #{named := auto | transport(), encrypt := boolean(),
                   driver := driver()}.
-%% This node: what its options name, and whether there is a driver. Whether there is RDMA to be had is
-%% not known yet: to ask a device is work, which nobody gets from this node before the cookies have
-%% been proved. So a node whose options allow RDMA offers it, and declines its round where there is none.
+%% This node: its options, and whether the driver is loaded. It does not say whether there is RDMA: to
+%% ask a device is work, which the node does for a peer only after the cookies have been proved. So a
+%% node whose options allow RDMA offers it, and declines the round if it has none.
 -type peer() :: none | caravan_capability:capability().
 -type declined() :: [{shm | rdma, Why :: binary()}].
-%% What cannot be had.
+%% The transports that the connection cannot use, and why.
 
-%% @doc What this node says of itself.
+%% @doc Returns the capability of this node.
 -spec offer(here()) -> caravan_capability:capability().
 offer(#{named := Named, encrypt := Encrypt} = Here) ->
     Why = shm_code(Here),
@@ -28,8 +28,8 @@ offer(#{named := Named, encrypt := Encrypt} = Here) ->
     #{shm => Why =:= none, rdma => RdmaWhy =:= none, why => Why, rdma_why => RdmaWhy,
       required => Encrypt orelse Named =:= shm orelse Named =:= rdma, encrypt => Encrypt}.
 
-%% @doc Before anything has been tried: the rounds that both sides will go through, and what is
-%% out of the question already.
+%% @doc Chooses before anything has been tried. Returns the rounds that both sides will run, and the
+%% transports that are excluded already.
 -spec choose(here(), peer()) ->
           {attempt, [shm | rdma, ...], declined()} | {tcp, Why :: binary()} | {refuse, binary()}.
 choose(Here, Peer) ->
@@ -40,11 +40,11 @@ choose(Here, Peer) ->
         Rounds -> {attempt, Rounds, Declined}
     end.
 
-%% @doc Once it is known what carries the link and what cannot.
+%% @doc Decides once it is known which transport carries the link and which were declined.
 -spec settle(here(), peer(), transport(), declined()) ->
           {transport(), Why :: binary()} | {refuse, binary()}.
 settle(Here, Peer, tcp, Declined) ->
-    case demanded(Here, Peer) of
+    case required(Here, Peer) of
         none ->
             {tcp, sentence(Declined)};
         {encrypt, Where} ->
@@ -61,20 +61,21 @@ settle(_, _, shm, _) ->
 settle(_, _, rdma, Declined) ->
     {rdma, <<<<"shared memory: ", Why/binary>> || {shm, Why} <- Declined>>}.
 
-%% @doc Whether an RDMA link is sealed: one side that wants it is enough.
+%% @doc Checks whether an RDMA link is encrypted: it is if one side or both require it.
 -spec is_sealed(here(), peer()) -> boolean().
 is_sealed(#{encrypt := Here}, #{encrypt := There}) -> Here orelse There;
 is_sealed(#{encrypt := Here}, none) -> Here.
 
 %% ---------------------------------------------------------------------------------------------
 
-%% Why this node does not offer it.
+%% Returns why this node does not offer shared memory.
 -spec shm_code(here()) -> none | named_tcp | named_rdma | no_driver.
 shm_code(#{named := tcp}) -> named_tcp;
 shm_code(#{named := rdma}) -> named_rdma;
 shm_code(#{driver := {error, _}}) -> no_driver;
 shm_code(_) -> none.
 
+%% Returns why this node does not offer RDMA.
 -spec rdma_code(here()) -> none | named_tcp | named_shm | no_driver.
 rdma_code(#{named := tcp}) -> named_tcp;
 rdma_code(#{named := shm}) -> named_shm;
@@ -90,41 +91,41 @@ why_not(Round, Here, Peer) ->
         {_, no_driver, _} -> {error, Why} = maps:get(driver, Here), Why;
         {shm, none, #{shm := true}} -> none;
         {rdma, none, #{rdma := true}} -> none;
-        {shm, none, #{why := Code}} -> peers(shm, Code);
-        {rdma, none, #{rdma_why := Code}} -> peers(rdma, Code)
+        {shm, none, #{why := Code}} -> peer_why(shm, Code);
+        {rdma, none, #{rdma_why := Code}} -> peer_why(rdma, Code)
     end.
 
 -spec code(shm | rdma, here()) -> atom().
 code(shm, Here) -> shm_code(Here);
 code(rdma, Here) -> rdma_code(Here).
 
-%% Why the peer does not offer it.
--spec peers(shm | rdma, atom()) -> binary().
-peers(_, no_driver) -> <<"the peer could not load its driver">>;
-peers(_, older) -> <<"the peer runs an older Caravan, which has no RDMA">>;
-peers(shm, none) -> <<"the peer offers no shared memory">>;
-peers(rdma, none) -> <<"the peer offers no RDMA">>;
-peers(_, Named) -> named(Named, <<"at the peer">>).
+%% Returns why the peer does not offer a transport.
+-spec peer_why(shm | rdma, atom()) -> binary().
+peer_why(_, no_driver) -> <<"the peer could not load its driver">>;
+peer_why(_, older) -> <<"the peer runs an older Caravan, which has no RDMA">>;
+peer_why(shm, none) -> <<"the peer does not offer shared memory">>;
+peer_why(rdma, none) -> <<"the peer does not offer RDMA">>;
+peer_why(_, Named) -> named(Named, <<"at the peer">>).
 
 -spec named(named_tcp | named_shm | named_rdma, binary()) -> binary().
 named(Code, Where) ->
     <<"named_", Name/binary>> = atom_to_binary(Code),
     <<"the option transport names ", Name/binary, " ", Where/binary>>.
 
-%% Who does not accept TCP, and what is wanted instead.
--spec demanded(here(), peer()) -> none | {shm | rdma | encrypt, Where :: binary()}.
-demanded(#{named := Named}, _) when Named =:= shm; Named =:= rdma -> {Named, <<"here">>};
-demanded(#{encrypt := true}, _) -> {encrypt, <<"here">>};
-demanded(_, #{required := true} = Peer) -> {demanded_by(Peer), <<"at the peer">>};
-demanded(_, _) -> none.
+%% Returns what a side requires instead of TCP, and which side that is.
+-spec required(here(), peer()) -> none | {shm | rdma | encrypt, Where :: binary()}.
+required(#{named := Named}, _) when Named =:= shm; Named =:= rdma -> {Named, <<"here">>};
+required(#{encrypt := true}, _) -> {encrypt, <<"here">>};
+required(_, #{required := true} = Peer) -> {required_by(Peer), <<"at the peer">>};
+required(_, _) -> none.
 
--spec demanded_by(caravan_capability:capability()) -> shm | rdma | encrypt.
-demanded_by(#{why := named_rdma}) -> rdma;
-demanded_by(#{rdma_why := named_shm}) -> shm;
-demanded_by(#{encrypt := true}) -> encrypt;
-demanded_by(_) -> shm.
+-spec required_by(caravan_capability:capability()) -> shm | rdma | encrypt.
+required_by(#{why := named_rdma}) -> rdma;
+required_by(#{rdma_why := named_shm}) -> shm;
+required_by(#{encrypt := true}) -> encrypt;
+required_by(_) -> shm.
 
-%% The better one first; one reason for both is said once.
+%% Joins the reasons, shared memory's first. A reason that both share appears once.
 -spec sentence(declined()) -> binary().
 sentence(Declined) ->
     case [Reason || Round <- [shm, rdma], {What, _} = Reason <- Declined, What =:= Round] of
