@@ -3,12 +3,12 @@
 %%     erl -noinput -hidden -name bench1@127.0.0.1 -start_epmd false
 %%         -epmd_module caravan_bench_epmd -pa bench/erlang/ebin -s caravan_bench
 %%
-%% Commands arrive on standard input, one a line, words separated by spaces. Each
-%% is answered by one line on standard output, `@caravan ok key=value ...' or
-%% `@caravan error sentence'; any other line is the node's log. The first answer,
-%% `@caravan ok name=... port=...', comes unasked, when the node is up.
-%% End of standard input stops the node at once, so a command that dies, however
-%% it dies, leaves no node behind.
+%% The node reads commands from standard input, one a line, with spaces between
+%% the words. It answers each with one line on standard output, `@caravan ok key=value ...'
+%% or `@caravan error sentence'. Any other line is the node's log. When the node is up,
+%% it prints `@caravan ok name=... port=...' without a command. The node ends at once
+%% at the end of standard input, so it does not outlive `caravan bench', even if that is
+%% killed.
 -module(caravan_bench).
 
 -export([start/0, mark/0]).
@@ -20,16 +20,16 @@ start() ->
     ok = caravan_bench_rpc:start_servers(),
     spawn(fun standard_input/0).
 
-%% Tells the command that a measured span begins or ends, by the line `@caravan mark':
-%% the command then reads what this node's operating-system process has used of the
-%% processors, which the node itself could read only late while it is under load.
+%% Prints `@caravan mark' when a measured span begins or ends. `caravan bench' then
+%% reads the CPU time of this node's operating-system process, which the node itself
+%% could read only late while it is under load.
 -spec mark() -> ok.
 mark() ->
     ?MODULE ! {answer, mark},
     ok.
 
-%% Owns the pipe to the command and does nothing else, so that the end of input
-%% is seen even while a measurement runs or hangs.
+%% Owns the pipe to `caravan bench' and does nothing else, so that it sees the end
+%% of input even while a measurement runs or hangs.
 standard_input() ->
     true = register(?MODULE, self()),
     _ = process_flag(priority, max),
@@ -50,8 +50,8 @@ standard_input(Port, Commander) ->
             standard_input(Port, Commander)
     end.
 
-%% Runs the commands one after the other. It takes the samples, so it must run
-%% when it asks to, not behind a hundred callers.
+%% Runs the commands one after the other. It measures the windows of time, so it
+%% must not wait behind a hundred callers.
 commander(Port) ->
     _ = process_flag(priority, max),
     receive
@@ -65,7 +65,7 @@ commander(Port) ->
     end.
 
 command(["peers" | Peers]) ->
-    caravan_bench_epmd:peers([list_to_tuple(string:split(P, "=")) || P <- Peers]),
+    caravan_bench_epmd:set_peers([list_to_tuple(string:split(P, "=")) || P <- Peers]),
     [];
 command(["connect" | Peers]) ->
     caravan_bench_links:connect(nodes_of(Peers)),
@@ -95,7 +95,7 @@ hello() ->
      {otp, otp_version()},
      {schedulers, erlang:system_info(schedulers_online)}].
 
-%% The full version (25.2.3) where the installation says it, else the release (25).
+%% Returns the full version (25.2.3) if the installation has it, else the release (25).
 otp_version() ->
     Release = erlang:system_info(otp_release),
     File = filename:join([code:root_dir(), "releases", Release, "OTP_VERSION"]),

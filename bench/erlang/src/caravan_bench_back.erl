@@ -1,4 +1,4 @@
-%% @doc The server behind {@link caravan_bench_front}: does the call and replies to the caller.
+%% @doc The server behind {@link caravan_bench_front}: it executes the call and replies to the caller.
 -module(caravan_bench_back).
 -behaviour(gen_server).
 

@@ -1,21 +1,21 @@
 %% @doc The port mapper of the benchmark's nodes: `erl -epmd_module caravan_bench_epmd'.
 %%
-%% The command that starts the nodes knows all of them, so it tells each the others'
-%% ports and no epmd runs: none is started, none is disturbed, none is left behind.
+%% `caravan bench' starts all nodes and sends each node the ports of the others, so the
+%% benchmark needs no epmd and does not disturb one that runs.
 -module(caravan_bench_epmd).
 
 -export([start_link/0, register_node/2, register_node/3, address_please/3, port_please/2,
          port_please/3, names/0, names/1]).
--export([peers/1, port/0]).
+-export([set_peers/1, port/0]).
 
 %% The protocol version of the handshake (OTP 23 and later), as epmd would answer.
 -define(VERSION, 6).
 
-%% Called by the supervisor of the distribution: no process is needed.
+%% Called by the supervisor of the distribution. Starts no process.
 -spec start_link() -> ignore.
 start_link() -> ignore.
 
-%% Called by the distribution module once it listens.
+%% Called by the distribution module when it listens.
 -spec register_node(string() | atom(), inet:port_number()) -> {ok, -1}.
 register_node(Name, Port) -> register_node(Name, Port, inet).
 
@@ -56,13 +56,13 @@ names() -> {error, address}.
 -spec names(term()) -> {error, address}.
 names(_Host) -> {error, address}.
 
-%% Who the others are: `[{"bench1@127.0.0.1", "40001"}]'.
--spec peers([{string(), string()}]) -> ok.
-peers(Peers) ->
+%% Sets the names and ports of the other nodes: `[{"bench1@127.0.0.1", "40001"}]'.
+-spec set_peers([{string(), string()}]) -> ok.
+set_peers(Peers) ->
     Ports = [{hd(string:split(Node, "@")), list_to_integer(Port)} || {Node, Port} <- Peers],
     persistent_term:put({?MODULE, peers}, maps:from_list(Ports)).
 
-%% Where this node listens.
+%% Returns the port on which this node listens.
 -spec port() -> inet:port_number().
 port() -> persistent_term:get({?MODULE, port}).
 

@@ -1,6 +1,6 @@
-%% @doc The server that remote callers call. It hands each request to
-%% {@link caravan_bench_back}, which answers the caller: the front never waits, so one
-%% slow request would not hold the others (the way `rpc' of OTP hands its calls on).
+%% @doc The server that remote callers call. It passes each request to
+%% {@link caravan_bench_back}, which replies to the caller. Like `rpc' of OTP, it never
+%% waits, so a slow request would not delay the others.
 -module(caravan_bench_front).
 -behaviour(gen_server).
 

@@ -1,9 +1,10 @@
-%% @doc The connections of one benchmark node, and the counters that prove what carried them.
+%% @doc The connections of one benchmark node, and the counters that prove which transport
+%% carried them.
 -module(caravan_bench_links).
 
 -export([connect/1, counts/1]).
 
-%% Connects to every node named, or fails with the name of the one that cannot be reached.
+%% Connects to every node, or fails with the name of a node that it cannot reach.
 -spec connect([node()]) -> ok.
 connect(Nodes) ->
     lists:foreach(fun(Node) ->
@@ -13,20 +14,19 @@ connect(Nodes) ->
                           end
                   end, Nodes).
 
-%% One word for each peer: `peer,transport,sent_messages,received_messages,sent_bytes,received_bytes'.
+%% Returns one word for each peer: `peer,transport,sent_messages,received_messages,sent_bytes,received_bytes'.
 -spec counts([node()]) -> [iodata()].
 counts(Nodes) -> [count(Node) || Node <- Nodes].
 
 count(Node) ->
-    {Transport, Counts} = carried(Node, proplists:get_value(Node, erlang:system_info(dist_ctrl))),
+    {Transport, Counts} = transport_and_counts(Node, proplists:get_value(Node, erlang:system_info(dist_ctrl))),
     lists:join($,, [atom_to_list(Node), Transport | [integer_to_list(C) || C <- Counts]]).
 
-%% Asked of what the emulator itself holds as the connection's controller: an inet
-%% socket's port is plain TCP, whatever the flags said; anything else must be known
-%% to the carrier.
-carried(Node, undefined) ->
+%% Looks at the emulator's own controller of the connection: the port of an inet socket
+%% means TCP, whatever the flags of the node were. Anything else must be a link of Caravan.
+transport_and_counts(Node, undefined) ->
     error({not_connected_to, Node});
-carried(Node, Controller) ->
+transport_and_counts(Node, Controller) ->
     case is_port(Controller) andalso erlang:port_info(Controller, name) of
         {name, "tcp_inet"} -> tcp(Node, Controller);
         _ -> caravan(Node)

@@ -1,11 +1,11 @@
-%% @doc Round trips of one small message between a process here and one on a peer.
+%% @doc Measures round trips of one small message between a process here and one on a peer.
 -module(caravan_bench_ping).
 
 -export([start_echo/0, run/2]).
 
-%% Round trips kept for the percentiles; further ones are counted only.
+%% The number of round trips whose times are kept for the percentiles. Others are only counted.
 -define(KEPT, 1 bsl 18).
-%% Round trips before the first that counts.
+%% The number of round trips before the measurement.
 -define(WARM_UP, 50).
 
 -spec start_echo() -> ok.
@@ -20,13 +20,13 @@ echo() ->
     end,
     echo().
 
-%% A lone ping-pong for `WindowMs': nothing else is on the connection.
+%% Measures round trips for `WindowMs', with nothing else on the connection.
 -spec run(node(), pos_integer()) -> [{atom(), integer()}].
 run(Node, WindowMs) ->
     in_own_process(fun() -> measure(Node, WindowMs) end).
 
-%% The figures are kept off the heap, so that no garbage collection of theirs falls
-%% into a round trip.
+%% The times are stored outside the heap, so that they cause no garbage collection
+%% during a round trip.
 measure(Node, WindowMs) ->
     {caravan_bench_echo, Node} ! {hello, self()},
     Echo = receive {echo, Pid} -> Pid end,
@@ -56,12 +56,12 @@ round_trip(Echo) ->
     Echo ! {ping, self()},
     receive pong -> ok end.
 
-%% The smallest value that at least `Percent' of the values do not exceed.
+%% Returns the smallest value that at least `Percent' of the values do not exceed.
 percentile(Sorted, Percent) ->
     Rank = max(1, -(-length(Sorted) * Percent div 100)),
     lists:nth(Rank, Sorted).
 
-%% The measuring process is an ordinary one, at normal priority, as a user's would be.
+%% Measures in a process of normal priority, as a user's process has.
 in_own_process(Fun) ->
     {Pid, Monitor} = spawn_monitor(fun() -> exit({measured, Fun()}) end),
     receive

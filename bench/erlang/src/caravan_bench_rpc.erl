@@ -1,10 +1,10 @@
-%% @doc The seed's program: processes in a tight loop of calls to every other node.
+%% @doc Measures remote calls: processes call every other node in a tight loop.
 -module(caravan_bench_rpc).
 
 -export([start_servers/0, run/4]).
 
-%% How long callers go on after the window, so that a node whose window ends a little
-%% later still measures a cluster under full load.
+%% The time for which callers go on after the window, so that a node whose window ends
+%% a little later still measures a cluster under full load.
 -define(TAIL_MS, 60).
 
 -spec start_servers() -> ok.
@@ -13,8 +13,9 @@ start_servers() ->
     {ok, _} = caravan_bench_back:start(),
     ok.
 
-%% `Processes' callers to each of `Nodes'. `rpcs' were answered in the window of
-%% `wall_ns'; `rpcs_total' includes those before and after it.
+%% Runs `Processes' callers for each of `Nodes'. Returns the calls that were answered
+%% within the window (`rpcs'), the length of the window (`wall_ns'), and the calls
+%% answered before, within and after it (`rpcs_total').
 -spec run([node()], pos_integer(), non_neg_integer(), pos_integer()) -> [{atom(), integer()}].
 run(Nodes, Processes, WarmUpMs, WindowMs) ->
     Calls = counters:new(1, [atomics]),
@@ -30,7 +31,7 @@ run(Nodes, Processes, WarmUpMs, WindowMs) ->
     lists:foreach(fun ended/1, Callers),
     [{rpcs, After - Before}, {wall_ns, End - Start}, {rpcs_total, counters:get(Calls, 1)}].
 
-%% Both readings of one instant: nothing between them waits.
+%% Reads the clock and the counter at one instant: nothing between the two waits.
 mark(Calls) ->
     caravan_bench:mark(),
     {erlang:monotonic_time(nanosecond), counters:get(Calls, 1)}.

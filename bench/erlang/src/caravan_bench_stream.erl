@@ -1,15 +1,15 @@
-%% @doc Binaries streamed one way, and round trips behind such a stream.
+%% @doc Measures a stream of binaries in one direction, and round trips behind such a stream.
 %%
 %% The sink acknowledges every binary, and the source keeps at most `InFlight' of them
-%% unacknowledged, so what is measured is a stream with a bounded memory, not how fast
-%% a queue can grow. The same binary is sent each time.
+%% unacknowledged. So this measures a stream with bounded memory, not how fast a queue
+%% can grow. The source sends the same binary each time.
 -module(caravan_bench_stream).
 
 -export([start_sink/0, run/4, ping_behind/4]).
 
-%% A figure needs this many binaries, even where they take longer than the window.
+%% A measurement takes at least this many binaries, even if they take longer than the window.
 -define(LEAST_COUNT, 4).
-%% How long the stream runs before the first ping behind it.
+%% The time for which the stream runs before the first ping behind it.
 -define(STREAM_WARM_UP_MS, 100).
 
 -spec start_sink() -> ok.
@@ -24,8 +24,9 @@ sink() ->
     end,
     sink().
 
-%% `bytes' were acknowledged in `wall_ns', which begins once as many binaries as may be
-%% in flight were acknowledged; `bytes_total' is all that was sent.
+%% Returns the bytes acknowledged within the window (`bytes'), its length (`wall_ns') and
+%% all bytes sent (`bytes_total'). The window begins when `InFlight' binaries have been
+%% acknowledged.
 -spec run(node(), pos_integer(), pos_integer(), pos_integer()) -> [{atom(), integer()}].
 run(Node, Bytes, InFlight, WindowMs) ->
     End = erlang:monotonic_time(nanosecond) + WindowMs * 1_000_000,
@@ -36,7 +37,7 @@ run(Node, Bytes, InFlight, WindowMs) ->
         {'DOWN', Monitor, process, Source, Reason} -> error(Reason)
     end.
 
-%% A ping-pong on the connection that a stream of `Bytes' binaries fills meanwhile.
+%% Measures round trips on a connection that a stream of binaries of `Bytes' fills meanwhile.
 -spec ping_behind(node(), pos_integer(), pos_integer(), pos_integer()) -> [{atom(), integer()}].
 ping_behind(Node, Bytes, InFlight, WindowMs) ->
     Stop = atomics:new(1, []),
@@ -67,7 +68,7 @@ stream(Sink, Message = {data, _, Bytes, _}, InFlight, Enough) ->
     [{bytes, Count * Bytes}, {wall_ns, Last - First},
      {bytes_total, (Count + 2 * InFlight) * Bytes}].
 
-%% Each acknowledgement lets one more binary go.
+%% Sends one more binary for each acknowledgement.
 pump(Sink, Message, Enough, Last, Count) ->
     case Enough(Count) of
         true ->
