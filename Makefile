@@ -1,14 +1,14 @@
-# Caravan. `make help` says what there is.
+# `make help` lists the targets.
 #
-# Every recipe that needs tools first asks scripts/bootstrap to install what is missing, and sources
-# scripts/env to use the same ones. cargo uses the cores by itself, so the targets take turns.
+# A recipe that needs tools first has scripts/bootstrap install what is missing, and then sources
+# scripts/env to find the tools. cargo uses all cores by itself, so the targets do not run in parallel.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
 
 PREFIX = /usr/local
 DESTDIR =
-# make test STAGES="eunit ct" runs only these; make test-verbs has stages of its own.
+# make test STAGES="eunit ct" runs only these stages; make test-verbs has stages of its own.
 STAGES =
 # make otp-suites ARGS="--suite rpc_SUITE", make apps ARGS="--queue quorum".
 ARGS =
@@ -16,7 +16,7 @@ ARGS =
 root = $(DESTDIR)$(PREFIX)
 library = $(root)/lib/caravan
 documents = $(root)/share/doc/caravan
-# Names of caravan's own commands for pipes between hosts (caravan pipe, send, recv, cp).
+# Short names of the commands for pipes between hosts (caravan pipe, send, recv, cp).
 names = rdpipe rdsend rdrecv rdcp
 
 .PHONY: build
@@ -28,24 +28,24 @@ build: ## build the command, the driver and the Erlang applications
 	@. scripts/env && escript scripts/erlang_build erlang bench/erlang
 
 .PHONY: driver
-driver: ## build the driver alone, as a dependency of your own project needs it
+driver: ## build only the driver (rebar3 and mix run this in a project that depends on Caravan)
 	@scripts/bootstrap build
 	@scripts/cargo_build --package caravan-carrier
 	@scripts/place target/release/libcaravan_driver.so erlang/priv/caravan_driver.so
 
 .PHONY: demo
-demo: build ## measure four Erlang nodes over TCP and over Caravan on this machine (3 minutes, once it is built)
+demo: build ## measure four Erlang nodes over TCP and over Caravan on this machine (3 minutes after the build)
 	@target/release/caravan bench erlang
 
 .PHONY: test
-test: ## run every test (STAGES="..." for some of them)
+test: ## run every test except those over RDMA (STAGES="..." for some of them)
 	@scripts/bootstrap test
 	@$(MAKE) --no-print-directory build
 	@scripts/test $(STAGES)
 
-# Each number is many times what `make test` does.
+# Each number is many times that of `make test`.
 .PHONY: test-long
-test-long: ## run the tests with random numbers for an hour or two
+test-long: ## run the randomized tests for an hour or two
 	@scripts/bootstrap test
 	@$(MAKE) --no-print-directory build
 	@CARAVAN_SEEDS=500 CARAVAN_PIPE_CHAINS=200 CARAVAN_PIPE_ROUNDS=50 CARAVAN_PIPE_BYTES=500000000 \
@@ -60,32 +60,32 @@ test-verbs: ## run the tests over RDMA, in a virtual machine with software devic
 	@tests/verbs/run $(STAGES)
 
 .PHONY: example
-example: ## run an app of one's own in a packet engine, for a second
+example: ## run the example app in a packet engine for a second
 	@scripts/bootstrap build
 	@. scripts/env && "$$CARGO" run --release --locked --quiet --package caravan-engine --example my_app
 
 .PHONY: bench
-bench: build ## measure the ring beside a bare loop in C
+bench: build ## measure the ring beside a plain loop in C
 	@. scripts/env && bench/ring/run $(ARGS)
 
-# Both install what else they need themselves.
+# Both targets install what else they need.
 .PHONY: otp-suites
 otp-suites: build ## run OTP's own distribution suites over TCP and over Caravan (an hour)
 	@. scripts/env && tests/otp-suites/run $(ARGS)
 
 .PHONY: apps
-apps: build ## run RabbitMQ as a cluster over Caravan, and kill its nodes
+apps: build ## run a RabbitMQ cluster over Caravan, and kill its nodes
 	@. scripts/env && tests/apps/rabbitmq $(ARGS)
 
 .PHONY: doc
-doc: ## write the reference of the crates and of the Erlang modules
+doc: ## generate the reference of the crates and of the Erlang modules
 	@scripts/bootstrap test
 	@scripts/test cargo-doc edoc
 	@echo "caravan: target/doc/caravan_fabric/index.html and erlang/_build/edoc/index.html"
 
-# Only copies: `sudo make install` must not build as root, with root's idea of the tools.
+# This only copies files: `sudo make install` must not build as root, with root's tools.
 .PHONY: install
-install: ## copy what is built to PREFIX (/usr/local)
+install: ## copy the built files to PREFIX (/usr/local)
 	@for file in target/release/caravan erlang/priv/caravan_driver.so erlang/ebin/caravan.app \
 	    bench/erlang/ebin/caravan_bench.app; do \
 	    test -e "$$file" || { echo "caravan: $$file is not built: run make first." >&2; exit 1; }; done
@@ -98,7 +98,7 @@ install: ## copy what is built to PREFIX (/usr/local)
 	@install -m 755 target/release/caravan "$(root)/bin/caravan"
 	@for name in $(names); do \
 	    if [ -e "$(root)/bin/$$name" ] && [ "$$(readlink "$(root)/bin/$$name")" != caravan ]; then \
-	        echo "caravan: $(root)/bin/$$name is another program, and stays." >&2; \
+	        echo "caravan: $(root)/bin/$$name is another program; make install leaves it as it is." >&2; \
 	    else ln -sfn caravan "$(root)/bin/$$name"; fi; done
 	@install -m 644 erlang/ebin/*.beam erlang/ebin/*.app "$(library)/erlang/ebin"
 	@install -m 755 erlang/priv/caravan_driver.so "$(library)/erlang/priv/caravan_driver.so"
@@ -107,7 +107,7 @@ install: ## copy what is built to PREFIX (/usr/local)
 	@echo "caravan: installed. Start a node with: erl -sname a -proto_dist caravan -pa $(PREFIX)/lib/caravan/erlang/ebin"
 
 .PHONY: uninstall
-uninstall: ## remove what install copied, and the directories that it made, where nothing else is in them
+uninstall: ## remove what install copied, and the directories that it made, if they are empty
 	@rm -f "$(root)/bin/caravan"
 	@for name in $(names); do \
 	    [ "$$(readlink "$(root)/bin/$$name")" != caravan ] || rm -f "$(root)/bin/$$name"; done
@@ -117,9 +117,9 @@ uninstall: ## remove what install copied, and the directories that it made, wher
 	@echo "caravan: removed from $(root)."
 
 .PHONY: clean
-clean: ## remove everything that was built
+clean: ## remove all built files
 	@rm -rf target erlang/ebin erlang/priv erlang/_build bench/erlang/ebin bench/erlang/_build results
 
 .PHONY: help
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
