@@ -1,7 +1,7 @@
 #!/bin/sh
-# Called by rebar3 before it compiles. Leaves priv/caravan_driver.so up to date when this directory
-# lies in Caravan's source tree. An installed copy has the library and no tree above it; without
-# the library the application still works, over TCP, and says so in the log.
+# rebar3 calls this before it compiles. It brings priv/caravan_driver.so up to date if this directory
+# is in Caravan's source tree. An installed copy has the library and no tree above it. Without the
+# library, the application still works over TCP, and logs that.
 set -eu
 [ -n "${CARAVAN_SKIP_DRIVER:-}" ] && exit 0
 cd "$(dirname "$0")"

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # set by the caller
 # The cluster of tests/apps/rabbitmq: its nodes, and one round of publishing and killing.
-# Sourced; uses work, home, root, transport, messages, kills and erl_args of its caller.
+# The caller sources this and sets work, home, root, transport, messages, kills and erl_args.
 
-# on NODE COMMAND...: with the surroundings of that node. All nodes share HOME (the cookie) and
-# an epmd of this run.
+# on NODE COMMAND...: runs the command in the environment of that node. All nodes share HOME (with the
+# cookie) and one epmd, which belongs to this run.
 on() {
     local node=$1
     shift
@@ -33,16 +33,16 @@ start_node() {
     printf 'disk_free_limit.absolute = 50MB\nloopback_users = none\n' >"$work/$node/rabbitmq.conf"
     on "$node" setsid "$home/sbin/rabbitmq-server" >>"$work/$node.console" 2>&1 </dev/null &
     disown
-    # The pid file is there once the node boots; await_startup returns when it has booted.
+    # The pid file exists when the node begins to boot. `rabbitmqctl wait` returns when it has booted.
     for _ in $(seq 1200); do [ -s "$work/$node/pid" ] && break; sleep 0.1; done
     ctl "$node" wait --timeout 300 "$work/$node/pid" >/dev/null ||
-        wrong "node $node does not start: $(tail -n 3 "$work/$node.console" | tr '\n' ' ')"
+        wrong "node $node did not start: $(tail -n 3 "$work/$node.console" | tr '\n' ' ')"
 }
 
 kill_node() {
     local node=$1 pid
     pid=$(cat "$work/$node/pid")
-    # Gone without a word: what a crash or the out-of-memory killer leaves.
+    # SIGKILL, as from the out-of-memory killer: the node cannot say goodbye.
     kill -9 "$pid"
     rm -f "$work/$node/pid"
 }
@@ -63,12 +63,12 @@ start_cluster() {
     for node in "$@"; do
         for step in stop_app reset "join_cluster $first@localhost" start_app; do
             # shellcheck disable=SC2086 # a command and its argument
-            ctl "$node" $step >>"$work/$node.console" 2>&1 || wrong "$step fails on $node"
+            ctl "$node" $step >>"$work/$node.console" 2>&1 || wrong "$step failed on $node"
         done
     done
 }
 
-# The node that leads the queue.
+# leader NODE: asks NODE which node leads the queue, and prints its name.
 leader() {
     ctl "$1" eval '{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"orders">>)),
         P = amqqueue:get_pid(Q),
@@ -76,7 +76,7 @@ leader() {
         io:format("~s~n", [hd(string:split(atom_to_list(N), "@"))]).' | head -n 1
 }
 
-# replicated NODE COUNT: waits until COUNT replicas of the queue hold all of it.
+# replicated NODE COUNT: waits until COUNT replicas of the queue are complete.
 replicated() {
     local node=$1 count=$2 state=""
     for _ in $(seq 120); do
@@ -85,15 +85,17 @@ replicated() {
             [ "$state" -ge 1 ] && return 0
         else
             state=$(ctl "$node" eval '{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"orders">>)),
-                io:format("~w~n", [length(proplists:get_value(online, rabbit_quorum_queue:info(Q, [online])))]).' | head -n 1)
+                Online = proplists:get_value(online, rabbit_quorum_queue:info(Q, [online])),
+                io:format("~w~n", [length(Online)]).' | head -n 1)
             [ "${state:-0}" -ge "$count" ] && return 0
         fi
         sleep 0.5
     done
-    wrong "the queue does not get $count replicas back: $(ctl "$node" list_queues name online members synchronised_slave_pids | tr '\n' ' ')"
+    state=$(ctl "$node" list_queues name online members synchronised_slave_pids | tr '\n' ' ') || true
+    wrong "the queue did not get $count replicas back: $state"
 }
 
-# What carries the link from NODE to each of the others; under the carrier it has to be shm.
+# prove_carrier NODE: prints the links of NODE. Fails unless shared memory carries each of them.
 prove_carrier() {
     local node=$1 rows row sent
     if [ "$transport" = tcp ]; then
@@ -109,7 +111,8 @@ prove_carrier() {
         say "  $node -> $row"
         case $row in
             *' shm '*) ;;
-            *) [[ $erl_args == *'transport tcp'* ]] || wrong "the link $node -> $row was not carried by shared memory" ;;
+            *) [[ $erl_args == *'transport tcp'* ]] ||
+                wrong "shared memory did not carry the link $node -> $row" ;;
         esac
         sent=${row#*sent_bytes=}
         sent=${sent%% *}
@@ -117,7 +120,7 @@ prove_carrier() {
     done <<<"$rows"
 }
 
-# await WORD: the publisher's next line that begins so.
+# await WORD: waits for the publisher's next line that begins with WORD, and prints it.
 await() {
     local line
     while read -r -t 180 line <&"${publisher[0]}"; do
@@ -126,13 +129,14 @@ await() {
             error*) wrong "the publisher: $line" ;;
         esac
     done
-    wrong "the publisher said nothing of \"$1\" for 180 s"
+    wrong "the publisher did not print \"$1\" within 180 s"
 }
 
-# round KIND: a fresh cluster, a queue, and as many kills of its leader as asked for.
+# round KIND: starts a new cluster with a queue of that kind, kills its leader $kills times, and
+# checks the messages.
 round() {
     kind=$1
-    local nodes=(caravan_a caravan_b) node chief line kill_number
+    local nodes=(caravan_a caravan_b) node leader line kill_number
     [ "$kind" = mirrored ] || nodes+=(caravan_c)
     say "$kind queue on ${#nodes[@]} nodes over $transport: starting the cluster"
     rm -rf "$work"/caravan_*
@@ -145,20 +149,20 @@ round() {
     await declared >/dev/null
     replicated caravan_a "${#nodes[@]}"
     for ((kill_number = 1; kill_number <= kills; kill_number++)); do
-        chief=$(leader "$(other "" "${nodes[@]}")")
-        # The publisher talks to a node that stays: confirms in flight must come through the loss.
-        echo "publish ${amqp_port[$(other "$chief" "${nodes[@]}")]}" >&"${publisher[1]}"
+        leader=$(leader "$(other "" "${nodes[@]}")")
+        # The publisher is connected to another node, where confirms on their way survive the kill.
+        echo "publish ${amqp_port[$(other "$leader" "${nodes[@]}")]}" >&"${publisher[1]}"
         line=$(await confirmed)
-        prove_carrier "$(other "$chief" "${nodes[@]}")"
-        say "  $line; killing $chief, which leads the queue"
-        kill_node "$chief"
+        prove_carrier "$(other "$leader" "${nodes[@]}")"
+        say "  $line; killing $leader, which leads the queue"
+        kill_node "$leader"
         echo "killed" >&"${publisher[1]}"
         line=$(await confirmed)
-        say "  $line after the loss; $chief comes back"
-        start_node "$chief"
-        replicated "$chief" "${#nodes[@]}"
+        say "  $line after the kill; starting $leader again"
+        start_node "$leader"
+        replicated "$leader" "${#nodes[@]}"
     done
-    prove_carrier "$chief"
+    prove_carrier "$leader"
     echo "verify" >&"${publisher[1]}"
     line=$(await verified)
     case $line in
@@ -169,7 +173,7 @@ round() {
     wait
 }
 
-# other NODE NODES...: the first of NODES that is not NODE.
+# other NODE NODES...: prints the first of NODES that is not NODE.
 other() {
     local not=$1 node
     shift

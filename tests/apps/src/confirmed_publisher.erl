@@ -1,13 +1,13 @@
-%% The publisher of tests/apps/rabbitmq: publishes numbered messages with publisher confirms, and
-%% remembers each number that was confirmed; what was confirmed has to be in the queue at the end.
+%% The publisher of tests/apps/rabbitmq. It publishes numbered messages with publisher confirms, and
+%% stores the number of each confirmed message. At the end, all of these must be in the queue.
 %%
 %%     erl -noshell -run confirmed_publisher main mirrored|quorum MESSAGES PORT...
 %%
-%% Commands on standard input, answers on standard output:
-%%     (start)         -> declared
-%%     publish PORT    -> publishes to that node, on and on; `confirmed N' when MESSAGES more are
-%%     killed          -> `confirmed N' when MESSAGES more are confirmed from here on; then pauses
-%%     verify          -> `verified published=N confirmed=N read=N again=N lost=N damaged=N'
+%% It reads commands from standard input and answers on standard output:
+%%     (start)         -> prints `declared'
+%%     publish PORT    -> publishes to that node until `killed'; prints `confirmed N' after MESSAGES
+%%     killed          -> publishes MESSAGES more, prints `confirmed N', and pauses
+%%     verify          -> prints `verified published=N confirmed=N read=N again=N lost=N damaged=N'
 -module(confirmed_publisher).
 
 -include_lib("amqp_client/include/amqp_client.hrl").
@@ -15,7 +15,7 @@
 -export([main/1]).
 
 -define(QUEUE, <<"orders">>).
-%% No more than so many unconfirmed: the broker, not memory, sets the pace.
+%% The most unconfirmed messages, so that the broker sets the pace.
 -define(WINDOW, 500).
 -define(CONFIRM_LIMIT, 120_000).
 
@@ -56,13 +56,13 @@ idle(State) ->
             Ready = connected(list_to_integer(Port), closed(State)),
             Reached = publish_until(confirmed_count(Ready) + Ready#state.step, Ready),
             io:format("confirmed ~w messages~n", [confirmed_count(Reached)]),
-            on_and_on(Reached);
+            publish_until_killed(Reached);
         {command, ["verify"]} ->
             verify(State)
     end.
 
-%% Goes on publishing while a node is killed; the answer counts from the kill.
-on_and_on(State) ->
+%% Publishes while a node is killed. The answer comes MESSAGES confirms after the kill.
+publish_until_killed(State) ->
     receive
         {command, ["killed"]} ->
             Reached = publish_until(confirmed_count(State) + State#state.step, State),
@@ -70,7 +70,7 @@ on_and_on(State) ->
             io:format("confirmed ~w messages~n", [confirmed_count(Settled)]),
             idle(Settled)
     after 0 ->
-            on_and_on(publish_until(confirmed_count(State) + 1, State))
+            publish_until_killed(publish_until(confirmed_count(State) + 1, State))
     end.
 
 declare(State) ->
@@ -103,28 +103,28 @@ confirmed_count(#state{confirmed = Confirmed}) ->
 publish_until(Goal, #state{confirmed = Confirmed} = State) when map_size(Confirmed) >= Goal ->
     State;
 publish_until(Goal, #state{unconfirmed = Unconfirmed} = State) when map_size(Unconfirmed) >= ?WINDOW ->
-    publish_until(Goal, taken(?CONFIRM_LIMIT, State));
+    publish_until(Goal, await_confirm(?CONFIRM_LIMIT, State));
 publish_until(Goal, #state{channel = Channel, next = Number} = State) ->
     Tag = amqp_channel:next_publish_seqno(Channel),
     ok = amqp_channel:cast(Channel, #'basic.publish'{routing_key = ?QUEUE},
                            #amqp_msg{props = #'P_basic'{delivery_mode = 2}, payload = payload(Number)}),
     Unconfirmed = (State#state.unconfirmed)#{Tag => Number},
-    publish_until(Goal, taken(0, State#state{next = Number + 1, unconfirmed = Unconfirmed})).
+    publish_until(Goal, await_confirm(0, State#state{next = Number + 1, unconfirmed = Unconfirmed})).
 
-%% Waits for every message on its way to be confirmed or refused.
+%% Waits until every message on its way is confirmed or refused.
 settled(#state{unconfirmed = Unconfirmed} = State) when map_size(Unconfirmed) =:= 0 ->
     State;
 settled(State) ->
-    settled(taken(?CONFIRM_LIMIT, State)).
+    settled(await_confirm(?CONFIRM_LIMIT, State)).
 
-taken(Limit, State) ->
+await_confirm(Limit, State) ->
     receive
         #'basic.ack'{delivery_tag = Tag, multiple = Multiple} ->
             {Numbers, Unconfirmed} = split(Tag, Multiple, State),
             Confirmed = lists:foldl(fun(N, Acc) -> Acc#{N => true} end, State#state.confirmed, Numbers),
             State#state{confirmed = Confirmed, unconfirmed = Unconfirmed};
         #'basic.nack'{delivery_tag = Tag, multiple = Multiple} ->
-            %% Refused: the broker does not answer for it, and nor do we.
+            %% The broker refused it, so it may be missing from the queue.
             {_, Unconfirmed} = split(Tag, Multiple, State),
             State#state{unconfirmed = Unconfirmed}
     after Limit ->
@@ -139,7 +139,8 @@ split(Tag, true, #state{unconfirmed = Unconfirmed}) ->
     {maps:values(maps:filter(fun(T, _) -> T =< Tag end, Unconfirmed)),
      maps:filter(fun(T, _) -> T > Tag end, Unconfirmed)}.
 
-%% Mostly small; every 50th is larger than the smallest ring, so that it comes in parts.
+%% Makes a small payload, and for every 50th message one larger than the smallest ring, which the
+%% carrier sends in parts.
 payload(Number) ->
     Bytes = case Number rem 50 of
                 0 -> 128 * 1024;
@@ -161,7 +162,7 @@ verify(State) ->
               [State#state.next - 1, confirmed_count(State), map_size(Read), Again, length(Lost), Damaged]),
     halt(0).
 
-%% Until the queue is empty: the count can only fall while we alone use it.
+%% Reads as many messages as the queue holds. Nobody else uses the queue.
 read_all(_Channel, 0, Read, Again, Damaged) ->
     {Read, Again, Damaged};
 read_all(Channel, Left, Read, Again, Damaged) ->
