@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # set by the caller
-# What tests/otp-suites/run needs before it can run: packages, OTP's sources, compiled suites.
-# Sourced; uses here, work and otp_source of its caller, and its fail and say.
+# Prepares what tests/otp-suites/run needs: packages, OTP's sources, compiled suites.
+# The caller sources this, sets here, work and otp_source, and defines fail and say.
 
 as_root() { if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi; }
 
@@ -15,7 +15,7 @@ install_missing() {
     command -v xz >/dev/null || packages+=(xz-utils)
     if command -v erl >/dev/null; then
         dir=$(erlang_lib)
-        # Their modules: erlang-src makes the same folders for sources alone.
+        # Look for modules, because erlang-src makes the same folders with sources only.
         compgen -G "$dir/common_test-*/ebin/ct.beam" >/dev/null || packages+=(erlang-common-test)
         compgen -G "$dir/os_mon-*/ebin/os_mon.beam" >/dev/null || packages+=(erlang-os-mon)
         compgen -G "$dir/runtime_tools-*/ebin/runtime_tools.beam" >/dev/null || packages+=(erlang-runtime-tools)
@@ -24,18 +24,18 @@ install_missing() {
         packages+=(erlang-common-test erlang-os-mon erlang-runtime-tools erlang-dev)
     fi
     [ ${#packages[@]} -gt 0 ] || return 0
-    command -v apt-get >/dev/null || fail "missing: ${packages[*]} (no apt-get here: install them by hand)"
+    command -v apt-get >/dev/null || fail "packages are missing, and there is no apt-get: install ${packages[*]}"
     say "installing with apt-get: ${packages[*]}"
     as_root apt-get install -y --no-install-recommends "${packages[@]}" >/dev/null ||
         fail "apt-get could not install: ${packages[*]}"
 }
 
-# Fetches Debian's source package of the installed erlang once, with a source list and package
-# lists of its own so that the user's apt configuration stays as it is. Prints the tree's path.
+# Fetches Debian's source package of the installed erlang once, and prints the path of its tree. It
+# uses its own source list and package lists, and does not change the user's apt configuration.
 debian_source() {
     local version cache tree
     version=$(dpkg-query -W -f '${source:Version}' erlang-base 2>/dev/null) ||
-        fail "erlang-base is not a Debian package here: give OTP's source tree with --otp-source DIR"
+        fail "Erlang was not installed from Debian's erlang-base: give OTP's source tree with --otp-source DIR"
     cache=${XDG_CACHE_HOME:-$HOME/.cache}/caravan/otp
     tree=$cache/$version
     if [ ! -d "$tree" ]; then
@@ -49,21 +49,21 @@ debian_source() {
 apt_source() {
     local cache=$1 version=$2 private=$work/apt keyring=/usr/share/keyrings/debian-archive-keyring.gpg
     local options signed="" archive
-    command -v apt-get >/dev/null || fail "no apt-get here: give OTP's source tree with --otp-source DIR"
+    command -v apt-get >/dev/null || fail "there is no apt-get: give OTP's source tree with --otp-source DIR"
     mkdir -p "$private/parts" "$private/lists/partial" "$private/archives/partial" "$private/download"
     [ ! -e "$keyring" ] || signed="[signed-by=$keyring] "
     apt-get indextargets --format "deb-src $signed\$(REPO_URI) \$(RELEASE) \$(COMPONENT) #\$(ORIGIN)" \
         'Identifier: Packages' 2>/dev/null | sed -n 's/ #Debian$//p' | sort -u >"$private/parts/source.list"
     [ -s "$private/parts/source.list" ] ||
-        fail "apt knows no Debian archive: give OTP's source tree with --otp-source DIR"
+        fail "apt has no Debian archive in its lists: give OTP's source tree with --otp-source DIR"
     options=(-qq -o "Dir::Etc::sourcelist=/dev/null" -o "Dir::Etc::sourceparts=$private/parts"
              -o "Dir::State::lists=$private/lists" -o "Dir::Cache=$private" -o "APT::Sandbox::User=$(id -un)")
     apt-get "${options[@]}" update ||
-        fail "Debian's source index cannot be fetched; with OTP's source at hand: --otp-source DIR"
+        fail "apt-get could not fetch Debian's source index; or give OTP's source tree with --otp-source DIR"
     (cd "$private/download" && apt-get "${options[@]}" source --download-only "erlang=$version") ||
-        fail "Debian's archive has no source of erlang $version; with it at hand: --otp-source DIR"
+        fail "Debian's archive has no source of erlang $version: give it with --otp-source DIR"
     archive=$(echo "$private"/download/*.orig.tar.*)
-    # Under another name first: an interrupted unpacking must not look like a whole tree.
+    # Unpack under another name, so that an interrupted unpacking does not look like a whole tree.
     rm -rf "$cache/unpacking"
     mkdir "$cache/unpacking"
     tar -xf "$archive" -C "$cache/unpacking" --strip-components=1 --wildcards --no-anchored \
@@ -72,7 +72,8 @@ apt_source() {
     mv "$cache/unpacking" "$cache/$version"
 }
 
-# The modules of this directory, OTP's hook and helpers, and `node`: what starts every test node.
+# Compiles the modules of this directory and OTP's hook and helpers, and writes $node, the script that
+# starts every test node.
 prepare_nodes() {
     local release test_server=$otp_source/lib/common_test/test_server bindir
     release=$(erl -noinput -eval 'io:put_chars(erlang:system_info(otp_release)), halt().')
@@ -83,9 +84,9 @@ prepare_nodes() {
     compile "$work/beams" "$test_server/ts_install_cth.erl" "$test_server/ts_lib.erl" "$test_server/ts_make.erl"
     node=$work/erl
     bindir=$(erl -noinput -eval 'io:put_chars(os:getenv("BINDIR")), halt().')
-    # Nodes find their own program by the name it was started under, so peers come by here too.
-    # Given twice, -proto_dist is ignored without a word and the node speaks inet_tcp: a case
-    # that names one of its own (gen_tcp, erl_uds) must get that and nothing else.
+    # A node starts its peers with the program in PROGNAME, so they use this script, too. If -proto_dist
+    # is given twice, Erlang ignores both without a message. So a case that gives its own one (gen_tcp,
+    # erl_uds) gets only that.
     cat >"$node" <<NODE
 #!/bin/sh
 export ROOTDIR='${bindir%/erts-*}' BINDIR='$bindir' EMU=beam PROGNAME='$node'
@@ -95,7 +96,7 @@ case " \$* " in
         echo "\$*" >>"\$CARAVAN_SUITES_OTHER"
         ERL_AFLAGS=\${ERL_AFLAGS#-proto_dist caravan} ;;
 esac
-# The environment would win over an -epmd_port of the case's own.
+# The environment would override a case's own -epmd_port.
 case " \$* " in
     *" -epmd_port "*) port=\${*#*-epmd_port }; export ERL_EPMD_PORT=\${port%% *} ;;
 esac
@@ -105,19 +106,20 @@ NODE
     chmod +x "$node"
 }
 
+# Prints a free TCP port.
 free_port() {
     erl -noinput -eval '{ok, L} = gen_tcp:listen(0, []), {ok, P} = inet:port(L), io:write(P), halt().'
 }
 
 compile() {
     local out=$1; shift
-    # In the output directory: erlc takes a prefix equal to its own directory off its arguments.
+    # Run erlc in the output directory: it removes its working directory from the front of paths.
     (cd "$out" && erlc +nowarn_export_all +nowarn_deprecated_function +debug_info \
         -I "$otp_source/lib/kernel/test" -I "$otp_source/lib/kernel/src" -o . "$@") >"$out/compile.log" 2>&1 ||
         fail "OTP's source does not compile: $(grep -v Warning "$out/compile.log" | head -n 3)"
 }
 
-# prepare_suite SOURCE-DIR SUITE: compiles it with its data directory and prints where it is.
+# prepare_suite SOURCE-DIR SUITE: compiles the suite and its data directory, and prints their folder.
 prepare_suite() {
     local from=$otp_source/$1 suite=$2 into=$work/$2 helper
     mkdir -p "$into"
@@ -134,20 +136,21 @@ prepare_suite() {
     printf '%s\n' "$into"
 }
 
-# What OTP's own installer of tests does for C nodes and drivers: fills in Makefile.src.
+# Makes a Makefile from Makefile.src and runs make, as OTP's test installer does for C nodes and drivers.
 make_data() {
     local data=$1 lib ei rules
     lib=$(erlang_lib)
     ei=$(echo "$lib"/erl_interface-*)
     # shellcheck disable=SC2016 # for make to expand
     rules='%.so: %.c\n\t$(CC) -shared -fPIC -O1 -w -I'"${lib%/lib}"'/usr/include -o $@ $<'
-    sed -e 's|^include @erl_interface_mk_include@||' -e 's|@CC@|cc|; s|@LD@|cc|' -e 's|@EI_CFLAGS@|-O1 -w -pthread -D_REENTRANT|' \
+    sed -e 's|^include @erl_interface_mk_include@||' -e 's|@CC@|cc|; s|@LD@|cc|' \
+        -e 's|@EI_CFLAGS@|-O1 -w -pthread -D_REENTRANT|' \
         -e 's|@CFLAGS@|-O1 -w|; s|@DEFS@||; s|@CROSSLDFLAGS@||; s|@LIBS@|-lm|' \
         -e "s|@erl_interface_include@|$ei/include|; s|@erl_interface_eilib@|$ei/lib/libei.a|" \
         -e 's|@erl_interface_sock_libs@||; s|@erl_interface_threadlib@|-lpthread|' \
         -e 's|@exe@||g; s|@obj@|.o|g; s|@dll@|.so|g' -e "s|@SHLIB_RULES@|$rules|" -e "s|@erl_name@|$node|" \
         "$data/Makefile.src" >"$data/Makefile"
-    # distribution_SUITE's Makefile compiles with an emulator: this run's own.
+    # distribution_SUITE's Makefile compiles with an Erlang node, which is $node here.
     (cd "$data" && HOME=$data CARAVAN_SUITES_FLAGS='' make >"$data/make.log" 2>&1) ||
         say "$data: make failed ($(tail -n 1 "$data/make.log")); its cases will fail" >&2
 }

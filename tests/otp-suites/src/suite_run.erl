@@ -1,8 +1,8 @@
-%% Runs one of OTP's suites in this node and writes what became of each case:
+%% Runs one of OTP's suites in this node and writes the outcome of each case:
 %%
 %%     erl -noinput -sname x ... -run suite_run main SUITE-DIR SUITE SELECTION RESULTS LOG-DIR
 %%
-%% SELECTION is `all', or a comma separated list of `case', `group:GROUP' and `GROUP/case'.
+%% SELECTION is `all', or a list of `CASE', `group:GROUP' and `GROUP/CASE' with commas.
 -module(suite_run).
 
 -export([main/1]).
@@ -10,14 +10,14 @@
 -spec main([string()]) -> no_return().
 main([Dir, SuiteName, Selection, Results, LogDir]) ->
     Suite = list_to_atom(SuiteName),
-    %% OTP's own specifications switch the built-in hooks off as well: they redirect the
-    %% logger, which some cases examine.
+    %% Disable the built-in hooks, as OTP's own specifications do: they redirect the logger, which
+    %% some cases examine.
     Terms = [{enable_builtin_hooks, false},
              {logdir, LogDir},
              {event_handler, suite_witness, [Results]}
             | selection(Dir, Suite, Selection)],
     Outcome = ct:run_testspec(Terms),
-    %% The last line tells a suite that ended from a node that died on the way.
+    %% The last line shows that the suite ended and the node did not die.
     ok = file:write_file(Results, io_lib:format("~0tp.~n", [{ended, printable(Outcome)}]), [append]),
     erlang:halt(0).
 

@@ -1,9 +1,9 @@
-%% Compares what became of each case under TCP and under the carrier.
+%% Compares the outcome of each case under TCP and under Caravan.
 %%
-%%     erl ... -run suite_verdict differing TCP-FILE CARAVAN-FILE          cases to run again, one a line
-%%     erl ... -run suite_verdict summary RESULTS-DIR JSON-FILE            the table; exit status 1 if a case differs
+%%     erl ... -run suite_verdict differing TCP-FILE CARAVAN-FILE   prints the cases to run again
+%%     erl ... -run suite_verdict summary RESULTS-DIR JSON-FILE     prints a table; exits with 1 if a case is worse
 %%
-%% RESULTS-DIR holds SUITE.TRANSPORT.ATTEMPT files as suite_run writes them.
+%% RESULTS-DIR contains the files SUITE.TRANSPORT.ATTEMPT that suite_run writes.
 -module(suite_verdict).
 
 -export([differing/1, summary/1]).
@@ -11,7 +11,7 @@
 -type key() :: {Group :: atom(), Case :: atom()}.
 -type outcome() :: {passed | failed | skipped, Reason :: string(), Milliseconds :: integer()}.
 
-%% The cases that TCP passes and the carrier does not, as a selection for suite_run.
+%% Prints the cases that TCP passes and Caravan does not, as a selection for suite_run.
 -spec differing([string()]) -> no_return().
 differing([TcpFile, CaravanFile]) ->
     Tcp = outcomes(TcpFile),
@@ -35,7 +35,7 @@ summary([Dir, JsonFile]) ->
     ok = file:write_file(JsonFile, json(Reports)),
     halt(case Worse of [] -> 0; _ -> 1 end).
 
-%% {Suite, [{key(), class, TcpOutcomes, CaravanOutcomes}], Links}
+%% Returns {Suite, [{key(), Class, TcpOutcomes, CaravanOutcomes}], Links}.
 report(Dir, Suite) ->
     Tcp = attempts(Dir, Suite, "tcp"),
     Caravan = attempts(Dir, Suite, "caravan"),
@@ -50,8 +50,8 @@ report(Dir, Suite) ->
     Links = [L || File <- files(Dir, Suite, "caravan"), {link, _, _, _, _} = L <- terms(File)],
     {Suite, Rows, Links}.
 
-%% The first attempt runs everything; a case missing there was not run, one missing in a later
-%% attempt was not asked for.
+%% Returns the outcomes of a case. The first attempt selects every case, so a case missing there did
+%% not run. A case missing in a later attempt was not selected.
 of_key(_Key, []) -> [];
 of_key(Key, [First | Later]) ->
     [maps:get(Key, First, not_run) | [maps:get(Key, L) || L <- Later, maps:is_key(Key, L)]].
@@ -95,12 +95,12 @@ table(Reports) ->
                     Count(passed, C), Count(failed, C) + Count(not_run, C), Count(skipped, C),
                     Class(worse), Class(unsteady), links(Links)])
      end || {Suite, Rows, Links} <- Reports],
-    io:format("(counts are of the first attempt; links that ended before they could be asked are \"gone\")~n").
+    io:format("(counts are of the first attempt; links that ended before the test could look at them are \"gone\")~n").
 
 links(Links) ->
     lists:join(", ", [io_lib:format("~w ~s", [N, T]) || {T, N} <- counted(Links)]).
 
-%% By transport, and where that is TCP, by why.
+%% Counts links by transport, and links over TCP by reason.
 counted(Links) ->
     Kind = fun({link, _, _, tcp, Why}) -> ["tcp (", Why, ")"];
               ({link, _, _, Transport, _}) -> atom_to_list(Transport)
@@ -117,10 +117,10 @@ explained(Reports, Class) ->
                [Suite, selector(Key), history(T), history(C), reason(T, C)])
      || {Suite, {Key, _, T, C}} <- Rows].
 
-heading(worse) -> "TCP passes these and Caravan does not:";
-heading(unsteady) -> "Passed under Caravan only when run again (majority of the attempts):";
-heading(better) -> "Caravan passes these and TCP does not:";
-heading(both_fail) -> "These fail, or are skipped on one side, whatever carries them:".
+heading(worse) -> "TCP passes these, and Caravan does not:";
+heading(unsteady) -> "Caravan passes these in most attempts, but not in the first:";
+heading(better) -> "Caravan passes these, and TCP does not:";
+heading(both_fail) -> "Neither TCP nor Caravan passes these:".
 
 history(Outcomes) ->
     lists:join(",", [atom_to_list(verdict(O)) || O <- Outcomes]).
@@ -153,7 +153,7 @@ worst(_, {failed, _, _} = New) -> New;
 worst({passed, _, _} = Old, _) -> Old;
 worst(_, New) -> New.
 
-%% The last line may be cut short when the node died: what is whole before it counts.
+%% Returns the terms in a file. If the node died, the last term may be incomplete; this ignores it.
 terms(File) ->
     case file:consult(File) of
         {ok, Terms} -> Terms;

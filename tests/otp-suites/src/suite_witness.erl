@@ -1,8 +1,9 @@
-%% Common Test event handler: writes each case's outcome to a file as it ends (a node that dies
-%% loses nothing), and which transport carried each link that the test node made meanwhile.
+%% An event handler for Common Test. It writes the outcome of each case to a file when the case ends,
+%% so that nothing is lost if the node dies. It also writes which transport carried each link of the
+%% test node.
 %%
 %%     {tc, Suite, Group, Case, passed | failed | skipped, Reason, Milliseconds}.
-%%     {link, Case, Node, Transport, Why}.  Transport: shm | tcp (Caravan's), inet (no Caravan), gone
+%%     {link, Case, Node, Transport, Why}.  Transport: shm | tcp (over Caravan), inet (without it), gone
 -module(suite_witness).
 -behaviour(gen_event).
 
@@ -57,7 +58,7 @@ group(#state{groups = [Group | _]}) -> Group.
 popped([]) -> [];
 popped([_ | Groups]) -> Groups.
 
-%% A configuration function counts only when it fails: then its cases are skipped.
+%% Writes the outcome of a configuration function only if it failed: its cases are then skipped.
 config_outcome(Suite, Group, Function, {failed, _} = Result, State) ->
     outcome(Suite, Group, Function, Result, State);
 config_outcome(_Suite, _Group, _Function, _Result, _State) ->
@@ -85,13 +86,13 @@ append(File, Term) ->
     ok = file:write_file(File, unicode:characters_to_binary(io_lib:format("~0tp.~n", [Term])),
                          [append]).
 
-%% Its own process: net_kernel may come and go (cases stop and start it), and asking about a
-%% link must not hold up the suite.
+%% Writes the links. Runs in a process of its own, so that a question about a link does not delay the
+%% suite.
 watch(Witness, File, Case) ->
     receive
         {during, Next} ->
-            %% Subscribing again is free when it still holds, and needed when net_kernel was
-            %% started anew. Each subscription counts, so end the last one first.
+            %% A case may have restarted net_kernel, which ends the subscription, so subscribe
+            %% again. net_kernel counts subscriptions, so end the old one first.
             _ = net_kernel:monitor_nodes(false, [{node_type, all}]),
             _ = net_kernel:monitor_nodes(true, [{node_type, all}]),
             watch(Witness, File, Next);
