@@ -1,7 +1,8 @@
-/* The peer of `caravan bench engine --only swap`: 56 bytes stamped by one process and read by another,
- * through slots of 64 bytes that change hands. A ring of slots' numbers goes each way, full slots
- * there and empty ones back; the first 8 bytes of a slot say whose it is, and each hand-over writes
- * them. No app, no queue, no sleep, no crash survived: what is left is what the memory costs.
+/* The program with which `caravan bench engine --only swap` compares the engine: one process writes 56
+ * bytes, and another reads them, through slots of 64 bytes that change their owner. A ring of slot numbers
+ * in each direction carries full slots there and empty ones back. The first 8 bytes of a slot say who owns
+ * it, and each change of owner writes them. There is no app, no queue, no sleep and no recovery from a
+ * crash. So it shows the cost of the memory alone.
  *
  *     swap_loop PRODUCER_CORE CONSUMER_CORE WARM_UP_NS RUN_NS
  *
@@ -22,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* BATCH as in the engine: so many pass before the other side is told. */
+/* A side publishes its position after at most BATCH slots, as in the engine. */
 enum { WORDS = 7, SLOTS = 1024, BATCH = 128 };
 enum owner { PRODUCER = 1, CONSUMER, FULL, EMPTY };
 
@@ -31,7 +32,7 @@ struct slot {
     uint64_t payload[WORDS];
 };
 
-/* head <= tail <= head + SLOTS; each side writes one of them, on a line of its own. */
+/* head <= tail <= head + SLOTS; each side writes one of them, which has its own cache line. */
 struct ring {
     _Alignas(4096) _Atomic uint64_t tail;
     _Alignas(128) _Atomic uint64_t head;
@@ -79,10 +80,10 @@ static void stored(_Atomic uint64_t *word, uint64_t value) {
     atomic_store_explicit(word, value, memory_order_release);
 }
 
-/* The rings order these: nobody looks at a slot whose number has not come to them. */
+/* The accesses can be relaxed: a side reads a slot only after the ring has passed on its number. */
 static void owned_by(struct slot *slot, enum owner from, enum owner to) {
     if (atomic_load_explicit(&slot->owner, memory_order_relaxed) != from) {
-        fprintf(stderr, "a slot is not whose it should be\n");
+        fprintf(stderr, "a slot has an unexpected owner\n");
         exit(1);
     }
     atomic_store_explicit(&slot->owner, to, memory_order_relaxed);
@@ -100,7 +101,7 @@ static void consume(struct shared *shared) {
             continue;
         }
         if (there > BATCH) there = BATCH;
-        /* There is always room for the empty ones: there are no more slots than places. */
+        /* The other ring always has room, because it has a place for each slot. */
         for (uint64_t end = taken + there; taken < end; taken++) {
             uint32_t index = full->items[taken % SLOTS];
             struct slot *slot = &shared->slots[index];
@@ -108,7 +109,7 @@ static void consume(struct shared *shared) {
             uint64_t sum = 0;
             for (int word = 0; word < WORDS; word++) sum += slot->payload[word];
             if (sum != WORDS * taken + WORDS * (WORDS - 1) / 2) {
-                fprintf(stderr, "message %llu came as another\n", (unsigned long long)taken);
+                fprintf(stderr, "message %llu has wrong contents\n", (unsigned long long)taken);
                 exit(1);
             }
             owned_by(slot, CONSUMER, EMPTY);
@@ -177,7 +178,7 @@ int main(int count, char **words) {
     pid_t child = fork();
     if (child < 0) fail("fork");
     if (child == 0) {
-        /* It must not spin on when the other side has gone. */
+        /* The consumer must not keep spinning when the producer has ended. */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail("prctl");
         if (getppid() != parent) return 1;
         pin(atoi(words[2]));
@@ -194,7 +195,7 @@ int main(int count, char **words) {
     uint64_t before = loaded(&shared->full.head), taken;
     int64_t start = clock_ns(CLOCK_MONOTONIC);
     int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID) + clock_ns(childs);
-    /* Where other work has the consumer's core, it goes on until there is something to count. */
+    /* If other work occupies the consumer's core, continue until the consumer has taken something. */
     do produce_for(&producer, atoll(words[4]));
     while ((taken = loaded(&shared->full.head) - before) == 0);
     int64_t took = clock_ns(CLOCK_MONOTONIC) - start;

@@ -1,12 +1,12 @@
-/* The peer of `caravan bench ring`: records copied through slots in shared memory, each with a flag
- * that says whose it is. Nothing is checked that a second process could break, nothing sleeps, and
- * a record has one size: what is left is what the memory costs.
+/* The program with which `caravan bench ring` compares the ring: it copies records through slots in
+ * shared memory, each with a flag that says which side owns it. It does not check what the other process
+ * writes, it does not sleep, and all records have one size. So it shows the cost of the memory alone.
  *
  *     flag_copy stream|echo PRODUCER_CORE CONSUMER_CORE RECORDS
  *
- * stream: the producer fills slots as they become free. echo: it waits for each record to come back.
- * Prints the nanoseconds from the first record until the last was taken (or had come back).
- * `caravan bench ring` compiles and runs it. */
+ * stream: the producer fills slots as they become free. echo: it waits until each record comes back.
+ * It prints the nanoseconds from the first record until the consumer has taken the last one, or the last
+ * one has come back. `caravan bench ring` compiles and runs it. */
 
 #define _GNU_SOURCE
 #include <sched.h>
@@ -29,7 +29,7 @@ struct slot {
     uint8_t bytes[RECORD_BYTES];
 };
 
-/* Each direction on pages of its own. */
+/* One direction. Each has its own pages. */
 struct lane {
     _Alignas(4096) struct slot slots[SLOTS];
 };
@@ -77,7 +77,7 @@ static void check(const uint8_t *record, uint64_t n) {
     uint64_t number;
     memcpy(&number, record, sizeof number);
     if (number != n) {
-        fprintf(stderr, "record %llu came as %llu\n", (unsigned long long)n, (unsigned long long)number);
+        fprintf(stderr, "expected record %llu, received %llu\n", (unsigned long long)n, (unsigned long long)number);
         exit(1);
     }
 }
@@ -126,7 +126,7 @@ int main(int count, char **words) {
     pid_t child = fork();
     if (child < 0) fail("fork");
     if (child == 0) {
-        /* It must not spin on when the other side has gone. */
+        /* The consumer must not keep spinning when the producer has ended. */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail("prctl");
         if (getppid() != parent) return 1;
         pin(atoi(words[3]));
