@@ -1,17 +1,17 @@
-%% Run in the nodes that the documents' commands start: see tests/docs/run.
+%% The nodes that tests/docs/run starts run these functions.
 -module(caravan_docs).
 -export([started/0, wait/0, shell/0]).
 
-%% What a command started must be distributed, and over Caravan.
+%% Checks that a node which a command started is distributed over Caravan.
 started() ->
     spawn(fun() ->
-                  Over = {is_alive(), ets:info(caravan_links, size) =/= undefined},
-                  Over =:= {true, true} orelse stop("not distributed over Caravan: ~p", [Over]),
+                  State = {is_alive(), ets:info(caravan_links, size) =/= undefined},
+                  State =:= {true, true} orelse stop("the node is not distributed over Caravan: ~p", [State]),
                   io:format("started over caravan~n"),
                   halt(0)
           end).
 
-%% The peer of a block for the shell.
+%% Runs in the peer of a block for the shell.
 wait() ->
     io:format("up~n").
 

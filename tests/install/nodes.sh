@@ -1,14 +1,15 @@
 # shellcheck shell=bash
-# Sourced by the tests here: starts two nodes, given one way to start one, and fails unless both say
-# that shared memory carries their link.
+# The tests in this folder source this file. Each has one way to start a node. two_nodes starts two, and
+# fails unless both report that shared memory carries their link.
 #
-# Each test has its own home, folder, cookie and epmd (on a port of its own), and leaves none behind.
+# Each test has its own HOME, folder, cookie and epmd (on its own port), and removes them.
 set -u -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 . scripts/env
 checkout=$PWD
 scratch=$(mktemp -d)
-export HOME=$scratch/home ERL_CRASH_DUMP=$scratch/dump ERL_EPMD_PORT=$((20000 + RANDOM % 10000)) ERL_EPMD_ADDRESS=127.0.0.1
+export HOME=$scratch/home ERL_CRASH_DUMP=$scratch/dump
+export ERL_EPMD_PORT=$((20000 + RANDOM % 10000)) ERL_EPMD_ADDRESS=127.0.0.1
 export PAIR_COOKIE=pair$RANDOM$RANDOM
 mkdir -p "$HOME"
 first_node=
@@ -29,12 +30,12 @@ fail() { # fail SENTENCE
     exit 1
 }
 
-# quietly COMMAND...: its output only when it fails.
+# quietly COMMAND...: prints the command's output only if it fails.
 quietly() {
     "$@" >"$scratch/command.log" 2>&1 </dev/null || fail "$*"
 }
 
-# The application without any build tool, for the ways that have none.
+# Compiles the application without a build tool.
 compile_pair() {
     mkdir -p "$scratch/pair/ebin"
     quietly erlc -o "$scratch/pair/ebin" tests/install/project/src/pair.erl
@@ -46,8 +47,8 @@ copy_project() {
     cd "$scratch/project" || exit 1
 }
 
-# two_nodes FUNCTION: FUNCTION NAME starts a node of that name and stays with it. The first has to
-# say that it is up before the second starts; nobody sleeps.
+# two_nodes FUNCTION: FUNCTION NAME runs a node of that name in the foreground. The second node starts
+# when the first has printed that it is up.
 two_nodes() {
     local line=
     exec 3< <("$1" pair_b@localhost 2>"$scratch/first.log" </dev/null)
@@ -57,6 +58,6 @@ two_nodes() {
         echo "$line" >>"$scratch/first.log"
     done
     (PAIR_PEER=pair_b@localhost "$1" pair_a@localhost) >"$scratch/second.log" 2>&1 </dev/null
-    grep -q 'carried by shm and shm' "$scratch/second.log" || fail "not carried by shared memory"
+    grep -q 'carried by shm and shm' "$scratch/second.log" || fail "shared memory did not carry the link"
     exec 3<&-
 }

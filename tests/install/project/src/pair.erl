@@ -1,8 +1,8 @@
-%% A user's application, for the tests of the ways to have Caravan in one.
+%% A user's application, for the tests of the ways to use Caravan in one.
 %%
-%% Started without PAIR_PEER in the environment it says that it is up and waits. With it, it asks
-%% itself and that node what carries their link, sends something large through it, prints
-%% "carried by MINE and THEIRS" and ends both nodes.
+%% Without PAIR_PEER in the environment, it prints "up" and waits. With it, it sends a large binary to
+%% that node, looks on both nodes which transport carries their link, prints "carried by MINE and
+%% THEIRS" and ends both nodes.
 -module(pair).
 -behaviour(application).
 -export([main/0, start/2, stop/1]).
