@@ -1,6 +1,5 @@
-%% @doc The OTP application, which lets a release list `caravan' like any other application. The
-%% distribution does not need it. When it starts, it warns of flags that keep the node from using
-%% Caravan.
+%% @doc The OTP application. It lets a release list `caravan' like any other application. At its
+%% start, it warns of flags that keep the node from using Caravan. The distribution does not need it.
 -module(caravan_app).
 -behaviour(application).
 

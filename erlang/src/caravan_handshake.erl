@@ -37,7 +37,7 @@
                      device = <<>> :: binary(),
                      reason = <<>> :: binary()}).
 
-%% @doc The body of the process for a connection that another node opened.
+%% @doc Runs the process of a connection that another node opened.
 -spec accept(caravan_tcp:inet(), pid(), pid(), inet:socket(), node(), list(), pos_integer()) ->
           no_return().
 accept(Inet, Kernel, Acceptor, Socket, MyNode, Allowed, SetupTime) ->
@@ -60,7 +60,7 @@ accept(Inet, Kernel, Acceptor, Socket, MyNode, Allowed, SetupTime) ->
                  f_address = fun(S, Node) -> accepted_address(Inet, S, Node) end},
     dist_util:handshake_other_started(HsData).
 
-%% @doc The body of the process for a connection that this node opens.
+%% @doc Runs the process of a connection that this node opens.
 -spec setup(caravan_tcp:inet(), pid(), node(), term(), node(), longnames | shortnames,
             pos_integer()) -> no_return().
 setup(Inet, Kernel, Node, Type, MyNode, Names, SetupTime) ->

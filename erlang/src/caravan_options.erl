@@ -80,7 +80,7 @@ spins(Spin, _) ->
     Spin.
 
 %% @doc Returns the distribution flags that this node rejects from every peer, whatever the
-%% transport: they must be given before the peer is known.
+%% transport: it must choose them before it knows the peer.
 -spec rejected_flags(options()) -> non_neg_integer().
 rejected_flags(#{fragments := true}) -> 0;
 rejected_flags(#{fragments := false}) -> ?DFLAG_FRAGMENTS band dist_util:rejectable_flags().

@@ -42,7 +42,7 @@ start_node() {
 kill_node() {
     local node=$1 pid
     pid=$(cat "$work/$node/pid")
-    # SIGKILL, as from the out-of-memory killer: the node cannot say goodbye.
+    # With SIGKILL, as from the out-of-memory killer, the node cannot close its connections in order.
     kill -9 "$pid"
     rm -f "$work/$node/pid"
 }
