@@ -57,7 +57,7 @@ impl<E: Emulator> Connection<E> {
     pub fn new(link: Link, row: Row, spin: SpinMode, busy_bytes: usize) -> Self {
         row.set(Counter::RingBytes as usize, link.ring_bytes());
         Self {
-            over_device: link.provider() == Provider::Verbs,
+            over_device: link.provider() == Provider::Rdma,
             link,
             inbound: Inbound::default(),
             outbound: Outbound::new(busy_bytes),

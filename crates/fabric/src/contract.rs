@@ -3,8 +3,8 @@
 //! Two processes hold an [`Endpoint`] each, connected to one another. Each exposes one *arena*,
 //! memory registered once, that the other can reach with one-sided operations; operations name
 //! places in arenas by offset. Posted operations start at the next [`Endpoint::doorbell`] and
-//! finish as [`Completion`]s. An endpoint is used by one thread at a time; it has no thread of
-//! its own unless [`Capabilities::progress_thread`] says so.
+//! finish as [`Completion`]s. An endpoint is used by one thread at a time, and has no thread of
+//! its own.
 //!
 //! What a backend promises beyond that is in its [`Capabilities`], filled from what the device
 //! reports. In particular nobody may assume
@@ -17,19 +17,16 @@ use std::os::fd::BorrowedFd;
 
 use caravan_segment::SharedSlice;
 
-use crate::verbs::Obstacle;
-
 /// What carries an endpoint's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Provider {
     /// Mapped memory of one host.
     Shm,
     /// The simulator.
     Sim,
     /// An RDMA device.
-    Verbs,
-    /// A TCP connection with an agent at each end.
-    Tcp,
+    Rdma,
 }
 
 impl Provider {
@@ -38,8 +35,7 @@ impl Provider {
         match self {
             Self::Shm => "shm",
             Self::Sim => "sim",
-            Self::Verbs => "rdma",
-            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
         }
     }
 }
@@ -57,18 +53,12 @@ pub struct Capabilities {
     /// after every write, with its immediate, whose completion had been polled before its own was
     /// posted.)
     pub immediates_ordered: bool,
-    /// Writes become visible in the order in which they were posted.
-    pub writes_ordered: bool,
-    /// The bytes of one write become visible from low to high.
-    pub bytes_ordered: bool,
-    /// Compare-and-swap exists at all.
+    /// The endpoint has compare-and-swap.
     pub compare_and_swap: bool,
     /// Compare-and-swap is atomic against the target's own processor.
     pub atomic_with_processor: bool,
     /// Operations complete while the target's threads do something else.
     pub target_progress: bool,
-    /// A thread of the backend's own makes that progress.
-    pub progress_thread: bool,
     /// The peer's access is narrowed to what was exposed by a memory window, bound to this
     /// connection.
     pub memory_windows: bool,
@@ -77,16 +67,6 @@ pub struct Capabilities {
     pub completes_early: bool,
     /// The longest operation, in bytes.
     pub operation_bytes_max: u32,
-}
-
-impl Capabilities {
-    /// Refuses an operation of more than [`operation_bytes_max`](Self::operation_bytes_max) bytes.
-    pub(crate) fn fits(&self, provider: Provider, bytes: u32) -> Result<(), Error> {
-        match bytes <= self.operation_bytes_max {
-            true => Ok(()),
-            false => Err(Error::OperationBytes { provider, bytes, maximum: self.operation_bytes_max }),
-        }
-    }
 }
 
 /// How much memory a side has, and which part of it the peer may reach.
@@ -159,6 +139,64 @@ pub enum Operation {
         /// Comes back.
         context: u64,
     },
+}
+
+/// What a backend checks an [`Operation`] against before it starts it.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) provider: Provider,
+    pub(crate) arena_bytes: u64,
+    /// The part of the peer's arena that operations may name.
+    pub(crate) peer_exposed: Range<u64>,
+    pub(crate) compare_and_swap: bool,
+    pub(crate) operation_bytes_max: u32,
+}
+
+impl Bounds {
+    /// Refuses an operation that is a programming error of this side.
+    #[inline]
+    pub(crate) fn check(&self, operation: &Operation) -> Result<(), Error> {
+        match *operation {
+            Operation::Write { from, to, .. } => {
+                self.check_copy(["write: source", "write: target"], from, to)
+            }
+            Operation::Read { from, into, .. } => {
+                self.check_copy(["read: target", "read: source"], into, from)
+            }
+            Operation::CompareAndSwap { .. } if !self.compare_and_swap => {
+                Err(Error::Unsupported(self.provider, "compare-and-swap"))
+            }
+            Operation::CompareAndSwap { at, .. } if at % 8 != 0 => {
+                Err(Error::Misaligned { what: "compare-and-swap", offset: at })
+            }
+            Operation::CompareAndSwap { at, .. } => {
+                inside("compare-and-swap", at, 8, self.peer_exposed.clone())
+            }
+        }
+    }
+
+    fn check_copy(&self, [here, there]: [&'static str; 2], local: Local, peer_at: u64) -> Result<(), Error> {
+        inside(here, local.offset, local.bytes.into(), 0..self.arena_bytes)?;
+        // An operation of no bytes, such as an immediate alone, names no place of the peer's.
+        if local.bytes > 0 {
+            inside(there, peer_at, local.bytes.into(), self.peer_exposed.clone())?;
+        }
+        match local.bytes <= self.operation_bytes_max {
+            true => Ok(()),
+            false => Err(Error::OperationBytes {
+                provider: self.provider,
+                bytes: local.bytes,
+                maximum: self.operation_bytes_max,
+            }),
+        }
+    }
+}
+
+fn inside(what: &'static str, offset: u64, bytes: u64, arena: Range<u64>) -> Result<(), Error> {
+    match offset.checked_add(bytes) {
+        Some(end) if offset >= arena.start && end <= arena.end => Ok(()),
+        _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes: arena.end }),
+    }
 }
 
 /// Something that [`Endpoint::poll`] found.
@@ -242,9 +280,14 @@ pub enum Error {
         /// The most.
         maximum: u64,
     },
-    /// There is no RDMA to be had, and why.
-    #[error(transparent)]
-    Unavailable(#[from] Obstacle),
+    /// The backend cannot be used on this machine, or does not reach the peer.
+    #[error("{why}")]
+    Unavailable {
+        /// Which backend.
+        provider: Provider,
+        /// The reason, with the remedy.
+        why: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A device refused something, or failed.
     #[error("{device}: {what}")]
     Device {

@@ -8,8 +8,6 @@
 //! | promise | always | with the bit |
 //! |---|---|---|
 //! | an immediate | after its own bytes; after those of writes whose completion had been polled when its own was posted | `immediates_ordered`: in order, and after the bytes of all writes before it |
-//! | bytes of two writes | | `writes_ordered`: in order |
-//! | bytes of one write | | `bytes_ordered`: from low to high |
 //! | a completion | the source is not read any more, and what it wrote lands even if this side ends | |
 //! | compare-and-swap | atomic among its kind | `atomic_with_processor`: against the processor too |
 //! | the end of a side | the peer first sees all that lands, then learns of it | |
@@ -109,12 +107,9 @@ impl Network {
             mapped: false,
             asymmetric_fences: false,
             immediates_ordered: bit(),
-            writes_ordered: bit(),
-            bytes_ordered: bit(),
             compare_and_swap: bit(),
             atomic_with_processor: bit(),
             target_progress: bit(),
-            progress_thread: false,
             memory_windows: false,
             completes_early: bit(),
             operation_bytes_max: if bit() { u32::MAX } else { 4096 },

@@ -7,7 +7,7 @@ use caravan_segment::SharedSlice;
 
 use super::state::{Party, State};
 use super::{Shared, Side};
-use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Local, Operation, Provider};
+use crate::contract::{Armed, Bounds, Capabilities, Endpoint, Error, Event, Operation, Provider};
 
 /// Steps of the network that a poll makes at most.
 const POLL_STEPS_MAX: u64 = 4;
@@ -37,26 +37,13 @@ impl SimEndpoint {
         Ok(Self { side, shared: Arc::clone(shared), capabilities, arena, peer_arena, bell })
     }
 
-    /// Refuses what the contract calls a programming error.
-    fn check(&self, operation: &Operation) -> Result<(), Error> {
-        match *operation {
-            Operation::Write { from, to, .. } => {
-                local("write: source", &self.arena, from)?;
-                inside("write: target", &self.peer_arena, to, u64::from(from.bytes))?;
-                self.capabilities.fits(Provider::Sim, from.bytes)
-            }
-            Operation::Read { from, into, .. } => {
-                inside("read: source", &self.peer_arena, from, u64::from(into.bytes))?;
-                local("read: target", &self.arena, into)?;
-                self.capabilities.fits(Provider::Sim, into.bytes)
-            }
-            Operation::CompareAndSwap { .. } if !self.capabilities.compare_and_swap => {
-                Err(Error::Unsupported(Provider::Sim, "compare-and-swap"))
-            }
-            Operation::CompareAndSwap { at, .. } if at % 8 != 0 => {
-                Err(Error::Misaligned { what: "compare-and-swap", offset: at })
-            }
-            Operation::CompareAndSwap { at, .. } => inside("compare-and-swap", &self.peer_arena, at, 8),
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            provider: Provider::Sim,
+            arena_bytes: self.arena.bytes(),
+            peer_exposed: 0..self.peer_arena.bytes(),
+            compare_and_swap: self.capabilities.compare_and_swap,
+            operation_bytes_max: self.capabilities.operation_bytes_max,
         }
     }
 
@@ -93,7 +80,7 @@ impl Endpoint for SimEndpoint {
     }
 
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
-        self.check(&operation)?;
+        self.bounds().check(&operation)?;
         let mut state = self.shared.lock();
         gone(state.party(self.side))?;
         if state.party(self.side).under_way >= state.queue_depth {
@@ -193,17 +180,5 @@ fn gone(party: &Party) -> Result<(), Error> {
     match party.notice {
         Some(0) => Err(Error::PeerGone(Provider::Sim, "it was killed")),
         _ => Ok(()),
-    }
-}
-
-fn local(what: &'static str, arena: &SharedSlice, place: Local) -> Result<(), Error> {
-    inside(what, arena, place.offset, u64::from(place.bytes))
-}
-
-fn inside(what: &'static str, arena: &SharedSlice, offset: u64, bytes: u64) -> Result<(), Error> {
-    let arena_bytes = arena.bytes();
-    match offset.checked_add(bytes) {
-        Some(end) if end <= arena_bytes => Ok(()),
-        _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes }),
     }
 }

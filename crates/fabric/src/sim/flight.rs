@@ -92,9 +92,8 @@ impl Flight {
     }
 
     /// Which of its pieces lands next.
-    pub(super) fn next_piece(&self, capabilities: &Capabilities, random: &mut Random) -> usize {
-        let ordered = capabilities.bytes_ordered && self.is_write();
-        if ordered { 0 } else { random.below(self.pieces.len() as u64) as usize }
+    pub(super) fn next_piece(&self, random: &mut Random) -> usize {
+        random.below(self.pieces.len() as u64) as usize
     }
 
     /// Puts the bytes that have not landed on the wire, so that the source may change.
@@ -125,8 +124,7 @@ pub(super) fn possible(flights: &[Flight], index: usize, capabilities: &Capabili
     let flight = &flights[index];
     let before = &flights[..index];
     let mut steps = Vec::with_capacity(3);
-    let in_order = !capabilities.writes_ordered || before.iter().all(landed);
-    if !flight.pieces.is_empty() && (!flight.is_write() || in_order) {
+    if !flight.pieces.is_empty() {
         steps.push(Step::Land);
     }
     if !flight.told && flight.pieces.is_empty() && may_tell(flight, before, capabilities) {

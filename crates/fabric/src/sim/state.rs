@@ -181,13 +181,12 @@ impl State {
     }
 
     fn land(&mut self, target: Side, index: usize) {
-        let capabilities = self.capabilities;
         let (source, target, random) = match target {
             Side::Left => (&mut self.right, &self.left, &mut self.random),
             Side::Right => (&mut self.left, &self.right, &mut self.random),
         };
         let flight = &mut source.flights[index];
-        let piece = flight.pieces.remove(flight.next_piece(&capabilities, random));
+        let piece = flight.pieces.remove(flight.next_piece(random));
         match (flight.operation, piece.taken) {
             (Operation::Write { to, .. }, Some(bytes)) => {
                 target.arena.copy_in((to + piece.at) as usize, &bytes);

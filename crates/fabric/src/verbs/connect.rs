@@ -183,5 +183,5 @@ fn random(bytes: &mut [u8]) -> Result<(), Error> {
 }
 
 pub(super) fn protocol(what: &str) -> Error {
-    Error::Protocol(Provider::Verbs, what.to_owned())
+    Error::Protocol(Provider::Rdma, what.to_owned())
 }

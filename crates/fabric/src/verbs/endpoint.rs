@@ -163,7 +163,7 @@ impl VerbsEndpoint {
 
 impl Endpoint for VerbsEndpoint {
     fn provider(&self) -> Provider {
-        Provider::Verbs
+        Provider::Rdma
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -183,7 +183,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
-        self.check(&operation)?;
+        self.bounds().check(&operation)?;
         let posted = match operation {
             Operation::Write { from, to, immediate, context } => self.write(from, to, immediate, context),
             Operation::Read { from, into, context } => self.read(from, into, context),
@@ -192,7 +192,7 @@ impl Endpoint for VerbsEndpoint {
             }
         };
         self.refused |= !posted;
-        if posted { Ok(()) } else { Err(Error::Full(Provider::Verbs)) }
+        if posted { Ok(()) } else { Err(Error::Full(Provider::Rdma)) }
     }
 
     fn doorbell(&mut self) -> Result<(), Error> {

@@ -271,7 +271,7 @@ fn event(resources: &Resources, pause: Instant) -> Result<Option<Happened>, Erro
     let id = manager(resources)?;
     loop {
         match id.poll()? {
-            Some(Happened::Ended(why)) => return Err(Error::PeerGone(Provider::Verbs, why)),
+            Some(Happened::Ended(why)) => return Err(Error::PeerGone(Provider::Rdma, why)),
             Some(happened) => return Ok(Some(happened)),
             None if Instant::now() >= pause => return Ok(None),
             None => readable(&[id.descriptor()], pause)?,

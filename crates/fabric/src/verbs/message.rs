@@ -287,7 +287,7 @@ impl<'a> Reader<'a> {
 }
 
 fn malformed() -> Error {
-    Error::Protocol(Provider::Verbs, "its message is malformed or of another version".to_owned())
+    Error::Protocol(Provider::Rdma, "its message is malformed or of another version".to_owned())
 }
 
 #[cfg(test)]

@@ -220,5 +220,5 @@ fn take_hello(bytes: &[u8], sealed: bool) -> Result<(&[u8], &[u8]), Error> {
 }
 
 fn protocol(what: &str) -> Error {
-    Error::Fabric(caravan_fabric::Error::Protocol(Provider::Verbs, what.to_owned()))
+    Error::Fabric(caravan_fabric::Error::Protocol(Provider::Rdma, what.to_owned()))
 }

@@ -3,50 +3,16 @@
 use super::super::limits::*;
 use super::super::work::{Request, Work};
 use super::{COUNT, Flight, Kind, VerbsEndpoint};
-use crate::contract::{Error, Local, Operation, Provider};
+use crate::contract::{Bounds, Error, Local, Provider};
 
 impl VerbsEndpoint {
-    fn inside(&self, what: &'static str, offset: u64, bytes: u64) -> Result<(), Error> {
-        let exposed = &self.peer.exposed;
-        match offset.checked_add(bytes) {
-            Some(end) if offset >= exposed.start && end <= exposed.end => Ok(()),
-            // An immediate alone names no place.
-            _ if bytes == 0 => Ok(()),
-            _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes: exposed.end }),
-        }
-    }
-
-    fn local(&self, what: &'static str, place: Local) -> Result<(), Error> {
-        let (offset, bytes, arena_bytes) =
-            (place.offset, u64::from(place.bytes), self.resources.arena().bytes());
-        match offset.checked_add(bytes) {
-            Some(end) if end <= arena_bytes => Ok(()),
-            _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes }),
-        }
-    }
-
-    /// Refuses what the contract calls a programming error.
-    pub(super) fn check(&self, operation: &Operation) -> Result<(), Error> {
-        match *operation {
-            Operation::Write { from, to, .. } => {
-                self.local("write: source", from)?;
-                self.inside("write: target", to, u64::from(from.bytes))?;
-                self.capabilities.fits(Provider::Verbs, from.bytes)
-            }
-            Operation::Read { from, into, .. } => {
-                self.inside("read: source", from, u64::from(into.bytes))?;
-                self.local("read: target", into)?;
-                self.capabilities.fits(Provider::Verbs, into.bytes)
-            }
-            Operation::CompareAndSwap { .. } if !self.capabilities.compare_and_swap => {
-                Err(Error::Unsupported(Provider::Verbs, "compare-and-swap"))
-            }
-            Operation::CompareAndSwap { at, .. } => {
-                if at % 8 != 0 {
-                    return Err(Error::Misaligned { what: "compare-and-swap", offset: at });
-                }
-                self.inside("compare-and-swap", at, 8)
-            }
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds {
+            provider: Provider::Rdma,
+            arena_bytes: self.resources.arena().bytes(),
+            peer_exposed: self.peer.exposed.clone(),
+            compare_and_swap: self.capabilities.compare_and_swap,
+            operation_bytes_max: self.capabilities.operation_bytes_max,
         }
     }
 
@@ -131,7 +97,7 @@ impl VerbsEndpoint {
     /// Sends an acknowledgement, a greeting, or a wake-up. There is room for it.
     pub(super) fn tell(&mut self, count: u32) -> Result<(), Error> {
         if self.free == 0 {
-            return Err(Error::Full(Provider::Verbs));
+            return Err(Error::Full(Provider::Rdma));
         }
         let slot = self.slot();
         self.own(match self.immediates {
