@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod byte_reader;
 pub mod contract;
 mod link;
 mod link_staged;

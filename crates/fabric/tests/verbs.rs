@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use caravan_fabric::sim::Random;
-use caravan_fabric::verbs::{self, Pending, Progress};
+use caravan_fabric::verbs::{self, ConnectProgress, PendingEndpoint};
 use caravan_fabric::{Exposure, Link, RING_BYTES_MIN};
 use common::PATIENCE;
 use common::conformance::ARENA_BYTES;
@@ -49,7 +49,7 @@ fn streams_between_threads() {
 #[test]
 fn one_thread_finishes_both_sides() {
     let (limit, exposure) = (PATIENCE, Exposure::all(4096));
-    let mut waiting: Vec<(Pending, Vec<u8>)> = Vec::new();
+    let mut waiting: Vec<(PendingEndpoint, Vec<u8>)> = Vec::new();
     for _ in 0..3 {
         let (asking, request) = verbs::connect(&verbs::offer().unwrap(), &exposure).unwrap();
         let (accepting, answer) = verbs::accept(&request, &exposure).unwrap();
@@ -62,8 +62,8 @@ fn one_thread_finishes_both_sides() {
         for (pending, answer) in std::mem::take(&mut waiting) {
             let pause = Instant::now() + Duration::from_millis(2);
             match pending.advance(&answer, limit, pause).unwrap() {
-                Progress::Connected(endpoint) => connected.push(endpoint),
-                Progress::Waiting(pending) => waiting.push((pending, answer)),
+                ConnectProgress::Connected(endpoint) => connected.push(endpoint),
+                ConnectProgress::Waiting(pending) => waiting.push((pending, answer)),
             }
         }
     }
@@ -92,6 +92,6 @@ fn an_address_of_nobody_is_looked_for_in_turns() {
     let begun = Instant::now();
     let progress =
         asking.advance(&answer, Duration::from_secs(20), begun + Duration::from_millis(2)).unwrap();
-    assert!(matches!(progress, Progress::Waiting(_)), "{progress:?}");
+    assert!(matches!(progress, ConnectProgress::Waiting(_)), "{progress:?}");
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }

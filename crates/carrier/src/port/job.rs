@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use caravan_fabric::Endpoint;
 use caravan_fabric::contract::Exposure;
-use caravan_fabric::verbs::{self, Pending, Progress};
+use caravan_fabric::verbs::{self, ConnectProgress, PendingEndpoint};
 
 use crate::error::Error;
 use crate::limits::JOB_SLICE_MS;
@@ -31,7 +31,7 @@ pub enum Job {
     Offer,
     Connect { offer: Vec<u8>, exposure: Exposure },
     Accept { message: Vec<u8>, exposure: Exposure },
-    Finish { pending: Pending, answer: Vec<u8>, limit: Duration, deadline: Instant },
+    Finish { pending: PendingEndpoint, answer: Vec<u8>, limit: Duration, deadline: Instant },
 }
 
 /// What has been done.
@@ -40,7 +40,7 @@ pub enum Done {
     /// This machine's ports, for the peer.
     Offer(Vec<u8>),
     /// Half of a connection, and a message for the peer.
-    Half(Pending, Vec<u8>),
+    Half(PendingEndpoint, Vec<u8>),
     /// The connection.
     Whole(Box<dyn Endpoint>),
     /// Nothing yet: this is what remains to be done.
@@ -56,18 +56,18 @@ impl Job {
             Self::Finish { pending, answer, limit, deadline } => {
                 let pause = Instant::now() + Duration::from_millis(JOB_SLICE_MS);
                 match pending.advance(&answer, limit, pause)? {
-                    Progress::Connected(endpoint) => Done::Whole(endpoint),
-                    Progress::Waiting(pending) if Instant::now() < deadline => {
+                    ConnectProgress::Connected(endpoint) => Done::Whole(endpoint),
+                    ConnectProgress::Waiting(pending) if Instant::now() < deadline => {
                         Done::Later(Self::Finish { pending, answer, limit, deadline })
                     }
-                    Progress::Waiting(pending) => return Err(pending.unanswered(limit).into()),
+                    ConnectProgress::Waiting(pending) => return Err(pending.unanswered(limit).into()),
                 }
             }
         })
     }
 }
 
-fn half((pending, message): (Pending, Vec<u8>)) -> Done {
+fn half((pending, message): (PendingEndpoint, Vec<u8>)) -> Done {
     Done::Half(pending, message)
 }
 

@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use caravan_fabric::contract::{Exposure, Provider};
-use caravan_fabric::verbs::Pending;
+use caravan_fabric::verbs::PendingEndpoint;
 use caravan_fabric::{Endpoint, Link};
 
 use super::super::abi::ErlDrvTermData;
@@ -50,7 +50,7 @@ pub(super) struct UnderWay {
 /// Half of a link.
 #[derive(Debug)]
 pub(super) struct Half {
-    pending: Pending,
+    pending: PendingEndpoint,
     terms: Terms,
 }
 
