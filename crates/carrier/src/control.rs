@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use caravan_fabric::SpinMode;
+use caravan_fabric::byte_reader::ByteReader;
 
 use crate::error::Error;
 use crate::limits::LABEL_BYTES_MAX;
@@ -98,7 +99,7 @@ pub struct Configuration {
 impl Control {
     /// Reads an operation.
     pub fn parse(operation: u32, data: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader { operation, data };
+        let mut reader = ArgumentReader { operation, bytes: ByteReader::new(data) };
         let parsed = match operation {
             1 => Self::Configure(Configuration {
                 ring_bytes: reader.u64()?,
@@ -119,7 +120,7 @@ impl Control {
                 },
             }),
             2 => Self::Listen,
-            3 => Self::Connect(reader.rest().to_vec()),
+            3 => Self::Connect(reader.rest()),
             4 => Self::Accept,
             5 => Self::Lifeline(reader.u32()? as i32),
             6 => Self::Start,
@@ -130,61 +131,57 @@ impl Control {
             11 => Self::TcpRow(reader.text()?),
             12 => Self::TcpCounts([reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?]),
             13 => Self::Cancel,
-            14 => Self::Reason(String::from_utf8_lossy(reader.rest()).into_owned()),
+            14 => Self::Reason(String::from_utf8_lossy(&reader.rest()).into_owned()),
             15 => Self::Offer,
-            16 => Self::RdmaConnect(reader.rest().to_vec()),
-            17 => Self::RdmaAccept(reader.rest().to_vec()),
-            18 => Self::RdmaFinish {
-                limit: Duration::from_millis(reader.u32()?.into()),
-                answer: reader.rest().to_vec(),
-            },
+            16 => Self::RdmaConnect(reader.rest()),
+            17 => Self::RdmaAccept(reader.rest()),
+            18 => {
+                Self::RdmaFinish { limit: Duration::from_millis(reader.u32()?.into()), answer: reader.rest() }
+            }
             19 => Self::Device,
             _ => return Err(reader.error("there is no such operation")),
         };
-        if reader.data.is_empty() { Ok(parsed) } else { Err(reader.error("there are bytes left over")) }
+        if reader.bytes.is_empty() { Ok(parsed) } else { Err(reader.error("there are bytes left over")) }
     }
 }
 
-struct Reader<'a> {
+/// Reads the arguments of one operation.
+struct ArgumentReader<'a> {
     operation: u32,
-    data: &'a [u8],
+    bytes: ByteReader<'a>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ArgumentReader<'a> {
     fn error(&self, what: &'static str) -> Error {
         Error::Control { operation: self.operation, what }
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let (taken, rest) = self.data.split_first_chunk().ok_or(self.error("there are bytes missing"))?;
-        self.data = rest;
-        Ok(*taken)
+    fn missing(&self) -> Error {
+        self.error("there are bytes missing")
     }
 
     fn u8(&mut self) -> Result<u8, Error> {
-        Ok(self.take::<1>()?[0])
+        self.bytes.u8().ok_or_else(|| self.missing())
     }
 
     fn u32(&mut self) -> Result<u32, Error> {
-        Ok(u32::from_be_bytes(self.take()?))
+        self.bytes.u32().ok_or_else(|| self.missing())
     }
 
     fn u64(&mut self) -> Result<u64, Error> {
-        Ok(u64::from_be_bytes(self.take()?))
+        self.bytes.u64().ok_or_else(|| self.missing())
     }
 
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.data)
+    fn rest(&mut self) -> Vec<u8> {
+        self.bytes.rest().to_vec()
     }
 
     fn bytes(&mut self) -> Result<&'a [u8], Error> {
-        let length = usize::from(u16::from_be_bytes(self.take()?));
+        let length = usize::from(self.bytes.u16().ok_or_else(|| self.missing())?);
         if length > LABEL_BYTES_MAX {
             return Err(self.error("a text is too long"));
         }
-        let (text, rest) = self.data.split_at_checked(length).ok_or(self.error("a text is cut off"))?;
-        self.data = rest;
-        Ok(text)
+        self.bytes.bytes(length).ok_or_else(|| self.error("a text is cut off"))
     }
 
     fn text(&mut self) -> Result<String, Error> {

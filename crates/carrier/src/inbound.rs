@@ -12,7 +12,7 @@ mod sealed;
 use caravan_fabric::Link;
 use caravan_ring::record::LengthReader;
 
-use crate::atom_cache::AtomCache;
+use crate::atom_cache::{AtomCache, RewrittenHeader};
 use crate::dist_header::{FRAGMENT_BYTES, Kind};
 use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
@@ -249,8 +249,8 @@ fn deliver<E: Emulator>(
     };
     match cache.deliver_now(&message[references_at..])? {
         None => emulator.deliver(binary, offset, length),
-        Some((references, replaced)) => {
-            let rest = &message[references_at + replaced..];
+        Some(RewrittenHeader { references, replaced_bytes }) => {
+            let rest = &message[references_at + replaced_bytes..];
             let bytes = references_at + references.len() + rest.len();
             let mut written = emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?;
             let to = written.bytes_mut(0..bytes);

@@ -7,7 +7,7 @@
 //! binary in it is then referred to, not copied.
 
 use crate::atom_cache::AtomCache;
-use crate::dist_header::{self, FRAGMENT_BYTES, Reference, WHOLE_PREFIX};
+use crate::dist_header::{self, FRAGMENT_BYTES, ParsedReferences, Reference, WHOLE_PREFIX};
 use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
 use crate::limits::{HELD_MESSAGE_BYTES_MAX, HELD_MESSAGES_MAX};
@@ -67,8 +67,8 @@ impl<B: Binary> Reassembly<B> {
         // All but the last fragment have the same size; the last one is not larger.
         let bytes = headroom + fragments as usize * first.len();
         let Some(mut binary) = emulator.allocate(bytes) else { return Ok(false) };
-        let (references, length) = cache.hold(references)?;
-        let body = &first[FRAGMENT_BYTES + length..];
+        let ParsedReferences { references, bytes: header_bytes } = cache.hold(references)?;
+        let body = &first[FRAGMENT_BYTES + header_bytes..];
         binary.bytes_mut(headroom..headroom + body.len()).copy_from_slice(body);
         let due = fragments - 1;
         self.held.push(Held { sequence, due, references, binary, headroom, filled: headroom + body.len() });
@@ -157,7 +157,7 @@ impl<B: Binary> Reassembly<B> {
 fn headroom(references: &[u8]) -> Result<usize, Error> {
     /// An atom has at most 255 characters of up to 4 bytes.
     const ATOM_BYTES_MAX: usize = 255 * 4;
-    let (parsed, _) = dist_header::parse(references)?;
+    let parsed = dist_header::parse(references)?.references;
     let texts: usize = parsed.iter().map(|r| r.text.as_ref().map_or(ATOM_BYTES_MAX, |text| text.len())).sum();
     Ok(WHOLE_PREFIX.len() + 1 + parsed.len() / 2 + 1 + 3 * parsed.len() + texts)
 }
