@@ -21,7 +21,6 @@
 mod byte_ring;
 mod cursor;
 mod memory;
-mod pace;
 pub mod record;
 mod slot_ring;
 mod spin;
@@ -29,8 +28,8 @@ mod spin;
 pub use byte_ring::{ByteConsumer, ByteProducer};
 pub use cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
 pub use memory::{
-    Bytes, Cursors, HEAD_AT, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, Slots, TAIL_AT, Word,
+    Cursors, HEAD_AT, HEADER_BYTES, MappedBytes, MappedCursors, MappedSlots, RingBytes, SharedWord, Slots,
+    TAIL_AT,
 };
-pub use pace::Pace;
 pub use slot_ring::{SlotConsumer, SlotProducer};
 pub use spin::{SpinMode, SpinPolicy, Turn};
