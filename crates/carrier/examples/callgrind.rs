@@ -13,7 +13,7 @@ use std::ops::Range;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
-use caravan_driver::seal::{KeyExchange, Role, Sealing};
+use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 use caravan_fabric::contract::Armed;
 use caravan_fabric::sim::{Faults, Faulty};
 use caravan_fabric::{Link, SpinMode, shm};
@@ -118,9 +118,11 @@ fn connection<E: Emulator>(link: Link, name: &str) -> Connection<E> {
 
 fn keys() -> [Sealing; 2] {
     let exchange = |role| KeyExchange::new(role).expect("random numbers");
-    let [a, b] = [exchange(Role::Initiator), exchange(Role::Acceptor)];
+    let [a, b] = [exchange(KeyRole::Initiator), exchange(KeyRole::Acceptor)];
     let publics = [b.public(), a.public()];
-    let keys = |exchange: KeyExchange, public| exchange.agree(public, b"cookie", ("a", "b")).expect("keys");
+    let keys = |exchange: KeyExchange, public| {
+        exchange.agree(public, b"cookie", NodeNames { initiator: "a", acceptor: "b" }).expect("keys")
+    };
     [keys(a, &publics[0]), keys(b, &publics[1])]
 }
 

@@ -12,7 +12,7 @@ use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
 use caravan_driver::limits::RING_BYTES_DEFAULT;
-use caravan_driver::seal::{KeyExchange, Role, Sealing};
+use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 use caravan_fabric::{Link, SpinMode, shm};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
@@ -144,9 +144,10 @@ impl Ends {
 }
 
 fn keys() -> Fallible<[Sealing; 2]> {
-    let (a, b) = (KeyExchange::new(Role::Initiator)?, KeyExchange::new(Role::Acceptor)?);
+    let (a, b) = (KeyExchange::new(KeyRole::Initiator)?, KeyExchange::new(KeyRole::Acceptor)?);
     let (to_b, to_a) = (a.public(), b.public());
-    Ok([a.agree(&to_a, b"cookie", ("a", "b"))?, b.agree(&to_b, b"cookie", ("a", "b"))?])
+    let names = NodeNames { initiator: "a", acceptor: "b" };
+    Ok([a.agree(&to_a, b"cookie", names)?, b.agree(&to_b, b"cookie", names)?])
 }
 
 fn processor_ns() -> u64 {

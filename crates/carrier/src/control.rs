@@ -14,7 +14,7 @@ use crate::limits::LABEL_BYTES_MAX;
 
 /// An operation with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control {
+pub enum PortControl {
     /// 1: `<<RingBytes:64, BusyBytes:64, Spin:8, Fragments:8, MeLen:16, Me, PeerLen:16, Peer,
     /// Seal:8, CookieLen:16, Cookie>>`.
     Configure(Configuration),
@@ -96,7 +96,7 @@ pub struct Configuration {
     pub seal: Option<Cookie>,
 }
 
-impl Control {
+impl PortControl {
     /// Reads an operation.
     pub fn parse(operation: u32, data: &[u8]) -> Result<Self, Error> {
         let mut reader = ArgumentReader { operation, bytes: ByteReader::new(data) };
@@ -198,8 +198,8 @@ mod tests {
     fn a_configuration_is_read() {
         let mut data = [&[0; 6][..], &[1, 0], &[0; 7], &[9, 1, 1]].concat();
         data.extend_from_slice(b"\0\x03a@h\0\x03b@h\x01\0\x04mint");
-        let read = match Control::parse(1, &data).unwrap() {
-            Control::Configure(read) => read,
+        let read = match PortControl::parse(1, &data).unwrap() {
+            PortControl::Configure(read) => read,
             other => panic!("{other:?} is not a configuration"),
         };
         assert_eq!((read.ring_bytes, read.busy_bytes, read.spin), (256, 9, SpinMode::Auto));
@@ -207,23 +207,23 @@ mod tests {
         assert_eq!(read.seal.as_ref().map(Cookie::bytes), Some(&b"mint"[..]));
         assert!(!format!("{read:?}").contains("mint") && !format!("{read:?}").contains("109"), "{read:?}");
         data.push(0);
-        assert!(Control::parse(1, &data).unwrap_err().to_string().contains("left over"));
-        assert!(Control::parse(1, &data[..10]).unwrap_err().to_string().contains("missing"));
-        assert!(Control::parse(99, &[]).unwrap_err().to_string().contains("no such operation"));
+        assert!(PortControl::parse(1, &data).unwrap_err().to_string().contains("left over"));
+        assert!(PortControl::parse(1, &data[..10]).unwrap_err().to_string().contains("missing"));
+        assert!(PortControl::parse(99, &[]).unwrap_err().to_string().contains("no such operation"));
     }
 
     #[test]
     fn a_finish_has_a_limit_and_an_answer() {
         let limit = Duration::from_millis(258);
-        let read = Control::parse(18, b"\0\0\x01\x02rest").unwrap();
-        assert_eq!(read, Control::RdmaFinish { limit, answer: b"rest".to_vec() });
-        assert!(Control::parse(18, b"\0\0\x01").unwrap_err().to_string().contains("missing"));
+        let read = PortControl::parse(18, b"\0\0\x01\x02rest").unwrap();
+        assert_eq!(read, PortControl::RdmaFinish { limit, answer: b"rest".to_vec() });
+        assert!(PortControl::parse(18, b"\0\0\x01").unwrap_err().to_string().contains("missing"));
     }
 
     proptest! {
         #[test]
         fn nothing_panics(operation in 0u32..24, data in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = Control::parse(operation, &data);
+            let _ = PortControl::parse(operation, &data);
         }
     }
 }

@@ -13,6 +13,8 @@
 //! - [`control`]: what `caravan_dist` asks of a port.
 //! - `port`: the emulator's C interface (`erl_driver.h`), and all `unsafe` of this crate.
 
+#![deny(unsafe_code)]
+
 pub mod atom_cache;
 pub mod connection;
 pub mod control;

@@ -3,7 +3,7 @@
 mod common;
 
 use caravan_driver::Error;
-use caravan_driver::connection::Next;
+use caravan_driver::connection::{Next, RecordCounts};
 use caravan_driver::limits::{LATE_NS, LATE_SPELL_NS_MIN};
 use common::{node_and_stranger, nodes, pair};
 use proptest::prelude::*;
@@ -44,7 +44,7 @@ proptest! {
         prop_assert!(!a.emulator.busy && !b.emulator.busy);
         prop_assert_eq!(&b.emulator.delivered, &to_b);
         prop_assert_eq!(&a.emulator.delivered, &to_a);
-        prop_assert_eq!(a.connection.records(), (to_a.len() as u64, to_b.len() as u64));
+        prop_assert_eq!(a.connection.records(), RecordCounts { received: to_a.len() as u64, sent: to_b.len() as u64 });
     }
 
     /// Whatever a peer puts into the ring is delivered to the emulator, which judges it, or ends
@@ -167,7 +167,10 @@ fn ticks_count_and_are_not_delivered() {
         a.connection.tick(&mut a.emulator).unwrap();
         b.settle().unwrap();
         assert!(b.emulator.delivered.is_empty());
-        assert_eq!((a.connection.records(), b.connection.records()), ((0, 1), (1, 0)));
+        assert_eq!(
+            (a.connection.records(), b.connection.records()),
+            (RecordCounts { received: 0, sent: 1 }, RecordCounts { received: 1, sent: 0 })
+        );
     }
 }
 

@@ -143,7 +143,7 @@ pub enum Operation {
 
 /// What a backend checks an [`Operation`] against before it starts it.
 #[derive(Clone, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct OperationBounds {
     pub(crate) provider: Provider,
     pub(crate) arena_bytes: u64,
     /// The part of the peer's arena that operations may name.
@@ -152,7 +152,7 @@ pub(crate) struct Bounds {
     pub(crate) operation_bytes_max: u32,
 }
 
-impl Bounds {
+impl OperationBounds {
     /// Refuses an operation that is a programming error of this side.
     #[inline]
     pub(crate) fn check(&self, operation: &Operation) -> Result<(), Error> {

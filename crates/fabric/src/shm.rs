@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::contract::{
-    Armed, Bounds, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, Provider,
+    Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, OperationBounds, Provider,
 };
 
 pub use handover::{Listener, connect, offered_arena_bytes};
@@ -40,7 +40,7 @@ const IMMEDIATES_BYTES: u64 = HEADER_BYTES as u64 + QUEUE_DEPTH as u64 * 4;
 pub const ARENA_BYTES_MAX: u64 = 1 << 40;
 /// Where the two sides are in the memfd, and how they fence.
 #[derive(Clone, Copy, Debug)]
-struct Sides {
+struct ShmLayout {
     bytes: u64,
     ours_at: u64,
     theirs_at: u64,
@@ -67,7 +67,7 @@ pub struct ShmEndpoint {
 impl ShmEndpoint {
     fn new(
         segment: Arc<Segment>,
-        sides: Sides,
+        sides: ShmLayout,
         [our_bell, their_bell]: [OwnedFd; 2],
         tether: OwnedFd,
     ) -> Result<Self, Error> {
@@ -94,8 +94,8 @@ impl ShmEndpoint {
         })
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds {
+    fn bounds(&self) -> OperationBounds {
+        OperationBounds {
             provider: Provider::Shm,
             arena_bytes: self.arena.bytes(),
             peer_exposed: 0..self.peer_arena.bytes(),

@@ -38,18 +38,18 @@ use crate::contract::{Capabilities, Error};
 pub use endpoint::SimEndpoint;
 pub use faulty::{Faults, Faulty};
 pub use random::Random;
-use state::State;
+use state::SimState;
 
 /// One of the two sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
+pub enum NetworkSide {
     /// The first endpoint of [`Network::pair`].
     Left,
     /// The second.
     Right,
 }
 
-impl Side {
+impl NetworkSide {
     /// The other one.
     pub fn peer(self) -> Self {
         match self {
@@ -64,18 +64,18 @@ impl Side {
 #[derive(Debug)]
 pub struct Network {
     seed: u64,
-    shared: Arc<Shared>,
+    shared: Arc<SimShared>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct SimShared {
+    state: Mutex<SimState>,
     /// Something was posted, armed or ended, so there may be something to carry.
     stirred: Condvar,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+impl SimShared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SimState> {
         // A test that failed in one thread must still be able to end the others.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,10 +92,10 @@ impl Network {
         arena_bytes: u64,
         capabilities: Capabilities,
     ) -> Result<(Self, SimEndpoint, SimEndpoint), Error> {
-        let state = State::new(seed, arena_bytes, capabilities)?;
-        let shared = Arc::new(Shared { state: Mutex::new(state), stirred: Condvar::new() });
-        let left = SimEndpoint::new(Side::Left, &shared)?;
-        let right = SimEndpoint::new(Side::Right, &shared)?;
+        let state = SimState::new(seed, arena_bytes, capabilities)?;
+        let shared = Arc::new(SimShared { state: Mutex::new(state), stirred: Condvar::new() });
+        let left = SimEndpoint::new(NetworkSide::Left, &shared)?;
+        let right = SimEndpoint::new(NetworkSide::Right, &shared)?;
         Ok((Self { seed, shared }, left, right))
     }
 
@@ -129,7 +129,7 @@ impl Network {
 
     /// Ends a side at once, as SIGKILL does. What it had under way lands in part; its peer learns
     /// of it after a while.
-    pub fn kill(&self, side: Side) {
+    pub fn kill(&self, side: NetworkSide) {
         self.shared.lock().end(side);
         self.shared.stir();
     }

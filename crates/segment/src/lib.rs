@@ -12,6 +12,8 @@
 //! Bytes that a peer can write are never viewed as `&[u8]`: they are copied through raw pointers
 //! (`copy_in`, `copy_out`) or read as atomic words.
 
+#![deny(unsafe_code)]
+
 pub mod barrier;
 pub mod counters;
 mod error;

@@ -5,6 +5,8 @@
 //! memory that the kernel has already promised, so touching them never raises SIGBUS. The file is
 //! sealed against shrinking, so no peer can take that promise back.
 
+#![allow(unsafe_code, reason = "maps memory")]
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! The receiver [listens](Doorway::listen) on an abstract UNIX socket, which exists in one network
 //! namespace only and vanishes with the process. Its random name and a nonce travel over the
-//! face's authenticated control channel as an [`Address`]. The sender [sends](send) one datagram:
+//! face's authenticated control channel as an [`DoorwayAddress`]. The sender [sends](send) one datagram:
 //! the nonce, a payload, the descriptors, and its user, which the kernel checks. No call here
 //! blocks: over an ordered control channel the datagram is there before the word that it is.
 //!
@@ -35,12 +35,12 @@ const PAYLOAD_BYTES_MAX: usize = 256;
 
 /// Where a [`Doorway`] listens, and the secret that opens it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct DoorwayAddress {
     name: [u8; SECRET_BYTES],
     nonce: [u8; SECRET_BYTES],
 }
 
-impl Address {
+impl DoorwayAddress {
     /// Bytes of an address on the wire.
     pub const BYTES: usize = 2 * SECRET_BYTES;
 
@@ -73,9 +73,9 @@ impl Address {
     }
 }
 
-impl std::fmt::Debug for Address {
+impl std::fmt::Debug for DoorwayAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Address(secret)")
+        f.write_str("DoorwayAddress(secret)")
     }
 }
 
@@ -96,8 +96,8 @@ pub struct Doorway {
 
 impl Doorway {
     /// Opens a doorway under a fresh random name.
-    pub fn listen() -> Result<(Self, Address), Error> {
-        let address = Address { name: random()?, nonce: random()? };
+    pub fn listen() -> Result<(Self, DoorwayAddress), Error> {
+        let address = DoorwayAddress { name: random()?, nonce: random()? };
         let socket = datagrams()?;
         rustix::net::sockopt::set_socket_passcred(&socket, true)
             .map_err(system("setsockopt(SO_PASSCRED)"))?;
@@ -130,7 +130,7 @@ impl Doorway {
 }
 
 /// Sends `payload` and `descriptors` to who listens at `address`, if it is in this network namespace.
-pub fn send(address: &Address, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+pub fn send(address: &DoorwayAddress, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
     if payload.len() > PAYLOAD_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(Error::Malformed("it is larger than a hand-over may be"));
     }
@@ -181,7 +181,7 @@ mod tests {
         let (doorway, address) = Doorway::listen().unwrap();
         assert!(matches!(doorway.accept(), Err(Error::NotThere)));
         let (read_end, write_end) = rustix::pipe::pipe().unwrap();
-        let address = Address::from_bytes(&address.to_bytes()).unwrap();
+        let address = DoorwayAddress::from_bytes(&address.to_bytes()).unwrap();
         send(&address, b"hello", &[write_end.as_fd()]).unwrap();
         let delivery = doorway.accept().unwrap();
         assert_eq!(delivery.payload, b"hello");
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn an_address_of_the_wrong_length_is_malformed() {
         for length in [0, 15, 31, 33, 100] {
-            assert!(matches!(Address::from_bytes(&vec![1; length]), Err(Error::Malformed(_))));
+            assert!(matches!(DoorwayAddress::from_bytes(&vec![1; length]), Err(Error::Malformed(_))));
         }
     }
 }

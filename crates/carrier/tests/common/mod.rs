@@ -8,7 +8,7 @@ use caravan_driver::Error;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
-use caravan_driver::seal::{KeyExchange, Role, Sealing};
+use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 use caravan_fabric::{Link, SpinMode, shm};
 
 /// Its bytes, and those that have been delivered: the emulator reads them from then on.
@@ -148,9 +148,9 @@ pub fn pair(sealed: bool, ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
 /// The keys that two nodes end with, each with its own idea of the cookie.
 #[allow(dead_code, reason = "not every test binary seals")]
 pub fn sealings(cookies: [&[u8]; 2]) -> [Sealing; 2] {
-    let [a, b] = [Role::Initiator, Role::Acceptor].map(|role| KeyExchange::new(role).unwrap());
+    let [a, b] = [KeyRole::Initiator, KeyRole::Acceptor].map(|role| KeyExchange::new(role).unwrap());
     let (to_b, to_a) = (a.public(), b.public());
-    let names = ("a@test", "b@test");
+    let names = NodeNames { initiator: "a@test", acceptor: "b@test" };
     [a.agree(&to_a, cookies[0], names).unwrap(), b.agree(&to_b, cookies[1], names).unwrap()]
 }
 

@@ -21,7 +21,7 @@ const ROUND_BYTES: usize = 1 << 20;
 const HALVES: usize = 60;
 
 /// Microseconds for one message.
-struct Row {
+struct LargeRow {
     ring_fresh: f64,
     ring_reused: f64,
     read: f64,
@@ -36,7 +36,7 @@ pub fn run() -> Fallible<()> {
     );
     println!("|---|---|---|---|---|---|");
     for bytes in SIZES {
-        let Row { ring_fresh, ring_reused, read, registration } = measure(bytes)?;
+        let LargeRow { ring_fresh, ring_reused, read, registration } = measure(bytes)?;
         let ratio = (read + 2.0 * registration) / ring_reused;
         println!(
             "| {bytes} | {ring_fresh:.0} | {ring_reused:.0} | {read:.0} | {registration:.1} | {ratio:.2} |"
@@ -46,7 +46,7 @@ pub fn run() -> Fallible<()> {
     Ok(())
 }
 
-fn measure(bytes: usize) -> Fallible<Row> {
+fn measure(bytes: usize) -> Fallible<LargeRow> {
     let from: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
     let mut reused = vec![1; bytes];
     let mut link = links()?;
@@ -76,7 +76,7 @@ fn measure(bytes: usize) -> Fallible<Row> {
     }
     // The first round finds everything cold.
     let [ring_fresh, ring_reused, read] = samples.map(|samples| median(samples[1..].to_vec()));
-    Ok(Row { ring_fresh, ring_reused, read, registration: registration(bytes as u64)? })
+    Ok(LargeRow { ring_fresh, ring_reused, read, registration: registration(bytes as u64)? })
 }
 
 /// Registering that many bytes, and ending it.

@@ -19,7 +19,7 @@ const MESSAGE: [u8; 64] = [7; 64];
 const OBJECTS: [&str; 4] = ["qp", "cq", "mr", "pd"];
 
 /// Medians: nanoseconds of a look at an idle link; microseconds of the rest.
-struct Row {
+struct ManyRow {
     look_ns: f64,
     arm: f64,
     wake: f64,
@@ -59,7 +59,7 @@ pub fn run() -> Fallible<()> {
     Ok(())
 }
 
-fn measure(ends: &mut [[Link; 2]]) -> Fallible<Row> {
+fn measure(ends: &mut [[Link; 2]]) -> Fallible<ManyRow> {
     let set = epoll::create(CreateFlags::CLOEXEC)?;
     for (number, [left, _]) in ends.iter().enumerate() {
         let descriptor = left.wait_fd().ok_or("a link has no descriptor")?;
@@ -83,7 +83,7 @@ fn measure(ends: &mut [[Link; 2]]) -> Fallible<Row> {
     }
     // The first round finds everything cold.
     let [look_ns, arm, wake, busy] = [looks, arms, wakes, busy].map(|samples| median(samples[1..].to_vec()));
-    Ok(Row { look_ns, arm, wake, busy })
+    Ok(ManyRow { look_ns, arm, wake, busy })
 }
 
 fn look(ends: &mut [[Link; 2]], passes: usize) -> Fallible<()> {

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use caravan_segment::barrier::{self, Fences};
-use caravan_segment::passing::{self, Address, Doorway};
+use caravan_segment::passing::{self, Doorway, DoorwayAddress};
 use caravan_segment::{Pages, Segment};
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, Sides, ring, take_rings};
+use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, ShmLayout, ring, take_rings};
 use crate::contract::{Error, Provider};
 
 /// First bytes of the hand-over message: name and version of the layout.
@@ -51,7 +51,7 @@ impl Listener {
         check_tether(&tether)?;
         let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
         let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
-        let sides = Sides { bytes: side_bytes, ours_at: side_bytes, theirs_at: 0, fences };
+        let sides = ShmLayout { bytes: side_bytes, ours_at: side_bytes, theirs_at: 0, fences };
         ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
     }
 }
@@ -69,7 +69,7 @@ pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
     let (tether, their_tether) = tether()?;
     let descriptors = [segment.as_fd(), our_bell.as_fd(), their_bell.as_fd(), their_tether.as_fd()];
     passing::send(&address, &message, &descriptors)?;
-    let sides = Sides { bytes: side_bytes, ours_at: 0, theirs_at: side_bytes, fences };
+    let sides = ShmLayout { bytes: side_bytes, ours_at: 0, theirs_at: side_bytes, fences };
     ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
 }
 
@@ -84,7 +84,7 @@ struct Descriptor {
     /// It takes part in the barrier.
     joined: bool,
     arena_bytes: u64,
-    address: Address,
+    address: DoorwayAddress,
 }
 
 fn parse(descriptor: &[u8]) -> Result<Descriptor, Error> {
@@ -96,7 +96,7 @@ fn parse(descriptor: &[u8]) -> Result<Descriptor, Error> {
     let (size, address) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
     let arena_bytes = u64::from_le_bytes(*size);
     check_size(arena_bytes)?;
-    Ok(Descriptor { joined: *joined == 1, arena_bytes, address: Address::from_bytes(address)? })
+    Ok(Descriptor { joined: *joined == 1, arena_bytes, address: DoorwayAddress::from_bytes(address)? })
 }
 
 fn bell() -> Result<OwnedFd, Error> {

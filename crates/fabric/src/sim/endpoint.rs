@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use caravan_segment::SharedSlice;
 
-use super::state::{Party, State};
-use super::{Shared, Side};
-use crate::contract::{Armed, Bounds, Capabilities, Endpoint, Error, Event, Operation, Provider};
+use super::state::{SimParty, SimState};
+use super::{NetworkSide, SimShared};
+use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Operation, OperationBounds, Provider};
 
 /// Steps of the network that a poll makes at most.
 const POLL_STEPS_MAX: u64 = 4;
@@ -15,8 +15,8 @@ const POLL_STEPS_MAX: u64 = 4;
 /// One side of a simulated connection. Dropping it ends the side, as the end of a process does.
 #[derive(Debug)]
 pub struct SimEndpoint {
-    side: Side,
-    shared: Arc<Shared>,
+    side: NetworkSide,
+    shared: Arc<SimShared>,
     capabilities: Capabilities,
     arena: SharedSlice,
     peer_arena: SharedSlice,
@@ -24,7 +24,7 @@ pub struct SimEndpoint {
 }
 
 impl SimEndpoint {
-    pub(super) fn new(side: Side, shared: &Arc<Shared>) -> Result<Self, Error> {
+    pub(super) fn new(side: NetworkSide, shared: &Arc<SimShared>) -> Result<Self, Error> {
         let mut state = shared.lock();
         let capabilities = state.capabilities;
         let peer_arena = state.party(side.peer()).arena.clone();
@@ -37,8 +37,8 @@ impl SimEndpoint {
         Ok(Self { side, shared: Arc::clone(shared), capabilities, arena, peer_arena, bell })
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds {
+    fn bounds(&self) -> OperationBounds {
+        OperationBounds {
             provider: Provider::Sim,
             arena_bytes: self.arena.bytes(),
             peer_exposed: 0..self.peer_arena.bytes(),
@@ -48,7 +48,7 @@ impl SimEndpoint {
     }
 
     /// Lets the network go on a little, and in any case what waits for this side's polling.
-    fn go_on(&self, state: &mut State) {
+    fn go_on(&self, state: &mut SimState) {
         for _ in 0..=state.random.below(POLL_STEPS_MAX) {
             state.step();
             if !self.capabilities.target_progress {
@@ -176,7 +176,7 @@ impl Drop for SimEndpoint {
     }
 }
 
-fn gone(party: &Party) -> Result<(), Error> {
+fn gone(party: &SimParty) -> Result<(), Error> {
     match party.notice {
         Some(0) => Err(Error::PeerGone(Provider::Sim, "it was killed")),
         _ => Ok(()),

@@ -47,7 +47,7 @@ pub(super) struct Flight {
 
 /// What may happen to a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum FlightStep {
     Land,
     Tell,
     Swap,
@@ -120,24 +120,24 @@ fn tear(bytes: u64, random: &mut Random) -> Vec<Piece> {
 }
 
 /// What may happen to `flights[index]`, where `flights` is in order of posting.
-pub(super) fn possible(flights: &[Flight], index: usize, capabilities: &Capabilities) -> Vec<Step> {
+pub(super) fn possible(flights: &[Flight], index: usize, capabilities: &Capabilities) -> Vec<FlightStep> {
     let flight = &flights[index];
     let before = &flights[..index];
     let mut steps = Vec::with_capacity(3);
     if !flight.pieces.is_empty() {
-        steps.push(Step::Land);
+        steps.push(FlightStep::Land);
     }
     if !flight.told && flight.pieces.is_empty() && may_tell(flight, before, capabilities) {
-        steps.push(Step::Tell);
+        steps.push(FlightStep::Tell);
     }
     // Two swaps of one side do not overlap: they are atomic among their kind.
     let swapping = |other: &Flight| other.id != flight.id && other.found.is_some() && !other.stored;
     if !flight.stored && !flights.iter().any(swapping) {
-        steps.push(Step::Swap);
+        steps.push(FlightStep::Swap);
     }
     // A write completes whenever it likes; what asks for an answer has to have it.
     if !flight.completed && (flight.is_write() || (flight.pieces.is_empty() && flight.stored)) {
-        steps.push(Step::Complete);
+        steps.push(FlightStep::Complete);
     }
     steps
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 
 use caravan_segment::{Pages, Segment, SharedSlice};
 
-use super::Side;
-use super::flight::{Flight, Step, possible};
+use super::NetworkSide;
+use super::flight::{Flight, FlightStep, possible};
 use super::random::Random;
 use crate::contract::{Capabilities, Completion, Error, Event, Operation};
 
@@ -23,7 +23,7 @@ const GATHERED_MAX: u64 = 40;
 
 /// What the network knows of one side.
 #[derive(Debug)]
-pub(super) struct Party {
+pub(super) struct SimParty {
     pub(super) arena: SharedSlice,
     pub(super) bell: OwnedFd,
     pub(super) armed: bool,
@@ -48,19 +48,19 @@ pub(super) struct Party {
 
 /// Both sides.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SimState {
     pub(super) capabilities: Capabilities,
     pub(super) random: Random,
     pub(super) queue_depth: usize,
     /// So many completions of writes are told at once; 1: each by itself.
     pub(super) gather: usize,
-    pub(super) left: Party,
-    pub(super) right: Party,
+    pub(super) left: SimParty,
+    pub(super) right: SimParty,
     /// Counts what happens, to tell before from after.
     pub(super) clock: u64,
 }
 
-impl State {
+impl SimState {
     pub(super) fn new(seed: u64, arena_bytes: u64, capabilities: Capabilities) -> Result<Self, Error> {
         let mut random = Random::new(seed);
         Ok(Self {
@@ -68,21 +68,21 @@ impl State {
             queue_depth: 1 + random.below(24) as usize,
             gather: if random.once_in(2) { 1 } else { 1 + random.below(GATHERED_MAX) as usize },
             random,
-            left: Party::new(arena_bytes)?,
-            right: Party::new(arena_bytes)?,
+            left: SimParty::new(arena_bytes)?,
+            right: SimParty::new(arena_bytes)?,
             clock: 0,
         })
     }
 
-    pub(super) fn party(&mut self, side: Side) -> &mut Party {
+    pub(super) fn party(&mut self, side: NetworkSide) -> &mut SimParty {
         match side {
-            Side::Left => &mut self.left,
-            Side::Right => &mut self.right,
+            NetworkSide::Left => &mut self.left,
+            NetworkSide::Right => &mut self.right,
         }
     }
 
     /// Posts what `side` has queued.
-    pub(super) fn ring_doorbell(&mut self, side: Side) {
+    pub(super) fn ring_doorbell(&mut self, side: NetworkSide) {
         for (operation, posted_at) in std::mem::take(&mut self.party(side).posted) {
             self.clock += 1;
             let flight = Flight::new(self.clock, operation, posted_at, &mut self.random);
@@ -94,7 +94,7 @@ impl State {
     }
 
     /// True if operations at `target` wait for its polling.
-    pub(super) fn can_progress(&mut self, target: Side) -> bool {
+    pub(super) fn can_progress(&mut self, target: NetworkSide) -> bool {
         let capabilities = self.capabilities;
         let ended = self.party(target).ended;
         let flights = &self.party(target.peer()).flights;
@@ -108,7 +108,7 @@ impl State {
 
     /// Lets one thing happen to any of what is under way.
     pub(super) fn step(&mut self) -> bool {
-        let first = if self.random.once_in(2) { Side::Left } else { Side::Right };
+        let first = if self.random.once_in(2) { NetworkSide::Left } else { NetworkSide::Right };
         [first, first.peer()].into_iter().any(|side| {
             self.deliver_wake(side)
                 || (self.capabilities.target_progress && self.step_towards(side))
@@ -116,7 +116,7 @@ impl State {
         })
     }
 
-    fn deliver_wake(&mut self, side: Side) -> bool {
+    fn deliver_wake(&mut self, side: NetworkSide) -> bool {
         let party = self.party(side);
         if party.wakes == 0 {
             return false;
@@ -127,13 +127,13 @@ impl State {
     }
 
     /// Lets one thing happen to an operation whose target is `target`.
-    pub(super) fn step_towards(&mut self, target: Side) -> bool {
+    pub(super) fn step_towards(&mut self, target: NetworkSide) -> bool {
         if self.party(target).ended {
             return false;
         }
         let capabilities = self.capabilities;
         let flights = &self.party(target.peer()).flights;
-        let choices: Vec<(usize, Step)> = (0..flights.len())
+        let choices: Vec<(usize, FlightStep)> = (0..flights.len())
             .flat_map(|index| {
                 possible(flights, index, &capabilities).into_iter().map(move |step| (index, step))
             })
@@ -146,20 +146,20 @@ impl State {
         true
     }
 
-    fn advance(&mut self, target: Side, index: usize, step: Step) {
+    fn advance(&mut self, target: NetworkSide, index: usize, step: FlightStep) {
         self.clock += 1;
         let source = target.peer();
         match step {
-            Step::Land => self.land(target, index),
-            Step::Swap => self.swap(target, index),
-            Step::Tell => {
+            FlightStep::Land => self.land(target, index),
+            FlightStep::Swap => self.swap(target, index),
+            FlightStep::Tell => {
                 let flight = &mut self.party(source).flights[index];
                 flight.told = true;
                 if let Operation::Write { immediate: Some(immediate), .. } = flight.operation {
                     self.tell(target, Event::Immediate(immediate), None);
                 }
             }
-            Step::Complete => {
+            FlightStep::Complete => {
                 let party = self.party(source);
                 let flight = &mut party.flights[index];
                 flight.take(&party.arena);
@@ -180,10 +180,10 @@ impl State {
         self.party(source).flights.retain(|flight| !flight.is_over());
     }
 
-    fn land(&mut self, target: Side, index: usize) {
+    fn land(&mut self, target: NetworkSide, index: usize) {
         let (source, target, random) = match target {
-            Side::Left => (&mut self.right, &self.left, &mut self.random),
-            Side::Right => (&mut self.left, &self.right, &mut self.random),
+            NetworkSide::Left => (&mut self.right, &self.left, &mut self.random),
+            NetworkSide::Right => (&mut self.left, &self.right, &mut self.random),
         };
         let flight = &mut source.flights[index];
         let piece = flight.pieces.remove(flight.next_piece(random));
@@ -204,7 +204,7 @@ impl State {
     }
 
     /// One half of a compare-and-swap, or both where it is atomic.
-    fn swap(&mut self, target: Side, index: usize) {
+    fn swap(&mut self, target: NetworkSide, index: usize) {
         let atomic = self.capabilities.atomic_with_processor;
         let arena = self.party(target).arena.clone();
         let flight = &mut self.party(target.peer()).flights[index];
@@ -225,19 +225,19 @@ impl State {
     }
 
     /// Tells what was gathered.
-    pub(super) fn flush(&mut self, side: Side) {
+    pub(super) fn flush(&mut self, side: NetworkSide) {
         for (event, flight) in std::mem::take(&mut self.party(side).gathered) {
             self.tell(side, event, flight);
         }
     }
 
-    fn tell(&mut self, side: Side, event: Event, flight: Option<u64>) {
+    fn tell(&mut self, side: NetworkSide, event: Event, flight: Option<u64>) {
         self.party(side).events.push_back((event, flight));
         self.ring(side, false);
     }
 
     /// Makes the side's descriptor readable, if it is armed or it must be.
-    pub(super) fn ring(&mut self, side: Side, must: bool) {
+    pub(super) fn ring(&mut self, side: NetworkSide, must: bool) {
         let party = self.party(side);
         if must || party.armed {
             party.armed = false;
@@ -247,7 +247,7 @@ impl State {
     }
 
     /// Ends a side: of what it had not seen completed, a part is lost.
-    pub(super) fn end(&mut self, side: Side) {
+    pub(super) fn end(&mut self, side: NetworkSide) {
         if std::mem::replace(&mut self.party(side).ended, true) {
             return;
         }
@@ -275,7 +275,7 @@ impl State {
     }
 
     /// Brings the news of its peer's end closer to `side`, once nothing else is on its way to it.
-    fn notice_end(&mut self, side: Side) -> bool {
+    fn notice_end(&mut self, side: NetworkSide) -> bool {
         let pending = !self.party(side.peer()).flights.is_empty();
         let party = self.party(side);
         let Some(notice @ 1..) = party.notice else { return false };
@@ -290,7 +290,7 @@ impl State {
     }
 }
 
-impl Party {
+impl SimParty {
     fn new(arena_bytes: u64) -> Result<Self, Error> {
         let segment = Arc::new(Segment::create("caravan-sim", arena_bytes, Pages::Small)?);
         segment.grow(arena_bytes)?;

@@ -43,7 +43,7 @@ use super::message::{self, ConnectAnswer, ConnectRequest, Nonce, Port, QueuePair
 use super::obstacle::Obstacle;
 use super::ports::{self, Usable};
 use super::quirks::Quirk;
-use super::resources::{Depths, Memory, QueuePairPath, Resources, own_bytes};
+use super::resources::{ConnectionMemory, Depths, QueuePairPath, Resources, own_bytes};
 use crate::contract::{Armed, Capabilities, Endpoint, Error, Exposure, Provider};
 
 /// How long the binding of a memory window, which sends no packet, may take.
@@ -171,7 +171,7 @@ fn make_half(port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHa
     let own_bytes = own_bytes(depths).next_multiple_of(PAGE_BYTES);
     let segment = Arc::new(Segment::create("caravan-rdma", arena_bytes + own_bytes, Pages::Small)?);
     segment.grow(arena_bytes + own_bytes)?;
-    let memory = Memory {
+    let memory = ConnectionMemory {
         arena: segment.slice(0, exposure.arena_bytes)?,
         own: segment.slice(arena_bytes, own_bytes)?,
     };

@@ -19,7 +19,7 @@ pub enum Quirk {
     NoReliableConnections,
 }
 
-struct Row {
+struct QuirkRow {
     quirk: Quirk,
     /// All devices of the transport iWARP.
     iwarp: bool,
@@ -29,21 +29,21 @@ struct Row {
     evidence: &'static str,
 }
 
-const TABLE: &[Row] = &[
-    Row {
+const TABLE: &[QuirkRow] = &[
+    QuirkRow {
         quirk: Quirk::NoImmediates,
         iwarp: true,
         prefix: "",
         evidence: "RFC 5040 has no immediates; siw_post_send (siw_verbs.c, Linux 6.1) refuses \
                    IB_WR_RDMA_WRITE_WITH_IMM with EINVAL; RFC 7306 adds them, for devices newer than most",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::ReadsNeedRemoteWrite,
         iwarp: true,
         prefix: "",
         evidence: "a read's answer is a tagged write to the key that the request names (RFC 5040, 5.2)",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::BrokenWindows,
         iwarp: false,
         prefix: "rxe",
@@ -52,7 +52,7 @@ const TABLE: &[Row] = &[
                    window holds on to its queue pair: when a process is killed, the kernel ends the queue \
                    pair first, waits for 50 s in vain, and warns (rxe_pool.c:255)",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::MissesFirstWord,
         iwarp: false,
         prefix: "siw",
@@ -60,13 +60,13 @@ const TABLE: &[Row] = &[
                    the state, and nobody calls it again; rdma_accept is such a change. Between two guests \
                    one connection in four waited for a second greeting, and none in two hundred longer",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::NoReliableConnections,
         iwarp: false,
         prefix: "efa",
         evidence: "efadv.h of rdma-core: its queue pairs are SRD and UD, there is no RC",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::NoReliableConnections,
         iwarp: false,
         prefix: "usnic",

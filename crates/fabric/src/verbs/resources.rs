@@ -51,7 +51,7 @@ pub struct RemoteMemory {
 
 /// The memory of one side.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct ConnectionMemory {
     /// What the contract calls the arena.
     pub arena: SharedSlice,
     /// Memory of this backend's own, of [`own_bytes`]: results of swaps, messages in, messages out.
@@ -105,7 +105,7 @@ pub struct Resources {
     window: *mut ibv_mw,
     /// Memory of this backend's own.
     own: *mut ibv_mr,
-    memory: Memory,
+    memory: ConnectionMemory,
     exposure: Exposure,
     access: c_int,
     requests: Vec<ibv_send_wr>,
@@ -135,7 +135,7 @@ impl Resources {
     pub fn new(
         context: Arc<Context>,
         managed: Option<Id>,
-        memory: Memory,
+        memory: ConnectionMemory,
         exposure: &Exposure,
         depths: Depths,
     ) -> Result<Self, Error> {

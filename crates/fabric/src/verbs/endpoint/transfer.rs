@@ -7,11 +7,11 @@ use super::super::fault::Fault;
 use super::super::limits::*;
 use super::super::resources::{CompletionQueue, WorkKind, WorkRequest};
 use super::{COUNT, FlightKind, VerbsEndpoint, WAKE, WorkInFlight};
-use crate::contract::{Bounds, Completion, Error, Event, Local, Provider};
+use crate::contract::{Completion, Error, Event, Local, OperationBounds, Provider};
 
 impl VerbsEndpoint {
-    pub(super) fn bounds(&self) -> Bounds {
-        Bounds {
+    pub(super) fn bounds(&self) -> OperationBounds {
+        OperationBounds {
             provider: Provider::Rdma,
             arena_bytes: self.resources.arena().bytes(),
             peer_exposed: self.peer.exposed.clone(),
