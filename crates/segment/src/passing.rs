@@ -113,7 +113,7 @@ impl Doorway {
         let mut bytes = [0; SECRET_BYTES + PAYLOAD_BYTES_MAX];
         let message = socket::receive(self.socket.as_fd(), &mut bytes).map_err(|source| match source {
             Errno::AGAIN => Error::NotThere,
-            _ => Error::System { call: "recvmsg", source },
+            _ => system("recvmsg")(source),
         })?;
         let ours = rustix::process::geteuid().as_raw();
         match message.uid {
@@ -153,7 +153,7 @@ pub fn send(address: &DoorwayAddress, payload: &[u8], descriptors: &[BorrowedFd<
     match rustix::net::sendmsg_addr(&socket, &address.socket_address()?, &parts, &mut control, flags) {
         Ok(_) => Ok(()),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Err(Error::Unreachable),
-        Err(source) => Err(Error::System { call: "sendmsg", source }),
+        Err(error) => Err(system("sendmsg")(error)),
     }
 }
 
@@ -168,7 +168,7 @@ fn random() -> Result<[u8; SECRET_BYTES], Error> {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(SECRET_BYTES) => Ok(bytes),
         Ok(_) => Err(Error::Malformed("the kernel gave too few random bytes")),
-        Err(source) => Err(Error::System { call: "getrandom", source }),
+        Err(error) => Err(system("getrandom")(error)),
     }
 }
 
