@@ -92,19 +92,9 @@ struct World {
     staged_emulator: Staged,
 }
 
-fn ends(arena_bytes: u64) -> Result<(shm::ShmEndpoint, shm::ShmEndpoint), caravan_fabric::Error> {
-    let (listener, descriptor) = shm::Listener::listen(arena_bytes)?;
-    Ok((shm::connect(&descriptor)?, listener.accept()?))
-}
-
-fn links() -> Result<(Link, Link), caravan_fabric::Error> {
-    let (connecting, accepting) = ends(Link::mapped_arena_bytes(RING_BYTES)?)?;
-    Ok((Link::new(Box::new(connecting), RING_BYTES)?, Link::new(Box::new(accepting), RING_BYTES)?))
-}
-
 fn staged_links() -> Result<(Link, Link), caravan_fabric::Error> {
     let unmapped = Faults { unmapped: true, ..Faults::default() };
-    let (connecting, accepting) = ends(Link::arena_bytes(RING_BYTES)?)?;
+    let (connecting, accepting) = shm::pair(Link::arena_bytes(RING_BYTES)?)?;
     let [a, b] = [connecting, accepting].map(|end| Box::new(Faulty::new(end, unmapped, 0)));
     Ok((Link::new(a, RING_BYTES)?, Link::new(b, RING_BYTES)?))
 }
@@ -128,9 +118,9 @@ fn keys() -> [Sealing; 2] {
 
 impl World {
     fn new() -> Self {
-        let (here, there) = links().expect("shared memory");
-        let (a, b) = links().expect("shared memory");
-        let (c, d) = links().expect("shared memory");
+        let (here, there) = Link::pair(RING_BYTES).expect("shared memory");
+        let (a, b) = Link::pair(RING_BYTES).expect("shared memory");
+        let (c, d) = Link::pair(RING_BYTES).expect("shared memory");
         let (e, f) = staged_links().expect("shared memory");
         let [to_seal, to_open] = keys();
         Self {

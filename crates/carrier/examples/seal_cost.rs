@@ -13,7 +13,7 @@ use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
 use caravan_driver::limits::RING_BYTES_DEFAULT;
 use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
-use caravan_fabric::{Link, SpinMode, shm};
+use caravan_fabric::{Link, SpinMode};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -95,9 +95,7 @@ struct Ends {
 
 impl Ends {
     fn new(sealed: bool) -> Fallible<Self> {
-        let (listener, descriptor) = shm::Listener::listen(Link::mapped_arena_bytes(RING_BYTES_DEFAULT)?)?;
-        let connecting = Link::new(Box::new(shm::connect(&descriptor)?), RING_BYTES_DEFAULT)?;
-        let accepting = Link::new(Box::new(listener.accept()?), RING_BYTES_DEFAULT)?;
+        let (connecting, accepting) = Link::pair(RING_BYTES_DEFAULT)?;
         let mut sending = Connection::new(connecting, counters::row("a", "b")?, SpinMode::Off, 1 << 20);
         let mut receiving = Connection::new(accepting, counters::row("b", "a")?, SpinMode::Off, 1 << 20);
         if sealed {

@@ -5,6 +5,7 @@ mod common;
 use caravan_driver::Error;
 use caravan_driver::connection::{Next, RecordCounts};
 use caravan_driver::limits::{LATE_NS, LATE_SPELL_NS_MIN};
+use caravan_fabric::Link;
 use common::{node_and_stranger, nodes, pair};
 use proptest::prelude::*;
 
@@ -85,7 +86,7 @@ fn a_busy_port_is_freed_when_the_peer_has_taken_enough() {
 
 #[test]
 fn nothing_is_read_before_the_node_is_up() {
-    let (a, b) = common::links(4096);
+    let (a, b) = Link::pair(4096).unwrap();
     let row = caravan_driver::counters::row("b@test", "a@test").unwrap();
     let mut early = caravan_driver::connection::Connection::new(b, row, caravan_fabric::SpinMode::Off, 4096);
     let mut emulator = common::TestEmulator::default();

@@ -264,6 +264,17 @@ pub enum Error {
     /// The peer wrote something that it must not.
     #[error("{provider}: the peer broke the protocol: {1}", provider = .0.name())]
     Protocol(Provider, String),
+    /// The two sides found no transport between them, or one of them has given up.
+    #[error("the two sides are not connected: {0}")]
+    NotConnected(String),
+    /// An arena's size that cannot be: a programming error of this side.
+    #[error("arena_bytes is {bytes}: it takes a multiple of 8 from 8 to {maximum}")]
+    ArenaBytes {
+        /// What was asked for.
+        bytes: u64,
+        /// The most.
+        maximum: u64,
+    },
     /// A ring position that cannot be.
     #[error(transparent)]
     Corrupt(#[from] caravan_ring::Corrupt),

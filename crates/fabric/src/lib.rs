@@ -17,6 +17,7 @@ pub mod contract;
 mod link;
 mod link_staged;
 pub mod shm;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 pub mod verbs;
 

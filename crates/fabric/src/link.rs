@@ -9,6 +9,7 @@
 //!
 //! A link is used by one thread at a time.
 
+mod connect;
 mod waiting;
 
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Spans, Wake};

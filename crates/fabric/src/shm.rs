@@ -30,7 +30,7 @@ use crate::contract::{
     Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, OperationBounds, Provider,
 };
 
-pub use handover::{Listener, connect, offered_arena_bytes};
+pub use handover::{Listener, connect, offered_arena_bytes, pair};
 
 /// Immediates and completions under way at most.
 pub const QUEUE_DEPTH: usize = 1024;

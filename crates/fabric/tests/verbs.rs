@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use caravan_fabric::contract::Provider;
 use caravan_fabric::sim::Random;
 use caravan_fabric::verbs::{self, ConnectProgress, PendingEndpoint};
 use caravan_fabric::{Exposure, Link, RING_BYTES_MIN};
@@ -42,6 +44,15 @@ fn streams_between_threads() {
     for seed in 0..10 {
         in_threads(parties(seed, RING_BYTES_MIN << (seed % 5), 40), None);
     }
+}
+
+#[test]
+fn links_connect_over_a_channel() {
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    let accepting = std::thread::spawn(move || Link::accept(&mut far, &[Provider::Rdma], RING_BYTES_MIN));
+    let near = Link::connect(&mut near, &[Provider::Rdma]).unwrap();
+    let far = accepting.join().unwrap().unwrap();
+    assert_eq!([near.provider(), far.provider()], [Provider::Rdma; 2]);
 }
 
 /// A thread that sees to both sides of several connections, a moment each in turn, as the one thread of

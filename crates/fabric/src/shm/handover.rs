@@ -26,7 +26,9 @@ impl Listener {
     /// Opens a doorway for one peer. The bytes returned are for that peer alone, over a channel
     /// that has authenticated it: who has them may connect.
     pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
-        check_size(arena_bytes)?;
+        if !is_size(arena_bytes) {
+            return Err(Error::ArenaBytes { bytes: arena_bytes, maximum: ARENA_BYTES_MAX });
+        }
         let (doorway, address) = Doorway::listen()?;
         let fences = [u8::from(barrier::join())];
         let descriptor = [&MAGIC[..], &fences, &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
@@ -73,6 +75,13 @@ pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
     ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
 }
 
+/// Two connected endpoints in this process, the connecting side's first.
+pub fn pair(arena_bytes: u64) -> Result<(ShmEndpoint, ShmEndpoint), Error> {
+    let (listener, descriptor) = Listener::listen(arena_bytes)?;
+    let connecting = connect(&descriptor)?;
+    Ok((connecting, listener.accept()?))
+}
+
 /// The bytes of arena that a peer's descriptor asks each side for, so that a face can refuse them
 /// before [`connect`] takes that much memory twice.
 pub fn offered_arena_bytes(descriptor: &[u8]) -> Result<u64, Error> {
@@ -95,7 +104,9 @@ fn parse(descriptor: &[u8]) -> Result<Descriptor, Error> {
     };
     let (size, address) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
     let arena_bytes = u64::from_le_bytes(*size);
-    check_size(arena_bytes)?;
+    if !is_size(arena_bytes) {
+        return Err(protocol("its arena has an impossible size"));
+    }
     Ok(Descriptor { joined: *joined == 1, arena_bytes, address: DoorwayAddress::from_bytes(address)? })
 }
 
@@ -143,11 +154,8 @@ fn check_count(bell: &OwnedFd) -> Result<(), Error> {
     }
 }
 
-fn check_size(arena_bytes: u64) -> Result<(), Error> {
-    if arena_bytes == 0 || arena_bytes % 8 != 0 || arena_bytes > ARENA_BYTES_MAX {
-        return Err(protocol("its arena has an impossible size"));
-    }
-    Ok(())
+fn is_size(arena_bytes: u64) -> bool {
+    arena_bytes % 8 == 0 && (8..=ARENA_BYTES_MAX).contains(&arena_bytes)
 }
 
 fn protocol(what: &str) -> Error {
