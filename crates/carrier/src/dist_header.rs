@@ -25,7 +25,7 @@ pub const SLOTS: usize = 2048;
 
 /// What a message begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HeaderKind {
     /// A whole message with a header: references begin at byte 2.
     Whole,
     /// The first of several fragments: references begin at byte 18.
@@ -46,7 +46,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl HeaderKind {
     /// Looks at the first bytes of a message: [`FRAGMENT_BYTES`] of it, or all if it is shorter.
     #[inline]
     pub fn of(head: &[u8]) -> Self {
@@ -217,7 +217,7 @@ mod tests {
             let _ = parse(&bytes);
             let _ = fills_nothing(&bytes);
             let _ = cached_slots(&bytes).map(Iterator::count);
-            let _ = Kind::of(&bytes);
+            let _ = HeaderKind::of(&bytes);
         }
     }
 
@@ -231,9 +231,9 @@ mod tests {
         let slots: Vec<u16> = references.iter().map(|r| r.slot).collect();
         assert_eq!(slots, [0x105, 7, 0x7ff]);
         assert_eq!(references[1].text.as_deref(), Some(&b"ok"[..]));
-        assert_eq!(Kind::of(&[131, 68, 0]), Kind::Whole);
+        assert_eq!(HeaderKind::of(&[131, 68, 0]), HeaderKind::Whole);
         let mut head = [0; 18];
         (head[0], head[1], head[9], head[17]) = (131, 70, 3, 2);
-        assert_eq!(Kind::of(&head), Kind::Next { sequence: 3, fragment: 2 });
+        assert_eq!(HeaderKind::of(&head), HeaderKind::Next { sequence: 3, fragment: 2 });
     }
 }

@@ -12,7 +12,7 @@ use caravan_fabric::Link;
 use caravan_ring::record::LengthReader;
 
 use crate::atom_cache::{AtomCache, RewrittenHeader};
-use crate::dist_header::{FRAGMENT_BYTES, Kind};
+use crate::dist_header::{FRAGMENT_BYTES, HeaderKind};
 use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
 use crate::limits::{
@@ -147,12 +147,12 @@ impl<B: Binary> Inbound<B> {
     /// Where a record of `length` bytes that begins with `head` goes.
     #[inline]
     fn place(&self, head: &[u8], length: usize) -> Result<RecordPlace, Error> {
-        Ok(match Kind::of(head) {
-            Kind::Next { sequence, fragment } => match self.reassembly.find(sequence, fragment)? {
+        Ok(match HeaderKind::of(head) {
+            HeaderKind::Next { sequence, fragment } => match self.reassembly.find(sequence, fragment)? {
                 Some(index) => RecordPlace::Held(index),
                 None => RecordPlace::Message,
             },
-            Kind::First { sequence, fragments } => {
+            HeaderKind::First { sequence, fragments } => {
                 self.reassembly.new_sequence(sequence, fragments)?;
                 match self.reassembly.takes(fragments, length) {
                     true => RecordPlace::First(FirstFragment { sequence, fragments }),
@@ -328,10 +328,10 @@ fn deliver<E: Emulator>(
     length: usize,
 ) -> Result<(), Error> {
     let message = binary.bytes_mut(offset..offset + length);
-    let references_at = match Kind::of(&message[..length.min(FRAGMENT_BYTES)]) {
-        Kind::Whole => 2,
-        Kind::First { .. } => FRAGMENT_BYTES,
-        Kind::Next { .. } | Kind::Other => {
+    let references_at = match HeaderKind::of(&message[..length.min(FRAGMENT_BYTES)]) {
+        HeaderKind::Whole => 2,
+        HeaderKind::First { .. } => FRAGMENT_BYTES,
+        HeaderKind::Next { .. } | HeaderKind::Other => {
             emulator.deliver(binary, offset, length);
             return Ok(());
         }

@@ -2,6 +2,15 @@
 
 /// Takes numbers and bytes off the front of a message. Integers are big-endian. Each call returns `None`,
 /// and takes nothing, if the message is too short.
+///
+/// ```
+/// use caravan_fabric::byte_reader::ByteReader;
+///
+/// let mut reader = ByteReader::new(b"\x00\x05helloX");
+/// let length = reader.u16().unwrap();
+/// assert_eq!(reader.bytes(length.into()), Some(&b"hello"[..]));
+/// assert_eq!((reader.u32(), reader.rest()), (None, &b"X"[..]));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ByteReader<'a> {
     rest: &'a [u8],

@@ -9,6 +9,12 @@
 //! - [`offer_of`], [`connect_from`], [`pairs`]: how two sides connect between ports that a face has picked.
 //! - [`usable`], [`towards`], [`device`]: what this machine has.
 //! - [`Obstacle`]: why RDMA cannot be used, in the sentences that every face shows.
+//!
+//! ```
+//! let usable = caravan_fabric::verbs::usable();
+//! // Without a device, the first obstacle says what is missing.
+//! assert!(!usable.ports.is_empty() || !usable.obstacles.is_empty());
+//! ```
 
 mod abi;
 mod choose;

@@ -72,6 +72,20 @@ pub enum Label {
 }
 
 /// The table of one process: its writing side. Any thread may add rows.
+///
+/// ```
+/// use caravan_segment::counters::{self, CounterTable, Label};
+///
+/// let table = CounterTable::create("me@host", &["sent_bytes"])?;
+/// let labels =
+///     [(Label::Local, "me@host"), (Label::Peer, "you@host"), (Label::Transport, "shm"), (Label::Reason, "")];
+/// let row = table.row(labels)?;
+/// row.add(0, 42);
+/// // Any process of the same user can read it.
+/// let seen = counters::read_process(std::process::id()).expect("this process has a table");
+/// assert_eq!(seen.rows[0].counter("sent_bytes"), Some(42));
+/// # Ok::<(), caravan_segment::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct CounterTable {
     slice: SharedSlice,

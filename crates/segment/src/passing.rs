@@ -88,7 +88,21 @@ pub struct Delivery {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The receiving end.
+/// The receiving end of a hand-over.
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use caravan_segment::passing::{self, Doorway};
+///
+/// let (doorway, address) = Doorway::listen()?;
+/// // The address goes to the sender over an authenticated channel; the sender is another process.
+/// let file = std::fs::File::open("/dev/null")?;
+/// passing::send(&address, b"a file", &[file.as_fd()])?;
+/// let delivery = doorway.accept()?;
+/// assert_eq!((&delivery.payload[..], delivery.descriptors.len()), (&b"a file"[..], 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Doorway {
     socket: OwnedFd,

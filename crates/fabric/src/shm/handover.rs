@@ -76,6 +76,23 @@ pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
 }
 
 /// Two connected endpoints in this process, the connecting side's first.
+///
+/// ```
+/// use caravan_fabric::contract::{Endpoint, Event, Local, Operation};
+///
+/// let (mut near, mut far) = caravan_fabric::shm::pair(4096)?;
+/// near.arena().copy_in(0, b"hello");
+/// let from = Local { offset: 0, bytes: 5 };
+/// near.post(Operation::Write { from, to: 64, immediate: Some(7), context: 0 })?;
+/// near.doorbell()?;
+/// let mut events = Vec::new();
+/// far.poll(&mut events, 16)?;
+/// assert_eq!(events, [Event::Immediate(7)]);
+/// let mut bytes = [0; 5];
+/// far.arena().copy_out(64, &mut bytes);
+/// assert_eq!(&bytes, b"hello");
+/// # Ok::<(), caravan_fabric::Error>(())
+/// ```
 pub fn pair(arena_bytes: u64) -> Result<(ShmEndpoint, ShmEndpoint), Error> {
     let (listener, descriptor) = Listener::listen(arena_bytes)?;
     let connecting = connect(&descriptor)?;
