@@ -11,12 +11,13 @@ use std::ops::Range;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
-use caravan_driver::limits::RING_BYTES_DEFAULT;
 use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 use caravan_fabric::{Link, SpinMode};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
+/// The default of the option `ring_bytes`.
+const RING_BYTES_DEFAULT: u64 = 512 << 10;
 const ROUNDS: usize = 9;
 /// Bytes that each round moves.
 const ROUND_BYTES: usize = 64 << 20;

@@ -15,7 +15,7 @@ use crate::error::Error;
 pub struct AtomCache {
     /// What each slot holds for the sender.
     sender: Vec<Option<Box<[u8]>>>,
-    /// Whether the emulator's slot holds something else, or nothing.
+    /// True if the emulator's slot holds something else, or nothing.
     differs: Vec<bool>,
     differing: usize,
 }

@@ -48,7 +48,8 @@ pub enum PortControl {
     Offer,
     /// 16: the peer's offer: makes this half; the result is for the peer.
     RdmaConnect(Vec<u8>),
-    /// 17: the same on the side that has offered, with what the peer's RDMA_CONNECT gave.
+    /// 17: what the peer's RDMA_CONNECT gave: the side that has offered makes its half; the result is for
+    /// the peer.
     RdmaAccept(Vec<u8>),
     /// 18: `<<LimitMs:32, Answer>>`: connects the halves; the initiating side has the answer of the
     /// peer's RDMA_ACCEPT.
@@ -86,7 +87,7 @@ pub struct Configuration {
     pub ring_bytes: u64,
     /// Bytes queued at which the port is busy.
     pub busy_bytes: u64,
-    /// Whether to spin.
+    /// When the connection spins.
     pub spin: SpinMode,
     /// This node.
     pub me: String,

@@ -1,9 +1,5 @@
 //! Every limit of the carrier, in one place.
 
-/// Bytes of one ring unless the user says otherwise.
-pub const RING_BYTES_DEFAULT: u64 = 512 << 10;
-/// Bytes waiting in a port's queue at which it is marked busy, unless the user says otherwise.
-pub const BUSY_BYTES_DEFAULT: u64 = 128 << 10;
 /// The longest record a peer may announce: what the emulator takes as one message.
 pub const RECORD_BYTES_MAX: u32 = u32::MAX >> 1;
 /// Messages up to this size share a binary; larger ones get one of their own.

@@ -59,8 +59,7 @@ pub struct Capabilities {
     pub atomic_with_processor: bool,
     /// Operations complete while the target's threads do something else.
     pub target_progress: bool,
-    /// The peer's access is narrowed to what was exposed by a memory window, bound to this
-    /// connection.
+    /// A memory window, bound to this connection, limits the peer to what was exposed.
     pub memory_windows: bool,
     /// An operation may complete before it has arrived: what its side has sent may yet be lost with the
     /// connection.
@@ -101,21 +100,21 @@ pub struct Local {
     pub bytes: u32,
 }
 
-/// One operation. `context` comes back in its completion.
+/// One operation. Its completion has the same `context`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Copies `from` to offset `to` of the peer's arena. `from` must not change until completion,
-    /// or until the peer has answered to the immediate. With an `immediate`, the peer polls a [`Event::Immediate`] once the bytes are visible to
-    /// its processor; `from` may then be empty. Where the device has no such thing, the backend
-    /// sends a message behind the write.
+    /// or until the peer has answered to the immediate. With an `immediate`, the peer polls an
+    /// [`Event::Immediate`] once the bytes are visible to its processor; `from` may then be empty. If
+    /// the device has no immediates, the backend sends a message behind the write.
     Write {
         /// Where the bytes are.
         from: Local,
         /// Where they go.
         to: u64,
-        /// What to tell the peer, if anything.
+        /// What the peer polls, if anything.
         immediate: Option<u32>,
-        /// Comes back.
+        /// Returned in the completion.
         context: u64,
     },
     /// Copies bytes at offset `from` of the peer's arena to `into`.
@@ -124,7 +123,7 @@ pub enum Operation {
         from: u64,
         /// Where they go.
         into: Local,
-        /// Comes back.
+        /// Returned in the completion.
         context: u64,
     },
     /// If the 64-bit word at offset `at` (a multiple of 8) of the peer's arena is `expected`,
@@ -132,11 +131,11 @@ pub enum Operation {
     CompareAndSwap {
         /// Where the word is.
         at: u64,
-        /// What it must be.
+        /// The value that the word must have.
         expected: u64,
-        /// What it becomes.
+        /// The value that the word gets.
         desired: u64,
-        /// Comes back.
+        /// Returned in the completion.
         context: u64,
     },
 }
@@ -317,7 +316,7 @@ pub enum Error {
     },
 }
 
-/// Whether the caller may wait on the descriptor now.
+/// What [`Endpoint::arm`] says: whether its caller may wait on the descriptor now.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
@@ -329,10 +328,10 @@ pub enum Armed {
 
 /// One side of a connection between two arenas.
 pub trait Endpoint: Send + std::fmt::Debug {
-    /// What carries it.
+    /// What carries this endpoint.
     fn provider(&self) -> Provider;
 
-    /// What it promises.
+    /// What this endpoint promises beyond the contract.
     fn capabilities(&self) -> Capabilities;
 
     /// This side's memory, which the peer can read and write. All zero at first.
@@ -345,16 +344,17 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// The peer's arena itself, where [`Capabilities::mapped`].
     fn peer_arena(&self) -> Option<&SharedSlice>;
 
-    /// Queues an operation. Never blocks. [`Error::Full`] if its queue is; there is something to
-    /// poll, or will be, once it no longer is.
+    /// Queues an operation. Never blocks. Returns [`Error::Full`] if the queue is full; once it no longer
+    /// is, there is something to poll, or will be.
     fn post(&mut self, operation: Operation) -> Result<(), Error>;
 
     /// Starts everything posted: one doorbell for all of it.
     fn doorbell(&mut self) -> Result<(), Error>;
 
     /// Has everything posted so far complete without waiting for more. A backend may gather the
-    /// completions of writes, as each costs a device something, until there are enough or until this is
-    /// called: for whoever has nothing more to post and waits for the end of what is under way.
+    /// completions of writes, because each costs a device something, until there are enough of them or
+    /// until this is called. A caller that has nothing more to post, and waits for what is under way,
+    /// calls it.
     fn flush(&mut self) -> Result<(), Error>;
 
     /// Appends what has happened to `events`, at most `limit` of it, and returns how many. Never
@@ -362,30 +362,31 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// did before has been polled.
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error>;
 
-    /// To be called before waiting on [`wait_fd`](Self::wait_fd), and acted upon.
+    /// To be called before each wait on [`wait_fd`](Self::wait_fd); only [`Armed::Wait`] allows the wait.
     fn arm(&mut self) -> Result<Armed, Error>;
 
-    /// Becomes readable when there is something to poll and the endpoint is armed; may do so
-    /// without. Can sit in any poll set. `None` only for a backend that never needs waiting.
+    /// A descriptor that becomes readable when the endpoint is armed and there is something to poll. It
+    /// may become readable without a reason, too. It can be in any poll set. `None` only for a backend
+    /// that never needs waiting.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Makes the descriptor unreadable again; to be called when it was readable.
     fn acknowledge(&mut self) -> Result<(), Error>;
 
-    /// Makes the descriptor of a peer that is armed readable. For mapped peers, whose memory changes
-    /// without any event; others do it by immediates.
+    /// Makes the descriptor of a peer that is armed readable. Users of mapped memory, which changes
+    /// without any event, call it; others send immediates.
     fn wake_peer(&mut self) -> Result<(), Error>;
 
     /// An error if the peer is known to have ended. May ask the kernel or, without waiting for its
     /// answer, the peer's device: not for hot paths.
     fn check_peer(&mut self) -> Result<(), Error>;
 
-    /// What users see of it: device, port, addresses. Empty where there is nothing to tell.
+    /// The device, port and addresses, as users see them. Empty where there is nothing to tell.
     fn description(&self) -> String {
         String::new()
     }
 
-    /// What it has counted.
+    /// What this endpoint has counted.
     fn counts(&self) -> EndpointCounts {
         EndpointCounts::default()
     }

@@ -105,17 +105,17 @@ impl Link {
         Ok(Self { endpoint, outbound, inbound, staged, counts: LinkCounts::default() })
     }
 
-    /// What carries it.
+    /// What carries the link.
     pub fn provider(&self) -> Provider {
         self.endpoint.provider()
     }
 
-    /// What users see of what carries it: device, port, addresses.
+    /// The device, port and addresses that carry the link, as users see them.
     pub fn description(&self) -> String {
         self.endpoint.description()
     }
 
-    /// What it has counted.
+    /// What the link has counted.
     pub fn counts(&self) -> LinkCounts {
         self.counts
     }

@@ -16,19 +16,9 @@
 //! [`Network::step`]: the test says when the network moves on, or has a thread that
 //! [carries](Network::carry) all the time. [`Faulty`] is the middleware for what any backend may do
 //! to its user: a full queue, an empty wake-up, a short poll, an end.
-//!
-//! | file | one thing |
-//! |---|---|
-//! | `sim/flight.rs` | an operation under way, and what may happen to it next |
-//! | `sim/state.rs` | both sides, and how a step changes them |
-//! | `sim/endpoint.rs` | the contract on top of that |
-//! | `sim/faulty.rs` | the middleware |
-//! | `sim/random.rs` | where the seed goes |
 
 mod endpoint;
 mod faulty;
-mod flight;
-mod random;
 mod state;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,7 +27,6 @@ use crate::contract::{Capabilities, Error};
 
 pub use endpoint::SimEndpoint;
 pub use faulty::{Faults, Faulty};
-pub use random::Random;
 use state::SimState;
 
 /// One of the two sides of a connection.
@@ -116,11 +105,6 @@ impl Network {
         }
     }
 
-    /// Operations that each side may have under way: what an endpoint's queue takes.
-    pub fn set_queue_depth(&self, depth: usize) {
-        self.shared.lock().queue_depth = depth.max(1);
-    }
-
     /// Lets one thing happen. False if there is nothing that could without one of the sides doing
     /// something first.
     pub fn step(&self) -> bool {
@@ -155,5 +139,39 @@ impl Drop for Network {
         if std::thread::panicking() {
             eprintln!("sim: the failing network has seed {}", self.seed);
         }
+    }
+}
+
+/// Pseudo-random numbers that are the same on every machine and in every version: splitmix64 (Steele, Lea,
+/// Flood: Fast splittable pseudorandom number generators, 2014).
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// The sequence that belongs to `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        // The bias of a remainder is far below what any test of ours could notice.
+        self.number() % end
+    }
+
+    /// True once in `times` on average.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
     }
 }

@@ -38,7 +38,7 @@ pub struct Corrupt {
     pub high: u64,
 }
 
-/// Whether the other side must be woken.
+/// Says whether the other side must be woken.
 #[must_use = "a wake-up that nobody delivers leaves the peer asleep"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {

@@ -92,9 +92,9 @@ pub trait Slots {
 /// processors fetch lines in pairs.
 pub const HEADER_BYTES: usize = 512;
 
-/// Where `tail_position` lies among them, for who only looks on.
+/// The offset of `tail_position` in the header.
 pub const TAIL_AT: usize = 0;
-/// Where `head_position` lies among them.
+/// The offset of `head_position` in the header.
 pub const HEAD_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const WANTS_AT: usize = 384;

@@ -1,4 +1,4 @@
-//! Whether another process still lives.
+//! Tells whether another process still lives.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -197,12 +197,12 @@ impl Context {
         &self.name
     }
 
-    /// What it reports of itself.
+    /// What the device reports of itself.
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    /// Whether it lacks or demands something that it does not report.
+    /// True if the device lacks or demands what the quirk says.
     pub fn has(&self, quirk: Quirk) -> bool {
         quirks::has(quirk, &self.name, self.iwarp)
     }

@@ -141,7 +141,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// What it is made of.
+    /// The connection's objects at the device.
     pub(super) fn resources(&self) -> &Resources {
         &self.resources
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Work requests of the send queue.
 pub const SEND_DEPTH: u32 = 256;
-/// Of these, kept for messages of the backend's own.
+/// Work requests of the send queue that are kept for messages of the backend's own.
 pub const SEND_RESERVE: u32 = 8;
 /// A write's completion is asked for at least once in so many work requests.
 pub const SIGNAL_EVERY: u32 = 64;

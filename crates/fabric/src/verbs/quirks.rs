@@ -7,15 +7,15 @@
 /// A deviation that the rest of this backend asks for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirk {
-    /// No write with an immediate: a message goes behind the write.
+    /// Writes carry no immediates: a message goes behind the write.
     NoImmediates,
     /// Memory that a read brings bytes to must be open to the peer's writes.
     ReadsNeedRemoteWrite,
-    /// Memory windows do not what they are for.
+    /// Memory windows do not keep the peer inside.
     BrokenWindows,
-    /// What comes while the queue pair changes its state may lie unread until more comes.
+    /// What arrives while the queue pair changes its state may stay unread until more arrives.
     MissesFirstWord,
-    /// No reliable connections, and so nothing that this backend could use.
+    /// The device has no reliable connections, and so nothing that this backend could use.
     NoReliableConnections,
 }
 
@@ -74,7 +74,7 @@ const TABLE: &[QuirkRow] = &[
     },
 ];
 
-/// Whether a device of that name and kind has the quirk.
+/// True if a device of that name has the quirk; `iwarp` says that its transport is iWARP.
 pub fn has(quirk: Quirk, device: &str, iwarp: bool) -> bool {
     TABLE
         .iter()

@@ -11,7 +11,7 @@ use super::*;
 pub struct ProcessCounters {
     /// Process number.
     pub pid: u32,
-    /// What it calls itself.
+    /// The process's label.
     pub label: String,
     /// Its links.
     pub rows: Vec<RowCounters>,

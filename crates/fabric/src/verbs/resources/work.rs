@@ -18,7 +18,7 @@ use crate::contract::{Error, Local};
 pub struct WorkRequest {
     /// What to do.
     pub work: WorkKind,
-    /// Comes back with its completion.
+    /// Returned with its completion.
     pub id: u64,
     /// True if it has a completion of its own, which says that those before it are done, too.
     pub signaled: bool,
@@ -47,9 +47,9 @@ pub enum WorkKind {
     Swap {
         /// Where the word is.
         at: u64,
-        /// What it must be.
+        /// The value that the word must have.
         expected: u64,
-        /// What it becomes.
+        /// The value that the word gets.
         desired: u64,
         /// Which place of this side's is for what is found.
         slot: u32,
