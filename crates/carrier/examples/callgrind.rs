@@ -27,9 +27,9 @@ const PAYLOAD: [u8; 200] = [9; 200];
 const NOW: u64 = 1_000_000;
 
 /// Binaries that are used again, so that the allocator is not what is counted.
-struct Bytes(Vec<u8>);
+struct CountedBinary(Vec<u8>);
 
-impl Binary for Bytes {
+impl Binary for CountedBinary {
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.0[range]
     }
@@ -50,11 +50,11 @@ struct Counting<const KIND: u8> {
 }
 
 impl<const KIND: u8> Emulator for Counting<KIND> {
-    type Binary = Bytes;
-    fn allocate(&mut self, bytes: usize) -> Option<Bytes> {
-        Some(Bytes(vec![0; bytes]))
+    type Binary = CountedBinary;
+    fn allocate(&mut self, bytes: usize) -> Option<CountedBinary> {
+        Some(CountedBinary(vec![0; bytes]))
     }
-    fn deliver(&mut self, binary: &Bytes, offset: usize, length: usize) {
+    fn deliver(&mut self, binary: &CountedBinary, offset: usize, length: usize) {
         self.delivered += black_box(&binary.0[offset..offset + length]).len();
     }
     fn queued_bytes(&self) -> usize {
@@ -78,7 +78,7 @@ type Staged = Counting<2>;
 
 /// A link's two ends, and a connection at each end of another, of one that is sealed, and of one whose
 /// peer's memory is not mapped.
-struct World {
+struct CallgrindWorld {
     here: Link,
     there: Link,
     sending: Connection<Plain>,
@@ -116,7 +116,7 @@ fn keys() -> [Sealing; 2] {
     [keys(a, &publics[0]), keys(b, &publics[1])]
 }
 
-impl World {
+impl CallgrindWorld {
     fn new() -> Self {
         let (here, there) = Link::pair(RING_BYTES).expect("shared memory");
         let (a, b) = Link::pair(RING_BYTES).expect("shared memory");
@@ -194,7 +194,7 @@ fn output<E: Emulator>(sending: &mut Connection<E>, emulator: &mut E) {
 }
 
 probes! {
-    World;
+    CallgrindWorld;
     probe_append,
         |_| {},
         |world| { black_box(world.here.append(black_box(&RECORD)).expect("room")); },
@@ -202,7 +202,7 @@ probes! {
     probe_publish,
         |world| { world.here.append(&RECORD).expect("room"); },
         |world| world.here.publish().expect("published"),
-        World::taken;
+        CallgrindWorld::taken;
     probe_wake,
         |world| {
             assert_eq!(world.there.arm(0).expect("no error"), Armed::Wait);
@@ -215,7 +215,7 @@ probes! {
         |world| { black_box(world.there.refresh().expect("no error")); },
         |_| {};
     probe_poll_read,
-        World::sent,
+        CallgrindWorld::sent,
         |world| {
             world.there.refresh().expect("no error");
             let mut record = RECORD;
@@ -233,30 +233,30 @@ probes! {
         |_| {};
     probe_outputv,
         |_| {},
-        World::output,
+        CallgrindWorld::output,
         |world| { world.received(); world.receiving.link().awake(); };
     probe_outputv_wake,
         |_| {},
-        World::output,
-        World::received;
+        CallgrindWorld::output,
+        CallgrindWorld::received;
     probe_turn,
-        World::output,
-        World::received,
+        CallgrindWorld::output,
+        CallgrindWorld::received,
         |_| {};
     probe_outputv_sealed,
         |_| {},
-        World::output_sealed,
+        CallgrindWorld::output_sealed,
         |world| { world.opened(); world.opening.link().awake(); };
     probe_turn_sealed,
-        World::output_sealed,
-        World::opened,
+        CallgrindWorld::output_sealed,
+        CallgrindWorld::opened,
         |_| {};
     probe_outputv_staged,
         |_| {},
-        World::output_staged,
+        CallgrindWorld::output_staged,
         |world| { world.unstaged(); world.completed(); };
     probe_turn_staged,
-        World::output_staged,
-        World::unstaged,
-        World::completed;
+        CallgrindWorld::output_staged,
+        CallgrindWorld::unstaged,
+        CallgrindWorld::completed;
 }

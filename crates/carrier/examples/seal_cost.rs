@@ -35,9 +35,9 @@ thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Bytes(Vec<u8>);
+struct SpareBinary(Vec<u8>);
 
-impl Binary for Bytes {
+impl Binary for SpareBinary {
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.0[range]
     }
@@ -50,27 +50,27 @@ impl Binary for Bytes {
     }
 }
 
-impl Drop for Bytes {
+impl Drop for SpareBinary {
     fn drop(&mut self) {
         SPARE.with_borrow_mut(|spare| spare.push(std::mem::take(&mut self.0)));
     }
 }
 
 #[derive(Default)]
-struct Sink {
+struct DiscardingEmulator {
     delivered_bytes: usize,
 }
 
-impl Emulator for Sink {
-    type Binary = Bytes;
-    fn allocate(&mut self, bytes: usize) -> Option<Bytes> {
+impl Emulator for DiscardingEmulator {
+    type Binary = SpareBinary;
+    fn allocate(&mut self, bytes: usize) -> Option<SpareBinary> {
         let spare = SPARE.with_borrow_mut(|spare| {
             let found = spare.iter().position(|spare| spare.len() == bytes);
             found.map(|found| spare.swap_remove(found))
         });
-        Some(Bytes(spare.unwrap_or_else(|| vec![0; bytes])))
+        Some(SpareBinary(spare.unwrap_or_else(|| vec![0; bytes])))
     }
-    fn deliver(&mut self, _: &Bytes, _: usize, length: usize) {
+    fn deliver(&mut self, _: &SpareBinary, _: usize, length: usize) {
         self.delivered_bytes += length;
     }
     fn queued_bytes(&self) -> usize {
@@ -88,13 +88,13 @@ impl Emulator for Sink {
 }
 
 /// Both ends of a link.
-struct Ends {
-    sending: Connection<Sink>,
-    receiving: Connection<Sink>,
-    emulator: Sink,
+struct SealedEnds {
+    sending: Connection<DiscardingEmulator>,
+    receiving: Connection<DiscardingEmulator>,
+    emulator: DiscardingEmulator,
 }
 
-impl Ends {
+impl SealedEnds {
     fn new(sealed: bool) -> Fallible<Self> {
         let (connecting, accepting) = Link::pair(RING_BYTES_DEFAULT)?;
         let mut sending = Connection::new(connecting, counters::row("a", "b")?, SpinMode::Off, 1 << 20);
@@ -105,7 +105,7 @@ impl Ends {
         }
         sending.start();
         receiving.start();
-        Ok(Self { sending, receiving, emulator: Sink::default() })
+        Ok(Self { sending, receiving, emulator: DiscardingEmulator::default() })
     }
 
     /// Sends `messages` messages of these fragments, and takes them. Nanoseconds of processor time for
@@ -177,7 +177,7 @@ fn main() -> Fallible<()> {
     println!("| message | plain | sealed | more | plain | sealed |");
     println!("|---|---|---|---|---|---|");
     for bytes in [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20] {
-        let (mut plain, mut sealed) = (Ends::new(false)?, Ends::new(true)?);
+        let (mut plain, mut sealed) = (SealedEnds::new(false)?, SealedEnds::new(true)?);
         let (fragments, messages) = (fragments(bytes), (ROUND_BYTES / bytes).min(ROUND_MESSAGES));
         plain.round(&fragments, messages / 8)?;
         sealed.round(&fragments, messages / 8)?;
