@@ -13,7 +13,7 @@ use std::ops::Range;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
-use caravan_driver::seal::{KeyExchange, Role, Sealing};
+use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 use caravan_fabric::contract::Armed;
 use caravan_fabric::sim::{Faults, Faulty};
 use caravan_fabric::{Link, SpinMode, shm};
@@ -27,9 +27,9 @@ const PAYLOAD: [u8; 200] = [9; 200];
 const NOW: u64 = 1_000_000;
 
 /// Binaries that are used again, so that the allocator is not what is counted.
-struct Bytes(Vec<u8>);
+struct CountedBinary(Vec<u8>);
 
-impl Binary for Bytes {
+impl Binary for CountedBinary {
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.0[range]
     }
@@ -50,11 +50,11 @@ struct Counting<const KIND: u8> {
 }
 
 impl<const KIND: u8> Emulator for Counting<KIND> {
-    type Binary = Bytes;
-    fn allocate(&mut self, bytes: usize) -> Option<Bytes> {
-        Some(Bytes(vec![0; bytes]))
+    type Binary = CountedBinary;
+    fn allocate(&mut self, bytes: usize) -> Option<CountedBinary> {
+        Some(CountedBinary(vec![0; bytes]))
     }
-    fn deliver(&mut self, binary: &Bytes, offset: usize, length: usize) {
+    fn deliver(&mut self, binary: &CountedBinary, offset: usize, length: usize) {
         self.delivered += black_box(&binary.0[offset..offset + length]).len();
     }
     fn queued_bytes(&self) -> usize {
@@ -78,7 +78,7 @@ type Staged = Counting<2>;
 
 /// A link's two ends, and a connection at each end of another, of one that is sealed, and of one whose
 /// peer's memory is not mapped.
-struct World {
+struct CallgrindWorld {
     here: Link,
     there: Link,
     sending: Connection<Plain>,
@@ -92,19 +92,9 @@ struct World {
     staged_emulator: Staged,
 }
 
-fn ends(arena_bytes: u64) -> Result<(shm::ShmEndpoint, shm::ShmEndpoint), caravan_fabric::Error> {
-    let (listener, descriptor) = shm::Listener::listen(arena_bytes)?;
-    Ok((shm::connect(&descriptor)?, listener.accept()?))
-}
-
-fn links() -> Result<(Link, Link), caravan_fabric::Error> {
-    let (connecting, accepting) = ends(Link::mapped_arena_bytes(RING_BYTES)?)?;
-    Ok((Link::new(Box::new(connecting), RING_BYTES)?, Link::new(Box::new(accepting), RING_BYTES)?))
-}
-
 fn staged_links() -> Result<(Link, Link), caravan_fabric::Error> {
     let unmapped = Faults { unmapped: true, ..Faults::default() };
-    let (connecting, accepting) = ends(Link::arena_bytes(RING_BYTES)?)?;
+    let (connecting, accepting) = shm::pair(Link::arena_bytes(RING_BYTES)?)?;
     let [a, b] = [connecting, accepting].map(|end| Box::new(Faulty::new(end, unmapped, 0)));
     Ok((Link::new(a, RING_BYTES)?, Link::new(b, RING_BYTES)?))
 }
@@ -118,17 +108,19 @@ fn connection<E: Emulator>(link: Link, name: &str) -> Connection<E> {
 
 fn keys() -> [Sealing; 2] {
     let exchange = |role| KeyExchange::new(role).expect("random numbers");
-    let [a, b] = [exchange(Role::Initiator), exchange(Role::Acceptor)];
+    let [a, b] = [exchange(KeyRole::Initiator), exchange(KeyRole::Acceptor)];
     let publics = [b.public(), a.public()];
-    let keys = |exchange: KeyExchange, public| exchange.agree(public, b"cookie", ("a", "b")).expect("keys");
+    let keys = |exchange: KeyExchange, public| {
+        exchange.agree(public, b"cookie", NodeNames { initiator: "a", acceptor: "b" }).expect("keys")
+    };
     [keys(a, &publics[0]), keys(b, &publics[1])]
 }
 
-impl World {
+impl CallgrindWorld {
     fn new() -> Self {
-        let (here, there) = links().expect("shared memory");
-        let (a, b) = links().expect("shared memory");
-        let (c, d) = links().expect("shared memory");
+        let (here, there) = Link::pair(RING_BYTES).expect("shared memory");
+        let (a, b) = Link::pair(RING_BYTES).expect("shared memory");
+        let (c, d) = Link::pair(RING_BYTES).expect("shared memory");
         let (e, f) = staged_links().expect("shared memory");
         let [to_seal, to_open] = keys();
         Self {
@@ -202,7 +194,7 @@ fn output<E: Emulator>(sending: &mut Connection<E>, emulator: &mut E) {
 }
 
 probes! {
-    World;
+    CallgrindWorld;
     probe_append,
         |_| {},
         |world| { black_box(world.here.append(black_box(&RECORD)).expect("room")); },
@@ -210,7 +202,7 @@ probes! {
     probe_publish,
         |world| { world.here.append(&RECORD).expect("room"); },
         |world| world.here.publish().expect("published"),
-        World::taken;
+        CallgrindWorld::taken;
     probe_wake,
         |world| {
             assert_eq!(world.there.arm(0).expect("no error"), Armed::Wait);
@@ -223,7 +215,7 @@ probes! {
         |world| { black_box(world.there.refresh().expect("no error")); },
         |_| {};
     probe_poll_read,
-        World::sent,
+        CallgrindWorld::sent,
         |world| {
             world.there.refresh().expect("no error");
             let mut record = RECORD;
@@ -241,30 +233,30 @@ probes! {
         |_| {};
     probe_outputv,
         |_| {},
-        World::output,
+        CallgrindWorld::output,
         |world| { world.received(); world.receiving.link().awake(); };
     probe_outputv_wake,
         |_| {},
-        World::output,
-        World::received;
+        CallgrindWorld::output,
+        CallgrindWorld::received;
     probe_turn,
-        World::output,
-        World::received,
+        CallgrindWorld::output,
+        CallgrindWorld::received,
         |_| {};
     probe_outputv_sealed,
         |_| {},
-        World::output_sealed,
+        CallgrindWorld::output_sealed,
         |world| { world.opened(); world.opening.link().awake(); };
     probe_turn_sealed,
-        World::output_sealed,
-        World::opened,
+        CallgrindWorld::output_sealed,
+        CallgrindWorld::opened,
         |_| {};
     probe_outputv_staged,
         |_| {},
-        World::output_staged,
+        CallgrindWorld::output_staged,
         |world| { world.unstaged(); world.completed(); };
     probe_turn_staged,
-        World::output_staged,
-        World::unstaged,
-        World::completed;
+        CallgrindWorld::output_staged,
+        CallgrindWorld::unstaged,
+        CallgrindWorld::completed;
 }

@@ -11,12 +11,13 @@ use std::ops::Range;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
-use caravan_driver::limits::RING_BYTES_DEFAULT;
-use caravan_driver::seal::{KeyExchange, Role, Sealing};
-use caravan_fabric::{Link, SpinMode, shm};
+use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
+use caravan_fabric::{Link, SpinMode};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
+/// The default of the option `ring_bytes`.
+const RING_BYTES_DEFAULT: u64 = 512 << 10;
 const ROUNDS: usize = 9;
 /// Bytes that each round moves.
 const ROUND_BYTES: usize = 64 << 20;
@@ -34,9 +35,9 @@ thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Bytes(Vec<u8>);
+struct SpareBinary(Vec<u8>);
 
-impl Binary for Bytes {
+impl Binary for SpareBinary {
     fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.0[range]
     }
@@ -49,27 +50,27 @@ impl Binary for Bytes {
     }
 }
 
-impl Drop for Bytes {
+impl Drop for SpareBinary {
     fn drop(&mut self) {
         SPARE.with_borrow_mut(|spare| spare.push(std::mem::take(&mut self.0)));
     }
 }
 
 #[derive(Default)]
-struct Sink {
+struct DiscardingEmulator {
     delivered_bytes: usize,
 }
 
-impl Emulator for Sink {
-    type Binary = Bytes;
-    fn allocate(&mut self, bytes: usize) -> Option<Bytes> {
+impl Emulator for DiscardingEmulator {
+    type Binary = SpareBinary;
+    fn allocate(&mut self, bytes: usize) -> Option<SpareBinary> {
         let spare = SPARE.with_borrow_mut(|spare| {
             let found = spare.iter().position(|spare| spare.len() == bytes);
             found.map(|found| spare.swap_remove(found))
         });
-        Some(Bytes(spare.unwrap_or_else(|| vec![0; bytes])))
+        Some(SpareBinary(spare.unwrap_or_else(|| vec![0; bytes])))
     }
-    fn deliver(&mut self, _: &Bytes, _: usize, length: usize) {
+    fn deliver(&mut self, _: &SpareBinary, _: usize, length: usize) {
         self.delivered_bytes += length;
     }
     fn queued_bytes(&self) -> usize {
@@ -87,17 +88,15 @@ impl Emulator for Sink {
 }
 
 /// Both ends of a link.
-struct Ends {
-    sending: Connection<Sink>,
-    receiving: Connection<Sink>,
-    emulator: Sink,
+struct SealedEnds {
+    sending: Connection<DiscardingEmulator>,
+    receiving: Connection<DiscardingEmulator>,
+    emulator: DiscardingEmulator,
 }
 
-impl Ends {
+impl SealedEnds {
     fn new(sealed: bool) -> Fallible<Self> {
-        let (listener, descriptor) = shm::Listener::listen(Link::mapped_arena_bytes(RING_BYTES_DEFAULT)?)?;
-        let connecting = Link::new(Box::new(shm::connect(&descriptor)?), RING_BYTES_DEFAULT)?;
-        let accepting = Link::new(Box::new(listener.accept()?), RING_BYTES_DEFAULT)?;
+        let (connecting, accepting) = Link::pair(RING_BYTES_DEFAULT)?;
         let mut sending = Connection::new(connecting, counters::row("a", "b")?, SpinMode::Off, 1 << 20);
         let mut receiving = Connection::new(accepting, counters::row("b", "a")?, SpinMode::Off, 1 << 20);
         if sealed {
@@ -106,7 +105,7 @@ impl Ends {
         }
         sending.start();
         receiving.start();
-        Ok(Self { sending, receiving, emulator: Sink::default() })
+        Ok(Self { sending, receiving, emulator: DiscardingEmulator::default() })
     }
 
     /// Sends `messages` messages of these fragments, and takes them. Nanoseconds of processor time for
@@ -144,9 +143,10 @@ impl Ends {
 }
 
 fn keys() -> Fallible<[Sealing; 2]> {
-    let (a, b) = (KeyExchange::new(Role::Initiator)?, KeyExchange::new(Role::Acceptor)?);
+    let (a, b) = (KeyExchange::new(KeyRole::Initiator)?, KeyExchange::new(KeyRole::Acceptor)?);
     let (to_b, to_a) = (a.public(), b.public());
-    Ok([a.agree(&to_a, b"cookie", ("a", "b"))?, b.agree(&to_b, b"cookie", ("a", "b"))?])
+    let names = NodeNames { initiator: "a", acceptor: "b" };
+    Ok([a.agree(&to_a, b"cookie", names)?, b.agree(&to_b, b"cookie", names)?])
 }
 
 fn processor_ns() -> u64 {
@@ -177,7 +177,7 @@ fn main() -> Fallible<()> {
     println!("| message | plain | sealed | more | plain | sealed |");
     println!("|---|---|---|---|---|---|");
     for bytes in [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20] {
-        let (mut plain, mut sealed) = (Ends::new(false)?, Ends::new(true)?);
+        let (mut plain, mut sealed) = (SealedEnds::new(false)?, SealedEnds::new(true)?);
         let (fragments, messages) = (fragments(bytes), (ROUND_BYTES / bytes).min(ROUND_MESSAGES));
         plain.round(&fragments, messages / 8)?;
         sealed.round(&fragments, messages / 8)?;

@@ -7,7 +7,7 @@
 //! refers to such a slot is written anew with the text in it. Where nothing is being put together
 //! nothing ever differs, and no header is touched.
 
-use crate::dist_header::{self, Reference, SLOTS};
+use crate::dist_header::{self, ParsedReferences, Reference, SLOTS};
 use crate::error::Error;
 
 /// The mirror of one connection's inbound atom cache.
@@ -15,9 +15,18 @@ use crate::error::Error;
 pub struct AtomCache {
     /// What each slot holds for the sender.
     sender: Vec<Option<Box<[u8]>>>,
-    /// Whether the emulator's slot holds something else, or nothing.
+    /// True if the emulator's slot holds something else, or nothing.
     differs: Vec<bool>,
     differing: usize,
+}
+
+/// References to deliver in place of those that the peer sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RewrittenHeader {
+    /// The references, from the count on.
+    pub references: Vec<u8>,
+    /// Bytes of the peer's references that they replace.
+    pub replaced_bytes: usize,
 }
 
 impl Default for AtomCache {
@@ -32,10 +41,10 @@ impl AtomCache {
         self.differing
     }
 
-    /// For a header (`references`, from the count on) that is delivered now: what to deliver
-    /// instead, and how many bytes of `references` that replaces. `None` if it can stay.
+    /// Takes a header (`references`, from the count on) that is delivered now. Returns `None` if it can
+    /// stay as it is.
     #[inline]
-    pub fn deliver_now(&mut self, references: &[u8]) -> Result<Option<(Vec<u8>, usize)>, Error> {
+    pub fn deliver_now(&mut self, references: &[u8]) -> Result<Option<RewrittenHeader>, Error> {
         if dist_header::fills_nothing(references).ok_or(Error::Header)? {
             if self.differing == 0 {
                 return Ok(None);
@@ -48,8 +57,8 @@ impl AtomCache {
         self.rewrite(references)
     }
 
-    fn rewrite(&mut self, references: &[u8]) -> Result<Option<(Vec<u8>, usize)>, Error> {
-        let (mut parsed, length) = dist_header::parse(references)?;
+    fn rewrite(&mut self, references: &[u8]) -> Result<Option<RewrittenHeader>, Error> {
+        let ParsedReferences { references: mut parsed, bytes } = dist_header::parse(references)?;
         let mut changed = false;
         for reference in &mut parsed {
             let slot = usize::from(reference.slot);
@@ -72,13 +81,12 @@ impl AtomCache {
         }
         let mut written = Vec::new();
         dist_header::write(&parsed, &mut written);
-        Ok(Some((written, length)))
+        Ok(Some(RewrittenHeader { references: written, replaced_bytes: bytes }))
     }
 
-    /// For a header that is delivered later: its references with the texts that they have now.
-    /// Returns them and the header's length.
-    pub fn hold(&mut self, references: &[u8]) -> Result<(Vec<Reference>, usize), Error> {
-        let (mut parsed, length) = dist_header::parse(references)?;
+    /// Takes a header that is delivered later. Returns its references with the texts that they have now.
+    pub fn hold(&mut self, references: &[u8]) -> Result<ParsedReferences, Error> {
+        let ParsedReferences { references: mut parsed, bytes } = dist_header::parse(references)?;
         for reference in &mut parsed {
             let slot = usize::from(reference.slot);
             match &reference.text {
@@ -89,7 +97,7 @@ impl AtomCache {
                 None => reference.text = Some(self.sender[slot].clone().ok_or(Error::Header)?),
             }
         }
-        Ok((parsed, length))
+        Ok(ParsedReferences { references: parsed, bytes })
     }
 
     /// The held header as it must be delivered now.
@@ -125,7 +133,7 @@ mod tests {
 
     /// The emulator's side: applies a header as `erts_prepare_dist_ext` does; returns the atoms.
     fn apply(cache: &mut [Option<Box<[u8]>>], references: &[u8]) -> Vec<Box<[u8]>> {
-        let (parsed, _) = dist_header::parse(references).unwrap();
+        let parsed = dist_header::parse(references).unwrap().references;
         let atoms = parsed.into_iter().map(|reference| {
             let slot = usize::from(reference.slot);
             if let Some(text) = reference.text {
@@ -161,9 +169,9 @@ mod tests {
                 let mut bytes = Vec::new();
                 dist_header::write(&header, &mut bytes);
                 if what == 0 {
-                    held.push_back((mirror.hold(&bytes).unwrap().0, meant));
+                    held.push_back((mirror.hold(&bytes).unwrap().references, meant));
                 } else {
-                    let delivered = mirror.deliver_now(&bytes).unwrap().map_or(bytes, |(new, _)| new);
+                    let delivered = mirror.deliver_now(&bytes).unwrap().map_or(bytes, |new| new.references);
                     prop_assert_eq!(apply(&mut emulator, &delivered), meant);
                 }
                 if what == 2 && !held.is_empty() {

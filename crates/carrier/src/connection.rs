@@ -14,7 +14,7 @@
 
 use caravan_fabric::contract::{Armed, Provider};
 use caravan_fabric::{Link, SpinMode, SpinPolicy, Turn};
-use caravan_segment::counters::Row;
+use caravan_segment::counters::CounterRow;
 
 use crate::counters::Counter;
 use crate::emulator::Emulator;
@@ -36,6 +36,15 @@ pub enum Next {
     Ring,
 }
 
+/// Records of a connection, as `dist_util` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordCounts {
+    /// Records received, ticks included.
+    pub received: u64,
+    /// Records sent, ticks included.
+    pub sent: u64,
+}
+
 /// One connection over a link.
 #[derive(Debug)]
 pub struct Connection<E: Emulator> {
@@ -44,7 +53,7 @@ pub struct Connection<E: Emulator> {
     outbound: Outbound,
     policy: SpinPolicy,
     late: LatePoller,
-    row: Row,
+    row: CounterRow,
     started: bool,
     polling: bool,
     polls: u64,
@@ -54,10 +63,10 @@ pub struct Connection<E: Emulator> {
 
 impl<E: Emulator> Connection<E> {
     /// A connection that reads nothing before [`start`](Self::start).
-    pub fn new(link: Link, row: Row, spin: SpinMode, busy_bytes: usize) -> Self {
+    pub fn new(link: Link, row: CounterRow, spin: SpinMode, busy_bytes: usize) -> Self {
         row.set(Counter::RingBytes as usize, link.ring_bytes());
         Self {
-            over_device: link.provider() == Provider::Verbs,
+            over_device: link.provider() == Provider::Rdma,
             link,
             inbound: Inbound::default(),
             outbound: Outbound::new(busy_bytes),
@@ -70,7 +79,7 @@ impl<E: Emulator> Connection<E> {
         }
     }
 
-    /// The same, sealing what it sends and opening what it receives. The peer does, too; nothing has
+    /// Has the connection seal what it sends and open what it receives. The peer does so, too; nothing has
     /// been sent yet.
     pub fn sealed(mut self, sealing: Sealing) -> Self {
         self.outbound.seal(sealing.outbound);
@@ -84,14 +93,14 @@ impl<E: Emulator> Connection<E> {
     }
 
     /// The row of counters, brought up to date.
-    pub fn row(&self, emulator: &E, now: u64) -> &Row {
+    pub fn row(&self, emulator: &E, now: u64) -> &CounterRow {
         self.count(emulator, now);
         &self.row
     }
 
-    /// Records received and sent, as `dist_util` counts them.
-    pub fn records(&self) -> (u64, u64) {
-        (self.inbound.messages(), self.outbound.messages())
+    /// Records received and sent.
+    pub fn records(&self) -> RecordCounts {
+        RecordCounts { received: self.inbound.messages(), sent: self.outbound.messages() }
     }
 
     /// The node is up: from now on the ring is read. The poller begins.
@@ -164,8 +173,8 @@ impl<E: Emulator> Connection<E> {
         self.rung(emulator, now)
     }
 
-    /// The same for a bell that is not the link's own: after [`Next::Ring`], where the link's is not
-    /// this side's to ring.
+    /// A bell rang that is not the link's own: the one that the port rings after [`Next::Ring`], where the
+    /// link's bell is not this side's to ring.
     pub fn rung(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         if self.polling || !self.started {
             return Ok(Next::Armed);
@@ -279,7 +288,7 @@ impl<E: Emulator> Connection<E> {
 
     fn count(&self, emulator: &E, now: u64) {
         let counts = self.link.counts();
-        let (busy_count, busy_ns) = self.outbound.busy(now);
+        let busy = self.outbound.busy(now);
         for (counter, value) in [
             (Counter::SentBytes, counts.sent_bytes),
             (Counter::ReceivedBytes, counts.received_bytes),
@@ -293,8 +302,8 @@ impl<E: Emulator> Connection<E> {
             (Counter::Polls, self.polls),
             (Counter::Spins, self.policy.spins()),
             (Counter::SpinHits, self.policy.hits()),
-            (Counter::BusyCount, busy_count),
-            (Counter::BusyNs, busy_ns),
+            (Counter::BusyCount, busy.count),
+            (Counter::BusyNs, busy.nanoseconds),
             (Counter::Reassembled, self.inbound.reassembled()),
         ] {
             self.row.set(counter as usize, value);

@@ -7,13 +7,14 @@
 use std::time::Duration;
 
 use caravan_fabric::SpinMode;
+use caravan_fabric::byte_reader::ByteReader;
 
 use crate::error::Error;
 use crate::limits::LABEL_BYTES_MAX;
 
 /// An operation with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control {
+pub enum PortControl {
     /// 1: `<<RingBytes:64, BusyBytes:64, Spin:8, Fragments:8, MeLen:16, Me, PeerLen:16, Peer,
     /// Seal:8, CookieLen:16, Cookie>>`.
     Configure(Configuration),
@@ -47,7 +48,8 @@ pub enum Control {
     Offer,
     /// 16: the peer's offer: makes this half; the result is for the peer.
     RdmaConnect(Vec<u8>),
-    /// 17: the same on the side that has offered, with what the peer's RDMA_CONNECT gave.
+    /// 17: what the peer's RDMA_CONNECT gave: the side that has offered makes its half; the result is for
+    /// the peer.
     RdmaAccept(Vec<u8>),
     /// 18: `<<LimitMs:32, Answer>>`: connects the halves; the initiating side has the answer of the
     /// peer's RDMA_ACCEPT.
@@ -85,7 +87,7 @@ pub struct Configuration {
     pub ring_bytes: u64,
     /// Bytes queued at which the port is busy.
     pub busy_bytes: u64,
-    /// Whether to spin.
+    /// When the connection spins.
     pub spin: SpinMode,
     /// This node.
     pub me: String,
@@ -95,10 +97,10 @@ pub struct Configuration {
     pub seal: Option<Cookie>,
 }
 
-impl Control {
+impl PortControl {
     /// Reads an operation.
     pub fn parse(operation: u32, data: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader { operation, data };
+        let mut reader = ArgumentReader { operation, bytes: ByteReader::new(data) };
         let parsed = match operation {
             1 => Self::Configure(Configuration {
                 ring_bytes: reader.u64()?,
@@ -119,7 +121,7 @@ impl Control {
                 },
             }),
             2 => Self::Listen,
-            3 => Self::Connect(reader.rest().to_vec()),
+            3 => Self::Connect(reader.rest()),
             4 => Self::Accept,
             5 => Self::Lifeline(reader.u32()? as i32),
             6 => Self::Start,
@@ -130,61 +132,57 @@ impl Control {
             11 => Self::TcpRow(reader.text()?),
             12 => Self::TcpCounts([reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?]),
             13 => Self::Cancel,
-            14 => Self::Reason(String::from_utf8_lossy(reader.rest()).into_owned()),
+            14 => Self::Reason(String::from_utf8_lossy(&reader.rest()).into_owned()),
             15 => Self::Offer,
-            16 => Self::RdmaConnect(reader.rest().to_vec()),
-            17 => Self::RdmaAccept(reader.rest().to_vec()),
-            18 => Self::RdmaFinish {
-                limit: Duration::from_millis(reader.u32()?.into()),
-                answer: reader.rest().to_vec(),
-            },
+            16 => Self::RdmaConnect(reader.rest()),
+            17 => Self::RdmaAccept(reader.rest()),
+            18 => {
+                Self::RdmaFinish { limit: Duration::from_millis(reader.u32()?.into()), answer: reader.rest() }
+            }
             19 => Self::Device,
             _ => return Err(reader.error("there is no such operation")),
         };
-        if reader.data.is_empty() { Ok(parsed) } else { Err(reader.error("there are bytes left over")) }
+        if reader.bytes.is_empty() { Ok(parsed) } else { Err(reader.error("there are bytes left over")) }
     }
 }
 
-struct Reader<'a> {
+/// Reads the arguments of one operation.
+struct ArgumentReader<'a> {
     operation: u32,
-    data: &'a [u8],
+    bytes: ByteReader<'a>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ArgumentReader<'a> {
     fn error(&self, what: &'static str) -> Error {
         Error::Control { operation: self.operation, what }
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let (taken, rest) = self.data.split_first_chunk().ok_or(self.error("there are bytes missing"))?;
-        self.data = rest;
-        Ok(*taken)
+    fn missing(&self) -> Error {
+        self.error("there are bytes missing")
     }
 
     fn u8(&mut self) -> Result<u8, Error> {
-        Ok(self.take::<1>()?[0])
+        self.bytes.u8().ok_or_else(|| self.missing())
     }
 
     fn u32(&mut self) -> Result<u32, Error> {
-        Ok(u32::from_be_bytes(self.take()?))
+        self.bytes.u32().ok_or_else(|| self.missing())
     }
 
     fn u64(&mut self) -> Result<u64, Error> {
-        Ok(u64::from_be_bytes(self.take()?))
+        self.bytes.u64().ok_or_else(|| self.missing())
     }
 
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.data)
+    fn rest(&mut self) -> Vec<u8> {
+        self.bytes.rest().to_vec()
     }
 
     fn bytes(&mut self) -> Result<&'a [u8], Error> {
-        let length = usize::from(u16::from_be_bytes(self.take()?));
+        let length = usize::from(self.bytes.u16().ok_or_else(|| self.missing())?);
         if length > LABEL_BYTES_MAX {
             return Err(self.error("a text is too long"));
         }
-        let (text, rest) = self.data.split_at_checked(length).ok_or(self.error("a text is cut off"))?;
-        self.data = rest;
-        Ok(text)
+        self.bytes.bytes(length).ok_or_else(|| self.error("a text is cut off"))
     }
 
     fn text(&mut self) -> Result<String, Error> {
@@ -201,8 +199,8 @@ mod tests {
     fn a_configuration_is_read() {
         let mut data = [&[0; 6][..], &[1, 0], &[0; 7], &[9, 1, 1]].concat();
         data.extend_from_slice(b"\0\x03a@h\0\x03b@h\x01\0\x04mint");
-        let read = match Control::parse(1, &data).unwrap() {
-            Control::Configure(read) => read,
+        let read = match PortControl::parse(1, &data).unwrap() {
+            PortControl::Configure(read) => read,
             other => panic!("{other:?} is not a configuration"),
         };
         assert_eq!((read.ring_bytes, read.busy_bytes, read.spin), (256, 9, SpinMode::Auto));
@@ -210,23 +208,23 @@ mod tests {
         assert_eq!(read.seal.as_ref().map(Cookie::bytes), Some(&b"mint"[..]));
         assert!(!format!("{read:?}").contains("mint") && !format!("{read:?}").contains("109"), "{read:?}");
         data.push(0);
-        assert!(Control::parse(1, &data).unwrap_err().to_string().contains("left over"));
-        assert!(Control::parse(1, &data[..10]).unwrap_err().to_string().contains("missing"));
-        assert!(Control::parse(99, &[]).unwrap_err().to_string().contains("no such operation"));
+        assert!(PortControl::parse(1, &data).unwrap_err().to_string().contains("left over"));
+        assert!(PortControl::parse(1, &data[..10]).unwrap_err().to_string().contains("missing"));
+        assert!(PortControl::parse(99, &[]).unwrap_err().to_string().contains("no such operation"));
     }
 
     #[test]
     fn a_finish_has_a_limit_and_an_answer() {
         let limit = Duration::from_millis(258);
-        let read = Control::parse(18, b"\0\0\x01\x02rest").unwrap();
-        assert_eq!(read, Control::RdmaFinish { limit, answer: b"rest".to_vec() });
-        assert!(Control::parse(18, b"\0\0\x01").unwrap_err().to_string().contains("missing"));
+        let read = PortControl::parse(18, b"\0\0\x01\x02rest").unwrap();
+        assert_eq!(read, PortControl::RdmaFinish { limit, answer: b"rest".to_vec() });
+        assert!(PortControl::parse(18, b"\0\0\x01").unwrap_err().to_string().contains("missing"));
     }
 
     proptest! {
         #[test]
         fn nothing_panics(operation in 0u32..24, data in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = Control::parse(operation, &data);
+            let _ = PortControl::parse(operation, &data);
         }
     }
 }

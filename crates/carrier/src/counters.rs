@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use caravan_segment::counters::{Label, Row, Table};
+use caravan_segment::counters::{CounterRow, CounterTable, Label};
 
 /// The counters of a row, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +54,13 @@ pub const NAMES: [&str; 19] = [
 ];
 
 /// A row of this process's table, for one connection.
-pub fn row(local: &str, peer: &str) -> Result<Row, caravan_segment::Error> {
-    static TABLE: OnceLock<Table> = OnceLock::new();
+pub fn row(local: &str, peer: &str) -> Result<CounterRow, caravan_segment::Error> {
+    static TABLE: OnceLock<CounterTable> = OnceLock::new();
     let table = match TABLE.get() {
         Some(table) => table,
         None => {
             // Two threads may both make one; the second is dropped.
-            let made = Table::create(local, &NAMES)?;
+            let made = CounterTable::create(local, &NAMES)?;
             TABLE.get_or_init(|| made)
         }
     };

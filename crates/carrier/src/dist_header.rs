@@ -9,6 +9,8 @@
 //! fragment, counting down to 1. Flags are half a byte for each reference: three high bits of its
 //! slot, and whether it fills the slot; one more half byte says whether lengths have two bytes.
 
+use caravan_fabric::byte_reader::ByteReader;
+
 use crate::error::Error;
 
 /// Version of the external term format.
@@ -23,7 +25,7 @@ pub const SLOTS: usize = 2048;
 
 /// What a message begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HeaderKind {
     /// A whole message with a header: references begin at byte 2.
     Whole,
     /// The first of several fragments: references begin at byte 18.
@@ -44,7 +46,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl HeaderKind {
     /// Looks at the first bytes of a message: [`FRAGMENT_BYTES`] of it, or all if it is shorter.
     #[inline]
     pub fn of(head: &[u8]) -> Self {
@@ -112,31 +114,42 @@ pub fn cached_slots(references: &[u8]) -> Option<impl Iterator<Item = u16> + '_>
     }))
 }
 
-/// Reads the references, from the count on. Returns them and how many bytes they took.
-pub fn parse(references: &[u8]) -> Result<(Vec<Reference>, usize), Error> {
-    let mut reader = Reader { bytes: references, at: 0 };
-    let count = usize::from(reader.byte()?);
+/// The references of one header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsedReferences {
+    /// The references, in order.
+    pub references: Vec<Reference>,
+    /// Bytes that they took.
+    pub bytes: usize,
+}
+
+/// Reads the references, from the count on.
+pub fn parse(references: &[u8]) -> Result<ParsedReferences, Error> {
+    let mut reader = ByteReader::new(references);
+    let parsed = read(&mut reader).ok_or(Error::Header)?;
+    Ok(ParsedReferences { references: parsed, bytes: references.len() - reader.remaining() })
+}
+
+fn read(reader: &mut ByteReader<'_>) -> Option<Vec<Reference>> {
+    let count = usize::from(reader.u8()?);
     if count == 0 {
-        return Ok((Vec::new(), reader.at));
+        return Some(Vec::new());
     }
-    let flags = reader.take(count / 2 + 1)?;
+    let flags = reader.bytes(count / 2 + 1)?;
     let half = |i: usize| (flags[i / 2] >> (4 * (i % 2))) & 0x0f;
     let long = half(count) & 1 != 0;
     let mut parsed = Vec::with_capacity(count);
     for i in 0..count {
-        let slot = (u16::from(half(i) & 7) << 8) | u16::from(reader.byte()?);
+        let slot = (u16::from(half(i) & 7) << 8) | u16::from(reader.u8()?);
         let text = if half(i) & 8 == 0 {
             None
         } else {
-            let length = match long {
-                true => (usize::from(reader.byte()?) << 8) | usize::from(reader.byte()?),
-                false => usize::from(reader.byte()?),
-            };
-            Some(reader.take(length)?.into())
+            let length = if long { usize::from(reader.u16()?) } else { usize::from(reader.u8()?) };
+            Some(reader.bytes(length)?.into())
         };
         parsed.push(Reference { slot, text });
     }
-    Ok((parsed, reader.at))
+    Some(parsed)
 }
 
 /// Writes references, from the count on: the reverse of [`parse`].
@@ -168,24 +181,6 @@ pub fn write(references: &[Reference], out: &mut Vec<u8>) {
 /// The two bytes in front of the references of a whole message.
 pub const WHOLE_PREFIX: [u8; 2] = [VERSION, WHOLE];
 
-struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Error> {
-        let end = self.at.checked_add(length).ok_or(Error::Header)?;
-        let taken = self.bytes.get(self.at..end).ok_or(Error::Header)?;
-        self.at = end;
-        Ok(taken)
-    }
-
-    fn byte(&mut self) -> Result<u8, Error> {
-        Ok(self.take(1)?[0])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +201,8 @@ mod tests {
             write(&references, &mut bytes);
             let length = bytes.len();
             bytes.extend_from_slice(b"the control message");
-            prop_assert_eq!(parse(&bytes).unwrap(), (references.clone(), length));
+            let parsed = ParsedReferences { references: references.clone(), bytes: length };
+            prop_assert_eq!(parse(&bytes).unwrap(), parsed);
             let fills = references.iter().any(|r| r.text.is_some());
             prop_assert_eq!(fills_nothing(&bytes), Some(!fills));
             if !fills {
@@ -221,7 +217,7 @@ mod tests {
             let _ = parse(&bytes);
             let _ = fills_nothing(&bytes);
             let _ = cached_slots(&bytes).map(Iterator::count);
-            let _ = Kind::of(&bytes);
+            let _ = HeaderKind::of(&bytes);
         }
     }
 
@@ -229,14 +225,15 @@ mod tests {
     fn the_manuals_example() {
         // A header with three references: slot 0x105 cached, slot 7 filled with "ok", 0x7ff cached.
         let bytes = [3, 0x81, 0x07, 5, 7, 2, b'o', b'k', 0xff];
-        let (references, length) = parse(&bytes).unwrap();
-        assert_eq!(length, bytes.len());
+        let parsed = parse(&bytes).unwrap();
+        assert_eq!(parsed.bytes, bytes.len());
+        let references = parsed.references;
         let slots: Vec<u16> = references.iter().map(|r| r.slot).collect();
         assert_eq!(slots, [0x105, 7, 0x7ff]);
         assert_eq!(references[1].text.as_deref(), Some(&b"ok"[..]));
-        assert_eq!(Kind::of(&[131, 68, 0]), Kind::Whole);
+        assert_eq!(HeaderKind::of(&[131, 68, 0]), HeaderKind::Whole);
         let mut head = [0; 18];
         (head[0], head[1], head[9], head[17]) = (131, 70, 3, 2);
-        assert_eq!(Kind::of(&head), Kind::Next { sequence: 3, fragment: 2 });
+        assert_eq!(HeaderKind::of(&head), HeaderKind::Next { sequence: 3, fragment: 2 });
     }
 }

@@ -6,24 +6,25 @@
 //! of a record that is not complete: at rest the ring is empty, so this side can sleep until more
 //! comes, and the peer has all its room.
 
-mod plain;
 mod sealed;
 
 use caravan_fabric::Link;
 use caravan_ring::record::LengthReader;
 
-use crate::atom_cache::AtomCache;
-use crate::dist_header::{FRAGMENT_BYTES, Kind};
+use crate::atom_cache::{AtomCache, RewrittenHeader};
+use crate::dist_header::{FRAGMENT_BYTES, HeaderKind};
 use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
-use crate::limits::{RECORD_BYTES_MAX, RELEASE_BYTES, SHARED_BINARY_BYTES, TURN_BYTES, TURN_MESSAGES};
-use crate::reassembly::Reassembly;
+use crate::limits::{
+    RECORD_BYTES_MAX, RELEASE_BYTES, SHARED_BINARY_BYTES, SMALL_MESSAGE_BYTES, TURN_BYTES, TURN_MESSAGES,
+};
+use crate::reassembly::{FirstFragment, Reassembly};
 use crate::seal::Direction;
 use sealed::Opener;
 
 /// Where the bytes of the record being read go.
 #[derive(Debug)]
-enum Sink<B> {
+enum RecordSink<B> {
     /// Between two records.
     Between,
     /// Its length is known; its kind shows in its first bytes.
@@ -31,24 +32,24 @@ enum Sink<B> {
     /// Behind the messages that are in the shared binary already.
     Small { length: usize, filled: usize },
     /// Into a binary of its own.
-    Own { binary: B, filled: usize, first_of: Option<(u64, u64)> },
+    Own { binary: B, filled: usize, first_of: Option<FirstFragment> },
     /// Into the message `index` that is being put together; `missing` bytes to come.
     Fragment { index: usize, missing: usize },
 }
 
 /// Where a record goes, by its first bytes.
-enum Place {
+enum RecordPlace {
     /// It is a fragment of the message at this index, which is being put together.
     Held(usize),
-    /// It is the first of so many fragments of a message of this sequence, to be put together.
-    First(u64, u64),
+    /// It is the first fragment of a message that is to be put together.
+    First(FirstFragment),
     /// To the emulator as it is.
     Message,
 }
 
 /// What one turn brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct TurnOutcome {
     /// Bytes taken from the ring.
     pub bytes: usize,
     /// Records completed, ticks included.
@@ -61,7 +62,7 @@ pub struct Taken {
 #[derive(Debug)]
 pub struct Inbound<B> {
     lengths: LengthReader,
-    sink: Sink<B>,
+    sink: RecordSink<B>,
     shared: Option<(B, usize)>,
     cache: AtomCache,
     reassembly: Reassembly<B>,
@@ -73,7 +74,7 @@ impl<B: Binary> Default for Inbound<B> {
     fn default() -> Self {
         Self {
             lengths: LengthReader::new(RECORD_BYTES_MAX),
-            sink: Sink::Between,
+            sink: RecordSink::Between,
             shared: None,
             cache: AtomCache::default(),
             reassembly: Reassembly::default(),
@@ -104,7 +105,7 @@ impl<B: Binary> Inbound<B> {
         &mut self,
         link: &mut Link,
         emulator: &mut E,
-    ) -> Result<Taken, Error> {
+    ) -> Result<TurnOutcome, Error> {
         match self.opener {
             None => self.steps(link, emulator, Self::step),
             Some(_) => self.steps(link, emulator, Self::step_sealed),
@@ -117,8 +118,8 @@ impl<B: Binary> Inbound<B> {
         link: &mut Link,
         emulator: &mut E,
         step: impl Fn(&mut Self, &mut Link, &mut E) -> Result<bool, Error>,
-    ) -> Result<Taken, Error> {
-        let mut taken = Taken::default();
+    ) -> Result<TurnOutcome, Error> {
+        let mut taken = TurnOutcome::default();
         link.refresh()?;
         loop {
             if taken.bytes >= TURN_BYTES || taken.messages >= TURN_MESSAGES {
@@ -145,20 +146,20 @@ impl<B: Binary> Inbound<B> {
 
     /// Where a record of `length` bytes that begins with `head` goes.
     #[inline]
-    fn place(&self, head: &[u8], length: usize) -> Result<Place, Error> {
-        Ok(match Kind::of(head) {
-            Kind::Next { sequence, fragment } => match self.reassembly.find(sequence, fragment)? {
-                Some(index) => Place::Held(index),
-                None => Place::Message,
+    fn place(&self, head: &[u8], length: usize) -> Result<RecordPlace, Error> {
+        Ok(match HeaderKind::of(head) {
+            HeaderKind::Next { sequence, fragment } => match self.reassembly.find(sequence, fragment)? {
+                Some(index) => RecordPlace::Held(index),
+                None => RecordPlace::Message,
             },
-            Kind::First { sequence, fragments } => {
+            HeaderKind::First { sequence, fragments } => {
                 self.reassembly.new_sequence(sequence, fragments)?;
                 match self.reassembly.takes(fragments, length) {
-                    true => Place::First(sequence, fragments),
-                    false => Place::Message,
+                    true => RecordPlace::First(FirstFragment { sequence, fragments }),
+                    false => RecordPlace::Message,
                 }
             }
-            _ => Place::Message,
+            _ => RecordPlace::Message,
         })
     }
 
@@ -166,23 +167,23 @@ impl<B: Binary> Inbound<B> {
     fn put<E: Emulator<Binary = B>>(
         &mut self,
         emulator: &mut E,
-        place: Place,
+        place: RecordPlace,
         head: &[u8],
         length: usize,
     ) -> Result<(), Error> {
         let first_of = match place {
-            Place::Held(index) => {
+            RecordPlace::Held(index) => {
                 let missing = length - FRAGMENT_BYTES;
                 self.reassembly.reserve(index, missing)?;
-                self.sink = Sink::Fragment { index, missing };
+                self.sink = RecordSink::Fragment { index, missing };
                 return Ok(());
             }
-            Place::First(sequence, fragments) => Some((sequence, fragments)),
-            Place::Message => None,
+            RecordPlace::First(first) => Some(first),
+            RecordPlace::Message => None,
         };
         let mut binary = emulator.allocate(length).ok_or(Error::NoMemory { bytes: length })?;
         binary.bytes_mut(0..head.len()).copy_from_slice(head);
-        self.sink = Sink::Own { binary, filled: head.len(), first_of };
+        self.sink = RecordSink::Own { binary, filled: head.len(), first_of };
         Ok(())
     }
 
@@ -207,7 +208,7 @@ impl<B: Binary> Inbound<B> {
 
     /// A fragment of the message at `index` is complete.
     fn end_fragment<E: Emulator<Binary = B>>(&mut self, emulator: &mut E, index: usize) -> Result<(), Error> {
-        self.sink = Sink::Between;
+        self.sink = RecordSink::Between;
         self.reassembly.end_fragment(emulator, &mut self.cache, index)?;
         self.messages += 1;
         Ok(())
@@ -215,7 +216,9 @@ impl<B: Binary> Inbound<B> {
 
     /// A record in a binary of its own is complete.
     fn end_own<E: Emulator<Binary = B>>(&mut self, emulator: &mut E) -> Result<(), Error> {
-        let Sink::Own { mut binary, first_of, .. } = std::mem::replace(&mut self.sink, Sink::Between) else {
+        let RecordSink::Own { mut binary, first_of, .. } =
+            std::mem::replace(&mut self.sink, RecordSink::Between)
+        else {
             return Ok(());
         };
         self.messages += 1;
@@ -230,6 +233,92 @@ impl<B: Binary> Inbound<B> {
     }
 }
 
+/// Reading a link that is not sealed.
+impl<B: Binary> Inbound<B> {
+    /// One step of the record being read. False if it needs more bytes than there are.
+    fn step<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
+        match &mut self.sink {
+            RecordSink::Between => match self.lengths.next(link.inbound())? {
+                None => Ok(false),
+                Some(0) => {
+                    self.messages += 1;
+                    Ok(true)
+                }
+                Some(length) => {
+                    self.sink =
+                        RecordSink::Head { length: length as usize, head: [0; FRAGMENT_BYTES], have: 0 };
+                    self.head(link, emulator)
+                }
+            },
+            RecordSink::Head { .. } => self.head(link, emulator),
+            RecordSink::Small { .. } => self.small(link, emulator),
+            RecordSink::Own { binary, filled, .. } => {
+                let limit = (*filled + RELEASE_BYTES).min(binary.length());
+                let read = link.read(binary.bytes_mut(*filled..limit));
+                *filled += read;
+                if *filled == binary.length() {
+                    self.end_own(emulator)?;
+                    return Ok(true);
+                }
+                Ok(read > 0)
+            }
+            RecordSink::Fragment { index, missing } => {
+                let (index, wanted) = (*index, (*missing).min(RELEASE_BYTES));
+                let read = link.read(self.reassembly.space(index, wanted));
+                self.reassembly.filled(index, read);
+                *missing -= read;
+                if *missing == 0 {
+                    self.end_fragment(emulator, index)?;
+                    return Ok(true);
+                }
+                Ok(read > 0)
+            }
+        }
+    }
+
+    /// Reads the first bytes of a record, and chooses by them where it goes.
+    fn head<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
+        let RecordSink::Head { length, head, have } = &mut self.sink else { return Ok(true) };
+        let length = *length;
+        let needed = length.min(FRAGMENT_BYTES);
+        let read = link.read(&mut head[*have..needed]);
+        *have += read;
+        if *have < needed {
+            return Ok(read > 0);
+        }
+        let whole_head = *head;
+        let head = &whole_head[..needed];
+        let place = self.place(head, length)?;
+        if length <= SMALL_MESSAGE_BYTES && matches!(place, RecordPlace::Message) {
+            let (binary, used) = self.shared(emulator, length)?;
+            binary.bytes_mut(used..used + needed).copy_from_slice(head);
+            self.sink = RecordSink::Small { length, filled: needed };
+            return self.small(link, emulator);
+        }
+        self.put(emulator, place, head, length)?;
+        Ok(true)
+    }
+
+    /// Reads a small message into the shared binary, and delivers it when it is whole.
+    fn small<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
+        let (RecordSink::Small { length, filled }, Some((binary, used))) = (&mut self.sink, &mut self.shared)
+        else {
+            return Ok(true);
+        };
+        let read = link.read(binary.bytes_mut(*used + *filled..*used + *length));
+        *filled += read;
+        if filled < length {
+            return Ok(read > 0);
+        }
+        let (offset, length) = (*used, *length);
+        *used += length;
+        self.sink = RecordSink::Between;
+        self.messages += 1;
+        deliver(&mut self.cache, emulator, binary, offset, length)?;
+        Ok(true)
+    }
+}
+
 /// Delivers the message at `offset`, with its header as the emulator must see it.
 fn deliver<E: Emulator>(
     cache: &mut AtomCache,
@@ -239,18 +328,18 @@ fn deliver<E: Emulator>(
     length: usize,
 ) -> Result<(), Error> {
     let message = binary.bytes_mut(offset..offset + length);
-    let references_at = match Kind::of(&message[..length.min(FRAGMENT_BYTES)]) {
-        Kind::Whole => 2,
-        Kind::First { .. } => FRAGMENT_BYTES,
-        Kind::Next { .. } | Kind::Other => {
+    let references_at = match HeaderKind::of(&message[..length.min(FRAGMENT_BYTES)]) {
+        HeaderKind::Whole => 2,
+        HeaderKind::First { .. } => FRAGMENT_BYTES,
+        HeaderKind::Next { .. } | HeaderKind::Other => {
             emulator.deliver(binary, offset, length);
             return Ok(());
         }
     };
     match cache.deliver_now(&message[references_at..])? {
         None => emulator.deliver(binary, offset, length),
-        Some((references, replaced)) => {
-            let rest = &message[references_at + replaced..];
+        Some(RewrittenHeader { references, replaced_bytes }) => {
+            let rest = &message[references_at + replaced_bytes..];
             let bytes = references_at + references.len() + rest.len();
             let mut written = emulator.allocate(bytes).ok_or(Error::NoMemory { bytes })?;
             let to = written.bytes_mut(0..bytes);

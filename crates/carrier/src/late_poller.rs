@@ -1,13 +1,13 @@
-//! Whether the poller comes when it is called.
+//! When a stream does without the poller process, because it comes late.
 //!
-//! It is one process among many. Where the schedulers have more to run than they can, its turn is
+//! The poller is one process among many. Where the schedulers have more to run than they can, its turn is
 //! long in coming, and a stream that only moves in its turns crawls (with 100 processes that never
 //! rest, to a tenth of what TCP carries). Ports are better off: the emulator gives them their share
 //! before processes get theirs.
 
 use crate::limits::{LATE_NS, LATE_SPELL_NS_MAX, LATE_SPELL_NS_MIN};
 
-/// Whether the poller comes when it is called.
+/// One connection's memory of whether the poller came in time.
 #[derive(Debug)]
 pub struct LatePoller {
     called: Option<u64>,
@@ -22,13 +22,13 @@ impl Default for LatePoller {
 }
 
 impl LatePoller {
-    /// It has been called.
+    /// The poller has been called.
     pub fn called(&mut self, now: u64) {
         self.called = Some(now);
     }
 
-    /// It has come. Each time that it is late again it is done without for twice as long: finding
-    /// out costs as much as the wait for it.
+    /// The poller has come. Each time that it is late again, streams do without it for twice as long:
+    /// finding out costs as much as the wait for it.
     pub fn came(&mut self, now: u64) {
         let Some(called) = self.called.take() else { return };
         if now.saturating_sub(called) < LATE_NS {
@@ -41,7 +41,7 @@ impl LatePoller {
         }
     }
 
-    /// True while it is not to be counted on.
+    /// True while streams do without the poller.
     pub fn is_late(&self, now: u64) -> bool {
         now < self.late_until
     }

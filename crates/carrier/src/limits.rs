@@ -1,9 +1,5 @@
 //! Every limit of the carrier, in one place.
 
-/// Bytes of one ring unless the user says otherwise.
-pub const RING_BYTES_DEFAULT: u64 = 512 << 10;
-/// Bytes waiting in a port's queue at which it is marked busy, unless the user says otherwise.
-pub const BUSY_BYTES_DEFAULT: u64 = 128 << 10;
 /// The longest record a peer may announce: what the emulator takes as one message.
 pub const RECORD_BYTES_MAX: u32 = u32::MAX >> 1;
 /// Messages up to this size share a binary; larger ones get one of their own.
@@ -23,9 +19,9 @@ pub const HELD_MESSAGES_MAX: usize = 64;
 pub const HELD_MESSAGE_BYTES_MAX: u64 = 1 << 30;
 /// Nanoseconds after which a poller that was called has come late.
 pub const LATE_NS: u64 = 2_000_000;
-/// How long streams then do without it, at first and at most.
+/// Nanoseconds for which streams do without a late poller at first.
 pub const LATE_SPELL_NS_MIN: u64 = 100_000_000;
-/// The latter.
+/// Nanoseconds for which streams do without a late poller at most.
 pub const LATE_SPELL_NS_MAX: u64 = 10_000_000_000;
 /// Milliseconds that a closing port waits for a peer to take what is queued.
 pub const FLUSH_MS: u64 = 5_000;

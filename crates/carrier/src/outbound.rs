@@ -10,6 +10,15 @@ use crate::error::Error;
 use crate::seal::{Direction, TAG_BYTES};
 use sealed::Sealer;
 
+/// How often, and for how long in all, a port was marked busy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BusyCounts {
+    /// Times that it was marked.
+    pub count: u64,
+    /// Nanoseconds that it was marked.
+    pub nanoseconds: u64,
+}
+
 /// The sending half of a connection.
 #[derive(Debug)]
 pub struct Outbound {
@@ -43,9 +52,10 @@ impl Outbound {
         self.messages
     }
 
-    /// Times the port was marked busy, and for how long in all.
-    pub fn busy(&self, now: u64) -> (u64, u64) {
-        (self.busy_count, self.busy_ns + self.busy_since.map_or(0, |since| now.saturating_sub(since)))
+    /// How often, and for how long, the port was marked busy.
+    pub fn busy(&self, now: u64) -> BusyCounts {
+        let lasting = self.busy_since.map_or(0, |since| now.saturating_sub(since));
+        BusyCounts { count: self.busy_count, nanoseconds: self.busy_ns + lasting }
     }
 
     /// Sends one message in the clear, the concatenation of `parts`: into the ring as far as it has

@@ -7,14 +7,23 @@
 //! binary in it is then referred to, not copied.
 
 use crate::atom_cache::AtomCache;
-use crate::dist_header::{self, FRAGMENT_BYTES, Reference, WHOLE_PREFIX};
+use crate::dist_header::{self, FRAGMENT_BYTES, ParsedReferences, Reference, WHOLE_PREFIX};
 use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
 use crate::limits::{HELD_MESSAGE_BYTES_MAX, HELD_MESSAGES_MAX};
 
+/// What the header of a first fragment says of its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstFragment {
+    /// Which message.
+    pub sequence: u64,
+    /// How many fragments the message has.
+    pub fragments: u64,
+}
+
 /// A message that is not complete.
 #[derive(Debug)]
-struct Held<B> {
+struct HeldMessage<B> {
     sequence: u64,
     /// The fragment that must come next.
     due: u64,
@@ -28,7 +37,7 @@ struct Held<B> {
 /// The fragmented messages of one connection that are being put together.
 #[derive(Debug)]
 pub struct Reassembly<B> {
-    held: Vec<Held<B>>,
+    held: Vec<HeldMessage<B>>,
     completed: u64,
 }
 
@@ -59,7 +68,7 @@ impl<B: Binary> Reassembly<B> {
         &mut self,
         emulator: &mut E,
         cache: &mut AtomCache,
-        (sequence, fragments): (u64, u64),
+        FirstFragment { sequence, fragments }: FirstFragment,
         first: &[u8],
     ) -> Result<bool, Error> {
         let references = first.get(FRAGMENT_BYTES..).ok_or(Error::Header)?;
@@ -67,11 +76,18 @@ impl<B: Binary> Reassembly<B> {
         // All but the last fragment have the same size; the last one is not larger.
         let bytes = headroom + fragments as usize * first.len();
         let Some(mut binary) = emulator.allocate(bytes) else { return Ok(false) };
-        let (references, length) = cache.hold(references)?;
-        let body = &first[FRAGMENT_BYTES + length..];
+        let ParsedReferences { references, bytes: header_bytes } = cache.hold(references)?;
+        let body = &first[FRAGMENT_BYTES + header_bytes..];
         binary.bytes_mut(headroom..headroom + body.len()).copy_from_slice(body);
         let due = fragments - 1;
-        self.held.push(Held { sequence, due, references, binary, headroom, filled: headroom + body.len() });
+        self.held.push(HeldMessage {
+            sequence,
+            due,
+            references,
+            binary,
+            headroom,
+            filled: headroom + body.len(),
+        });
         Ok(true)
     }
 
@@ -157,7 +173,7 @@ impl<B: Binary> Reassembly<B> {
 fn headroom(references: &[u8]) -> Result<usize, Error> {
     /// An atom has at most 255 characters of up to 4 bytes.
     const ATOM_BYTES_MAX: usize = 255 * 4;
-    let (parsed, _) = dist_header::parse(references)?;
+    let parsed = dist_header::parse(references)?.references;
     let texts: usize = parsed.iter().map(|r| r.text.as_ref().map_or(ATOM_BYTES_MAX, |text| text.len())).sum();
     Ok(WHOLE_PREFIX.len() + 1 + parsed.len() / 2 + 1 + 3 * parsed.len() + texts)
 }
@@ -209,7 +225,11 @@ mod tests {
         let first = [&[131, 69][..], &[0; 16], &[0], &[7; 100]].concat();
         let fragments = 100_000;
         assert!(reassembly.takes(fragments, first.len()));
-        assert!(reassembly.begin(&mut Claiming, &mut cache, (0, fragments), &first).unwrap());
+        assert!(
+            reassembly
+                .begin(&mut Claiming, &mut cache, FirstFragment { sequence: 0, fragments }, &first)
+                .unwrap()
+        );
         let refused = (1..fragments).find_map(|_| {
             let refused = reassembly.reserve(0, 64 << 10).err();
             reassembly.filled(0, 64 << 10);

@@ -35,7 +35,7 @@ mod exchange;
 pub(crate) use direction::Direction;
 #[cfg(test)]
 pub(crate) use exchange::tests::vector_sealings;
-pub use exchange::{HELLO_BYTES, KeyExchange, Role};
+pub use exchange::{HELLO_BYTES, KeyExchange, KeyRole, NodeNames};
 
 /// Bytes behind each part.
 pub const TAG_BYTES: usize = 16;

@@ -3,8 +3,9 @@
 mod common;
 
 use caravan_driver::Error;
-use caravan_driver::connection::Next;
+use caravan_driver::connection::{Next, RecordCounts};
 use caravan_driver::limits::{LATE_NS, LATE_SPELL_NS_MIN};
+use caravan_fabric::Link;
 use common::{node_and_stranger, nodes, pair};
 use proptest::prelude::*;
 
@@ -44,7 +45,7 @@ proptest! {
         prop_assert!(!a.emulator.busy && !b.emulator.busy);
         prop_assert_eq!(&b.emulator.delivered, &to_b);
         prop_assert_eq!(&a.emulator.delivered, &to_a);
-        prop_assert_eq!(a.connection.records(), (to_a.len() as u64, to_b.len() as u64));
+        prop_assert_eq!(a.connection.records(), RecordCounts { received: to_a.len() as u64, sent: to_b.len() as u64 });
     }
 
     /// Whatever a peer puts into the ring is delivered to the emulator, which judges it, or ends
@@ -85,7 +86,7 @@ fn a_busy_port_is_freed_when_the_peer_has_taken_enough() {
 
 #[test]
 fn nothing_is_read_before_the_node_is_up() {
-    let (a, b) = common::links(4096);
+    let (a, b) = Link::pair(4096).unwrap();
     let row = caravan_driver::counters::row("b@test", "a@test").unwrap();
     let mut early = caravan_driver::connection::Connection::new(b, row, caravan_fabric::SpinMode::Off, 4096);
     let mut emulator = common::TestEmulator::default();
@@ -167,7 +168,10 @@ fn ticks_count_and_are_not_delivered() {
         a.connection.tick(&mut a.emulator).unwrap();
         b.settle().unwrap();
         assert!(b.emulator.delivered.is_empty());
-        assert_eq!((a.connection.records(), b.connection.records()), ((0, 1), (1, 0)));
+        assert_eq!(
+            (a.connection.records(), b.connection.records()),
+            (RecordCounts { received: 0, sent: 1 }, RecordCounts { received: 1, sent: 0 })
+        );
     }
 }
 

@@ -61,7 +61,8 @@ impl Sender {
 /// The receiving emulator: what a delivered message means.
 fn meaning(cache: &mut [Option<Box<[u8]>>], message: &[u8]) -> Meaning {
     assert_eq!(message[..2], [131, 68], "only whole messages are to arrive");
-    let (references, length) = dist_header::parse(&message[2..]).unwrap();
+    let dist_header::ParsedReferences { references, bytes: length } =
+        dist_header::parse(&message[2..]).unwrap();
     let atoms = references.into_iter().map(|reference| {
         let slot = &mut cache[usize::from(reference.slot)];
         if reference.text.is_some() {

@@ -5,6 +5,7 @@ mod common;
 use std::ops::Range;
 
 use caravan_driver::Error;
+use caravan_driver::connection::RecordCounts;
 use caravan_driver::seal::{self, HEAD_BYTES, PART_BYTES, TAG_BYTES, WHOLE_BYTES};
 use caravan_fabric::Link;
 use common::{Node, node_and_stranger, sealings};
@@ -111,7 +112,7 @@ proptest! {
         }
         prop_assert_eq!(&tapped.b.emulator.delivered, &sent);
         prop_assert_eq!(taken, sizes.iter().map(|length| sealed_bytes(*length)).sum::<usize>());
-        prop_assert_eq!(tapped.b.connection.records(), (sizes.len() as u64, 0));
+        prop_assert_eq!(tapped.b.connection.records(), RecordCounts { received: sizes.len() as u64, sent: 0 });
     }
 
     /// Without the keys nothing can be delivered, nor anything much be made to be allocated.
@@ -132,7 +133,7 @@ proptest! {
             }
         }
         prop_assert!(node.emulator.delivered.is_empty());
-        prop_assert_eq!(node.connection.records(), (0, 0));
+        prop_assert_eq!(node.connection.records(), RecordCounts { received: 0, sent: 0 });
         prop_assert!(node.emulator.allocated <= 8 << 10);
         match ended {
             // It waits for what a length of up to WHOLE_BYTES has announced.
@@ -269,7 +270,7 @@ fn a_sign_of_life_cannot_be_made_up() {
     let mut tapped = Tapped::new();
     let error = tapped.deliver(&[0; LENGTH_BYTES + TAG_BYTES]).unwrap_err();
     assert!(refused_for_its_seal(&error), "{error}");
-    assert_eq!(tapped.b.connection.records(), (0, 0));
+    assert_eq!(tapped.b.connection.records(), RecordCounts::default());
 }
 
 #[test]

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use caravan_ring::{Cursors, Slots, Word};
+use caravan_ring::{Cursors, SharedWord, Slots};
 
 use crate::engine::Engine;
 use crate::error::Error;

@@ -35,7 +35,7 @@ pub enum Error {
         /// Bytes asked for.
         bytes: u64,
         /// What the kernel said.
-        source: Errno,
+        source: std::io::Error,
     },
     /// Any other trouble with shared memory.
     #[error(transparent)]

@@ -3,8 +3,8 @@
 //! Two processes hold an [`Endpoint`] each, connected to one another. Each exposes one *arena*,
 //! memory registered once, that the other can reach with one-sided operations; operations name
 //! places in arenas by offset. Posted operations start at the next [`Endpoint::doorbell`] and
-//! finish as [`Completion`]s. An endpoint is used by one thread at a time; it has no thread of
-//! its own unless [`Capabilities::progress_thread`] says so.
+//! finish as [`Completion`]s. An endpoint is used by one thread at a time, and has no thread of
+//! its own.
 //!
 //! What a backend promises beyond that is in its [`Capabilities`], filled from what the device
 //! reports. In particular nobody may assume
@@ -17,19 +17,16 @@ use std::os::fd::BorrowedFd;
 
 use caravan_segment::SharedSlice;
 
-use crate::verbs::Obstacle;
-
 /// What carries an endpoint's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Provider {
     /// Mapped memory of one host.
     Shm,
     /// The simulator.
     Sim,
     /// An RDMA device.
-    Verbs,
-    /// A TCP connection with an agent at each end.
-    Tcp,
+    Rdma,
 }
 
 impl Provider {
@@ -38,8 +35,7 @@ impl Provider {
         match self {
             Self::Shm => "shm",
             Self::Sim => "sim",
-            Self::Verbs => "rdma",
-            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
         }
     }
 }
@@ -57,36 +53,19 @@ pub struct Capabilities {
     /// after every write, with its immediate, whose completion had been polled before its own was
     /// posted.)
     pub immediates_ordered: bool,
-    /// Writes become visible in the order in which they were posted.
-    pub writes_ordered: bool,
-    /// The bytes of one write become visible from low to high.
-    pub bytes_ordered: bool,
-    /// Compare-and-swap exists at all.
+    /// The endpoint has compare-and-swap.
     pub compare_and_swap: bool,
     /// Compare-and-swap is atomic against the target's own processor.
     pub atomic_with_processor: bool,
     /// Operations complete while the target's threads do something else.
     pub target_progress: bool,
-    /// A thread of the backend's own makes that progress.
-    pub progress_thread: bool,
-    /// The peer's access is narrowed to what was exposed by a memory window, bound to this
-    /// connection.
+    /// A memory window, bound to this connection, limits the peer to what was exposed.
     pub memory_windows: bool,
     /// An operation may complete before it has arrived: what its side has sent may yet be lost with the
     /// connection.
     pub completes_early: bool,
     /// The longest operation, in bytes.
     pub operation_bytes_max: u32,
-}
-
-impl Capabilities {
-    /// Refuses an operation of more than [`operation_bytes_max`](Self::operation_bytes_max) bytes.
-    pub(crate) fn fits(&self, provider: Provider, bytes: u32) -> Result<(), Error> {
-        match bytes <= self.operation_bytes_max {
-            true => Ok(()),
-            false => Err(Error::OperationBytes { provider, bytes, maximum: self.operation_bytes_max }),
-        }
-    }
 }
 
 /// How much memory a side has, and which part of it the peer may reach.
@@ -121,21 +100,21 @@ pub struct Local {
     pub bytes: u32,
 }
 
-/// One operation. `context` comes back in its completion.
+/// One operation. Its completion has the same `context`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Copies `from` to offset `to` of the peer's arena. `from` must not change until completion,
-    /// or until the peer has answered to the immediate. With an `immediate`, the peer polls a [`Event::Immediate`] once the bytes are visible to
-    /// its processor; `from` may then be empty. Where the device has no such thing, the backend
-    /// sends a message behind the write.
+    /// or until the peer has answered to the immediate. With an `immediate`, the peer polls an
+    /// [`Event::Immediate`] once the bytes are visible to its processor; `from` may then be empty. If
+    /// the device has no immediates, the backend sends a message behind the write.
     Write {
         /// Where the bytes are.
         from: Local,
         /// Where they go.
         to: u64,
-        /// What to tell the peer, if anything.
+        /// What the peer polls, if anything.
         immediate: Option<u32>,
-        /// Comes back.
+        /// Returned in the completion.
         context: u64,
     },
     /// Copies bytes at offset `from` of the peer's arena to `into`.
@@ -144,7 +123,7 @@ pub enum Operation {
         from: u64,
         /// Where they go.
         into: Local,
-        /// Comes back.
+        /// Returned in the completion.
         context: u64,
     },
     /// If the 64-bit word at offset `at` (a multiple of 8) of the peer's arena is `expected`,
@@ -152,13 +131,71 @@ pub enum Operation {
     CompareAndSwap {
         /// Where the word is.
         at: u64,
-        /// What it must be.
+        /// The value that the word must have.
         expected: u64,
-        /// What it becomes.
+        /// The value that the word gets.
         desired: u64,
-        /// Comes back.
+        /// Returned in the completion.
         context: u64,
     },
+}
+
+/// What a backend checks an [`Operation`] against before it starts it.
+#[derive(Clone, Debug)]
+pub(crate) struct OperationBounds {
+    pub(crate) provider: Provider,
+    pub(crate) arena_bytes: u64,
+    /// The part of the peer's arena that operations may name.
+    pub(crate) peer_exposed: Range<u64>,
+    pub(crate) compare_and_swap: bool,
+    pub(crate) operation_bytes_max: u32,
+}
+
+impl OperationBounds {
+    /// Refuses an operation that is a programming error of this side.
+    #[inline]
+    pub(crate) fn check(&self, operation: &Operation) -> Result<(), Error> {
+        match *operation {
+            Operation::Write { from, to, .. } => {
+                self.check_copy(["write: source", "write: target"], from, to)
+            }
+            Operation::Read { from, into, .. } => {
+                self.check_copy(["read: target", "read: source"], into, from)
+            }
+            Operation::CompareAndSwap { .. } if !self.compare_and_swap => {
+                Err(Error::Unsupported(self.provider, "compare-and-swap"))
+            }
+            Operation::CompareAndSwap { at, .. } if at % 8 != 0 => {
+                Err(Error::Misaligned { what: "compare-and-swap", offset: at })
+            }
+            Operation::CompareAndSwap { at, .. } => {
+                inside("compare-and-swap", at, 8, self.peer_exposed.clone())
+            }
+        }
+    }
+
+    fn check_copy(&self, [here, there]: [&'static str; 2], local: Local, peer_at: u64) -> Result<(), Error> {
+        inside(here, local.offset, local.bytes.into(), 0..self.arena_bytes)?;
+        // An operation of no bytes, such as an immediate alone, names no place of the peer's.
+        if local.bytes > 0 {
+            inside(there, peer_at, local.bytes.into(), self.peer_exposed.clone())?;
+        }
+        match local.bytes <= self.operation_bytes_max {
+            true => Ok(()),
+            false => Err(Error::OperationBytes {
+                provider: self.provider,
+                bytes: local.bytes,
+                maximum: self.operation_bytes_max,
+            }),
+        }
+    }
+}
+
+fn inside(what: &'static str, offset: u64, bytes: u64, arena: Range<u64>) -> Result<(), Error> {
+    match offset.checked_add(bytes) {
+        Some(end) if offset >= arena.start && end <= arena.end => Ok(()),
+        _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes: arena.end }),
+    }
 }
 
 /// Something that [`Endpoint::poll`] found.
@@ -226,6 +263,17 @@ pub enum Error {
     /// The peer wrote something that it must not.
     #[error("{provider}: the peer broke the protocol: {1}", provider = .0.name())]
     Protocol(Provider, String),
+    /// The two sides found no transport between them, or one of them has given up.
+    #[error("the two sides are not connected: {0}")]
+    NotConnected(String),
+    /// An arena's size that cannot be: a programming error of this side.
+    #[error("arena_bytes is {bytes}: it takes a multiple of 8 from 8 to {maximum}")]
+    ArenaBytes {
+        /// What was asked for.
+        bytes: u64,
+        /// The most.
+        maximum: u64,
+    },
     /// A ring position that cannot be.
     #[error(transparent)]
     Corrupt(#[from] caravan_ring::Corrupt),
@@ -242,9 +290,14 @@ pub enum Error {
         /// The most.
         maximum: u64,
     },
-    /// There is no RDMA to be had, and why.
-    #[error(transparent)]
-    Unavailable(#[from] Obstacle),
+    /// The backend cannot be used on this machine, or does not reach the peer.
+    #[error("{why}")]
+    Unavailable {
+        /// Which backend.
+        provider: Provider,
+        /// The reason, with the remedy.
+        why: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A device refused something, or failed.
     #[error("{device}: {what}")]
     Device {
@@ -263,7 +316,7 @@ pub enum Error {
     },
 }
 
-/// Whether the caller may wait on the descriptor now.
+/// What [`Endpoint::arm`] says: whether its caller may wait on the descriptor now.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
@@ -275,10 +328,10 @@ pub enum Armed {
 
 /// One side of a connection between two arenas.
 pub trait Endpoint: Send + std::fmt::Debug {
-    /// What carries it.
+    /// What carries this endpoint.
     fn provider(&self) -> Provider;
 
-    /// What it promises.
+    /// What this endpoint promises beyond the contract.
     fn capabilities(&self) -> Capabilities;
 
     /// This side's memory, which the peer can read and write. All zero at first.
@@ -291,16 +344,17 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// The peer's arena itself, where [`Capabilities::mapped`].
     fn peer_arena(&self) -> Option<&SharedSlice>;
 
-    /// Queues an operation. Never blocks. [`Error::Full`] if its queue is; there is something to
-    /// poll, or will be, once it no longer is.
+    /// Queues an operation. Never blocks. Returns [`Error::Full`] if the queue is full; once it no longer
+    /// is, there is something to poll, or will be.
     fn post(&mut self, operation: Operation) -> Result<(), Error>;
 
     /// Starts everything posted: one doorbell for all of it.
     fn doorbell(&mut self) -> Result<(), Error>;
 
     /// Has everything posted so far complete without waiting for more. A backend may gather the
-    /// completions of writes, as each costs a device something, until there are enough or until this is
-    /// called: for whoever has nothing more to post and waits for the end of what is under way.
+    /// completions of writes, because each costs a device something, until there are enough of them or
+    /// until this is called. A caller that has nothing more to post, and waits for what is under way,
+    /// calls it.
     fn flush(&mut self) -> Result<(), Error>;
 
     /// Appends what has happened to `events`, at most `limit` of it, and returns how many. Never
@@ -308,30 +362,31 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// did before has been polled.
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error>;
 
-    /// To be called before waiting on [`wait_fd`](Self::wait_fd), and acted upon.
+    /// To be called before each wait on [`wait_fd`](Self::wait_fd); only [`Armed::Wait`] allows the wait.
     fn arm(&mut self) -> Result<Armed, Error>;
 
-    /// Becomes readable when there is something to poll and the endpoint is armed; may do so
-    /// without. Can sit in any poll set. `None` only for a backend that never needs waiting.
+    /// A descriptor that becomes readable when the endpoint is armed and there is something to poll. It
+    /// may become readable without a reason, too. It can be in any poll set. `None` only for a backend
+    /// that never needs waiting.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Makes the descriptor unreadable again; to be called when it was readable.
     fn acknowledge(&mut self) -> Result<(), Error>;
 
-    /// Makes the descriptor of a peer that is armed readable. For mapped peers, whose memory changes
-    /// without any event; others do it by immediates.
+    /// Makes the descriptor of a peer that is armed readable. Users of mapped memory, which changes
+    /// without any event, call it; others send immediates.
     fn wake_peer(&mut self) -> Result<(), Error>;
 
     /// An error if the peer is known to have ended. May ask the kernel or, without waiting for its
     /// answer, the peer's device: not for hot paths.
     fn check_peer(&mut self) -> Result<(), Error>;
 
-    /// What users see of it: device, port, addresses. Empty where there is nothing to tell.
+    /// The device, port and addresses, as users see them. Empty where there is nothing to tell.
     fn description(&self) -> String {
         String::new()
     }
 
-    /// What it has counted.
+    /// What this endpoint has counted.
     fn counts(&self) -> EndpointCounts {
         EndpointCounts::default()
     }

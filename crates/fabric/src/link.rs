@@ -9,6 +9,7 @@
 //!
 //! A link is used by one thread at a time.
 
+mod connect;
 mod waiting;
 
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Spans, Wake};
@@ -16,15 +17,15 @@ use caravan_segment::SharedSlice;
 use caravan_segment::barrier::Fences;
 
 use crate::contract::{Endpoint, EndpointCounts, Error, Exposure, Provider};
-use crate::link_staged::Staged;
+use crate::link_staged::StagedRings;
 
 /// The smallest ring.
 pub const RING_BYTES_MIN: u64 = 4 << 10;
 /// The largest ring: its positions' distance must fit the 31 bits of an immediate.
 pub const RING_BYTES_MAX: u64 = 1 << 30;
 
-pub(crate) type Producer = ByteProducer<MappedCursors, MappedBytes>;
-pub(crate) type Consumer = ByteConsumer<MappedCursors, MappedBytes>;
+pub(crate) type LinkProducer = ByteProducer<MappedCursors, MappedBytes>;
+pub(crate) type LinkConsumer = ByteConsumer<MappedCursors, MappedBytes>;
 
 /// What a link has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,9 +44,9 @@ pub struct LinkCounts {
 #[derive(Debug)]
 pub struct Link {
     endpoint: Box<dyn Endpoint>,
-    outbound: Producer,
-    inbound: Consumer,
-    staged: Option<Staged>,
+    outbound: LinkProducer,
+    inbound: LinkConsumer,
+    staged: Option<StagedRings>,
     counts: LinkCounts,
 }
 
@@ -97,24 +98,24 @@ impl Link {
             }
             None => {
                 let (cursors, bytes) = ring_at(endpoint.arena(), ring_total, ring_bytes, fences)?;
-                let staged = Staged::new(ring_bytes, ring_total, endpoint.capabilities());
+                let staged = StagedRings::new(ring_bytes, ring_total, endpoint.capabilities());
                 (ByteProducer::new(cursors, bytes), Some(staged))
             }
         };
         Ok(Self { endpoint, outbound, inbound, staged, counts: LinkCounts::default() })
     }
 
-    /// What carries it.
+    /// What carries the link.
     pub fn provider(&self) -> Provider {
         self.endpoint.provider()
     }
 
-    /// What users see of what carries it: device, port, addresses.
+    /// The device, port and addresses that carry the link, as users see them.
     pub fn description(&self) -> String {
         self.endpoint.description()
     }
 
-    /// What it has counted.
+    /// What the link has counted.
     pub fn counts(&self) -> LinkCounts {
         self.counts
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use caravan_ring::{Cursors, HEADER_BYTES};
 
 use crate::contract::{Capabilities, Completion, Endpoint, Error, Event, Local, Operation};
-use crate::link::{Consumer, Producer};
+use crate::link::{LinkConsumer, LinkProducer};
 
 const CREDIT: u32 = 1 << 31;
 /// Events taken from the endpoint at once.
@@ -32,7 +32,7 @@ const CREDIT_CONTEXT: u64 = 1;
 
 /// What is under way between the local copies and the peer's rings.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub(crate) struct StagedRings {
     ring_bytes: u64,
     /// Where the copy's bytes begin in this side's arena.
     copy_at: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Staged {
     events: Vec<Event>,
 }
 
-impl Staged {
+impl StagedRings {
     pub(crate) fn new(ring_bytes: u64, ring_total: u64, capabilities: Capabilities) -> Self {
         Self {
             ring_bytes,
@@ -67,7 +67,7 @@ impl Staged {
 
     /// Posts what has been published, as far as the endpoint takes it now; the rest goes with
     /// later calls.
-    pub(crate) fn push(&mut self, endpoint: &mut dyn Endpoint, outbound: &Producer) -> Result<(), Error> {
+    pub(crate) fn push(&mut self, endpoint: &mut dyn Endpoint, outbound: &LinkProducer) -> Result<(), Error> {
         let published = outbound.position().published_position();
         let mut rung = false;
         while self.posted < published && (self.capabilities.immediates_ordered || self.data_under_way == 0) {
@@ -98,7 +98,7 @@ impl Staged {
     pub(crate) fn credit(
         &mut self,
         endpoint: &mut dyn Endpoint,
-        inbound: &Consumer,
+        inbound: &LinkConsumer,
         now: bool,
     ) -> Result<(), Error> {
         let owed = inbound.position().head_position() - self.credited;
@@ -122,7 +122,7 @@ impl Staged {
 
     /// True if nothing that the peer should know is still here: only a completion says that an
     /// operation needs this side no more.
-    pub(crate) fn is_settled(&self, outbound: &Producer, inbound: &Consumer) -> bool {
+    pub(crate) fn is_settled(&self, outbound: &LinkProducer, inbound: &LinkConsumer) -> bool {
         self.data_under_way + self.credits_under_way == 0
             && self.posted == outbound.position().published_position()
             && self.credited == inbound.position().head_position()
@@ -132,8 +132,8 @@ impl Staged {
     pub(crate) fn progress(
         &mut self,
         endpoint: &mut dyn Endpoint,
-        outbound: &Producer,
-        inbound: &Consumer,
+        outbound: &LinkProducer,
+        inbound: &LinkConsumer,
     ) -> Result<bool, Error> {
         let mut events = std::mem::take(&mut self.events);
         let came = endpoint.poll(&mut events, EVENTS_MAX)? > 0;
@@ -154,8 +154,8 @@ impl Staged {
         &mut self,
         event: Event,
         endpoint: &dyn Endpoint,
-        outbound: &Producer,
-        inbound: &Consumer,
+        outbound: &LinkProducer,
+        inbound: &LinkConsumer,
     ) -> Result<(), Error> {
         match event {
             Event::Done(Completion { context: DATA_CONTEXT, .. }) => {

@@ -26,9 +26,11 @@ use caravan_segment::{Segment, SharedSlice};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::contract::{Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, Provider};
+use crate::contract::{
+    Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, OperationBounds, Provider,
+};
 
-pub use handover::{Listener, connect, offered_arena_bytes};
+pub use handover::{Listener, connect, offered_arena_bytes, pair};
 
 /// Immediates and completions under way at most.
 pub const QUEUE_DEPTH: usize = 1024;
@@ -38,7 +40,7 @@ const IMMEDIATES_BYTES: u64 = HEADER_BYTES as u64 + QUEUE_DEPTH as u64 * 4;
 pub const ARENA_BYTES_MAX: u64 = 1 << 40;
 /// Where the two sides are in the memfd, and how they fence.
 #[derive(Clone, Copy, Debug)]
-struct Sides {
+struct ShmLayout {
     bytes: u64,
     ours_at: u64,
     theirs_at: u64,
@@ -65,7 +67,7 @@ pub struct ShmEndpoint {
 impl ShmEndpoint {
     fn new(
         segment: Arc<Segment>,
-        sides: Sides,
+        sides: ShmLayout,
         [our_bell, their_bell]: [OwnedFd; 2],
         tether: OwnedFd,
     ) -> Result<Self, Error> {
@@ -92,11 +94,14 @@ impl ShmEndpoint {
         })
     }
 
-    fn copy(from: &SharedSlice, from_at: u64, to: &SharedSlice, to_at: u64, bytes: u32) -> Result<(), Error> {
-        inside("source", from, from_at, u64::from(bytes))?;
-        inside("target", to, to_at, u64::from(bytes))?;
-        from.copy_to(from_at as usize, bytes as usize, to, to_at as usize);
-        Ok(())
+    fn bounds(&self) -> OperationBounds {
+        OperationBounds {
+            provider: Provider::Shm,
+            arena_bytes: self.arena.bytes(),
+            peer_exposed: 0..self.peer_arena.bytes(),
+            compare_and_swap: true,
+            operation_bytes_max: u32::MAX,
+        }
     }
 
     fn write(&mut self, from: Local, to: u64, immediate: Option<u32>) -> Result<(), Error> {
@@ -104,7 +109,9 @@ impl ShmEndpoint {
         if self.full {
             return Err(Error::Full(Provider::Shm));
         }
-        Self::copy(&self.arena, from.offset, &self.peer_arena, to, from.bytes)?;
+        if from.bytes > 0 {
+            self.arena.copy_to(from.offset as usize, from.bytes as usize, &self.peer_arena, to as usize);
+        }
         if let Some(immediate) = immediate {
             self.sent.push(immediate)?;
             if self.sent.publish() == Wake::Bell {
@@ -149,20 +156,20 @@ impl Endpoint for ShmEndpoint {
         if self.done.len() == QUEUE_DEPTH {
             return Err(Error::Full(Provider::Shm));
         }
+        self.bounds().check(&operation)?;
         let completion = match operation {
             Operation::Write { from, to, immediate, context } => {
                 self.write(from, to, immediate)?;
                 Completion { context, found: None }
             }
             Operation::Read { from, into, context } => {
-                Self::copy(&self.peer_arena, from, &self.arena, into.offset, into.bytes)?;
+                if into.bytes > 0 {
+                    let (from, to) = (from as usize, into.offset as usize);
+                    self.peer_arena.copy_to(from, into.bytes as usize, &self.arena, to);
+                }
                 Completion { context, found: None }
             }
             Operation::CompareAndSwap { at, expected, desired, context } => {
-                inside("compare-and-swap", &self.peer_arena, at, 8)?;
-                if at % 8 != 0 {
-                    return Err(Error::Misaligned { what: "compare-and-swap", offset: at });
-                }
                 let word = self.peer_arena.word(at as usize);
                 let found = word.compare_exchange(expected, desired, Ordering::AcqRel, Ordering::Acquire);
                 Completion { context, found: Some(found.unwrap_or_else(|other| other)) }
@@ -241,13 +248,5 @@ fn take_rings(bell: &OwnedFd) -> Result<u64, Error> {
         Ok(_) => Ok(u64::from_ne_bytes(count)),
         Err(Errno::AGAIN) => Ok(0),
         Err(source) => Err(Error::System { call: "preadv2(eventfd)", source: source.into() }),
-    }
-}
-
-fn inside(what: &'static str, window: &SharedSlice, offset: u64, bytes: u64) -> Result<(), Error> {
-    let arena_bytes = window.bytes();
-    match offset.checked_add(bytes) {
-        Some(end) if end <= arena_bytes => Ok(()),
-        _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes }),
     }
 }

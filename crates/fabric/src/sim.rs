@@ -8,8 +8,6 @@
 //! | promise | always | with the bit |
 //! |---|---|---|
 //! | an immediate | after its own bytes; after those of writes whose completion had been polled when its own was posted | `immediates_ordered`: in order, and after the bytes of all writes before it |
-//! | bytes of two writes | | `writes_ordered`: in order |
-//! | bytes of one write | | `bytes_ordered`: from low to high |
 //! | a completion | the source is not read any more, and what it wrote lands even if this side ends | |
 //! | compare-and-swap | atomic among its kind | `atomic_with_processor`: against the processor too |
 //! | the end of a side | the peer first sees all that lands, then learns of it | |
@@ -18,19 +16,9 @@
 //! [`Network::step`]: the test says when the network moves on, or has a thread that
 //! [carries](Network::carry) all the time. [`Faulty`] is the middleware for what any backend may do
 //! to its user: a full queue, an empty wake-up, a short poll, an end.
-//!
-//! | file | one thing |
-//! |---|---|
-//! | `sim/flight.rs` | an operation under way, and what may happen to it next |
-//! | `sim/state.rs` | both sides, and how a step changes them |
-//! | `sim/endpoint.rs` | the contract on top of that |
-//! | `sim/faulty.rs` | the middleware |
-//! | `sim/random.rs` | where the seed goes |
 
 mod endpoint;
 mod faulty;
-mod flight;
-mod random;
 mod state;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,19 +27,18 @@ use crate::contract::{Capabilities, Error};
 
 pub use endpoint::SimEndpoint;
 pub use faulty::{Faults, Faulty};
-pub use random::Random;
-use state::State;
+use state::SimState;
 
 /// One of the two sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
+pub enum NetworkSide {
     /// The first endpoint of [`Network::pair`].
     Left,
     /// The second.
     Right,
 }
 
-impl Side {
+impl NetworkSide {
     /// The other one.
     pub fn peer(self) -> Self {
         match self {
@@ -66,18 +53,18 @@ impl Side {
 #[derive(Debug)]
 pub struct Network {
     seed: u64,
-    shared: Arc<Shared>,
+    shared: Arc<SimShared>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct SimShared {
+    state: Mutex<SimState>,
     /// Something was posted, armed or ended, so there may be something to carry.
     stirred: Condvar,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+impl SimShared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SimState> {
         // A test that failed in one thread must still be able to end the others.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,10 +81,10 @@ impl Network {
         arena_bytes: u64,
         capabilities: Capabilities,
     ) -> Result<(Self, SimEndpoint, SimEndpoint), Error> {
-        let state = State::new(seed, arena_bytes, capabilities)?;
-        let shared = Arc::new(Shared { state: Mutex::new(state), stirred: Condvar::new() });
-        let left = SimEndpoint::new(Side::Left, &shared)?;
-        let right = SimEndpoint::new(Side::Right, &shared)?;
+        let state = SimState::new(seed, arena_bytes, capabilities)?;
+        let shared = Arc::new(SimShared { state: Mutex::new(state), stirred: Condvar::new() });
+        let left = SimEndpoint::new(NetworkSide::Left, &shared)?;
+        let right = SimEndpoint::new(NetworkSide::Right, &shared)?;
         Ok((Self { seed, shared }, left, right))
     }
 
@@ -109,21 +96,13 @@ impl Network {
             mapped: false,
             asymmetric_fences: false,
             immediates_ordered: bit(),
-            writes_ordered: bit(),
-            bytes_ordered: bit(),
             compare_and_swap: bit(),
             atomic_with_processor: bit(),
             target_progress: bit(),
-            progress_thread: false,
             memory_windows: false,
             completes_early: bit(),
             operation_bytes_max: if bit() { u32::MAX } else { 4096 },
         }
-    }
-
-    /// Operations that each side may have under way: what an endpoint's queue takes.
-    pub fn set_queue_depth(&self, depth: usize) {
-        self.shared.lock().queue_depth = depth.max(1);
     }
 
     /// Lets one thing happen. False if there is nothing that could without one of the sides doing
@@ -134,7 +113,7 @@ impl Network {
 
     /// Ends a side at once, as SIGKILL does. What it had under way lands in part; its peer learns
     /// of it after a while.
-    pub fn kill(&self, side: Side) {
+    pub fn kill(&self, side: NetworkSide) {
         self.shared.lock().end(side);
         self.shared.stir();
     }
@@ -160,5 +139,39 @@ impl Drop for Network {
         if std::thread::panicking() {
             eprintln!("sim: the failing network has seed {}", self.seed);
         }
+    }
+}
+
+/// Pseudo-random numbers that are the same on every machine and in every version: splitmix64 (Steele, Lea,
+/// Flood: Fast splittable pseudorandom number generators, 2014).
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// The sequence that belongs to `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        // The bias of a remainder is far below what any test of ours could notice.
+        self.number() % end
+    }
+
+    /// True once in `times` on average.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
     }
 }

@@ -4,21 +4,26 @@
 //! The library is loaded when it is first asked for, and only where the kernel knows a device. Nothing
 //! here has a thread; who waits does so on the completion channel's descriptor.
 //!
-//! - [`offer`], [`connect`], [`accept`], [`Pending`]: how two sides come to a connection, by messages
+//! - [`offer`], [`connect`], [`accept`], [`PendingEndpoint`]: how two sides come to a connection, by messages
 //!   over a face's control channel.
-//! - [`offer_of`], [`connect_from`], [`pairs`]: the same for ports that a face has picked itself.
+//! - [`offer_of`], [`connect_from`], [`pairs`]: how two sides connect between ports that a face has picked.
 //! - [`usable`], [`towards`], [`device`]: what this machine has.
-//! - [`Obstacle`]: why there is no RDMA to be had, in the sentences that every face shows.
+//! - [`Obstacle`]: why RDMA cannot be used, in the sentences that every face shows.
+//!
+//! ```
+//! let usable = caravan_fabric::verbs::usable();
+//! // Without a device, the first obstacle says what is missing.
+//! assert!(!usable.ports.is_empty() || !usable.obstacles.is_empty());
+//! ```
 
 mod abi;
 mod choose;
 mod cm;
 mod connect;
+mod credit;
 pub mod device;
 mod endpoint;
 mod fault;
-mod finish;
-mod flow;
 mod library;
 pub mod limits;
 mod message;
@@ -26,16 +31,11 @@ mod obstacle;
 mod ports;
 mod quirks;
 mod resources;
-mod survey;
-mod towards;
-mod wait;
-mod work;
 
-pub use choose::Route;
-pub use connect::{Pending, accept, connect, connect_from, offer};
-pub use finish::Progress;
+pub use choose::{Route, pairs, towards};
+pub use connect::{ConnectProgress, PendingEndpoint, accept, connect, connect_from, offer};
 pub use message::{Port, offer as offer_of, overstate, parse_offer};
 pub use obstacle::{MEMORY_LOCK_REMEDY, Obstacle};
-pub use ports::{Usable, own_addresses, usable};
-pub use survey::{library_version, memory_lock_limit, registered_bytes};
-pub use towards::{is_here, pairs, towards};
+pub use ports::{
+    Usable, is_here, library_version, memory_lock_limit, own_addresses, registered_bytes, usable,
+};

@@ -13,7 +13,7 @@ use caravan_fabric::contract::Endpoint;
 use caravan_fabric::shm::{self, Listener};
 use caravan_fabric::sim::Random;
 use caravan_fabric::{Error, Link, RING_BYTES_MIN};
-use caravan_segment::passing::{self, Address};
+use caravan_segment::passing::{self, DoorwayAddress};
 use caravan_segment::{Pages, Segment};
 use common::hostile;
 use common::pair::shm_ends;
@@ -54,7 +54,7 @@ fn sealed(bytes: u64) -> OwnedFd {
 /// What a listener says to a hand-over that its peer made up.
 fn hand_over(payload: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Error> {
     let (listener, descriptor) = Listener::listen(ARENA_BYTES).unwrap();
-    let address = Address::from_bytes(&descriptor[ADDRESS_AT..]).unwrap();
+    let address = DoorwayAddress::from_bytes(&descriptor[ADDRESS_AT..]).unwrap();
     let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
     passing::send(&address, payload, &borrowed).unwrap();
     listener.accept().map(drop)

@@ -3,9 +3,10 @@
 
 mod common;
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use caravan_fabric::contract::{Endpoint, Event, Local, Operation};
+use caravan_fabric::contract::{Endpoint, Event, Local, Operation, Provider};
 use caravan_fabric::sim::{Faults, Faulty, Network, Random};
 use caravan_fabric::{Error, Link, RING_BYTES_MAX, RING_BYTES_MIN, shm};
 use common::conformance::ARENA_BYTES;
@@ -59,8 +60,7 @@ fn streams_between_threads() {
 #[test]
 fn streams_between_threads_at_full_speed() {
     for (seed, ring_bytes) in [(1, RING_BYTES_MIN), (2, 1 << 16), (3, 1 << 20)] {
-        let (left, right) = shm_ends(Link::mapped_arena_bytes(ring_bytes).unwrap());
-        let links = [left, right].map(|end| Link::new(Box::new(end), ring_bytes).unwrap());
+        let links = Link::pair(ring_bytes).unwrap().into();
         in_threads(parties(seed, links, (4 << 20) / ring_bytes), None);
     }
 }
@@ -113,8 +113,7 @@ fn rings_have_sizes_that_fit() {
 /// Releasing a multiple of the ring in every position, so that every wrap-around is met.
 #[test]
 fn every_offset_of_the_smallest_ring() {
-    let (left, right) = shm_ends(Link::mapped_arena_bytes(RING_BYTES_MIN).unwrap());
-    let [mut left, mut right] = [left, right].map(|end| Link::new(Box::new(end), RING_BYTES_MIN).unwrap());
+    let (mut left, mut right) = Link::pair(RING_BYTES_MIN).unwrap();
     let mut random = Random::new(1);
     let mut position = 0u64;
     while position < 40 * RING_BYTES_MIN {
@@ -137,8 +136,7 @@ fn every_offset_of_the_smallest_ring() {
 /// A plain stream: read(2) into what was claimed, write(2) out of what was polled.
 #[test]
 fn descriptors_read_and_write_in_place() {
-    let (left, right) = shm_ends(Link::mapped_arena_bytes(RING_BYTES_MIN).unwrap());
-    let [mut left, mut right] = [left, right].map(|end| Link::new(Box::new(end), RING_BYTES_MIN).unwrap());
+    let (mut left, mut right) = Link::pair(RING_BYTES_MIN).unwrap();
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     let ((source, into_source), (from_sink, sink)) = (pipe(), pipe());
     let pattern = Pattern::new(5);
@@ -185,6 +183,30 @@ fn an_end_that_is_closed_is_noticed() {
         let told = ends[1 - gone].as_mut().map(Endpoint::check_peer);
         assert!(matches!(told, Some(Err(Error::PeerGone(..)))), "{gone}: {told:?}");
     }
+}
+
+/// Both sides connect by what both allow, and learn why where there is nothing.
+#[test]
+fn links_connect_over_any_channel() {
+    let both = |here: &[Provider], there: &'static [Provider]| {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        let accepting = std::thread::spawn(move || Link::accept(&mut far, there, RING_BYTES_MIN));
+        (Link::connect(&mut near, here), accepting.join().unwrap())
+    };
+    let (near, far) = both(&[Provider::Rdma, Provider::Shm], &[Provider::Shm]);
+    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    near.append(b"over there").unwrap();
+    near.publish().unwrap();
+    assert_eq!(far.refresh().unwrap(), 10);
+    for (here, there) in [(&[Provider::Shm][..], &[][..]), (&[], &[Provider::Shm])] {
+        let (near, far) = both(here, there);
+        assert!(matches!(near, Err(Error::NotConnected(_))), "{near:?}");
+        assert!(matches!(far, Err(Error::NotConnected(_))), "{far:?}");
+    }
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    std::io::Write::write_all(&mut far, &[0, 0, 0, 3, 1, 2, 3]).unwrap();
+    let refused = Link::connect(&mut near, &[Provider::Shm]).unwrap_err();
+    assert!(refused.to_string().contains("malformed"), "{refused}");
 }
 
 /// Two backends, one name each; a face asks.

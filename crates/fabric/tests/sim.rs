@@ -7,7 +7,7 @@
 mod common;
 
 use caravan_fabric::contract::{Capabilities, Endpoint};
-use caravan_fabric::sim::{Faults, Faulty, Network, Random, Side, SimEndpoint};
+use caravan_fabric::sim::{Faults, Faulty, Network, NetworkSide, Random, SimEndpoint};
 use caravan_fabric::{Error, Link, RING_BYTES_MIN};
 use common::conformance::ARENA_BYTES;
 use common::pair::Pair;
@@ -126,7 +126,7 @@ fn a_peer_killed_at_any_step() {
             }
         }
         let [mut survivor, killed] = parties;
-        network.kill(Side::Right);
+        network.kill(NetworkSide::Right);
         let error = survive(&mut survivor, &network);
         assert!(matches!(error, Error::PeerGone(..)), "{error}");
         assert!(matches!(survivor.link.check_peer(), Err(Error::PeerGone(..))));

@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use caravan_fabric::contract::Provider;
 use caravan_fabric::sim::Random;
-use caravan_fabric::verbs::{self, Pending, Progress};
+use caravan_fabric::verbs::{self, ConnectProgress, PendingEndpoint};
 use caravan_fabric::{Exposure, Link, RING_BYTES_MIN};
 use common::PATIENCE;
 use common::conformance::ARENA_BYTES;
@@ -44,12 +46,21 @@ fn streams_between_threads() {
     }
 }
 
+#[test]
+fn links_connect_over_a_channel() {
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    let accepting = std::thread::spawn(move || Link::accept(&mut far, &[Provider::Rdma], RING_BYTES_MIN));
+    let near = Link::connect(&mut near, &[Provider::Rdma]).unwrap();
+    let far = accepting.join().unwrap().unwrap();
+    assert_eq!([near.provider(), far.provider()], [Provider::Rdma; 2]);
+}
+
 /// A thread that sees to both sides of several connections, a moment each in turn, as the one thread of
 /// an emulator does for its node: whoever it begins with, it never waits for what it has to do itself.
 #[test]
 fn one_thread_finishes_both_sides() {
     let (limit, exposure) = (PATIENCE, Exposure::all(4096));
-    let mut waiting: Vec<(Pending, Vec<u8>)> = Vec::new();
+    let mut waiting: Vec<(PendingEndpoint, Vec<u8>)> = Vec::new();
     for _ in 0..3 {
         let (asking, request) = verbs::connect(&verbs::offer().unwrap(), &exposure).unwrap();
         let (accepting, answer) = verbs::accept(&request, &exposure).unwrap();
@@ -62,8 +73,8 @@ fn one_thread_finishes_both_sides() {
         for (pending, answer) in std::mem::take(&mut waiting) {
             let pause = Instant::now() + Duration::from_millis(2);
             match pending.advance(&answer, limit, pause).unwrap() {
-                Progress::Connected(endpoint) => connected.push(endpoint),
-                Progress::Waiting(pending) => waiting.push((pending, answer)),
+                ConnectProgress::Connected(endpoint) => connected.push(endpoint),
+                ConnectProgress::Waiting(pending) => waiting.push((pending, answer)),
             }
         }
     }
@@ -92,6 +103,6 @@ fn an_address_of_nobody_is_looked_for_in_turns() {
     let begun = Instant::now();
     let progress =
         asking.advance(&answer, Duration::from_secs(20), begun + Duration::from_millis(2)).unwrap();
-    assert!(matches!(progress, Progress::Waiting(_)), "{progress:?}");
+    assert!(matches!(progress, ConnectProgress::Waiting(_)), "{progress:?}");
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }

@@ -1,7 +1,7 @@
 //! A stream of bytes on the cursors.
 
 use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
-use crate::memory::{Bytes, Cursors};
+use crate::memory::{Cursors, RingBytes};
 
 /// How far ahead of what it writes a producer asks for cache lines. They are where the consumer read
 /// last; fetching one takes as long as writing several records, and a fence waits for all of it.
@@ -19,7 +19,7 @@ pub struct ByteProducer<C, B> {
     bytes: B,
 }
 
-impl<C: Cursors, B: Bytes> ByteProducer<C, B> {
+impl<C: Cursors, B: RingBytes> ByteProducer<C, B> {
     /// The producer of an empty ring.
     pub fn new(cursors: C, bytes: B) -> Self {
         Self { cursor: ProducerCursor::new(cursors, bytes.capacity()), bytes }
@@ -132,7 +132,7 @@ pub struct ByteConsumer<C, B> {
     read: u64,
 }
 
-impl<C: Cursors, B: Bytes> ByteConsumer<C, B> {
+impl<C: Cursors, B: RingBytes> ByteConsumer<C, B> {
     /// The consumer of an empty ring.
     pub fn new(cursors: C, bytes: B) -> Self {
         Self { cursor: ConsumerCursor::new(cursors, bytes.capacity()), bytes, read: 0 }

@@ -1,7 +1,7 @@
 //! How a ring reaches the memory that its two sides share.
 //!
-//! The cursors see it through [`Cursors`] and [`Word`], so that a model checker can put its own
-//! atomics there; data goes through [`Bytes`] or [`Slots`].
+//! The cursors see it through [`Cursors`] and [`SharedWord`], so that a model checker can put its own
+//! atomics there; data goes through [`RingBytes`] or [`Slots`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use caravan_segment::barrier::Fences;
 use caravan_segment::{Error, SharedSlice};
 
 /// A 64-bit word that both sides can reach.
-pub trait Word {
+pub trait SharedWord {
     /// Atomic load.
     fn load(&self, order: Ordering) -> u64;
     /// Atomic store.
@@ -18,7 +18,7 @@ pub trait Word {
     fn swap(&self, value: u64, order: Ordering) -> u64;
 }
 
-impl Word for AtomicU64 {
+impl SharedWord for AtomicU64 {
     #[inline]
     fn load(&self, order: Ordering) -> u64 {
         self.load(order)
@@ -43,7 +43,7 @@ impl Word for AtomicU64 {
 /// | `producer_wants` | producer: position; consumer: 0 by swap | consumer | not 0: ring the bell once `head_position` has reached it |
 pub trait Cursors {
     /// The kind of word.
-    type Word: Word;
+    type Word: SharedWord;
     /// End of what may be read.
     fn tail_position(&self) -> &Self::Word;
     /// End of what may be overwritten.
@@ -65,7 +65,7 @@ pub trait Cursors {
 }
 
 /// The buffer of a byte ring. Offsets are always below `capacity`, and `offset + len` too.
-pub trait Bytes {
+pub trait RingBytes {
     /// Bytes in it: a power of two.
     fn capacity(&self) -> u64;
     /// Copies `from` to `offset`.
@@ -92,9 +92,9 @@ pub trait Slots {
 /// processors fetch lines in pairs.
 pub const HEADER_BYTES: usize = 512;
 
-/// Where `tail_position` lies among them, for who only looks on.
+/// The offset of `tail_position` in the header.
 pub const TAIL_AT: usize = 0;
-/// Where `head_position` lies among them.
+/// The offset of `head_position` in the header.
 pub const HEAD_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const WANTS_AT: usize = 384;
@@ -159,7 +159,7 @@ impl MappedBytes {
     }
 }
 
-impl Bytes for MappedBytes {
+impl RingBytes for MappedBytes {
     #[inline]
     fn capacity(&self) -> u64 {
         self.slice.bytes()

@@ -4,7 +4,7 @@
 //! the ring: it then flows through in pieces, as the ring is a stream. Length 0 is a record too.
 
 use crate::byte_ring::ByteConsumer;
-use crate::memory::{Bytes, Cursors};
+use crate::memory::{Cursors, RingBytes};
 
 /// Bytes in front of a record.
 pub const LENGTH_BYTES: usize = 4;
@@ -43,7 +43,7 @@ impl LengthReader {
     // Always: it is on the path of every message, of plain ones and of sealed ones, and two callers are
     // one too many for a mere hint.
     #[inline(always)]
-    pub fn next<C: Cursors, B: Bytes>(
+    pub fn next<C: Cursors, B: RingBytes>(
         &mut self,
         ring: &mut ByteConsumer<C, B>,
     ) -> Result<Option<u32>, TooLong> {

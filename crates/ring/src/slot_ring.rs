@@ -4,6 +4,27 @@ use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Spans, Wake};
 use crate::memory::{Cursors, Slots};
 
 /// The writing side of a slot ring.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots, SlotConsumer, SlotProducer};
+/// use caravan_segment::barrier::Fences;
+/// use caravan_segment::{Pages, Segment};
+///
+/// let segment = Arc::new(Segment::create("example", 4096, Pages::Small)?);
+/// segment.grow(4096)?;
+/// let cursors = MappedCursors::new(&segment.slice(0, HEADER_BYTES as u64)?, Fences::Symmetric)?;
+/// let slots = MappedSlots::new(segment.slice(HEADER_BYTES as u64, 1024)?)?;
+/// let mut producer = SlotProducer::new(cursors.clone(), slots.clone());
+/// let mut consumer = SlotConsumer::new(cursors, slots);
+/// assert!(producer.push(7)?);
+/// let _awake = producer.publish();
+/// let mut items = Vec::new();
+/// let (count, _awake) = consumer.drain(16, |item| items.push(item))?;
+/// assert_eq!((count, items), (1, vec![7]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SlotProducer<C, S> {
     cursor: ProducerCursor<C>,

@@ -56,22 +56,45 @@ pub enum Turn {
     Sleep,
 }
 
-/// One waiter's memory of whether spinning has paid.
+/// One waiter's memory of whether spinning has paid. Every waiter has a value of its own.
+///
+/// ```
+/// use caravan_ring::{SpinMode, SpinPolicy, Turn};
+///
+/// let mut policy = SpinPolicy::new(SpinMode::Auto);
+/// // A poll at 1,000 ns found nothing: poll again. One at 2,000 ns found something.
+/// assert_eq!(policy.nothing(1_000), Turn::Spin);
+/// policy.found(2_000);
+/// // With `Off` the waiter sleeps as soon as there is nothing.
+/// assert_eq!(SpinPolicy::new(SpinMode::Off).nothing(1_000), Turn::Sleep);
+/// ```
 #[derive(Clone, Debug)]
 pub struct SpinPolicy {
     mode: SpinMode,
     /// How long the next idle spell may spin.
     budget_ns: u64,
-    /// Since when there has been nothing, and polls since.
-    idle: Option<(u64, u32)>,
+    idle: Option<IdleSpell>,
     last_poll: u64,
-    /// When it went to sleep, and whether after a spin of full length.
-    slept: Option<(u64, bool)>,
+    slept: Option<Sleep>,
     paused_until: u64,
     pause_ns: u64,
     hits_in_row: u32,
     spins: u64,
     hits: u64,
+}
+
+/// A time in which polls find nothing.
+#[derive(Clone, Copy, Debug)]
+struct IdleSpell {
+    since: u64,
+    polls: u32,
+}
+
+/// The last time that the waiter went to sleep.
+#[derive(Clone, Copy, Debug)]
+struct Sleep {
+    at: u64,
+    after_full_spin: bool,
 }
 
 impl SpinPolicy {
@@ -109,7 +132,7 @@ impl SpinPolicy {
     /// A poll found something.
     #[inline]
     pub fn found(&mut self, now: u64) {
-        if let Some((since, polls)) = self.idle.take() {
+        if let Some(IdleSpell { since, polls }) = self.idle.take() {
             self.hits += 1;
             if self.mode == SpinMode::Auto {
                 if self.gap(now, polls) {
@@ -134,13 +157,13 @@ impl SpinPolicy {
     /// A poll found nothing.
     #[inline]
     pub fn nothing(&mut self, now: u64) -> Turn {
-        let Some((since, polls)) = self.idle else {
+        let Some(IdleSpell { since, polls }) = self.idle else {
             self.last_poll = now;
             if self.budget_ns < SPIN_NS_MIN || now < self.paused_until {
                 return self.sleep(now, false);
             }
             self.spins += 1;
-            self.idle = Some((now, 1));
+            self.idle = Some(IdleSpell { since: now, polls: 1 });
             return Turn::Spin;
         };
         if self.mode == SpinMode::Auto && self.gap(now, polls) {
@@ -149,7 +172,7 @@ impl SpinPolicy {
         }
         self.last_poll = now;
         if now.saturating_sub(since) < self.budget_ns {
-            self.idle = Some((since, polls.saturating_add(1)));
+            self.idle = Some(IdleSpell { since, polls: polls.saturating_add(1) });
             return Turn::Spin;
         }
         let full = self.budget_ns == SPIN_NS_MAX;
@@ -163,7 +186,7 @@ impl SpinPolicy {
     /// The bell rang: how soon says whether a spin could have caught it.
     pub fn woken(&mut self, now: u64) {
         self.last_poll = now;
-        let Some((at, after_full_spin)) = self.slept.take() else { return };
+        let Some(Sleep { at, after_full_spin }) = self.slept.take() else { return };
         if self.mode != SpinMode::Auto || now.saturating_sub(at) > SPIN_NS_MAX + WAKE_NS {
             return;
         }
@@ -180,7 +203,7 @@ impl SpinPolicy {
 
     fn sleep(&mut self, now: u64, after_full_spin: bool) -> Turn {
         self.idle = None;
-        self.slept = Some((now, after_full_spin));
+        self.slept = Some(Sleep { at: now, after_full_spin });
         Turn::Sleep
     }
 

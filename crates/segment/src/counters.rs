@@ -1,6 +1,6 @@
 //! Labelled 64-bit counters in shared memory: written by one process, read by any of its user.
 //!
-//! Each process has at most one [`Table`], a memfd called `caravan-counters`. Readers find it as
+//! Each process has at most one [`CounterTable`], a memfd called `caravan-counters`. Readers find it as
 //! a link in `/proc/PID/fd`, which the kernel opens for the same user only: there is no file to
 //! leave behind and nothing to register. A table has a row for each link; it says itself what its
 //! counters are called, so that a reader of another version can still print them.
@@ -72,14 +72,28 @@ pub enum Label {
 }
 
 /// The table of one process: its writing side. Any thread may add rows.
+///
+/// ```
+/// use caravan_segment::counters::{self, CounterTable, Label};
+///
+/// let table = CounterTable::create("me@host", &["sent_bytes"])?;
+/// let labels =
+///     [(Label::Local, "me@host"), (Label::Peer, "you@host"), (Label::Transport, "shm"), (Label::Reason, "")];
+/// let row = table.row(labels)?;
+/// row.add(0, 42);
+/// // Any process of the same user can read it.
+/// let seen = counters::read_process(std::process::id()).expect("this process has a table");
+/// assert_eq!(seen.rows[0].counter("sent_bytes"), Some(42));
+/// # Ok::<(), caravan_segment::Error>(())
+/// ```
 #[derive(Debug)]
-pub struct Table {
+pub struct CounterTable {
     slice: SharedSlice,
     counter_count: usize,
     free: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Table {
+impl CounterTable {
     /// Makes the table, with the names of the counters that every row has.
     pub fn create(process_label: &str, counter_names: &[&str]) -> Result<Self, Error> {
         Self::create_named(SEGMENT_NAME, process_label, counter_names)
@@ -108,21 +122,25 @@ impl Table {
         write_text(&self.slice, PROCESS_LABEL_AT, LABEL_BYTES, label);
     }
 
-    /// Takes a row with all counters at zero. It is freed when the [`Row`] is dropped.
-    pub fn row(&self, labels: [(Label, &str); 4]) -> Result<Row, Error> {
+    /// Takes a row with all counters at zero. It is freed when the [`CounterRow`] is dropped.
+    pub fn row(&self, labels: [(Label, &str); 4]) -> Result<CounterRow, Error> {
         let taken = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let row = match taken {
             Some(index) => {
                 let slice = self.slice.part((ROWS_AT + index * ROW_BYTES) as u64, ROW_BYTES as u64)?;
                 self.slice.word(ROWS_USED_AT).fetch_max(index as u64 + 1, Ordering::Relaxed);
-                Row { slice, counter_count: self.counter_count, home: Some((index, Arc::clone(&self.free))) }
+                CounterRow {
+                    slice,
+                    counter_count: self.counter_count,
+                    home: Some((index, Arc::clone(&self.free))),
+                }
             }
             None => {
                 let segment =
                     Arc::new(Segment::create("caravan-counters-unlisted", ROW_BYTES as u64, Pages::Small)?);
                 segment.grow(ROW_BYTES as u64)?;
                 let slice = segment.slice(0, ROW_BYTES as u64)?;
-                Row { slice, counter_count: self.counter_count, home: None }
+                CounterRow { slice, counter_count: self.counter_count, home: None }
             }
         };
         row.begin();
@@ -137,15 +155,15 @@ impl Table {
     }
 }
 
-/// One row of a [`Table`]: one writer at a time.
+/// One row of a [`CounterTable`]: one writer at a time.
 #[derive(Debug)]
-pub struct Row {
+pub struct CounterRow {
     slice: SharedSlice,
     counter_count: usize,
     home: Option<(usize, Arc<Mutex<Vec<usize>>>)>,
 }
 
-impl Row {
+impl CounterRow {
     fn counter(&self, index: usize) -> &AtomicU64 {
         self.slice.word(ROW_COUNTERS_AT + index * 8)
     }
@@ -202,7 +220,7 @@ impl Row {
     }
 }
 
-impl Drop for Row {
+impl Drop for CounterRow {
     fn drop(&mut self) {
         let generation = self.slice.word(0);
         generation.store(generation.load(Ordering::Relaxed) & !(WRITING | IN_USE), Ordering::Release);

@@ -1,4 +1,4 @@
-use rustix::io::Errno;
+use std::io;
 
 /// What can go wrong with shared memory, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ pub enum Error {
         /// Bytes asked for.
         bytes: u64,
         /// What the kernel said.
-        source: Errno,
+        source: io::Error,
     },
     /// The process may not have files of that size, and memory counts as one.
     #[error(
@@ -77,11 +77,11 @@ pub enum Error {
         /// The call that failed.
         call: &'static str,
         /// What the kernel said.
-        source: Errno,
+        source: io::Error,
     },
 }
 
 /// Names the system call in an error: `.map_err(system("mmap"))`.
-pub(crate) fn system(call: &'static str) -> impl FnOnce(Errno) -> Error {
-    move |source| Error::System { call, source }
+pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::System { call, source: source.into() }
 }

@@ -1,17 +1,5 @@
-//! Shared memory between processes: the ground that rings and links stand on.
-//!
-//! - [`Segment`]: a memfd mapped whole at its maximum, grown with `fallocate(2)` so that a full
-//!   machine is an error and never a SIGBUS; [`SharedSlice`] is a checked part of one.
-//! - [`passing`]: hands descriptors to another process of the same user and network namespace,
-//!   proven by a nonce and by what the kernel says of the sender.
-//! - [`counters`]: a labelled table of 64-bit counters that anybody of the same user can read
-//!   while its owner writes; `caravan top` does.
-//! - [`barrier`]: fences of which only the side that goes to sleep pays.
-//! - [`process`]: whether another process still lives (pidfd), and what `/proc` says of it.
-//! - [`printable`]: text of another process, made safe for a terminal.
-//!
-//! Bytes that a peer can write are never viewed as `&[u8]`: they are copied through raw pointers
-//! (`copy_in`, `copy_out`) or read as atomic words.
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
 
 pub mod barrier;
 pub mod counters;

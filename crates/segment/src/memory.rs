@@ -5,6 +5,8 @@
 //! memory that the kernel has already promised, so touching them never raises SIGBUS. The file is
 //! sealed against shrinking, so no peer can take that promise back.
 
+#![allow(unsafe_code, reason = "maps memory")]
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -102,7 +104,7 @@ impl Segment {
         affordable(missing)?;
         // A hole would only be filled on first touch, where a full machine means SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-            .map_err(|source| Error::OutOfMemory { bytes, source })?;
+            .map_err(|error| Error::OutOfMemory { bytes, source: error.into() })?;
         Self::map(file, bytes, bytes, Pages::Small)
     }
 
@@ -143,11 +145,11 @@ impl Segment {
             )
         };
         let mapping = mapping.map_err(|source| match source {
-            Errno::NOMEM => Error::OutOfMemory { bytes, source },
-            _ => Error::System { call: "mmap", source },
+            Errno::NOMEM => Error::OutOfMemory { bytes, source: source.into() },
+            _ => Error::System { call: "mmap", source: source.into() },
         })?;
-        let mapping =
-            NonNull::new(mapping.cast::<u8>()).ok_or(Error::System { call: "mmap", source: Errno::FAULT })?;
+        let mapping = NonNull::new(mapping.cast::<u8>())
+            .ok_or_else(|| Error::System { call: "mmap", source: Errno::FAULT.into() })?;
         Ok(Self { file, mapping, maximum_bytes: bytes, committed_bytes: AtomicU64::new(committed), pages })
     }
 
@@ -165,7 +167,7 @@ impl Segment {
             }
             // From 0 on, the kernel would visit every page that is there already.
             rustix::fs::fallocate(&self.file, FallocateFlags::empty(), committed, bytes - committed)
-                .map_err(|source| Error::OutOfMemory { bytes, source })?;
+                .map_err(|error| Error::OutOfMemory { bytes, source: error.into() })?;
             self.committed_bytes.fetch_max(bytes, Ordering::Relaxed);
         }
         Ok(())
@@ -237,7 +239,7 @@ fn affordable(bytes: u64) -> Result<(), Error> {
     });
     match available {
         Some(kilobytes) if bytes > kilobytes * 1024 => {
-            Err(Error::OutOfMemory { bytes, source: Errno::NOMEM })
+            Err(Error::OutOfMemory { bytes, source: Errno::NOMEM.into() })
         }
         _ => Ok(()),
     }

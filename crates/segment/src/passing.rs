@@ -2,7 +2,7 @@
 //!
 //! The receiver [listens](Doorway::listen) on an abstract UNIX socket, which exists in one network
 //! namespace only and vanishes with the process. Its random name and a nonce travel over the
-//! face's authenticated control channel as an [`Address`]. The sender [sends](send) one datagram:
+//! face's authenticated control channel as an [`DoorwayAddress`]. The sender [sends](send) one datagram:
 //! the nonce, a payload, the descriptors, and its user, which the kernel checks. No call here
 //! blocks: over an ordered control channel the datagram is there before the word that it is.
 //!
@@ -35,12 +35,12 @@ const PAYLOAD_BYTES_MAX: usize = 256;
 
 /// Where a [`Doorway`] listens, and the secret that opens it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct DoorwayAddress {
     name: [u8; SECRET_BYTES],
     nonce: [u8; SECRET_BYTES],
 }
 
-impl Address {
+impl DoorwayAddress {
     /// Bytes of an address on the wire.
     pub const BYTES: usize = 2 * SECRET_BYTES;
 
@@ -73,9 +73,9 @@ impl Address {
     }
 }
 
-impl std::fmt::Debug for Address {
+impl std::fmt::Debug for DoorwayAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Address(secret)")
+        f.write_str("DoorwayAddress(secret)")
     }
 }
 
@@ -88,7 +88,21 @@ pub struct Delivery {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The receiving end.
+/// The receiving end of a hand-over.
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use caravan_segment::passing::{self, Doorway};
+///
+/// let (doorway, address) = Doorway::listen()?;
+/// // The address goes to the sender over an authenticated channel; the sender is another process.
+/// let file = std::fs::File::open("/dev/null")?;
+/// passing::send(&address, b"a file", &[file.as_fd()])?;
+/// let delivery = doorway.accept()?;
+/// assert_eq!((&delivery.payload[..], delivery.descriptors.len()), (&b"a file"[..], 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Doorway {
     socket: OwnedFd,
@@ -96,8 +110,8 @@ pub struct Doorway {
 
 impl Doorway {
     /// Opens a doorway under a fresh random name.
-    pub fn listen() -> Result<(Self, Address), Error> {
-        let address = Address { name: random()?, nonce: random()? };
+    pub fn listen() -> Result<(Self, DoorwayAddress), Error> {
+        let address = DoorwayAddress { name: random()?, nonce: random()? };
         let socket = datagrams()?;
         rustix::net::sockopt::set_socket_passcred(&socket, true)
             .map_err(system("setsockopt(SO_PASSCRED)"))?;
@@ -113,7 +127,7 @@ impl Doorway {
         let mut bytes = [0; SECRET_BYTES + PAYLOAD_BYTES_MAX];
         let message = socket::receive(self.socket.as_fd(), &mut bytes).map_err(|source| match source {
             Errno::AGAIN => Error::NotThere,
-            _ => Error::System { call: "recvmsg", source },
+            _ => system("recvmsg")(source),
         })?;
         let ours = rustix::process::geteuid().as_raw();
         match message.uid {
@@ -130,7 +144,7 @@ impl Doorway {
 }
 
 /// Sends `payload` and `descriptors` to who listens at `address`, if it is in this network namespace.
-pub fn send(address: &Address, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+pub fn send(address: &DoorwayAddress, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
     if payload.len() > PAYLOAD_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(Error::Malformed("it is larger than a hand-over may be"));
     }
@@ -153,7 +167,7 @@ pub fn send(address: &Address, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -
     match rustix::net::sendmsg_addr(&socket, &address.socket_address()?, &parts, &mut control, flags) {
         Ok(_) => Ok(()),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Err(Error::Unreachable),
-        Err(source) => Err(Error::System { call: "sendmsg", source }),
+        Err(error) => Err(system("sendmsg")(error)),
     }
 }
 
@@ -168,7 +182,7 @@ fn random() -> Result<[u8; SECRET_BYTES], Error> {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(SECRET_BYTES) => Ok(bytes),
         Ok(_) => Err(Error::Malformed("the kernel gave too few random bytes")),
-        Err(source) => Err(Error::System { call: "getrandom", source }),
+        Err(error) => Err(system("getrandom")(error)),
     }
 }
 
@@ -181,7 +195,7 @@ mod tests {
         let (doorway, address) = Doorway::listen().unwrap();
         assert!(matches!(doorway.accept(), Err(Error::NotThere)));
         let (read_end, write_end) = rustix::pipe::pipe().unwrap();
-        let address = Address::from_bytes(&address.to_bytes()).unwrap();
+        let address = DoorwayAddress::from_bytes(&address.to_bytes()).unwrap();
         send(&address, b"hello", &[write_end.as_fd()]).unwrap();
         let delivery = doorway.accept().unwrap();
         assert_eq!(delivery.payload, b"hello");
@@ -217,7 +231,7 @@ mod tests {
     #[test]
     fn an_address_of_the_wrong_length_is_malformed() {
         for length in [0, 15, 31, 33, 100] {
-            assert!(matches!(Address::from_bytes(&vec![1; length]), Err(Error::Malformed(_))));
+            assert!(matches!(DoorwayAddress::from_bytes(&vec![1; length]), Err(Error::Malformed(_))));
         }
     }
 }

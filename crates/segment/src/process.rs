@@ -1,4 +1,4 @@
-//! Whether another process still lives, and what `/proc` says of it.
+//! Tells whether another process still lives, and what `/proc` says of it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,6 +10,18 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::error::{Error, system};
 
 /// Another process of this host, held by a pidfd: its number cannot be taken by a later one.
+///
+/// ```
+/// use caravan_segment::process::Process;
+///
+/// let mut child = std::process::Command::new("sleep").arg("60").spawn()?;
+/// let process = Process::open(child.id() as i32)?;
+/// assert!(process.is_alive());
+/// child.kill()?;
+/// child.wait()?;
+/// assert!(!process.is_alive());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Process {
     pidfd: OwnedFd,

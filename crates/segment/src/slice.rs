@@ -1,5 +1,7 @@
 //! A checked part of a segment. `unsafe`: every access to shared bytes.
 
+#![allow(unsafe_code, reason = "reads and writes shared memory through raw pointers")]
+
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};

@@ -3,6 +3,8 @@
 //! The kernel gets the address itself: a slice of memory that a peer may write would be undefined
 //! behaviour in Rust before the call even begins.
 
+#![allow(unsafe_code, reason = "gives addresses to the kernel")]
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use caravan_segment::passing::{self, Address, Doorway};
+use caravan_segment::passing::{self, Doorway, DoorwayAddress};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::Uid;
 
@@ -13,7 +13,7 @@ const BEFORE: u32 = 60;
 const ROUNDS: usize = 200;
 
 /// The name as `/proc/net/unix` lists it, without what makes it abstract.
-fn listed_name(address: &Address) -> String {
+fn listed_name(address: &DoorwayAddress) -> String {
     let hex: String = address.to_bytes()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("caravan-{hex}");
     let listed = std::fs::read_to_string("/proc/net/unix").unwrap();

@@ -7,7 +7,7 @@
 use caravan_fabric::Link;
 use caravan_ring::record::prefix;
 
-use super::{Inbound, Place, Sink, deliver};
+use super::{Inbound, RecordPlace, RecordSink, deliver};
 use crate::dist_header::FRAGMENT_BYTES;
 use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
@@ -59,19 +59,19 @@ impl<B: Binary> Inbound<B> {
     ) -> Result<bool, Error> {
         let Some(opener) = &mut self.opener else { return Ok(false) };
         match &mut self.sink {
-            Sink::Between => {
+            RecordSink::Between => {
                 let Some(length) = self.lengths.next(link.inbound())? else { return Ok(false) };
                 let length = length as usize;
                 self.sink = match length {
                     1..=WHOLE_BYTES => {
                         self.shared(emulator, length)?;
-                        Sink::Small { length, filled: 0 }
+                        RecordSink::Small { length, filled: 0 }
                     }
-                    _ => Sink::Head { length, head: [0; FRAGMENT_BYTES], have: 0 },
+                    _ => RecordSink::Head { length, head: [0; FRAGMENT_BYTES], have: 0 },
                 };
                 Ok(true)
             }
-            Sink::Head { length, head, .. } => {
+            RecordSink::Head { length, head, .. } => {
                 let length = *length;
                 let part = &mut head[..first_part(length)];
                 if !opener.read(link, &prefix(length as u32), part)? {
@@ -79,7 +79,7 @@ impl<B: Binary> Inbound<B> {
                 }
                 let head = *head;
                 if length == 0 {
-                    self.sink = Sink::Between;
+                    self.sink = RecordSink::Between;
                     self.messages += 1;
                     return Ok(true);
                 }
@@ -87,7 +87,7 @@ impl<B: Binary> Inbound<B> {
                 self.put(emulator, place, &head, length)?;
                 Ok(true)
             }
-            Sink::Small { length, .. } => {
+            RecordSink::Small { length, .. } => {
                 let length = *length;
                 let Some((binary, used)) = &mut self.shared else { return Ok(false) };
                 let part = binary.bytes_mut(*used..*used + length);
@@ -96,7 +96,7 @@ impl<B: Binary> Inbound<B> {
                 }
                 self.end_small(emulator, length)
             }
-            Sink::Own { binary, filled, .. } => {
+            RecordSink::Own { binary, filled, .. } => {
                 let end = *filled + next_part(binary.length() - *filled);
                 if !opener.read(link, &[], binary.bytes_mut(*filled..end))? {
                     return Ok(false);
@@ -107,7 +107,7 @@ impl<B: Binary> Inbound<B> {
                 }
                 Ok(true)
             }
-            Sink::Fragment { index, missing } => {
+            RecordSink::Fragment { index, missing } => {
                 let (index, part) = (*index, next_part(*missing));
                 if !opener.read(link, &[], self.reassembly.space(index, part))? {
                     return Ok(false);
@@ -128,21 +128,21 @@ impl<B: Binary> Inbound<B> {
         let message = binary.bytes_mut(used..used + length);
         let mut end = used;
         match self.place(&message[..length.min(FRAGMENT_BYTES)], length)? {
-            Place::Held(index) => {
+            RecordPlace::Held(index) => {
                 let bytes = &message[FRAGMENT_BYTES..];
                 self.reassembly.reserve(index, bytes.len())?;
                 self.reassembly.space(index, bytes.len()).copy_from_slice(bytes);
                 self.reassembly.filled(index, bytes.len());
                 self.end_fragment(emulator, index)?;
             }
-            Place::First(sequence, fragments)
-                if self.reassembly.begin(emulator, &mut self.cache, (sequence, fragments), message)? =>
+            RecordPlace::First(first)
+                if self.reassembly.begin(emulator, &mut self.cache, first, message)? =>
             {
-                self.sink = Sink::Between;
+                self.sink = RecordSink::Between;
                 self.messages += 1;
             }
-            Place::First(..) | Place::Message => {
-                self.sink = Sink::Between;
+            RecordPlace::First(_) | RecordPlace::Message => {
+                self.sink = RecordSink::Between;
                 self.messages += 1;
                 end += length;
                 deliver(&mut self.cache, emulator, &mut binary, used, length)?;

@@ -189,16 +189,12 @@ fn peek<E: Emulator>(emulator: &E, mut skip: usize, to: &mut [u8]) {
 mod tests {
     use super::*;
     use aead::digest::{SHA256, digest};
-    use caravan_fabric::shm;
 
     /// The layout of a record of 3000 bytes, as another implementation makes it.
     #[test]
     fn a_large_record_is_as_the_table_says() {
         let ring_bytes = 8 << 10;
-        let (listener, descriptor) =
-            shm::Listener::listen(Link::mapped_arena_bytes(ring_bytes).unwrap()).unwrap();
-        let mut here = Link::new(Box::new(shm::connect(&descriptor).unwrap()), ring_bytes).unwrap();
-        let mut there = Link::new(Box::new(listener.accept().unwrap()), ring_bytes).unwrap();
+        let (mut here, mut there) = Link::pair(ring_bytes).unwrap();
         let [initiator, _] = crate::seal::vector_sealings();
         let message: Vec<u8> = (0..3000).map(|i| (i % 251) as u8).collect();
         let mut rest = &message[..];

@@ -58,12 +58,12 @@ pub const ERL_DRV_PORT: ErlDrvTermData = 4;
 pub const ERL_DRV_TUPLE: ErlDrvTermData = 7;
 pub const ERL_DRV_BUF2BINARY: ErlDrvTermData = 14;
 
-type Init = unsafe extern "C" fn() -> c_int;
-type Start = unsafe extern "C" fn(ErlDrvPort, *mut c_char) -> ErlDrvData;
-type Stop = unsafe extern "C" fn(ErlDrvData);
-type Output = unsafe extern "C" fn(ErlDrvData, *mut c_char, ErlDrvSizeT);
-type Ready = unsafe extern "C" fn(ErlDrvData, ErlDrvEvent);
-type Control = unsafe extern "C" fn(
+type InitCallback = unsafe extern "C" fn() -> c_int;
+type StartCallback = unsafe extern "C" fn(ErlDrvPort, *mut c_char) -> ErlDrvData;
+type StopCallback = unsafe extern "C" fn(ErlDrvData);
+type OutputCallback = unsafe extern "C" fn(ErlDrvData, *mut c_char, ErlDrvSizeT);
+type ReadyCallback = unsafe extern "C" fn(ErlDrvData, ErlDrvEvent);
+type ControlCallback = unsafe extern "C" fn(
     ErlDrvData,
     c_uint,
     *mut c_char,
@@ -71,38 +71,38 @@ type Control = unsafe extern "C" fn(
     *mut *mut c_char,
     ErlDrvSizeT,
 ) -> ErlDrvSSizeT;
-type Outputv = unsafe extern "C" fn(ErlDrvData, *mut ErlIOVec);
-type ReadyAsync = unsafe extern "C" fn(ErlDrvData, ErlDrvThreadData);
+type OutputvCallback = unsafe extern "C" fn(ErlDrvData, *mut ErlIOVec);
+type ReadyAsyncCallback = unsafe extern "C" fn(ErlDrvData, ErlDrvThreadData);
 pub type AsyncWork = unsafe extern "C" fn(ErlDrvThreadData);
-type Unused = unsafe extern "C" fn();
-type StopSelect = unsafe extern "C" fn(ErlDrvEvent, *mut c_void);
+type UnusedCallback = unsafe extern "C" fn();
+type StopSelectCallback = unsafe extern "C" fn(ErlDrvEvent, *mut c_void);
 
 #[repr(C)]
 pub struct ErlDrvEntry {
-    pub init: Option<Init>,
-    pub start: Option<Start>,
-    pub stop: Option<Stop>,
-    pub output: Option<Output>,
-    pub ready_input: Option<Ready>,
-    pub ready_output: Option<Ready>,
+    pub init: Option<InitCallback>,
+    pub start: Option<StartCallback>,
+    pub stop: Option<StopCallback>,
+    pub output: Option<OutputCallback>,
+    pub ready_input: Option<ReadyCallback>,
+    pub ready_output: Option<ReadyCallback>,
     pub driver_name: *const c_char,
-    pub finish: Option<Unused>,
+    pub finish: Option<UnusedCallback>,
     pub handle: *mut c_void,
-    pub control: Option<Control>,
-    pub timeout: Option<Stop>,
-    pub outputv: Option<Outputv>,
-    pub ready_async: Option<ReadyAsync>,
-    pub flush: Option<Stop>,
-    pub call: Option<Unused>,
-    pub unused_event_callback: Option<Unused>,
+    pub control: Option<ControlCallback>,
+    pub timeout: Option<StopCallback>,
+    pub outputv: Option<OutputvCallback>,
+    pub ready_async: Option<ReadyAsyncCallback>,
+    pub flush: Option<StopCallback>,
+    pub call: Option<UnusedCallback>,
+    pub unused_event_callback: Option<UnusedCallback>,
     pub extended_marker: c_int,
     pub major_version: c_int,
     pub minor_version: c_int,
     pub driver_flags: c_int,
     pub handle2: *mut c_void,
-    pub process_exit: Option<Unused>,
-    pub stop_select: Option<StopSelect>,
-    pub emergency_close: Option<Stop>,
+    pub process_exit: Option<UnusedCallback>,
+    pub stop_select: Option<StopSelectCallback>,
+    pub emergency_close: Option<StopCallback>,
 }
 
 unsafe extern "C" {

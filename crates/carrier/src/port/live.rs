@@ -65,16 +65,16 @@ const KEPT: [u8; 1] = [0];
 
 /// The emulator during one callback of one port.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveEmulator {
     port: ErlDrvPort,
-    /// Bytes at the head of the port's queue that are no message's: see [`Live::keep`].
+    /// Bytes at the head of the port's queue that are no message's: see [`LiveEmulator::keep`].
     kept: usize,
     /// What `outputv` was called with, while it runs.
     output: *mut ErlIOVec,
 }
 
-impl Live {
-    /// For any callback but `outputv`. `kept` is what [`Live::keep`] has returned for this port.
+impl LiveEmulator {
+    /// For any callback but `outputv`. `kept` is what [`LiveEmulator::keep`] has returned for this port.
     pub fn new(port: ErlDrvPort, kept: usize) -> Self {
         Self { port, kept, output: std::ptr::null_mut() }
     }
@@ -121,7 +121,7 @@ pub unsafe fn parts<'a>(vector: *const SysIOVec, count: c_int) -> impl Iterator<
     })
 }
 
-impl Emulator for Live {
+impl Emulator for LiveEmulator {
     type Binary = DriverBinary;
 
     fn allocate(&mut self, bytes: usize) -> Option<DriverBinary> {

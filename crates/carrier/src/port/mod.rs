@@ -1,11 +1,12 @@
-//! The emulator's C interface: one entry for the driver, one [`Port`] for each open port.
+//! The emulator's C interface: one entry for the driver, one [`DriverPort`] for each open port.
 //!
 //! All `unsafe` of the crate is in this module. Every callback goes through [`enter`], which
 //! catches a panic and closes the port instead of the node. A port is closed as the very last
 //! thing of a callback, because the emulator then frees it (`stop`) before it returns.
 
+#![allow(unsafe_code, reason = "the emulator's C interface")]
+
 mod abi;
-mod job;
 mod live;
 mod state;
 
@@ -16,18 +17,17 @@ use std::ptr;
 use std::slice;
 
 use abi::*;
-use job::Errand;
-use state::{Event, Port, Reply};
+use state::{ControlReply, DriverPort, Errand, PortEvent};
 
 use crate::error::Error;
 
 /// What `driver_init` returns: the emulator writes its own fields of it.
-struct Entry(std::cell::UnsafeCell<ErlDrvEntry>);
+struct DriverEntry(std::cell::UnsafeCell<ErlDrvEntry>);
 
 // SAFETY: only the emulator touches it, under its own locks.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for DriverEntry {}
 
-static ENTRY: Entry = Entry(std::cell::UnsafeCell::new(ErlDrvEntry {
+static ENTRY: DriverEntry = DriverEntry(std::cell::UnsafeCell::new(ErlDrvEntry {
     init: None,
     start: Some(start),
     stop: Some(stop),
@@ -64,10 +64,10 @@ pub extern "C" fn driver_init() -> *mut c_void {
 
 /// Runs one callback on its port. `when_failed` says whether the port may be closed at the end of
 /// it; otherwise a timer closes it.
-fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut Port) -> Result<(), Error>) {
+fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut DriverPort) -> Result<(), Error>) {
     // SAFETY: `data` is what `start` returned, until `stop` frees it; the emulator holds the
     // port's lock during every callback, so there is no other reference.
-    let port = unsafe { &mut *data.cast::<Port>() };
+    let port = unsafe { &mut *data.cast::<DriverPort>() };
     let outcome = catch_unwind(AssertUnwindSafe(|| callback(port))).unwrap_or(Err(Error::Panicked));
     if let Err(error) = outcome {
         port.end(error);
@@ -91,7 +91,7 @@ unsafe extern "C" fn start(handle: ErlDrvPort, _command: *mut c_char) -> ErlDrvD
     // `net_kernel:stop/0` ends the process that loaded it, and leave its segment of counters.
     // SAFETY: the port is this callback's own.
     unsafe { driver_lock_driver(handle) };
-    match catch_unwind(|| Box::new(Port::new(handle))) {
+    match catch_unwind(|| Box::new(DriverPort::new(handle))) {
         Ok(port) => Box::into_raw(port).cast(),
         Err(_) => ERL_DRV_ERROR_GENERAL,
     }
@@ -99,7 +99,7 @@ unsafe extern "C" fn start(handle: ErlDrvPort, _command: *mut c_char) -> ErlDrvD
 
 unsafe extern "C" fn stop(data: ErlDrvData) {
     // SAFETY: made by `Box::into_raw` in `start`; the emulator does not use it after this.
-    let port = unsafe { Box::from_raw(data.cast::<Port>()) };
+    let port = unsafe { Box::from_raw(data.cast::<DriverPort>()) };
     let _ = catch_unwind(AssertUnwindSafe(move || drop(port)));
 }
 
@@ -108,11 +108,11 @@ unsafe extern "C" fn ready_input(data: ErlDrvData, event: ErlDrvEvent) {
 }
 
 unsafe extern "C" fn timeout(data: ErlDrvData) {
-    enter(data, true, |port| port.event(Event::Timeout));
+    enter(data, true, |port| port.event(PortEvent::Timeout));
 }
 
 unsafe extern "C" fn flush(data: ErlDrvData) {
-    enter(data, false, |port| port.event(Event::Flush));
+    enter(data, false, |port| port.event(PortEvent::Flush));
 }
 
 unsafe extern "C" fn ready_async(data: ErlDrvData, errand: ErlDrvThreadData) {
@@ -133,7 +133,7 @@ unsafe extern "C" fn free(errand: ErlDrvThreadData) {
     let _ = catch_unwind(AssertUnwindSafe(move || drop(errand)));
 }
 
-/// Has a thread of the emulator's run the errand; [`Port::finished`] gets it back, unless the port
+/// Has a thread of the emulator's run the errand; [`DriverPort::finished`] gets it back, unless the port
 /// closes first. False if the emulator does not take it.
 fn begin(handle: ErlDrvPort, errand: Errand) -> bool {
     let data = Box::into_raw(Box::new(errand)).cast();
@@ -162,7 +162,7 @@ unsafe extern "C" fn control(
     reply_at: *mut *mut c_char,
     reply_size: ErlDrvSizeT,
 ) -> ErlDrvSSizeT {
-    let mut reply = Reply::default();
+    let mut reply = ControlReply::default();
     enter(data, false, |port| {
         let data = match length {
             0 => &[][..],
@@ -189,23 +189,23 @@ unsafe extern "C" fn control(
 }
 
 unsafe extern "C" fn stop_select(event: ErlDrvEvent, _reserved: *mut c_void) {
-    // SAFETY: `Port` gave this descriptor away with `driver_select(USE)`; the emulator has let go
+    // SAFETY: `DriverPort` gave this descriptor away with `driver_select(USE)`; the emulator has let go
     // of it now, so this is its only owner.
     drop(unsafe { OwnedFd::from_raw_fd(event as usize as RawFd) });
 }
 
 /// A descriptor that the emulator watches and closes, in `stop_select`, once it has been given to [`unwatch`].
 #[derive(Debug)]
-struct Watched(RawFd);
+struct WatchedDescriptor(RawFd);
 
-impl Watched {
+impl WatchedDescriptor {
     /// True if `descriptor` is this one.
     fn is(&self, descriptor: RawFd) -> bool {
         self.0 == descriptor
     }
 }
 
-impl AsFd for Watched {
+impl AsFd for WatchedDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: only `watch` makes one, of an open descriptor, and only `unwatch`, which takes it by
         // value, has the emulator close that.
@@ -214,12 +214,12 @@ impl AsFd for Watched {
 }
 
 /// Has the emulator watch `descriptor` for input; from now on it is the emulator's.
-fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<Watched> {
+fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<WatchedDescriptor> {
     let raw = descriptor.into_raw_fd();
     // SAFETY: the port is this callback's own, and the descriptor is open.
     let failed = unsafe { driver_select(handle, raw as usize as ErlDrvEvent, ERL_DRV_READ | ERL_DRV_USE, 1) };
     if failed == 0 {
-        return Some(Watched(raw));
+        return Some(WatchedDescriptor(raw));
     }
     // SAFETY: the emulator did not take it.
     drop(unsafe { OwnedFd::from_raw_fd(raw) });
@@ -227,7 +227,7 @@ fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<Watched> {
 }
 
 /// Ends what `watch` began.
-fn unwatch(handle: ErlDrvPort, Watched(raw): Watched) {
+fn unwatch(handle: ErlDrvPort, WatchedDescriptor(raw): WatchedDescriptor) {
     // SAFETY: `raw` is being watched; `stop_select` will close it.
     unsafe { driver_select(handle, raw as usize as ErlDrvEvent, ERL_DRV_USE, 0) };
 }

@@ -1,6 +1,5 @@
 //! One open port: a link in the making, a connection, or a row of counters for a TCP connection.
 
-mod bell;
 mod ending;
 mod rdma;
 mod set_up;
@@ -12,20 +11,22 @@ use std::time::Instant;
 
 use caravan_fabric::contract::Provider;
 use caravan_fabric::shm;
-use caravan_segment::counters::Row;
+use caravan_segment::counters::CounterRow;
 
 use super::abi::{ErlDrvPort, ErlDrvTermData};
-use super::live::Live;
-use super::{Watched, send, set_timer};
+use super::live::LiveEmulator;
+use super::{WatchedDescriptor, send, set_timer};
 use crate::connection::{Connection, Next};
-use crate::control::{Configuration, Control};
+use crate::control::{Configuration, PortControl};
 use crate::error::Error;
 use crate::limits::FLUSH_MS;
 use crate::seal::KeyExchange;
 
+pub use rdma::Errand;
+
 /// An event without arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PortEvent {
     /// The timer went off.
     Timeout,
     /// The port is closing with something in its queue.
@@ -34,9 +35,9 @@ pub enum Event {
 
 /// What a control call returns.
 #[derive(Debug, Default)]
-pub struct Reply(Vec<u8>);
+pub struct ControlReply(Vec<u8>);
 
-impl Reply {
+impl ControlReply {
     /// As the emulator takes it.
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -57,35 +58,35 @@ impl Reply {
 
 /// What the port is.
 #[derive(Debug)]
-enum Stage {
+enum PortPhase {
     Fresh,
     Listening(shm::Listener),
     /// It has said what RDMA ports it has, and its half of the key exchange.
     Offered(Option<KeyExchange>),
-    Half(Box<rdma::Half>),
-    Connected(Box<Connection<Live>>),
-    TcpRow(Row),
+    PendingLink(Box<rdma::PendingLink>),
+    Connected(Box<Connection<LiveEmulator>>),
+    TcpRow(CounterRow),
 }
 
 /// One open port.
 #[derive(Debug)]
-pub struct Port {
+pub struct DriverPort {
     handle: ErlDrvPort,
     configuration: Option<Configuration>,
     reason: String,
-    stage: Stage,
+    phase: PortPhase,
     /// What a thread does for this port now.
     under_way: Option<rdma::UnderWay>,
     /// The process that polls, and hears of errors.
     poller: Option<ErlDrvTermData>,
     /// The control connection, until it is watched.
     lifeline: Option<OwnedFd>,
-    /// The same of the bells.
-    bells: Option<bell::Bells>,
-    watched_bell: Option<Watched>,
+    /// The bells, until they are watched.
+    bells: Option<set_up::LinkBells>,
+    watched_bell: Option<WatchedDescriptor>,
     /// A bell of this side's own, where the link's is not its to ring.
-    own_bell: Option<Watched>,
-    watched_lifeline: Option<Watched>,
+    own_bell: Option<WatchedDescriptor>,
+    watched_lifeline: Option<WatchedDescriptor>,
     /// Bytes in the emulator's queue that keep the port from closing at once.
     kept: usize,
     closing: bool,
@@ -94,17 +95,17 @@ pub struct Port {
     /// Why the port is to end, if the control connection does not say otherwise first.
     doubt: Option<Error>,
     ended: Option<&'static CStr>,
-    /// That is why it has ended, and what it had sent is yet to be handed over.
+    /// The port has ended because the peer is gone, and what the peer had sent is yet to be handed over.
     peer_is_gone: bool,
 }
 
-impl Port {
+impl DriverPort {
     pub fn new(handle: ErlDrvPort) -> Self {
         Self {
             handle,
             configuration: None,
             reason: String::new(),
-            stage: Stage::Fresh,
+            phase: PortPhase::Fresh,
             under_way: None,
             poller: None,
             lifeline: None,
@@ -131,8 +132,8 @@ impl Port {
     }
 
     /// The emulator, for this callback.
-    pub fn live(&self) -> Live {
-        Live::new(self.handle, self.kept)
+    pub fn live(&self) -> LiveEmulator {
+        LiveEmulator::new(self.handle, self.kept)
     }
 
     /// A watched descriptor is readable.
@@ -141,9 +142,9 @@ impl Port {
         if self.is_over() {
             return self.ready_at_the_end(descriptor);
         }
-        let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
+        let PortPhase::Connected(connection) = &mut self.phase else { return Ok(()) };
         if let Some(bell) = self.own_bell.as_ref().filter(|bell| bell.is(descriptor)) {
-            bell::silence(bell);
+            set_up::silence(bell);
             if self.closing {
                 return Ok(());
             }
@@ -168,18 +169,18 @@ impl Port {
         }
     }
 
-    pub fn event(&mut self, event: Event) -> Result<(), Error> {
+    pub fn event(&mut self, event: PortEvent) -> Result<(), Error> {
         let is_over = self.is_over();
-        if let (Event::Flush, Stage::Connected(_), false) = (event, &self.stage, is_over) {
+        if let (PortEvent::Flush, PortPhase::Connected(_), false) = (event, &self.phase, is_over) {
             self.closing = true;
             set_timer(self.handle, FLUSH_MS);
             return self.leave();
         }
         // A peer that takes nothing, or is gone, must not keep the port from closing.
-        if self.closing || event == Event::Flush {
+        if self.closing || event == PortEvent::Flush {
             self.live().let_go();
         }
-        if let (Event::Timeout, Some(error)) = (event, self.doubt.take()) {
+        if let (PortEvent::Timeout, Some(error)) = (event, self.doubt.take()) {
             self.ended(error);
         }
         Ok(())
@@ -188,12 +189,12 @@ impl Port {
     /// The emulator sends a message.
     pub fn output<'a>(
         &mut self,
-        mut live: Live,
+        mut live: LiveEmulator,
         parts: impl Iterator<Item = &'a [u8]>,
         length: usize,
     ) -> Result<(), Error> {
         let over = self.is_over();
-        let Stage::Connected(connection) = &mut self.stage else {
+        let PortPhase::Connected(connection) = &mut self.phase else {
             return Err(Error::Control { operation: 0, what: "there is no link to send over" });
         };
         if over {
@@ -214,38 +215,38 @@ impl Port {
     }
 
     /// A control call. An error of the link itself ends the port; one of the call is its reply.
-    pub fn control(&mut self, operation: u32, data: &[u8]) -> Result<Reply, Error> {
-        let control = match Control::parse(operation, data) {
+    pub fn control(&mut self, operation: u32, data: &[u8]) -> Result<ControlReply, Error> {
+        let control = match PortControl::parse(operation, data) {
             Ok(control) => control,
-            Err(error) => return Ok(Reply::failed(&error)),
+            Err(error) => return Ok(ControlReply::failed(&error)),
         };
         let (mut live, over) = (self.live(), self.is_over());
-        match (&control, &mut self.stage) {
-            (Control::Poll, Stage::Connected(connection)) if !over => {
+        match (&control, &mut self.phase) {
+            (PortControl::Poll, PortPhase::Connected(connection)) if !over => {
                 let next = connection.poll(&mut live, now())?;
                 if next == Next::Ring {
                     self.ring()?;
                 }
-                Ok(Reply::next(next))
+                Ok(ControlReply::next(next))
             }
-            (Control::Poll, _) => Ok(Reply::next(Next::Armed)),
+            (PortControl::Poll, _) => Ok(ControlReply::next(Next::Armed)),
             // An end is told by the port's, which may be in doubt yet, and not by these.
-            (Control::Tick, Stage::Connected(connection)) => {
+            (PortControl::Tick, PortPhase::Connected(connection)) => {
                 if !over {
                     let ticked = check_peer(connection).and_then(|()| connection.tick(&mut live));
                     let _ = ticked.map_err(|error| self.end(error));
                 }
-                Ok(Reply::done(&[]))
+                Ok(ControlReply::done(&[]))
             }
-            (Control::Stat, stage) => {
-                if let (Stage::Connected(connection), false) = (stage, over) {
+            (PortControl::Stat, phase) => {
+                if let (PortPhase::Connected(connection), false) = (phase, over) {
                     let _ = check_peer(connection).map_err(|error| self.end(error));
                 }
-                Ok(Reply::done(&self.stat()))
+                Ok(ControlReply::done(&self.stat()))
             }
             _ => Ok(match self.set_up(control) {
-                Ok(result) => Reply::done(&result),
-                Err(error) => Reply::failed(&error),
+                Ok(result) => ControlReply::done(&result),
+                Err(error) => ControlReply::failed(&error),
             }),
         }
     }
@@ -253,7 +254,7 @@ impl Port {
 
 /// Asked with every sign of life: a device tells of a peer that went without a word, where for shared
 /// memory the control connection does.
-fn check_peer(connection: &mut Connection<Live>) -> Result<(), Error> {
+fn check_peer(connection: &mut Connection<LiveEmulator>) -> Result<(), Error> {
     match connection.link().provider() {
         Provider::Shm => Ok(()),
         _ => Ok(connection.link().check_peer()?),

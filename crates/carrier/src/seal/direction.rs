@@ -100,14 +100,16 @@ impl Direction {
 
 /// The secret that follows from `from` for the use that `info` names.
 pub(crate) fn secret_of(from: &Prk, info: &[&[u8]]) -> Result<[u8; SECRET_BYTES], Error> {
-    struct Bytes;
-    impl KeyType for Bytes {
+    struct SecretLength;
+    impl KeyType for SecretLength {
         fn len(&self) -> usize {
             SECRET_BYTES
         }
     }
     let mut secret = [0; SECRET_BYTES];
-    from.expand(info, Bytes).and_then(|expanded| expanded.fill(&mut secret)).map_err(|_| NOT_DERIVED)?;
+    from.expand(info, SecretLength)
+        .and_then(|expanded| expanded.fill(&mut secret))
+        .map_err(|_| NOT_DERIVED)?;
     Ok(secret)
 }
 

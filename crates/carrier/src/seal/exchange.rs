@@ -32,24 +32,33 @@ const ACCEPTOR_INFO: &[u8] = b"caravan seal 1 acceptor";
 
 /// Which side of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum KeyRole {
     /// The node that connected.
     Initiator,
     /// The node that was connected to.
     Acceptor,
 }
 
+/// The names of both nodes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeNames<'a> {
+    /// The node that connected.
+    pub initiator: &'a str,
+    /// The node that was connected to.
+    pub acceptor: &'a str,
+}
+
 /// One side's half of a key exchange, for one link.
 #[derive(Debug)]
 pub struct KeyExchange {
-    role: Role,
+    role: KeyRole,
     private: EphemeralPrivateKey,
     hello: [u8; HELLO_BYTES],
 }
 
 impl KeyExchange {
     /// A fresh key and nonce.
-    pub fn new(role: Role) -> Result<Self, Error> {
+    pub fn new(role: KeyRole) -> Result<Self, Error> {
         let random = SystemRandom::new();
         let private = EphemeralPrivateKey::generate(&X25519, &random)
             .map_err(|_| Error::Library { what: "make a private key" })?;
@@ -70,41 +79,34 @@ impl KeyExchange {
 
     /// The keys, with the peer's [`public`](Self::public) and what both sides know: the cookie, and
     /// the names of the initiating and of the accepting node.
-    pub fn agree(
-        self,
-        peer_public: &[u8],
-        cookie: &[u8],
-        (initiator, acceptor): (&str, &str),
-    ) -> Result<Sealing, Error> {
+    pub fn agree(self, peer_public: &[u8], cookie: &[u8], names: NodeNames<'_>) -> Result<Sealing, Error> {
         let theirs: &[u8; HELLO_BYTES] =
             peer_public.try_into().map_err(|_| Error::Hello { bytes: peer_public.len() })?;
         if cookie.is_empty() {
             return Err(Error::NoCookie);
         }
         let hellos = match self.role {
-            Role::Initiator => [&self.hello, theirs],
-            Role::Acceptor => [theirs, &self.hello],
+            KeyRole::Initiator => [&self.hello, theirs],
+            KeyRole::Acceptor => [theirs, &self.hello],
         };
         let peer = UnparsedPublicKey::new(&X25519, &theirs[..PUBLIC_BYTES]);
         // It fails if the result is all zero, and so for every public key of low order.
-        agree_ephemeral(self.private, &peer, |shared| {
-            sealing(self.role, shared, cookie, hellos, [initiator, acceptor])
-        })
-        .map_err(|_| Error::WeakKey)?
+        agree_ephemeral(self.private, &peer, |shared| sealing(self.role, shared, cookie, hellos, names))
+            .map_err(|_| Error::WeakKey)?
     }
 }
 
 /// Everything behind X25519; of each pair the initiator's comes first.
 fn sealing(
-    role: Role,
+    role: KeyRole,
     shared: &[u8],
     cookie: &[u8],
     hellos: [&[u8; HELLO_BYTES]; 2],
-    names: [&str; 2],
+    names: NodeNames<'_>,
 ) -> Result<Sealing, Error> {
     let [(key_i, nonce_i), (key_a, nonce_a)] = hellos.map(|hello| hello.split_at(PUBLIC_BYTES));
     let prk = Salt::new(HKDF_SHA256, &[nonce_i, nonce_a].concat()).extract(&[shared, cookie].concat());
-    let [name_i, name_a] = names.map(str::as_bytes);
+    let [name_i, name_a] = [names.initiator, names.acceptor].map(str::as_bytes);
     let [length_i, length_a] = [name_i, name_a].map(|name| (name.len() as u64).to_be_bytes());
     let direction = |info: &[u8]| {
         let info = [info, key_i, key_a, &length_i, name_i, &length_a, name_a];
@@ -112,8 +114,8 @@ fn sealing(
     };
     let (initiators, acceptors) = (direction(INITIATOR_INFO)?, direction(ACCEPTOR_INFO)?);
     Ok(match role {
-        Role::Initiator => Sealing { outbound: initiators, inbound: acceptors },
-        Role::Acceptor => Sealing { outbound: acceptors, inbound: initiators },
+        KeyRole::Initiator => Sealing { outbound: initiators, inbound: acceptors },
+        KeyRole::Acceptor => Sealing { outbound: acceptors, inbound: initiators },
     })
 }
 

@@ -8,8 +8,8 @@ use caravan_driver::Error;
 use caravan_driver::connection::{Connection, Next};
 use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
-use caravan_driver::seal::{KeyExchange, Role, Sealing};
-use caravan_fabric::{Link, SpinMode, shm};
+use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
+use caravan_fabric::{Link, SpinMode};
 
 /// Its bytes, and those that have been delivered: the emulator reads them from then on.
 pub struct TestBinary(Vec<u8>, RefCell<Vec<Range<usize>>>);
@@ -116,21 +116,9 @@ impl Node {
     }
 }
 
-/// A link's two ends.
-pub fn links(ring_bytes: u64) -> (Link, Link) {
-    let arena = Link::mapped_arena_bytes(ring_bytes).unwrap();
-    let (listener, descriptor) = shm::Listener::listen(arena).unwrap();
-    let connecting = shm::connect(&descriptor).unwrap();
-    let accepting = listener.accept().unwrap();
-    (
-        Link::new(Box::new(connecting), ring_bytes).unwrap(),
-        Link::new(Box::new(accepting), ring_bytes).unwrap(),
-    )
-}
-
 /// Two nodes, connected.
 pub fn nodes(ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
-    let (a, b) = links(ring_bytes);
+    let (a, b) = Link::pair(ring_bytes).unwrap();
     (Node::new(a, "a@test", busy_bytes), Node::new(b, "b@test", busy_bytes))
 }
 
@@ -148,16 +136,16 @@ pub fn pair(sealed: bool, ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
 /// The keys that two nodes end with, each with its own idea of the cookie.
 #[allow(dead_code, reason = "not every test binary seals")]
 pub fn sealings(cookies: [&[u8]; 2]) -> [Sealing; 2] {
-    let [a, b] = [Role::Initiator, Role::Acceptor].map(|role| KeyExchange::new(role).unwrap());
+    let [a, b] = [KeyRole::Initiator, KeyRole::Acceptor].map(|role| KeyExchange::new(role).unwrap());
     let (to_b, to_a) = (a.public(), b.public());
-    let names = ("a@test", "b@test");
+    let names = NodeNames { initiator: "a@test", acceptor: "b@test" };
     [a.agree(&to_a, cookies[0], names).unwrap(), b.agree(&to_b, cookies[1], names).unwrap()]
 }
 
 /// One node, and the bare link of a peer that sends what it likes.
 #[allow(dead_code, reason = "not every test binary has a hostile peer")]
 pub fn node_and_stranger(ring_bytes: u64) -> (Node, Link) {
-    let (a, b) = links(ring_bytes);
+    let (a, b) = Link::pair(ring_bytes).unwrap();
     (Node::new(a, "a@test", 1 << 20), b)
 }
 

@@ -160,18 +160,17 @@ pub fn name(port: &Port) -> String {
 
 fn describe(context: &Context, usable: &Usable) -> Device {
     let facts = context.facts();
-    let (vendor, part) = facts.vendor;
     let ports = (1..=facts.ports).filter_map(|number| context.port(number).ok());
     Device {
         name: context.name().to_owned(),
         is_software: fs::metadata(format!("/sys/class/infiniband/{}/device", context.name())).is_err(),
         firmware: facts.firmware.clone(),
-        vendor: format!("{vendor:04x}:{part:04x}"),
+        vendor: format!("{:04x}:{:04x}", facts.vendor, facts.part),
         connections_max: facts.queue_pairs_max,
         queue_depth_max: facts.queue_depth_max,
         memory_windows: context.uses_windows(),
-        compare_and_swap: facts.swaps.0,
-        atomic_with_processor: facts.swaps.1,
+        compare_and_swap: facts.swaps.exist,
+        atomic_with_processor: facts.swaps.atomic_with_processor,
         write_with_immediate: context.has_immediates(),
         registers_twice: !context.uses_windows(),
         ports: ports.map(|port| describe_port(context.name(), &port, usable)).collect(),

@@ -288,7 +288,6 @@ fn words(capabilities: &Capabilities) -> Vec<String> {
     let table = [
         (capabilities.mapped, "memory is mapped"),
         (capabilities.immediates_ordered, "immediates in order"),
-        (capabilities.writes_ordered, "writes in order"),
         (capabilities.compare_and_swap, "compare-and-swap"),
         (capabilities.atomic_with_processor, "atomic with the processor"),
         (capabilities.memory_windows, "memory windows"),

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use caravan_ring::{Cursors, Word};
+use caravan_ring::{Cursors, SharedWord};
 
 use super::*;
 use crate::layout;
@@ -216,7 +216,7 @@ fn a_broken_tracer_goes_without_and_so_does_one_of_a_broken_engine() {
     let (mut tap, mut tracer) = (Tap::new(&fake.shared, link(0)), start(&fake, 0));
     record(&mut tap, &[b"one"]);
     let (cursors, bytes) = fake.shared.trace_ring(0).unwrap();
-    Word::store(cursors.head_position(), 1 << 60, Ordering::Relaxed);
+    SharedWord::store(cursors.head_position(), 1 << 60, Ordering::Relaxed);
     let data = [0; 2000];
     for _ in 0..1000 {
         record(&mut tap, &[&data]);
@@ -226,8 +226,8 @@ fn a_broken_tracer_goes_without_and_so_does_one_of_a_broken_engine() {
 
     for (tail, length) in [(1 << 60, 100), (40, 100), (40, 5), (40, u32::MAX)] {
         tracer = start(&fake, 0);
-        caravan_ring::Bytes::copy_in(&bytes, 0, &caravan_ring::record::prefix(length));
-        Word::store(cursors.tail_position(), tail, Ordering::Release);
+        caravan_ring::RingBytes::copy_in(&bytes, 0, &caravan_ring::record::prefix(length));
+        SharedWord::store(cursors.tail_position(), tail, Ordering::Release);
         let broken = tracer.receive().unwrap_err().to_string();
         assert!(broken.starts_with("what the engine wrote"), "{broken}");
         drop(tracer);

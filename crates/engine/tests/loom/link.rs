@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use caravan_engine::handover::{Headers, give, skip_taken, take};
 use caravan_engine::owner::{Header, LinkId, Owner, WorkerId};
 use caravan_engine::recovery::{self, Given};
-use caravan_ring::{Cursors, SlotConsumer, SlotProducer, Slots, Word};
+use caravan_ring::{Cursors, SharedWord, SlotConsumer, SlotProducer, Slots};
 use loom::thread;
 
 use crate::mortal::{Killed, Life, MortalCursors, MortalHeaders, MortalSlots, Ring};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use caravan_engine::handover::Headers;
 use caravan_engine::owner::Header;
-use caravan_ring::{Cursors, Slots, Word};
+use caravan_ring::{Cursors, SharedWord, Slots};
 use loom::sync::atomic::{AtomicU64, fence};
 
 use crate::world::{Fault, ModelCursors, ModelSlots, ModelWord};
@@ -47,7 +47,7 @@ pub struct MortalWord {
     life: Life,
 }
 
-impl Word for MortalWord {
+impl SharedWord for MortalWord {
     fn load(&self, order: Ordering) -> u64 {
         (self.which)(&self.side).load(order)
     }

@@ -10,7 +10,7 @@ use caravan_fabric::contract::{Endpoint, Event, Local, Operation};
 use caravan_fabric::verbs::{self, Port};
 use caravan_fabric::{Error, Exposure, Link};
 
-use super::{Deadline, Fallible, ROUNDS, ends, links, median, settle, time};
+use super::{CostDeadline, ROUNDS, RdmaResult, ends, links, median, settle, time};
 
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 8 << 20, 64 << 20];
 /// What an emulator hands over at once of a large message.
@@ -21,14 +21,14 @@ const ROUND_BYTES: usize = 1 << 20;
 const HALVES: usize = 60;
 
 /// Microseconds for one message.
-struct Row {
+struct LargeRow {
     ring_fresh: f64,
     ring_reused: f64,
     read: f64,
     registration: f64,
 }
 
-pub fn run() -> Fallible<()> {
+pub fn run() -> RdmaResult<()> {
     println!("Microseconds for one message; medians of {ROUNDS} rounds, of registrations the least.\n");
     println!(
         "| bytes | ring, into a fresh buffer | ring, into the same buffer | read | a registration \
@@ -36,7 +36,7 @@ pub fn run() -> Fallible<()> {
     );
     println!("|---|---|---|---|---|---|");
     for bytes in SIZES {
-        let Row { ring_fresh, ring_reused, read, registration } = measure(bytes)?;
+        let LargeRow { ring_fresh, ring_reused, read, registration } = measure(bytes)?;
         let ratio = (read + 2.0 * registration) / ring_reused;
         println!(
             "| {bytes} | {ring_fresh:.0} | {ring_reused:.0} | {read:.0} | {registration:.1} | {ratio:.2} |"
@@ -46,7 +46,7 @@ pub fn run() -> Fallible<()> {
     Ok(())
 }
 
-fn measure(bytes: usize) -> Fallible<Row> {
+fn measure(bytes: usize) -> RdmaResult<LargeRow> {
     let from: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
     let mut reused = vec![1; bytes];
     let mut link = links()?;
@@ -76,11 +76,11 @@ fn measure(bytes: usize) -> Fallible<Row> {
     }
     // The first round finds everything cold.
     let [ring_fresh, ring_reused, read] = samples.map(|samples| median(samples[1..].to_vec()));
-    Ok(Row { ring_fresh, ring_reused, read, registration: registration(bytes as u64)? })
+    Ok(LargeRow { ring_fresh, ring_reused, read, registration: registration(bytes as u64)? })
 }
 
 /// Registering that many bytes, and ending it.
-fn registration(bytes: u64) -> Fallible<f64> {
+fn registration(bytes: u64) -> RdmaResult<f64> {
     let (ports, offer) = (verbs::usable().ports, verbs::offer()?);
     let mut least = [f64::INFINITY; 2];
     for _ in 0..HALVES {
@@ -91,8 +91,8 @@ fn registration(bytes: u64) -> Fallible<f64> {
     Ok(least[1] - least[0])
 }
 
-fn through_ring([left, right]: &mut [Link; 2], from: &[u8], to: &mut [u8]) -> Fallible<()> {
-    let deadline = Deadline::new();
+fn through_ring([left, right]: &mut [Link; 2], from: &[u8], to: &mut [u8]) -> RdmaResult<()> {
+    let deadline = CostDeadline::new();
     let (mut sent, mut received) = (0, 0);
     while received < to.len() {
         let mut came = false;
@@ -114,8 +114,8 @@ fn through_ring([left, right]: &mut [Link; 2], from: &[u8], to: &mut [u8]) -> Fa
 }
 
 /// All of the peer's arena into this side's, in pieces that the device takes.
-fn read(reader: &mut dyn Endpoint, bytes: usize) -> Fallible<()> {
-    let deadline = Deadline::new();
+fn read(reader: &mut dyn Endpoint, bytes: usize) -> RdmaResult<()> {
+    let deadline = CostDeadline::new();
     let piece = bytes.min(reader.capabilities().operation_bytes_max as usize);
     let (mut events, mut posted, mut done) = (Vec::new(), 0, 0);
     while done < bytes {
@@ -141,7 +141,7 @@ fn read(reader: &mut dyn Endpoint, bytes: usize) -> Fallible<()> {
 }
 
 /// Makes half of a connection, and gives it back. The peer may reach all of its arena but some bytes.
-fn half(ports: &[Port], offer: &[u8], arena_bytes: u64, hidden_bytes: u64) -> Fallible<()> {
+fn half(ports: &[Port], offer: &[u8], arena_bytes: u64, hidden_bytes: u64) -> RdmaResult<()> {
     let exposed = 0..arena_bytes - hidden_bytes;
     let exposure = Exposure { exposed, ..Exposure::all(arena_bytes) };
     drop(verbs::connect_from(ports, offer, &exposure)?);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use caravan_fabric::contract::Endpoint;
 use caravan_fabric::{Exposure, Link, verbs};
 
-type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
+type RdmaResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 const ROUNDS: usize = 9;
 /// The default of every face.
@@ -24,7 +24,7 @@ const RING_BYTES: u64 = 512 << 10;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn main() -> Fallible<()> {
+fn main() -> RdmaResult<()> {
     match std::env::args().nth(1).as_deref() {
         None => large::run().and_then(|()| many::run()),
         Some("large") => large::run(),
@@ -34,7 +34,7 @@ fn main() -> Fallible<()> {
 }
 
 /// A connection's two ends.
-fn ends(exposure: &Exposure) -> Fallible<[Box<dyn Endpoint>; 2]> {
+fn ends(exposure: &Exposure) -> RdmaResult<[Box<dyn Endpoint>; 2]> {
     let (asking, request) = verbs::connect(&verbs::offer()?, exposure)?;
     let (accepting, answer) = verbs::accept(&request, exposure)?;
     std::thread::scope(|scope| {
@@ -46,14 +46,14 @@ fn ends(exposure: &Exposure) -> Fallible<[Box<dyn Endpoint>; 2]> {
 }
 
 /// A link's two ends.
-fn links() -> Fallible<[Link; 2]> {
+fn links() -> RdmaResult<[Link; 2]> {
     let [left, right] = ends(&Link::exposure(RING_BYTES)?)?;
     Ok([Link::new(left, RING_BYTES)?, Link::new(right, RING_BYTES)?])
 }
 
 /// Sees to both ends until nothing is under way, and each knows it.
-fn settle(ends: &mut [Link; 2]) -> Fallible<()> {
-    let deadline = Deadline::new();
+fn settle(ends: &mut [Link; 2]) -> RdmaResult<()> {
+    let deadline = CostDeadline::new();
     loop {
         let mut settled = true;
         for end in &mut *ends {
@@ -67,20 +67,20 @@ fn settle(ends: &mut [Link; 2]) -> Fallible<()> {
     }
 }
 
-struct Deadline(Instant);
+struct CostDeadline(Instant);
 
-impl Deadline {
+impl CostDeadline {
     fn new() -> Self {
         Self(Instant::now() + PATIENCE)
     }
 
-    fn check(&self, what: &str) -> Fallible<()> {
+    fn check(&self, what: &str) -> RdmaResult<()> {
         if Instant::now() > self.0 { Err(what.into()) } else { Ok(()) }
     }
 }
 
 /// Microseconds that it takes.
-fn time(what: impl FnOnce() -> Fallible<()>) -> Fallible<f64> {
+fn time(what: impl FnOnce() -> RdmaResult<()>) -> RdmaResult<f64> {
     let before = Instant::now();
     what()?;
     Ok(before.elapsed().as_secs_f64() * 1e6)

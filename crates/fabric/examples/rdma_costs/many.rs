@@ -8,7 +8,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 
-use super::{Deadline, Fallible, PATIENCE, RING_BYTES, ROUNDS, links, median, settle, time};
+use super::{CostDeadline, PATIENCE, RING_BYTES, ROUNDS, RdmaResult, links, median, settle, time};
 
 const COUNTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Looks at a link in one round, over all links.
@@ -19,14 +19,14 @@ const MESSAGE: [u8; 64] = [7; 64];
 const OBJECTS: [&str; 4] = ["qp", "cq", "mr", "pd"];
 
 /// Medians: nanoseconds of a look at an idle link; microseconds of the rest.
-struct Row {
+struct ManyRow {
     look_ns: f64,
     arm: f64,
     wake: f64,
     busy: f64,
 }
 
-pub fn run() -> Fallible<()> {
+pub fn run() -> RdmaResult<()> {
     let before = taken()?;
     let mut ends: Vec<[Link; 2]> = Vec::new();
     println!("Rings of {RING_BYTES} bytes; medians of {ROUNDS} rounds.\n");
@@ -59,7 +59,7 @@ pub fn run() -> Fallible<()> {
     Ok(())
 }
 
-fn measure(ends: &mut [[Link; 2]]) -> Fallible<Row> {
+fn measure(ends: &mut [[Link; 2]]) -> RdmaResult<ManyRow> {
     let set = epoll::create(CreateFlags::CLOEXEC)?;
     for (number, [left, _]) in ends.iter().enumerate() {
         let descriptor = left.wait_fd().ok_or("a link has no descriptor")?;
@@ -83,10 +83,10 @@ fn measure(ends: &mut [[Link; 2]]) -> Fallible<Row> {
     }
     // The first round finds everything cold.
     let [look_ns, arm, wake, busy] = [looks, arms, wakes, busy].map(|samples| median(samples[1..].to_vec()));
-    Ok(Row { look_ns, arm, wake, busy })
+    Ok(ManyRow { look_ns, arm, wake, busy })
 }
 
-fn look(ends: &mut [[Link; 2]], passes: usize) -> Fallible<()> {
+fn look(ends: &mut [[Link; 2]], passes: usize) -> RdmaResult<()> {
     for _ in 0..passes {
         for [left, _] in &mut *ends {
             if left.refresh()? > 0 {
@@ -97,8 +97,8 @@ fn look(ends: &mut [[Link; 2]], passes: usize) -> Fallible<()> {
     Ok(())
 }
 
-fn arm(ends: &mut [[Link; 2]]) -> Fallible<()> {
-    let deadline = Deadline::new();
+fn arm(ends: &mut [[Link; 2]]) -> RdmaResult<()> {
+    let deadline = CostDeadline::new();
     for [left, _] in ends {
         while left.arm(0)? == Armed::LookAgain {
             left.refresh()?;
@@ -109,7 +109,7 @@ fn arm(ends: &mut [[Link; 2]]) -> Fallible<()> {
 }
 
 /// From the first look at the sender's ring to the message's last byte in the hands of who slept.
-fn wake(ends: &mut [[Link; 2]], sender: usize, set: &OwnedFd) -> Fallible<()> {
+fn wake(ends: &mut [[Link; 2]], sender: usize, set: &OwnedFd) -> RdmaResult<()> {
     let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     let event = Event { flags: EventFlags::IN, data: EventData::new_u64(0) };
     let mut events = [event; COUNTS[COUNTS.len() - 1]];
@@ -129,8 +129,8 @@ fn wake(ends: &mut [[Link; 2]], sender: usize, set: &OwnedFd) -> Fallible<()> {
 }
 
 /// One message on each link, all under way at once.
-fn all_busy(ends: &mut [[Link; 2]]) -> Fallible<()> {
-    let deadline = Deadline::new();
+fn all_busy(ends: &mut [[Link; 2]]) -> RdmaResult<()> {
+    let deadline = CostDeadline::new();
     for [_, right] in &mut *ends {
         right.append(&MESSAGE)?;
         right.publish()?;
@@ -153,7 +153,7 @@ fn all_busy(ends: &mut [[Link; 2]]) -> Fallible<()> {
 }
 
 /// What this process has taken of the system so far.
-fn taken() -> Fallible<Vec<(&'static str, f64)>> {
+fn taken() -> RdmaResult<Vec<(&'static str, f64)>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let kilobytes = |name: &str| -> f64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use caravan_segment::barrier::{self, Fences};
-use caravan_segment::passing::{self, Address, Doorway};
+use caravan_segment::passing::{self, Doorway, DoorwayAddress};
 use caravan_segment::{Pages, Segment};
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, Sides, ring, take_rings};
+use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, ShmLayout, ring, take_rings};
 use crate::contract::{Error, Provider};
 
 /// First bytes of the hand-over message: name and version of the layout.
@@ -26,7 +26,9 @@ impl Listener {
     /// Opens a doorway for one peer. The bytes returned are for that peer alone, over a channel
     /// that has authenticated it: who has them may connect.
     pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
-        check_size(arena_bytes)?;
+        if !is_size(arena_bytes) {
+            return Err(Error::ArenaBytes { bytes: arena_bytes, maximum: ARENA_BYTES_MAX });
+        }
         let (doorway, address) = Doorway::listen()?;
         let fences = [u8::from(barrier::join())];
         let descriptor = [&MAGIC[..], &fences, &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
@@ -51,7 +53,7 @@ impl Listener {
         check_tether(&tether)?;
         let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
         let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
-        let sides = Sides { bytes: side_bytes, ours_at: side_bytes, theirs_at: 0, fences };
+        let sides = ShmLayout { bytes: side_bytes, ours_at: side_bytes, theirs_at: 0, fences };
         ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
     }
 }
@@ -69,8 +71,32 @@ pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
     let (tether, their_tether) = tether()?;
     let descriptors = [segment.as_fd(), our_bell.as_fd(), their_bell.as_fd(), their_tether.as_fd()];
     passing::send(&address, &message, &descriptors)?;
-    let sides = Sides { bytes: side_bytes, ours_at: 0, theirs_at: side_bytes, fences };
+    let sides = ShmLayout { bytes: side_bytes, ours_at: 0, theirs_at: side_bytes, fences };
     ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
+}
+
+/// Two connected endpoints in this process, the connecting side's first.
+///
+/// ```
+/// use caravan_fabric::contract::{Endpoint, Event, Local, Operation};
+///
+/// let (mut near, mut far) = caravan_fabric::shm::pair(4096)?;
+/// near.arena().copy_in(0, b"hello");
+/// let from = Local { offset: 0, bytes: 5 };
+/// near.post(Operation::Write { from, to: 64, immediate: Some(7), context: 0 })?;
+/// near.doorbell()?;
+/// let mut events = Vec::new();
+/// far.poll(&mut events, 16)?;
+/// assert_eq!(events, [Event::Immediate(7)]);
+/// let mut bytes = [0; 5];
+/// far.arena().copy_out(64, &mut bytes);
+/// assert_eq!(&bytes, b"hello");
+/// # Ok::<(), caravan_fabric::Error>(())
+/// ```
+pub fn pair(arena_bytes: u64) -> Result<(ShmEndpoint, ShmEndpoint), Error> {
+    let (listener, descriptor) = Listener::listen(arena_bytes)?;
+    let connecting = connect(&descriptor)?;
+    Ok((connecting, listener.accept()?))
 }
 
 /// The bytes of arena that a peer's descriptor asks each side for, so that a face can refuse them
@@ -84,7 +110,7 @@ struct Descriptor {
     /// It takes part in the barrier.
     joined: bool,
     arena_bytes: u64,
-    address: Address,
+    address: DoorwayAddress,
 }
 
 fn parse(descriptor: &[u8]) -> Result<Descriptor, Error> {
@@ -95,8 +121,10 @@ fn parse(descriptor: &[u8]) -> Result<Descriptor, Error> {
     };
     let (size, address) = rest.split_first_chunk::<8>().ok_or_else(malformed)?;
     let arena_bytes = u64::from_le_bytes(*size);
-    check_size(arena_bytes)?;
-    Ok(Descriptor { joined: *joined == 1, arena_bytes, address: Address::from_bytes(address)? })
+    if !is_size(arena_bytes) {
+        return Err(protocol("its arena has an impossible size"));
+    }
+    Ok(Descriptor { joined: *joined == 1, arena_bytes, address: DoorwayAddress::from_bytes(address)? })
 }
 
 fn bell() -> Result<OwnedFd, Error> {
@@ -143,11 +171,8 @@ fn check_count(bell: &OwnedFd) -> Result<(), Error> {
     }
 }
 
-fn check_size(arena_bytes: u64) -> Result<(), Error> {
-    if arena_bytes == 0 || arena_bytes % 8 != 0 || arena_bytes > ARENA_BYTES_MAX {
-        return Err(protocol("its arena has an impossible size"));
-    }
-    Ok(())
+fn is_size(arena_bytes: u64) -> bool {
+    arena_bytes % 8 == 0 && (8..=ARENA_BYTES_MAX).contains(&arena_bytes)
 }
 
 fn protocol(what: &str) -> Error {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use caravan_segment::SharedSlice;
 
-use super::state::{Party, State};
-use super::{Shared, Side};
-use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Local, Operation, Provider};
+use super::state::{SimParty, SimState};
+use super::{NetworkSide, SimShared};
+use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Operation, OperationBounds, Provider};
 
 /// Steps of the network that a poll makes at most.
 const POLL_STEPS_MAX: u64 = 4;
@@ -15,8 +15,8 @@ const POLL_STEPS_MAX: u64 = 4;
 /// One side of a simulated connection. Dropping it ends the side, as the end of a process does.
 #[derive(Debug)]
 pub struct SimEndpoint {
-    side: Side,
-    shared: Arc<Shared>,
+    side: NetworkSide,
+    shared: Arc<SimShared>,
     capabilities: Capabilities,
     arena: SharedSlice,
     peer_arena: SharedSlice,
@@ -24,7 +24,7 @@ pub struct SimEndpoint {
 }
 
 impl SimEndpoint {
-    pub(super) fn new(side: Side, shared: &Arc<Shared>) -> Result<Self, Error> {
+    pub(super) fn new(side: NetworkSide, shared: &Arc<SimShared>) -> Result<Self, Error> {
         let mut state = shared.lock();
         let capabilities = state.capabilities;
         let peer_arena = state.party(side.peer()).arena.clone();
@@ -37,31 +37,18 @@ impl SimEndpoint {
         Ok(Self { side, shared: Arc::clone(shared), capabilities, arena, peer_arena, bell })
     }
 
-    /// Refuses what the contract calls a programming error.
-    fn check(&self, operation: &Operation) -> Result<(), Error> {
-        match *operation {
-            Operation::Write { from, to, .. } => {
-                local("write: source", &self.arena, from)?;
-                inside("write: target", &self.peer_arena, to, u64::from(from.bytes))?;
-                self.capabilities.fits(Provider::Sim, from.bytes)
-            }
-            Operation::Read { from, into, .. } => {
-                inside("read: source", &self.peer_arena, from, u64::from(into.bytes))?;
-                local("read: target", &self.arena, into)?;
-                self.capabilities.fits(Provider::Sim, into.bytes)
-            }
-            Operation::CompareAndSwap { .. } if !self.capabilities.compare_and_swap => {
-                Err(Error::Unsupported(Provider::Sim, "compare-and-swap"))
-            }
-            Operation::CompareAndSwap { at, .. } if at % 8 != 0 => {
-                Err(Error::Misaligned { what: "compare-and-swap", offset: at })
-            }
-            Operation::CompareAndSwap { at, .. } => inside("compare-and-swap", &self.peer_arena, at, 8),
+    fn bounds(&self) -> OperationBounds {
+        OperationBounds {
+            provider: Provider::Sim,
+            arena_bytes: self.arena.bytes(),
+            peer_exposed: 0..self.peer_arena.bytes(),
+            compare_and_swap: self.capabilities.compare_and_swap,
+            operation_bytes_max: self.capabilities.operation_bytes_max,
         }
     }
 
     /// Lets the network go on a little, and in any case what waits for this side's polling.
-    fn go_on(&self, state: &mut State) {
+    fn go_on(&self, state: &mut SimState) {
         for _ in 0..=state.random.below(POLL_STEPS_MAX) {
             state.step();
             if !self.capabilities.target_progress {
@@ -93,7 +80,7 @@ impl Endpoint for SimEndpoint {
     }
 
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
-        self.check(&operation)?;
+        self.bounds().check(&operation)?;
         let mut state = self.shared.lock();
         gone(state.party(self.side))?;
         if state.party(self.side).under_way >= state.queue_depth {
@@ -189,21 +176,9 @@ impl Drop for SimEndpoint {
     }
 }
 
-fn gone(party: &Party) -> Result<(), Error> {
+fn gone(party: &SimParty) -> Result<(), Error> {
     match party.notice {
         Some(0) => Err(Error::PeerGone(Provider::Sim, "it was killed")),
         _ => Ok(()),
-    }
-}
-
-fn local(what: &'static str, arena: &SharedSlice, place: Local) -> Result<(), Error> {
-    inside(what, arena, place.offset, u64::from(place.bytes))
-}
-
-fn inside(what: &'static str, arena: &SharedSlice, offset: u64, bytes: u64) -> Result<(), Error> {
-    let arena_bytes = arena.bytes();
-    match offset.checked_add(bytes) {
-        Some(end) if end <= arena_bytes => Ok(()),
-        _ => Err(Error::OutOfArena { what, offset, bytes, arena_bytes }),
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use caravan_segment::SharedSlice;
 
-use super::random::Random;
+use super::Random;
 use crate::contract::{Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Operation, Provider};
 
 /// How often each fault comes: once in so many calls; 0 is never.

@@ -1,7 +1,18 @@
-//! Both sides of a simulated connection, and how a step changes them.
+//! Both sides of a simulated connection, their operations under way, and how a step changes them.
 //!
 //! Invariants: flights are in order of posting; a side's `events` are polled before it learns that
 //! its peer has ended; an armed side is rung, once, by the next event.
+//!
+//! What happens to a flight:
+//!
+//! | who | change | why |
+//! |---|---|---|
+//! | network | a piece lands | its bytes are copied from the source, or from the wire once taken |
+//! | network | taken | the operation completes: the source may change from now on |
+//! | network | told | all pieces have landed, and the order that is promised allows the immediate |
+//! | network | loaded, then stored | a compare-and-swap: in one step where atomic, in two where not |
+//! | source | acknowledged | it polled the completion |
+//! | network | pieces are lost | the source ended before the completion |
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -10,9 +21,7 @@ use std::sync::atomic::Ordering;
 
 use caravan_segment::{Pages, Segment, SharedSlice};
 
-use super::Side;
-use super::flight::{Flight, Step, possible};
-use super::random::Random;
+use super::{NetworkSide, Random};
 use crate::contract::{Capabilities, Completion, Error, Event, Operation};
 
 /// Steps after which a side learns that its peer has ended, at most.
@@ -23,7 +32,7 @@ const GATHERED_MAX: u64 = 40;
 
 /// What the network knows of one side.
 #[derive(Debug)]
-pub(super) struct Party {
+pub(super) struct SimParty {
     pub(super) arena: SharedSlice,
     pub(super) bell: OwnedFd,
     pub(super) armed: bool,
@@ -48,19 +57,19 @@ pub(super) struct Party {
 
 /// Both sides.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SimState {
     pub(super) capabilities: Capabilities,
     pub(super) random: Random,
     pub(super) queue_depth: usize,
     /// So many completions of writes are told at once; 1: each by itself.
     pub(super) gather: usize,
-    pub(super) left: Party,
-    pub(super) right: Party,
+    pub(super) left: SimParty,
+    pub(super) right: SimParty,
     /// Counts what happens, to tell before from after.
     pub(super) clock: u64,
 }
 
-impl State {
+impl SimState {
     pub(super) fn new(seed: u64, arena_bytes: u64, capabilities: Capabilities) -> Result<Self, Error> {
         let mut random = Random::new(seed);
         Ok(Self {
@@ -68,21 +77,21 @@ impl State {
             queue_depth: 1 + random.below(24) as usize,
             gather: if random.once_in(2) { 1 } else { 1 + random.below(GATHERED_MAX) as usize },
             random,
-            left: Party::new(arena_bytes)?,
-            right: Party::new(arena_bytes)?,
+            left: SimParty::new(arena_bytes)?,
+            right: SimParty::new(arena_bytes)?,
             clock: 0,
         })
     }
 
-    pub(super) fn party(&mut self, side: Side) -> &mut Party {
+    pub(super) fn party(&mut self, side: NetworkSide) -> &mut SimParty {
         match side {
-            Side::Left => &mut self.left,
-            Side::Right => &mut self.right,
+            NetworkSide::Left => &mut self.left,
+            NetworkSide::Right => &mut self.right,
         }
     }
 
     /// Posts what `side` has queued.
-    pub(super) fn ring_doorbell(&mut self, side: Side) {
+    pub(super) fn ring_doorbell(&mut self, side: NetworkSide) {
         for (operation, posted_at) in std::mem::take(&mut self.party(side).posted) {
             self.clock += 1;
             let flight = Flight::new(self.clock, operation, posted_at, &mut self.random);
@@ -94,7 +103,7 @@ impl State {
     }
 
     /// True if operations at `target` wait for its polling.
-    pub(super) fn can_progress(&mut self, target: Side) -> bool {
+    pub(super) fn can_progress(&mut self, target: NetworkSide) -> bool {
         let capabilities = self.capabilities;
         let ended = self.party(target).ended;
         let flights = &self.party(target.peer()).flights;
@@ -108,7 +117,7 @@ impl State {
 
     /// Lets one thing happen to any of what is under way.
     pub(super) fn step(&mut self) -> bool {
-        let first = if self.random.once_in(2) { Side::Left } else { Side::Right };
+        let first = if self.random.once_in(2) { NetworkSide::Left } else { NetworkSide::Right };
         [first, first.peer()].into_iter().any(|side| {
             self.deliver_wake(side)
                 || (self.capabilities.target_progress && self.step_towards(side))
@@ -116,7 +125,7 @@ impl State {
         })
     }
 
-    fn deliver_wake(&mut self, side: Side) -> bool {
+    fn deliver_wake(&mut self, side: NetworkSide) -> bool {
         let party = self.party(side);
         if party.wakes == 0 {
             return false;
@@ -127,13 +136,13 @@ impl State {
     }
 
     /// Lets one thing happen to an operation whose target is `target`.
-    pub(super) fn step_towards(&mut self, target: Side) -> bool {
+    pub(super) fn step_towards(&mut self, target: NetworkSide) -> bool {
         if self.party(target).ended {
             return false;
         }
         let capabilities = self.capabilities;
         let flights = &self.party(target.peer()).flights;
-        let choices: Vec<(usize, Step)> = (0..flights.len())
+        let choices: Vec<(usize, FlightStep)> = (0..flights.len())
             .flat_map(|index| {
                 possible(flights, index, &capabilities).into_iter().map(move |step| (index, step))
             })
@@ -146,20 +155,20 @@ impl State {
         true
     }
 
-    fn advance(&mut self, target: Side, index: usize, step: Step) {
+    fn advance(&mut self, target: NetworkSide, index: usize, step: FlightStep) {
         self.clock += 1;
         let source = target.peer();
         match step {
-            Step::Land => self.land(target, index),
-            Step::Swap => self.swap(target, index),
-            Step::Tell => {
+            FlightStep::Land => self.land(target, index),
+            FlightStep::Swap => self.swap(target, index),
+            FlightStep::Tell => {
                 let flight = &mut self.party(source).flights[index];
                 flight.told = true;
                 if let Operation::Write { immediate: Some(immediate), .. } = flight.operation {
                     self.tell(target, Event::Immediate(immediate), None);
                 }
             }
-            Step::Complete => {
+            FlightStep::Complete => {
                 let party = self.party(source);
                 let flight = &mut party.flights[index];
                 flight.take(&party.arena);
@@ -180,14 +189,13 @@ impl State {
         self.party(source).flights.retain(|flight| !flight.is_over());
     }
 
-    fn land(&mut self, target: Side, index: usize) {
-        let capabilities = self.capabilities;
+    fn land(&mut self, target: NetworkSide, index: usize) {
         let (source, target, random) = match target {
-            Side::Left => (&mut self.right, &self.left, &mut self.random),
-            Side::Right => (&mut self.left, &self.right, &mut self.random),
+            NetworkSide::Left => (&mut self.right, &self.left, &mut self.random),
+            NetworkSide::Right => (&mut self.left, &self.right, &mut self.random),
         };
         let flight = &mut source.flights[index];
-        let piece = flight.pieces.remove(flight.next_piece(&capabilities, random));
+        let piece = flight.pieces.remove(flight.next_piece(random));
         match (flight.operation, piece.taken) {
             (Operation::Write { to, .. }, Some(bytes)) => {
                 target.arena.copy_in((to + piece.at) as usize, &bytes);
@@ -205,7 +213,7 @@ impl State {
     }
 
     /// One half of a compare-and-swap, or both where it is atomic.
-    fn swap(&mut self, target: Side, index: usize) {
+    fn swap(&mut self, target: NetworkSide, index: usize) {
         let atomic = self.capabilities.atomic_with_processor;
         let arena = self.party(target).arena.clone();
         let flight = &mut self.party(target.peer()).flights[index];
@@ -226,19 +234,19 @@ impl State {
     }
 
     /// Tells what was gathered.
-    pub(super) fn flush(&mut self, side: Side) {
+    pub(super) fn flush(&mut self, side: NetworkSide) {
         for (event, flight) in std::mem::take(&mut self.party(side).gathered) {
             self.tell(side, event, flight);
         }
     }
 
-    fn tell(&mut self, side: Side, event: Event, flight: Option<u64>) {
+    fn tell(&mut self, side: NetworkSide, event: Event, flight: Option<u64>) {
         self.party(side).events.push_back((event, flight));
         self.ring(side, false);
     }
 
     /// Makes the side's descriptor readable, if it is armed or it must be.
-    pub(super) fn ring(&mut self, side: Side, must: bool) {
+    pub(super) fn ring(&mut self, side: NetworkSide, must: bool) {
         let party = self.party(side);
         if must || party.armed {
             party.armed = false;
@@ -248,7 +256,7 @@ impl State {
     }
 
     /// Ends a side: of what it had not seen completed, a part is lost.
-    pub(super) fn end(&mut self, side: Side) {
+    pub(super) fn end(&mut self, side: NetworkSide) {
         if std::mem::replace(&mut self.party(side).ended, true) {
             return;
         }
@@ -276,7 +284,7 @@ impl State {
     }
 
     /// Brings the news of its peer's end closer to `side`, once nothing else is on its way to it.
-    fn notice_end(&mut self, side: Side) -> bool {
+    fn notice_end(&mut self, side: NetworkSide) -> bool {
         let pending = !self.party(side.peer()).flights.is_empty();
         let party = self.party(side);
         let Some(notice @ 1..) = party.notice else { return false };
@@ -291,7 +299,7 @@ impl State {
     }
 }
 
-impl Party {
+impl SimParty {
     fn new(arena_bytes: u64) -> Result<Self, Error> {
         let segment = Arc::new(Segment::create("caravan-sim", arena_bytes, Pages::Small)?);
         segment.grow(arena_bytes)?;
@@ -313,4 +321,144 @@ impl Party {
             notice: None,
         })
     }
+}
+
+/// Pieces that a write or read is torn into at most.
+const PIECES_MAX: u64 = 5;
+
+/// A run of bytes of one operation that has not landed.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// Where it begins, from the start of the operation's bytes.
+    pub(super) at: u64,
+    pub(super) bytes: usize,
+    /// Its bytes, once they are on the wire.
+    pub(super) taken: Option<Vec<u8>>,
+}
+
+/// One operation between its doorbell and its last effect.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) id: u64,
+    pub(super) operation: Operation,
+    /// By rising `at`.
+    pub(super) pieces: Vec<Piece>,
+    /// The immediate has been delivered, or there is none.
+    pub(super) told: bool,
+    pub(super) completed: bool,
+    /// What a compare-and-swap found.
+    pub(super) found: Option<u64>,
+    /// The compare-and-swap is over.
+    pub(super) stored: bool,
+    pub(super) posted_at: u64,
+    pub(super) acknowledged_at: Option<u64>,
+}
+
+/// What may happen to a flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FlightStep {
+    Land,
+    Tell,
+    Swap,
+    Complete,
+}
+
+impl Flight {
+    pub(super) fn new(id: u64, operation: Operation, posted_at: u64, random: &mut Random) -> Self {
+        let (bytes, told) = match operation {
+            Operation::Write { from, immediate, .. } => (from.bytes, immediate.is_none()),
+            Operation::Read { into, .. } => (into.bytes, true),
+            Operation::CompareAndSwap { .. } => (0, true),
+        };
+        Self {
+            id,
+            operation,
+            pieces: tear(u64::from(bytes), random),
+            told,
+            completed: false,
+            found: None,
+            stored: !matches!(operation, Operation::CompareAndSwap { .. }),
+            posted_at,
+            acknowledged_at: None,
+        }
+    }
+
+    /// True once nothing more will happen to it.
+    pub(super) fn is_over(&self) -> bool {
+        self.pieces.is_empty() && self.told && self.completed && self.stored
+    }
+
+    pub(super) fn context(&self) -> u64 {
+        match self.operation {
+            Operation::Write { context, .. }
+            | Operation::Read { context, .. }
+            | Operation::CompareAndSwap { context, .. } => context,
+        }
+    }
+
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self.operation, Operation::Write { .. })
+    }
+
+    /// Which of its pieces lands next.
+    pub(super) fn next_piece(&self, random: &mut Random) -> usize {
+        random.below(self.pieces.len() as u64) as usize
+    }
+
+    /// Puts the bytes that have not landed on the wire, so that the source may change.
+    pub(super) fn take(&mut self, source: &SharedSlice) {
+        let Operation::Write { from, .. } = self.operation else { return };
+        for piece in self.pieces.iter_mut().filter(|piece| piece.taken.is_none()) {
+            let mut bytes = vec![0; piece.bytes];
+            source.copy_out((from.offset + piece.at) as usize, &mut bytes);
+            piece.taken = Some(bytes);
+        }
+    }
+}
+
+/// Cuts `bytes` into random pieces.
+fn tear(bytes: u64, random: &mut Random) -> Vec<Piece> {
+    if bytes == 0 {
+        return Vec::new();
+    }
+    let mut cuts: Vec<u64> = (0..random.below(PIECES_MAX)).map(|_| random.below(bytes)).collect();
+    cuts.extend([0, bytes]);
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).map(|cut| Piece { at: cut[0], bytes: (cut[1] - cut[0]) as usize, taken: None }).collect()
+}
+
+/// What may happen to `flights[index]`, where `flights` is in order of posting.
+fn possible(flights: &[Flight], index: usize, capabilities: &Capabilities) -> Vec<FlightStep> {
+    let flight = &flights[index];
+    let before = &flights[..index];
+    let mut steps = Vec::with_capacity(3);
+    if !flight.pieces.is_empty() {
+        steps.push(FlightStep::Land);
+    }
+    if !flight.told && flight.pieces.is_empty() && may_tell(flight, before, capabilities) {
+        steps.push(FlightStep::Tell);
+    }
+    // Two swaps of one side do not overlap: they are atomic among their kind.
+    let swapping = |other: &Flight| other.id != flight.id && other.found.is_some() && !other.stored;
+    if !flight.stored && !flights.iter().any(swapping) {
+        steps.push(FlightStep::Swap);
+    }
+    // A write completes whenever it likes; what asks for an answer has to have it.
+    if !flight.completed && (flight.is_write() || (flight.pieces.is_empty() && flight.stored)) {
+        steps.push(FlightStep::Complete);
+    }
+    steps
+}
+
+fn landed(flight: &Flight) -> bool {
+    !flight.is_write() || flight.pieces.is_empty()
+}
+
+fn may_tell(flight: &Flight, before: &[Flight], capabilities: &Capabilities) -> bool {
+    before.iter().all(|other| {
+        let known = other.acknowledged_at.is_some_and(|at| at < flight.posted_at);
+        let first = capabilities.immediates_ordered || known;
+        !first || (landed(other) && other.told)
+    })
 }

@@ -33,26 +33,26 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-type Unused = *const c_void;
+type UnusedPointer = *const c_void;
 
 /// What `verbs.h` calls through in its inline functions.
 #[repr(C)]
 pub struct ibv_context_ops {
-    pub _compat_1: [Unused; 7],
+    pub _compat_1: [UnusedPointer; 7],
     pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
-    pub bind_mw: Unused,
+    pub bind_mw: UnusedPointer,
     pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
-    pub _compat_create_cq: Unused,
+    pub _compat_create_cq: UnusedPointer,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
-    pub _compat_2: [Unused; 7],
-    pub post_srq_recv: Unused,
-    pub _compat_3: [Unused; 4],
+    pub _compat_2: [UnusedPointer; 7],
+    pub post_srq_recv: UnusedPointer,
+    pub _compat_3: [UnusedPointer; 4],
     pub post_send:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
     pub post_recv:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
-    pub _compat_4: [Unused; 5],
+    pub _compat_4: [UnusedPointer; 5],
 }
 
 #[repr(C)]

@@ -1,11 +1,13 @@
-//! Which port of this side talks to which of the peer's. Decisions only.
+//! Which port of this side talks to which of the peer's, and from which ports a peer might be reached that
+//! has not sent anything yet.
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::device::Fabric;
 use super::message::Port;
 use super::obstacle::Obstacle;
+use super::ports::{self, is_near};
 
 /// How this machine's routes see a pair of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,12 +29,12 @@ pub fn choose<'a>(
     route: impl Fn(IpAddr, IpAddr) -> Route,
     is_near: impl Fn(&Port) -> bool,
 ) -> Result<(&'a Port, &'a Port), Obstacle> {
-    let best = pairs(ours, theirs, route, is_near).into_iter().next();
+    let best = rated_pairs(ours, theirs, route, is_near).into_iter().next();
     best.ok_or_else(|| Obstacle::NoPath { ours: list(ours), theirs: list(theirs) })
 }
 
 /// Every pair of ports between which packets would get through, the best first.
-pub fn pairs<'a>(
+fn rated_pairs<'a>(
     ours: &'a [Port],
     theirs: &'a [Port],
     route: impl Fn(IpAddr, IpAddr) -> Route,
@@ -54,12 +56,37 @@ pub fn pairs<'a>(
     rated.into_iter().map(|(_, pair)| pair).collect()
 }
 
+/// The ports of `ours` from which packets would get to a peer's RDMA device at the address `to`, best
+/// first, and how this machine's routes see it. Whether there is such a device only the peer knows. An
+/// InfiniBand port needs no IP address: of those, whether they are in one subnet.
+pub fn towards(ours: &[Port], to: IpAddr) -> Vec<(Port, Route)> {
+    let mut ways: Vec<_> = ours
+        .iter()
+        .filter_map(|our| reach(our, &peer_at(our, to), ports::route).map(|(_, route)| (our.clone(), route)))
+        .collect();
+    ways.sort_by_key(|(port, route)| std::cmp::Reverse((*route, is_near(port), port.megabits)));
+    ways
+}
+
+/// Every pair of ports between which packets would get through as far as this machine's routes tell, the
+/// best first: the first is the one that [`connect`](super::connect()) takes.
+pub fn pairs(ours: &[Port], theirs: &[Port]) -> Vec<(Port, Port)> {
+    let pairs = rated_pairs(ours, theirs, ports::route, is_near);
+    pairs.into_iter().map(|(our, their)| (our.clone(), their.clone())).collect()
+}
+
+/// A port like `our` at the address `ip`, or in the subnet of `our`.
+fn peer_at(our: &Port, ip: IpAddr) -> Port {
+    let gid = match (our.fabric, ip) {
+        (Fabric::InfiniBand, _) => our.gid,
+        (_, IpAddr::V4(v4)) => Ipv4Addr::to_ipv6_mapped(&v4).octets(),
+        (_, IpAddr::V6(v6)) => Ipv6Addr::octets(&v6),
+    };
+    Port { gid, ..our.clone() }
+}
+
 /// The higher the better; `None` where no packet would get through.
-pub(super) fn reach(
-    our: &Port,
-    their: &Port,
-    route: impl Fn(IpAddr, IpAddr) -> Route,
-) -> Option<(bool, Route)> {
+fn reach(our: &Port, their: &Port, route: impl Fn(IpAddr, IpAddr) -> Route) -> Option<(bool, Route)> {
     if our.fabric != their.fabric {
         return None;
     }
@@ -91,7 +118,6 @@ fn list(ports: &[Port]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, Ipv6Addr};
 
     fn port(fabric: Fabric, device: &str, ip: &str, megabits: u32) -> Port {
         let gid = match ip.parse().unwrap() {
@@ -142,7 +168,7 @@ mod tests {
             let chosen = choose(&ours, &theirs, by_first_number, near_none);
             let names = chosen.as_ref().ok().map(|(our, their)| (our.device.as_str(), their.device.as_str()));
             assert_eq!(names, expected, "{ours:?} {theirs:?}");
-            let all = pairs(&ours, &theirs, by_first_number, near_none);
+            let all = rated_pairs(&ours, &theirs, by_first_number, near_none);
             assert_eq!(all.first().copied(), chosen.ok());
             let reach = |(our, their): (&Port, &Port)| reach(our, their, by_first_number);
             assert!(all.iter().all(|pair| reach(*pair).is_some()));
@@ -164,5 +190,18 @@ mod tests {
             why.contains("(10.0.0.1 port 1 (RoCE v2, 100 Gb/s) at 10.0.0.1)") && why.contains("(none)"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn ways_are_of_the_kind_and_family_of_the_peer() {
+        let here: IpAddr = "127.0.0.1".parse().unwrap();
+        let [v4, v6] = ["127.0.0.1", "fd00::1"].map(|ip| port(Fabric::Roce, "mlx5_0", ip, 0));
+        let subnet = port(Fabric::InfiniBand, "mlx5_0", "fe80::1", 0);
+        let ways = towards(&[v6, v4.clone(), subnet.clone()], here);
+        let ways: Vec<_> = ways.iter().map(|(port, _)| port.clone()).collect();
+        assert_eq!(ways.len(), 2);
+        assert!(ways.contains(&v4) && ways.contains(&subnet), "{ways:?}");
+        let theirs = std::slice::from_ref(&subnet);
+        assert_eq!(pairs(&[v4, subnet.clone()], theirs), [(subnet.clone(), subnet.clone())]);
     }
 }

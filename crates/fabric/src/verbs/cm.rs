@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::abi::*;
-use super::device::{Context, nonblocking};
+use super::device::{Context, ReadDepths, nonblocking};
 use super::fault::ENDED;
 use super::library::{self, Connections};
 use super::obstacle::Obstacle;
@@ -21,34 +21,49 @@ use crate::contract::Error;
 #[derive(Debug)]
 pub struct Id {
     raw: NonNull<rdma_cm_id>,
-    channel: Arc<Channel>,
+    channel: Arc<EventChannel>,
 }
 
 #[derive(Debug)]
-struct Channel {
+struct EventChannel {
     raw: NonNull<rdma_event_channel>,
     calls: &'static Connections,
 }
 
-/// Something that happened to an [`Id`].
+/// An event of an [`Id`].
 #[derive(Debug)]
-pub enum Happened {
+pub enum CmEvent {
     /// What was asked for is done.
     Done,
-    /// A stranger asks a listener for a connection, and says these bytes.
-    Request(Id, Vec<u8>),
+    /// Somebody asks a listener for a connection.
+    Request {
+        /// The connection's end on this side.
+        id: Id,
+        /// What the other side says of itself.
+        hello: Vec<u8>,
+    },
     /// The connection is up.
     Established,
-    /// It has ended, or could not be made.
+    /// The connection has ended, or could not be made.
     Ended(&'static str),
+}
+
+impl CmEvent {
+    /// Refuses the connection, if the event is a request. True if it is.
+    pub fn reject(self) -> bool {
+        let Self::Request { id, .. } = self else { return false };
+        // SAFETY: the id is of a request that has not been answered.
+        unsafe { (id.channel.calls.rdma_reject)(id.raw.as_ptr(), ptr::null(), 0) };
+        true
+    }
 }
 
 // SAFETY: librdmacm's objects may be used by any thread; its calls lock what they share.
 unsafe impl Send for Id {}
-// SAFETY: as above.
-unsafe impl Send for Channel {}
-// SAFETY: as above.
-unsafe impl Sync for Channel {}
+// SAFETY: librdmacm's objects may be used by any thread; its calls lock what they share.
+unsafe impl Send for EventChannel {}
+// SAFETY: librdmacm's calls lock what they share.
+unsafe impl Sync for EventChannel {}
 
 impl Id {
     /// An end at this side's address `ip`; the device there is known from then on. With a port
@@ -58,7 +73,7 @@ impl Id {
         // SAFETY: makes a channel or returns null.
         let channel = unsafe { (calls.rdma_create_event_channel)() };
         let channel = NonNull::new(channel).ok_or_else(|| failed("rdma_create_event_channel"))?;
-        let channel = Arc::new(Channel { raw: channel, calls });
+        let channel = Arc::new(EventChannel { raw: channel, calls });
         nonblocking(channel.descriptor());
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is open; `raw` is filled in on success.
@@ -91,7 +106,7 @@ impl Id {
         Ok(u16::from_be(unsafe { (calls.rdma_get_src_port)(self.raw.as_ptr()) }))
     }
 
-    /// Looks for the address of a listener, for `limit` at most: then it is [`Happened::Done`].
+    /// Looks for the address of a listener, for `limit` at most. [`CmEvent::Done`] says that it has been found.
     pub fn resolve_address(&self, to: SocketAddr, limit: Duration) -> Result<(), Error> {
         let calls = self.channel.calls;
         let mut address = socket_address(to);
@@ -101,7 +116,8 @@ impl Id {
         })
     }
 
-    /// Then for the way there: the same.
+    /// Looks for the route to the address that was found, for `limit` at most. [`CmEvent::Done`] says that
+    /// it has been found.
     pub fn resolve_route(&self, limit: Duration) -> Result<(), Error> {
         let calls = self.channel.calls;
         // SAFETY: the id is open, and its address resolved.
@@ -110,10 +126,9 @@ impl Id {
         })
     }
 
-    /// Asks a listener for a connection; `hello` proves who asks. `reads`: those under way, the peer's
-    /// here and ours there.
-    pub fn connect(&self, hello: &[u8], reads: (u8, u8)) -> Result<(), Error> {
-        let mut parameters = connection(hello, reads);
+    /// Asks a listener for a connection; `hello` proves who asks.
+    pub fn connect(&self, hello: &[u8], reads: ReadDepths) -> Result<(), Error> {
+        let mut parameters = parameters(hello, reads);
         // SAFETY: the id is open, resolved, and has a queue pair; the library copies `hello`.
         self.check("rdma_connect", unsafe {
             (self.channel.calls.rdma_connect)(self.raw.as_ptr(), &mut parameters)
@@ -121,18 +136,12 @@ impl Id {
     }
 
     /// Grants what was requested; the queue pair must have its receives by then.
-    pub fn accept(&self, reads: (u8, u8)) -> Result<(), Error> {
-        let mut parameters = connection(&[], reads);
+    pub fn accept(&self, reads: ReadDepths) -> Result<(), Error> {
+        let mut parameters = parameters(&[], reads);
         // SAFETY: the id is of a request, and has a queue pair.
         self.check("rdma_accept", unsafe {
             (self.channel.calls.rdma_accept)(self.raw.as_ptr(), &mut parameters)
         })
-    }
-
-    /// Refuses what was requested.
-    pub fn reject(self) {
-        // SAFETY: the id is of a request that has not been answered.
-        unsafe { (self.channel.calls.rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
     }
 
     /// Makes a queue pair on this id.
@@ -162,7 +171,7 @@ impl Id {
     }
 
     /// The next event, if there is one.
-    pub fn poll(&self) -> Result<Option<Happened>, Error> {
+    pub fn poll(&self) -> Result<Option<CmEvent>, Error> {
         let calls = self.channel.calls;
         let mut event = ptr::null_mut();
         // SAFETY: the channel is open, and its descriptor does not block.
@@ -182,11 +191,11 @@ impl Id {
 
     /// # Safety
     /// The event has not been acknowledged.
-    unsafe fn read(&self, event: &rdma_cm_event) -> Happened {
+    unsafe fn read(&self, event: &rdma_cm_event) -> CmEvent {
         match event.event {
-            RDMA_CM_EVENT_ADDR_RESOLVED | RDMA_CM_EVENT_ROUTE_RESOLVED => Happened::Done,
-            RDMA_CM_EVENT_ESTABLISHED => Happened::Established,
-            RDMA_CM_EVENT_DISCONNECTED => Happened::Ended(ENDED),
+            RDMA_CM_EVENT_ADDR_RESOLVED | RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::Done,
+            RDMA_CM_EVENT_ESTABLISHED => CmEvent::Established,
+            RDMA_CM_EVENT_DISCONNECTED => CmEvent::Ended(ENDED),
             RDMA_CM_EVENT_CONNECT_REQUEST => {
                 let said = &event.conn;
                 let bytes = if said.private_data.is_null() {
@@ -203,13 +212,16 @@ impl Id {
                 };
                 match NonNull::new(event.id) {
                     // Its events come through the listener's channel, which it keeps open.
-                    Some(raw) => Happened::Request(Id { raw, channel: Arc::clone(&self.channel) }, bytes),
-                    None => Happened::Ended("a request without an end"),
+                    Some(raw) => {
+                        let id = Id { raw, channel: Arc::clone(&self.channel) };
+                        CmEvent::Request { id, hello: bytes }
+                    }
+                    None => CmEvent::Ended("a request without an end"),
                 }
             }
             other => {
                 // SAFETY: the library's own table.
-                Happened::Ended(unsafe { library::static_text((self.channel.calls.rdma_event_str)(other)) })
+                CmEvent::Ended(unsafe { library::static_text((self.channel.calls.rdma_event_str)(other)) })
             }
         }
     }
@@ -224,7 +236,7 @@ impl Id {
     }
 }
 
-impl Channel {
+impl EventChannel {
     fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open for as long as `self` is.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
@@ -238,7 +250,7 @@ impl Drop for Id {
     }
 }
 
-impl Drop for Channel {
+impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: every id on it holds a reference to it.
         unsafe { (self.calls.rdma_destroy_event_channel)(self.raw.as_ptr()) };
@@ -253,15 +265,15 @@ fn milliseconds(limit: Duration) -> c_int {
     c_int::try_from(limit.as_millis().max(1)).unwrap_or(c_int::MAX)
 }
 
-fn connection(hello: &[u8], (reads_here, reads_there): (u8, u8)) -> rdma_conn_param {
+fn parameters(hello: &[u8], reads: ReadDepths) -> rdma_conn_param {
     rdma_conn_param {
         private_data: if hello.is_empty() { ptr::null() } else { hello.as_ptr().cast() },
         private_data_len: u8::try_from(hello.len()).unwrap_or(u8::MAX),
-        responder_resources: reads_here,
-        initiator_depth: reads_there,
+        responder_resources: reads.responder,
+        initiator_depth: reads.initiator,
         flow_control: 0,
         retry_count: super::limits::RETRIES,
-        rnr_retry_count: super::limits::RECEIVER_NOT_READY.1,
+        rnr_retry_count: super::limits::RECEIVER_NOT_READY_RETRIES,
         srq: 0,
         qp_num: 0,
     }

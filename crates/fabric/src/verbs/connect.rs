@@ -1,84 +1,150 @@
-//! How two sides come to a connection: three messages over the control channel, and then a first word
-//! over the connection itself, which proves that packets get through.
+//! How two sides come to a connection: three messages over the control channel, and then a greeting over
+//! the connection itself, which proves that packets get through.
 //!
 //! | accepting side | | initiating side |
 //! |---|---|---|
 //! | its ports | -> | chooses a pair; makes its half |
 //! | makes its half, connects it | <- | the choice, its half |
-//! | its half | -> | connects its half; first word |
-//! | first word | | |
+//! | its half | -> | connects its half; greets |
+//! | greets | | |
 //!
-//! On iWARP the connection manager makes the connection in the place of "connects": the accepting side
-//! listens on an ephemeral port for one that knows a nonce, and the side that asked must be the first to
+//! On iWARP the connection manager makes the connection in place of "connects": the accepting side
+//! listens on an ephemeral port for a peer that knows a nonce, and the side that asked must be the first to
 //! send (RFC 5044, 7.1).
+//!
+//! [`PendingEndpoint::advance`] never waits longer than its caller allows, so that one thread can make many
+//! connections, and no two sides must wait for each other at the same time. It goes through these phases:
+//!
+//! | phase | whose | left when |
+//! |---|---|---|
+//! | requested | initiating | it has the answer: connects and greets, or has the manager look for the peer |
+//! | resolving | initiating, iWARP | the manager has found the address, and then the route: asks it to connect |
+//! | asking | initiating, iWARP | the manager reports the connection: greets |
+//! | listening | accepting, iWARP | a peer that knows the nonce has asked: accepts it |
+//! | accepted | accepting, iWARP | the manager reports the connection |
+//! | connected | accepting | the peer has greeted: greets |
+//! | greeted | both | the peer has greeted, and this side's greeting has arrived |
 
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use caravan_segment::{Pages, Segment};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use super::choose::choose;
-use super::cm::Id;
-use super::device::{self, Fabric};
-use super::endpoint::{Peer, VerbsEndpoint};
-use super::finish::{Stage, bind};
+use super::cm::{CmEvent, Id};
+use super::device::{self, Fabric, ReadDepths};
+use super::endpoint::{ExposedPeer, VerbsEndpoint};
 use super::limits::*;
-use super::message::{self, Half, Port};
+use super::message::{self, ConnectAnswer, ConnectRequest, Nonce, Port, QueuePairHalf};
 use super::obstacle::Obstacle;
 use super::ports::{self, Usable};
-use super::resources::{Depths, Path, Resources, own_bytes};
-use crate::contract::{Capabilities, Error, Exposure, Provider};
+use super::quirks::Quirk;
+use super::resources::{ConnectionMemory, Depths, QueuePairPath, Resources, own_bytes};
+use crate::contract::{Armed, Capabilities, Endpoint, Error, Exposure, Provider};
+
+/// How long the binding of a memory window, which sends no packet, may take.
+const BINDING_LIMIT: Duration = Duration::from_secs(1);
+/// When the initiating side greets again, in milliseconds after its first greeting, on devices that may
+/// miss that one. Each greeting takes one of the spare receives.
+const GREET_AGAIN_MS: [u64; 2] = [100, 500];
 
 /// Half of a connection. Dropping it gives everything back.
 #[derive(Debug)]
-pub struct Pending {
-    pub(super) stage: Box<Stage>,
+pub struct PendingEndpoint {
+    phase: Box<ConnectPhase>,
 }
 
-/// The accepting side's usable ports, for the peer, over a channel that has authenticated it.
+/// What [`PendingEndpoint::advance`] has achieved.
+#[derive(Debug)]
+pub enum ConnectProgress {
+    /// The connection works.
+    Connected(Box<dyn Endpoint>),
+    /// The peer's device has not answered yet.
+    Waiting(PendingEndpoint),
+}
+
+/// The accepting side's usable ports, as bytes for the peer, over a channel that has authenticated it.
 pub fn offer() -> Result<Vec<u8>, Error> {
     Ok(message::offer(&usable()?))
 }
 
-/// The initiating side: chooses a pair of ports, and makes its half. The bytes are for the peer.
-pub fn connect(offer: &[u8], exposure: &Exposure) -> Result<(Pending, Vec<u8>), Error> {
+/// On the initiating side: chooses a pair of ports, and makes this side's half of the connection. The
+/// returned bytes are for the peer's [`accept`].
+pub fn connect(offer: &[u8], exposure: &Exposure) -> Result<(PendingEndpoint, Vec<u8>), Error> {
     connect_from(&usable()?, offer, exposure)
 }
 
-/// The same from one of these ports of this machine.
-pub fn connect_from(ours: &[Port], offer: &[u8], exposure: &Exposure) -> Result<(Pending, Vec<u8>), Error> {
+/// Does what [`connect`] does, from one of the ports `ours` of this machine.
+pub fn connect_from(
+    ours: &[Port],
+    offer: &[u8],
+    exposure: &Exposure,
+) -> Result<(PendingEndpoint, Vec<u8>), Error> {
     let theirs = message::parse_offer(offer)?;
     let (our, their) = choose(ours, &theirs, ports::route, ports::is_near)?;
-    let (resources, half) = half(our, exposure)?;
-    let request = message::request(their, &half);
-    Ok((Pending { stage: Box::new(Stage::Requested(resources, half)) }, request))
+    let (resources, own) = make_half(our, exposure)?;
+    let request = ConnectRequest { chosen: their.clone(), half: own.clone() }.to_bytes();
+    Ok((ConnectPhase::Requested { resources, own }.pending(), request))
 }
 
-/// The accepting side, with what the initiating side said. The bytes are for the peer.
-pub fn accept(request: &[u8], exposure: &Exposure) -> Result<(Pending, Vec<u8>), Error> {
-    let (chosen, peer) = message::parse_request(request)?;
+/// On the accepting side: makes the other half, for what the peer's [`connect`] has sent. The returned
+/// bytes are for the peer's [`PendingEndpoint::finish`].
+pub fn accept(request: &[u8], exposure: &Exposure) -> Result<(PendingEndpoint, Vec<u8>), Error> {
+    let ConnectRequest { chosen, half: peer } = ConnectRequest::parse(request)?;
     let ours = usable()?;
-    let same =
+    let is_chosen =
         |port: &&Port| (&port.device, port.number, port.gid) == (&chosen.device, chosen.number, chosen.gid);
-    let our = ours.iter().find(same).ok_or_else(|| protocol("it chose a port that was not offered"))?;
+    let our = ours.iter().find(is_chosen).ok_or_else(|| protocol("it chose a port that was not offered"))?;
     if peer.port.fabric != our.fabric {
         return Err(protocol("it chose a port of another kind than its own"));
     }
-    let (mut resources, half) = half(our, exposure)?;
+    let (mut resources, own) = make_half(our, exposure)?;
+    let mut answer = ConnectAnswer { half: own.clone(), listener: 0, nonce: Nonce::default() };
     if our.fabric == Fabric::Iwarp {
-        let mut nonce = [0; 16];
-        random(&mut nonce)?;
-        let listener = resources.managed().map_or(Ok(0), Id::listen)?;
-        let answer = message::answer(&half, listener, nonce);
-        return Ok((
-            Pending { stage: Box::new(Stage::Listening(resources, half, peer, (nonce, 0))) },
-            answer,
-        ));
+        random(&mut answer.nonce)?;
+        answer.listener = resources.managed().map_or(Ok(0), Id::listen)?;
+        let halves = Halves { resources, own, peer };
+        let phase = ConnectPhase::Listening { halves, nonce: answer.nonce, refused: 0 };
+        return Ok((phase.pending(), answer.to_bytes()));
     }
-    resources.connect(&path(&half, &peer))?;
-    let mut endpoint = endpoint(resources, &half, &peer)?;
+    resources.connect(&path(&own, &peer))?;
+    let mut endpoint = Halves { resources, own, peer }.endpoint()?;
     bind(&mut endpoint)?;
-    let answer = message::answer(&half, 0, [0; 16]);
-    Ok((Pending { stage: Box::new(Stage::Connected(endpoint)) }, answer))
+    Ok((ConnectPhase::Connected(endpoint).pending(), answer.to_bytes()))
+}
+
+impl PendingEndpoint {
+    /// Blocks until the peer's device has answered, for `limit` at most. The initiating side passes the
+    /// bytes of the peer's [`accept`], the accepting side nothing.
+    pub fn finish(self, answer: &[u8], limit: Duration) -> Result<Box<dyn Endpoint>, Error> {
+        match self.advance(answer, limit, Instant::now() + limit)? {
+            ConnectProgress::Connected(endpoint) => Ok(endpoint),
+            ConnectProgress::Waiting(pending) => Err(pending.unanswered(limit)),
+        }
+    }
+
+    /// Does what [`finish`](Self::finish) does, but blocks until `pause` at most, and may be called again.
+    /// The caller ends it after `limit`, which is only named in errors.
+    pub fn advance(self, answer: &[u8], limit: Duration, pause: Instant) -> Result<ConnectProgress, Error> {
+        let mut phase = *self.phase;
+        loop {
+            let port = phase.port().clone();
+            phase = match phase.step(answer, limit, pause).map_err(|error| unreached(error, &port, limit))? {
+                ConnectStep::To(next) => next,
+                ConnectStep::Wait(phase) => return Ok(ConnectProgress::Waiting(phase.pending())),
+                ConnectStep::Over(endpoint) => return Ok(ConnectProgress::Connected(Box::new(endpoint))),
+            };
+        }
+    }
+
+    /// The error that says that the peer has not answered for as long as `limit`.
+    pub fn unanswered(&self, limit: Duration) -> Error {
+        no_answer(self.phase.port(), limit)
+    }
 }
 
 /// This machine's usable ports; where there are none, the first reason.
@@ -92,8 +158,8 @@ fn usable() -> Result<Vec<Port>, Error> {
 }
 
 /// Everything of this side at `port`, and what the peer must know of it.
-fn half(port: &Port, exposure: &Exposure) -> Result<(Resources, Half), Error> {
-    let depths = Depths { send: SEND_DEPTH, receive: WINDOW + RECEIVE_RESERVE };
+fn make_half(port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHalf), Error> {
+    let depths = Depths { send: SEND_DEPTH, receive: IMMEDIATE_CREDIT + RECEIVE_RESERVE };
     let (context, managed) = match port.fabric {
         Fabric::Iwarp => {
             let id = Id::bind(port.ip())?;
@@ -105,7 +171,10 @@ fn half(port: &Port, exposure: &Exposure) -> Result<(Resources, Half), Error> {
     let own_bytes = own_bytes(depths).next_multiple_of(PAGE_BYTES);
     let segment = Arc::new(Segment::create("caravan-rdma", arena_bytes + own_bytes, Pages::Small)?);
     segment.grow(arena_bytes + own_bytes)?;
-    let memory = (segment.slice(0, exposure.arena_bytes)?, segment.slice(arena_bytes, own_bytes)?);
+    let memory = ConnectionMemory {
+        arena: segment.slice(0, exposure.arena_bytes)?,
+        own: segment.slice(arena_bytes, own_bytes)?,
+    };
     let by_manager = managed.is_some();
     let mut resources = Resources::new(context, managed, memory, exposure, depths)?;
     if !by_manager {
@@ -114,64 +183,352 @@ fn half(port: &Port, exposure: &Exposure) -> Result<(Resources, Half), Error> {
     let mut sequence = [0; 4];
     random(&mut sequence)?;
     let facts = resources.context().facts();
-    let half = Half {
+    let half = QueuePairHalf {
         port: port.clone(),
         queue_pair: resources.queue_pair_number(),
         // 24 bits: unknown to others, so that packets are hard to forge.
         sequence: u32::from_ne_bytes(sequence) >> 8,
-        reads: (facts.reads_max.0.min(READS_MAX as u8), facts.reads_max.1.min(READS_MAX as u8)),
+        reads: facts.reads_max.at_most(READS_MAX as u8),
         swaps: facts.swaps,
-        window: WINDOW,
-        target: resources.target(),
-        exposed: (exposure.exposed.start, exposure.exposed.end - exposure.exposed.start),
+        immediate_credit: IMMEDIATE_CREDIT,
+        memory: resources.remote_memory(),
+        exposed: exposure.exposed.clone(),
     };
     Ok((resources, half))
 }
 
-/// Reads and swaps under way: ours at the peer, and the peer's here.
-pub(super) fn reads(half: &Half, peer: &Half) -> (u8, u8) {
-    (half.reads.1.min(peer.reads.0), half.reads.0.min(peer.reads.1))
+/// This side's objects, and what both sides have said of theirs.
+#[derive(Debug)]
+struct Halves {
+    resources: Resources,
+    own: QueuePairHalf,
+    peer: QueuePairHalf,
 }
 
-pub(super) fn path(half: &Half, peer: &Half) -> Path {
-    Path {
-        port: half.port.number,
-        gid_index: half.port.gid_index,
-        gid: peer.port.gid,
-        lid: peer.port.lid,
-        is_global: half.port.fabric == Fabric::Roce || peer.port.lid == 0,
-        mtu: half.port.mtu.min(peer.port.mtu),
-        queue_pair: peer.queue_pair,
-        sequences: (half.sequence, peer.sequence),
-        reads: reads(half, peer),
+/// How many reads and swaps each side of this connection may have under way.
+fn reads(own: &QueuePairHalf, peer: &QueuePairHalf) -> ReadDepths {
+    ReadDepths {
+        initiator: own.reads.initiator.min(peer.reads.responder),
+        responder: own.reads.responder.min(peer.reads.initiator),
     }
 }
 
-/// The endpoint of a queue pair that is connected.
-pub(super) fn endpoint(resources: Resources, half: &Half, peer: &Half) -> Result<VerbsEndpoint, Error> {
-    let operation_bytes_max = resources.context().port(half.port.number)?.operation_bytes_max;
-    let capabilities = Capabilities {
-        // A receive completes after everything that was sent before it: IBA 1.4, 9.5 and 9.7.5;
-        // RFC 5040, 5.3 and 5.5.
-        immediates_ordered: true,
-        compare_and_swap: half.swaps.0 && peer.swaps.0,
-        atomic_with_processor: half.swaps.1 && peer.swaps.1,
-        target_progress: true,
-        memory_windows: resources.has_window(),
-        // On iWARP it completes once it is with this side's TCP.
-        completes_early: resources.managed().is_some(),
-        operation_bytes_max: operation_bytes_max.min(OPERATION_BYTES_MAX),
-        ..Capabilities::default()
+fn path(own: &QueuePairHalf, peer: &QueuePairHalf) -> QueuePairPath {
+    QueuePairPath {
+        port: own.port.number,
+        gid_index: own.port.gid_index,
+        gid: peer.port.gid,
+        lid: peer.port.lid,
+        is_global: own.port.fabric == Fabric::Roce || peer.port.lid == 0,
+        mtu: own.port.mtu.min(peer.port.mtu),
+        queue_pair: peer.queue_pair,
+        own_sequence: own.sequence,
+        peer_sequence: peer.sequence,
+        reads: reads(own, peer),
+    }
+}
+
+impl Halves {
+    /// The endpoint of a queue pair that is connected.
+    fn endpoint(self) -> Result<VerbsEndpoint, Error> {
+        let Self { resources, own, peer } = self;
+        let operation_bytes_max = resources.context().port(own.port.number)?.operation_bytes_max;
+        let capabilities = Capabilities {
+            // A receive completes after everything that was sent before it: IBA 1.4, 9.5 and 9.7.5;
+            // RFC 5040, 5.3 and 5.5.
+            immediates_ordered: true,
+            compare_and_swap: own.swaps.exist && peer.swaps.exist,
+            atomic_with_processor: own.swaps.atomic_with_processor && peer.swaps.atomic_with_processor,
+            target_progress: true,
+            memory_windows: resources.has_window(),
+            // On iWARP an operation completes once it is with this side's TCP.
+            completes_early: resources.managed().is_some(),
+            operation_bytes_max: operation_bytes_max.min(OPERATION_BYTES_MAX),
+            ..Capabilities::default()
+        };
+        let description =
+            format!("{}, {} -> {}", own.port.describe(), own.port.address(), peer.port.address());
+        let reads = u32::from(reads(&own, &peer).initiator);
+        let peer = ExposedPeer {
+            memory: peer.memory,
+            exposed: peer.exposed,
+            immediate_credit: peer.immediate_credit,
+            reads,
+        };
+        Ok(VerbsEndpoint::new(resources, peer, capabilities, own.port, description))
+    }
+
+    fn manager(&self) -> Result<&Id, Error> {
+        let missing = || self.resources.device_error("it has no connection manager".to_owned());
+        self.resources.managed().ok_or_else(missing)
+    }
+
+    /// The connection manager's next event, unless none comes until `pause`. An end is an error.
+    fn event(&self, pause: Instant) -> Result<Option<CmEvent>, Error> {
+        let id = self.manager()?;
+        loop {
+            match id.poll()? {
+                Some(CmEvent::Ended(why)) => return Err(Error::PeerGone(Provider::Rdma, why)),
+                Some(event) => return Ok(Some(event)),
+                None if Instant::now() >= pause => return Ok(None),
+                None => wait_readable(&[id.descriptor()], pause)?,
+            };
+        }
+    }
+
+    fn unexpected(&self, event: &CmEvent) -> Error {
+        self.resources.device_error(format!("the connection manager reported {event:?} out of turn"))
+    }
+
+    /// On the initiating side: the manager has found the route to the peer. Asks it to connect.
+    fn ask(mut self, nonce: &Nonce) -> Result<ConnectStep, Error> {
+        self.resources.make_queue_pair()?;
+        self.resources.post_receives(IMMEDIATE_CREDIT + RECEIVE_RESERVE)?;
+        self.manager()?.connect(nonce, reads(&self.own, &self.peer))?;
+        Ok(ConnectStep::To(ConnectPhase::Asking(self)))
+    }
+
+    /// On the accepting side: `caller` has asked, and knows the nonce.
+    fn serve(mut self, caller: Id) -> Result<ConnectStep, Error> {
+        // Everything has been registered with the device that the listener is at.
+        if caller.context()?.name() != self.resources.context().name() {
+            return Err(protocol("it connected to another device than it chose"));
+        }
+        let _listener = self.resources.set_managed(caller);
+        self.resources.make_queue_pair()?;
+        self.resources.post_receives(IMMEDIATE_CREDIT + RECEIVE_RESERVE)?;
+        self.manager()?.accept(reads(&self.own, &self.peer))?;
+        Ok(ConnectStep::To(ConnectPhase::Accepted(self)))
+    }
+}
+
+/// See the table at the top of the file.
+#[derive(Debug)]
+enum ConnectPhase {
+    Requested {
+        resources: Resources,
+        own: QueuePairHalf,
+    },
+    Resolving {
+        halves: Halves,
+        /// The peer's listener accepts whoever knows it.
+        nonce: Nonce,
+        has_address: bool,
+    },
+    Asking(Halves),
+    Listening {
+        halves: Halves,
+        /// The peer must know it.
+        nonce: Nonce,
+        /// Strangers that did not know it.
+        refused: u32,
+    },
+    Accepted(Halves),
+    Connected(VerbsEndpoint),
+    Greeted {
+        endpoint: VerbsEndpoint,
+        /// When to greet again.
+        again: Vec<Instant>,
+    },
+}
+
+/// What follows a phase.
+enum ConnectStep {
+    To(ConnectPhase),
+    /// The phase goes on: what it waits for has not come.
+    Wait(ConnectPhase),
+    Over(VerbsEndpoint),
+}
+
+impl ConnectPhase {
+    fn pending(self) -> PendingEndpoint {
+        PendingEndpoint { phase: Box::new(self) }
+    }
+
+    fn port(&self) -> &Port {
+        match self {
+            Self::Requested { own, .. } => &own.port,
+            Self::Resolving { halves, .. }
+            | Self::Asking(halves)
+            | Self::Listening { halves, .. }
+            | Self::Accepted(halves) => &halves.own.port,
+            Self::Connected(endpoint) | Self::Greeted { endpoint, .. } => endpoint.port(),
+        }
+    }
+
+    fn step(self, answer: &[u8], limit: Duration, pause: Instant) -> Result<ConnectStep, Error> {
+        match self {
+            Self::Requested { resources, own } => answered(resources, own, answer, limit),
+            Self::Resolving { halves, nonce, has_address } => match halves.event(pause)? {
+                None => Ok(ConnectStep::Wait(Self::Resolving { halves, nonce, has_address })),
+                Some(CmEvent::Done) if has_address => halves.ask(&nonce),
+                Some(CmEvent::Done) => {
+                    halves.manager()?.resolve_route(limit)?;
+                    Ok(ConnectStep::To(Self::Resolving { halves, nonce, has_address: true }))
+                }
+                Some(event) => Err(halves.unexpected(&event)),
+            },
+            Self::Asking(halves) => match halves.event(pause)? {
+                None => Ok(ConnectStep::Wait(Self::Asking(halves))),
+                Some(CmEvent::Established) => greet(halves.endpoint()?),
+                Some(event) => Err(halves.unexpected(&event)),
+            },
+            Self::Listening { halves, nonce, refused } => match halves.event(pause)? {
+                None => Ok(ConnectStep::Wait(Self::Listening { halves, nonce, refused })),
+                Some(CmEvent::Request { id, hello }) if hello.starts_with(&nonce) => halves.serve(id),
+                Some(CmEvent::Request { .. }) if refused + 1 == REFUSALS_MAX => {
+                    let what = format!("{REFUSALS_MAX} strangers asked for a connection in the peer's place");
+                    Err(halves.resources.device_error(what))
+                }
+                Some(event) => {
+                    let refused = refused + u32::from(event.reject());
+                    Ok(ConnectStep::To(Self::Listening { halves, nonce, refused }))
+                }
+            },
+            Self::Accepted(halves) => match halves.event(pause)? {
+                None => Ok(ConnectStep::Wait(Self::Accepted(halves))),
+                Some(CmEvent::Established) => Ok(ConnectStep::To(Self::Connected(halves.endpoint()?))),
+                Some(event) => {
+                    event.reject();
+                    Ok(ConnectStep::To(Self::Accepted(halves)))
+                }
+            },
+            Self::Connected(mut endpoint) => {
+                if !wait_until(&mut endpoint, pause, VerbsEndpoint::is_greeted)? {
+                    return Ok(ConnectStep::Wait(Self::Connected(endpoint)));
+                }
+                endpoint.greet()?;
+                Ok(ConnectStep::To(Self::Greeted { endpoint, again: Vec::new() }))
+            }
+            Self::Greeted { endpoint, again } => greeted(endpoint, again, pause),
+        }
+    }
+}
+
+/// The initiating side has the peer's answer: connects, or has the manager look for the peer.
+fn answered(
+    mut resources: Resources,
+    own: QueuePairHalf,
+    answer: &[u8],
+    limit: Duration,
+) -> Result<ConnectStep, Error> {
+    let ConnectAnswer { half: peer, listener, nonce } = ConnectAnswer::parse(answer)?;
+    if peer.port.fabric != own.port.fabric {
+        return Err(protocol("it answered with a port of another kind"));
+    }
+    if own.port.fabric == Fabric::Iwarp {
+        let halves = Halves { resources, own, peer };
+        halves.manager()?.resolve_address(SocketAddr::new(halves.peer.port.ip(), listener), limit)?;
+        return Ok(ConnectStep::To(ConnectPhase::Resolving { halves, nonce, has_address: false }));
+    }
+    resources.connect(&path(&own, &peer))?;
+    greet(Halves { resources, own, peer }.endpoint()?)
+}
+
+/// The initiating side is connected: sends its greeting.
+fn greet(mut endpoint: VerbsEndpoint) -> Result<ConnectStep, Error> {
+    bind(&mut endpoint)?;
+    endpoint.greet()?;
+    let again = match endpoint.resources().context().has(Quirk::MissesFirstWord) {
+        true => GREET_AGAIN_MS.map(|after| Instant::now() + Duration::from_millis(after)).to_vec(),
+        false => Vec::new(),
     };
-    let (ours, theirs) = (&half.port, &peer.port);
-    let description = format!("{}, {} -> {}", ours.describe(), ours.address(), theirs.address());
-    let peer = Peer {
-        target: peer.target,
-        exposed: peer.exposed.0..peer.exposed.0 + peer.exposed.1,
-        window: peer.window,
-        reads: u32::from(reads(half, peer).0),
+    Ok(ConnectStep::To(ConnectPhase::Greeted { endpoint, again }))
+}
+
+/// This side has greeted: waits for the peer's greeting and for the arrival of its own.
+fn greeted(
+    mut endpoint: VerbsEndpoint,
+    mut again: Vec<Instant>,
+    pause: Instant,
+) -> Result<ConnectStep, Error> {
+    let due = again.first().copied();
+    let is_done = |endpoint: &VerbsEndpoint| endpoint.is_greeted() && endpoint.is_flushed();
+    if wait_until(&mut endpoint, due.map_or(pause, |due| due.min(pause)), is_done)? {
+        return Ok(ConnectStep::Over(endpoint));
+    }
+    if due.is_some_and(|due| Instant::now() >= due) {
+        again.remove(0);
+        endpoint.greet()?;
+        return Ok(ConnectStep::To(ConnectPhase::Greeted { endpoint, again }));
+    }
+    Ok(ConnectStep::Wait(ConnectPhase::Greeted { endpoint, again }))
+}
+
+/// Makes the peer's key valid, where the key is a memory window's.
+fn bind(endpoint: &mut VerbsEndpoint) -> Result<(), Error> {
+    if endpoint.resources().has_window() {
+        endpoint.bind()?;
+        if !wait_until(endpoint, Instant::now() + BINDING_LIMIT, VerbsEndpoint::is_flushed)? {
+            let what = format!("it has not bound a memory window within {} s", BINDING_LIMIT.as_secs());
+            return Err(endpoint.resources().device_error(what));
+        }
+    }
+    Ok(())
+}
+
+/// Waits until `is_done`. False if that does not come until `pause`.
+fn wait_until(
+    endpoint: &mut VerbsEndpoint,
+    pause: Instant,
+    is_done: impl Fn(&VerbsEndpoint) -> bool,
+) -> Result<bool, Error> {
+    loop {
+        // Armed before the look: what comes after it makes an event, and what came before is seen.
+        let armed = endpoint.arm()?;
+        endpoint.collect()?;
+        if is_done(endpoint) {
+            return Ok(true);
+        }
+        if Instant::now() >= pause {
+            return Ok(false);
+        }
+        if armed == Armed::Wait {
+            let waiting =
+                [Some(endpoint.resources().wait_fd()), endpoint.resources().managed().map(Id::descriptor)];
+            wait_readable(&waiting.into_iter().flatten().collect::<Vec<_>>(), pause)?;
+            endpoint.acknowledge()?;
+            endpoint.check_manager()?;
+        }
+    }
+}
+
+/// Waits until one of `descriptors` is readable, until `deadline` at most.
+fn wait_readable(descriptors: &[BorrowedFd<'_>], deadline: Instant) -> Result<(), Error> {
+    let mut set: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let left = deadline.saturating_duration_since(Instant::now());
+    let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    match rustix::event::poll(&mut set, Some(&limit)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(source) => Err(Error::System { call: "poll", source: source.into() }),
+    }
+}
+
+/// While a connection is being made, a peer that is gone is one that has not been reached.
+fn unreached(error: Error, port: &Port, limit: Duration) -> Error {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
+    match error {
+        Error::PeerGone(..) => no_answer(port, limit),
+        // siw connects within the call itself, for as long as `net.ipv4.tcp_syn_retries` takes.
+        Error::System { call: "rdma_connect", source }
+            if matches!(
+                source.kind(),
+                ConnectionRefused | HostUnreachable | NetworkUnreachable | TimedOut
+            ) =>
+        {
+            no_answer(port, limit)
+        }
+        other => other,
+    }
+}
+
+fn no_answer(port: &Port, limit: Duration) -> Error {
+    let hint = match port.fabric {
+        Fabric::Roce => "a firewall that drops UDP port 4791 is the usual cause",
+        Fabric::Iwarp => "a firewall that drops TCP connections to ephemeral ports is the usual cause",
+        Fabric::InfiniBand => "see whether `ibping` gets through, and whether a subnet manager runs",
     };
-    Ok(VerbsEndpoint::new(resources, peer, capabilities, (half.port.clone(), description)))
+    Obstacle::NoAnswer { device: port.device.clone(), seconds: limit.as_secs(), hint }.into()
 }
 
 fn random(bytes: &mut [u8]) -> Result<(), Error> {
@@ -182,6 +539,6 @@ fn random(bytes: &mut [u8]) -> Result<(), Error> {
     }
 }
 
-pub(super) fn protocol(what: &str) -> Error {
-    Error::Protocol(Provider::Verbs, what.to_owned())
+fn protocol(what: &str) -> Error {
+    Error::Protocol(Provider::Rdma, what.to_owned())
 }

@@ -2,19 +2,16 @@
 
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
-mod facts;
-
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-pub use self::facts::{Fabric, Facts, Gid, PortFacts};
-use self::facts::{interface_name, state_name};
 use super::abi::*;
 use super::library::{self, Verbs};
 use super::obstacle::Obstacle;
@@ -37,7 +34,7 @@ pub struct Context {
     pub(super) raw: NonNull<ibv_context>,
     pub(super) verbs: &'static Verbs,
     name: String,
-    facts: Facts,
+    facts: DeviceFacts,
     iwarp: bool,
     /// It belongs to librdmacm, which closes it.
     borrowed: bool,
@@ -50,8 +47,17 @@ static TROUBLE: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
 
 // SAFETY: libibverbs' objects may be used by any thread; its calls lock what they share.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: libibverbs' calls lock what they share.
 unsafe impl Sync for Context {}
+
+/// Where the kernel shows the devices that programs may open.
+#[derive(Clone, Copy, Debug)]
+struct DevicePaths<'a> {
+    /// A folder with an entry for each.
+    listed: &'a Path,
+    /// A folder with the device files.
+    files: &'a Path,
+}
 
 /// Names of the devices that the kernel has, rdma-core or not.
 pub fn names() -> Vec<String> {
@@ -84,14 +90,15 @@ pub fn open(name: &str) -> Result<Arc<Context>, Obstacle> {
 
 impl Context {
     fn open(name: &str) -> Result<Self, Obstacle> {
-        Self::open_by(library::verbs(), name, (Path::new(SYSFS_VERBS), Path::new(DEVICE_FILES)))
+        let paths = DevicePaths { listed: Path::new(SYSFS_VERBS), files: Path::new(DEVICE_FILES) };
+        Self::open_by(library::verbs(), name, paths)
     }
 
-    /// With what the loader said, where the kernel lists what programs may open, and where its files are.
+    /// Opens a device through the library, or with the reason why there is no library.
     fn open_by(
         verbs: Result<&'static Verbs, String>,
         name: &str,
-        accessible: (&Path, &Path),
+        paths: DevicePaths<'_>,
     ) -> Result<Self, Obstacle> {
         let verbs = verbs.map_err(|why| Obstacle::NoLibrary { why })?;
         let mut count = 0;
@@ -100,7 +107,7 @@ impl Context {
         if list.is_null() {
             return Err(not_opened(name, std::io::Error::last_os_error()));
         }
-        let mut found = Err(unlisted(name, accessible));
+        let mut found = Err(unlisted(name, paths));
         for i in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: `i` is below the list's count; its devices live until the list is freed.
             let device = unsafe { *list.add(i) };
@@ -169,7 +176,7 @@ impl Context {
             raw,
             verbs,
             name: name.to_owned(),
-            facts: Facts::default(),
+            facts: DeviceFacts::default(),
             iwarp,
             borrowed,
             failed: AtomicBool::new(false),
@@ -181,7 +188,7 @@ impl Context {
         if failed != 0 {
             return Err(not_opened(name, std::io::Error::from_raw_os_error(failed)));
         }
-        context.facts = Facts::of(&attributes);
+        context.facts = DeviceFacts::of(&attributes);
         Ok(context)
     }
 
@@ -190,12 +197,12 @@ impl Context {
         &self.name
     }
 
-    /// What it reports of itself.
-    pub fn facts(&self) -> &Facts {
+    /// What the device reports of itself.
+    pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    /// Whether it lacks or demands something that it does not report.
+    /// True if the device lacks or demands what the quirk says.
     pub fn has(&self, quirk: Quirk) -> bool {
         quirks::has(quirk, &self.name, self.iwarp)
     }
@@ -331,13 +338,194 @@ impl Drop for Context {
     }
 }
 
+/// How a port talks to others, as far as setting up a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// InfiniBand: addressed by LID and GID, no IP needed.
+    InfiniBand,
+    /// RDMA over Converged Ethernet, version 2: UDP port 4791, addressed by GIDs made of IP addresses.
+    Roce,
+    /// RDMA over TCP: connections are made by the connection manager.
+    Iwarp,
+}
+
+impl Fabric {
+    /// What users call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::Roce => "RoCE v2",
+            Self::Iwarp => "iWARP",
+        }
+    }
+}
+
+/// What a device reports of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Version of its firmware; empty for software devices.
+    pub firmware: String,
+    /// Who made it, as PCI numbers vendors.
+    pub vendor: u32,
+    /// The vendor's number of the device.
+    pub part: u32,
+    /// Connections (queue pairs) it takes.
+    pub queue_pairs_max: u32,
+    /// Work requests of a queue.
+    pub queue_depth_max: u32,
+    /// Entries of a completion queue.
+    pub completions_max: u32,
+    /// Memory regions.
+    pub regions_max: u32,
+    /// Bytes of the largest region.
+    pub region_bytes_max: u64,
+    /// Reads and compare-and-swaps under way on one connection.
+    pub reads_max: ReadDepths,
+    /// What it promises of compare-and-swap.
+    pub swaps: AtomicSupport,
+    /// Memory windows that bind to a connection (type 2B).
+    pub memory_windows: bool,
+    /// Ports, numbered from 1.
+    pub ports: u8,
+}
+
+/// How many reads and compare-and-swaps one connection may have under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadDepths {
+    /// Those that the peer has asked this side for.
+    pub responder: u8,
+    /// Those that this side has asked the peer for.
+    pub initiator: u8,
+}
+
+impl ReadDepths {
+    pub(super) fn at_most(self, maximum: u8) -> Self {
+        Self { responder: self.responder.min(maximum), initiator: self.initiator.min(maximum) }
+    }
+}
+
+/// What a device promises of compare-and-swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AtomicSupport {
+    /// The device has compare-and-swap.
+    pub exist: bool,
+    /// It is atomic against the processor, too.
+    pub atomic_with_processor: bool,
+}
+
+/// What a port reports of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortFacts {
+    /// From 1.
+    pub number: u8,
+    /// How it talks to others; `None` for a link layer that is not known.
+    pub fabric: Option<Fabric>,
+    /// "active", or what else it is.
+    pub state: &'static str,
+    /// Megabits a second; 0 where it does not say.
+    pub megabits: u32,
+    /// Bytes of a packet's payload.
+    pub mtu: u32,
+    /// Bytes of the longest operation.
+    pub operation_bytes_max: u32,
+    /// Its address in an InfiniBand subnet; 0 elsewhere.
+    pub lid: u16,
+    /// Its other addresses.
+    pub gids: Vec<Gid>,
+}
+
+impl PortFacts {
+    /// It carries traffic.
+    pub fn is_active(&self) -> bool {
+        self.state == "active"
+    }
+}
+
+/// One address of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the port's table.
+    pub index: u8,
+    /// The address.
+    pub bytes: [u8; 16],
+    /// 0: InfiniBand; 1, 2: RoCE v1, v2.
+    pub version: u32,
+    /// The network interface that it belongs to; empty where there is none.
+    pub interface: String,
+}
+
+impl Gid {
+    /// As an IP address, which RoCE v2 and iWARP use.
+    pub fn ip(&self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.bytes);
+        v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+    }
+
+    /// Valid on one link only.
+    pub fn is_link_local(&self) -> bool {
+        self.bytes[0] == 0xfe && self.bytes[1] & 0xc0 == 0x80
+    }
+}
+
+impl DeviceFacts {
+    fn of(attributes: &ibv_device_attr) -> Self {
+        let count = |number: c_int| u32::try_from(number).unwrap_or(0);
+        let small = |number: c_int| u8::try_from(number.clamp(0, 255)).unwrap_or(0);
+        // SAFETY: the library ends it in a zero byte.
+        let firmware = unsafe { CStr::from_ptr(attributes.fw_ver.as_ptr()) };
+        Self {
+            firmware: firmware.to_string_lossy().into_owned(),
+            vendor: attributes.vendor_id,
+            part: attributes.vendor_part_id,
+            queue_pairs_max: count(attributes.max_qp),
+            queue_depth_max: count(attributes.max_qp_wr),
+            completions_max: count(attributes.max_cqe),
+            regions_max: count(attributes.max_mr),
+            region_bytes_max: attributes.max_mr_size,
+            reads_max: ReadDepths {
+                responder: small(attributes.max_qp_rd_atom),
+                initiator: small(attributes.max_qp_init_rd_atom),
+            },
+            swaps: AtomicSupport {
+                exist: attributes.atomic_cap != IBV_ATOMIC_NONE,
+                atomic_with_processor: attributes.atomic_cap == IBV_ATOMIC_GLOB,
+            },
+            memory_windows: attributes.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0
+                && attributes.max_mw > 0,
+            ports: attributes.phys_port_cnt,
+        }
+    }
+}
+
+fn state_name(state: c_int) -> &'static str {
+    match state {
+        1 => "down",
+        2 => "initializing",
+        3 => "armed",
+        IBV_PORT_ACTIVE => "active",
+        5 => "active, deferred",
+        _ => "in no known state",
+    }
+}
+
+fn interface_name(index: u32) -> String {
+    let mut buffer = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the function asks for; it ends the name in a zero byte.
+    let named = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr()) };
+    if index == 0 || named.is_null() {
+        return String::new();
+    }
+    // SAFETY: filled just now.
+    unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned()
+}
+
 /// Why rdma-core does not list a device that the kernel has.
-fn unlisted(device: &str, (accessible, files): (&Path, &Path)) -> Obstacle {
+fn unlisted(device: &str, DevicePaths { listed, files }: DevicePaths<'_>) -> Obstacle {
     let named = |entry: &std::fs::DirEntry| {
         let name = std::fs::read_to_string(entry.path().join("ibdev"));
         name.is_ok_and(|name| name.trim() == device)
     };
-    let entry = std::fs::read_dir(accessible).into_iter().flatten().flatten().find(named);
+    let entry = std::fs::read_dir(listed).into_iter().flatten().flatten().find(named);
     let file = entry.map(|entry| files.join(entry.file_name()));
     let device = device.to_owned();
     match file {

@@ -4,9 +4,7 @@
 //! was posted before it. `flights` are in order of posting; `free` is what the send queue still takes;
 //! `ready` is polled before `fault` is told.
 
-mod gathering;
-mod life;
-mod sending;
+mod transfer;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,12 +13,12 @@ use std::time::Instant;
 
 use caravan_segment::SharedSlice;
 
-use super::fault::Fault;
-use super::flow::Flow;
+use super::cm::CmEvent;
+use super::credit::ImmediateCredit;
+use super::fault::{Fault, SILENT};
 use super::limits::*;
 use super::message::Port;
-use super::resources::{Queue, Resources, Target};
-use super::work::{Request, Work};
+use super::resources::{CompletionQueue, RemoteMemory, Resources, WorkKind, WorkRequest};
 use crate::contract::{
     Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Local, Operation, Provider,
 };
@@ -30,16 +28,16 @@ const COUNT: u64 = 1 << 32;
 /// A count that says nothing, and is to be counted as an immediate: it wakes who sleeps.
 const WAKE: u32 = 1 << 31;
 
-/// What the peer has exposed.
+/// What the peer lets this side do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Where, and the key to it.
-    pub target: Target,
-    /// Places in its arena.
+pub struct ExposedPeer {
+    /// Where its arena is, and the key to the exposed part.
+    pub memory: RemoteMemory,
+    /// The exposed part of its arena.
     pub exposed: Range<u64>,
-    /// Immediates it takes unacknowledged.
-    pub window: u32,
-    /// Reads and swaps that may be under way.
+    /// Immediates that it takes without having acknowledged any.
+    pub immediate_credit: u32,
+    /// Reads and swaps of this side that may be under way.
     pub reads: u32,
 }
 
@@ -47,17 +45,17 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct VerbsEndpoint {
     resources: Resources,
-    peer: Peer,
+    peer: ExposedPeer,
     capabilities: Capabilities,
     port: Port,
     description: String,
     /// The device has writes with immediates; else a message goes behind the write.
     immediates: bool,
-    flow: Flow,
+    credit: ImmediateCredit,
     /// Before the doorbell.
-    posted: Vec<Request>,
+    posted: Vec<WorkRequest>,
     /// After [`post`](Endpoint::post), before the completion.
-    flights: VecDeque<Flight>,
+    flights: VecDeque<WorkInFlight>,
     next_id: u64,
     /// Everything up to it has a completion coming, or has had it.
     signaled_id: u64,
@@ -70,8 +68,10 @@ pub struct VerbsEndpoint {
     reads_under_way: u32,
     /// Messages that came so far.
     came: u32,
-    /// Of these, immediates, and acknowledgements, for which no receive is posted again.
-    taken: (u32, u32),
+    /// Immediates taken, for which no receive is posted again.
+    immediates_taken: u32,
+    /// Acknowledgements taken, for which no receive is posted again.
+    acknowledgements_taken: u32,
     greeted: bool,
     /// A post was refused, and nothing has made room since.
     refused: bool,
@@ -86,16 +86,16 @@ pub struct VerbsEndpoint {
 
 /// One operation.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct WorkInFlight {
     id: u64,
     /// None for work of the backend's own.
     context: Option<u64>,
     work_requests: u32,
-    kind: Kind,
+    kind: FlightKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FlightKind {
     Write,
     Read,
     Swap(u32),
@@ -105,14 +105,15 @@ impl VerbsEndpoint {
     /// An endpoint whose queue pair is connected.
     pub fn new(
         resources: Resources,
-        peer: Peer,
+        peer: ExposedPeer,
         capabilities: Capabilities,
-        (port, description): (Port, String),
+        port: Port,
+        description: String,
     ) -> Self {
         let counts = EndpointCounts { registered_bytes: resources.registered_bytes(), ..Default::default() };
         Self {
             immediates: resources.context().has_immediates(),
-            flow: Flow::new(peer.window),
+            credit: ImmediateCredit::new(peer.immediate_credit),
             resources,
             peer,
             capabilities,
@@ -128,7 +129,8 @@ impl VerbsEndpoint {
             slots: 0,
             reads_under_way: 0,
             came: 0,
-            taken: (0, 0),
+            immediates_taken: 0,
+            acknowledgements_taken: 0,
             greeted: false,
             refused: false,
             relieved: false,
@@ -139,7 +141,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// What it is made of.
+    /// The connection's objects at the device.
     pub(super) fn resources(&self) -> &Resources {
         &self.resources
     }
@@ -161,9 +163,87 @@ impl VerbsEndpoint {
     }
 }
 
+impl VerbsEndpoint {
+    /// Sends the greeting: once it has completed, the peer's device has it.
+    pub(super) fn greet(&mut self) -> Result<(), Error> {
+        self.tell(0)?;
+        self.flush()?;
+        self.doorbell()
+    }
+
+    /// Takes what the device has for this side. An error if the connection has ended.
+    pub(super) fn collect(&mut self) -> Result<(), Error> {
+        self.gather();
+        self.check_fault()
+    }
+
+    /// True once the peer's greeting, or anything else of the peer's, has arrived.
+    pub(super) fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// True once everything up to the last [`flush`](Endpoint::flush) has completed.
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.awaits_flushed()
+    }
+
+    /// An error if the connection manager has said that the connection has ended.
+    pub(super) fn check_manager(&mut self) -> Result<(), Error> {
+        if let Some(id) = self.resources.managed() {
+            while let Some(happened) = id.poll()? {
+                if let CmEvent::Ended(why) = happened {
+                    // The device may know why.
+                    let cause = self.resources.trouble().map(|(event, text)| Fault::of_event(event, text));
+                    self.fault.get_or_insert(cause.unwrap_or(Fault::PeerGone(why)));
+                }
+            }
+        }
+        self.check_fault()
+    }
+
+    /// Binds the memory window; the completion follows.
+    pub(super) fn bind(&mut self) -> Result<(), Error> {
+        self.own(WorkKind::Bind);
+        self.flush()?;
+        self.doorbell()
+    }
+
+    fn check_fault(&self) -> Result<(), Error> {
+        match &self.fault {
+            Some(fault) => Err(fault.error(self.resources.context().name())),
+            None => Ok(()),
+        }
+    }
+
+    /// Has something under way that the peer's device must answer. Of no bytes, it reaches no memory.
+    fn probe(&mut self) -> Result<(), Error> {
+        if !self.flights.is_empty() {
+            return self.flush();
+        }
+        let nothing = Local { offset: 0, bytes: 0 };
+        let work = WorkKind::Write { from: nothing, to: self.peer.exposed.start, immediate: None };
+        self.push(&[work], None, FlightKind::Write, true);
+        self.ring()
+    }
+
+    /// A device gives up sooner by itself, but for one that cannot send at all.
+    ///
+    /// On iWARP a write completes once it is with this side's TCP. The probe makes that send, and so
+    /// notice: after `net.ipv4.tcp_retries2`, a quarter of an hour. (A read would be answered by the
+    /// peer's device; but it may read nothing here, and soft iWARP answers a read of no bytes with what it
+    /// last sent: `siw_activate_tx`, Linux 6.1.)
+    fn check_silence(&mut self) {
+        if self.flights.is_empty() {
+            self.silent_since = None;
+        } else if self.silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE_MAX {
+            self.fault.get_or_insert(Fault::PeerGone(SILENT));
+        }
+    }
+}
+
 impl Endpoint for VerbsEndpoint {
     fn provider(&self) -> Provider {
-        Provider::Verbs
+        Provider::Rdma
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -183,16 +263,16 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
-        self.check(&operation)?;
+        self.bounds().check(&operation)?;
         let posted = match operation {
             Operation::Write { from, to, immediate, context } => self.write(from, to, immediate, context),
             Operation::Read { from, into, context } => self.read(from, into, context),
             Operation::CompareAndSwap { at, expected, desired, context } => {
-                self.swap(at, (expected, desired), context)
+                self.swap(at, expected, desired, context)
             }
         };
         self.refused |= !posted;
-        if posted { Ok(()) } else { Err(Error::Full(Provider::Verbs)) }
+        if posted { Ok(()) } else { Err(Error::Full(Provider::Rdma)) }
     }
 
     fn doorbell(&mut self) -> Result<(), Error> {
@@ -213,8 +293,8 @@ impl Endpoint for VerbsEndpoint {
         } else if self.free > 0 {
             // The device has it all already: one more, which ends after it.
             let nothing = Local { offset: 0, bytes: 0 };
-            let work = Work::Write { from: nothing, to: self.peer.exposed.start, immediate: None };
-            self.push(&[work], None, Kind::Write, true);
+            let work = WorkKind::Write { from: nothing, to: self.peer.exposed.start, immediate: None };
+            self.push(&[work], None, FlightKind::Write, true);
             self.doorbell()?;
         }
         Ok(())
@@ -239,9 +319,9 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn arm(&mut self) -> Result<Armed, Error> {
-        self.resources.arm(Queue::Receive)?;
+        self.resources.arm(CompletionQueue::Receive)?;
         if self.awaits_completion() {
-            self.resources.arm(Queue::Send)?;
+            self.resources.arm(CompletionQueue::Send)?;
         }
         // What came before the queues were armed makes no event.
         self.gather();
@@ -263,8 +343,8 @@ impl Endpoint for VerbsEndpoint {
     fn wake_peer(&mut self) -> Result<(), Error> {
         self.check_fault()?;
         // A peer that has not taken what came before is woken by that.
-        if self.flow.may_send() && self.has_room(1) {
-            self.flow.sent();
+        if self.credit.may_send() && self.has_room(1) {
+            self.credit.sent();
             self.tell(WAKE)?;
             self.ring()?;
         }

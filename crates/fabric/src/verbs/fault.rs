@@ -66,8 +66,8 @@ impl Fault {
     /// For the user.
     pub fn error(&self, device: &str) -> Error {
         match self {
-            Self::PeerGone(why) => Error::PeerGone(Provider::Verbs, why),
-            Self::Protocol(what) => Error::Protocol(Provider::Verbs, (*what).to_owned()),
+            Self::PeerGone(why) => Error::PeerGone(Provider::Rdma, why),
+            Self::Protocol(what) => Error::Protocol(Provider::Rdma, (*what).to_owned()),
             Self::Device(what) => Error::Device { device: device.to_owned(), what: what.clone() },
         }
     }

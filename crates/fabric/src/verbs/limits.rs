@@ -5,17 +5,17 @@ use std::time::Duration;
 
 /// Work requests of the send queue.
 pub const SEND_DEPTH: u32 = 256;
-/// Of these, kept for messages of the backend's own.
+/// Work requests of the send queue that are kept for messages of the backend's own.
 pub const SEND_RESERVE: u32 = 8;
 /// A write's completion is asked for at least once in so many work requests.
 pub const SIGNAL_EVERY: u32 = 64;
-/// Immediates that a peer may have on their way, or untaken, at this side.
-pub const WINDOW: u32 = 128;
-/// An acknowledgement goes out after so many have been taken: a quarter of the window, so that a
-/// peer in full flow never waits for one.
-pub const ACKNOWLEDGE_EVERY: u32 = WINDOW / 4;
-/// Receives posted beyond the window: for acknowledgements, of which there are at most
-/// `WINDOW / ACKNOWLEDGE_EVERY + 1` untaken, and the first message.
+/// Immediates that a peer may have on their way to this side, or untaken there.
+pub const IMMEDIATE_CREDIT: u32 = 128;
+/// An acknowledgement goes out after so many immediates have been taken: a quarter of the credit, so that
+/// a peer in full flow never waits for one.
+pub const ACKNOWLEDGE_EVERY: u32 = IMMEDIATE_CREDIT / 4;
+/// Receives posted beyond the credit: for acknowledgements, of which there are at most
+/// `IMMEDIATE_CREDIT / ACKNOWLEDGE_EVERY + 1` untaken, and the greeting.
 pub const RECEIVE_RESERVE: u32 = 8;
 /// Receives are posted again so many at once.
 pub const REPOST_EVERY: u32 = 16;
@@ -40,9 +40,11 @@ pub const RETRIES: u8 = 6;
 /// How long the peer's device may owe an answer to whoever asks after it again and again: longer than
 /// any device tries.
 pub const SILENCE_MAX: Duration = Duration::from_secs(16);
-/// A peer's queue of receives cannot run empty; should it, the device tries again without end, every
-/// 0.64 ms.
-pub const RECEIVER_NOT_READY: (u8, u8) = (12, 7);
+/// How long a device waits before it sends again to a peer whose receives have run out, which a peer of
+/// ours never lets happen: 0.64 ms.
+pub const RECEIVER_NOT_READY_TIMER: u8 = 12;
+/// How often it does: without end.
+pub const RECEIVER_NOT_READY_RETRIES: u8 = 7;
 /// Bytes of the longest operation, whatever the device would take.
 pub const OPERATION_BYTES_MAX: u32 = 1 << 30;
 /// Arenas begin on pages: what is registered is pinned page by page.

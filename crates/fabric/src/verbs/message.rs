@@ -3,10 +3,12 @@
 //! Integers are big-endian. Each message begins with its magic, and bytes left over are an error.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
-use super::device::{Fabric, Gid};
+use super::device::{AtomicSupport, Fabric, Gid, ReadDepths};
 use super::limits::OFFER_PORTS_MAX;
-use super::resources::Target;
+use super::resources::RemoteMemory;
+use crate::byte_reader::ByteReader;
 use crate::contract::{Error, Provider};
 
 /// First bytes of every message: name, and version of the protocol.
@@ -71,25 +73,48 @@ fn as_gid(bytes: [u8; 16]) -> Gid {
     Gid { index: 0, bytes, version: 0, interface: String::new() }
 }
 
-/// One side's half of a connection.
+/// What one side says of its half of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Half {
-    /// Its port.
+pub struct QueuePairHalf {
+    /// The side's port.
     pub port: Port,
-    /// Its queue pair; 0 where the connection manager makes it.
+    /// The number of its queue pair; 0 where the connection manager makes it.
     pub queue_pair: u32,
-    /// First sequence number of its packets.
+    /// The first sequence number of its packets.
     pub sequence: u32,
-    /// Reads and swaps that it serves, and that it may have under way.
-    pub reads: (u8, u8),
-    /// Compare-and-swap exists there; and is atomic against its processor.
-    pub swaps: (bool, bool),
+    /// Reads and swaps that its device allows.
+    pub reads: ReadDepths,
+    /// What its device promises of compare-and-swap.
+    pub swaps: AtomicSupport,
     /// Immediates that it takes without having acknowledged any.
-    pub window: u32,
+    pub immediate_credit: u32,
     /// Its arena, and the key to what it has exposed.
-    pub target: Target,
-    /// What it has exposed: first byte, and bytes.
-    pub exposed: (u64, u64),
+    pub memory: RemoteMemory,
+    /// The part of its arena that it has exposed.
+    pub exposed: Range<u64>,
+}
+
+/// The bytes by which an iWARP listener knows the peer.
+pub type Nonce = [u8; 16];
+
+/// What the initiating side sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectRequest {
+    /// The port that it has chosen among those offered.
+    pub chosen: Port,
+    /// Its half.
+    pub half: QueuePairHalf,
+}
+
+/// What the accepting side replies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectAnswer {
+    /// Its half.
+    pub half: QueuePairHalf,
+    /// On iWARP, the port that the connection manager listens on.
+    pub listener: u16,
+    /// On iWARP, what the peer must say to that listener.
+    pub nonce: Nonce,
 }
 
 /// The accepting side's ports.
@@ -102,53 +127,52 @@ pub fn offer(ports: &[Port]) -> Vec<u8> {
 
 /// Reads an [`offer`].
 pub fn parse_offer(bytes: &[u8]) -> Result<Vec<Port>, Error> {
-    let mut reader = Reader::new(bytes, b'O')?;
-    let count = usize::from(reader.u8()?);
-    if count > OFFER_PORTS_MAX {
-        return Err(malformed());
+    parse(bytes, b'O', |reader| {
+        let count = usize::from(reader.u8()?);
+        (count <= OFFER_PORTS_MAX).then_some(())?;
+        (0..count).map(|_| read_port(reader)).collect()
+    })
+}
+
+impl ConnectRequest {
+    /// The message.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::new(b'R');
+        writer.port(&self.chosen);
+        writer.half(&self.half);
+        writer.bytes
     }
-    let ports = (0..count).map(|_| reader.port()).collect::<Result<_, _>>()?;
-    reader.end(ports)
+
+    /// Reads the message.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        parse(bytes, b'R', |reader| Some(Self { chosen: read_port(reader)?, half: read_half(reader)? }))
+    }
 }
 
-/// The initiating side's choice among what was offered, and its half.
-pub fn request(chosen: &Port, half: &Half) -> Vec<u8> {
-    let mut writer = Writer::new(b'R');
-    writer.port(chosen);
-    writer.half(half);
-    writer.bytes
+impl ConnectAnswer {
+    /// The message.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::new(b'A');
+        writer.half(&self.half);
+        writer.bytes.extend(self.listener.to_be_bytes());
+        writer.bytes.extend(self.nonce);
+        writer.bytes
+    }
+
+    /// Reads the message.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        parse(bytes, b'A', |reader| {
+            Some(Self { half: read_half(reader)?, listener: reader.u16()?, nonce: reader.take()? })
+        })
+    }
 }
 
-/// Reads a [`request`].
-pub fn parse_request(bytes: &[u8]) -> Result<(Port, Half), Error> {
-    let mut reader = Reader::new(bytes, b'R')?;
-    let read = (reader.port()?, reader.half()?);
-    reader.end(read)
-}
-
-/// The accepting side's half; where the connection manager makes connections, the port that it
-/// listens on and the bytes that prove who asks.
-pub fn answer(half: &Half, listener: u16, nonce: [u8; 16]) -> Vec<u8> {
-    let mut writer = Writer::new(b'A');
-    writer.half(half);
-    writer.bytes.extend(listener.to_be_bytes());
-    writer.bytes.extend(nonce);
-    writer.bytes
-}
-
-/// Reads an [`answer`].
-pub fn parse_answer(bytes: &[u8]) -> Result<(Half, u16, [u8; 16]), Error> {
-    let mut reader = Reader::new(bytes, b'A')?;
-    let read = (reader.half()?, u16::from_be_bytes(reader.take()?), reader.take()?);
-    reader.end(read)
-}
-
-/// An `answer` that claims the first `bytes` of the arena to be exposed, whatever is: for showing that
-/// the device of the one who said it refuses the rest.
-pub fn overstate(answered: &[u8], bytes: u64) -> Result<Vec<u8>, Error> {
-    let (mut half, listener, nonce) = parse_answer(answered)?;
-    half.exposed = (0, bytes);
-    Ok(answer(&half, listener, nonce))
+/// Changes an accepting side's answer so that it claims to expose the first `bytes` of its arena. A
+/// self-test shows with it that the device of the side that said so refuses access to the rest.
+pub fn overstate(answer: &[u8], bytes: u64) -> Result<Vec<u8>, Error> {
+    let mut answer = ConnectAnswer::parse(answer)?;
+    answer.half.exposed = 0..bytes;
+    Ok(answer.to_bytes())
 }
 
 struct Writer {
@@ -189,105 +213,88 @@ impl Writer {
         self.u32(port.mtu);
     }
 
-    fn half(&mut self, half: &Half) {
+    fn half(&mut self, half: &QueuePairHalf) {
         self.port(&half.port);
         self.u32(half.queue_pair);
         self.u32(half.sequence);
-        self.u8(half.reads.0);
-        self.u8(half.reads.1);
-        self.u8(u8::from(half.swaps.0) | u8::from(half.swaps.1) << 1);
-        self.u32(half.window);
-        self.u64(half.target.address);
-        self.u32(half.target.key);
-        self.u64(half.exposed.0);
-        self.u64(half.exposed.1);
+        self.u8(half.reads.responder);
+        self.u8(half.reads.initiator);
+        self.u8(u8::from(half.swaps.exist) | u8::from(half.swaps.atomic_with_processor) << 1);
+        self.u32(half.immediate_credit);
+        self.u64(half.memory.address);
+        self.u32(half.memory.key);
+        self.u64(half.exposed.start);
+        self.u64(half.exposed.end - half.exposed.start);
     }
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
+/// What follows the magic and `kind`; `read` returns `None` for what is malformed.
+fn parse<'a, T>(
+    bytes: &'a [u8],
+    kind: u8,
+    read: impl FnOnce(&mut ByteReader<'a>) -> Option<T>,
+) -> Result<T, Error> {
+    let read_all = || {
+        let (&found, rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
+        let mut reader = ByteReader::new(rest);
+        let value = read(&mut reader)?;
+        (found == kind && reader.is_empty()).then_some(value)
+    };
+    read_all().ok_or_else(malformed)
 }
 
-impl<'a> Reader<'a> {
-    fn new(bytes: &'a [u8], kind: u8) -> Result<Self, Error> {
-        match bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first) {
-            Some((&found, rest)) if found == kind => Ok(Self { rest }),
-            _ => Err(malformed()),
-        }
+fn read_port(reader: &mut ByteReader<'_>) -> Option<Port> {
+    let fabric = match reader.u8()? {
+        1 => Fabric::InfiniBand,
+        2 => Fabric::Roce,
+        3 => Fabric::Iwarp,
+        _ => return None,
+    };
+    let length = usize::from(reader.u8()?);
+    let name = reader.bytes(length).filter(|_| (1..=NAME_BYTES_MAX).contains(&length))?;
+    // It is looked up and logged: only what the kernel uses in names.
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
+    if !name.iter().all(is_plain) {
+        return None;
     }
+    Some(Port {
+        fabric,
+        device: String::from_utf8_lossy(name).into_owned(),
+        number: reader.u8()?,
+        gid: reader.take()?,
+        gid_index: reader.u8()?,
+        lid: reader.u16()?,
+        megabits: reader.u32()?,
+        mtu: reader.u32()?,
+    })
+}
 
-    fn end<T>(&self, read: T) -> Result<T, Error> {
-        if self.rest.is_empty() { Ok(read) } else { Err(malformed()) }
-    }
-
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or_else(malformed)?;
-        self.rest = rest;
-        Ok(*taken)
-    }
-
-    fn u8(&mut self) -> Result<u8, Error> {
-        Ok(self.take::<1>()?[0])
-    }
-
-    fn u32(&mut self) -> Result<u32, Error> {
-        Ok(u32::from_be_bytes(self.take()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, Error> {
-        Ok(u64::from_be_bytes(self.take()?))
-    }
-
-    fn port(&mut self) -> Result<Port, Error> {
-        let fabric = match self.u8()? {
-            1 => Fabric::InfiniBand,
-            2 => Fabric::Roce,
-            3 => Fabric::Iwarp,
-            _ => return Err(malformed()),
-        };
-        let length = usize::from(self.u8()?);
-        if length == 0 || length > NAME_BYTES_MAX {
-            return Err(malformed());
-        }
-        let (name, rest) = self.rest.split_at_checked(length).ok_or_else(malformed)?;
-        self.rest = rest;
-        // It is looked up and logged: only what the kernel uses in names.
-        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
-        if !name.iter().all(plain) {
-            return Err(malformed());
-        }
-        Ok(Port {
-            fabric,
-            device: String::from_utf8_lossy(name).into_owned(),
-            number: self.u8()?,
-            gid: self.take()?,
-            gid_index: self.u8()?,
-            lid: u16::from_be_bytes(self.take()?),
-            megabits: self.u32()?,
-            mtu: self.u32()?,
-        })
-    }
-
-    fn half(&mut self) -> Result<Half, Error> {
-        let half = Half {
-            port: self.port()?,
-            queue_pair: self.u32()?,
-            sequence: self.u32()?,
-            reads: (self.u8()?, self.u8()?),
-            swaps: self.u8().map(|bits| (bits & 1 != 0, bits & 2 != 0))?,
-            window: self.u32()?,
-            target: Target { address: self.u64()?, key: self.u32()? },
-            exposed: (self.u64()?, self.u64()?),
-        };
-        let (at, bytes) = half.exposed;
-        let ends = at.checked_add(bytes).and_then(|end| half.target.address.checked_add(end));
-        let numbers = half.queue_pair < 1 << 24 && half.sequence < 1 << 24 && half.window > 0;
-        if ends.is_some() && numbers { Ok(half) } else { Err(malformed()) }
-    }
+fn read_half(reader: &mut ByteReader<'_>) -> Option<QueuePairHalf> {
+    let port = read_port(reader)?;
+    let (queue_pair, sequence) = (reader.u32()?, reader.u32()?);
+    let reads = ReadDepths { responder: reader.u8()?, initiator: reader.u8()? };
+    let swaps = reader.u8()?;
+    let swaps = AtomicSupport { exist: swaps & 1 != 0, atomic_with_processor: swaps & 2 != 0 };
+    let immediate_credit = reader.u32()?;
+    let memory = RemoteMemory { address: reader.u64()?, key: reader.u32()? };
+    let (start, bytes) = (reader.u64()?, reader.u64()?);
+    let exposed = start..start.checked_add(bytes)?;
+    memory.address.checked_add(exposed.end)?;
+    let are_possible = queue_pair < 1 << 24 && sequence < 1 << 24 && immediate_credit > 0;
+    are_possible.then_some(QueuePairHalf {
+        port,
+        queue_pair,
+        sequence,
+        reads,
+        swaps,
+        immediate_credit,
+        memory,
+        exposed,
+    })
 }
 
 fn malformed() -> Error {
-    Error::Protocol(Provider::Verbs, "its message is malformed or of another version".to_owned())
+    Error::Protocol(Provider::Rdma, "its message is malformed or of another version".to_owned())
 }
 
 #[cfg(test)]
@@ -295,59 +302,53 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn port() -> impl Strategy<Value = Port> {
-        let fabric = prop_oneof![Just(Fabric::InfiniBand), Just(Fabric::Roce), Just(Fabric::Iwarp)];
-        (fabric, "[a-z][a-z0-9_]{0,63}", any::<(u8, [u8; 16], u8, u16, u32, u32)>()).prop_map(
-            |(fabric, device, (number, gid, gid_index, lid, megabits, mtu))| Port {
-                fabric,
-                device,
-                number,
-                gid,
-                gid_index,
-                lid,
-                megabits,
-                mtu,
-            },
-        )
+    prop_compose! {
+        fn port()(
+            fabric in prop_oneof![Just(Fabric::InfiniBand), Just(Fabric::Roce), Just(Fabric::Iwarp)],
+            device in "[a-z][a-z0-9_]{0,63}",
+            number: u8, gid: [u8; 16], gid_index: u8, lid: u16, megabits: u32, mtu: u32,
+        ) -> Port {
+            Port { fabric, device, number, gid, gid_index, lid, megabits, mtu }
+        }
     }
 
-    fn half() -> impl Strategy<Value = Half> {
-        let numbers = (0..1u32 << 24, 0..1u32 << 24, any::<(u8, u8)>(), any::<(bool, bool)>(), 1u32..);
-        (port(), numbers, (0..u64::MAX / 4, any::<u32>()), (0..u64::MAX / 4, 0..u64::MAX / 4)).prop_map(
-            |(port, (queue_pair, sequence, reads, swaps, window), (address, key), exposed)| Half {
-                port,
-                queue_pair,
-                sequence,
-                reads,
-                swaps,
-                window,
-                target: Target { address, key },
-                exposed,
-            },
-        )
+    prop_compose! {
+        fn half()(
+            port in port(),
+            queue_pair in 0..1u32 << 24, sequence in 0..1u32 << 24, immediate_credit in 1u32..,
+            responder: u8, initiator: u8, exist: bool, atomic_with_processor: bool,
+            address in 0..u64::MAX / 4, key: u32, start in 0..u64::MAX / 4, bytes in 0..u64::MAX / 4,
+        ) -> QueuePairHalf {
+            let reads = ReadDepths { responder, initiator };
+            let swaps = AtomicSupport { exist, atomic_with_processor };
+            let memory = RemoteMemory { address, key };
+            let exposed = start..start + bytes;
+            QueuePairHalf { port, queue_pair, sequence, reads, swaps, immediate_credit, memory, exposed }
+        }
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(
             ports in proptest::collection::vec(port(), 0..OFFER_PORTS_MAX),
-            (chosen, half) in (port(), half()),
-            (listener, nonce) in any::<(u16, [u8; 16])>(),
+            chosen in port(), half in half(), listener: u16, nonce: Nonce,
         ) {
             prop_assert_eq!(parse_offer(&offer(&ports)).unwrap(), ports);
-            prop_assert_eq!(parse_request(&request(&chosen, &half)).unwrap(), (chosen, half.clone()));
-            let answered = answer(&half, listener, nonce);
-            prop_assert_eq!(parse_answer(&answered).unwrap(), (half, listener, nonce));
-            for cut in 0..answered.len() {
-                prop_assert!(parse_answer(&answered[..cut]).is_err());
+            let request = ConnectRequest { chosen, half: half.clone() };
+            prop_assert_eq!(ConnectRequest::parse(&request.to_bytes()).unwrap(), request);
+            let answer = ConnectAnswer { half, listener, nonce };
+            let bytes = answer.to_bytes();
+            prop_assert_eq!(ConnectAnswer::parse(&bytes).unwrap(), answer);
+            for cut in 0..bytes.len() {
+                prop_assert!(ConnectAnswer::parse(&bytes[..cut]).is_err());
             }
-            prop_assert!(parse_answer(&[&answered[..], &[0]].concat()).is_err());
+            prop_assert!(ConnectAnswer::parse(&[&bytes[..], &[0]].concat()).is_err());
         }
 
         #[test]
         fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0usize..3) {
             let bytes = [&MAGIC[..], &[b"ORA"[kind]], &bytes].concat();
-            let _ = (parse_offer(&bytes), parse_request(&bytes), parse_answer(&bytes));
+            let _ = (parse_offer(&bytes), ConnectRequest::parse(&bytes), ConnectAnswer::parse(&bytes));
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Why there is no RDMA to be had. The sentences are the ones that every face shows and logs.
+//! Why RDMA cannot be used. Every face shows and logs these sentences.
+
+use crate::contract::{Error, Provider};
 
 /// How a user comes to lock more memory: one of these lines.
 pub const MEMORY_LOCK_REMEDY: &str = "raise it with `ulimit -l unlimited`, `* - memlock unlimited` in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the service";
@@ -122,4 +124,20 @@ pub enum Obstacle {
         /// The usual cause.
         hint: &'static str,
     },
+}
+
+impl Obstacle {
+    /// The obstacle that `error` reports, if it reports one.
+    pub fn of(error: &Error) -> Option<&Self> {
+        match error {
+            Error::Unavailable { why, .. } => why.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Obstacle> for Error {
+    fn from(obstacle: Obstacle) -> Self {
+        Self::Unavailable { provider: Provider::Rdma, why: Box::new(obstacle) }
+    }
 }

@@ -1,4 +1,5 @@
-//! The ports of this machine that a connection could use, and how its routes see an address.
+//! What this machine has for RDMA: the ports that a connection could use, how its routes see an address,
+//! the version of rdma-core, and how much memory may be locked.
 //! `unsafe`: the list of interfaces' addresses.
 
 #![allow(unsafe_code, reason = "calls getifaddrs(3)")]
@@ -12,9 +13,12 @@ use super::choose::Route;
 use super::cm::Id;
 use super::device::{self, Context, Fabric, Gid, PortFacts};
 use super::library;
+use super::limits::*;
 use super::message::Port;
 use super::obstacle::Obstacle;
 use super::quirks::Quirk;
+use super::resources::{Depths, own_bytes};
+use crate::contract::Exposure;
 
 /// Any port will do to ask for a route: nothing is sent.
 const DISCARD: u16 = 9;
@@ -73,7 +77,7 @@ impl Usable {
             return;
         }
         let before = self.ports.len();
-        for (gid, gid_index) in addresses(context, facts) {
+        for PortAddress { gid, gid_index } in addresses(context, facts) {
             self.ports.extend(facts.fabric.map(|fabric| Port {
                 fabric,
                 device: device.clone(),
@@ -91,10 +95,17 @@ impl Usable {
     }
 }
 
-/// The addresses that others can use, with their places in the port's table.
-fn addresses(context: &Context, facts: &PortFacts) -> Vec<([u8; 16], u8)> {
+/// An address of a port that others can use.
+struct PortAddress {
+    gid: [u8; 16],
+    /// Its place in the port's table.
+    gid_index: u8,
+}
+
+fn addresses(context: &Context, facts: &PortFacts) -> Vec<PortAddress> {
     let listed = |wanted: &dyn Fn(&Gid) -> bool| {
-        facts.gids.iter().filter(|gid| wanted(gid)).map(|gid| (gid.bytes, gid.index)).collect()
+        let wanted = facts.gids.iter().filter(|gid| wanted(gid));
+        wanted.map(|gid| PortAddress { gid: gid.bytes, gid_index: gid.index }).collect()
     };
     match facts.fabric {
         Some(Fabric::InfiniBand) => listed(&|gid| gid.index == 0),
@@ -106,7 +117,7 @@ fn addresses(context: &Context, facts: &PortFacts) -> Vec<([u8; 16], u8)> {
 
 /// The IP addresses at which the connection manager finds the device of that name: an iWARP device's
 /// GID says nothing of them.
-fn managed_addresses(device: &str) -> Vec<([u8; 16], u8)> {
+fn managed_addresses(device: &str) -> Vec<PortAddress> {
     let here = |ip: &IpAddr| {
         let found = Id::bind(*ip).and_then(|id| Ok(id.context()?.name() == device));
         found.unwrap_or(false)
@@ -115,7 +126,7 @@ fn managed_addresses(device: &str) -> Vec<([u8; 16], u8)> {
         IpAddr::V4(v4) => Ipv4Addr::to_ipv6_mapped(&v4).octets(),
         IpAddr::V6(v6) => Ipv6Addr::octets(&v6),
     };
-    own_addresses().into_iter().filter(here).map(|ip| (gid(ip), 0)).collect()
+    own_addresses().into_iter().filter(here).map(|ip| PortAddress { gid: gid(ip), gid_index: 0 }).collect()
 }
 
 /// Every address of this machine that is up, but those for one link or for itself only.
@@ -185,14 +196,19 @@ pub fn source(to: IpAddr) -> Option<IpAddr> {
     source_from(any, to)
 }
 
+/// True if the address is this machine's own. Nothing is sent.
+pub fn is_here(ip: IpAddr) -> bool {
+    ip.is_loopback() || source(ip) == Some(ip)
+}
+
 fn source_from(bound: IpAddr, to: IpAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind((bound, 0)).ok()?;
     socket.connect((to, DISCARD)).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Whether a port's device hangs on the part of the machine that this thread runs on. True where
-/// there is but one, or where nobody knows.
+/// True if a port's device belongs to the NUMA node that this thread runs on, if there is one node only,
+/// or if the kernel does not say.
 pub fn is_near(port: &Port) -> bool {
     let path = format!("{}/{}/device/numa_node", device::SYSFS, port.device);
     let node = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i64>().ok());
@@ -202,5 +218,86 @@ pub fn is_near(port: &Port) -> bool {
             std::path::Path::new(&format!("/sys/devices/system/cpu/cpu{processor}/node{node}")).exists()
         }
         _ => true,
+    }
+}
+
+/// The version of rdma-core, such as "44.0"; empty where its file does not tell. Loads it.
+pub fn library_version() -> Result<String, Obstacle> {
+    library::verbs().map_err(|why| Obstacle::NoLibrary { why })?;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    Ok(maps.lines().find_map(version_in).unwrap_or_default().to_owned())
+}
+
+/// Of a line of /proc/self/maps that names libibverbs.so.1.14.44.0: "44.0". The first two numbers are
+/// those of its interface.
+fn version_in(line: &str) -> Option<&str> {
+    let (_, numbers) = line.rsplit_once("/libibverbs.so.")?;
+    numbers.splitn(3, '.').nth(2).filter(|version| !version.is_empty())
+}
+
+/// Bytes that a connection of that exposure locks, on a device that
+/// [uses windows](super::device::Context::uses_windows), or another.
+pub fn registered_bytes(exposure: &Exposure, uses_windows: bool) -> u64 {
+    let depths = Depths { send: SEND_DEPTH, receive: IMMEDIATE_CREDIT + RECEIVE_RESERVE };
+    let exposed = exposure.exposed.end - exposure.exposed.start;
+    let all = exposed == exposure.arena_bytes;
+    let twice = if uses_windows || all { 0 } else { exposed };
+    exposure.arena_bytes.next_multiple_of(PAGE_BYTES) + twice + own_bytes(depths).next_multiple_of(PAGE_BYTES)
+}
+
+/// Bytes that this process may lock; `None` where nothing limits it.
+pub fn memory_lock_limit() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    match may_lock_all(&status) {
+        true => None,
+        false => rustix::process::getrlimit(rustix::process::Resource::Memlock).current,
+    }
+}
+
+/// True if a /proc/PID/status lists the capability CAP_IPC_LOCK, to which no limit applies.
+fn may_lock_all(status: &str) -> bool {
+    const CAP_IPC_LOCK: u64 = 14;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & 1 << CAP_IPC_LOCK != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Link;
+
+    #[test]
+    fn the_version_is_in_the_name_of_the_file() {
+        let line = "7f00-7f01 r--p 0 fe:00 1  /usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0";
+        assert_eq!(version_in(line), Some("44.0"));
+        assert_eq!(version_in("7f00-7f01 r--p 0 fe:00 1  /opt/lib/libibverbs.so.1"), None);
+        assert_eq!(version_in("7f00-7f01 r--p 0 fe:00 1  /usr/lib/libc.so.6"), None);
+    }
+
+    #[test]
+    fn root_locks_without_limit() {
+        assert!(may_lock_all("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        assert!(!may_lock_all("Name:\tx\nCapEff:\t0000000000000000\n"));
+        assert!(!may_lock_all(""));
+    }
+
+    #[test]
+    fn a_window_saves_a_registration() {
+        let exposure = Link::exposure(1 << 19).unwrap();
+        let (with, without) = (registered_bytes(&exposure, true), registered_bytes(&exposure, false));
+        assert_eq!(without - with, 1 << 19);
+        assert!(with > 2 << 19 && with < 2 << 20);
+        assert_eq!(
+            registered_bytes(&Exposure::all(4096), true),
+            registered_bytes(&Exposure::all(4096), false)
+        );
+    }
+
+    #[test]
+    fn this_machine_knows_its_own_addresses() {
+        for (ip, here) in [("127.0.0.1", true), ("::1", true), ("127.9.9.9", true), ("192.0.2.1", false)] {
+            assert_eq!(is_here(ip.parse().unwrap()), here, "{ip}");
+        }
     }
 }

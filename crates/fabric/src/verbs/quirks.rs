@@ -7,19 +7,19 @@
 /// A deviation that the rest of this backend asks for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirk {
-    /// No write with an immediate: a message goes behind the write.
+    /// Writes carry no immediates: a message goes behind the write.
     NoImmediates,
     /// Memory that a read brings bytes to must be open to the peer's writes.
     ReadsNeedRemoteWrite,
-    /// Memory windows do not what they are for.
+    /// Memory windows do not keep the peer inside.
     BrokenWindows,
-    /// What comes while the queue pair changes its state may lie unread until more comes.
+    /// What arrives while the queue pair changes its state may stay unread until more arrives.
     MissesFirstWord,
-    /// No reliable connections, and so nothing that this backend could use.
+    /// The device has no reliable connections, and so nothing that this backend could use.
     NoReliableConnections,
 }
 
-struct Row {
+struct QuirkRow {
     quirk: Quirk,
     /// All devices of the transport iWARP.
     iwarp: bool,
@@ -29,21 +29,21 @@ struct Row {
     evidence: &'static str,
 }
 
-const TABLE: &[Row] = &[
-    Row {
+const TABLE: &[QuirkRow] = &[
+    QuirkRow {
         quirk: Quirk::NoImmediates,
         iwarp: true,
         prefix: "",
         evidence: "RFC 5040 has no immediates; siw_post_send (siw_verbs.c, Linux 6.1) refuses \
                    IB_WR_RDMA_WRITE_WITH_IMM with EINVAL; RFC 7306 adds them, for devices newer than most",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::ReadsNeedRemoteWrite,
         iwarp: true,
         prefix: "",
         evidence: "a read's answer is a tagged write to the key that the request names (RFC 5040, 5.2)",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::BrokenWindows,
         iwarp: false,
         prefix: "rxe",
@@ -52,7 +52,7 @@ const TABLE: &[Row] = &[
                    window holds on to its queue pair: when a process is killed, the kernel ends the queue \
                    pair first, waits for 50 s in vain, and warns (rxe_pool.c:255)",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::MissesFirstWord,
         iwarp: false,
         prefix: "siw",
@@ -60,13 +60,13 @@ const TABLE: &[Row] = &[
                    the state, and nobody calls it again; rdma_accept is such a change. Between two guests \
                    one connection in four waited for a second greeting, and none in two hundred longer",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::NoReliableConnections,
         iwarp: false,
         prefix: "efa",
         evidence: "efadv.h of rdma-core: its queue pairs are SRD and UD, there is no RC",
     },
-    Row {
+    QuirkRow {
         quirk: Quirk::NoReliableConnections,
         iwarp: false,
         prefix: "usnic",
@@ -74,7 +74,7 @@ const TABLE: &[Row] = &[
     },
 ];
 
-/// Whether a device of that name and kind has the quirk.
+/// True if a device of that name has the quirk; `iwarp` says that its transport is iWARP.
 pub fn has(quirk: Quirk, device: &str, iwarp: bool) -> bool {
     TABLE
         .iter()

@@ -1,11 +1,9 @@
 //! What a connection is made of: protection domain, completion queues, registered memory, queue pair.
-//! `unsafe`: libibverbs' calls that make, use and end them.
+//! `unsafe`: libibverbs' calls that make, register, use and end them.
 
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
-mod completions;
-mod post;
-mod register;
+mod work;
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -15,14 +13,18 @@ use caravan_segment::SharedSlice;
 
 use super::abi::*;
 use super::cm::Id;
-use super::device::{Context, nonblocking};
+use super::device::{Context, ReadDepths, nonblocking};
 use super::library::Verbs;
 use super::limits::*;
+use super::obstacle::Obstacle;
+use super::quirks::Quirk;
 use crate::contract::{Error, Exposure};
+
+pub use work::{WorkKind, WorkRequest};
 
 /// One of the two completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum CompletionQueue {
     /// Completions of what this side posted.
     Send,
     /// What came from the peer.
@@ -38,18 +40,27 @@ pub struct Depths {
     pub receive: u32,
 }
 
-/// The peer's side, as far as a work request names it.
+/// A side's memory as the other side's work requests name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Target {
-    /// Address of the first byte of its arena, as its device counts.
+pub struct RemoteMemory {
+    /// Address of the first byte of the arena, as its device counts.
     pub address: u64,
-    /// The key to what it has exposed.
+    /// The key to what is exposed.
     pub key: u32,
+}
+
+/// The memory of one side.
+#[derive(Clone, Debug)]
+pub struct ConnectionMemory {
+    /// What the contract calls the arena.
+    pub arena: SharedSlice,
+    /// Memory of this backend's own, of [`own_bytes`]: results of swaps, messages in, messages out.
+    pub own: SharedSlice,
 }
 
 /// How the queue pair reaches the peer's, where no connection manager does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct QueuePairPath {
     /// This side's port.
     pub port: u8,
     /// This side's address in that port's table.
@@ -58,17 +69,19 @@ pub struct Path {
     pub gid: [u8; 16],
     /// The peer's address in an InfiniBand subnet.
     pub lid: u16,
-    /// Whether the address travels in every packet, as it must everywhere but within one InfiniBand
+    /// True if the address travels in every packet, as it must everywhere but within one InfiniBand
     /// subnet.
     pub is_global: bool,
     /// Bytes of a packet's payload.
     pub mtu: u32,
     /// The peer's queue pair.
     pub queue_pair: u32,
-    /// First sequence numbers: ours, the peer's.
-    pub sequences: (u32, u32),
-    /// Reads and swaps under way: ours at the peer, the peer's here.
-    pub reads: (u8, u8),
+    /// First sequence number of this side's packets.
+    pub own_sequence: u32,
+    /// First sequence number of the peer's packets.
+    pub peer_sequence: u32,
+    /// Reads and swaps that may be under way.
+    pub reads: ReadDepths,
 }
 
 /// A connection's objects at one device. Ended in the order that they depend on each other.
@@ -90,10 +103,9 @@ pub struct Resources {
     /// What the peer may reach, where no window says so.
     exposed: *mut ibv_mr,
     window: *mut ibv_mw,
-    /// Memory of this backend's own: results of swaps, messages in, messages out.
+    /// Memory of this backend's own.
     own: *mut ibv_mr,
-    arena: SharedSlice,
-    memory: SharedSlice,
+    memory: ConnectionMemory,
     exposure: Exposure,
     access: c_int,
     requests: Vec<ibv_send_wr>,
@@ -119,11 +131,11 @@ pub fn own_bytes(depths: Depths) -> u64 {
 }
 
 impl Resources {
-    /// Everything but the queue pair. `memory` has [`own_bytes`].
+    /// Makes everything but the queue pair.
     pub fn new(
         context: Arc<Context>,
         managed: Option<Id>,
-        (arena, memory): (SharedSlice, SharedSlice),
+        memory: ConnectionMemory,
         exposure: &Exposure,
         depths: Depths,
     ) -> Result<Self, Error> {
@@ -142,10 +154,9 @@ impl Resources {
             exposed: ptr::null_mut(),
             window: ptr::null_mut(),
             own: ptr::null_mut(),
-            arena,
             memory,
             exposure: exposure.clone(),
-            access: register::access(exposure),
+            access: access(exposure),
             requests: Vec::with_capacity(depths.send as usize),
             pieces: Vec::with_capacity(depths.send as usize),
             receives: Vec::with_capacity(depths.receive as usize),
@@ -252,12 +263,12 @@ impl Resources {
 
     /// The arena.
     pub fn arena(&self) -> &SharedSlice {
-        &self.arena
+        &self.memory.arena
     }
 
     /// Brings the queue pair into use: from here on it receives and sends. `port` and what the peer
     /// may do are its first state; then the path to the peer.
-    pub fn connect(&mut self, path: &Path) -> Result<(), Error> {
+    pub fn connect(&mut self, path: &QueuePairPath) -> Result<(), Error> {
         // SAFETY: plain numbers, for which zeros are valid.
         let mut to: ibv_qp_attr = unsafe { std::mem::zeroed() };
         to.qp_state = IBV_QPS_INIT;
@@ -269,9 +280,9 @@ impl Resources {
         to.qp_state = IBV_QPS_RTR;
         to.path_mtu = (path.mtu / 256).max(1).ilog2() as c_int + 1;
         to.dest_qp_num = path.queue_pair;
-        to.rq_psn = path.sequences.1;
-        to.max_dest_rd_atomic = path.reads.1;
-        to.min_rnr_timer = RECEIVER_NOT_READY.0;
+        to.rq_psn = path.peer_sequence;
+        to.max_dest_rd_atomic = path.reads.responder;
+        to.min_rnr_timer = RECEIVER_NOT_READY_TIMER;
         to.ah_attr.port_num = path.port;
         to.ah_attr.dlid = path.lid;
         to.ah_attr.is_global = u8::from(path.is_global);
@@ -290,11 +301,11 @@ impl Resources {
         )?;
 
         to.qp_state = IBV_QPS_RTS;
-        to.sq_psn = path.sequences.0;
+        to.sq_psn = path.own_sequence;
         to.timeout = ACKNOWLEDGEMENT_TIMEOUT;
         to.retry_cnt = RETRIES;
-        to.rnr_retry = RECEIVER_NOT_READY.1;
-        to.max_rd_atomic = path.reads.0;
+        to.rnr_retry = RECEIVER_NOT_READY_RETRIES;
+        to.max_rd_atomic = path.reads.initiator;
         self.modify(
             &mut to,
             IBV_QP_STATE
@@ -340,6 +351,87 @@ impl Resources {
     }
 }
 
+impl Resources {
+    /// The whole arena for this side; for the peer what is exposed, through a window where the device
+    /// has them, or by a second registration where that is less than everything.
+    fn register(&mut self) -> Result<(), Error> {
+        let all = self.exposure.exposed == (0..self.exposure.arena_bytes);
+        let windowed = self.context.uses_windows();
+        let mut local = IBV_ACCESS_LOCAL_WRITE;
+        match (windowed, all) {
+            (true, _) => local |= IBV_ACCESS_MW_BIND,
+            (false, true) => local |= self.access,
+            (false, false) if self.context.has(Quirk::ReadsNeedRemoteWrite) && self.exposure.peer_reads => {
+                local |= IBV_ACCESS_REMOTE_WRITE;
+            }
+            (false, false) => {}
+        }
+        self.local = self.region(&self.memory.arena, 0, self.exposure.arena_bytes, local)?;
+        if windowed {
+            let allocate = self.operations().alloc_mw;
+            // SAFETY: the domain is open; a device with windows has the function.
+            let window = allocate.map_or(ptr::null_mut(), |call| unsafe { call(self.domain, IBV_MW_TYPE_2) });
+            self.window = self.made("a memory window", window)?;
+        } else if !all {
+            let bytes = self.exposure.exposed.end - self.exposure.exposed.start;
+            self.exposed =
+                self.region(&self.memory.arena, self.exposure.exposed.start, bytes, self.access)?;
+        }
+        self.own = self.region(&self.memory.own, 0, self.memory.own.bytes(), IBV_ACCESS_LOCAL_WRITE)?;
+        Ok(())
+    }
+
+    fn region(&self, memory: &SharedSlice, at: u64, bytes: u64, access: c_int) -> Result<*mut ibv_mr, Error> {
+        let address = memory.address(at as usize, bytes as usize);
+        // SAFETY: the memory is mapped for as long as `self` is, and `drop` ends the region before.
+        // The device writes to it as a peer may to any shared memory: never seen through references.
+        let region = unsafe { (self.verbs.ibv_reg_mr)(self.domain, address.cast(), bytes as usize, access) };
+        if region.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
+            return Err(self.memory_lock(bytes));
+        }
+        self.made("a memory region", region)
+    }
+
+    /// ENOMEM of a registration: in practice the limit on locked memory.
+    fn memory_lock(&self, needed_bytes: u64) -> Error {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+        match limit {
+            Some(limit_bytes) => {
+                Obstacle::MemoryLock { device: self.context.name().to_owned(), needed_bytes, limit_bytes }
+                    .into()
+            }
+            None => self.device_error(format!("no memory to register {needed_bytes} bytes")),
+        }
+    }
+
+    /// What the peer must name to reach what is exposed.
+    pub fn remote_memory(&self) -> RemoteMemory {
+        let address = self.memory.arena.address(0, 0) as u64;
+        // SAFETY: each is open for as long as `self` is, or null.
+        let key = unsafe {
+            match (self.window.is_null(), self.exposed.is_null()) {
+                // The window's next key: binding it makes that one valid.
+                (false, _) => next_key((*self.window).rkey),
+                (true, false) => (*self.exposed).rkey,
+                (true, true) => (*self.local).rkey,
+            }
+        };
+        RemoteMemory { address, key }
+    }
+
+    /// True if a window is to be bound before the peer may write.
+    pub fn has_window(&self) -> bool {
+        !self.window.is_null()
+    }
+
+    /// Bytes registered with the device.
+    pub fn registered_bytes(&self) -> u64 {
+        let exposed = self.exposure.exposed.end - self.exposure.exposed.start;
+        let twice = if self.exposed.is_null() { 0 } else { exposed };
+        self.exposure.arena_bytes + twice + self.memory.own.bytes()
+    }
+}
+
 impl Drop for Resources {
     fn drop(&mut self) {
         // SAFETY: each was made by this value, is used by nothing after this, and is ended after
@@ -352,7 +444,8 @@ impl Drop for Resources {
         };
         ended &= self.end_queue_pair();
         self.acknowledge_events();
-        // SAFETY: as above.
+        // SAFETY: each was made by this value, is used by nothing after this, and is ended after what
+        // depends on it.
         unsafe {
             for region in [self.own, self.exposed, self.local] {
                 ended &= region.is_null() || (self.verbs.ibv_dereg_mr)(region) == 0;
@@ -369,7 +462,24 @@ impl Drop for Resources {
         }
         if !ended {
             // The device may still write there: the memory is never given back.
-            std::mem::forget((self.arena.clone(), self.memory.clone()));
+            std::mem::forget(self.memory.clone());
         }
     }
+}
+
+/// What the peer may do with what is exposed.
+fn access(exposure: &Exposure) -> c_int {
+    let mut access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    if exposure.peer_reads {
+        access |= IBV_ACCESS_REMOTE_READ;
+    }
+    if exposure.peer_swaps {
+        access |= IBV_ACCESS_REMOTE_ATOMIC;
+    }
+    access
+}
+
+/// The key that a window has after its next binding: its lowest byte is the user's.
+fn next_key(key: u32) -> u32 {
+    (key & !0xff) | (key.wrapping_add(1) & 0xff)
 }

@@ -235,36 +235,6 @@ pub fn a_peer_can_be_woken(mut pair: Pair, _seed: u64) {
     }
 }
 
-/// Where order is promised, it is kept at every moment.
-pub fn promised_order_is_kept(mut pair: Pair, seed: u64) {
-    const BYTES: usize = 256;
-    let capabilities = pair.ends[0].capabilities();
-    let mut random = Random::new(seed);
-    pair.ends[0].arena().copy_in(0, &[1; BYTES]);
-    // One write where its bytes are ordered, or one for each byte where writes are.
-    let one = capabilities.bytes_ordered && (!capabilities.writes_ordered || random.once_in(2));
-    if !one && !capabilities.writes_ordered {
-        return;
-    }
-    let bytes = if one { BYTES as u32 } else { 1 };
-    let writes = BYTES as u32 / bytes;
-    let mut landed = [0; BYTES];
-    let mut look = |pair: &Pair| {
-        pair.ends[1].arena().copy_out(0, &mut landed);
-        let first = landed.iter().position(|&byte| byte == 0).unwrap_or(BYTES);
-        assert!(landed[first..].iter().all(|&byte| byte == 0), "byte {first} is missing: {landed:?}");
-    };
-    for number in 0..writes {
-        pair.start(0, write(u64::from(number), bytes, None, 0));
-        look(&pair);
-    }
-    while done_count(&pair.seen[0]) < writes as usize {
-        let before = pair.seen[0].len();
-        pair.until(|seen| seen[0].len() > before);
-        look(&pair);
-    }
-}
-
 /// Makes a test of each of the suite's, which `each` calls with fresh pairs.
 #[macro_export]
 macro_rules! conformance {
@@ -284,7 +254,6 @@ macro_rules! conformance {
             a_full_queue_refuses_and_recovers
             no_wake_up_is_lost
             a_peer_can_be_woken
-            promised_order_is_kept
         }
     };
 }

@@ -99,9 +99,7 @@ impl Pair {
 
 /// Two endpoints on one memfd.
 pub fn shm_ends(arena_bytes: u64) -> (shm::ShmEndpoint, shm::ShmEndpoint) {
-    let (listener, descriptor) = shm::Listener::listen(arena_bytes).unwrap();
-    let right = shm::connect(&descriptor).unwrap();
-    (listener.accept().unwrap(), right)
+    shm::pair(arena_bytes).unwrap()
 }
 
 /// Two endpoints over an RDMA device, each made by a thread of its own as two processes would.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use caravan_segment::passing::{self, Address, Doorway};
+use caravan_segment::passing::{self, Doorway, DoorwayAddress};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::outbox::Outbox;
@@ -226,7 +226,7 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
 
 /// The writing end of a pipe whose reading end is handed to whoever opened that doorway.
 fn hand(doorway: &[u8]) -> Result<OwnedFd, Error> {
-    let address = Address::from_bytes(doorway)?;
+    let address = DoorwayAddress::from_bytes(doorway)?;
     let (reading, writing) = pipe()?;
     passing::send(&address, &[], &[reading.as_fd()])?;
     Ok(writing)

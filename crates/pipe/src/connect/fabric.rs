@@ -27,7 +27,7 @@ pub fn offer() -> Result<Vec<u8>, Error> {
 /// Half of a connection.
 #[derive(Debug)]
 pub struct Half {
-    pending: verbs::Pending,
+    pending: verbs::PendingEndpoint,
     ring_bytes: u64,
     /// All that both sides have said: no two connections have said the same.
     said: Vec<u8>,

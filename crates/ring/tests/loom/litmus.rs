@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use caravan_ring::{ByteConsumer, ByteProducer, ConsumerCursor, Cursors, ProducerCursor, Wake, Word};
+use caravan_ring::{ByteConsumer, ByteProducer, ConsumerCursor, Cursors, ProducerCursor, SharedWord, Wake};
 use loom::thread;
 
 use crate::world::{Fault, ModelBytes, ModelCursors, explore};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use caravan_ring::{Bytes, Cursors, Slots, Word};
+use caravan_ring::{Cursors, RingBytes, SharedWord, Slots};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Condvar, Mutex};
@@ -54,7 +54,7 @@ impl ModelWord {
     }
 }
 
-impl Word for ModelWord {
+impl SharedWord for ModelWord {
     fn load(&self, order: Ordering) -> u64 {
         self.interruptible();
         let order = if self.fault == Fault::NoAcquire { Ordering::Relaxed } else { order };
@@ -177,7 +177,7 @@ impl ModelBytes {
     }
 }
 
-impl Bytes for ModelBytes {
+impl RingBytes for ModelBytes {
     fn capacity(&self) -> u64 {
         self.0.len() as u64
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use caravan_ring::{ConsumerCursor, Cursors, ProducerCursor, Wake, Word};
+use caravan_ring::{ConsumerCursor, Cursors, ProducerCursor, SharedWord, Wake};
 use proptest::prelude::*;
 
 const SOURCE: &str = include_str!("../../src/cursor.rs");
@@ -37,7 +37,7 @@ impl WatchedWord {
     }
 }
 
-impl Word for WatchedWord {
+impl SharedWord for WatchedWord {
     fn load(&self, order: Ordering) -> u64 {
         self.value.load(order)
     }

@@ -11,7 +11,7 @@ use super::*;
 pub struct ProcessCounters {
     /// Process number.
     pub pid: u32,
-    /// What it calls itself.
+    /// The process's label.
     pub label: String,
     /// Its links.
     pub rows: Vec<RowCounters>,
@@ -61,17 +61,17 @@ pub fn read_process(pid: u32) -> Option<ProcessCounters> {
         if fs::read_link(entry.path()).is_ok_and(|target| target == Path::new(&wanted)) {
             // A memfd is read through pread(2), not mapped: its owner may be malicious, and no
             // file of its making can then fault this process.
-            return Reader::open(&entry.path())?.process(pid);
+            return CounterReader::open(&entry.path())?.process(pid);
         }
     }
     None
 }
 
-struct Reader {
+struct CounterReader {
     file: fs::File,
 }
 
-impl Reader {
+impl CounterReader {
     fn open(path: &Path) -> Option<Self> {
         let reader = Self { file: fs::File::open(path).ok()? };
         (reader.word(0)? == MAGIC).then_some(reader)
@@ -155,7 +155,7 @@ mod tests {
     /// One test, because a process has one table that readers find.
     #[test]
     fn another_process_could_read_what_is_counted() {
-        let table = Table::create("a@host", &["sent_bytes", "received_bytes"]).unwrap();
+        let table = CounterTable::create("a@host", &["sent_bytes", "received_bytes"]).unwrap();
         let row = table.row(LABELS).unwrap();
         row.add(0, 40);
         row.add(0, 2);
@@ -185,7 +185,7 @@ mod tests {
             table.row(LABELS).map(|row| (row.slice.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
         assert_ne!(before, after, "a row given away again is told apart");
 
-        let rows: Vec<Row> = (0..ROWS_MAX + 3).map(|_| table.row(LABELS).unwrap()).collect();
+        let rows: Vec<CounterRow> = (0..ROWS_MAX + 3).map(|_| table.row(LABELS).unwrap()).collect();
         rows.last().unwrap().add(0, 1);
         assert_eq!(rows.last().unwrap().value(0), 1);
         assert_eq!(read_process(std::process::id()).unwrap().rows.len(), ROWS_MAX);

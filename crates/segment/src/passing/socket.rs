@@ -3,6 +3,8 @@
 //! rustix can receive credentials, but takes a process number of 0 for impossible. It is what the kernel says of
 //! a process that this one's PID namespace hides.
 
+#![allow(unsafe_code, reason = "calls setsockopt(2) and recvmsg(2)")]
+
 use std::mem::{size_of, size_of_val, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;

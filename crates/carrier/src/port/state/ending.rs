@@ -3,17 +3,17 @@
 //! | what is waited for | how | until |
 //! |---|---|---|
 //! | the device says that the peer is gone: was that an orderly end? | the control connection tells, which the emulator watches | `LIFELINE_MS` |
-//! | the port closes: what is queued, and what was sent, gets into the peer's memory | the queue is not empty as long, see [`Live::keep`](super::super::live::Live::keep); the link's bell | `FLUSH_MS`, and `SETTLE_MS` |
+//! | the port closes: what is queued, and what was sent, gets into the peer's memory | the queue is not empty as long, see [`LiveEmulator::keep`](super::super::live::Live::keep); the link's bell | `FLUSH_MS`, and `SETTLE_MS` |
 
 use std::os::fd::RawFd;
 
-use super::super::{Watched, send, set_timer, unwatch};
-use super::{Port, Stage, bell, now};
+use super::super::{WatchedDescriptor, send, set_timer, unwatch};
+use super::{DriverPort, PortPhase, now, set_up};
 use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::limits::{LIFELINE_MS, SETTLE_MS};
 
-impl Port {
+impl DriverPort {
     /// True if nothing more is to be sent or received.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_some() || self.doubt.is_some()
@@ -54,8 +54,8 @@ impl Port {
                 self.ended(if matches!(state, Error::PeerClosed) { state } else { doubt });
             }
         } else if let Some(bell) = self.own_bell.as_ref().filter(|bell| bell.is(descriptor)) {
-            bell::silence(bell);
-        } else if let Stage::Connected(connection) = &mut self.stage {
+            set_up::silence(bell);
+        } else if let PortPhase::Connected(connection) = &mut self.phase {
             connection.link().acknowledge()?;
         }
         Ok(())
@@ -65,7 +65,7 @@ impl Port {
     /// peer had sent before its end, as over TCP, whichever callback noticed the end.
     pub fn last_words(&mut self) {
         let mut live = self.live();
-        if let (true, Stage::Connected(connection)) = (self.peer_is_gone, &mut self.stage) {
+        if let (true, PortPhase::Connected(connection)) = (self.peer_is_gone, &mut self.phase) {
             self.peer_is_gone = false;
             // It ends with the error that ended the link.
             let _ = connection.drain(&mut live);
@@ -75,7 +75,7 @@ impl Port {
     /// A port that is closing goes on with that: once its queue is empty, the emulator ends it.
     pub(super) fn leave(&mut self) -> Result<(), Error> {
         let mut live = self.live();
-        let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
+        let PortPhase::Connected(connection) = &mut self.phase else { return Ok(()) };
         connection.flush(&mut live, now())?;
         if live.queued_bytes() > 0 {
             return Ok(());
@@ -92,7 +92,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for DriverPort {
     fn drop(&mut self) {
         // The control connection goes last: its end is what tells the peer of the link's.
         let watched = [self.watched_bell.take(), self.own_bell.take(), self.watched_lifeline.take()];
@@ -103,7 +103,7 @@ impl Drop for Port {
 }
 
 /// What is wrong with the control connection, if anything.
-pub(super) fn lifeline_state(lifeline: &Watched) -> Option<Error> {
+pub(super) fn lifeline_state(lifeline: &WatchedDescriptor) -> Option<Error> {
     use rustix::net::RecvFlags;
     match rustix::net::recv(lifeline, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Some(Error::PeerClosed),

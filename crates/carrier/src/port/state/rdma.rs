@@ -1,5 +1,5 @@
-//! How a port becomes an RDMA link: what is asked of the devices, and what the two sides tell each
-//! other beside what `verbs` says to itself.
+//! How a port becomes an RDMA link: what the two sides tell each other besides what `verbs` says, and the
+//! jobs that a thread of the emulator's does meanwhile, because they may wait for a device or for the peer.
 //!
 //! | from whom | bytes |
 //! |---|---|
@@ -7,25 +7,42 @@
 //! | initiating side, RDMA_CONNECT | `<<HelloLen:8, Hello, Message>>` |
 //! | accepting side, RDMA_ACCEPT | `<<Message>>` |
 //!
-//! `Hello` is half of a key exchange where the link is to be sealed, and empty where not. The
-//! accepting side's choice of size holds for both.
+//! `Hello` is half of a key exchange if the link is to be sealed, and empty otherwise. The accepting
+//! side's choice of size holds for both.
+//!
+//! | step of a job | who | what |
+//! |---|---|---|
+//! | begun | a control call, under the port's lock | [`Errand`] goes to `driver_async` |
+//! | run | a thread of the emulator's, without the lock | [`Errand::run`] |
+//! | run in part | the same thread | a job that waits for the peer does so for a moment, and then gets in line again |
+//! | back | `ready_async`, under the lock | [`DriverPort::finished`], which sends `{Port, done, Reply}` |
+//! | dropped | the emulator, if the port has closed | everything that the errand holds goes with it |
+//!
+//! The emulator has one such thread, unless `+A` says more. Were it to wait for one peer alone, three nodes
+//! that connect in a ring at once could each wait for the next. One call waits all the same, and holds up
+//! other ports' jobs: soft iWARP (siw) makes its TCP connection within rdma_connect(3), so that a firewall
+//! which drops it costs the thread what `net.ipv4.tcp_syn_retries` allows. Devices do that by themselves.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use caravan_fabric::byte_reader::ByteReader;
 use caravan_fabric::contract::{Exposure, Provider};
-use caravan_fabric::verbs::Pending;
+use caravan_fabric::verbs::{self, ConnectProgress, PendingEndpoint};
 use caravan_fabric::{Endpoint, Link};
 
 use super::super::abi::ErlDrvTermData;
-use super::super::job::{Done, Errand, Job, Ticket};
 use super::super::{begin, caller, send};
-use super::{Port, Reply, Stage};
+use super::{ControlReply, DriverPort, PortPhase};
 use crate::error::Error;
-use crate::seal::{KeyExchange, Role, Sealing};
+use crate::limits::JOB_SLICE_MS;
+use crate::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 
 /// What a link is to be, once it is connected.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct LinkTerms {
     ring_bytes: u64,
     sealing: Option<Sealing>,
 }
@@ -34,8 +51,8 @@ pub(super) struct Terms {
 #[derive(Debug)]
 enum Aim {
     Offer { exchange: Option<KeyExchange>, head: Vec<u8> },
-    Half { terms: Terms, head: Vec<u8> },
-    Whole { terms: Terms },
+    Half { terms: LinkTerms, head: Vec<u8> },
+    Whole { terms: LinkTerms },
 }
 
 /// The job that a port has under way.
@@ -49,9 +66,9 @@ pub(super) struct UnderWay {
 
 /// Half of a link.
 #[derive(Debug)]
-pub(super) struct Half {
-    pending: Pending,
-    terms: Terms,
+pub(super) struct PendingLink {
+    pending: PendingEndpoint,
+    terms: LinkTerms,
 }
 
 const OFFER: u32 = 15;
@@ -60,73 +77,79 @@ const ACCEPT: u32 = 17;
 const FINISH: u32 = 18;
 const NO_THREAD: &str = "the emulator has no thread for it";
 
-impl Port {
+impl DriverPort {
     pub(super) fn rdma_offer(&mut self) -> Result<(), Error> {
         let configured = self.configured(OFFER)?;
         let mut head = configured.ring_bytes.to_be_bytes().to_vec();
         let exchange = match configured.seal {
-            Some(_) => Some(KeyExchange::new(Role::Acceptor)?),
+            Some(_) => Some(KeyExchange::new(KeyRole::Acceptor)?),
             None => None,
         };
         push_hello(&mut head, exchange.as_ref());
-        self.errand(OFFER, Job::Offer, Aim::Offer { exchange, head })
+        self.errand(OFFER, PortJob::Offer, Aim::Offer { exchange, head })
     }
 
     pub(super) fn rdma_connect(&mut self, offer: &[u8]) -> Result<(), Error> {
         let configured = self.configured(CONNECT)?;
-        let cut = || protocol("its offer is cut off");
-        let (ring_bytes, rest) = offer.split_first_chunk().ok_or_else(cut)?;
-        let ring_bytes = u64::from_be_bytes(*ring_bytes);
-        let (hello, ports) = take_hello(rest, configured.seal.is_some())?;
+        let mut offer = ByteReader::new(offer);
+        let ring_bytes = offer.u64().ok_or_else(|| protocol("its offer is cut off"))?;
+        let hello = take_hello(&mut offer, configured.seal.is_some())?;
         let (mut head, mut sealing) = (Vec::new(), None);
         match &configured.seal {
             Some(cookie) => {
-                let exchange = KeyExchange::new(Role::Initiator)?;
+                let exchange = KeyExchange::new(KeyRole::Initiator)?;
                 push_hello(&mut head, Some(&exchange));
-                sealing = Some(exchange.agree(hello, cookie.bytes(), (&configured.me, &configured.peer))?);
+                sealing = Some(exchange.agree(
+                    hello,
+                    cookie.bytes(),
+                    NodeNames { initiator: &configured.me, acceptor: &configured.peer },
+                )?);
             }
             None => push_hello(&mut head, None),
         }
-        let job = Job::Connect { offer: ports.to_vec(), exposure: exposure(ring_bytes)? };
-        self.errand(CONNECT, job, Aim::Half { terms: Terms { ring_bytes, sealing }, head })
+        let job = PortJob::Connect { offer: offer.rest().to_vec(), exposure: exposure(ring_bytes)? };
+        self.errand(CONNECT, job, Aim::Half { terms: LinkTerms { ring_bytes, sealing }, head })
     }
 
     pub(super) fn rdma_accept(&mut self, message: &[u8]) -> Result<(), Error> {
-        let Stage::Offered(exchange) = std::mem::replace(&mut self.stage, Stage::Fresh) else {
+        let PortPhase::Offered(exchange) = std::mem::replace(&mut self.phase, PortPhase::Fresh) else {
             return Err(Error::Control { operation: ACCEPT, what: "there was no OFFER before" });
         };
         let configured = self.configured(ACCEPT)?;
         let ring_bytes = configured.ring_bytes;
-        let (hello, message) = take_hello(message, exchange.is_some())?;
+        let mut message = ByteReader::new(message);
+        let hello = take_hello(&mut message, exchange.is_some())?;
         let sealing = match (exchange, &configured.seal) {
-            (Some(exchange), Some(cookie)) => {
-                Some(exchange.agree(hello, cookie.bytes(), (&configured.peer, &configured.me))?)
-            }
+            (Some(exchange), Some(cookie)) => Some(exchange.agree(
+                hello,
+                cookie.bytes(),
+                NodeNames { initiator: &configured.peer, acceptor: &configured.me },
+            )?),
             _ => None,
         };
-        let job = Job::Accept { message: message.to_vec(), exposure: exposure(ring_bytes)? };
-        self.errand(ACCEPT, job, Aim::Half { terms: Terms { ring_bytes, sealing }, head: Vec::new() })
+        let job = PortJob::Accept { message: message.rest().to_vec(), exposure: exposure(ring_bytes)? };
+        self.errand(ACCEPT, job, Aim::Half { terms: LinkTerms { ring_bytes, sealing }, head: Vec::new() })
     }
 
     pub(super) fn rdma_finish(&mut self, limit: Duration, answer: Vec<u8>) -> Result<(), Error> {
-        let Stage::Half(half) = std::mem::replace(&mut self.stage, Stage::Fresh) else {
+        let PortPhase::PendingLink(half) = std::mem::replace(&mut self.phase, PortPhase::Fresh) else {
             let what = "there was no RDMA_CONNECT or RDMA_ACCEPT before";
             return Err(Error::Control { operation: FINISH, what });
         };
-        let Half { pending, terms } = *half;
+        let PendingLink { pending, terms } = *half;
         let deadline = Instant::now() + limit;
-        self.errand(FINISH, Job::Finish { pending, answer, limit, deadline }, Aim::Whole { terms })
+        self.errand(FINISH, PortJob::Finish { pending, answer, limit, deadline }, Aim::Whole { terms })
     }
 
     /// Begins a job. What the port was in the making, it is no more.
-    fn errand(&mut self, operation: u32, job: Job, aim: Aim) -> Result<(), Error> {
+    fn errand(&mut self, operation: u32, job: PortJob, aim: Aim) -> Result<(), Error> {
         if self.under_way.is_some() {
             return Err(Error::Control { operation, what: "another one is under way" });
         }
         if self.poller.is_some() {
             return Err(Error::Control { operation, what: "there is a link already" });
         }
-        self.stage = Stage::Fresh;
+        self.phase = PortPhase::Fresh;
         let (errand, ticket) = Errand::new(job);
         if !begin(self.handle, errand) {
             return Err(Error::Control { operation, what: NO_THREAD });
@@ -144,7 +167,7 @@ impl Port {
             return Ok(());
         };
         let outcome = match outcome {
-            Ok(Done::Later(job)) => {
+            Ok(JobResult::Later(job)) => {
                 if begin(self.handle, ticket.rest(job)) {
                     self.under_way = Some(UnderWay { ticket, aim, caller });
                     return Ok(());
@@ -154,26 +177,26 @@ impl Port {
             outcome => outcome,
         };
         let reply = match outcome.and_then(|done| self.become_of(aim, done)) {
-            Ok(result) => Reply::done(&result),
-            Err(error) => Reply::failed(&error),
+            Ok(result) => ControlReply::done(&result),
+            Err(error) => ControlReply::failed(&error),
         };
         send(self.handle, caller, c"done", Some(reply.bytes()));
         Ok(())
     }
 
-    fn become_of(&mut self, aim: Aim, done: Done) -> Result<Vec<u8>, Error> {
+    fn become_of(&mut self, aim: Aim, done: JobResult) -> Result<Vec<u8>, Error> {
         match (aim, done) {
-            (Aim::Offer { exchange, mut head }, Done::Offer(ports)) => {
-                self.stage = Stage::Offered(exchange);
+            (Aim::Offer { exchange, mut head }, JobResult::Offer(ports)) => {
+                self.phase = PortPhase::Offered(exchange);
                 head.extend_from_slice(&ports);
                 Ok(head)
             }
-            (Aim::Half { terms, mut head }, Done::Half(pending, message)) => {
-                self.stage = Stage::Half(Box::new(Half { pending, terms }));
+            (Aim::Half { terms, mut head }, JobResult::Half { pending, message }) => {
+                self.phase = PortPhase::PendingLink(Box::new(PendingLink { pending, terms }));
                 head.extend_from_slice(&message);
                 Ok(head)
             }
-            (Aim::Whole { terms: Terms { ring_bytes, sealing } }, Done::Whole(endpoint)) => {
+            (Aim::Whole { terms: LinkTerms { ring_bytes, sealing } }, JobResult::Whole(endpoint)) => {
                 self.connect_over(endpoint, ring_bytes, sealing)?;
                 Ok(Vec::new())
             }
@@ -206,19 +229,112 @@ fn push_hello(head: &mut Vec<u8>, exchange: Option<&KeyExchange>) {
     }
 }
 
-/// The peer's half of the key exchange, and what follows it. Both sides know from the handshake
-/// whether there is one; somebody between them could have told each something else.
-fn take_hello(bytes: &[u8], sealed: bool) -> Result<(&[u8], &[u8]), Error> {
-    let cut = || protocol("its message is cut off");
-    let (length, rest) = bytes.split_first().ok_or_else(cut)?;
-    let (hello, rest) = rest.split_at_checked(usize::from(*length)).ok_or_else(cut)?;
+/// Takes the peer's half of the key exchange off its message. Both sides know from the handshake whether
+/// there is one; somebody between them could have told each something else.
+fn take_hello<'a>(message: &mut ByteReader<'a>, sealed: bool) -> Result<&'a [u8], Error> {
+    let hello = message.u8().and_then(|length| message.bytes(length.into()));
+    let hello = hello.ok_or_else(|| protocol("its message is cut off"))?;
     match (hello.is_empty(), sealed) {
         (true, true) => Err(protocol("the link is to be encrypted, and it sent no key for that")),
         (false, false) => Err(protocol("it sent a key for a link that is not to be encrypted")),
-        _ => Ok((hello, rest)),
+        _ => Ok(hello),
     }
 }
 
 fn protocol(what: &str) -> Error {
-    Error::Fabric(caravan_fabric::Error::Protocol(Provider::Verbs, what.to_owned()))
+    Error::Fabric(caravan_fabric::Error::Protocol(Provider::Rdma, what.to_owned()))
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum PortJob {
+    Offer,
+    Connect { offer: Vec<u8>, exposure: Exposure },
+    Accept { message: Vec<u8>, exposure: Exposure },
+    Finish { pending: PendingEndpoint, answer: Vec<u8>, limit: Duration, deadline: Instant },
+}
+
+/// What has been done.
+#[derive(Debug)]
+pub enum JobResult {
+    /// This machine's ports, for the peer.
+    Offer(Vec<u8>),
+    /// Half of a connection, and a message for the peer.
+    Half { pending: PendingEndpoint, message: Vec<u8> },
+    /// The connection.
+    Whole(Box<dyn Endpoint>),
+    /// Nothing yet: this is what remains to be done.
+    Later(PortJob),
+}
+
+impl PortJob {
+    fn run(self) -> Result<JobResult, Error> {
+        Ok(match self {
+            Self::Offer => JobResult::Offer(verbs::offer()?),
+            Self::Connect { offer, exposure } => half(verbs::connect(&offer, &exposure)?),
+            Self::Accept { message, exposure } => half(verbs::accept(&message, &exposure)?),
+            Self::Finish { pending, answer, limit, deadline } => {
+                let pause = Instant::now() + Duration::from_millis(JOB_SLICE_MS);
+                match pending.advance(&answer, limit, pause)? {
+                    ConnectProgress::Connected(endpoint) => JobResult::Whole(endpoint),
+                    ConnectProgress::Waiting(pending) if Instant::now() < deadline => {
+                        JobResult::Later(Self::Finish { pending, answer, limit, deadline })
+                    }
+                    ConnectProgress::Waiting(pending) => return Err(pending.unanswered(limit).into()),
+                }
+            }
+        })
+    }
+}
+
+fn half((pending, message): (PendingEndpoint, Vec<u8>)) -> JobResult {
+    JobResult::Half { pending, message }
+}
+
+/// A job under way, as the port keeps it in mind. Dropping it means that nobody wants the job done.
+#[derive(Debug)]
+pub struct Ticket(Arc<AtomicBool>);
+
+impl Ticket {
+    /// What remains of the job.
+    pub fn rest(&self, job: PortJob) -> Errand {
+        Errand { unwanted: self.0.clone(), job: Some(job), outcome: None }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Nothing else is told by it: Relaxed.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A job on its way to a thread, and back with what became of it.
+#[derive(Debug)]
+pub struct Errand {
+    unwanted: Arc<AtomicBool>,
+    job: Option<PortJob>,
+    outcome: Option<Result<JobResult, Error>>,
+}
+
+impl Errand {
+    /// A job, and what its port keeps.
+    pub fn new(job: PortJob) -> (Self, Ticket) {
+        let unwanted = Arc::new(AtomicBool::new(false));
+        (Self { unwanted: unwanted.clone(), job: Some(job), outcome: None }, Ticket(unwanted))
+    }
+
+    /// Does the job, unless nobody wants it any more.
+    pub fn run(&mut self) {
+        let Some(job) = self.job.take() else { return };
+        if !self.unwanted.load(Ordering::Relaxed) {
+            let outcome = catch_unwind(AssertUnwindSafe(|| job.run()));
+            self.outcome = Some(outcome.unwrap_or(Err(Error::Panicked)));
+        }
+    }
+
+    /// What became of the job, if the port that holds `ticket` has begun it.
+    pub fn outcome(self, ticket: &Ticket) -> Option<Result<JobResult, Error>> {
+        if Arc::ptr_eq(&self.unwanted, &ticket.0) { self.outcome } else { None }
+    }
 }

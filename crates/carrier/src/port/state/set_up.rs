@@ -1,36 +1,37 @@
-//! What a port is asked before, and beside, sending and receiving: how it becomes a link or a row,
-//! and what it has counted.
+//! How a port becomes a link or a row of counters, the bells of a link, and what a port reports.
+
+use std::os::fd::OwnedFd;
 
 use caravan_fabric::contract::Provider;
 use caravan_fabric::{Link, shm};
 use caravan_segment::counters::Label;
+use rustix::event::{EventfdFlags, eventfd};
 
-use super::super::{caller, duplicate, watch};
-use super::bell::Bells;
-use super::{Port, Stage, now};
-use crate::connection::Connection;
-use crate::control::{Configuration, Control};
+use super::super::{WatchedDescriptor, caller, duplicate, watch};
+use super::{DriverPort, PortPhase, now};
+use crate::connection::{Connection, RecordCounts};
+use crate::control::{Configuration, PortControl};
 use crate::counters::{self, Counter, NAMES};
 use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::seal::Sealing;
 
-impl Port {
+impl DriverPort {
     /// Every operation but POLL, TICK and STAT. An error is the call's, not the link's.
-    pub(super) fn set_up(&mut self, control: Control) -> Result<Vec<u8>, Error> {
+    pub(super) fn set_up(&mut self, control: PortControl) -> Result<Vec<u8>, Error> {
         let misplaced = |operation, what| Err(Error::Control { operation, what });
         match control {
-            Control::Configure(configuration) => {
+            PortControl::Configure(configuration) => {
                 Link::mapped_arena_bytes(configuration.ring_bytes)?;
                 self.configuration = Some(configuration);
             }
-            Control::Listen => {
+            PortControl::Listen => {
                 let arena = Link::mapped_arena_bytes(self.configured(2)?.ring_bytes)?;
                 let (listener, descriptor) = shm::Listener::listen(arena)?;
-                self.stage = Stage::Listening(listener);
+                self.phase = PortPhase::Listening(listener);
                 return Ok([&self.configured(2)?.ring_bytes.to_be_bytes()[..], &descriptor].concat());
             }
-            Control::Connect(descriptor) => {
+            PortControl::Connect(descriptor) => {
                 let cut = Error::Control { operation: 3, what: "the descriptor is cut off" };
                 let (ring_bytes, descriptor) = descriptor.split_first_chunk().ok_or(cut)?;
                 // The accepting side's choice of size holds for both.
@@ -41,30 +42,30 @@ impl Port {
                 let endpoint = shm::connect(descriptor)?;
                 self.connect(Link::new(Box::new(endpoint), ring_bytes)?, None, 3)?;
             }
-            Control::Accept => match std::mem::replace(&mut self.stage, Stage::Fresh) {
-                Stage::Listening(listener) => {
+            PortControl::Accept => match std::mem::replace(&mut self.phase, PortPhase::Fresh) {
+                PortPhase::Listening(listener) => {
                     let ring_bytes = self.configured(4)?.ring_bytes;
                     let endpoint = listener.accept()?;
                     self.connect(Link::new(Box::new(endpoint), ring_bytes)?, None, 4)?;
                 }
                 _ => return misplaced(4, "there was no LISTEN before"),
             },
-            Control::Lifeline(raw) => {
+            PortControl::Lifeline(raw) => {
                 let copy = duplicate(raw).map_err(|source| self.no_descriptor(source))?;
                 self.lifeline = Some(copy);
             }
-            Control::Start => self.start()?,
-            Control::Info => return Ok(self.info()),
-            Control::TcpRow(reason) => {
+            PortControl::Start => self.start()?,
+            PortControl::Info => return Ok(self.info()),
+            PortControl::TcpRow(reason) => {
                 let configured = self.configured(11)?;
                 let row =
                     counters::row(&configured.me, &configured.peer).map_err(caravan_fabric::Error::from)?;
                 row.set_label(Label::Transport, "tcp");
                 row.set_label(Label::Reason, &reason);
-                self.stage = Stage::TcpRow(row);
+                self.phase = PortPhase::TcpRow(row);
             }
-            Control::TcpCounts(values) => match &self.stage {
-                Stage::TcpRow(row) => {
+            PortControl::TcpCounts(values) => match &self.phase {
+                PortPhase::TcpRow(row) => {
                     use Counter::{ReceivedBytes, ReceivedMessages, SentBytes, SentMessages};
                     for (counter, value) in
                         [SentBytes, ReceivedBytes, SentMessages, ReceivedMessages].into_iter().zip(values)
@@ -74,27 +75,29 @@ impl Port {
                 }
                 _ => return misplaced(12, "there was no TCP_ROW before"),
             },
-            Control::Cancel => {
-                self.stage = Stage::Fresh;
+            PortControl::Cancel => {
+                self.phase = PortPhase::Fresh;
                 self.under_way = None;
             }
-            Control::Reason(reason) => {
+            PortControl::Reason(reason) => {
                 let live = self.live();
-                if let Stage::Connected(connection) = &self.stage {
+                if let PortPhase::Connected(connection) = &self.phase {
                     connection.row(&live, now()).set_label(Label::Reason, &reason);
                 }
                 self.reason = reason;
             }
-            Control::Offer => self.rdma_offer()?,
-            Control::RdmaConnect(offer) => self.rdma_connect(&offer)?,
-            Control::RdmaAccept(message) => self.rdma_accept(&message)?,
-            Control::RdmaFinish { limit, answer } => self.rdma_finish(limit, answer)?,
-            Control::Device => {
-                if let Stage::Connected(connection) = &mut self.stage {
+            PortControl::Offer => self.rdma_offer()?,
+            PortControl::RdmaConnect(offer) => self.rdma_connect(&offer)?,
+            PortControl::RdmaAccept(message) => self.rdma_accept(&message)?,
+            PortControl::RdmaFinish { limit, answer } => self.rdma_finish(limit, answer)?,
+            PortControl::Device => {
+                if let PortPhase::Connected(connection) = &mut self.phase {
                     return Ok(connection.link().description().into_bytes());
                 }
             }
-            Control::Poll | Control::Tick | Control::Stat => return misplaced(8, "there is no link"),
+            PortControl::Poll | PortControl::Tick | PortControl::Stat => {
+                return misplaced(8, "there is no link");
+            }
         }
         Ok(Vec::new())
     }
@@ -115,7 +118,7 @@ impl Port {
         sealing: Option<Sealing>,
         operation: u32,
     ) -> Result<(), Error> {
-        let bells = Bells::of(&link).map_err(|source| self.no_descriptor(source))?;
+        let bells = LinkBells::of(&link).map_err(|source| self.no_descriptor(source))?;
         let configured = self.configured(operation)?;
         let row = counters::row(&configured.me, &configured.peer).map_err(caravan_fabric::Error::from)?;
         row.set_label(Label::Transport, link.provider().name());
@@ -130,14 +133,14 @@ impl Port {
             self.kept = self.live().keep();
         }
         self.bells = Some(bells);
-        self.stage = Stage::Connected(Box::new(connection));
+        self.phase = PortPhase::Connected(Box::new(connection));
         Ok(())
     }
 
     /// The node is up: watches the bell and the control connection.
     fn start(&mut self) -> Result<(), Error> {
         const START: u32 = 6;
-        if !matches!(self.stage, Stage::Connected(_)) {
+        if !matches!(self.phase, PortPhase::Connected(_)) {
             return Err(Error::Control { operation: START, what: "there is no link" });
         }
         let Some(lifeline) = self.lifeline.take() else {
@@ -149,25 +152,28 @@ impl Port {
             let what = "the emulator does not watch the descriptors";
             return Err(Error::Control { operation: START, what });
         }
-        let Stage::Connected(connection) = &mut self.stage else { return Ok(()) };
+        let PortPhase::Connected(connection) = &mut self.phase else { return Ok(()) };
         connection.start();
         Ok(())
     }
 
     pub(super) fn stat(&self) -> Vec<u8> {
         let live = self.live();
-        let (received, sent) = match &self.stage {
-            Stage::Connected(connection) => connection.records(),
-            _ => (0, 0),
+        let records = match &self.phase {
+            PortPhase::Connected(connection) => connection.records(),
+            _ => RecordCounts::default(),
         };
-        [received, sent, live.queued_bytes() as u64].iter().flat_map(|value| value.to_be_bytes()).collect()
+        [records.received, records.sent, live.queued_bytes() as u64]
+            .iter()
+            .flat_map(|value| value.to_be_bytes())
+            .collect()
     }
 
     fn info(&self) -> Vec<u8> {
         let live = self.live();
-        let row = match &self.stage {
-            Stage::Connected(connection) => connection.row(&live, now()),
-            Stage::TcpRow(row) => row,
+        let row = match &self.phase {
+            PortPhase::Connected(connection) => connection.row(&live, now()),
+            PortPhase::TcpRow(row) => row,
             _ => return Vec::new(),
         };
         let mut info = Vec::new();
@@ -178,4 +184,55 @@ impl Port {
         }
         info
     }
+}
+
+/// The descriptors of a link's bells, until they are watched. They are taken before this side agrees to
+/// the link: later there may be none to be had.
+#[derive(Debug)]
+pub(super) struct LinkBells {
+    links: OwnedFd,
+    own: Option<OwnedFd>,
+}
+
+impl LinkBells {
+    pub(super) fn of(link: &Link) -> std::io::Result<Self> {
+        let links = link.wait_fd().ok_or(std::io::ErrorKind::Unsupported)?;
+        let own = match link.provider() {
+            // The link's own bell can be rung by hand.
+            Provider::Shm => None,
+            _ => Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+        };
+        // The emulator closes what it watched at a time of its own: it gets a descriptor of its own.
+        Ok(Self { links: links.try_clone_to_owned()?, own })
+    }
+}
+
+impl DriverPort {
+    /// Has the emulator watch the bells. False if it does not.
+    pub(super) fn watch_bells(&mut self) -> bool {
+        let Some(LinkBells { links, own }) = self.bells.take() else { return false };
+        let has_own = own.is_some();
+        self.watched_bell = watch(self.handle, links);
+        self.own_bell = own.and_then(|own| watch(self.handle, own));
+        self.watched_bell.is_some() && self.own_bell.is_some() == has_own
+    }
+
+    /// Rings a bell of this side's: the emulator calls back when it has looked after its other
+    /// ports and a process or two.
+    pub(super) fn ring(&mut self) -> Result<(), Error> {
+        let Some(bell) = self.own_bell.as_ref().or(self.watched_bell.as_ref()) else { return Ok(()) };
+        match rustix::io::write(bell, &1u64.to_ne_bytes()) {
+            // It may not have been answered yet, and be as loud as it can be.
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(source) => {
+                Err(caravan_fabric::Error::System { call: "write(bell)", source: source.into() }.into())
+            }
+        }
+    }
+}
+
+/// Makes a bell of this side's own unreadable again.
+pub(super) fn silence(bell: &WatchedDescriptor) {
+    // Nothing to read is as good.
+    let _ = rustix::io::read(bell, &mut [0; 8][..]);
 }

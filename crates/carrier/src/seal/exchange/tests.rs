@@ -5,7 +5,7 @@ use crate::seal::TAG_BYTES;
 use proptest::prelude::*;
 
 const COOKIE: &[u8] = b"monster";
-const NAMES: (&str, &str) = ("a@alpha", "b@beta");
+const NAMES: NodeNames<'static> = NodeNames { initiator: "a@alpha", acceptor: "b@beta" };
 
 fn hex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes().chunks(2);
@@ -22,8 +22,8 @@ pub(crate) fn vector_sealings() -> [Sealing; 2] {
     let initiators = hello("07a37cbc142093c8b755dc1b10e86cb426374ad16aa853ed0bdfc0b2b86d1c7c", 0x11);
     let acceptors = hello("5714769d116bf76436ae74bc793d2c30ad1903c59ac5273805c7e2698b410c36", 0x22);
     let shared = hex("c9ea6a3f79a000b60b076d4afc990b272f3f0b5aaa3f0b8713c209273e363863");
-    [Role::Initiator, Role::Acceptor]
-        .map(|role| sealing(role, &shared, COOKIE, [&initiators, &acceptors], [NAMES.0, NAMES.1]).unwrap())
+    [KeyRole::Initiator, KeyRole::Acceptor]
+        .map(|role| sealing(role, &shared, COOKIE, [&initiators, &acceptors], NAMES).unwrap())
 }
 
 fn sealed(direction: &mut Direction, additional: &[u8], plain: &[u8]) -> Vec<u8> {
@@ -51,11 +51,11 @@ fn another_implementation_agrees() {
 }
 
 fn exchanges() -> [KeyExchange; 2] {
-    [Role::Initiator, Role::Acceptor].map(|role| KeyExchange::new(role).unwrap())
+    [KeyRole::Initiator, KeyRole::Acceptor].map(|role| KeyExchange::new(role).unwrap())
 }
 
 /// Both sides' keys, where each believes its own cookie and names.
-fn agreed(cookies: [&[u8]; 2], names: [(&str, &str); 2]) -> [Sealing; 2] {
+fn agreed(cookies: [&[u8]; 2], names: [NodeNames<'_>; 2]) -> [Sealing; 2] {
     let [a, b] = exchanges();
     let (to_b, to_a) = (a.public(), b.public());
     [a.agree(&to_a, cookies[0], names[0]).unwrap(), b.agree(&to_b, cookies[1], names[1]).unwrap()]
@@ -84,7 +84,10 @@ fn two_that_agree_on_everything_understand_each_other() {
 #[test]
 fn whoever_differs_in_anything_does_not() {
     assert_eq!(opens(agreed([COOKIE, b"monstes"], [NAMES; 2])), [false; 2]);
-    for names in [("a@alphb", "b@beta"), ("a@alpha", "b@bet"), ("b@beta", "a@alpha"), ("a@alphab", "@beta")] {
+    for (initiator, acceptor) in
+        [("a@alphb", "b@beta"), ("a@alpha", "b@bet"), ("b@beta", "a@alpha"), ("a@alphab", "@beta")]
+    {
+        let names = NodeNames { initiator, acceptor };
         assert_eq!(opens(agreed([COOKIE; 2], [NAMES, names])), [false; 2], "{names:?}");
     }
     let [[mut a, _], [_, mut b]] = [agreed([COOKIE; 2], [NAMES; 2]), agreed([COOKIE; 2], [NAMES; 2])];
@@ -94,7 +97,7 @@ fn whoever_differs_in_anything_does_not() {
 
 #[test]
 fn both_initiators_do_not() {
-    let [a, b] = [(); 2].map(|()| KeyExchange::new(Role::Initiator).unwrap());
+    let [a, b] = [(); 2].map(|()| KeyExchange::new(KeyRole::Initiator).unwrap());
     let (to_b, to_a) = (a.public(), b.public());
     let sealings = [a.agree(&to_a, COOKIE, NAMES).unwrap(), b.agree(&to_b, COOKIE, NAMES).unwrap()];
     assert_eq!(opens(sealings), [false; 2]);

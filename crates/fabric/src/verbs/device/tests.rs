@@ -134,8 +134,11 @@ fn obstacles_with(file: &str, test: &str, verbs: Result<Verbs, String>, accessib
     let names = names_below(&tree.0.join("infiniband"));
     assert_eq!(names, ["mlx5_0"]);
     let open = |name: &str| {
-        Context::open_by(verbs.clone(), name, (&tree.0.join("infiniband_verbs"), &tree.0.join("dev")))
-            .map(Arc::new)
+        {
+            let paths = DevicePaths { listed: &tree.0.join("infiniband_verbs"), files: &tree.0.join("dev") };
+            Context::open_by(verbs.clone(), name, paths)
+        }
+        .map(Arc::new)
     };
     let usable = usable_of(names, open);
     assert_eq!(usable.ports, []);

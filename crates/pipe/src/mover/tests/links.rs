@@ -1,7 +1,7 @@
 //! Hops over links: mapped memory, and a network that keeps no more than it has promised.
 
+use caravan_fabric::Link;
 use caravan_fabric::sim::{Faults, Faulty, Network};
-use caravan_fabric::{Link, shm};
 use proptest::prelude::*;
 
 use super::*;
@@ -20,12 +20,8 @@ fn over(link: Link) -> Connection {
 
 /// Both ends of a hop through mapped memory.
 fn mapped() -> (Connection, Connection) {
-    let arena_bytes = Link::mapped_arena_bytes(RING_BYTES).expect("a size");
-    let (listener, descriptor) = shm::Listener::listen(arena_bytes).expect("a doorway");
-    let near = shm::connect(&descriptor).expect("connected");
-    let far = listener.accept().expect("accepted");
-    let link = |end| over(Link::new(Box::new(end), RING_BYTES).expect("a link"));
-    (link(near), link(far))
+    let (near, far) = Link::pair(RING_BYTES).expect("a link");
+    (over(near), over(far))
 }
 
 /// Both ends of a hop over a simulated network, and the network.

@@ -1,55 +1,56 @@
-//! How many immediates are on their way: a peer's queue of receives holds a number of them, and one
-//! more would have to be sent again, or would end the connection.
+//! Flow control of immediates: a peer's receive queue holds a number of them, and one more would have to be
+//! sent again, or would end the connection.
 //!
-//! `acknowledged <= taken by the peer <= sent <= acknowledged + window`
+//! `acknowledged <= taken by the peer <= sent <= acknowledged + credit`
 
 use super::limits::ACKNOWLEDGE_EVERY;
 
-/// Both directions of one side.
+/// One side's account of the immediates in both directions.
 #[derive(Debug)]
-pub struct Flow {
-    /// What the peer takes without having acknowledged any.
-    window: u32,
-    /// Ours that it has not acknowledged.
+pub struct ImmediateCredit {
+    /// Immediates that the peer takes without having acknowledged any.
+    credit: u32,
+    /// Immediates that this side has sent and the peer has not acknowledged.
     unacknowledged: u32,
-    /// Its that we have taken, and for which receives are posted again, without a word.
+    /// Immediates of the peer's that this side has taken, and posted receives for again, and not
+    /// acknowledged.
     owed: u32,
 }
 
-impl Flow {
-    /// A peer that takes `window` immediates.
-    pub fn new(window: u32) -> Self {
-        Self { window, unacknowledged: 0, owed: 0 }
+impl ImmediateCredit {
+    /// An account for a peer that takes `credit` immediates.
+    pub fn new(credit: u32) -> Self {
+        Self { credit, unacknowledged: 0, owed: 0 }
     }
 
-    /// There is room for one more.
+    /// True if one more immediate may be sent.
     pub fn may_send(&self) -> bool {
-        self.unacknowledged < self.window
+        self.unacknowledged < self.credit
     }
 
-    /// One is on its way.
+    /// Counts one immediate as sent.
     pub fn sent(&mut self) {
         self.unacknowledged += 1;
     }
 
-    /// The peer has taken `count` more. False if it cannot have.
+    /// The peer acknowledges `count` more. False if fewer were sent.
     pub fn acknowledged(&mut self, count: u32) -> bool {
         let left = self.unacknowledged.checked_sub(count);
         self.unacknowledged = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Receives for `count` of the peer's are posted again.
+    /// Receives for `count` of the peer's immediates are posted again.
     pub fn reposted(&mut self, count: u32) {
         self.owed = self.owed.saturating_add(count);
     }
 
-    /// What the peer is to be told now, if anything.
+    /// The number of immediates to acknowledge now, if any.
     pub fn due(&self) -> Option<u32> {
         (self.owed >= ACKNOWLEDGE_EVERY).then_some(self.owed)
     }
 
-    /// It has been told.
+    /// Counts `count` immediates as acknowledged to the peer.
     pub fn told(&mut self, count: u32) {
         self.owed -= count;
     }
@@ -57,7 +58,7 @@ impl Flow {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::{RECEIVE_RESERVE, REPOST_EVERY, WINDOW};
+    use super::super::limits::{IMMEDIATE_CREDIT, RECEIVE_RESERVE, REPOST_EVERY};
     use super::*;
 
     /// A sender that never stops and a receiver that takes at random: receives never run out, and the
@@ -65,8 +66,9 @@ mod tests {
     #[test]
     fn receives_never_run_out() {
         let mut random = crate::sim::Random::new(7);
-        let (mut sender, mut receiver) = (Flow::new(WINDOW), Flow::new(WINDOW));
-        let (mut posted, mut untaken, mut taken) = (WINDOW + RECEIVE_RESERVE, 0u32, 0u32);
+        let (mut sender, mut receiver) =
+            (ImmediateCredit::new(IMMEDIATE_CREDIT), ImmediateCredit::new(IMMEDIATE_CREDIT));
+        let (mut posted, mut untaken, mut taken) = (IMMEDIATE_CREDIT + RECEIVE_RESERVE, 0u32, 0u32);
         let mut acknowledgements = Vec::new();
         let mut sent = 0;
         while sent < 100_000 {
@@ -99,9 +101,9 @@ mod tests {
 
     #[test]
     fn a_peer_cannot_acknowledge_what_was_not_sent() {
-        let mut flow = Flow::new(2);
-        flow.sent();
-        assert!(flow.acknowledged(1));
-        assert!(!flow.acknowledged(1));
+        let mut account = ImmediateCredit::new(2);
+        account.sent();
+        assert!(account.acknowledged(1));
+        assert!(!account.acknowledged(1));
     }
 }

@@ -1,0 +1,73 @@
+//! Reads messages of a peer, of which no length is trusted.
+
+/// Takes numbers and bytes off the front of a message. Integers are big-endian. Each call returns `None`,
+/// and takes nothing, if the message is too short.
+///
+/// ```
+/// use caravan_fabric::byte_reader::ByteReader;
+///
+/// let mut reader = ByteReader::new(b"\x00\x05helloX");
+/// let length = reader.u16().unwrap();
+/// assert_eq!(reader.bytes(length.into()), Some(&b"hello"[..]));
+/// assert_eq!((reader.u32(), reader.rest()), (None, &b"X"[..]));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ByteReader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> ByteReader<'a> {
+    /// Reads `message` from its beginning.
+    pub fn new(message: &'a [u8]) -> Self {
+        Self { rest: message }
+    }
+
+    /// The next `N` bytes.
+    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*taken)
+    }
+
+    /// The next `length` bytes.
+    pub fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    /// The next byte.
+    pub fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_be_bytes)
+    }
+
+    /// The next two bytes.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    /// The next four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    /// The next eight bytes.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    /// All bytes that are left; then none are.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
+    }
+
+    /// The number of bytes that are left.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// True if no bytes are left.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+}

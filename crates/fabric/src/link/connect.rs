@@ -1,0 +1,235 @@
+//! How two sides come to a link over a control channel of bytes, by whatever both of them have.
+//!
+//! | from whom | message |
+//! |---|---|
+//! | accepting side | `<<RingBytes:64, DescriptorLen:16, Descriptor, OfferLen:16, Offer>>`, empty what it does not allow |
+//! | connecting side | `<<Provider:8, Request>>`, or `<<0, Reason>>` |
+//! | accepting side | `<<1, Answer>>`, or `<<0, Reason>>` |
+//!
+//! Each message has its length in front, in 32 bits. Integers are big-endian.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use super::Link;
+use crate::byte_reader::ByteReader;
+use crate::contract::{Endpoint, Error, Provider};
+use crate::{shm, verbs};
+
+/// How long the devices of both sides may take to connect.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// The longest message.
+const MESSAGE_BYTES_MAX: u32 = 64 << 10;
+
+impl Link {
+    /// Two ends of a link in this process, through mapped memory: for first steps and for tests.
+    ///
+    /// ```
+    /// use caravan_fabric::Link;
+    ///
+    /// let (mut near, mut far) = Link::pair(64 << 10)?;
+    /// near.append(b"hello")?;
+    /// near.publish()?;
+    /// assert_eq!(far.refresh()?, 5);
+    /// let mut bytes = [0; 5];
+    /// far.read(&mut bytes);
+    /// far.release()?;
+    /// assert_eq!(&bytes, b"hello");
+    /// # Ok::<(), caravan_fabric::Error>(())
+    /// ```
+    pub fn pair(ring_bytes: u64) -> Result<(Self, Self), Error> {
+        let (near, far) = shm::pair(Self::mapped_arena_bytes(ring_bytes)?)?;
+        Ok((Self::new(Box::new(near), ring_bytes)?, Self::new(Box::new(far), ring_bytes)?))
+    }
+
+    /// Connects to the side that calls [`accept`](Self::accept) at the other end of `channel`. Tries
+    /// `providers`, the preferred one first, as far as the other side allows them too. Blocks.
+    ///
+    /// `channel` must have authenticated the peer, and carries nothing else meanwhile.
+    ///
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use caravan_fabric::Link;
+    /// use caravan_fabric::contract::Provider;
+    ///
+    /// let providers = [Provider::Shm, Provider::Rdma];
+    /// let (mut here, mut there) = UnixStream::pair()?;
+    /// let accepting = std::thread::spawn(move || Link::accept(&mut there, &providers, 64 << 10));
+    /// let link = Link::connect(&mut here, &providers)?;
+    /// accepting.join().unwrap()?;
+    /// assert_eq!((link.provider(), link.ring_bytes()), (Provider::Shm, 64 << 10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect(channel: &mut (impl Read + Write), providers: &[Provider]) -> Result<Self, Error> {
+        let offer = hear(channel)?;
+        let (ring_bytes, offers) = parse_offers(&offer).ok_or_else(malformed)?;
+        let mut reasons = Vec::new();
+        for &provider in providers {
+            let begun = match provider {
+                Provider::Shm if !offers.shm.is_empty() => connect_shm(offers.shm, ring_bytes),
+                Provider::Rdma if !offers.rdma.is_empty() => connect_rdma(offers.rdma, ring_bytes),
+                _ => Err(Error::NotConnected("the peer does not offer it".to_owned())),
+            };
+            match begun {
+                Ok(begun) => return begun.finish(channel, provider, ring_bytes),
+                Err(error) => reasons.push(format!("{}: {error}", provider.name())),
+            }
+        }
+        let reason = reasons.join("; ");
+        say(channel, &[&[0], reason.as_bytes()].concat())?;
+        Err(Error::NotConnected(reason))
+    }
+
+    /// Takes the connection of the side that calls [`connect`](Self::connect) at the other end of
+    /// `channel`, by one of `providers`. This side decides on the size of the rings. Blocks.
+    ///
+    /// `channel` must have authenticated the peer, and carries nothing else meanwhile.
+    pub fn accept(
+        channel: &mut (impl Read + Write),
+        providers: &[Provider],
+        ring_bytes: u64,
+    ) -> Result<Self, Error> {
+        let (mut listener, mut descriptor, mut ports) = (None, Vec::new(), Vec::new());
+        if providers.contains(&Provider::Shm) {
+            let (opened, bytes) = shm::Listener::listen(Self::mapped_arena_bytes(ring_bytes)?)?;
+            (listener, descriptor) = (Some(opened), bytes);
+        }
+        if providers.contains(&Provider::Rdma) {
+            // Without a device the peer has no offer to choose.
+            ports = verbs::offer().unwrap_or_default();
+        }
+        let mut offer = ring_bytes.to_be_bytes().to_vec();
+        for bytes in [&descriptor, &ports] {
+            offer.extend((bytes.len() as u16).to_be_bytes());
+            offer.extend(bytes);
+        }
+        say(channel, &offer)?;
+        let request = hear(channel)?;
+        let accepted = match (request.split_first(), listener) {
+            (Some((0, reason)), _) => {
+                return Err(Error::NotConnected(String::from_utf8_lossy(reason).into_owned()));
+            }
+            (Some((&SHM, [])), Some(listener)) => {
+                listener.accept().map(|endpoint| Accepted::Whole(Box::new(endpoint)))
+            }
+            (Some((&RDMA, request)), _) if !ports.is_empty() => {
+                let accepted = verbs::accept(request, &Self::exposure(ring_bytes)?);
+                accepted.map(|(pending, answer)| Accepted::Half { pending, answer })
+            }
+            _ => Err(malformed()),
+        };
+        let endpoint = match accepted {
+            Ok(Accepted::Whole(endpoint)) => {
+                say(channel, &[1])?;
+                endpoint
+            }
+            Ok(Accepted::Half { pending, answer }) => {
+                say(channel, &[&[1], &answer[..]].concat())?;
+                pending.finish(&[], CONNECT_LIMIT)?
+            }
+            Err(error) => {
+                say(channel, &[&[0], error.to_string().as_bytes()].concat())?;
+                return Err(error);
+            }
+        };
+        Self::new(endpoint, ring_bytes)
+    }
+}
+
+/// Codes of the providers in the connecting side's message.
+const SHM: u8 = 1;
+const RDMA: u8 = 2;
+
+/// What the accepting side has made of a request.
+enum Accepted {
+    Whole(Box<dyn Endpoint>),
+    Half { pending: verbs::PendingEndpoint, answer: Vec<u8> },
+}
+
+/// What the connecting side has begun.
+enum Begun {
+    Whole(Box<dyn Endpoint>),
+    Half { pending: verbs::PendingEndpoint, request: Vec<u8> },
+}
+
+impl Begun {
+    fn finish(
+        self,
+        channel: &mut (impl Read + Write),
+        provider: Provider,
+        ring_bytes: u64,
+    ) -> Result<Link, Error> {
+        let (code, request) = match &self {
+            Self::Whole(_) => (SHM, &[][..]),
+            Self::Half { request, .. } => (RDMA, &request[..]),
+        };
+        say(channel, &[&[code], request].concat())?;
+        let answer = hear(channel)?;
+        let answer = match answer.split_first() {
+            Some((1, answer)) => answer,
+            Some((0, reason)) => {
+                let reason = format!("{}: {}", provider.name(), String::from_utf8_lossy(reason));
+                return Err(Error::NotConnected(reason));
+            }
+            _ => return Err(malformed()),
+        };
+        let endpoint = match self {
+            Self::Whole(endpoint) => endpoint,
+            Self::Half { pending, .. } => pending.finish(answer, CONNECT_LIMIT)?,
+        };
+        Link::new(endpoint, ring_bytes)
+    }
+}
+
+fn connect_shm(descriptor: &[u8], ring_bytes: u64) -> Result<Begun, Error> {
+    if shm::offered_arena_bytes(descriptor)? != Link::mapped_arena_bytes(ring_bytes)? {
+        return Err(malformed());
+    }
+    Ok(Begun::Whole(Box::new(shm::connect(descriptor)?)))
+}
+
+fn connect_rdma(ports: &[u8], ring_bytes: u64) -> Result<Begun, Error> {
+    let (pending, request) = verbs::connect(ports, &Link::exposure(ring_bytes)?)?;
+    Ok(Begun::Half { pending, request })
+}
+
+/// What the accepting side offers; empty what it does not.
+struct Offers<'a> {
+    shm: &'a [u8],
+    rdma: &'a [u8],
+}
+
+/// The size of the rings, and what is offered.
+fn parse_offers(message: &[u8]) -> Option<(u64, Offers<'_>)> {
+    let mut reader = ByteReader::new(message);
+    let ring_bytes = reader.u64()?;
+    let mut part = || reader.u16().and_then(|length| reader.bytes(length.into()));
+    let offers = Offers { shm: part()?, rdma: part()? };
+    reader.is_empty().then_some((ring_bytes, offers))
+}
+
+fn say(channel: &mut impl Write, message: &[u8]) -> Result<(), Error> {
+    let framed = [&(message.len() as u32).to_be_bytes()[..], message].concat();
+    channel.write_all(&framed).and_then(|()| channel.flush()).map_err(channel_failed)
+}
+
+fn hear(channel: &mut impl Read) -> Result<Vec<u8>, Error> {
+    let mut length = [0; 4];
+    channel.read_exact(&mut length).map_err(channel_failed)?;
+    let length = u32::from_be_bytes(length);
+    if length > MESSAGE_BYTES_MAX {
+        return Err(malformed());
+    }
+    let mut message = vec![0; length as usize];
+    channel.read_exact(&mut message).map_err(channel_failed)?;
+    Ok(message)
+}
+
+fn channel_failed(source: std::io::Error) -> Error {
+    Error::System { call: "the control channel", source }
+}
+
+fn malformed() -> Error {
+    Error::NotConnected("the peer's message on the control channel is malformed".to_owned())
+}
