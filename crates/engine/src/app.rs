@@ -14,9 +14,9 @@ use crate::io::Io;
 /// what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Trouble(pub String);
+pub struct AppError(pub String);
 
-impl Trouble {
+impl AppError {
     /// From anything that can be shown.
     pub fn new(what: impl std::fmt::Display) -> Self {
         Self(what.to_string())
@@ -55,7 +55,7 @@ pub trait App: Sized + 'static {
 
     /// Looks whether a configuration can be used, without taking hold of anything: it is called in
     /// the supervisor, before anything changes.
-    fn check(config: &Self::Config) -> Result<(), Trouble> {
+    fn check(config: &Self::Config) -> Result<(), AppError> {
         let _ = config;
         Ok(())
     }
@@ -69,7 +69,7 @@ pub trait App: Sized + 'static {
 
     /// Makes the app, in its worker. What an earlier one [left](App::stop), if anything, is in `state`: that one
     /// ran in another worker, or had another configuration.
-    fn start(config: Self::Config, state: Option<Vec<u8>>) -> Result<Self, Trouble>;
+    fn start(config: Self::Config, state: Option<Vec<u8>>) -> Result<Self, AppError>;
 
     /// Takes in packets from outside, at most [`PULL_PACKETS`](crate::limits::PULL_PACKETS) for each output, and sends
     /// them. Called once in each breath; must not block.
@@ -116,7 +116,7 @@ pub trait App: Sized + 'static {
 }
 
 /// An app whose type is known to its kind alone.
-pub(crate) trait Running {
+pub(crate) trait DynApp {
     fn pull(&mut self, io: &mut Io);
     fn push(&mut self, io: &mut Io);
     fn reconfigure(&mut self, config: &Value) -> bool;
@@ -126,7 +126,7 @@ pub(crate) trait Running {
     fn report(&self) -> Vec<(&'static str, u64)>;
 }
 
-impl<A: App> Running for A {
+impl<A: App> DynApp for A {
     fn pull(&mut self, io: &mut Io) {
         App::pull(self, io);
     }
@@ -150,24 +150,24 @@ impl<A: App> Running for A {
     }
 }
 
-type Check = Box<dyn Fn(&Value) -> Result<(), Trouble>>;
-type Files = Box<dyn Fn(&Value) -> Vec<FileUse>>;
-type Start = Box<dyn Fn(&Value, Option<Vec<u8>>) -> Result<Box<dyn Running>, Trouble>>;
+type CheckFn = Box<dyn Fn(&Value) -> Result<(), AppError>>;
+type FilesFn = Box<dyn Fn(&Value) -> Vec<FileUse>>;
+type StartFn = Box<dyn Fn(&Value, Option<Vec<u8>>) -> Result<Box<dyn DynApp>, AppError>>;
 
 /// A kind of app, as a registry keeps it.
-pub(crate) struct Kind {
+pub(crate) struct AppKind {
     pub inputs: Named,
     pub outputs: Named,
-    pub check: Check,
-    pub files: Files,
-    pub start: Start,
+    pub check: CheckFn,
+    pub files: FilesFn,
+    pub start: StartFn,
 }
 
 /// The kinds of apps that an engine knows, by the names that configurations use. Complete before
 /// the engine starts: workers are forked from it.
 #[derive(Default)]
 pub struct Registry {
-    kinds: BTreeMap<String, Kind>,
+    kinds: BTreeMap<String, AppKind>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -191,7 +191,7 @@ impl Registry {
 
     /// Adds the kind `name`; one of the same name is replaced.
     pub fn add<A: App>(&mut self, name: &str) -> &mut Self {
-        let kind = Kind {
+        let kind = AppKind {
             inputs: A::INPUTS,
             outputs: A::OUTPUTS,
             check: Box::new(|config| A::check(&parse::<A>(config)?)),
@@ -207,18 +207,18 @@ impl Registry {
         self.kinds.keys().map(String::as_str)
     }
 
-    pub(crate) fn kind(&self, name: &str) -> Option<&Kind> {
+    pub(crate) fn kind(&self, name: &str) -> Option<&AppKind> {
         self.kinds.get(name)
     }
 }
 
-fn parse<A: App>(config: &Value) -> Result<A::Config, Trouble> {
+fn parse<A: App>(config: &Value) -> Result<A::Config, AppError> {
     // A table without keys and no table at all are the same to a user; who has nothing to configure may
     // have `()` for it.
     let empty = config.is_null() || config.as_object().is_some_and(serde_json::Map::is_empty);
     if !empty {
-        return A::Config::deserialize(config).map_err(Trouble::new);
+        return A::Config::deserialize(config).map_err(AppError::new);
     }
     let table = A::Config::deserialize(&Value::Object(Default::default()));
-    table.or_else(|error| A::Config::deserialize(&Value::Null).map_err(|_| Trouble::new(error)))
+    table.or_else(|error| A::Config::deserialize(&Value::Null).map_err(|_| AppError::new(error)))
 }

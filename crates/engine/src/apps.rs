@@ -29,7 +29,7 @@ pub use filter::{Filter, FilterConfig};
 pub use join::Join;
 pub use mac::Mac;
 pub use ndp::Ndp;
-pub use pcap_reader::{PcapReader, PcapReaderConfig, Timing};
+pub use pcap_reader::{PcapReader, PcapReaderConfig, ReplayTiming};
 pub use pcap_writer::PcapWriter;
 pub use rate_limit::RateLimit;
 pub use repeater::Repeater;

@@ -11,11 +11,11 @@ use crate::error::{Error, system};
 use crate::limits::WORKERS_MAX;
 use crate::owner::WorkerId;
 
-/// One bell. Rung any number of times, it is quiet again after one [`hush`](Bell::hush).
+/// One bell. Rung any number of times, it is quiet again after one [`hush`](WorkerBell::hush).
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct WorkerBell(OwnedFd);
 
-impl Bell {
+impl WorkerBell {
     fn new() -> Result<Self, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         rustix::event::eventfd(0, flags).map(Self).map_err(system("eventfd"))
@@ -34,7 +34,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WorkerBell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -42,25 +42,25 @@ impl AsFd for Bell {
 
 /// All bells.
 #[derive(Clone, Debug)]
-pub struct Bells {
-    workers: Rc<Vec<Bell>>,
-    supervisor: Rc<Bell>,
+pub struct EngineBells {
+    workers: Rc<Vec<WorkerBell>>,
+    supervisor: Rc<WorkerBell>,
 }
 
-impl Bells {
+impl EngineBells {
     /// Makes them.
     pub fn new() -> Result<Self, Error> {
-        let workers: Result<Vec<_>, _> = (0..WORKERS_MAX).map(|_| Bell::new()).collect();
-        Ok(Self { workers: Rc::new(workers?), supervisor: Rc::new(Bell::new()?) })
+        let workers: Result<Vec<_>, _> = (0..WORKERS_MAX).map(|_| WorkerBell::new()).collect();
+        Ok(Self { workers: Rc::new(workers?), supervisor: Rc::new(WorkerBell::new()?) })
     }
 
     /// A worker's.
-    pub fn worker(&self, worker: WorkerId) -> &Bell {
+    pub fn worker(&self, worker: WorkerId) -> &WorkerBell {
         &self.workers[worker.place()]
     }
 
     /// The supervisor's.
-    pub fn supervisor(&self) -> &Bell {
+    pub fn supervisor(&self) -> &WorkerBell {
         &self.supervisor
     }
 }

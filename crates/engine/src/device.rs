@@ -25,7 +25,7 @@ pub(crate) const STATISTICS: Duration = Duration::from_millis(100);
 /// A call on a device that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {errno}")]
-pub(crate) struct Failure {
+pub(crate) struct DeviceFailure {
     /// The call, as its manual page names it.
     pub call: &'static str,
     /// What the kernel said.
@@ -33,11 +33,11 @@ pub(crate) struct Failure {
 }
 
 /// Names the call in a failure: `.map_err(failed("socket"))`.
-pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> Failure {
-    move |errno| Failure { call, errno }
+pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> DeviceFailure {
+    move |errno| DeviceFailure { call, errno }
 }
 
-impl Failure {
+impl DeviceFailure {
     /// Whether the device is not there, or down: it may come back.
     pub(crate) fn is_away(&self) -> bool {
         is_away(self.errno)
@@ -51,7 +51,7 @@ pub(crate) fn is_away(errno: Errno) -> bool {
 
 /// A device that may go away while its app goes on: closed then, and opened again when it is back.
 #[derive(Debug)]
-pub(crate) struct Line<D> {
+pub(crate) struct DeviceLine<D> {
     device: Option<D>,
     retry_ns: u64,
     look_ns: u64,
@@ -59,14 +59,14 @@ pub(crate) struct Line<D> {
     losses: u64,
 }
 
-impl<D> Line<D> {
+impl<D> DeviceLine<D> {
     /// With a device, or without one that was away from the start.
     pub(crate) fn new(device: Option<D>) -> Self {
         Self { device, retry_ns: 0, look_ns: 0, statistics_ns: 0, losses: 0 }
     }
 
     /// A device to start with: one that is away is waited for, any other failure is one.
-    pub(crate) fn start(opened: Result<D, Failure>) -> Result<Self, Failure> {
+    pub(crate) fn start(opened: Result<D, DeviceFailure>) -> Result<Self, DeviceFailure> {
         match opened {
             Ok(device) => Ok(Self::new(Some(device))),
             Err(failure) if failure.is_away() => Ok(Self::new(None)),
@@ -83,7 +83,7 @@ impl<D> Line<D> {
     pub(crate) fn device_or(
         &mut self,
         now_ns: u64,
-        open: impl FnOnce() -> Result<D, Failure>,
+        open: impl FnOnce() -> Result<D, DeviceFailure>,
     ) -> Option<&mut D> {
         if self.device.is_none() && now_ns >= self.retry_ns {
             self.retry_ns = now_ns + RETRY.as_nanos() as u64;
@@ -143,12 +143,12 @@ impl<D> Line<D> {
 mod tests {
     use super::*;
 
-    const GONE: Failure = Failure { call: "open", errno: Errno::NODEV };
+    const GONE: DeviceFailure = DeviceFailure { call: "open", errno: Errno::NODEV };
 
     #[test]
     fn a_device_that_goes_away_is_opened_again() {
         let retry = RETRY.as_nanos() as u64;
-        let mut line = Line::new(Some(1));
+        let mut line = DeviceLine::new(Some(1));
         assert_eq!(line.wake_ns(), None);
         assert_eq!(line.device_or(5, || Err(GONE)), Some(&mut 1));
         line.lose(5);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn only_a_device_that_can_come_back_is_waited_for() {
-        assert!(Line::<u8>::start(Err(GONE)).is_ok_and(|line| line.wake_ns() == Some(0)));
-        assert!(Line::<u8>::start(Err(Failure { call: "open", errno: Errno::PERM })).is_err());
+        assert!(DeviceLine::<u8>::start(Err(GONE)).is_ok_and(|line| line.wake_ns() == Some(0)));
+        assert!(DeviceLine::<u8>::start(Err(DeviceFailure { call: "open", errno: Errno::PERM })).is_err());
     }
 }

@@ -21,32 +21,32 @@ use rustix::event::{Timespec, epoll};
 use rustix::thread::CpuSet;
 
 pub use changes::Changes;
-pub use event::Event;
-pub use options::{Options, Restarts};
+pub use event::EngineEvent;
+pub use options::{EngineOptions, Restarts};
 
-use self::child::{Child, kill, wait_for};
+use self::child::{WorkerProcess, kill, wait_for};
 use self::grant::Shortage;
 use crate::app::Registry;
-use crate::bells::Bells;
+use crate::bells::EngineBells;
 use crate::config::{Config, LinkName};
-use crate::control::{Answer, Order, Reports};
+use crate::control::{Reports, WorkerAnswer, WorkerOrder};
 use crate::error::{Error, system};
-use crate::layout::{self, PACKETS_AT, Shared, State};
+use crate::layout::{self, PACKETS_AT, SharedWords, WorkerState};
 use crate::limits::{PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
 use crate::owner::{LinkId, WorkerId};
 use crate::packet::PacketMemory;
-use crate::plan::Plan;
+use crate::plan::WorkerPlan;
 use crate::worker::now_ns;
 
 /// How often to look for traces that nobody reads any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A worker as the supervisor knows it.
-struct Entry {
+struct WorkerEntry {
     id: WorkerId,
-    plan: Plan,
+    plan: WorkerPlan,
     core: Option<usize>,
-    child: Option<Child>,
+    child: Option<WorkerProcess>,
     /// When it crashed, lately.
     crashes: VecDeque<Instant>,
     /// When its process is to be started again.
@@ -60,21 +60,21 @@ struct Entry {
 /// When it is dropped, or its process ends, however that ends, its workers end too.
 pub struct Engine {
     registry: Registry,
-    options: Options,
+    options: EngineOptions,
     segment: Arc<Segment>,
-    shared: Shared,
+    shared: SharedWords,
     memory: PacketMemory,
-    bells: Bells,
+    bells: EngineBells,
     epoll: OwnedFd,
     config: Config,
     links: BTreeMap<LinkName, LinkId>,
-    workers: BTreeMap<String, Entry>,
+    workers: BTreeMap<String, WorkerEntry>,
     packet_count: u32,
     /// Packets that were somebody's and are nobody's now.
     pool: Vec<u32>,
     /// How many packets workers had given back when they were last looked for.
     returned_seen: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<EngineEvent>,
     cores: CpuSet,
     /// When traces of dead tracers were last looked for.
     swept: Instant,
@@ -92,7 +92,7 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Makes the memory. The calling process becomes the supervisor, and forks: it must have one
     /// thread, then and whenever the configuration changes or a worker crashes.
-    pub fn start(registry: Registry, options: Options) -> Result<Self, Error> {
+    pub fn start(registry: Registry, options: EngineOptions) -> Result<Self, Error> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if threads > 1 {
             return Err(Error::Threads(threads));
@@ -115,9 +115,9 @@ impl Engine {
         segment.grow(PACKETS_AT as u64)?;
         let segment = Arc::new(segment);
         let fences = if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric };
-        let shared = Shared::new(&segment, fences)?;
+        let shared = SharedWords::new(&segment, fences)?;
         let memory = PacketMemory::new(shared.memory(), options.packets_max);
-        let bells = Bells::new()?;
+        let bells = EngineBells::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         epoll::add(&epoll, bells.supervisor(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)
             .map_err(system("epoll_ctl"))?;
@@ -172,12 +172,12 @@ impl Engine {
     }
 
     /// The words that the engine's processes share.
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &SharedWords {
         &self.shared
     }
 
     /// The words in front of the packets.
-    pub fn headers(&self) -> &impl crate::handover::Headers {
+    pub fn headers(&self) -> &impl crate::handover::PacketHeaders {
         &self.memory
     }
 
@@ -199,7 +199,7 @@ impl Engine {
     /// Sees to everything that has happened: workers that ended are cleaned up after and started
     /// again, packets that were asked for are given. Waits for something to happen, `timeout` at
     /// most. Returns what users may want to know.
-    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Vec<Event>, Error> {
+    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Vec<EngineEvent>, Error> {
         self.wait(timeout)?;
         self.bells.supervisor().hush();
         self.reap();
@@ -214,7 +214,7 @@ impl Engine {
     }
 
     /// Polls for as long as that, and hands over what happens.
-    pub fn run_for(&mut self, time: Duration, mut each: impl FnMut(Event)) -> Result<(), Error> {
+    pub fn run_for(&mut self, time: Duration, mut each: impl FnMut(EngineEvent)) -> Result<(), Error> {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -250,10 +250,10 @@ impl Engine {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let mut reports = BTreeMap::new();
         for name in names {
-            if !self.order(&name, &Order::Report) {
+            if !self.order(&name, &WorkerOrder::Report) {
                 continue;
             }
-            if let Some(Answer::Report(figures)) = self.answer_of(&name) {
+            if let Some(WorkerAnswer::Report(figures)) = self.answer_of(&name) {
                 reports.extend(figures);
             }
         }
@@ -270,10 +270,10 @@ impl Engine {
     /// the engine's processes shared can still be read.
     pub fn end(&mut self) -> Reports {
         let names: Vec<String> = self.workers.keys().cloned().collect();
-        let told: Vec<_> = names.iter().filter(|name| self.order(name, &Order::End)).cloned().collect();
+        let told: Vec<_> = names.iter().filter(|name| self.order(name, &WorkerOrder::End)).cloned().collect();
         let mut reports = Reports::new();
         for name in told {
-            if let Some(Answer::Ended(figures)) = self.answer_of(&name) {
+            if let Some(WorkerAnswer::Ended(figures)) = self.answer_of(&name) {
                 reports.extend(figures);
             }
         }
@@ -288,7 +288,7 @@ impl Engine {
                 wait_for(child.pid);
                 self.shared
                     .worker(entry.id, layout::worker::STATE)
-                    .store(State::None as u64, Ordering::Release);
+                    .store(WorkerState::None as u64, Ordering::Release);
             }
         }
         self.workers.clear();

@@ -1,13 +1,13 @@
 //! What an app sees of the engine while it runs.
 
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 use crate::pool::Pool;
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 
 /// The links of one app: places among its worker's queues, by the order of the ports' names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ports {
+pub struct AppPorts {
     /// Names and queues of the inputs, sorted by name.
     pub inputs: Vec<(String, usize)>,
     /// Names and queues of the outputs, sorted by name.
@@ -18,8 +18,8 @@ pub struct Ports {
 /// Inputs and outputs are numbered from 0 in the order of their names.
 #[derive(Debug)]
 pub struct Io<'a> {
-    ports: &'a Ports,
-    queues: &'a mut [Queue],
+    ports: &'a AppPorts,
+    queues: &'a mut [PacketQueue],
     pool: &'a mut Pool,
     now_ns: u64,
     moved: u64,
@@ -27,7 +27,12 @@ pub struct Io<'a> {
 
 impl<'a> Io<'a> {
     /// For a worker that calls an app; tests of apps use [`crate::testing`].
-    pub(crate) fn new(ports: &'a Ports, queues: &'a mut [Queue], pool: &'a mut Pool, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        ports: &'a AppPorts,
+        queues: &'a mut [PacketQueue],
+        pool: &'a mut Pool,
+        now_ns: u64,
+    ) -> Self {
         Self { ports, queues, pool, now_ns, moved: 0 }
     }
 
@@ -95,16 +100,16 @@ impl<'a> Io<'a> {
         Some(packet)
     }
 
-    /// Sends a packet. If the link is full, it is dropped, and counted ([`Drop::Full`]); if there is
-    /// no link, too ([`Drop::Unlinked`]).
+    /// Sends a packet. If the link is full, it is dropped, and counted ([`DropReason::Full`]); if there is
+    /// no link, too ([`DropReason::Unlinked`]).
     #[inline]
     pub fn transmit(&mut self, output: usize, packet: Packet) {
         self.moved += 1;
         let Some(&(_, queue)) = self.ports.outputs.get(output) else {
-            return self.pool.discard(packet, Drop::Unlinked);
+            return self.pool.discard(packet, DropReason::Unlinked);
         };
         if let Some(packet) = self.queues[queue].send(packet) {
-            self.pool.discard(packet, Drop::Full);
+            self.pool.discard(packet, DropReason::Full);
         }
     }
 
@@ -159,7 +164,7 @@ impl<'a> Io<'a> {
         &mut self,
         input: usize,
         output: usize,
-        mut change: impl FnMut(&mut Packet) -> Result<(), Drop>,
+        mut change: impl FnMut(&mut Packet) -> Result<(), DropReason>,
     ) -> usize {
         let Some(&(_, from)) = self.ports.inputs.get(input) else { return 0 };
         let to = self.ports.outputs.get(output).map(|&(_, queue)| queue).filter(|&to| to != from);
@@ -189,7 +194,7 @@ impl<'a> Io<'a> {
         input: usize,
         output: usize,
         count: usize,
-        mut change: impl FnMut(&mut Packet) -> Result<(), Drop>,
+        mut change: impl FnMut(&mut Packet) -> Result<(), DropReason>,
     ) -> usize {
         let mut passed = 0;
         for _ in 0..count {
@@ -214,13 +219,13 @@ impl<'a> Io<'a> {
 
     /// Gives a packet back, and counts why.
     #[inline]
-    pub fn discard(&mut self, packet: Packet, why: Drop) {
+    pub fn discard(&mut self, packet: Packet, why: DropReason) {
         self.moved += 1;
         self.pool.discard(packet, why);
     }
 
     /// Counts packets that were lost outside: a device that says how many it dropped.
-    pub fn count_drops(&mut self, why: Drop, count: u64) {
+    pub fn count_drops(&mut self, why: DropReason, count: u64) {
         self.moved += count;
         self.pool.count_drops(why, count);
     }

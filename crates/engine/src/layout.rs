@@ -12,7 +12,7 @@ mod codes;
 mod histogram;
 mod words;
 
-pub use codes::{DROPS, Drop, Mode, STAGES, Stage, State};
+pub use codes::{DropReason, LinkMode, WorkerStage, WorkerState};
 pub use histogram::{HISTOGRAM_BUCKETS, HISTOGRAM_STEPS, bucket, bucket_floor};
 pub use words::{engine, link, trace, worker};
 
@@ -55,16 +55,16 @@ const fn ring_bytes(packets: usize) -> usize {
 }
 
 const _: () = assert!(link::TAIL + ring_bytes(QUEUE_PACKETS) <= LINK_BYTES);
-const _: () = assert!(engine::DROPS + 8 * DROPS.len() <= ENGINE_BYTES);
+const _: () = assert!(engine::DROPS + 8 * DropReason::COUNT <= ENGINE_BYTES);
 const _: () = assert!(2 * QUEUE_PACKETS + RING_PACKETS <= QUEUE_PACKETS_MAX);
 const _: () = assert!(worker::HISTOGRAM + 8 * HISTOGRAM_BUCKETS <= WORKER_BYTES);
-const _: () = assert!(worker::DROPS + 8 * DROPS.len() <= worker::HISTOGRAM);
+const _: () = assert!(worker::DROPS + 8 * DropReason::COUNT <= worker::HISTOGRAM);
 const _: () = assert!(NAME_BYTES_MAX + 2 <= 64 && 4 * (NAME_BYTES_MAX + 1) + 4 <= link::NAME_BYTES);
 
 /// Which of a link's four rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ring {
+pub enum LinkRing {
     /// Packets on their way to the consumer.
     Full,
     /// Empty packets on their way back.
@@ -75,10 +75,10 @@ pub enum Ring {
     Tail,
 }
 
-/// All of them.
-pub const RINGS: [Ring; 4] = [Ring::Full, Ring::Empty, Ring::Head, Ring::Tail];
+impl LinkRing {
+    /// All rings of a link.
+    pub const ALL: [Self; 4] = [Self::Full, Self::Empty, Self::Head, Self::Tail];
 
-impl Ring {
     /// Where it lies in a link's place, and how many packets it holds.
     pub fn place(self) -> (usize, usize) {
         match self {
@@ -115,12 +115,12 @@ pub fn packet_at(index: u32) -> usize {
 
 /// The words of the engine's memory, in this process.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct SharedWords {
     memory: SharedSlice,
     fences: Fences,
 }
 
-impl Shared {
+impl SharedWords {
     /// The words at the start of `segment`, which must be backed by memory up to [`PACKETS_AT`].
     pub fn new(segment: &Arc<Segment>, fences: Fences) -> Result<Self, caravan_segment::Error> {
         Ok(Self { memory: segment.slice(0, PACKETS_AT as u64)?, fences })
@@ -152,7 +152,7 @@ impl Shared {
     pub fn ring(
         &self,
         link: LinkId,
-        ring: Ring,
+        ring: LinkRing,
     ) -> Result<(MappedCursors, MappedSlots), caravan_segment::Error> {
         let (at, packets) = ring.place();
         let at = (link_at(link) + at) as u64;

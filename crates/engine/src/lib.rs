@@ -44,10 +44,10 @@ pub mod trace;
 pub mod view;
 mod worker;
 
-pub use app::{App, Named, Registry, Trouble};
+pub use app::{App, AppError, Named, Registry};
 pub use audit::{Audit, Violation};
 pub use config::Config;
-pub use engine::{Changes, Engine, Event, Options, Restarts};
+pub use engine::{Changes, Engine, EngineEvent, EngineOptions, Restarts};
 pub use error::Error;
 pub use io::Io;
 pub use packet::Packet;

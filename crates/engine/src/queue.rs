@@ -9,7 +9,7 @@ use crate::packet::Packet;
 
 /// A queue of packets, oldest first.
 #[derive(Debug)]
-pub struct Queue {
+pub struct PacketQueue {
     places: Box<[Option<Packet>]>,
     head: usize,
     tail: usize,
@@ -19,14 +19,14 @@ pub struct Queue {
     taken: u64,
 }
 
-impl Default for Queue {
+impl Default for PacketQueue {
     fn default() -> Self {
         let places = std::iter::repeat_with(|| None).take(QUEUE_PACKETS_MAX).collect();
         Self { places, head: 0, tail: 0, packets: 0, bytes: 0, drops: 0, taken: 0 }
     }
 }
 
-impl Queue {
+impl PacketQueue {
     /// Packets in it.
     #[inline]
     pub fn length(&self) -> usize {

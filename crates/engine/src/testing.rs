@@ -8,34 +8,34 @@ use std::sync::Arc;
 use caravan_segment::barrier::Fences;
 use caravan_segment::{Pages, Segment};
 
-use crate::app::{App, Trouble};
-use crate::io::{Io, Ports};
-use crate::layout::{self, DROPS, Drop, Shared};
+use crate::app::{App, AppError};
+use crate::io::{AppPorts, Io};
+use crate::layout::{self, DropReason, SharedWords};
 use crate::limits::{HEADROOM_BYTES, QUEUE_PACKETS};
 use crate::owner::{Owner, WorkerId};
 use crate::packet::{Packet, PacketMemory};
 use crate::pool::Pool;
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 
 pub use link::LinkBench;
 
 /// One app with queues at its ports, and a clock that stands still until it is set.
 #[derive(Debug)]
-pub struct Bench<A> {
+pub struct AppBench<A> {
     /// The app.
     pub app: A,
     /// What [`Io::now_ns`] says.
     pub now_ns: u64,
-    ports: Ports,
-    queues: Vec<Queue>,
+    ports: AppPorts,
+    queues: Vec<PacketQueue>,
     pool: Pool,
 }
 
-impl<A: App> Bench<A> {
+impl<A: App> AppBench<A> {
     /// Starts an app with links at these ports, and `packets` free packets.
     ///
     /// Panics if the machine has no memory for them.
-    pub fn new(config: A::Config, inputs: &[&str], outputs: &[&str], packets: u32) -> Result<Self, Trouble> {
+    pub fn new(config: A::Config, inputs: &[&str], outputs: &[&str], packets: u32) -> Result<Self, AppError> {
         A::check(&config)?;
         let app = A::start(config, None)?;
         let sorted = |names: &[&str], from: usize| {
@@ -43,8 +43,9 @@ impl<A: App> Bench<A> {
             names.sort_unstable();
             names.into_iter().enumerate().map(|(place, name)| (name, from + place)).collect()
         };
-        let ports = Ports { inputs: sorted(inputs, 0), outputs: sorted(outputs, inputs.len()) };
-        let queues = std::iter::repeat_with(Queue::default).take(inputs.len() + outputs.len()).collect();
+        let ports = AppPorts { inputs: sorted(inputs, 0), outputs: sorted(outputs, inputs.len()) };
+        let queues =
+            std::iter::repeat_with(PacketQueue::default).take(inputs.len() + outputs.len()).collect();
         let worker = WorkerId::new(0).expect("a worker");
         let pool = pool(&memory(packets), packets, worker, 0..packets);
         Ok(Self { app, now_ns: 1, ports, queues, pool })
@@ -113,8 +114,8 @@ impl<A: App> Bench<A> {
     }
 
     /// Packets dropped for a cause.
-    pub fn drops(&self, why: Drop) -> u64 {
-        self.pool.drops()[DROPS.iter().position(|drop| *drop == why).unwrap_or(0)]
+    pub fn drops(&self, why: DropReason) -> u64 {
+        self.pool.drops()[DropReason::ALL.iter().position(|drop| *drop == why).unwrap_or(0)]
     }
 
     /// Fills an output, so that it takes no more.
@@ -128,14 +129,14 @@ impl<A: App> Bench<A> {
 }
 
 /// The memory of an engine of so many packets.
-fn memory(packets: u32) -> Shared {
+fn memory(packets: u32) -> SharedWords {
     let segment = Segment::create("caravan-bench", layout::bytes(packets), Pages::Small).expect("memory");
     segment.grow(layout::bytes(packets)).expect("memory");
-    Shared::new(&Arc::new(segment), Fences::Symmetric).expect("memory")
+    SharedWords::new(&Arc::new(segment), Fences::Symmetric).expect("memory")
 }
 
 /// A worker's free packets: those in `range`, of `packets` in all.
-fn pool(shared: &Shared, packets: u32, worker: WorkerId, range: Range<u32>) -> Pool {
+fn pool(shared: &SharedWords, packets: u32, worker: WorkerId, range: Range<u32>) -> Pool {
     let memory = PacketMemory::new(shared.memory(), packets);
     let mut pool = Pool::new(memory, Owner::Worker(worker), HEADROOM_BYTES);
     range.for_each(|index| pool.add(index));

@@ -7,7 +7,7 @@
 //!
 //! - [`engines`], [`find`]: which engines there are.
 //! - [`Snapshot`]: all words of one at a moment; [`Owners`]: whose its packets are.
-//! - [`View`]: what two snapshots tell, rates above all.
+//! - [`EngineView`]: what two snapshots tell, rates above all.
 
 mod breaths;
 #[cfg(test)]
@@ -21,8 +21,8 @@ mod snapshot;
 mod tests;
 
 pub use breaths::Breaths;
-pub use find::{Found, engines, find};
+pub use find::{FoundEngine, engines, find};
 pub(crate) use memory::text;
 pub use owners::Owners;
-pub use rates::{LinkView, View, WorkerView};
-pub use snapshot::{Link, Snapshot, Worker};
+pub use rates::{EngineView, LinkView, WorkerView};
+pub use snapshot::{LinkSnapshot, Snapshot, WorkerSnapshot};

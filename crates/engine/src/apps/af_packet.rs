@@ -10,21 +10,21 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
 
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::device::interface::{check_present, has_capability};
-use crate::device::{Intake, Line, interface, is_away};
+use crate::device::{DeviceLine, Intake, interface, is_away};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 
-use device::{Device, explain};
+use device::{AfPacketDevice, explain};
 
 /// Sends a copy of every frame that the interface receives to `output`, and sends what arrives at
 /// `input` through the interface.
 #[derive(Debug)]
 pub struct AfPacket {
     config: AfPacketConfig,
-    line: Line<Device>,
+    line: DeviceLine<AfPacketDevice>,
     /// Packets on their way to the kernel: empty between calls.
     batch: Vec<Packet>,
     intake: Intake,
@@ -58,7 +58,7 @@ impl AfPacketConfig {
 impl App for AfPacket {
     type Config = AfPacketConfig;
 
-    fn check(config: &AfPacketConfig) -> Result<(), Trouble> {
+    fn check(config: &AfPacketConfig) -> Result<(), AppError> {
         check_present(&config.interface)?;
         if !has_capability(CapabilitySet::NET_RAW) {
             return Err(device::not_allowed(&config.interface));
@@ -66,8 +66,9 @@ impl App for AfPacket {
         Ok(())
     }
 
-    fn start(config: AfPacketConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
+    fn start(config: AfPacketConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+        let line =
+            DeviceLine::start(AfPacketDevice::open(&config)).map_err(|failure| explain(&failure, &config))?;
         Ok(Self {
             config,
             line,
@@ -84,7 +85,7 @@ impl App for AfPacket {
         let now_ns = io.now_ns();
         let Some(device) = line.device_or(now_ns, || {
             interface::index_if_up(&config.interface)?;
-            Device::open(config)
+            AfPacketDevice::open(config)
         }) else {
             return;
         };
@@ -169,7 +170,7 @@ impl AfPacket {
     fn count_drops(&mut self, io: &mut Io) {
         let drops = self.line.device().map_or(0, |device| device.drops());
         self.kernel_drops += drops;
-        io.count_drops(Drop::Device, drops);
+        io.count_drops(DropReason::Device, drops);
     }
 
     /// Looks whether the interface is still there.
@@ -181,13 +182,13 @@ impl AfPacket {
 }
 
 /// Under which cause a frame is counted that the kernel did not take.
-fn cause(errno: Errno) -> Drop {
+fn cause(errno: Errno) -> DropReason {
     match errno {
-        Errno::MSGSIZE => Drop::Oversize,
+        Errno::MSGSIZE => DropReason::Oversize,
         // Shorter than an Ethernet header.
-        Errno::INVAL => Drop::Malformed,
+        Errno::INVAL => DropReason::Malformed,
         // ENOBUFS, EAGAIN: the interface does not keep up. ENETDOWN, ENXIO: it is away.
-        _ => Drop::Device,
+        _ => DropReason::Device,
     }
 }
 

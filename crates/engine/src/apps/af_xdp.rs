@@ -12,20 +12,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
 
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::device::interface::{check_present, has_capability};
-use crate::device::{Intake, Line, interface, is_away};
+use crate::device::{DeviceLine, Intake, interface, is_away};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 
-use device::{Device, explain};
+use device::{AfXdpDevice, explain};
 
 /// Takes the frames that one queue of the interface receives away from the host, to `output`, and
 /// sends what arrives at `input` through that queue.
 #[derive(Debug)]
 pub struct AfXdp {
     config: AfXdpConfig,
-    line: Line<Device>,
+    line: DeviceLine<AfXdpDevice>,
     intake: Intake,
     received: u64,
     transmitted: u64,
@@ -63,7 +63,7 @@ pub struct AfXdpConfig {
 }
 
 impl AfXdpConfig {
-    /// Queue 0 of the interface `name`, and otherwise what a configuration gets that says no more.
+    /// PacketQueue 0 of the interface `name`, and otherwise what a configuration gets that says no more.
     pub fn new(name: &str) -> Self {
         Self { interface: name.to_owned(), queue: 0, mode: XdpMode::Auto, copy: false }
     }
@@ -72,10 +72,10 @@ impl AfXdpConfig {
 impl App for AfXdp {
     type Config = AfXdpConfig;
 
-    fn check(config: &AfXdpConfig) -> Result<(), Trouble> {
+    fn check(config: &AfXdpConfig) -> Result<(), AppError> {
         check_present(&config.interface)?;
         if config.queue >= program::QUEUES_MAX {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "queue = {}: queues are numbered from 0 to {}",
                 config.queue,
                 program::QUEUES_MAX - 1
@@ -88,9 +88,9 @@ impl App for AfXdp {
         device::xdp_socket().map(drop).map_err(|failure| explain(&failure, config))
     }
 
-    fn start(config: AfXdpConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let opened = Device::open_patiently(&config);
-        let line = Line::start(opened).map_err(|failure| explain(&failure, &config))?;
+    fn start(config: AfXdpConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+        let opened = AfXdpDevice::open_patiently(&config);
+        let line = DeviceLine::start(opened).map_err(|failure| explain(&failure, &config))?;
         Ok(Self { config, line, intake: Intake::default(), received: 0, transmitted: 0, kernel_drops: 0 })
     }
 
@@ -99,7 +99,7 @@ impl App for AfXdp {
         let now_ns = io.now_ns();
         let Some(device) = line.device_or(now_ns, || {
             interface::index_if_up(&config.interface)?;
-            Device::open(config)
+            AfXdpDevice::open(config)
         }) else {
             return;
         };
@@ -125,7 +125,7 @@ impl App for AfXdp {
             return;
         }
         while let Some(packet) = io.receive(0) {
-            match self.line.device().map_or(Err(Drop::Device), |device| device.send(packet.data())) {
+            match self.line.device().map_or(Err(DropReason::Device), |device| device.send(packet.data())) {
                 Ok(()) => {
                     self.transmitted += 1;
                     io.free(packet);
@@ -166,9 +166,9 @@ impl App for AfXdp {
 impl AfXdp {
     /// Counts what the kernel dropped on the way to us.
     fn count_drops(&mut self, io: &mut Io) {
-        let drops = self.line.device().map_or(0, Device::drops);
+        let drops = self.line.device().map_or(0, AfXdpDevice::drops);
         self.kernel_drops += drops;
-        io.count_drops(Drop::Device, drops);
+        io.count_drops(DropReason::Device, drops);
     }
 
     /// Has the kernel send what it was given. If the interface is away, that is lost.
@@ -177,7 +177,7 @@ impl AfXdp {
         if device.flush().is_err_and(is_away) {
             let lost = u64::from(device.unsent());
             self.transmitted = self.transmitted.saturating_sub(lost);
-            io.count_drops(Drop::Device, lost);
+            io.count_drops(DropReason::Device, lost);
             self.line.lose(io.now_ns());
         }
     }

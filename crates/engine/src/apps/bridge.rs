@@ -13,12 +13,12 @@ use serde::Deserialize;
 
 pub use state::ENTRIES_MAX;
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::packet::Packet;
-use ports::Ports;
-use table::{Address, Bounds, Place, Table};
+use ports::BridgePorts;
+use table::{PortNumber, StationAddress, StationTable, TableBounds};
 
 /// Seconds for which a station that says nothing is known, at most: 802.1D's own bound.
 pub const AGE_SECONDS_MAX: u64 = 1_000_000;
@@ -27,8 +27,8 @@ pub const AGE_SECONDS_MAX: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct Bridge {
     config: BridgeConfig,
-    ports: Ports,
-    table: Table,
+    ports: BridgePorts,
+    table: StationTable,
     flooded: u64,
 }
 
@@ -60,8 +60,8 @@ impl BridgeConfig {
         self.entries_per_port.unwrap_or(self.entries.div_ceil(2))
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds {
+    fn bounds(&self) -> TableBounds {
+        TableBounds {
             entries: self.entries,
             of_one_port: self.of_one_port(),
             age_ns: self.age_seconds.min(AGE_SECONDS_MAX) * 1_000_000_000,
@@ -74,32 +74,32 @@ impl App for Bridge {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Any;
 
-    fn check(config: &BridgeConfig) -> Result<(), Trouble> {
+    fn check(config: &BridgeConfig) -> Result<(), AppError> {
         let (entries, of_one_port, age) = (config.entries, config.of_one_port(), config.age_seconds);
         if !(1..=ENTRIES_MAX).contains(&entries) {
-            return Err(Trouble(format!("entries = {entries}: a bridge knows 1 to {ENTRIES_MAX} stations")));
+            return Err(AppError(format!("entries = {entries}: a bridge knows 1 to {ENTRIES_MAX} stations")));
         }
         if !(1..=entries).contains(&of_one_port) {
             let why = format!("entries_per_port = {of_one_port}: it is 1 to {entries}, which is `entries`");
-            return Err(Trouble(why));
+            return Err(AppError(why));
         }
         if !(1..=AGE_SECONDS_MAX).contains(&age) {
-            return Err(Trouble(format!("age_seconds = {age}: it is 1 to {AGE_SECONDS_MAX}")));
+            return Err(AppError(format!("age_seconds = {age}: it is 1 to {AGE_SECONDS_MAX}")));
         }
         let mut grouped: Vec<_> = config.split_horizon.iter().flatten().collect();
         grouped.sort_unstable();
         match grouped.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(Trouble(format!("split_horizon: {:?} is there twice; leave one", pair[0]))),
+            Some(pair) => Err(AppError(format!("split_horizon: {:?} is there twice; leave one", pair[0]))),
             None => Ok(()),
         }
     }
 
-    fn start(config: BridgeConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let mut table = Table::new(config.bounds());
-        let mut ports = Ports::default();
+    fn start(config: BridgeConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
+        let mut table = StationTable::new(config.bounds());
+        let mut ports = BridgePorts::default();
         if let Some((names, known)) = state.and_then(|state| state::read(config.vlans, &state)) {
             known.into_iter().for_each(|(address, place, seen_ns)| table.restore(address, place, seen_ns));
-            ports = Ports::unlinked(names);
+            ports = BridgePorts::unlinked(names);
         }
         Ok(Self { config, ports, table, flooded: 0 })
     }
@@ -136,33 +136,33 @@ impl App for Bridge {
 
 impl Bridge {
     #[inline]
-    fn forward(&mut self, io: &mut Io, from: Place, packet: Packet) {
-        let Some(frame) = Frame::of(packet.data(), self.config.vlans) else {
-            return io.discard(packet, Drop::Malformed);
+    fn forward(&mut self, io: &mut Io, from: PortNumber, packet: Packet) {
+        let Some(frame) = BridgeFrame::of(packet.data(), self.config.vlans) else {
+            return io.discard(packet, DropReason::Malformed);
         };
         if self.ports.can_learn(from) && frame.has_source() {
             self.table.learn(frame.source, from);
         }
         if frame.is_reserved() {
-            return io.discard(packet, Drop::Filtered);
+            return io.discard(packet, DropReason::Filtered);
         }
         let known = if frame.is_for_many() { None } else { self.table.find(frame.destination) };
         match known.map(|to| self.ports.output(from, to)) {
             Some(Some(output)) => io.transmit(output, packet),
             // At the port it came from, or at one that it may not go to.
-            Some(None) => io.discard(packet, Drop::Filtered),
+            Some(None) => io.discard(packet, DropReason::Filtered),
             None => self.flood(io, from, packet),
         }
     }
 
-    fn flood(&mut self, io: &mut Io, from: Place, packet: Packet) {
+    fn flood(&mut self, io: &mut Io, from: PortNumber, packet: Packet) {
         self.flooded += 1;
         let mut outputs = self.ports.outputs(from);
-        let Some(mut last) = outputs.next() else { return io.discard(packet, Drop::Filtered) };
+        let Some(mut last) = outputs.next() else { return io.discard(packet, DropReason::Filtered) };
         for output in outputs {
             match io.copy(&packet) {
                 Some(copy) => io.transmit(last, copy),
-                None => io.count_drops(Drop::NoPacket, 1),
+                None => io.count_drops(DropReason::NoPacket, 1),
             }
             last = output;
         }
@@ -172,7 +172,7 @@ impl Bridge {
     /// The links are others than before: what is at ports that are still there stays known.
     #[cold]
     fn relink(&mut self, io: &Io) {
-        let ports = Ports::linked(io, &self.config.split_horizon);
+        let ports = BridgePorts::linked(io, &self.config.split_horizon);
         let places: Vec<_> = self.ports.names().map(|name| ports.place(name)).collect();
         self.table.renumber(|place| places.get(usize::from(place)).copied().flatten());
         self.ports = ports;
@@ -180,19 +180,19 @@ impl Bridge {
 }
 
 /// What a bridge looks at.
-struct Frame {
-    destination: Address,
-    source: Address,
+struct BridgeFrame {
+    destination: StationAddress,
+    source: StationAddress,
 }
 
 const MAC_BITS: u32 = 48;
 /// The bit of an address of many stations: the lowest of its first byte.
-const GROUP: Address = 1 << 40;
+const GROUP: StationAddress = 1 << 40;
 /// 01:80:c2:00:00:00 to 0f: for the neighbour alone, never forwarded (IEEE 802.1D, table 7-10).
-const RESERVED: Address = 0x0180_c200_0000;
+const RESERVED: StationAddress = 0x0180_c200_0000;
 const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
-impl Frame {
+impl BridgeFrame {
     /// `None` if it is too short for its headers, or comes from many stations at once.
     #[inline]
     fn of(data: &[u8], vlans: bool) -> Option<Self> {
@@ -201,13 +201,13 @@ impl Frame {
             // 12 bits of identifier; 0: no VLAN, but a priority.
             let &[.., high, low] = data.first_chunk::<16>()?;
             data.first_chunk::<18>()?;
-            Address::from(u16::from_be_bytes([high & 0x0f, low])) << MAC_BITS
+            StationAddress::from(u16::from_be_bytes([high & 0x0f, low])) << MAC_BITS
         } else {
             0
         };
         let address = |mac: [u8; 6]| {
             let [a, b, c, d, e, f] = mac;
-            Address::from_be_bytes([0, 0, a, b, c, d, e, f]) | vlan
+            StationAddress::from_be_bytes([0, 0, a, b, c, d, e, f]) | vlan
         };
         let frame = Self {
             destination: address([d0, d1, d2, d3, d4, d5]),
@@ -219,7 +219,7 @@ impl Frame {
     /// Whether it says where it comes from: all zeros is no station.
     #[inline]
     fn has_source(&self) -> bool {
-        self.source << (Address::BITS - MAC_BITS) != 0
+        self.source << (StationAddress::BITS - MAC_BITS) != 0
     }
 
     #[inline]
@@ -229,6 +229,7 @@ impl Frame {
 
     #[inline]
     fn is_reserved(&self) -> bool {
-        self.destination << (Address::BITS - MAC_BITS) >> (Address::BITS - MAC_BITS + 4) == RESERVED >> 4
+        self.destination << (StationAddress::BITS - MAC_BITS) >> (StationAddress::BITS - MAC_BITS + 4)
+            == RESERVED >> 4
     }
 }

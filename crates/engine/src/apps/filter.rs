@@ -2,7 +2,7 @@
 //!
 //! The words are those of pcap-filter(7), the ones that are used most. There are crates that need
 //! libpcap for this, and one that does not; that one neither says where in an expression a mistake
-//! is nor matches `greater` as the manual has it. Headers are etherparse's to find; what is here is
+//! is nor matches `greater` as the manual has it. FrameHeaders are etherparse's to find; what is here is
 //! the words ([`words`]), the grammar ([`grammar`]), and a list of tests with jumps ([`program`]).
 
 mod grammar;
@@ -12,13 +12,13 @@ mod words;
 
 use serde::Deserialize;
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use program::Program;
 
 /// Sends packets that match to `output`, and the others to `rejected`, if that is linked; else they
-/// are dropped ([`Drop::Filtered`]).
+/// are dropped ([`DropReason::Filtered`]).
 #[derive(Debug)]
 pub struct Filter {
     program: Program,
@@ -40,11 +40,11 @@ impl App for Filter {
     type Config = FilterConfig;
     const OUTPUTS: Named = Named::Only(&["output", "rejected"]);
 
-    fn check(config: &FilterConfig) -> Result<(), Trouble> {
+    fn check(config: &FilterConfig) -> Result<(), AppError> {
         compile(config).map(drop)
     }
 
-    fn start(config: FilterConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: FilterConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { program: compile(&config)?, matched: 0, rejected: 0 })
     }
 
@@ -54,8 +54,8 @@ impl App for Filter {
         while let Some(packet) = io.receive(INPUT) {
             let matches = self.program.matches(packet.data());
             let (count, to, otherwise) = match matches {
-                true => (&mut self.matched, output, Drop::Unlinked),
-                false => (&mut self.rejected, rejected, Drop::Filtered),
+                true => (&mut self.matched, output, DropReason::Unlinked),
+                false => (&mut self.rejected, rejected, DropReason::Filtered),
             };
             *count += 1;
             match to {
@@ -76,10 +76,10 @@ impl App for Filter {
     }
 }
 
-fn compile(config: &FilterConfig) -> Result<Program, Trouble> {
+fn compile(config: &FilterConfig) -> Result<Program, AppError> {
     match grammar::parse(&config.expression) {
         Ok(expression) => Ok(Program::new(&expression)),
-        Err(reason) => Err(Trouble(format!("expression = \"{}\": {reason}", config.expression))),
+        Err(reason) => Err(AppError(format!("expression = \"{}\": {reason}", config.expression))),
     }
 }
 

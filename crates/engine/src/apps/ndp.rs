@@ -13,11 +13,11 @@ use std::net::Ipv6Addr;
 
 use super::Mac;
 use super::neighbour::config::AnswerConfig;
-use super::neighbour::passage::{Frame, Heard, Protocol};
+use super::neighbour::passage::{Frame, Protocol, Reception};
 use super::neighbour::responder::{Responder, Speaker};
-use super::neighbour::{Ask, Neighbour};
+use super::neighbour::{Neighbour, Query};
 use etherparse::EtherType;
-use message::{Advertisement, Message, Read, Solicitation};
+use message::{Advertisement, NdpMessage, Read, Solicitation};
 
 /// Answers for IPv6 addresses.
 pub type Ndp = Responder<Ipv6Addr>;
@@ -32,20 +32,20 @@ impl Protocol for Speaker<Ipv6Addr> {
         self.config.mac
     }
 
-    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Heard {
+    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception {
         let next_hop = self.config.next_hop.zip(next_hop);
         match message::read(frame) {
-            Read::Other => Heard::Pass,
-            Read::Malformed => Heard::Malformed,
-            Read::Message(message) if message.ethernet_source == self.config.mac => Heard::Done,
-            Read::Message(message) => match message.said {
+            Read::Other => Reception::Pass,
+            Read::Malformed => Reception::Malformed,
+            Read::NdpMessage(message) if message.ethernet_source == self.config.mac => Reception::Done,
+            Read::NdpMessage(message) => match message.said {
                 message::Said::Solicitation(said) => self.solicited(&message, said, next_hop, now_ns),
                 message::Said::Advertisement(said) => self.advertised(&message, said, next_hop, now_ns),
             },
         }
     }
 
-    fn question(&self, ask: Ask) -> Frame {
+    fn question(&self, ask: Query) -> Frame {
         let target = self.config.next_hop.unwrap_or(Ipv6Addr::UNSPECIFIED);
         let source = self.config.addresses.first().copied().unwrap_or(Ipv6Addr::UNSPECIFIED);
         message::solicitation(self.config.mac, source, target, ask)
@@ -56,17 +56,17 @@ impl Speaker<Ipv6Addr> {
     /// RFC 4861, sections 7.2.3 and 7.2.4.
     fn solicited(
         &mut self,
-        message: &Message,
+        message: &NdpMessage,
         said: Solicitation,
         next_hop: Option<(Ipv6Addr, &mut Neighbour)>,
         now_ns: u64,
-    ) -> Heard {
+    ) -> Reception {
         if !self.config.addresses.contains(&said.target) {
-            return Heard::Pass;
+            return Reception::Pass;
         }
         if self.config.addresses.contains(&message.source) {
             self.conflicts += 1;
-            return Heard::Done;
+            return Reception::Done;
         }
         if let (Some((address, next_hop)), Some(mac)) = (next_hop, said.source_mac) {
             if address == message.source {
@@ -76,28 +76,28 @@ impl Speaker<Ipv6Addr> {
         let own = self.config.mac;
         if message.source.is_unspecified() {
             // Somebody is about to take this address, and has none yet.
-            return Heard::Answer(message::advertisement(own, said.target, None));
+            return Reception::Answer(message::advertisement(own, said.target, None));
         }
         let to = said.source_mac.unwrap_or(message.ethernet_source);
-        Heard::Answer(message::advertisement(own, said.target, Some((to, message.source))))
+        Reception::Answer(message::advertisement(own, said.target, Some((to, message.source))))
     }
 
     /// RFC 4861, section 7.2.5.
     fn advertised(
         &mut self,
-        message: &Message,
+        message: &NdpMessage,
         said: Advertisement,
         next_hop: Option<(Ipv6Addr, &mut Neighbour)>,
         now_ns: u64,
-    ) -> Heard {
+    ) -> Reception {
         let is_for_us = self.config.addresses.contains(&message.destination);
-        let end = if is_for_us { Heard::Done } else { Heard::Pass };
+        let end = if is_for_us { Reception::Done } else { Reception::Pass };
         if self.config.addresses.contains(&said.target) {
             self.conflicts += 1;
             return end;
         }
         let Some((_, next_hop)) = next_hop.filter(|&(address, _)| address == said.target) else {
-            return Heard::Pass;
+            return Reception::Pass;
         };
         // Without an address, it is where it was.
         let Some(mac) = said.target_mac.or(next_hop.mac()) else { return end };

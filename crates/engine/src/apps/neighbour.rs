@@ -36,7 +36,7 @@ pub const PROBES_MAX: u32 = 3;
 
 /// Whom to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum Query {
     /// All who may have the address.
     Everybody,
     /// Who last had it.
@@ -72,11 +72,11 @@ impl Neighbour {
 
     /// Whom to ask now, if it is time; who is told so asks.
     #[inline]
-    pub fn ask(&mut self, now_ns: u64) -> Option<Ask> {
+    pub fn ask(&mut self, now_ns: u64) -> Option<Query> {
         if now_ns < self.due_ns { None } else { Some(self.ask_now(now_ns)) }
     }
 
-    fn ask_now(&mut self, now_ns: u64) -> Ask {
+    fn ask_now(&mut self, now_ns: u64) -> Query {
         if self.mac.is_some() && self.asked >= PROBES_MAX {
             (self.mac, self.asked) = (None, 0);
         }
@@ -86,7 +86,7 @@ impl Neighbour {
         };
         self.asked = self.asked.saturating_add(1);
         self.due_ns = now_ns + wait_ns;
-        self.mac.map_or(Ask::Everybody, Ask::Only)
+        self.mac.map_or(Query::Everybody, Query::Only)
     }
 
     /// It answered.
@@ -110,7 +110,7 @@ mod tests {
     const THERE: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
     /// Seconds at which it asks until `until`, and whom.
-    fn asks(neighbour: &mut Neighbour, from: u64, until: u64) -> Vec<(u64, Ask)> {
+    fn asks(neighbour: &mut Neighbour, from: u64, until: u64) -> Vec<(u64, Query)> {
         let at = |second| (second, neighbour.ask(second * SECOND_NS));
         (from..until).map(at).filter_map(|(second, ask)| Some((second, ask?))).collect()
     }
@@ -123,15 +123,16 @@ mod tests {
         assert_eq!(neighbour.mac(), None);
         // Without end, and without overflow.
         neighbour.asked = u32::MAX;
-        assert_eq!(asks(&mut neighbour, 1000, 1040), [(1000, Ask::Everybody), (1032, Ask::Everybody)]);
+        assert_eq!(asks(&mut neighbour, 1000, 1040), [(1000, Query::Everybody), (1032, Query::Everybody)]);
     }
 
     #[test]
     fn who_is_known_is_asked_itself_and_then_everybody() {
         let mut neighbour = Neighbour::default();
         neighbour.answered(HERE, 100 * SECOND_NS);
-        let only = Ask::Only(HERE);
-        let expected = [(130, only), (131, only), (132, only), (133, Ask::Everybody), (134, Ask::Everybody)];
+        let only = Query::Only(HERE);
+        let expected =
+            [(130, only), (131, only), (132, only), (133, Query::Everybody), (134, Query::Everybody)];
         assert_eq!(asks(&mut neighbour, 100, 136), expected);
         assert_eq!(neighbour.mac(), None);
 
@@ -146,12 +147,12 @@ mod tests {
     fn a_hint_is_taken_and_asked_about() {
         let mut neighbour = Neighbour::default();
         neighbour.hinted(HERE, 0);
-        assert_eq!((neighbour.mac(), neighbour.ask(0)), (Some(HERE), Some(Ask::Only(HERE))));
+        assert_eq!((neighbour.mac(), neighbour.ask(0)), (Some(HERE), Some(Query::Only(HERE))));
         neighbour.answered(HERE, 0);
         neighbour.hinted(HERE, SECOND_NS);
         assert_eq!(neighbour.due_ns(), KNOWN_NS, "nothing new");
         neighbour.hinted(THERE, SECOND_NS);
-        assert_eq!((neighbour.mac(), neighbour.ask(SECOND_NS)), (Some(THERE), Some(Ask::Only(THERE))));
-        assert_eq!(Neighbour::once_at(HERE).ask(1), Some(Ask::Only(HERE)));
+        assert_eq!((neighbour.mac(), neighbour.ask(SECOND_NS)), (Some(THERE), Some(Query::Only(THERE))));
+        assert_eq!(Neighbour::once_at(HERE).ask(1), Some(Query::Only(HERE)));
     }
 }

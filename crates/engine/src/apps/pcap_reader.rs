@@ -7,17 +7,17 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, FileUse, Named, Trouble};
+use crate::app::{App, AppError, FileUse, Named};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::limits::PULL_PACKETS;
 use records::{Look, Position, Records};
 
 /// Sends the packets of a pcap or pcapng file, whatever their link type.
 ///
-/// A frame that is longer than any packet is dropped ([`Drop::Oversize`]). Where the file is damaged
-/// or cut off, it ends, and that counts as one packet dropped ([`Drop::Malformed`]); where it cannot
-/// be read, as [`Drop::Device`].
+/// A frame that is longer than any packet is dropped ([`DropReason::Oversize`]). Where the file is damaged
+/// or cut off, it ends, and that counts as one packet dropped ([`DropReason::Malformed`]); where it cannot
+/// be read, as [`DropReason::Device`].
 #[derive(Debug)]
 pub struct PcapReader {
     config: PcapReaderConfig,
@@ -45,13 +45,13 @@ pub struct PcapReaderConfig {
     pub repeat: bool,
     /// When packets are sent.
     #[serde(default)]
-    pub timing: Timing,
+    pub timing: ReplayTiming,
 }
 
 /// When packets are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Timing {
+pub enum ReplayTiming {
     /// As fast as the output takes them.
     #[default]
     Fast,
@@ -76,7 +76,7 @@ impl App for PcapReader {
     type Config = PcapReaderConfig;
     const INPUTS: Named = Named::Only(&[]);
 
-    fn check(config: &PcapReaderConfig) -> Result<(), Trouble> {
+    fn check(config: &PcapReaderConfig) -> Result<(), AppError> {
         open(config, None).map(drop)
     }
 
@@ -84,7 +84,7 @@ impl App for PcapReader {
         vec![FileUse { path: config.file.clone(), is_written: false }]
     }
 
-    fn start(config: PcapReaderConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: PcapReaderConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let state = state.and_then(|state| serde_json::from_slice::<PcapReaderState>(&state).ok());
         let state = state.filter(|state| state.file == config.file);
         let records = open(&config, state.as_ref().map(|state| &state.position))?;
@@ -160,7 +160,7 @@ impl App for PcapReader {
 
 impl PcapReader {
     fn is_due(&mut self, timestamp_ns: u64, now_ns: u64) -> bool {
-        if self.config.timing == Timing::Fast {
+        if self.config.timing == ReplayTiming::Fast {
             return true;
         }
         let (started_ns, first_ns) = *self.epoch.get_or_insert((now_ns, timestamp_ns));
@@ -179,7 +179,7 @@ impl PcapReader {
             io.transmit(OUTPUT, packet);
         } else {
             self.oversize += 1;
-            io.discard(packet, Drop::Oversize);
+            io.discard(packet, DropReason::Oversize);
         }
         self.records.advance();
         self.in_round += 1;
@@ -197,9 +197,9 @@ impl PcapReader {
     }
 }
 
-fn open(config: &PcapReaderConfig, position: Option<&Position>) -> Result<Records, Trouble> {
+fn open(config: &PcapReaderConfig, position: Option<&Position>) -> Result<Records, AppError> {
     Records::open(&config.file, position)
-        .map_err(|reason| Trouble(format!("file = \"{}\": {reason}", config.file.display())))
+        .map_err(|reason| AppError(format!("file = \"{}\": {reason}", config.file.display())))
 }
 
 #[cfg(test)]

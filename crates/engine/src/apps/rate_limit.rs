@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::limits::PACKET_BYTES_MAX;
 use crate::packet::Packet;
 use bucket::Bucket;
@@ -21,7 +21,7 @@ const BURST_BYTES_MAX: u64 = 1 << 30;
 const BURST_PART: u64 = 100;
 
 /// A token bucket: `burst` bytes pass at once, and `rate` bits each second after that. What comes
-/// faster is dropped ([`Drop::Limited`]), or waits if the configuration allows it. A packet counts
+/// faster is dropped ([`DropReason::Limited`]), or waits if the configuration allows it. A packet counts
 /// with all its bytes, headers of Ethernet included, preamble and checksum not.
 #[derive(Debug)]
 pub struct RateLimit {
@@ -70,23 +70,23 @@ const OUTPUT: usize = 0;
 impl App for RateLimit {
     type Config = RateLimitConfig;
 
-    fn check(config: &RateLimitConfig) -> Result<(), Trouble> {
+    fn check(config: &RateLimitConfig) -> Result<(), AppError> {
         let burst = config.burst_bytes();
         if config.rate == 0 {
-            return Err(Trouble::new("rate = 0: nothing would ever pass; it is in bits per second"));
+            return Err(AppError::new("rate = 0: nothing would ever pass; it is in bits per second"));
         }
         if !(PACKET_BYTES_MAX as u64..=BURST_BYTES_MAX).contains(&burst) {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "burst = {burst}: {PACKET_BYTES_MAX} bytes, so that the longest packet can pass, to {BURST_BYTES_MAX}"
             )));
         }
         if config.queue > QUEUED_MAX {
-            return Err(Trouble(format!("queue = {}: at most {QUEUED_MAX} packets can wait", config.queue)));
+            return Err(AppError(format!("queue = {}: at most {QUEUED_MAX} packets can wait", config.queue)));
         }
         Ok(())
     }
 
-    fn start(config: RateLimitConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: RateLimitConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let mut bucket = Bucket::new(config.rate, config.burst_bytes());
         if let Some(state) = state.and_then(|state| serde_json::from_slice::<RateLimitState>(&state).ok()) {
             bucket.set_level(state.rate_limit_bytes, state.filled_ns);
@@ -142,7 +142,7 @@ impl RateLimit {
             self.queued.push_back(packet);
         } else {
             self.limited += 1;
-            io.discard(packet, Drop::Limited);
+            io.discard(packet, DropReason::Limited);
         }
     }
 }
@@ -150,24 +150,24 @@ impl RateLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
     const PACKETS: usize = 100;
     /// 1,000 bytes a millisecond.
     const RATE: u64 = 8_000_000;
     const MS: u64 = 1_000_000;
 
-    fn bench(queue: usize) -> Bench<RateLimit> {
+    fn bench(queue: usize) -> AppBench<RateLimit> {
         let config = RateLimitConfig { rate: RATE, burst: Some(3_000), queue };
-        Bench::new(config, &["input"], &["output"], PACKETS as u32).expect("a rate limit")
+        AppBench::new(config, &["input"], &["output"], PACKETS as u32).expect("a rate limit")
     }
 
-    fn put(bench: &mut Bench<RateLimit>, count: usize) {
+    fn put(bench: &mut AppBench<RateLimit>, count: usize) {
         (0..count).for_each(|place| bench.put("input", &[place as u8; 1_000]));
         bench.push();
     }
 
-    fn sent(bench: &mut Bench<RateLimit>) -> Vec<u8> {
+    fn sent(bench: &mut AppBench<RateLimit>) -> Vec<u8> {
         bench.sent("output").iter().map(|packet| packet[0]).collect()
     }
 
@@ -176,7 +176,7 @@ mod tests {
         let mut bench = bench(0);
         put(&mut bench, 5);
         assert_eq!(sent(&mut bench), [0, 1, 2]);
-        assert_eq!((bench.drops(Drop::Limited), bench.app.wake_ns()), (2, None));
+        assert_eq!((bench.drops(DropReason::Limited), bench.app.wake_ns()), (2, None));
         bench.now_ns += 2 * MS;
         put(&mut bench, 5);
         assert_eq!(sent(&mut bench), [0, 1]);
@@ -189,7 +189,7 @@ mod tests {
         let mut bench = bench(2);
         put(&mut bench, 6);
         assert_eq!(sent(&mut bench), [0, 1, 2]);
-        assert_eq!((bench.drops(Drop::Limited), bench.app.wake_ns()), (1, Some(bench.now_ns + MS)));
+        assert_eq!((bench.drops(DropReason::Limited), bench.app.wake_ns()), (1, Some(bench.now_ns + MS)));
         bench.now_ns += MS - 1;
         bench.push();
         assert!(sent(&mut bench).is_empty());
@@ -237,13 +237,13 @@ mod tests {
         bench.now_ns += MS;
         put(&mut bench, 1);
         assert_eq!(sent(&mut bench), [0, 1, 2, 3, 4]);
-        assert_eq!((bench.drops(Drop::Limited), bench.free()), (1, PACKETS));
+        assert_eq!((bench.drops(DropReason::Limited), bench.free()), (1, PACKETS));
     }
 
     #[test]
     fn without_a_burst_one_packet_always_passes() {
         let config = RateLimitConfig { rate: 1, burst: None, queue: 0 };
-        let mut bench = Bench::<RateLimit>::new(config, &["input"], &["output"], 4).expect("a rate limit");
+        let mut bench = AppBench::<RateLimit>::new(config, &["input"], &["output"], 4).expect("a rate limit");
         bench.put("input", &[0; 1_900]);
         bench.push();
         assert_eq!((bench.sent("output").len(), bench.free()), (1, 4));

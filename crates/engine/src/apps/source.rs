@@ -4,7 +4,7 @@ mod frame;
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
 use crate::limits::{PACKET_BYTES_MAX, PULL_PACKETS};
 use crate::packet::Packet;
@@ -18,7 +18,7 @@ const SIZE_DEFAULT: usize = 60;
 #[derive(Debug)]
 pub struct Source {
     /// At least one; they are sent in turn.
-    shapes: Vec<Shape>,
+    shapes: Vec<SourcePacket>,
     next: usize,
     left: u64,
     sent: u64,
@@ -28,7 +28,7 @@ pub struct Source {
 
 /// One of the packets that a source sends.
 #[derive(Debug)]
-struct Shape {
+struct SourcePacket {
     size: usize,
     /// What is in it; what an earlier packet has left there, if nothing.
     bytes: Vec<u8>,
@@ -62,11 +62,11 @@ impl App for Source {
     const INPUTS: Named = Named::Only(&[]);
     const OUTPUTS: Named = Named::Any;
 
-    fn check(config: &SourceConfig) -> Result<(), Trouble> {
+    fn check(config: &SourceConfig) -> Result<(), AppError> {
         shapes(config).map(drop)
     }
 
-    fn start(config: SourceConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: SourceConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let state = state.and_then(|state| serde_json::from_slice::<SourceState>(&state).ok());
         let sent = state.map_or(0, |state| state.source_sent);
         let left = config.count.unwrap_or(u64::MAX).saturating_sub(sent);
@@ -79,7 +79,7 @@ impl App for Source {
         for output in 0..io.outputs() {
             let count = usize::try_from(self.left).unwrap_or(PULL_PACKETS).min(PULL_PACKETS);
             let sent = match shapes.as_slice() {
-                [Shape { size, bytes }] if bytes.is_empty() => {
+                [SourcePacket { size, bytes }] if bytes.is_empty() => {
                     io.generate(output, count, |packet| resize(packet, *size))
                 }
                 _ => io.generate(output, count, |packet| {
@@ -103,7 +103,7 @@ impl App for Source {
     }
 }
 
-impl Shape {
+impl SourcePacket {
     fn fill(&self, packet: &mut Packet) {
         resize(packet, self.size);
         if !self.bytes.is_empty() {
@@ -130,20 +130,20 @@ fn make_room(packet: &mut Packet, size: usize) {
 }
 
 /// The packets that a configuration asks for.
-fn shapes(config: &SourceConfig) -> Result<Vec<Shape>, Trouble> {
+fn shapes(config: &SourceConfig) -> Result<Vec<SourcePacket>, AppError> {
     if config.hex.is_some() && config.frame.is_some() {
-        return Err(Trouble::new("`hex` and `frame` both say what is in the packets: leave one out"));
+        return Err(AppError::new("`hex` and `frame` both say what is in the packets: leave one out"));
     }
     let pattern = config.hex.as_deref().map(bytes_of_hex).transpose()?;
     let sizes = match (config.size, config.sizes.as_slice()) {
-        (Some(_), [_, ..]) => return Err(Trouble::new("`size` and `sizes` are both given: leave one out")),
+        (Some(_), [_, ..]) => return Err(AppError::new("`size` and `sizes` are both given: leave one out")),
         (Some(size), []) => vec![size],
         (None, []) => vec![pattern.as_ref().map_or(SIZE_DEFAULT, Vec::len)],
         (None, sizes) => sizes.to_vec(),
     };
     let shape = |size: usize| {
         if size == 0 || size > PACKET_BYTES_MAX {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "size = {size}: a source makes packets of 1 to {PACKET_BYTES_MAX} bytes"
             )));
         }
@@ -152,14 +152,14 @@ fn shapes(config: &SourceConfig) -> Result<Vec<Shape>, Trouble> {
             (None, Some(frame)) => frame.bytes(size)?,
             (None, None) => Vec::new(),
         };
-        Ok(Shape { size, bytes })
+        Ok(SourcePacket { size, bytes })
     };
     sizes.into_iter().map(shape).collect()
 }
 
-fn bytes_of_hex(text: &str) -> Result<Vec<u8>, Trouble> {
+fn bytes_of_hex(text: &str) -> Result<Vec<u8>, AppError> {
     let digits: Vec<char> = text.chars().filter(|digit| !digit.is_whitespace() && *digit != ':').collect();
-    let wrong = |what: String| Trouble(format!("hex = \"{text}\": {what}"));
+    let wrong = |what: String| AppError(format!("hex = \"{text}\": {what}"));
     if let Some(other) = digits.iter().find(|digit| !digit.is_ascii_hexdigit()) {
         return Err(wrong(format!("`{other}` is not a hexadecimal digit")));
     }
@@ -173,14 +173,14 @@ fn bytes_of_hex(text: &str) -> Result<Vec<u8>, Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Drop;
+    use crate::layout::DropReason;
     use crate::limits::QUEUE_PACKETS;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
     const PACKETS: usize = 2000;
 
-    fn bench(config: SourceConfig) -> Bench<Source> {
-        Bench::new(config, &[], &["output"], PACKETS as u32).expect("a source")
+    fn bench(config: SourceConfig) -> AppBench<Source> {
+        AppBench::new(config, &[], &["output"], PACKETS as u32).expect("a source")
     }
 
     fn trouble(config: SourceConfig) -> String {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn it_sends_packets_of_the_size_to_every_output() {
         let mut bench =
-            Bench::<Source>::new(SourceConfig::default(), &[], &["a", "b"], 2000).expect("a source");
+            AppBench::<Source>::new(SourceConfig::default(), &[], &["a", "b"], 2000).expect("a source");
         bench.pull();
         for output in ["a", "b"] {
             let sent = bench.sent(output);
@@ -205,9 +205,9 @@ mod tests {
         bench.fill("output");
         bench.pull();
         assert_eq!(bench.sent("output").len(), QUEUE_PACKETS);
-        assert_eq!(bench.drops(Drop::Full), 0);
+        assert_eq!(bench.drops(DropReason::Full), 0);
         let mut short =
-            Bench::<Source>::new(SourceConfig::default(), &[], &["output"], 10).expect("a source");
+            AppBench::<Source>::new(SourceConfig::default(), &[], &["output"], 10).expect("a source");
         short.pull();
         assert_eq!(short.sent("output").len(), 10);
         assert_eq!(short.app.report(), [("packets", 10)]);
@@ -247,7 +247,7 @@ mod tests {
         let mut bench = bench(SourceConfig { size: Some(PACKET_BYTES_MAX), ..Default::default() });
         bench.pull();
         assert!(bench.sent("output").iter().all(|packet| packet.len() == PACKET_BYTES_MAX));
-        assert_eq!((bench.drops(Drop::Oversize), bench.free()), (0, PACKETS));
+        assert_eq!((bench.drops(DropReason::Oversize), bench.free()), (0, PACKETS));
     }
 
     #[test]

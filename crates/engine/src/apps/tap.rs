@@ -10,22 +10,22 @@ use rustix::io::{Errno, readv, write};
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
 
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::device::interface::{MTU_MAX, MTU_MIN, check_name, has_capability, index};
 use crate::device::namespace::within;
-use crate::device::{Intake, Line, is_away};
+use crate::device::{DeviceLine, Intake, is_away};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 
-use device::{Device, explain};
+use device::{TapDevice, explain};
 
 /// Sends what the host sends through the interface to `output`, and gives what arrives at `input` to
 /// the host. Frames are whole: the kernel leaves no checksum and no segmentation undone.
 #[derive(Debug)]
 pub struct Tap {
     config: TapConfig,
-    line: Line<Device>,
+    line: DeviceLine<TapDevice>,
     intake: Intake,
     received: u64,
     transmitted: u64,
@@ -77,10 +77,10 @@ impl TapConfig {
 impl App for Tap {
     type Config = TapConfig;
 
-    fn check(config: &TapConfig) -> Result<(), Trouble> {
+    fn check(config: &TapConfig) -> Result<(), AppError> {
         check_name(&config.name)?;
         if let Some(mtu) = config.mtu.filter(|mtu| !(MTU_MIN..=MTU_MAX).contains(mtu)) {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "mtu = {mtu}: frames fit into packets with an MTU of {MTU_MIN} to {MTU_MAX}"
             )));
         }
@@ -96,15 +96,16 @@ impl App for Tap {
         openable.map_err(|failure| explain(&failure, config))
     }
 
-    fn start(config: TapConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
+    fn start(config: TapConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+        let line =
+            DeviceLine::start(TapDevice::open(&config)).map_err(|failure| explain(&failure, &config))?;
         Ok(Self { config, line, intake: Intake::default(), received: 0, transmitted: 0 })
     }
 
     fn pull(&mut self, io: &mut Io) {
         let Self { config, line, intake, received, .. } = self;
         let now_ns = io.now_ns();
-        let Some(device) = line.device_or(now_ns, || Device::open(config)) else { return };
+        let Some(device) = line.device_or(now_ns, || TapDevice::open(config)) else { return };
         for _ in 0..intake.budget(io) {
             let Some(mut packet) = intake.allocate(io) else { return };
             match read(device, &mut packet) {
@@ -112,7 +113,7 @@ impl App for Tap {
                     *received += 1;
                     io.transmit(0, packet);
                 }
-                Ok(false) => io.discard(packet, Drop::Oversize),
+                Ok(false) => io.discard(packet, DropReason::Oversize),
                 Err(errno) => {
                     // Dropped, not freed: that would count as work, and the worker would not sleep.
                     drop(packet);
@@ -132,7 +133,7 @@ impl App for Tap {
         let now_ns = io.now_ns();
         while let Some(packet) = io.receive(0) {
             let Some(device) = self.line.device() else {
-                io.discard(packet, Drop::Device);
+                io.discard(packet, DropReason::Device);
                 continue;
             };
             match write(&device.file, packet.data()) {
@@ -141,10 +142,10 @@ impl App for Tap {
                     io.free(packet);
                 }
                 // Shorter than an Ethernet header.
-                Err(Errno::INVAL) => io.discard(packet, Drop::Malformed),
+                Err(Errno::INVAL) => io.discard(packet, DropReason::Malformed),
                 Err(errno) => {
                     // EIO: the interface is down. EAGAIN, ENOBUFS, ENOMEM: the host does not keep up.
-                    io.discard(packet, Drop::Device);
+                    io.discard(packet, DropReason::Device);
                     if is_away(errno) {
                         self.line.lose(now_ns);
                     }
@@ -173,7 +174,7 @@ impl App for Tap {
 }
 
 /// Reads one frame into an empty packet; false if it is longer than that.
-fn read(device: &Device, packet: &mut Packet) -> Result<bool, Errno> {
+fn read(device: &TapDevice, packet: &mut Packet) -> Result<bool, Errno> {
     let room = packet.tailroom();
     // The kernel cuts off what does not fit without saying so: one byte more tells.
     let mut excess = [0];

@@ -9,16 +9,16 @@ mod header;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Cookie, TunnelConfig};
+pub use config::{TunnelConfig, TunnelCookie};
 pub use header::HEADER_BYTES;
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 #[cfg(test)]
 use header::ETHERNET_BYTES;
-use header::{Decapsulation, Encapsulation, Refusal};
+use header::{Decapsulation, Encapsulation, TunnelRefusal};
 
 const PORTS: Named = Named::Only(&["decapsulated", "encapsulated"]);
 
@@ -49,11 +49,11 @@ impl App for Tunnel {
     const INPUTS: Named = PORTS;
     const OUTPUTS: Named = PORTS;
 
-    fn check(config: &TunnelConfig) -> Result<(), Trouble> {
+    fn check(config: &TunnelConfig) -> Result<(), AppError> {
         config.check()
     }
 
-    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self {
             inward: Decapsulate::start(config.clone(), None)?,
             outward: Encapsulate::start(config, None)?,
@@ -73,11 +73,11 @@ impl App for Tunnel {
 impl App for Encapsulate {
     type Config = TunnelConfig;
 
-    fn check(config: &TunnelConfig) -> Result<(), Trouble> {
+    fn check(config: &TunnelConfig) -> Result<(), AppError> {
         config.check()
     }
 
-    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { header: Encapsulation::new(&config), packets: 0 })
     }
 
@@ -101,11 +101,11 @@ impl Encapsulate {
 impl App for Decapsulate {
     type Config = TunnelConfig;
 
-    fn check(config: &TunnelConfig) -> Result<(), Trouble> {
+    fn check(config: &TunnelConfig) -> Result<(), AppError> {
         config.check()
     }
 
-    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { header: Decapsulation::new(&config), packets: 0, wrong_key: 0 })
     }
 
@@ -124,7 +124,7 @@ impl Decapsulate {
         let (header, wrong_key) = (&self.header, &mut self.wrong_key);
         self.packets += pass(io, from, to, |packet| {
             header.take(packet).map_err(|refusal| {
-                *wrong_key += u64::from(refusal == Refusal::Key);
+                *wrong_key += u64::from(refusal == TunnelRefusal::Key);
                 refusal.into()
             })
         });
@@ -133,7 +133,7 @@ impl Decapsulate {
 
 /// Passes what waits at one port on to another, changed; says how many.
 #[inline]
-fn pass(io: &mut Io, from: &str, to: &str, change: impl FnMut(&mut Packet) -> Result<(), Drop>) -> u64 {
+fn pass(io: &mut Io, from: &str, to: &str, change: impl FnMut(&mut Packet) -> Result<(), DropReason>) -> u64 {
     let Some(from) = io.input(from) else { return 0 };
     // There is no such output where there is no link: what is sent there is dropped, and counted.
     let to = io.output(to).unwrap_or(usize::MAX);

@@ -31,62 +31,33 @@
 mod read;
 
 use std::collections::BTreeMap;
-use std::fs::File as SystemFile;
+use std::fs::File as StdFile;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-use caravan_ring::SpinMode;
-use caravan_segment::Pages;
 use serde::Serialize;
 use toml::de::DeTable;
 
 use super::Config;
-use super::check::{self, Part};
+use super::check::{self, ConfigPart};
 use crate::app::Registry;
-use crate::engine::Options;
+use crate::engine::EngineOptions;
 use crate::limits::{FILE_BYTES_MAX, MISTAKES_MAX, NAME_BYTES_MAX};
 
 /// What a file says, and where.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct File {
+pub struct ConfigFile {
     /// Apps, links and workers.
     pub config: Config,
-    /// The table `[engine]`.
-    pub settings: Settings,
-    places: BTreeMap<Part, Place>,
-}
-
-/// What a file says about the engine itself. It cannot change while the engine runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Packets that there may be.
-    pub packets_max: Option<u32>,
-    /// Bytes in front of a new packet's data.
-    pub headroom: Option<usize>,
-    /// Whether an idle worker looks again for a while before it sleeps.
-    pub spin: Option<SpinMode>,
-    /// Whether memory shall be of huge pages, if the system offers them.
-    pub hugepages: Option<bool>,
-}
-
-impl Settings {
-    /// How to start an engine; what the file leaves open is as usual.
-    pub fn options(&self) -> Options {
-        let usual = Options::default();
-        Options {
-            pages: if self.hugepages == Some(true) { Pages::HugeIfOffered } else { usual.pages },
-            packets_max: self.packets_max.unwrap_or(usual.packets_max),
-            headroom: self.headroom.unwrap_or(usual.headroom),
-            spin: self.spin.unwrap_or(usual.spin),
-            restarts: usual.restarts,
-        }
-    }
+    /// What the table `[engine]` says. It cannot change while the engine runs.
+    pub options: EngineOptions,
+    places: BTreeMap<ConfigPart, FilePosition>,
 }
 
 /// A place in a file: line and column, in letters, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct FilePosition {
     /// The line.
     pub line: usize,
     /// The letter in it.
@@ -98,7 +69,7 @@ pub struct Place {
 pub struct Mistake {
     /// Where it is; none if it is the file as a whole.
     #[serde(flatten)]
-    pub place: Option<Place>,
+    pub place: Option<FilePosition>,
     /// What is wrong, and what would be right.
     pub text: String,
 }
@@ -106,13 +77,13 @@ pub struct Mistake {
 impl std::fmt::Display for Mistake {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.place {
-            Some(Place { line, column }) => write!(f, "{line}:{column}: {}", self.text),
+            Some(FilePosition { line, column }) => write!(f, "{line}:{column}: {}", self.text),
             None => write!(f, " {}", self.text),
         }
     }
 }
 
-impl File {
+impl ConfigFile {
     /// Reads a file, and checks that an engine of these kinds of apps can carry it out.
     pub fn open(path: &Path, registry: &Registry) -> Result<Self, Vec<Mistake>> {
         let file = Self::parse(&text_of(path)?)?;
@@ -127,7 +98,7 @@ impl File {
 
     /// Understands a file's text.
     pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
-        let lines = Lines::of(text);
+        let lines = FileLines::of(text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             let errors = errors.iter().map(|error| lines.no_toml(error.span(), error.message()));
@@ -143,7 +114,7 @@ impl File {
             let text = "there are no apps: add a table [app.NAME] for each".to_owned();
             return Err(vec![Mistake { place: None, text }]);
         }
-        let packets_max = self.settings.options().packets_max;
+        let packets_max = self.options.packets_max;
         let findings = check::findings(&self.config, registry, packets_max);
         if findings.is_empty() {
             return Ok(());
@@ -156,14 +127,14 @@ impl File {
         ))
     }
 
-    fn place(&self, part: &Part) -> Option<Place> {
+    fn place(&self, part: &ConfigPart) -> Option<FilePosition> {
         // A worker without a table of its own is there for the first app that names it.
         let named_by = |worker: &str| {
             let app = self.config.apps.iter().find(|(_, app)| app.worker == worker)?.0;
-            self.places.get(&Part::App(app.clone()))
+            self.places.get(&ConfigPart::App(app.clone()))
         };
         let place = self.places.get(part).or_else(|| match part {
-            Part::Worker(worker) => named_by(worker),
+            ConfigPart::Worker(worker) => named_by(worker),
             _ => None,
         });
         place.copied()
@@ -174,14 +145,14 @@ fn text_of(path: &Path) -> Result<String, Vec<Mistake>> {
     let whole = |text: String| vec![Mistake { place: None, text }];
     let mut bytes = Vec::new();
     let read =
-        SystemFile::open(path).and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
+        StdFile::open(path).and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
     read.map_err(|error| whole(format!("cannot read it: {error}")))?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(whole(format!("more than {FILE_BYTES_MAX} bytes: this is no configuration")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let place = Lines::of(&good).place(good.len());
+        let place = FileLines::of(&good).place(good.len());
         vec![Mistake { place: Some(place), text: "this is not UTF-8: write the file in UTF-8".into() }]
     })
 }
@@ -199,22 +170,22 @@ fn sorted(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
 }
 
 /// Where the lines of a text start, so that each place is found at once.
-struct Lines<'a> {
+struct FileLines<'a> {
     text: &'a str,
     starts: Vec<usize>,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> FileLines<'a> {
     fn of(text: &'a str) -> Self {
         let ends = text.match_indices('\n').map(|(end, _)| end + 1);
         Self { text, starts: std::iter::once(0).chain(ends).collect() }
     }
 
-    fn place(&self, at: usize) -> Place {
+    fn place(&self, at: usize) -> FilePosition {
         let line = self.starts.partition_point(|start| *start <= at);
         let start = self.starts[line - 1];
         let before = self.text.get(start..at).map_or(at - start, |before| before.chars().count());
-        Place { line, column: before + 1 }
+        FilePosition { line, column: before + 1 }
     }
 
     /// What the parser says, and about what: it does not name a key that is there twice.

@@ -39,9 +39,9 @@ impl Intake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::{App, Trouble};
+    use crate::app::{App, AppError};
     use crate::limits::QUEUE_PACKETS;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
     /// Sends as many empty packets as it may, and says so.
     #[derive(Default)]
@@ -53,7 +53,7 @@ mod tests {
     impl App for Eager {
         type Config = ();
 
-        fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
             Ok(Self::default())
         }
 
@@ -66,8 +66,8 @@ mod tests {
         }
     }
 
-    fn pulled(outputs: &[&str], packets: usize) -> Bench<Eager> {
-        let mut bench = Bench::new((), &[], outputs, packets as u32).unwrap();
+    fn pulled(outputs: &[&str], packets: usize) -> AppBench<Eager> {
+        let mut bench = AppBench::new((), &[], outputs, packets as u32).unwrap();
         bench.pull();
         bench
     }

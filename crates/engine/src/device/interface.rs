@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 use rustix::thread::CapabilitySet;
 
-use super::sys::{self, InterfaceCall, Request};
-use super::{Failure, failed};
-use crate::app::Trouble;
+use super::sys::{self, InterfaceCall, InterfaceRequest};
+use super::{DeviceFailure, failed};
+use crate::app::AppError;
 use crate::limits::{HEADROOM_BYTES, PACKET_BYTES_MAX};
 
 /// Bytes of an interface's name at most.
@@ -21,10 +21,10 @@ pub(crate) const MTU_MAX: usize = PACKET_BYTES_MAX - HEADROOM_BYTES - ETHERNET_B
 pub(crate) const MTU_MIN: usize = 68;
 
 /// Refuses what cannot be an interface's name.
-pub(crate) fn check_name(name: &str) -> Result<(), Trouble> {
+pub(crate) fn check_name(name: &str) -> Result<(), AppError> {
     let bad = |c: char| c == '/' || c == '%' || c == ':' || c.is_whitespace() || c.is_control();
     if name.is_empty() || name.len() > NAME_MAX || name.contains(bad) || name == "." || name == ".." {
-        return Err(Trouble(format!(
+        return Err(AppError(format!(
             "`{name}` cannot be an interface's name: that is 1 to {NAME_MAX} bytes without `/`, `%`, `:` and spaces"
         )));
     }
@@ -32,14 +32,14 @@ pub(crate) fn check_name(name: &str) -> Result<(), Trouble> {
 }
 
 /// Refuses an interface that is not there now.
-pub(crate) fn check_present(name: &str) -> Result<(), Trouble> {
+pub(crate) fn check_present(name: &str) -> Result<(), AppError> {
     check_name(name)?;
     match index(name) {
         Ok(_) => Ok(()),
-        Err(failure) if failure.errno == Errno::NODEV => Err(Trouble(format!(
+        Err(failure) if failure.errno == Errno::NODEV => Err(AppError(format!(
             "there is no interface `{name}` in this network namespace: `ip link` shows those there are"
         ))),
-        Err(failure) => Err(Trouble(format!("interface `{name}`: {failure}"))),
+        Err(failure) => Err(AppError(format!("interface `{name}`: {failure}"))),
     }
 }
 
@@ -49,50 +49,50 @@ pub(crate) fn has_capability(capability: CapabilitySet) -> bool {
 }
 
 /// An interface's number; `ENODEV` if there is none of that name.
-pub(crate) fn index(name: &str) -> Result<u32, Failure> {
+pub(crate) fn index(name: &str) -> Result<u32, DeviceFailure> {
     netdevice::name_to_index(&socket()?, name).map_err(failed("ioctl SIOCGIFINDEX"))
 }
 
 /// The number of an interface that is up; `ENETDOWN` if it is down.
-pub(crate) fn index_if_up(name: &str) -> Result<u32, Failure> {
+pub(crate) fn index_if_up(name: &str) -> Result<u32, DeviceFailure> {
     if flags(name)? & libc::IFF_UP as i16 == 0 {
-        return Err(Failure { call: "ioctl SIOCGIFFLAGS", errno: Errno::NETDOWN });
+        return Err(DeviceFailure { call: "ioctl SIOCGIFFLAGS", errno: Errno::NETDOWN });
     }
     index(name)
 }
 
 /// Brings an interface up, which takes CAP_NET_ADMIN only if it is not.
-pub(crate) fn set_up(name: &str) -> Result<(), Failure> {
+pub(crate) fn set_up(name: &str) -> Result<(), DeviceFailure> {
     let flags = flags(name)?;
     if flags & libc::IFF_UP as i16 != 0 {
         return Ok(());
     }
-    let mut request = Request::new(name).with_flags(flags | libc::IFF_UP as i16);
+    let mut request = InterfaceRequest::new(name).with_flags(flags | libc::IFF_UP as i16);
     sys::interface_call(&socket()?, InterfaceCall::SetFlags, &mut request)
         .map_err(failed("ioctl SIOCSIFFLAGS"))
 }
 
 /// Sets an interface's MTU, which takes CAP_NET_ADMIN only if it has another.
-pub(crate) fn set_mtu(name: &str, mtu: usize) -> Result<(), Failure> {
+pub(crate) fn set_mtu(name: &str, mtu: usize) -> Result<(), DeviceFailure> {
     let socket = socket()?;
-    let mut request = Request::new(name);
+    let mut request = InterfaceRequest::new(name);
     sys::interface_call(&socket, InterfaceCall::Mtu, &mut request).map_err(failed("ioctl SIOCGIFMTU"))?;
     if request.number() == mtu as i32 {
         return Ok(());
     }
-    let mut request = Request::new(name).with_number(mtu as i32);
+    let mut request = InterfaceRequest::new(name).with_number(mtu as i32);
     sys::interface_call(&socket, InterfaceCall::SetMtu, &mut request).map_err(failed("ioctl SIOCSIFMTU"))
 }
 
-fn flags(name: &str) -> Result<i16, Failure> {
-    let mut request = Request::new(name);
+fn flags(name: &str) -> Result<i16, DeviceFailure> {
+    let mut request = InterfaceRequest::new(name);
     sys::interface_call(&socket()?, InterfaceCall::Flags, &mut request)
         .map_err(failed("ioctl SIOCGIFFLAGS"))?;
     Ok(request.flags())
 }
 
 /// Any socket will do to ask about interfaces.
-fn socket() -> Result<OwnedFd, Failure> {
+fn socket() -> Result<OwnedFd, DeviceFailure> {
     socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed("socket"))
 }
 

@@ -6,9 +6,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{Failure, failed};
+use super::{DeviceFailure, failed};
 
-/// The calls that can fail, as a [`Failure`] names them.
+/// The calls that can fail, as a [`DeviceFailure`] names them.
 pub(crate) const OPEN: &str = "open a network namespace";
 pub(crate) const ENTER: &str = "setns";
 
@@ -16,8 +16,8 @@ pub(crate) const ENTER: &str = "setns";
 /// is, if none is named.
 pub(crate) fn within<T>(
     namespace: Option<&Path>,
-    what: impl FnOnce() -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    what: impl FnOnce() -> Result<T, DeviceFailure>,
+) -> Result<T, DeviceFailure> {
     let Some(namespace) = namespace else { return what() };
     let there = opened(namespace)?;
     let home = opened(Path::new("/proc/thread-self/ns/net"))?;
@@ -32,10 +32,10 @@ pub(crate) fn within<T>(
     done
 }
 
-fn opened(path: &Path) -> Result<OwnedFd, Failure> {
+fn opened(path: &Path) -> Result<OwnedFd, DeviceFailure> {
     open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).map_err(failed(OPEN))
 }
 
-fn enter(namespace: &OwnedFd) -> Result<(), Failure> {
+fn enter(namespace: &OwnedFd) -> Result<(), DeviceFailure> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(failed(ENTER))
 }

@@ -14,12 +14,12 @@ pub(crate) const SEND_PACKETS: usize = 64;
 
 /// `struct ifreq` of netdevice(7): an interface's name, and a value in a union of 24 bytes.
 #[repr(C)]
-pub(crate) struct Request {
+pub(crate) struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
     value: [u8; 24],
 }
 
-impl Request {
+impl InterfaceRequest {
     /// For the interface `name`: what is longer than names are is cut off.
     pub(crate) fn new(name: &str) -> Self {
         let mut request = Self { name: [0; libc::IFNAMSIZ], value: [0; 24] };
@@ -51,7 +51,7 @@ impl Request {
     }
 }
 
-/// The calls that read or write a [`Request`].
+/// The calls that read or write a [`InterfaceRequest`].
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum InterfaceCall {
@@ -83,8 +83,12 @@ fn done(result: c_int) -> Result<(), Errno> {
 }
 
 /// ioctl(2) about an interface.
-pub(crate) fn interface_call(fd: impl AsFd, call: InterfaceCall, request: &mut Request) -> Result<(), Errno> {
-    // SAFETY: each of these calls reads and writes at most a `struct ifreq`, which `Request` is.
+pub(crate) fn interface_call(
+    fd: impl AsFd,
+    call: InterfaceCall,
+    request: &mut InterfaceRequest,
+) -> Result<(), Errno> {
+    // SAFETY: each of these calls reads and writes at most a `struct ifreq`, which `InterfaceRequest` is.
     done(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), call as _, ptr::from_mut(request)) })
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::config::{Config, LinkName};
-use crate::layout::Mode;
+use crate::layout::LinkMode;
 
 /// What a change of the configuration did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,8 +63,9 @@ impl Changes {
             |config: &Config| config.apps.values().map(|app| app.worker.clone()).collect::<BTreeSet<_>>();
         changes.workers_started = workers(new).difference(&workers(old)).cloned().collect();
         changes.workers_ended = workers(old).difference(&workers(new)).cloned().collect();
-        let has_other_mode =
-            |(name, mode): &(&LinkName, &Mode)| old.links.get(*name).is_some_and(|before| before != *mode);
+        let has_other_mode = |(name, mode): &(&LinkName, &LinkMode)| {
+            old.links.get(*name).is_some_and(|before| before != *mode)
+        };
         changes.links_changed =
             new.links.iter().filter(has_other_mode).map(|(name, _)| name.to_string()).collect();
         let core = |config: &Config, name: &str| config.workers.get(name).and_then(|worker| worker.core);
@@ -108,7 +109,7 @@ impl std::fmt::Display for Changes {
 mod tests {
     use super::*;
 
-    fn config(mode: Mode, core: Option<usize>) -> Config {
+    fn config(mode: LinkMode, core: Option<usize>) -> Config {
         let mut config = Config::new();
         config.app_in("left", "source", "source", ()).app_in("right", "sink", "sink", ());
         config.link_by("source.output -> sink.input", mode).unwrap();
@@ -118,11 +119,11 @@ mod tests {
 
     #[test]
     fn another_mode_or_core_is_told() {
-        let first = config(Mode::Swap, None);
+        let first = config(LinkMode::Swap, None);
         assert_eq!(Changes::between(&first, &first).to_string(), "unchanged: 2");
-        let told = Changes::between(&first, &config(Mode::Copy, Some(3))).to_string();
+        let told = Changes::between(&first, &config(LinkMode::Copy, Some(3))).to_string();
         assert_eq!(told, "links changed: source.output -> sink.input; workers changed: right; unchanged: 2");
-        let changes = Changes::between(&config(Mode::Swap, Some(3)), &config(Mode::Swap, Some(4)));
+        let changes = Changes::between(&config(LinkMode::Swap, Some(3)), &config(LinkMode::Swap, Some(4)));
         assert_eq!((changes.links_changed.len(), changes.workers_changed), (0, vec!["right".to_owned()]));
     }
 }

@@ -7,16 +7,16 @@ use caravan_segment::process::Process;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use super::{Engine, Entry, Event};
-use crate::control::{Answer, Channel, Order, Silence};
+use super::{Engine, EngineEvent, WorkerEntry};
+use crate::control::{ControlChannel, Silence, WorkerAnswer, WorkerOrder};
 use crate::layout;
 use crate::limits::ANSWER_MAX;
 
 /// A worker's process.
-pub(super) struct Child {
+pub(super) struct WorkerProcess {
     pub pid: i32,
     pub handle: Process,
-    pub channel: Channel,
+    pub channel: ControlChannel,
     /// The number of the last order that it was given.
     pub asked: u64,
 }
@@ -24,7 +24,7 @@ pub(super) struct Child {
 impl Engine {
     /// Sends an order. False if there is no process. One that does not listen any more is killed: half of
     /// the order may have reached it.
-    pub(super) fn order(&mut self, worker: &str, order: &Order) -> bool {
+    pub(super) fn order(&mut self, worker: &str, order: &WorkerOrder) -> bool {
         let Some(entry) = self.workers.get_mut(worker) else { return false };
         let Some(child) = &mut entry.child else { return false };
         // pairs with the Acquire in Worker::turn
@@ -40,7 +40,7 @@ impl Engine {
 
     /// Waits for an answer to the last order. `None` if the worker has ended instead, or was killed for
     /// its silence.
-    pub(super) fn answer_of(&mut self, worker: &str) -> Option<Answer> {
+    pub(super) fn answer_of(&mut self, worker: &str) -> Option<WorkerAnswer> {
         loop {
             let child = self.workers.get_mut(worker)?.child.as_mut()?;
             match child.channel.receive(ANSWER_MAX) {
@@ -51,7 +51,7 @@ impl Engine {
                 Err(Silence::Late) => {
                     kill(child.pid);
                     let (worker, seconds) = (worker.to_owned(), ANSWER_MAX.as_secs());
-                    self.events.push_back(Event::Hung { worker, seconds });
+                    self.events.push_back(EngineEvent::Hung { worker, seconds });
                     return None;
                 }
             }
@@ -60,7 +60,7 @@ impl Engine {
 
     /// Hears whether workers that were started again run.
     pub(super) fn hear_starters(&mut self) {
-        let starting = |entry: &Entry| entry.died.is_some() && entry.child.is_some();
+        let starting = |entry: &WorkerEntry| entry.died.is_some() && entry.child.is_some();
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| starting(entry)).map(|(name, _)| name.clone()).collect();
         for name in names {
@@ -73,20 +73,20 @@ impl Engine {
     }
 
     /// Takes notice of what a worker says once it has started: that it runs, or that it cannot.
-    pub(super) fn hear_start(&mut self, name: &str, answer: &Answer) {
+    pub(super) fn hear_start(&mut self, name: &str, answer: &WorkerAnswer) {
         let Some(entry) = self.workers.get_mut(name) else { return };
-        let Some(Child { pid, .. }) = entry.child else { return };
+        let Some(WorkerProcess { pid, .. }) = entry.child else { return };
         let worker = name.to_owned();
         match answer {
-            Answer::Failed { app, reason } => {
+            WorkerAnswer::Failed { app, reason } => {
                 // It is tried again as after any crash.
                 kill(pid);
-                self.events.push_back(Event::NotStarted { worker, why: format!("{app}: {reason}") });
+                self.events.push_back(EngineEvent::NotStarted { worker, why: format!("{app}: {reason}") });
             }
             _ => {
                 let Some(died) = entry.died.take() else { return };
                 let after_ns = died.elapsed().as_nanos() as u64;
-                self.events.push_back(Event::Restarted { worker, pid, after_ns });
+                self.events.push_back(EngineEvent::Restarted { worker, pid, after_ns });
             }
         }
     }

@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use caravan_segment::process::Process;
 use rustix::event::epoll;
 
-use super::child::{Child, kill, wait_for};
-use super::{Engine, Entry, Event, Restarts};
-use crate::control::Channel;
+use super::child::{WorkerProcess, kill, wait_for};
+use super::{Engine, EngineEvent, Restarts, WorkerEntry};
+use crate::control::ControlChannel;
 use crate::error::{Error, system};
 use crate::fork::fork;
-use crate::layout::{self, Drop, RINGS, Ring, STAGES, Stage, State, worker};
+use crate::layout::{self, DropReason, LinkRing, WorkerStage, WorkerState, worker};
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, CRASH_WINDOW, CRASHES_MAX};
 use crate::owner::{LinkId, Owner, WorkerId};
-use crate::plan::{LinkPlan, Plan, Role};
+use crate::plan::{LinkPlan, LinkRole, WorkerPlan};
 use crate::recovery::{Given, Recovered, reclaim};
-use crate::worker::{Over, Start, Worker};
+use crate::worker::{Worker, WorkerExit, WorkerStart};
 
 impl Engine {
     /// Cleans up after every worker that has ended, and decides what becomes of it.
     pub(super) fn reap(&mut self) {
-        let ended = |entry: &Entry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
+        let ended = |entry: &WorkerEntry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| ended(entry)).map(|(name, _)| name.clone()).collect();
         for name in names {
@@ -42,14 +42,14 @@ impl Engine {
         entry.died = Some(died);
         let (id, links) = (entry.id, entry.plan.links.clone());
         let word = |offset| self.shared.worker(id, offset);
-        let stage = STAGES.get(word(worker::STAGE).load(Ordering::Acquire) as usize).copied();
-        let growing = stage == Some(Stage::Growing) || word(worker::WANTED).load(Ordering::Acquire) > 0;
+        let stage = WorkerStage::ALL.get(word(worker::STAGE).load(Ordering::Acquire) as usize).copied();
+        let growing = stage == Some(WorkerStage::Growing) || word(worker::WANTED).load(Ordering::Acquire) > 0;
         let (recovered, half_received) = self.recover(id, &links);
-        self.events.push_back(Event::Crashed {
+        self.events.push_back(EngineEvent::Crashed {
             worker: name.to_owned(),
             pid: child.pid,
             how,
-            stage: stage.unwrap_or(Stage::Starting),
+            stage: stage.unwrap_or(WorkerStage::Starting),
             growing,
             half_received,
             recovered,
@@ -62,8 +62,8 @@ impl Engine {
         let (given, half_received) = self.given_by(links);
         let recovered = reclaim(&self.memory, self.packet_count, id, &given);
         let word = |offset| self.shared.worker(id, offset);
-        layout::Shared::add(word(worker::DROPS + 8 * Drop::Crashed as usize), recovered.lost);
-        word(worker::STATE).store(State::Restarting as u64, Ordering::Release);
+        layout::SharedWords::add(word(worker::DROPS + 8 * DropReason::Crashed as usize), recovered.lost);
+        word(worker::STATE).store(WorkerState::Restarting as u64, Ordering::Release);
         word(worker::WANTED).store(0, Ordering::Relaxed);
         // A process that was killed between a change and the bell for it leaves others asleep.
         links.iter().for_each(|link| crate::worker::ring_both(&self.shared, &self.bells, link.id));
@@ -78,26 +78,26 @@ impl Engine {
         for &LinkPlan { id: link, role, .. } in links {
             let (owner, ring) = match role {
                 // Who has both ends gives as the producer when it lets go of them.
-                Role::Producer | Role::Local => (Owner::Full(link), Ring::Full),
-                Role::Consumer => (Owner::Empty(link), Ring::Empty),
+                LinkRole::Producer | LinkRole::Local => (Owner::Full(link), LinkRing::Full),
+                LinkRole::Consumer => (Owner::Empty(link), LinkRing::Empty),
             };
-            let takes: &[Ring] = match role {
-                Role::Producer => &[Ring::Empty, Ring::Tail],
-                Role::Consumer => &[Ring::Full, Ring::Head],
-                Role::Local => &RINGS,
+            let takes: &[LinkRing] = match role {
+                LinkRole::Producer => &[LinkRing::Empty, LinkRing::Tail],
+                LinkRole::Consumer => &[LinkRing::Full, LinkRing::Head],
+                LinkRole::Local => &LinkRing::ALL,
             };
             given.push(Given { owner, published: self.published(link, ring) });
             for &ring in takes {
                 half_received += crate::recovery::release_taken(&self.shared, &self.memory, link, ring);
             }
-            let parked = [Ring::Head, Ring::Tail].map(|ring| self.published(link, ring)).concat();
+            let parked = [LinkRing::Head, LinkRing::Tail].map(|ring| self.published(link, ring)).concat();
             given.push(Given { owner: Owner::Parked(link), published: parked });
         }
         (given, half_received)
     }
 
     /// The numbers in a ring: between its head, which is read first, and its tail.
-    pub(super) fn published(&self, link: LinkId, ring: Ring) -> Vec<u32> {
+    pub(super) fn published(&self, link: LinkId, ring: LinkRing) -> Vec<u32> {
         crate::recovery::published(&self.shared, link, ring)
     }
 
@@ -123,14 +123,14 @@ impl Engine {
             _ => {
                 entry.parked = true;
                 let id = entry.id;
-                self.shared.worker(id, worker::STATE).store(State::Parked as u64, Ordering::Release);
+                self.shared.worker(id, worker::STATE).store(WorkerState::Parked as u64, Ordering::Release);
                 // Others can use its packets until then.
                 self.return_packets(&[Owner::Worker(id)]);
                 let why = match restarts {
                     Restarts::Never => "it crashed, and is not to be started again".to_owned(),
                     _ => format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs()),
                 };
-                self.events.push_back(Event::Parked { worker: name.to_owned(), why });
+                self.events.push_back(EngineEvent::Parked { worker: name.to_owned(), why });
             }
         }
     }
@@ -144,7 +144,7 @@ impl Engine {
 
     /// Has a worker that could not be started tried again later.
     pub(super) fn put_off(&mut self, name: &str, error: &Error) {
-        self.events.push_back(Event::NotStarted { worker: name.to_owned(), why: error.to_string() });
+        self.events.push_back(EngineEvent::NotStarted { worker: name.to_owned(), why: error.to_string() });
         if let Some(entry) = self.workers.get_mut(name) {
             entry.restart_at = Some(Instant::now() + BACKOFF_MAX);
         }
@@ -153,7 +153,7 @@ impl Engine {
     /// Starts the workers whose wait is over.
     pub(super) fn restart_due(&mut self) {
         let now = Instant::now();
-        let due = |entry: &Entry| entry.restart_at.is_some_and(|at| at <= now);
+        let due = |entry: &WorkerEntry| entry.restart_at.is_some_and(|at| at <= now);
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| self.start_again(name));
@@ -171,11 +171,11 @@ impl Engine {
         let (id, core, plan) = (entry.id, entry.core, entry.plan.clone());
         let links = plan.links.clone();
         let again = entry.died.is_some();
-        let (ours, theirs) = Channel::pair().map_err(|error| {
+        let (ours, theirs) = ControlChannel::pair().map_err(|error| {
             system("socketpair")(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE))
         })?;
         let word = |offset| self.shared.worker(id, offset);
-        let start = Start {
+        let start = WorkerStart {
             id,
             shared: self.shared.clone(),
             memory: self.memory.clone(),
@@ -207,19 +207,19 @@ impl Engine {
         };
         let word = |offset, value| self.shared.worker(id, offset).store(value, Ordering::Relaxed);
         word(worker::PID, pid as u64);
-        word(worker::STATE, State::Running as u64);
+        word(worker::STATE, WorkerState::Running as u64);
         if again {
-            layout::Shared::add(self.shared.worker(id, worker::RESTARTS), 1);
+            layout::SharedWords::add(self.shared.worker(id, worker::RESTARTS), 1);
         }
         if let Some(entry) = self.workers.get_mut(name) {
-            entry.child = Some(Child { pid, handle, channel: ours, asked: 0 });
+            entry.child = Some(WorkerProcess { pid, handle, channel: ours, asked: 0 });
         }
         self.pin(pid, core);
         Ok(())
     }
 
     /// Has `poll` wake when a new process ends or says something.
-    fn watch(&self, pid: i32, channel: &Channel) -> Result<Process, Error> {
+    fn watch(&self, pid: i32, channel: &ControlChannel) -> Result<Process, Error> {
         let handle = Process::open(pid)?;
         for fd in [handle.as_fd(), channel.as_fd()] {
             epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
@@ -250,10 +250,10 @@ fn back_off(crashes: usize) -> Duration {
 }
 
 /// All that a worker's process does. Returns its exit status.
-fn work(name: &str, worker: Worker, plan: Plan) -> i32 {
+fn work(name: &str, worker: Worker, plan: WorkerPlan) -> i32 {
     match worker.run(plan) {
-        Over::Told | Over::Alone => 0,
-        Over::Broken(error) => {
+        WorkerExit::Told | WorkerExit::Alone => 0,
+        WorkerExit::Broken(error) => {
             eprintln!("caravan: worker {name}: {error}");
             1
         }

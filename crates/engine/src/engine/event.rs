@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use crate::layout::Stage;
+use crate::layout::WorkerStage;
 use crate::recovery::Recovered;
 
 /// What happened, as [`Engine::poll`](crate::Engine::poll) tells it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum EngineEvent {
     /// A worker's process ended unasked.
     Crashed {
         /// Its name.
@@ -18,7 +18,7 @@ pub enum Event {
         /// `signal 11 (SIGSEGV)`, `status 1`.
         how: String,
         /// What it was doing.
-        stage: Stage,
+        stage: WorkerStage,
         /// Whether it was waiting for packets it had asked for.
         growing: bool,
         /// Packets that it had taken from rings without giving the slots back.

@@ -19,8 +19,8 @@ pub enum Restarts {
 }
 
 /// How an engine is set up: what no later configuration changes.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
     /// Which pages to ask for; [`Engine::pages`](crate::Engine::pages) says what was got.
     pub pages: Pages,
     /// Packets there may be.
@@ -33,7 +33,7 @@ pub struct Options {
     pub restarts: Restarts,
 }
 
-impl Default for Options {
+impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             pages: Pages::Small,

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(usize)]
-pub enum Drop {
+pub enum DropReason {
     /// The link was full: its consumer does not keep up.
     Full,
     /// There was no empty packet.
@@ -27,35 +27,38 @@ pub enum Drop {
     Removed,
 }
 
-/// All causes, in the order of their counters.
-pub const DROPS: [Drop; 10] = [
-    Drop::Full,
-    Drop::NoPacket,
-    Drop::Unlinked,
-    Drop::Filtered,
-    Drop::Limited,
-    Drop::Malformed,
-    Drop::Oversize,
-    Drop::Device,
-    Drop::Crashed,
-    Drop::Removed,
-];
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = 10;
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Full,
+        Self::NoPacket,
+        Self::Unlinked,
+        Self::Filtered,
+        Self::Limited,
+        Self::Malformed,
+        Self::Oversize,
+        Self::Device,
+        Self::Crashed,
+        Self::Removed,
+    ];
 
-impl Drop {
-    /// As users read it.
+    /// The name that users read.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::NoPacket => "no_packet",
-            Self::Unlinked => "unlinked",
-            Self::Filtered => "filtered",
-            Self::Limited => "limited",
-            Self::Malformed => "malformed",
-            Self::Oversize => "oversize",
-            Self::Device => "device",
-            Self::Crashed => "crashed",
-            Self::Removed => "removed",
-        }
+        const NAMES: [&str; DropReason::COUNT] = [
+            "full",
+            "no_packet",
+            "unlinked",
+            "filtered",
+            "limited",
+            "malformed",
+            "oversize",
+            "device",
+            "crashed",
+            "removed",
+        ];
+        NAMES[self as usize]
     }
 }
 
@@ -63,7 +66,7 @@ impl Drop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u64)]
-pub enum State {
+pub enum WorkerState {
     /// Nothing.
     None,
     /// A process that runs its apps.
@@ -78,7 +81,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u64)]
-pub enum Stage {
+pub enum WorkerStage {
     /// Its first steps: making its apps, taking over what it owns.
     Starting,
     /// Taking packets from other workers.
@@ -97,22 +100,24 @@ pub enum Stage {
     Idle,
 }
 
-/// All stages, in the order of their codes.
-pub const STAGES: [Stage; 8] = [
-    Stage::Starting,
-    Stage::Receiving,
-    Stage::Pulling,
-    Stage::Pushing,
-    Stage::Sending,
-    Stage::Configuring,
-    Stage::Growing,
-    Stage::Idle,
-];
+impl WorkerStage {
+    /// All stages, in the order of their codes.
+    pub const ALL: [Self; 8] = [
+        Self::Starting,
+        Self::Receiving,
+        Self::Pulling,
+        Self::Pushing,
+        Self::Sending,
+        Self::Configuring,
+        Self::Growing,
+        Self::Idle,
+    ];
+}
 
 /// How two ends of a link hand packets over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum LinkMode {
     /// The packet itself changes its owner; an empty one goes back for it.
     #[default]
     Swap,
@@ -126,10 +131,11 @@ mod tests {
 
     #[test]
     fn codes_are_places() {
-        for (place, drop) in DROPS.into_iter().enumerate() {
+        for (place, drop) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(drop as usize, place);
+            assert_eq!(serde_json::to_value(drop).unwrap(), drop.name());
         }
-        for (place, stage) in STAGES.into_iter().enumerate() {
+        for (place, stage) in WorkerStage::ALL.into_iter().enumerate() {
             assert_eq!(stage as usize, place);
         }
     }

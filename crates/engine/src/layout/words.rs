@@ -18,7 +18,7 @@ pub mod engine {
     /// without. Written by the supervisor.
     pub const SHORT: usize = 56;
     /// Packets dropped with links and workers that are no more, and by those workers before, in the
-    /// order of [`crate::layout::DROPS`]. Written by the supervisor.
+    /// order of [`crate::layout::DropReason::ALL`]. Written by the supervisor.
     pub const DROPS: usize = 64;
     /// The supervisor's process, as it sees itself: tells it from workers and from who looks on,
     /// which have this memory open too. Written by the supervisor, before [`MAGIC`].
@@ -27,7 +27,7 @@ pub mod engine {
 
 /// Offsets within a worker's place.
 pub mod worker {
-    /// [`crate::layout::State`]. Written by the supervisor.
+    /// [`crate::layout::WorkerState`]. Written by the supervisor.
     pub const STATE: usize = 0;
     /// The process. Written by the supervisor.
     pub const PID: usize = 8;
@@ -47,7 +47,7 @@ pub mod worker {
     pub const ORDERS: usize = 56;
     /// Its name. Written by the supervisor.
     pub const NAME: usize = 64;
-    /// [`crate::layout::Stage`]. Written by the worker, as all below.
+    /// [`crate::layout::WorkerStage`]. Written by the worker, as all below.
     pub const STAGE: usize = 256;
     /// Packets that it has asked for and not got yet.
     pub const WANTED: usize = 264;
@@ -67,7 +67,7 @@ pub mod worker {
     pub const GRANTS_TAKEN: usize = 320;
     /// Packets that it gave back because it had far too many.
     pub const RETURNED: usize = 328;
-    /// Drops by cause, in the order of [`crate::layout::DROPS`].
+    /// Drops by cause, in the order of [`crate::layout::DropReason::ALL`].
     pub const DROPS: usize = 384;
     /// Buckets of the durations of breaths.
     pub const HISTOGRAM: usize = 1024;

@@ -4,24 +4,24 @@ use caravan_ring::Corrupt;
 
 use super::{memory, pool};
 use crate::ends::{ConsumerEnd, ProducerEnd};
-use crate::layout::Mode;
+use crate::layout::LinkMode;
 use crate::owner::{LinkId, WorkerId};
 use crate::pool::Pool;
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 
 /// Both ends of a link, each with the free packets and the queue that its worker would have: for
 /// what it costs to pass packets.
 #[derive(Debug)]
 pub struct LinkBench {
-    producer: (ProducerEnd, Queue, Pool),
-    consumer: (ConsumerEnd, Queue, Pool),
+    producer: (ProducerEnd, PacketQueue, Pool),
+    consumer: (ConsumerEnd, PacketQueue, Pool),
 }
 
 impl LinkBench {
     /// A link, and `packets` free packets at each end.
     ///
     /// Panics if the machine has no memory for them.
-    pub fn new(mode: Mode, packets: u32) -> Self {
+    pub fn new(mode: LinkMode, packets: u32) -> Self {
         let shared = memory(2 * packets);
         let worker = |place| WorkerId::new(place).expect("a worker");
         let mut sending = pool(&shared, 2 * packets, worker(0), 0..packets);
@@ -30,8 +30,8 @@ impl LinkBench {
         let producer = ProducerEnd::resume(&shared, link, &mut sending).expect("an empty ring");
         let consumer = ConsumerEnd::resume(&shared, link, mode).expect("an empty ring");
         Self {
-            producer: (producer, Queue::default(), sending),
-            consumer: (consumer, Queue::default(), receiving),
+            producer: (producer, PacketQueue::default(), sending),
+            consumer: (consumer, PacketQueue::default(), receiving),
         }
     }
 
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn for_each_packet_an_empty_one_comes_back() {
         const PACKETS: usize = 4 * BATCH_PACKETS;
-        for mode in [Mode::Swap, Mode::Copy] {
+        for mode in [LinkMode::Swap, LinkMode::Copy] {
             let mut link = LinkBench::new(mode, PACKETS as u32);
             // Round the ring more than once.
             for _ in 0..20 {

@@ -8,9 +8,9 @@ const PID_BITS: u32 = 22;
 
 /// A process. Nobody is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Claim(u64);
+pub(super) struct TraceClaim(u64);
 
-impl Claim {
+impl TraceClaim {
     /// This process; `None` where `/proc` cannot be read.
     pub fn ours() -> Option<Self> {
         Self::of_process(std::process::id().into())
@@ -67,14 +67,14 @@ mod tests {
 
     #[test]
     fn a_process_is_alive_until_it_is_killed_and_another_of_its_number_is_not_it() {
-        let ours = Claim::ours().unwrap();
+        let ours = TraceClaim::ours().unwrap();
         assert!(ours.is_alive() && ours.pid() == u64::from(std::process::id()));
-        assert!(!Claim::of_word(ours.word() + (1 << PID_BITS)).is_alive(), "it started later");
-        assert!(!Claim::of_word(0).is_alive());
+        assert!(!TraceClaim::of_word(ours.word() + (1 << PID_BITS)).is_alive(), "it started later");
+        assert!(!TraceClaim::of_word(0).is_alive());
 
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = u64::from(child.id());
-        let theirs = Claim::of_process(pid).unwrap();
+        let theirs = TraceClaim::of_process(pid).unwrap();
         assert!(theirs.is_alive());
         child.kill().unwrap();
         let process = caravan_segment::process::Process::open(pid as i32).unwrap();

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use caravan_ring::{Cursors, MappedCursors};
 
-use super::claim::{Claim, runs};
+use super::claim::{TraceClaim, runs};
 use super::forget;
 use crate::error::Error;
-use crate::layout::{Shared, trace};
+use crate::layout::{SharedWords, trace};
 use crate::limits::TRACES_MAX;
 
 /// How long a worker may take to finish what it writes for a trace that has ended.
@@ -17,13 +17,13 @@ const SETTLE_MAX: Duration = Duration::from_millis(500);
 const SETTLE_GLANCE: Duration = Duration::from_micros(100);
 
 /// Takes a place that nobody has, or whose owner has died, and waits until nobody writes there.
-pub(super) fn claim(shared: &Shared, ours: Claim) -> Result<usize, Error> {
+pub(super) fn claim(shared: &SharedWords, ours: TraceClaim) -> Result<usize, Error> {
     let mut owners = Vec::new();
     for place in 0..TRACES_MAX {
         let claimed = shared.trace(place, trace::CLAIM);
         let was = claimed.load(Ordering::Relaxed);
-        if was != 0 && Claim::of_word(was).is_alive() {
-            owners.push(Claim::of_word(was).pid().to_string());
+        if was != 0 && TraceClaim::of_word(was).is_alive() {
+            owners.push(TraceClaim::of_word(was).pid().to_string());
             continue;
         }
         if claimed.compare_exchange(was, ours.word(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -43,11 +43,11 @@ pub(super) fn claim(shared: &Shared, ours: Claim) -> Result<usize, Error> {
 
 /// Waits until no worker writes into a ring that no link names any more. False if one does not
 /// come to an end, as one that is stopped.
-fn settle(shared: &Shared, place: usize) -> bool {
+fn settle(shared: &SharedWords, place: usize) -> bool {
     let writer = shared.trace(place, trace::WRITER);
     let end = Instant::now() + SETTLE_MAX;
     loop {
-        // pairs with the Release in Tap::record
+        // pairs with the Release in LinkRecorder::record
         let process = writer.load(Ordering::Acquire);
         if process == 0 {
             return true;
@@ -65,11 +65,11 @@ fn settle(shared: &Shared, place: usize) -> bool {
 }
 
 /// Makes the ring of a place that is ours an empty one.
-pub(super) fn clear(shared: &Shared, place: usize, ring: &MappedCursors) {
+pub(super) fn clear(shared: &SharedWords, place: usize, ring: &MappedCursors) {
     for word in [ring.tail_position(), ring.head_position(), ring.consumer_asleep(), ring.producer_wants()] {
         // Nobody looks at them before a link names this place, which is a Release.
         word.store(0, Ordering::Relaxed);
     }
     shared.trace(place, trace::DROPPED).store(0, Ordering::Relaxed);
-    Shared::add(shared.trace(place, trace::EPOCH), 1);
+    SharedWords::add(shared.trace(place, trace::EPOCH), 1);
 }

@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::memory::{Memory, printable};
+use super::memory::{EngineMemory, printable};
 use crate::error::Error;
 use crate::layout::{self, SEGMENT_NAME};
 
 /// An engine that runs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Found {
+pub struct FoundEngine {
     /// Its supervisor.
     pub pid: i32,
     /// How that was started, cut to what fits a line.
@@ -25,10 +25,10 @@ const COMMAND_LETTERS_MAX: usize = 200;
 
 /// All engines of this user, in the order of their processes' numbers. Those of other users are
 /// left out, as the kernel does not let anybody but root look into them.
-pub fn engines() -> Vec<Found> {
+pub fn engines() -> Vec<FoundEngine> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut all: Vec<Found> =
+    let mut all: Vec<FoundEngine> =
         pids.flat_map(|pid| memories(pid).into_iter().filter_map(move |at| supervised(pid, at))).collect();
     all.sort_by(|a, b| (a.pid, &a.memory).cmp(&(b.pid, &b.memory)));
     all
@@ -36,7 +36,7 @@ pub fn engines() -> Vec<Found> {
 
 /// The engine that a user means: that of a process, be it the supervisor or one of its workers, or the
 /// only one there is.
-pub fn find(pid: Option<i32>) -> Result<Found, Error> {
+pub fn find(pid: Option<i32>) -> Result<FoundEngine, Error> {
     let mut engines = engines();
     let Some(pid) = pid else {
         return match engines.len() {
@@ -49,7 +49,7 @@ pub fn find(pid: Option<i32>) -> Result<Found, Error> {
     };
     let inodes: Vec<_> = memories(pid).iter().filter_map(|path| inode(path)).collect();
     let theirs =
-        |found: &Found| found.pid == pid || inode(&found.memory).is_some_and(|it| inodes.contains(&it));
+        |found: &FoundEngine| found.pid == pid || inode(&found.memory).is_some_and(|it| inodes.contains(&it));
     engines.into_iter().find(theirs).ok_or_else(|| {
         Error::NoEngine(format!(
             "process {pid} is no engine, or has ended, or is not yours, or has capabilities that this program lacks: `caravan engine top` without a number finds those that can be looked into"
@@ -57,17 +57,17 @@ pub fn find(pid: Option<i32>) -> Result<Found, Error> {
     })
 }
 
-fn several(engines: &[Found]) -> String {
+fn several(engines: &[FoundEngine]) -> String {
     let lines: Vec<_> = engines.iter().map(|found| format!("\n  {}  {}", found.pid, found.command)).collect();
     format!("{} engines run; say which by the number of its process:{}", engines.len(), lines.concat())
 }
 
 /// The engine whose memory that is, if `pid` is its supervisor: workers have it open too, and so has
 /// who traces a link.
-fn supervised(pid: i32, path: PathBuf) -> Option<Found> {
-    let memory = Memory::open(&path)?;
+fn supervised(pid: i32, path: PathBuf) -> Option<FoundEngine> {
+    let memory = EngineMemory::open(&path)?;
     let supervisor = memory.word(layout::engine::PID).ok()?;
-    (own_number(pid) == Some(supervisor)).then(|| Found { pid, command: command(pid), memory: path })
+    (own_number(pid) == Some(supervisor)).then(|| FoundEngine { pid, command: command(pid), memory: path })
 }
 
 /// Every engine's memory that a process has open, each once.
@@ -111,7 +111,7 @@ mod tests {
     fn a_supervisor_is_found_and_who_else_has_its_memory_open_leads_to_it() {
         let fake = Fake::new(4);
         let ours = std::process::id() as i32;
-        let same = |found: &Found| inode(&found.memory) == inode(&fake.found().memory);
+        let same = |found: &FoundEngine| inode(&found.memory) == inode(&fake.found().memory);
         assert!(!engines().iter().any(same), "without its magic word it is not ready");
         fake.start();
         assert_eq!(engines().into_iter().find(same).map(|found| found.pid), Some(ours));
@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn several_engines_are_told_apart_by_their_commands() {
-        let engine = |pid, command: &str| Found { pid, command: command.into(), memory: PathBuf::new() };
+        let engine =
+            |pid, command: &str| FoundEngine { pid, command: command.into(), memory: PathBuf::new() };
         let text = several(&[engine(7, "caravan engine run a.toml"), engine(9, "other")]);
         assert!(text.starts_with("2 engines run"), "{text}");
         assert!(text.ends_with("\n  7  caravan engine run a.toml\n  9  other"), "{text}");

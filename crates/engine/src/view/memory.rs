@@ -9,9 +9,9 @@ use crate::layout::{MAGIC, engine};
 
 /// An engine's memory, opened to be read.
 #[derive(Debug)]
-pub(super) struct Memory(File);
+pub(super) struct EngineMemory(File);
 
-impl Memory {
+impl EngineMemory {
     /// Opens what `/proc/PID/fd/N` stands for; `None` if it cannot be opened, or holds no engine of
     /// this version.
     pub fn open(path: &Path) -> Option<Self> {
@@ -29,10 +29,10 @@ impl Memory {
     }
 
     /// What lies at `at`.
-    pub fn place<const BYTES: usize>(&self, at: usize) -> Result<Place<BYTES>, Error> {
+    pub fn place<const BYTES: usize>(&self, at: usize) -> Result<MemoryPart<BYTES>, Error> {
         let mut bytes = [0; BYTES];
         self.read(at, &mut bytes)?;
-        Ok(Place(bytes))
+        Ok(MemoryPart(bytes))
     }
 
     /// The word at `at`.
@@ -44,9 +44,9 @@ impl Memory {
 }
 
 /// Words and bytes read at one go.
-pub(super) struct Place<const BYTES: usize>([u8; BYTES]);
+pub(super) struct MemoryPart<const BYTES: usize>([u8; BYTES]);
 
-impl<const BYTES: usize> Place<BYTES> {
+impl<const BYTES: usize> MemoryPart<BYTES> {
     /// The word at `offset`, which is inside.
     pub fn word(&self, offset: usize) -> u64 {
         let mut bytes = [0; 8];

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::memory::Memory;
+use super::memory::EngineMemory;
 use super::snapshot::Snapshot;
 use crate::error::Error;
 use crate::layout::packet_at;
-use crate::owner::{Header, Owner};
+use crate::owner::{Owner, PacketHeader};
 
 /// Packets by owner. Every packet is counted once, under what its word said when it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -35,10 +35,10 @@ impl Owners {
         self.pool + self.impossible + named.into_iter().flat_map(BTreeMap::values).sum::<u64>()
     }
 
-    pub(super) fn read(memory: &Memory, snapshot: &Snapshot) -> Result<Self, Error> {
+    pub(super) fn read(memory: &EngineMemory, snapshot: &Snapshot) -> Result<Self, Error> {
         let mut codes: BTreeMap<u16, u64> = BTreeMap::new();
         for index in 0..snapshot.packets {
-            let header = Header(memory.word(packet_at(index))?);
+            let header = PacketHeader(memory.word(packet_at(index))?);
             *codes.entry(header.owner_code()).or_default() += 1;
         }
         let mut owners = Self::default();

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::breaths::Breaths;
 use super::owners::Owners;
-use super::snapshot::{Link, Snapshot, Worker, by_cause};
-use crate::layout::DROPS;
+use super::snapshot::{LinkSnapshot, Snapshot, WorkerSnapshot, by_cause};
+use crate::layout::DropReason;
 
 /// An engine over an interval; as JSON it is one object of `caravan engine top --json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct View {
+pub struct EngineView {
     /// When the later snapshot was taken, in seconds since 1970.
     pub unix_time: f64,
     /// What rates are over.
@@ -42,7 +42,7 @@ pub struct View {
 pub struct WorkerView {
     /// What it was at the end.
     #[serde(flatten)]
-    pub now: Worker,
+    pub now: WorkerSnapshot,
     /// Breaths that moved packets, per second.
     pub breaths_per_s: Option<f64>,
     /// Breaths that moved none, per second.
@@ -62,7 +62,7 @@ pub struct WorkerView {
 pub struct LinkView {
     /// What it was at the end.
     #[serde(flatten)]
-    pub now: Link,
+    pub now: LinkSnapshot,
     /// The worker that sends.
     pub from_worker: Option<String>,
     /// The worker that receives; the same, if the link is within one process.
@@ -75,11 +75,12 @@ pub struct LinkView {
     pub drops_per_s: Option<f64>,
 }
 
-impl View {
+impl EngineView {
     /// What happened from one snapshot to a later one of the same engine.
     pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
         let seconds = now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9;
-        let same = |one: &Worker, other: &Worker| one.id == other.id && one.name == other.name;
+        let same =
+            |one: &WorkerSnapshot, other: &WorkerSnapshot| one.id == other.id && one.name == other.name;
         let workers = now.workers.iter().map(|worker| {
             let earlier = before.workers.iter().find(|earlier| same(earlier, worker));
             worker_view(worker, earlier, seconds)
@@ -115,13 +116,13 @@ fn rate(before: Option<u64>, now: u64, seconds: f64) -> Option<f64> {
     (seconds > 0.0).then(|| grown as f64 / seconds)
 }
 
-fn worker_view(now: &Worker, before: Option<&Worker>, seconds: f64) -> WorkerView {
-    let rate = |count: fn(&Worker) -> u64| rate(before.map(count), count(now), seconds);
+fn worker_view(now: &WorkerSnapshot, before: Option<&WorkerSnapshot>, seconds: f64) -> WorkerView {
+    let rate = |count: fn(&WorkerSnapshot) -> u64| rate(before.map(count), count(now), seconds);
     let buckets: Option<Vec<u64>> = before.and_then(|before| {
         let grown = |(now, before): (&u64, &u64)| now.checked_sub(*before);
         now.breath_buckets.iter().zip(&before.breath_buckets).map(grown).collect()
     });
-    let drops_per_s: [f64; DROPS.len()] = std::array::from_fn(|cause| {
+    let drops_per_s: [f64; DropReason::COUNT] = std::array::from_fn(|cause| {
         self::rate(before.map(|before| before.drops[cause]), now.drops[cause], seconds).unwrap_or(0.0)
     });
     WorkerView {
@@ -135,8 +136,13 @@ fn worker_view(now: &Worker, before: Option<&Worker>, seconds: f64) -> WorkerVie
     }
 }
 
-fn link_view(snapshot: &Snapshot, now: &Link, before: Option<&Link>, seconds: f64) -> LinkView {
-    let rate = |count: fn(&Link) -> u64| rate(before.map(count), count(now), seconds);
+fn link_view(
+    snapshot: &Snapshot,
+    now: &LinkSnapshot,
+    before: Option<&LinkSnapshot>,
+    seconds: f64,
+) -> LinkView {
+    let rate = |count: fn(&LinkSnapshot) -> u64| rate(before.map(count), count(now), seconds);
     let worker = |id: Option<_>| Some(snapshot.worker_name(id?)?.to_owned());
     LinkView {
         now: now.clone(),

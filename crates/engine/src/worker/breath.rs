@@ -4,18 +4,18 @@ use std::sync::atomic::Ordering;
 
 use caravan_ring::Wake;
 
-use super::{End, Link, Slot, Worker, now_ns};
-use crate::ends::Moved;
+use super::{LinkEnd, Worker, WorkerApp, WorkerLink, now_ns};
+use crate::ends::MovedPackets;
 use crate::error::{Error, corrupt};
 use crate::io::Io;
-use crate::layout::{self, Shared, Stage, link, worker};
+use crate::layout::{self, SharedWords, WorkerStage, link, worker};
 use crate::limits::{BATCH_PACKETS, GRANT_PACKETS, SHORT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
 use crate::owner::{LinkId, WorkerId};
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 
 /// The two sides of a link, for who must be woken.
 #[derive(Clone, Copy)]
-enum Side {
+enum LinkSide {
     Producer,
     Consumer,
 }
@@ -24,14 +24,14 @@ impl Worker<'_> {
     /// Takes, calls every app, gives. False if nothing moved.
     pub(super) fn breathe(&mut self) -> Result<bool, Error> {
         let mut moved = self.receive()?;
-        self.stage(Stage::Pulling);
+        self.stage(WorkerStage::Pulling);
         for slot in &mut self.apps {
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.pull(&mut io);
             moved += io.moved();
             trace(slot, &mut self.links, &self.queues, self.now_ns);
         }
-        self.stage(Stage::Pushing);
+        self.stage(WorkerStage::Pushing);
         for slot in &mut self.apps {
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.push(&mut io);
@@ -47,13 +47,13 @@ impl Worker<'_> {
 
     /// Takes packets, full ones and empty ones, from other workers.
     fn receive(&mut self) -> Result<u64, Error> {
-        self.stage(Stage::Receiving);
+        self.stage(WorkerStage::Receiving);
         let mut moved = 0;
         for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
             let (came, side) = match &mut link.end {
-                End::Local => continue,
-                End::Producer(end) => (end.collect(&mut self.pool), Side::Consumer),
-                End::Consumer(end) => (end.receive(queue, &mut self.pool), Side::Producer),
+                LinkEnd::Local => continue,
+                LinkEnd::Producer(end) => (end.collect(&mut self.pool), LinkSide::Consumer),
+                LinkEnd::Consumer(end) => (end.receive(queue, &mut self.pool), LinkSide::Producer),
             };
             let came = came.map_err(corrupt(link.plan.id))?;
             moved += came.packets as u64;
@@ -64,13 +64,13 @@ impl Worker<'_> {
 
     /// Gives packets, full ones and empty ones, to other workers.
     fn give(&mut self) -> Result<u64, Error> {
-        self.stage(Stage::Sending);
+        self.stage(WorkerStage::Sending);
         let mut moved = 0;
         for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
             let (went, side) = match &mut link.end {
-                End::Local => continue,
-                End::Producer(end) => (end.send(queue, self.pool.memory()), Side::Consumer),
-                End::Consumer(end) => (end.repay(&mut self.pool), Side::Producer),
+                LinkEnd::Local => continue,
+                LinkEnd::Producer(end) => (end.send(queue, self.pool.memory()), LinkSide::Consumer),
+                LinkEnd::Consumer(end) => (end.repay(&mut self.pool), LinkSide::Producer),
             };
             let went = went.map_err(corrupt(link.plan.id))?;
             moved += went.packets as u64;
@@ -122,12 +122,12 @@ impl Worker<'_> {
         let (shared, id) = (&self.shared, self.id);
         let word = |offset| shared.worker(id, offset);
         if !progress {
-            Shared::add(word(worker::IDLE_BREATHS), 1);
+            SharedWords::add(word(worker::IDLE_BREATHS), 1);
             return;
         }
-        Shared::add(word(worker::BREATHS), 1);
-        Shared::add(word(worker::BUSY_NS), took);
-        Shared::add(word(worker::HISTOGRAM + 8 * layout::bucket(took)), 1);
+        SharedWords::add(word(worker::BREATHS), 1);
+        SharedWords::add(word(worker::BUSY_NS), took);
+        SharedWords::add(word(worker::HISTOGRAM + 8 * layout::bucket(took)), 1);
         word(worker::FREE).store(self.pool.length() as u64, Ordering::Relaxed);
         self.count_drops();
         for (at, queue) in self.links.iter().zip(&self.queues) {
@@ -149,7 +149,7 @@ impl Worker<'_> {
 
 /// Copies what an app has just sent, where somebody wants to see it.
 #[inline]
-fn trace(slot: &Slot, links: &mut [Link], queues: &[Queue], now_ns: u64) {
+fn trace(slot: &WorkerApp, links: &mut [WorkerLink], queues: &[PacketQueue], now_ns: u64) {
     for &(_, place) in &slot.ports.outputs {
         let (at, queue) = (&mut links[place], &queues[place]);
         if !at.tap.is_wanted() {
@@ -164,7 +164,7 @@ fn trace(slot: &Slot, links: &mut [Link], queues: &[Queue], now_ns: u64) {
     }
 }
 
-pub(super) fn count_link(shared: &Shared, at: &Link, queue: &Queue) {
+pub(super) fn count_link(shared: &SharedWords, at: &WorkerLink, queue: &PacketQueue) {
     let word = |offset| shared.link(at.plan.id, offset);
     let store = |offset, value| word(offset).store(value, Ordering::Relaxed);
     let (sent, bytes, drops) = queue.counts();
@@ -174,12 +174,12 @@ pub(super) fn count_link(shared: &Shared, at: &Link, queue: &Queue) {
         store(link::DROPS, drops);
     }
     match at.end {
-        End::Local => {
+        LinkEnd::Local => {
             store(link::TAKEN, at.taken_before + queue.taken());
             store(link::WAITING, queue.length() as u64);
         }
-        End::Producer(_) => store(link::QUEUED, queue.length() as u64),
-        End::Consumer(_) => {
+        LinkEnd::Producer(_) => store(link::QUEUED, queue.length() as u64),
+        LinkEnd::Consumer(_) => {
             store(link::TAKEN, at.taken_before + queue.taken());
             store(link::WAITING, queue.length() as u64);
         }
@@ -188,14 +188,21 @@ pub(super) fn count_link(shared: &Shared, at: &Link, queue: &Queue) {
 
 /// Wakes the other side if it sleeps; counts what should not have been in the ring.
 #[inline]
-fn settle(shared: &Shared, bells: &crate::bells::Bells, id: WorkerId, at: LinkId, moved: Moved, other: Side) {
+fn settle(
+    shared: &SharedWords,
+    bells: &crate::bells::EngineBells,
+    id: WorkerId,
+    at: LinkId,
+    moved: MovedPackets,
+    other: LinkSide,
+) {
     if moved.skipped > 0 {
-        Shared::add(shared.worker(id, worker::SKIPPED), moved.skipped as u64);
+        SharedWords::add(shared.worker(id, worker::SKIPPED), moved.skipped as u64);
     }
     if moved.wake == Wake::Bell {
         let offset = match other {
-            Side::Producer => link::PRODUCER,
-            Side::Consumer => link::CONSUMER,
+            LinkSide::Producer => link::PRODUCER,
+            LinkSide::Consumer => link::CONSUMER,
         };
         let place = shared.link(at, offset).load(Ordering::Acquire) as usize;
         if let Some(other) = place.checked_sub(1).and_then(WorkerId::new) {
@@ -205,7 +212,7 @@ fn settle(shared: &Shared, bells: &crate::bells::Bells, id: WorkerId, at: LinkId
 }
 
 /// Wakes whoever has an end of a link.
-pub fn ring_both(shared: &Shared, bells: &crate::bells::Bells, at: LinkId) {
+pub fn ring_both(shared: &SharedWords, bells: &crate::bells::EngineBells, at: LinkId) {
     for side in [link::PRODUCER, link::CONSUMER] {
         let place = shared.link(at, side).load(Ordering::Acquire) as usize;
         if let Some(worker) = place.checked_sub(1).and_then(WorkerId::new) {

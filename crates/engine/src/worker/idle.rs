@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use caravan_ring::Turn;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::{End, Over, Worker, now_ns};
+use super::{LinkEnd, Worker, WorkerExit, now_ns};
 use crate::error::{Error, corrupt};
-use crate::layout::{Shared, Stage, worker};
+use crate::layout::{SharedWords, WorkerStage, worker};
 use crate::limits::STARVED_NS;
 
 /// Looks in vain after which a spinning worker lets others have the core between two looks.
@@ -15,7 +15,7 @@ const LOOKS_ALONE: u32 = 64;
 
 impl Worker<'_> {
     /// Lets some time pass: little, if that has lately paid off; else until something comes.
-    pub(super) fn rest(&mut self) -> Result<(), Over> {
+    pub(super) fn rest(&mut self) -> Result<(), WorkerExit> {
         self.idle_looks += 1;
         if self.idle_looks < LOOKS_ALONE {
             std::hint::spin_loop();
@@ -24,10 +24,10 @@ impl Worker<'_> {
         match self.spin.nothing(self.now_ns) {
             Turn::Spin => std::thread::yield_now(),
             Turn::Sleep => {
-                self.stage(Stage::Idle);
-                let sleeps = self.fall_asleep().map_err(Over::Broken)?;
+                self.stage(WorkerStage::Idle);
+                let sleeps = self.fall_asleep().map_err(WorkerExit::Broken)?;
                 if sleeps {
-                    Shared::add(self.shared.worker(self.id, worker::SLEEPS), 1);
+                    SharedWords::add(self.shared.worker(self.id, worker::SLEEPS), 1);
                     // Packets come without a breath, too: granted, or left by a process that crashed.
                     let free = self.shared.worker(self.id, worker::FREE);
                     free.store(self.pool.length() as u64, Ordering::Relaxed);
@@ -48,11 +48,11 @@ impl Worker<'_> {
         let free = self.pool.length();
         for (link, queue) in self.links.iter_mut().zip(&self.queues) {
             let sleeps = match &mut link.end {
-                End::Local => Ok(true),
-                End::Producer(end) => end.sleep(queue.length(), free == 0),
+                LinkEnd::Local => Ok(true),
+                LinkEnd::Producer(end) => end.sleep(queue.length(), free == 0),
                 // What waits here is the app's affair: if it does not take it, it waits for others.
-                End::Consumer(end) if queue.room() > 0 => end.sleep(free),
-                End::Consumer(_) => Ok(true),
+                LinkEnd::Consumer(end) if queue.room() > 0 => end.sleep(free),
+                LinkEnd::Consumer(_) => Ok(true),
             };
             if !sleeps.map_err(corrupt(link.plan.id))? {
                 return Ok(false);
@@ -64,7 +64,7 @@ impl Worker<'_> {
     }
 
     /// Sleeps until the bell rings, a device of an app has something, or an app's time has come.
-    fn wait(&mut self) -> Result<(), Over> {
+    fn wait(&mut self) -> Result<(), WorkerExit> {
         let due = self.apps.iter().filter_map(|slot| slot.app.wake_ns());
         // Who has asked for packets is woken when they are there.
         let asked = self.shared.worker(self.id, worker::WANTED).load(Ordering::Relaxed) > 0;
@@ -82,15 +82,15 @@ impl Worker<'_> {
         let _ = rustix::event::poll(&mut set, left.as_ref());
         let gone = set[1].revents().contains(PollFlags::HUP);
         bell.hush();
-        if gone { Err(Over::Alone) } else { Ok(()) }
+        if gone { Err(WorkerExit::Alone) } else { Ok(()) }
     }
 
     fn wake(&mut self) {
         for link in &mut self.links {
             match &mut link.end {
-                End::Local => {}
-                End::Producer(end) => end.wake(),
-                End::Consumer(end) => end.wake(),
+                LinkEnd::Local => {}
+                LinkEnd::Producer(end) => end.wake(),
+                LinkEnd::Consumer(end) => end.wake(),
             }
         }
     }

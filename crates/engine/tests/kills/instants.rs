@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use caravan_engine::Event;
-use caravan_engine::layout::{STAGES, Stage};
+use caravan_engine::EngineEvent;
+use caravan_engine::layout::WorkerStage;
 
 /// What a kill interrupted, counted.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub struct Instants {
     pub half_received: u64,
     pub in_configure: u64,
     pub in_growth: u64,
-    pub stages: BTreeMap<Stage, u64>,
+    pub stages: BTreeMap<WorkerStage, u64>,
     pub signals: BTreeMap<String, u64>,
     pub reclaimed: u64,
     pub unpublished: u64,
@@ -23,12 +23,14 @@ pub struct Instants {
 
 impl Instants {
     /// Takes note of a crash; `configuring`: it was noticed in a change of the configuration.
-    pub fn crashed(&mut self, event: &Event, configuring: bool) {
-        let Event::Crashed { how, stage, growing, half_received, recovered, .. } = event else { return };
+    pub fn crashed(&mut self, event: &EngineEvent, configuring: bool) {
+        let EngineEvent::Crashed { how, stage, growing, half_received, recovered, .. } = event else {
+            return;
+        };
         self.kills += 1;
         self.half_sent += u64::from(recovered.unpublished > 0);
         self.half_received += u64::from(*half_received > 0);
-        self.in_configure += u64::from(configuring || *stage == Stage::Configuring);
+        self.in_configure += u64::from(configuring || *stage == WorkerStage::Configuring);
         self.in_growth += u64::from(*growing);
         *self.stages.entry(*stage).or_default() += 1;
         *self.signals.entry(how.clone()).or_default() += 1;
@@ -59,7 +61,7 @@ impl std::fmt::Display for Instants {
         row("half-received", self.half_received)?;
         row("in configure", self.in_configure)?;
         row("in growth", self.in_growth)?;
-        for stage in STAGES {
+        for stage in WorkerStage::ALL {
             let name = format!("{stage:?}").to_lowercase();
             row(&format!("stage {name}"), self.stages.get(&stage).copied().unwrap_or(0))?;
         }

@@ -10,7 +10,7 @@
 //! ```
 
 use caravan_engine::Config;
-use caravan_engine::layout::Mode;
+use caravan_engine::layout::LinkMode;
 use serde_json::json;
 
 use crate::apps::CHECKERS;
@@ -100,7 +100,7 @@ impl Shape {
         let mut row = |apps: &[&str], streams: &[&str]| {
             for pair in apps.windows(2).filter(|pair| self.sources || !pair[0].ends_with("source")) {
                 for stream in streams {
-                    let mode = if *stream == "s1" && self.copied { Mode::Copy } else { Mode::Swap };
+                    let mode = if *stream == "s1" && self.copied { LinkMode::Copy } else { LinkMode::Swap };
                     config.link_by(&format!("{}.{stream} -> {}.{stream}", pair[0], pair[1]), mode).unwrap();
                 }
             }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use caravan_engine::config::{LinkName, Port};
-use caravan_engine::layout::{RINGS, worker};
+use caravan_engine::config::{AppPort, LinkName};
+use caravan_engine::layout::{LinkRing, worker};
 use caravan_engine::recovery;
-use caravan_engine::{Engine, Event, Options, Restarts};
+use caravan_engine::{Engine, EngineEvent, EngineOptions, Restarts};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::apps::{self, Board, CHECKERS, Count, STREAMS};
@@ -46,7 +46,7 @@ impl Storm {
         // Before the engine: it has none of the engine's descriptors.
         let killer = Killer::start();
         let board = Board::create();
-        let options = Options { restarts: Restarts::Always, ..Options::default() };
+        let options = EngineOptions { restarts: Restarts::Always, ..EngineOptions::default() };
         let mut engine = Engine::start(apps::registry(), options).unwrap();
         engine.configure(&shape.config()).unwrap();
         Self {
@@ -70,16 +70,16 @@ impl Storm {
     pub fn poll(&mut self, timeout: Duration, configuring: bool) {
         for event in self.engine.poll(Some(timeout)).unwrap() {
             match &event {
-                Event::Crashed { pid, worker, how, .. } => {
+                EngineEvent::Crashed { pid, worker, how, .. } => {
                     assert!(self.marked.remove(pid), "{worker} ended by itself: {how}");
                     self.instants.crashed(&event, configuring);
                 }
-                Event::Restarted { after_ns, .. } => self.instants.restarts_ns.push(*after_ns),
-                Event::Grown { .. } => {}
-                Event::Parked { .. }
-                | Event::Hung { .. }
-                | Event::NotStarted { .. }
-                | Event::Short { .. } => panic!("{event:?}"),
+                EngineEvent::Restarted { after_ns, .. } => self.instants.restarts_ns.push(*after_ns),
+                EngineEvent::Grown { .. } => {}
+                EngineEvent::Parked { .. }
+                | EngineEvent::Hung { .. }
+                | EngineEvent::NotStarted { .. }
+                | EngineEvent::Short { .. } => panic!("{event:?}"),
             }
         }
     }
@@ -160,10 +160,10 @@ impl Storm {
         let config = self.engine.config();
         let line = |name: &LinkName| {
             let id = self.engine.link_id(&name.to_string())?;
-            let held = RINGS.map(|ring| recovery::published(self.engine.shared(), id, ring).len());
-            let worker = |port: &Port| config.apps.get(&port.app).map_or("", |app| app.worker.as_str());
+            let held = LinkRing::ALL.map(|ring| recovery::published(self.engine.shared(), id, ring).len());
+            let worker = |port: &AppPort| config.apps.get(&port.app).map_or("", |app| app.worker.as_str());
             let (from, to) = (worker(&name.from), worker(&name.to));
-            Some(format!("{:>3} {name} ({from} -> {to}): {held:?} in {RINGS:?}\n", id.place()))
+            Some(format!("{:>3} {name} ({from} -> {to}): {held:?} in {:?}\n", id.place(), LinkRing::ALL))
         };
         config.links.keys().filter_map(line).chain([format!("after {} kills", self.instants.kills)]).collect()
     }

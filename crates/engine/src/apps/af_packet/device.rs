@@ -6,11 +6,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use super::AfPacketConfig;
-use super::ring::{BLOCK_BYTES, BLOCKS, Ring};
-use crate::app::Trouble;
+use super::ring::{BLOCK_BYTES, BLOCKS, PacketRing};
+use crate::app::AppError;
 use crate::device::mapping::Mapping;
 use crate::device::sys::{bind_packet, option, send_packets, set_option};
-use crate::device::{Failure, failed, interface};
+use crate::device::{DeviceFailure, failed, interface};
 use crate::packet::Packet;
 
 // `linux/if_packet.h`.
@@ -37,16 +37,16 @@ const SOCKET: &str = "socket AF_PACKET";
 const RING: &str = "setsockopt PACKET_RX_RING";
 
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct AfPacketDevice {
     /// Unmapped before the socket goes, and empty between two pulls.
-    pub(super) ring: Ring,
+    pub(super) ring: PacketRing,
     pub(super) receiver: OwnedFd,
     /// Of its own, as a socket whose frames come with a `virtio_net_hdr` must send them so, too.
     sender: OwnedFd,
 }
 
-impl Device {
-    pub(super) fn open(config: &AfPacketConfig) -> Result<Self, Failure> {
+impl AfPacketDevice {
+    pub(super) fn open(config: &AfPacketConfig) -> Result<Self, DeviceFailure> {
         let index = interface::index(&config.interface)?;
         let receiver = packet_socket()?;
         let set = |option, value: &[u8], call| {
@@ -57,7 +57,8 @@ impl Device {
         set(IGNORE_OUTGOING, &1_i32.to_ne_bytes(), "setsockopt PACKET_IGNORE_OUTGOING")?;
         set(RX_RING, &ring_request(), RING)?;
         let bytes = BLOCKS * BLOCK_BYTES;
-        let ring = Ring::new(Mapping::of(receiver.as_fd(), 0, bytes).map_err(failed("mmap of a ring"))?);
+        let ring =
+            PacketRing::new(Mapping::of(receiver.as_fd(), 0, bytes).map_err(failed("mmap of a ring"))?);
         bind_packet(&receiver, index, ALL).map_err(failed("bind"))?;
         if config.promiscuous {
             set(ADD_MEMBERSHIP, &membership(index), "setsockopt PACKET_ADD_MEMBERSHIP")?;
@@ -90,7 +91,7 @@ impl Device {
     }
 }
 
-fn packet_socket() -> Result<OwnedFd, Failure> {
+fn packet_socket() -> Result<OwnedFd, DeviceFailure> {
     // Without a protocol it receives nothing until it is bound.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(failed(SOCKET))
@@ -115,29 +116,29 @@ fn membership(index: u32) -> [u8; 16] {
     request
 }
 
-pub(super) fn not_allowed(name: &str) -> Trouble {
-    Trouble(format!(
+pub(super) fn not_allowed(name: &str) -> AppError {
+    AppError(format!(
         "frames of `{name}` take CAP_NET_RAW: run as root, or allow it to the program: \
          setcap cap_net_raw+ep $(command -v caravan)"
     ))
 }
 
 /// What failed, and what to do.
-pub(super) fn explain(failure: &Failure, config: &AfPacketConfig) -> Trouble {
+pub(super) fn explain(failure: &DeviceFailure, config: &AfPacketConfig) -> AppError {
     let name = &config.interface;
     match (failure.call, failure.errno) {
         (_, Errno::PERM | Errno::ACCESS) => not_allowed(name),
-        (SOCKET, Errno::AFNOSUPPORT) => Trouble(
+        (SOCKET, Errno::AFNOSUPPORT) => AppError(
             "this kernel has no packet sockets (CONFIG_PACKET): load the module (modprobe af_packet)"
                 .to_owned(),
         ),
-        (RING, Errno::NOMEM) => Trouble(format!(
+        (RING, Errno::NOMEM) => AppError(format!(
             "the kernel has no {} MiB for the ring of `{name}`: free memory, or allow the control group more",
             (BLOCKS * BLOCK_BYTES) >> 20
         )),
         (_, Errno::NOPROTOOPT) => {
-            Trouble(format!("`{name}`: this kernel is too old, {} takes Linux 4.20 or newer", failure.call))
+            AppError(format!("`{name}`: this kernel is too old, {} takes Linux 4.20 or newer", failure.call))
         }
-        _ => Trouble(format!("the interface `{name}`: {failure}")),
+        _ => AppError(format!("the interface `{name}`: {failure}")),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::checksum;
 use crate::device::mapping::Mapping;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 
 /// Bytes of a block: a frame of up to 64 KiB would fit, but for its header.
@@ -44,7 +44,7 @@ const TAG_TYPE: u16 = 0x8100;
 
 /// A frame in the ring.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct RingFrame {
     /// Where it starts, in the mapping.
     at: usize,
     /// Bytes of it that are there.
@@ -59,7 +59,7 @@ pub(super) struct Frame {
 }
 
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct PacketRing {
     memory: Mapping,
     /// Where the block starts that is ours, or will be next.
     block: usize,
@@ -70,7 +70,7 @@ pub(super) struct Ring {
     broken: u64,
 }
 
-impl Ring {
+impl PacketRing {
     /// A ring of whole blocks.
     pub(super) fn new(memory: Mapping) -> Self {
         Self { memory, block: 0, open: None, broken: 0 }
@@ -83,7 +83,7 @@ impl Ring {
 
     /// The oldest frame, to be [taken](Self::take). Without one, nothing in the ring is ours, and
     /// the socket is readable once something is.
-    pub(super) fn peek(&mut self) -> Option<Frame> {
+    pub(super) fn peek(&mut self) -> Option<RingFrame> {
         loop {
             let (left, at) = match self.open {
                 Some(open) => open,
@@ -104,7 +104,7 @@ impl Ring {
 
     /// Moves the frame that [`peek`](Self::peek) returned into an empty packet; the error says under
     /// which cause to count it. The ring goes on in either case.
-    pub(super) fn take(&mut self, frame: &Frame, packet: &mut Packet) -> Result<(), Drop> {
+    pub(super) fn take(&mut self, frame: &RingFrame, packet: &mut Packet) -> Result<(), DropReason> {
         let taken = self.copy(frame, packet);
         match self.open {
             Some((left, at)) if left > 1 => self.open = Some((left - 1, at + frame.next)),
@@ -145,7 +145,7 @@ impl Ring {
     }
 
     /// The frame whose header is at `at`; `None` if that or the frame is not within the block.
-    fn frame(&self, left: u32, at: usize) -> Option<Frame> {
+    fn frame(&self, left: u32, at: usize) -> Option<RingFrame> {
         let end = self.block + BLOCK_BYTES;
         if at < self.block + BLOCK_HEADER_BYTES || at > end - FRAME_HEADER_BYTES {
             return None;
@@ -158,7 +158,7 @@ impl Ring {
         let follows = left == 1 || next >= FRAME_HEADER_BYTES;
         let inside =
             start >= FRAME_HEADER_BYTES + OFFLOADS_BYTES && length <= end - at && start <= end - at - length;
-        (follows && inside).then_some(Frame {
+        (follows && inside).then_some(RingFrame {
             at: at + start,
             length,
             whole: word(16) as usize,
@@ -169,17 +169,17 @@ impl Ring {
         })
     }
 
-    fn copy(&self, frame: &Frame, packet: &mut Packet) -> Result<(), Drop> {
+    fn copy(&self, frame: &RingFrame, packet: &mut Packet) -> Result<(), DropReason> {
         let offloads: [u8; OFFLOADS_BYTES] =
-            self.memory.array(frame.at - OFFLOADS_BYTES).ok_or(Drop::Device)?;
+            self.memory.array(frame.at - OFFLOADS_BYTES).ok_or(DropReason::Device)?;
         let half = |at: usize| usize::from(u16::from_ne_bytes([offloads[at], offloads[at + 1]]));
         // Several frames that the kernel has put together: none that a link could carry.
         if offloads[1] != 0 || frame.length < frame.whole {
-            return Err(Drop::Oversize);
+            return Err(DropReason::Oversize);
         }
-        let data = packet.resize(frame.length).ok_or(Drop::Oversize)?;
+        let data = packet.resize(frame.length).ok_or(DropReason::Oversize)?;
         if !self.memory.copy_out(frame.at, data) {
-            return Err(Drop::Device);
+            return Err(DropReason::Device);
         }
         if frame.status & STATUS_CHECKSUM_UNFINISHED != 0 {
             // A sender on this host that left it to a device that there is not.
@@ -194,11 +194,11 @@ impl Ring {
 }
 
 /// Puts a VLAN tag back where the kernel took it out.
-fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), Drop> {
+fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), DropReason> {
     if packet.length() < TAG_AT {
-        return Err(Drop::Malformed);
+        return Err(DropReason::Malformed);
     }
-    let data = packet.prepend(TAG_BYTES).ok_or(Drop::Oversize)?;
+    let data = packet.prepend(TAG_BYTES).ok_or(DropReason::Oversize)?;
     data.copy_within(TAG_BYTES..TAG_BYTES + TAG_AT, 0);
     data[TAG_AT..TAG_AT + 2].copy_from_slice(&kind.to_be_bytes());
     data[TAG_AT + 2..TAG_AT + TAG_BYTES].copy_from_slice(&tag.to_be_bytes());

@@ -12,14 +12,14 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
 };
 
-use super::program::{self, Program};
-use super::ring::{Consumer, Producer};
+use super::program::{self, XdpProgram};
+use super::ring::{XdpConsumer, XdpProducer};
 use super::umem::{CHUNK_BYTES, CHUNKS, Umem};
 use super::{AfXdpConfig, XdpMode};
-use crate::app::Trouble;
+use crate::app::AppError;
 use crate::device::mapping::Mapping;
-use crate::device::{Failure, failed, interface};
-use crate::layout::Drop;
+use crate::device::{DeviceFailure, failed, interface};
+use crate::layout::DropReason;
 use crate::packet::Packet;
 
 /// How long the queue of a process that has just ended may still be taken.
@@ -41,13 +41,13 @@ const BIND: &str = "bind";
 /// In the order in which they go: the program first, so that no frame comes to a socket without
 /// memory.
 #[derive(Debug)]
-pub(super) struct Device {
-    _program: Program,
+pub(super) struct AfXdpDevice {
+    _program: XdpProgram,
     pub(super) socket: OwnedFd,
-    fill: Producer<ADDRESS_BYTES>,
-    received: Consumer<DESCRIPTOR_BYTES>,
-    transmit: Producer<DESCRIPTOR_BYTES>,
-    completed: Consumer<ADDRESS_BYTES>,
+    fill: XdpProducer<ADDRESS_BYTES>,
+    received: XdpConsumer<DESCRIPTOR_BYTES>,
+    transmit: XdpProducer<DESCRIPTOR_BYTES>,
+    completed: XdpConsumer<ADDRESS_BYTES>,
     umem: Umem,
     /// Whether the driver uses our memory without copying.
     pub(super) zero_copy: bool,
@@ -57,10 +57,10 @@ pub(super) struct Device {
     broken: u64,
 }
 
-impl Device {
+impl AfXdpDevice {
     /// As [`open`](Self::open), but waits [`BUSY_MAX`] for a queue that is taken: the kernel gives up
     /// that of a process that was killed a little after the process.
-    pub(super) fn open_patiently(config: &AfXdpConfig) -> Result<Self, Failure> {
+    pub(super) fn open_patiently(config: &AfXdpConfig) -> Result<Self, DeviceFailure> {
         let until = Instant::now() + BUSY_MAX;
         loop {
             match Self::open(config) {
@@ -72,7 +72,7 @@ impl Device {
         }
     }
 
-    pub(super) fn open(config: &AfXdpConfig) -> Result<Self, Failure> {
+    pub(super) fn open(config: &AfXdpConfig) -> Result<Self, DeviceFailure> {
         let index = interface::index(&config.interface)?;
         let socket = xdp_socket()?;
         let umem = Umem::new().map_err(failed("mmap of frames"))?;
@@ -93,7 +93,7 @@ impl Device {
         let completed = map(XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, ADDRESS_BYTES)?;
         let received = map(XDP_PGOFF_RX_RING, &offsets.rx, DESCRIPTOR_BYTES)?;
         let transmit = map(XDP_PGOFF_TX_RING, &offsets.tx, DESCRIPTOR_BYTES)?;
-        let mut fill = Producer::new(fill, &offsets.fr, CHUNKS);
+        let mut fill = XdpProducer::new(fill, &offsets.fr, CHUNKS);
         Umem::receive_chunks().for_each(|address| fill.put(address.to_ne_bytes()));
         fill.publish();
 
@@ -103,9 +103,9 @@ impl Device {
             _program: program::attach(socket.as_fd(), index, config.queue, config.mode)?,
             socket,
             fill,
-            received: Consumer::new(received, &offsets.rx, CHUNKS),
-            transmit: Producer::new(transmit, &offsets.tx, CHUNKS),
-            completed: Consumer::new(completed, &offsets.cr, CHUNKS),
+            received: XdpConsumer::new(received, &offsets.rx, CHUNKS),
+            transmit: XdpProducer::new(transmit, &offsets.tx, CHUNKS),
+            completed: XdpConsumer::new(completed, &offsets.cr, CHUNKS),
             umem,
             zero_copy: options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY),
             dropped: 0,
@@ -120,14 +120,14 @@ impl Device {
 
     /// Moves the oldest frame, one of those [waiting](Self::waiting), into an empty packet; the error
     /// says under which cause to count it.
-    pub(super) fn receive(&mut self, packet: &mut Packet) -> Result<(), Drop> {
+    pub(super) fn receive(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
         let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = self.received.take();
         let address = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
         let length = u32::from_ne_bytes([i, j, k, l]) as usize;
         let copied = match packet.resize(length).map(|data| self.umem.copy_out(address, data)) {
             Some(true) => Ok(()),
-            Some(false) => Err(Drop::Device),
-            None => Err(Drop::Oversize),
+            Some(false) => Err(DropReason::Device),
+            None => Err(DropReason::Oversize),
         };
         match Umem::receive_chunk(address) {
             Some(chunk) if self.fill.room() > 0 => self.fill.put(chunk.to_ne_bytes()),
@@ -147,18 +147,18 @@ impl Device {
     }
 
     /// Puts a frame where the kernel sends it from after [`flush`](Self::flush).
-    pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), Drop> {
+    pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), DropReason> {
         if frame.len() > CHUNK_BYTES {
-            return Err(Drop::Oversize);
+            return Err(DropReason::Oversize);
         }
         if self.umem.free() == 0 || self.transmit.room() == 0 {
             // The interface does not keep up, unless there is more to take back by now.
             let _ = self.flush();
         }
         if self.transmit.room() == 0 {
-            return Err(Drop::Device);
+            return Err(DropReason::Device);
         }
-        let address = self.umem.copy_in(frame).ok_or(Drop::Device)?;
+        let address = self.umem.copy_in(frame).ok_or(DropReason::Device)?;
         let mut descriptor = [0; DESCRIPTOR_BYTES];
         descriptor[..8].copy_from_slice(&address.to_ne_bytes());
         descriptor[8..12].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
@@ -215,7 +215,7 @@ impl Device {
     }
 }
 
-pub(super) fn xdp_socket() -> Result<OwnedFd, Failure> {
+pub(super) fn xdp_socket() -> Result<OwnedFd, DeviceFailure> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(failed(SOCKET))
 }
@@ -229,17 +229,17 @@ fn bind_queue(socket: &OwnedFd, index: u32, config: &AfXdpConfig) -> Result<(), 
     bind(socket, &SocketAddrXdp::new(flags, index, config.queue))
 }
 
-pub(super) fn not_allowed(name: &str) -> Trouble {
-    Trouble(format!(
+pub(super) fn not_allowed(name: &str) -> AppError {
+    AppError(format!(
         "AF_XDP on `{name}` takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: run as root, or use kind = \"af_packet\""
     ))
 }
 
 /// What failed, and what to do.
-pub(super) fn explain(failure: &Failure, config: &AfXdpConfig) -> Trouble {
+pub(super) fn explain(failure: &DeviceFailure, config: &AfXdpConfig) -> AppError {
     let name = &config.interface;
     let queue = config.queue;
-    Trouble(match (failure.call, failure.errno) {
+    AppError(match (failure.call, failure.errno) {
         (SOCKET, Errno::AFNOSUPPORT) => {
             "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS): use kind = \"af_packet\"".to_owned()
         }

@@ -15,7 +15,7 @@ const NEED_WAKEUP: u32 = 1;
 
 /// What both directions share.
 #[derive(Debug)]
-struct Ring {
+struct XdpRing {
     memory: Mapping,
     producer_at: usize,
     consumer_at: usize,
@@ -27,7 +27,7 @@ struct Ring {
     position: u32,
 }
 
-impl Ring {
+impl XdpRing {
     fn new(memory: Mapping, offsets: &XdpRingOffset, entries: u32) -> Self {
         Self {
             memory,
@@ -59,11 +59,11 @@ impl Ring {
 
 /// A ring that we write, with entries of `N` bytes: frames for the kernel to fill or to send.
 #[derive(Debug)]
-pub(super) struct Producer<const N: usize>(Ring);
+pub(super) struct XdpProducer<const N: usize>(XdpRing);
 
-impl<const N: usize> Producer<N> {
+impl<const N: usize> XdpProducer<N> {
     pub(super) fn new(memory: Mapping, offsets: &XdpRingOffset, entries: u32) -> Self {
-        Self(Ring::new(memory, offsets, entries))
+        Self(XdpRing::new(memory, offsets, entries))
     }
 
     /// Entries that can be put.
@@ -96,11 +96,11 @@ impl<const N: usize> Producer<N> {
 
 /// A ring that we read, with entries of `N` bytes: frames that were filled or sent.
 #[derive(Debug)]
-pub(super) struct Consumer<const N: usize>(Ring);
+pub(super) struct XdpConsumer<const N: usize>(XdpRing);
 
-impl<const N: usize> Consumer<N> {
+impl<const N: usize> XdpConsumer<N> {
     pub(super) fn new(memory: Mapping, offsets: &XdpRingOffset, entries: u32) -> Self {
-        Self(Ring::new(memory, offsets, entries))
+        Self(XdpRing::new(memory, offsets, entries))
     }
 
     /// Entries that can be taken.
@@ -133,17 +133,17 @@ mod tests {
         Mapping::anonymous(4096).expect("memory")
     }
 
-    fn word(ring: &Ring, at: usize) -> u32 {
+    fn word(ring: &XdpRing, at: usize) -> u32 {
         ring.memory.word(at).expect("a word").load(Ordering::Relaxed)
     }
 
-    fn set(ring: &Ring, at: usize, value: u32) {
+    fn set(ring: &XdpRing, at: usize, value: u32) {
         ring.memory.word(at).expect("a word").store(value, Ordering::Relaxed);
     }
 
     #[test]
     fn what_is_put_is_seen_once_published_and_goes_round() {
-        let mut ring = Producer::<8>::new(memory(), &OFFSETS, 4);
+        let mut ring = XdpProducer::<8>::new(memory(), &OFFSETS, 4);
         for turn in 0..10_u32 {
             assert_eq!(ring.room(), 4);
             (0..4).for_each(|i| ring.put(u64::from(4 * turn + i).to_ne_bytes()));
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_put_is_taken_once() {
-        let mut ring = Consumer::<16>::new(memory(), &OFFSETS, 4);
+        let mut ring = XdpConsumer::<16>::new(memory(), &OFFSETS, 4);
         ring.0.position = u32::MAX - 1;
         set(&ring.0, 0, 1);
         assert_eq!(ring.waiting(), 3);
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn a_position_that_cannot_be_yields_nothing() {
-        let ring = Consumer::<8>::new(memory(), &OFFSETS, 4);
+        let ring = XdpConsumer::<8>::new(memory(), &OFFSETS, 4);
         set(&ring.0, 0, 5);
         assert_eq!(ring.waiting(), 0);
         set(&ring.0, 0, u32::MAX);
         assert_eq!(ring.waiting(), 0);
-        let ring = Producer::<8>::new(memory(), &OFFSETS, 4);
+        let ring = XdpProducer::<8>::new(memory(), &OFFSETS, 4);
         set(&ring.0, 64, 1);
         assert_eq!(ring.room(), 0);
     }

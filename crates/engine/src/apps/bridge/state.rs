@@ -9,7 +9,7 @@
 //! Numbers are little-endian. The time is the monotonic clock's: that of the machine, so of the next worker,
 //! too. Anything else is no state: the bridge learns anew.
 
-use super::table::{Address, Place, Table};
+use super::table::{PortNumber, StationAddress, StationTable};
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, STATE_BYTES_MAX};
 
 const VERSION: u8 = 1;
@@ -23,14 +23,14 @@ const _: () =
 const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize);
 
 /// A station that was known: its address, the place of its port, and when it was seen.
-pub type Known = (Address, Place, u64);
+pub type Known = (StationAddress, PortNumber, u64);
 
 /// Writes it down.
 pub fn write<'a>(
     vlans: bool,
     now_ns: u64,
     ports: impl ExactSizeIterator<Item = &'a str>,
-    table: &Table,
+    table: &StationTable,
 ) -> Vec<u8> {
     let mut bytes = vec![VERSION, u8::from(vlans)];
     bytes.extend(now_ns.to_le_bytes());
@@ -71,7 +71,7 @@ pub fn read(vlans: bool, bytes: &[u8]) -> Option<(Vec<String>, Vec<Known>)> {
     let known = (0..count).map(|_| {
         let (address, place, age_ms) = (rest.number::<8>()?, rest.number::<2>()?, rest.number::<4>()?);
         let seen_ns = now_ns.saturating_sub(age_ms * 1_000_000);
-        (place < names.len() as u64).then_some((address, place as Place, seen_ns))
+        (place < names.len() as u64).then_some((address, place as PortNumber, seen_ns))
     });
     let known = known.collect::<Option<_>>()?;
     Some((names, known))

@@ -10,44 +10,44 @@ use std::collections::HashMap;
 pub const SWEEP_NS: u64 = 1_000_000_000;
 
 /// A station: an Ethernet address, and in the 16 bits above it the VLAN.
-pub type Address = u64;
+pub type StationAddress = u64;
 /// A port, by its place among the bridge's ports.
-pub type Place = u16;
+pub type PortNumber = u16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    place: Place,
+struct StationEntry {
+    place: PortNumber,
     seen_ns: u64,
 }
 
 /// How much a table may hold, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct TableBounds {
     pub entries: usize,
     pub of_one_port: usize,
     pub age_ns: u64,
 }
 
 #[derive(Debug)]
-pub struct Table {
-    bounds: Bounds,
-    entries: HashMap<Address, Entry>,
+pub struct StationTable {
+    bounds: TableBounds,
+    entries: HashMap<StationAddress, StationEntry>,
     /// Entries of each port.
     counts: Vec<usize>,
     now_ns: u64,
     swept_ns: u64,
     /// The last that was learned, and the last that was found: true until the time or an entry changes. Packets
     /// come in runs between the same two.
-    learned: Option<(Address, Place)>,
-    found: Option<(Address, Option<Place>)>,
+    learned: Option<(StationAddress, PortNumber)>,
+    found: Option<(StationAddress, Option<PortNumber>)>,
     /// Stations that changed their port.
     pub moved: u64,
     /// Stations that were not learned, as there were too many.
     pub refused: u64,
 }
 
-impl Table {
-    pub fn new(bounds: Bounds) -> Self {
+impl StationTable {
+    pub fn new(bounds: TableBounds) -> Self {
         Self {
             bounds,
             entries: HashMap::with_capacity(bounds.entries),
@@ -81,7 +81,7 @@ impl Table {
 
     /// Notes that `address` is at a port. It stays unknown where there are too many already.
     #[inline]
-    pub fn learn(&mut self, address: Address, place: Place) {
+    pub fn learn(&mut self, address: StationAddress, place: PortNumber) {
         if self.learned == Some((address, place)) {
             return;
         }
@@ -99,7 +99,7 @@ impl Table {
 
     /// The port that `address` is at, if that is known.
     #[inline]
-    pub fn find(&mut self, address: Address) -> Option<Place> {
+    pub fn find(&mut self, address: StationAddress) -> Option<PortNumber> {
         if let Some((last, place)) = self.found {
             if last == address {
                 return place;
@@ -112,25 +112,25 @@ impl Table {
     }
 
     /// Adds what was known before, at `seen_ns`; as far as there is room.
-    pub fn restore(&mut self, address: Address, place: Place, seen_ns: u64) {
+    pub fn restore(&mut self, address: StationAddress, place: PortNumber, seen_ns: u64) {
         if !self.entries.contains_key(&address) {
             self.add(address, place, seen_ns);
         }
     }
 
     /// What is known, and when it was last seen.
-    pub fn iter(&self) -> impl Iterator<Item = (Address, Place, u64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (StationAddress, PortNumber, u64)> + '_ {
         self.entries.iter().map(|(&address, entry)| (address, entry.place, entry.seen_ns))
     }
 
     /// Gives ports other places, as `place` says; what is at those for which it says `None` is forgotten.
-    pub fn renumber(&mut self, place: impl Fn(Place) -> Option<Place>) {
+    pub fn renumber(&mut self, place: impl Fn(PortNumber) -> Option<PortNumber>) {
         self.entries.retain(|_, entry| place(entry.place).map(|place| entry.place = place).is_some());
         self.recount();
     }
 
     #[inline]
-    fn is_fresh(&self, entry: &Entry) -> bool {
+    fn is_fresh(&self, entry: &StationEntry) -> bool {
         self.now_ns.saturating_sub(entry.seen_ns) < self.bounds.age_ns
     }
 
@@ -140,19 +140,19 @@ impl Table {
         self.found = None;
     }
 
-    fn add(&mut self, address: Address, place: Place, seen_ns: u64) {
+    fn add(&mut self, address: StationAddress, place: PortNumber, seen_ns: u64) {
         if self.entries.len() >= self.bounds.entries || self.count(place) >= self.bounds.of_one_port {
             self.refused += 1;
             return;
         }
         self.forget_last();
         *self.count_mut(place) += 1;
-        self.entries.insert(address, Entry { place, seen_ns });
+        self.entries.insert(address, StationEntry { place, seen_ns });
     }
 
     /// A station that is now elsewhere is not where it was, even if there is no room for it there: then
     /// what is for it is flooded, and reaches it.
-    fn move_to(&mut self, address: Address, place: Place) {
+    fn move_to(&mut self, address: StationAddress, place: PortNumber) {
         self.forget_last();
         if let Some(old) = self.entries.remove(&address) {
             *self.count_mut(old.place) -= 1;
@@ -175,11 +175,11 @@ impl Table {
         places.into_iter().for_each(|place| *self.count_mut(place) += 1);
     }
 
-    fn count(&self, place: Place) -> usize {
+    fn count(&self, place: PortNumber) -> usize {
         self.counts.get(usize::from(place)).copied().unwrap_or(0)
     }
 
-    fn count_mut(&mut self, place: Place) -> &mut usize {
+    fn count_mut(&mut self, place: PortNumber) -> &mut usize {
         let place = usize::from(place);
         if place >= self.counts.len() {
             self.counts.resize(place + 1, 0);
@@ -196,14 +196,14 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { entries: 8, of_one_port: 5, age_ns: 10 * SWEEP_NS };
+    const BOUNDS: TableBounds = TableBounds { entries: 8, of_one_port: 5, age_ns: 10 * SWEEP_NS };
 
     #[derive(Clone, Debug)]
     enum Step {
-        Learn(Address, Place),
-        Find(Address),
+        Learn(StationAddress, PortNumber),
+        Find(StationAddress),
         Wait(u64),
-        Unplug(Place),
+        Unplug(PortNumber),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -219,8 +219,8 @@ mod tests {
         /// Beside a table that looks through all of its entries each time.
         #[test]
         fn a_table_knows_what_was_learned_last(steps in prop::collection::vec(step(), 1..200)) {
-            let mut table = Table::new(BOUNDS);
-            let mut plain: BTreeMap<Address, (Place, u64)> = BTreeMap::new();
+            let mut table = StationTable::new(BOUNDS);
+            let mut plain: BTreeMap<StationAddress, (PortNumber, u64)> = BTreeMap::new();
             let (mut now_ns, mut swept_ns) = (0, 0);
             for step in steps {
                 match step {
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_is_seen_again_stays() {
-        let mut table = Table::new(BOUNDS);
+        let mut table = StationTable::new(BOUNDS);
         for second in 0..100 {
             table.set_now(second * SWEEP_NS);
             table.learn(1, 0);

@@ -11,8 +11,8 @@
 //! kind       = "host" | "net" | "port" | "portrange" | "proto"
 //! ```
 
-use super::program::{Expression, Side, Test};
-use super::words::{Word, Words};
+use super::program::{EndSide, Expression, Test};
+use super::words::{FilterWord, FilterWords};
 
 mod values;
 
@@ -23,7 +23,7 @@ pub const NESTING_MAX: usize = 64;
 
 /// What is asked of an address or a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ValueKind {
     Host,
     Net,
     Port,
@@ -35,12 +35,12 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 struct Qualifiers<'a> {
     protocol: Option<&'a str>,
-    side: Side,
-    kind: Kind,
+    side: EndSide,
+    kind: ValueKind,
 }
 
-struct Parser<'a> {
-    words: Words<'a>,
+struct FilterParser<'a> {
+    words: FilterWords<'a>,
     /// What a value without words in front of it means.
     last: Option<Qualifiers<'a>>,
     tests: usize,
@@ -48,16 +48,16 @@ struct Parser<'a> {
 
 /// The expression, or a sentence that names the word that is wrong.
 pub fn parse(text: &str) -> Result<Expression, String> {
-    let mut parser = Parser { words: Words::new(text)?, last: None, tests: 0 };
+    let mut parser = FilterParser { words: FilterWords::new(text)?, last: None, tests: 0 };
     let expression = parser.expression(0)?;
     match parser.words.next() {
-        Word { text: "", .. } => Ok(expression),
+        FilterWord { text: "", .. } => Ok(expression),
         word if word.text == ")" => Err(word.wrong("there is no `(` for it")),
         word => Err(word.wrong("expected `and`, `or` or the end")),
     }
 }
 
-impl<'a> Parser<'a> {
+impl<'a> FilterParser<'a> {
     fn expression(&mut self, depth: usize) -> Result<Expression, String> {
         let mut left = self.term(depth)?;
         loop {
@@ -136,8 +136,8 @@ impl<'a> Parser<'a> {
             })?,
             (_, side, kind) => {
                 let net = self.words.peek().text.contains('/');
-                let kind = kind.unwrap_or(if net { Kind::Net } else { Kind::Host });
-                Qualifiers { protocol, side: side.unwrap_or(Side::Either), kind }
+                let kind = kind.unwrap_or(if net { ValueKind::Net } else { ValueKind::Host });
+                Qualifiers { protocol, side: side.unwrap_or(EndSide::Either), kind }
             }
         };
         self.last = Some(qualifiers);
@@ -151,17 +151,17 @@ impl<'a> Parser<'a> {
         known.then(|| self.words.next().text)
     }
 
-    fn side(&mut self) -> Result<Option<Side>, String> {
+    fn side(&mut self) -> Result<Option<EndSide>, String> {
         let word = self.words.peek();
         let (side, other) = match word.text {
-            "src" => (Side::Source, "dst"),
-            "dst" => (Side::Destination, "src"),
+            "src" => (EndSide::Source, "dst"),
+            "dst" => (EndSide::Destination, "src"),
             _ => return Ok(None),
         };
         self.words.next();
         let both = match self.words.peek().text {
-            "or" => Side::Either,
-            "and" => Side::Both,
+            "or" => EndSide::Either,
+            "and" => EndSide::Both,
             _ => return Ok(Some(side)),
         };
         self.words.next();
@@ -171,13 +171,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn kind(&mut self) -> Option<Kind> {
+    fn kind(&mut self) -> Option<ValueKind> {
         let kind = match self.words.peek().text {
-            "host" => Kind::Host,
-            "net" => Kind::Net,
-            "port" => Kind::Port,
-            "portrange" => Kind::PortRange,
-            "proto" => Kind::Proto,
+            "host" => ValueKind::Host,
+            "net" => ValueKind::Net,
+            "port" => ValueKind::Port,
+            "portrange" => ValueKind::PortRange,
+            "proto" => ValueKind::Proto,
             _ => return None,
         };
         self.words.next();
@@ -194,7 +194,7 @@ const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
 /// A protocol's name as a whole primitive.
-fn alone(word: Word, protocol: &str) -> Result<Expression, String> {
+fn alone(word: FilterWord, protocol: &str) -> Result<Expression, String> {
     let over_ip = |four, six, number| Test::Protocol { four, six, number };
     Ok(Expression::Test(match protocol {
         "ip" => Test::EtherType(IPV4),
@@ -210,20 +210,22 @@ fn alone(word: Word, protocol: &str) -> Result<Expression, String> {
 
 impl Qualifiers<'_> {
     /// The test of a value behind these words, the first of which is `start`.
-    fn test(&self, start: Word, value: Word) -> Result<Expression, String> {
+    fn test(&self, start: FilterWord, value: FilterWord) -> Result<Expression, String> {
         let side = self.side;
         let test = match (self.protocol, self.kind) {
-            (Some("ether"), Kind::Host) => Test::Mac(side, values::mac(value)?),
-            (Some("ether"), Kind::Proto) => {
+            (Some("ether"), ValueKind::Host) => Test::Mac(side, values::mac(value)?),
+            (Some("ether"), ValueKind::Proto) => {
                 Test::EtherType(values::number(value, 0xffff, "a number")? as u16)
             }
-            (Some(version @ ("ip" | "ip6")), Kind::Proto) => {
+            (Some(version @ ("ip" | "ip6")), ValueKind::Proto) => {
                 let number = values::number(value, 0xff, "a number")? as u8;
                 Test::Protocol { four: version == "ip", six: version == "ip6", number }
             }
-            (None | Some("ip" | "ip6" | "arp"), Kind::Host | Kind::Net) => return self.address(value),
-            (None | Some("tcp" | "udp"), Kind::Port | Kind::PortRange) => {
-                let (first, last) = values::ports(value, self.kind == Kind::PortRange)?;
+            (None | Some("ip" | "ip6" | "arp"), ValueKind::Host | ValueKind::Net) => {
+                return self.address(value);
+            }
+            (None | Some("tcp" | "udp"), ValueKind::Port | ValueKind::PortRange) => {
+                let (first, last) = values::ports(value, self.kind == ValueKind::PortRange)?;
                 let protocol = self.protocol.map(|name| if name == "tcp" { TCP } else { UDP });
                 Test::Ports { side, protocol, first, last }
             }
@@ -235,17 +237,15 @@ impl Qualifiers<'_> {
         Ok(Expression::Test(test))
     }
 
-    fn address(&self, value: Word) -> Result<Expression, String> {
+    fn address(&self, value: FilterWord) -> Result<Expression, String> {
         let side = self.side;
-        let network = values::network(value, self.kind == Kind::Net)?;
+        let network = values::network(value, self.kind == ValueKind::Net)?;
         let test = match (network, self.protocol) {
-            (values::Network::Four { address, mask }, None | Some("ip" | "arp")) => {
+            (values::Prefix::Four { address, mask }, None | Some("ip" | "arp")) => {
                 let (ip, arp) = (self.protocol != Some("arp"), self.protocol != Some("ip"));
                 Test::Ipv4 { side, ip, arp, address, mask }
             }
-            (values::Network::Six { address, mask }, None | Some("ip6")) => {
-                Test::Ipv6 { side, address, mask }
-            }
+            (values::Prefix::Six { address, mask }, None | Some("ip6")) => Test::Ipv6 { side, address, mask },
             (_, protocol) => {
                 return Err(value.wrong(format!("{} has no such address", protocol.unwrap_or_default())));
             }
@@ -254,7 +254,7 @@ impl Qualifiers<'_> {
     }
 }
 
-impl Kind {
+impl ValueKind {
     fn name(self) -> &'static str {
         match self {
             Self::Host => "host",

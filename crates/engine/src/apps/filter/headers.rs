@@ -10,7 +10,7 @@ const VLANS_MAX: usize = LaxSlicedPacket::LINK_EXTS_CAP;
 
 /// Addresses of sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Network {
+pub enum NetworkAddresses {
     None,
     Ipv4(u32, u32),
     Ipv6(u128, u128),
@@ -19,14 +19,14 @@ pub enum Network {
 
 /// A frame's headers, as far as they are there.
 #[derive(Clone, Copy, Debug)]
-pub struct Headers {
+pub struct FrameHeaders {
     /// Bytes of the frame.
     pub length: usize,
     /// Ethernet addresses of sender and receiver.
     pub macs: Option<([u8; 6], [u8; 6])>,
     /// What is behind all tags.
     pub ether_type: Option<u16>,
-    pub network: Network,
+    pub network: NetworkAddresses,
     /// What is behind the IP header and its extensions.
     pub protocol: Option<u8>,
     /// Ports of sender and receiver. Only the first of a packet's fragments has them.
@@ -35,13 +35,13 @@ pub struct Headers {
     vlans_length: usize,
 }
 
-impl Headers {
+impl FrameHeaders {
     pub fn of(frame: &[u8]) -> Self {
         let mut headers = Self {
             length: frame.len(),
             macs: None,
             ether_type: None,
-            network: Network::None,
+            network: NetworkAddresses::None,
             protocol: None,
             ports: None,
             vlans: [0; VLANS_MAX],
@@ -92,13 +92,13 @@ impl Headers {
             LaxNetSlice::Ipv4(ip) => {
                 let header = ip.header();
                 let addresses = (u32::from(header.source_addr()), u32::from(header.destination_addr()));
-                self.network = Network::Ipv4(addresses.0, addresses.1);
+                self.network = NetworkAddresses::Ipv4(addresses.0, addresses.1);
                 (ip.payload(), header.fragments_offset().value() == 0)
             }
             LaxNetSlice::Ipv6(ip) => {
                 let header = ip.header();
                 let addresses = (u128::from(header.source_addr()), u128::from(header.destination_addr()));
-                self.network = Network::Ipv6(addresses.0, addresses.1);
+                self.network = NetworkAddresses::Ipv6(addresses.0, addresses.1);
                 let later = |extension| match extension {
                     Ipv6ExtensionSlice::Fragment(fragment) => fragment.fragment_offset().value() != 0,
                     _ => false,
@@ -115,7 +115,7 @@ impl Headers {
                 if let (true, EtherType::IPV4, (Ok(source), Ok(destination))) =
                     (ethernet, arp.proto_addr_type(), addresses)
                 {
-                    self.network = Network::Arp(source, destination);
+                    self.network = NetworkAddresses::Arp(source, destination);
                 }
                 return;
             }

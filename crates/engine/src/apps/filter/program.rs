@@ -3,7 +3,7 @@
 //!
 //! Every step goes to a step of a lower number, or to a verdict: it ends.
 
-use super::headers::{Headers, Network};
+use super::headers::{FrameHeaders, NetworkAddresses};
 
 /// What is asked of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,22 +15,22 @@ pub enum Test {
     /// What is behind the Ethernet header and all tags.
     EtherType(u16),
     /// An Ethernet address.
-    Mac(Side, [u8; 6]),
+    Mac(EndSide, [u8; 6]),
     /// A tag, of this VLAN if one is named.
     Vlan(Option<u16>),
     /// An IPv4 address, in IPv4 packets, ARP packets or both.
-    Ipv4 { side: Side, ip: bool, arp: bool, address: u32, mask: u32 },
+    Ipv4 { side: EndSide, ip: bool, arp: bool, address: u32, mask: u32 },
     /// An IPv6 address.
-    Ipv6 { side: Side, address: u128, mask: u128 },
+    Ipv6 { side: EndSide, address: u128, mask: u128 },
     /// What is behind the IP header, in IPv4, in IPv6 or in both.
     Protocol { four: bool, six: bool, number: u8 },
     /// Ports, of one protocol or of any that has some.
-    Ports { side: Side, protocol: Option<u8>, first: u16, last: u16 },
+    Ports { side: EndSide, protocol: Option<u8>, first: u16, last: u16 },
 }
 
 /// Which of a sender's and a receiver's address or port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum EndSide {
     /// The sender's.
     Source,
     /// The receiver's.
@@ -41,7 +41,7 @@ pub enum Side {
     Both,
 }
 
-impl Side {
+impl EndSide {
     #[inline]
     fn holds<T: Copy>(self, (source, destination): (T, T), test: impl Fn(T) -> bool) -> bool {
         match self {
@@ -97,7 +97,7 @@ impl Program {
     /// Whether a packet, an Ethernet frame, matches.
     #[inline]
     pub fn matches(&self, frame: &[u8]) -> bool {
-        let headers = Headers::of(frame);
+        let headers = FrameHeaders::of(frame);
         let mut next = self.first;
         while let Some(step) = next.checked_sub(STEPS_FROM).and_then(|place| self.steps.get(place)) {
             next = if step.test.holds(&headers) { step.holds } else { step.fails };
@@ -127,7 +127,7 @@ fn emit(steps: &mut Vec<Step>, expression: &Expression, holds: Target, fails: Ta
 
 impl Test {
     #[inline]
-    fn holds(&self, headers: &Headers) -> bool {
+    fn holds(&self, headers: &FrameHeaders) -> bool {
         match *self {
             Self::LengthMost(bytes) => headers.length <= bytes as usize,
             Self::LengthLeast(bytes) => headers.length >= bytes as usize,
@@ -136,18 +136,22 @@ impl Test {
             Self::Vlan(None) => !headers.vlans().is_empty(),
             Self::Vlan(Some(number)) => headers.vlans().contains(&number),
             Self::Ipv4 { side, ip, arp, address, mask } => match headers.network {
-                Network::Ipv4(source, to) if ip => side.holds((source, to), |of| of & mask == address),
-                Network::Arp(source, to) if arp => side.holds((source, to), |of| of & mask == address),
+                NetworkAddresses::Ipv4(source, to) if ip => {
+                    side.holds((source, to), |of| of & mask == address)
+                }
+                NetworkAddresses::Arp(source, to) if arp => {
+                    side.holds((source, to), |of| of & mask == address)
+                }
                 _ => false,
             },
             Self::Ipv6 { side, address, mask } => match headers.network {
-                Network::Ipv6(source, to) => side.holds((source, to), |of| of & mask == address),
+                NetworkAddresses::Ipv6(source, to) => side.holds((source, to), |of| of & mask == address),
                 _ => false,
             },
             Self::Protocol { four, six, number } => {
                 let version = match headers.network {
-                    Network::Ipv4(..) => four,
-                    Network::Ipv6(..) => six,
+                    NetworkAddresses::Ipv4(..) => four,
+                    NetworkAddresses::Ipv6(..) => six,
                     _ => false,
                 };
                 version && headers.protocol == Some(number)

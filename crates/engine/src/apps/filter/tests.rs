@@ -7,7 +7,7 @@ use etherparse::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::Bench;
+use crate::testing::AppBench;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -230,7 +230,7 @@ fn config(expression: &str) -> FilterConfig {
 #[test]
 fn what_matches_goes_one_way_and_the_rest_the_other() {
     let mut bench =
-        Bench::<Filter>::new(config("udp"), &["input"], &["output", "rejected"], 20).expect("a filter");
+        AppBench::<Filter>::new(config("udp"), &["input"], &["output", "rejected"], 20).expect("a filter");
     let frames = frames();
     frames.iter().for_each(|(_, frame)| bench.put("input", frame));
     bench.push();
@@ -247,11 +247,14 @@ fn what_matches_goes_one_way_and_the_rest_the_other() {
 
 #[test]
 fn what_goes_nowhere_is_counted() {
-    let mut bench = Bench::<Filter>::new(config("udp"), &["input"], &[], 20).expect("a filter");
+    let mut bench = AppBench::<Filter>::new(config("udp"), &["input"], &[], 20).expect("a filter");
     let frames = frames();
     frames.iter().for_each(|(_, frame)| bench.put("input", frame));
     bench.push();
-    assert_eq!((bench.drops(Drop::Unlinked), bench.drops(Drop::Filtered)), (3, frames.len() as u64 - 3));
+    assert_eq!(
+        (bench.drops(DropReason::Unlinked), bench.drops(DropReason::Filtered)),
+        (3, frames.len() as u64 - 3)
+    );
     assert_eq!(bench.free(), 20);
     let trouble = Filter::check(&config("udp port")).expect_err("trouble").0;
     assert_eq!(trouble, "expression = \"udp port\": it ends at character 9, expected a port, 0 to 65535");

@@ -5,13 +5,13 @@ pub const EXPRESSION_BYTES_MAX: usize = 16 << 10;
 
 /// A word, and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word<'a> {
+pub struct FilterWord<'a> {
     pub text: &'a str,
     /// In characters, from 1.
     pub at: usize,
 }
 
-impl Word<'_> {
+impl FilterWord<'_> {
     /// A sentence about this word.
     pub fn wrong(&self, what: impl std::fmt::Display) -> String {
         match self.text {
@@ -23,12 +23,12 @@ impl Word<'_> {
 
 /// The words of an expression, from the first to the last; then empty ones.
 #[derive(Clone, Debug)]
-pub struct Words<'a> {
+pub struct FilterWords<'a> {
     rest: &'a str,
     at: usize,
 }
 
-impl<'a> Words<'a> {
+impl<'a> FilterWords<'a> {
     /// Refuses what is too long.
     pub fn new(expression: &'a str) -> Result<Self, String> {
         match expression.len() {
@@ -38,24 +38,24 @@ impl<'a> Words<'a> {
     }
 
     /// The next word, which stays.
-    pub fn peek(&self) -> Word<'a> {
+    pub fn peek(&self) -> FilterWord<'a> {
         self.clone().next()
     }
 
     /// The next word; behind the last one an empty one. Symbols mean what their words mean.
-    pub fn next(&mut self) -> Word<'a> {
+    pub fn next(&mut self) -> FilterWord<'a> {
         let start = self.rest.trim_start();
         self.skip(self.rest.len() - start.len());
         let symbols = [("(", "("), (")", ")"), ("!", "not"), ("&&", "and"), ("||", "or")];
         if let Some((symbol, text)) = symbols.into_iter().find(|(symbol, _)| start.starts_with(symbol)) {
-            let word = Word { text, at: self.at };
+            let word = FilterWord { text, at: self.at };
             self.skip(symbol.len());
             return word;
         }
         let end = start.find(|c: char| c.is_whitespace() || "()!&|".contains(c)).unwrap_or(start.len());
         // A lone `&` or `|` is a word that nobody knows.
         let end = if end == 0 { start.chars().next().map_or(0, char::len_utf8) } else { end };
-        let word = Word { text: &start[..end], at: self.at };
+        let word = FilterWord { text: &start[..end], at: self.at };
         self.skip(end);
         word
     }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn words_know_where_they_stand() {
-        let mut words = Words::new("  tcp&&!(é port\t80)| ").expect("words");
+        let mut words = FilterWords::new("  tcp&&!(é port\t80)| ").expect("words");
         let mut all = Vec::new();
         while !words.peek().text.is_empty() {
             let word = words.next();
@@ -91,12 +91,12 @@ mod tests {
             [("tcp", 3), ("and", 6), ("not", 8), ("(", 9), ("é", 10), ("port", 12), ("80", 17), (")", 19)];
         assert_eq!(all[..8], expected);
         assert_eq!(all[8..], [("|", 20)]);
-        assert_eq!(words.next(), Word { text: "", at: 22 });
+        assert_eq!(words.next(), FilterWord { text: "", at: 22 });
     }
 
     #[test]
     fn one_that_is_too_long_is_refused() {
         let long = " ".repeat(EXPRESSION_BYTES_MAX + 1);
-        assert_eq!(Words::new(&long).expect_err("too long"), "16385 bytes: 16384 are the most");
+        assert_eq!(FilterWords::new(&long).expect_err("too long"), "16385 bytes: 16384 are the most");
     }
 }

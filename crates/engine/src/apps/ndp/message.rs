@@ -12,7 +12,7 @@ use etherparse::{
 };
 
 use crate::apps::Mac;
-use crate::apps::neighbour::Ask;
+use crate::apps::neighbour::Query;
 use crate::apps::neighbour::passage::Frame;
 
 /// Hops that such a packet has left: it comes from the same link, or it would have less.
@@ -32,11 +32,11 @@ pub enum Read {
     /// Not what its protocol says.
     Malformed,
     /// A message that is in order.
-    Message(Message),
+    NdpMessage(NdpMessage),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct NdpMessage {
     pub ethernet_source: Mac,
     pub source: Ipv6Addr,
     pub destination: Ipv6Addr,
@@ -88,7 +88,7 @@ pub fn read(frame: &[u8]) -> Read {
         && !ip.source_addr().is_multicast();
     let (source, destination) = (ip.source_addr(), ip.destination_addr());
     match said(&icmp, source, destination).filter(|_| sound) {
-        Some(said) => Read::Message(Message { ethernet_source, source, destination, said }),
+        Some(said) => Read::NdpMessage(NdpMessage { ethernet_source, source, destination, said }),
         None => Read::Malformed,
     }
 }
@@ -151,10 +151,10 @@ fn group_mac(group: Ipv6Addr) -> Mac {
 }
 
 /// Asks for the Ethernet address of `target`.
-pub fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Ask) -> Frame {
+pub fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Query) -> Frame {
     let (to, destination) = match ask {
-        Ask::Everybody => (group_mac(solicited_node(target)), solicited_node(target)),
-        Ask::Only(mac) => (mac, target),
+        Query::Everybody => (group_mac(solicited_node(target)), solicited_node(target)),
+        Query::Only(mac) => (mac, target),
     };
     frame((own, source), (to, destination), Icmpv6Type::NeighborSolicitation, target, OPTION_SOURCE)
 }

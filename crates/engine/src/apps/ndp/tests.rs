@@ -10,8 +10,8 @@ use super::*;
 use crate::app::App;
 use crate::apps::neighbour::trial::{PACKETS, arrivals, push, try_all};
 use crate::apps::neighbour::{ASK_NS_MIN, KNOWN_NS};
-use crate::layout::Drop;
-use crate::testing::Bench;
+use crate::layout::DropReason;
+use crate::testing::AppBench;
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
@@ -33,9 +33,9 @@ fn config(next_hop: bool) -> NdpConfig {
     NdpConfig { mac: OURS, addresses: vec![our(), ip("fe80::1")], next_hop }
 }
 
-fn bench(next_hop: bool) -> Bench<Ndp> {
+fn bench(next_hop: bool) -> AppBench<Ndp> {
     let ports = ["north", "south"];
-    Bench::new(config(next_hop), &ports, &ports, PACKETS).unwrap()
+    AppBench::new(config(next_hop), &ports, &ports, PACKETS).unwrap()
 }
 
 fn packet(number: u8) -> Vec<u8> {
@@ -132,7 +132,7 @@ fn what_section_7_1_does_not_allow_is_dropped() {
     for (count, frame) in wrong.iter().enumerate() {
         let outcome = push(&mut bench, "south", frame);
         assert_eq!(outcome, (vec![], vec![]), "{frame:02x?}");
-        assert_eq!(bench.drops(Drop::Malformed), count as u64 + 1, "{frame:02x?}");
+        assert_eq!(bench.drops(DropReason::Malformed), count as u64 + 1, "{frame:02x?}");
     }
     assert_eq!(bench.free(), PACKETS as usize);
 }

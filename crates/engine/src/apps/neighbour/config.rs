@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::app::Trouble;
+use crate::app::AppError;
 use crate::apps::Mac;
 
 /// Addresses that one app answers for.
@@ -25,42 +25,44 @@ pub struct AnswerConfig<A> {
 }
 
 /// An IP address.
-pub trait Address: Copy + PartialEq + Debug + Display + Into<IpAddr> + DeserializeOwned + 'static {
+pub trait HostAddress:
+    Copy + PartialEq + Debug + Display + Into<IpAddr> + DeserializeOwned + 'static
+{
     /// Whether it can be that of one host.
     fn is_host(self) -> bool;
 }
 
-impl Address for Ipv4Addr {
+impl HostAddress for Ipv4Addr {
     fn is_host(self) -> bool {
         !(self.is_unspecified() || self.is_multicast() || self.is_broadcast() || self.is_loopback())
     }
 }
 
-impl Address for Ipv6Addr {
+impl HostAddress for Ipv6Addr {
     fn is_host(self) -> bool {
         !(self.is_unspecified() || self.is_multicast() || self.is_loopback())
     }
 }
 
-impl<A: Address> AnswerConfig<A> {
+impl<A: HostAddress> AnswerConfig<A> {
     /// Whether one can answer and ask by it.
-    pub fn check(&self) -> Result<(), Trouble> {
+    pub fn check(&self) -> Result<(), AppError> {
         let Self { mac, addresses, next_hop } = self;
         let count = addresses.len();
         if !mac.is_station() {
-            return Err(Trouble(format!("mac = {mac}: it has to be the address of one station")));
+            return Err(AppError(format!("mac = {mac}: it has to be the address of one station")));
         }
         if !(1..=ADDRESSES_MAX).contains(&count) {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "addresses: there are {count}, where 1 to {ADDRESSES_MAX} are possible"
             )));
         }
         if let Some(address) = addresses.iter().chain(next_hop).find(|address| !address.is_host()) {
-            return Err(Trouble(format!("{address} cannot be the address of one host")));
+            return Err(AppError(format!("{address} cannot be the address of one host")));
         }
         match next_hop.filter(|next_hop| addresses.contains(next_hop)) {
             Some(own) => {
-                Err(Trouble(format!("next_hop = {own}: it is one of `addresses`; it must be another's")))
+                Err(AppError(format!("next_hop = {own}: it is one of `addresses`; it must be another's")))
             }
             None => Ok(()),
         }

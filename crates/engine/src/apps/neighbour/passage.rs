@@ -5,11 +5,11 @@
 //! address, and ours as their source; while it is not known, the last of them waits for it (RFC 4861, section
 //! 7.2.2; RFC 1122, section 2.3.2.2), and those before are dropped.
 
-use super::{Ask, Neighbour};
+use super::{Neighbour, Query};
 use crate::app::Named;
 use crate::apps::Mac;
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 
 /// The ports of such an app, both ways.
@@ -42,7 +42,7 @@ impl Frame {
 
 /// What becomes of a packet from the network.
 #[derive(Debug)]
-pub enum Heard {
+pub enum Reception {
     /// It goes on.
     Pass,
     /// It was for us alone, and ends here.
@@ -61,9 +61,9 @@ pub trait Protocol {
     /// Our own Ethernet address.
     fn mac(&self) -> Mac;
     /// Takes in what the network sends, and notes what it says about the next hop.
-    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Heard;
+    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception;
     /// The question for the next hop's address.
-    fn question(&self, ask: Ask) -> Frame;
+    fn question(&self, ask: Query) -> Frame;
 }
 
 /// The way through, and what waits in it.
@@ -134,14 +134,14 @@ impl Passage {
         for _ in 0..io.waiting(south) {
             let Some(mut packet) = io.receive(south) else { break };
             match protocol.hear(packet.data(), self.next_hop.as_mut(), io.now_ns()) {
-                Heard::Pass => io.transmit(north, packet),
-                Heard::Done => io.free(packet),
-                Heard::Malformed => io.discard(packet, Drop::Malformed),
-                Heard::Answer(frame) if packet.fill(frame.bytes()) => {
+                Reception::Pass => io.transmit(north, packet),
+                Reception::Done => io.free(packet),
+                Reception::Malformed => io.discard(packet, DropReason::Malformed),
+                Reception::Answer(frame) if packet.fill(frame.bytes()) => {
                     self.answers += 1;
                     io.transmit(back, packet);
                 }
-                Heard::Answer(_) => io.discard(packet, Drop::Oversize),
+                Reception::Answer(_) => io.discard(packet, DropReason::Oversize),
             }
         }
     }
@@ -184,7 +184,7 @@ impl Passage {
         let (Some(next_hop), Some(south)) = (&mut self.next_hop, io.output("south")) else { return };
         let Some(ask) = next_hop.ask(io.now_ns()) else { return };
         // Without a packet for it, it is asked again in its time.
-        let Some(mut packet) = io.allocate() else { return io.count_drops(Drop::NoPacket, 1) };
+        let Some(mut packet) = io.allocate() else { return io.count_drops(DropReason::NoPacket, 1) };
         if packet.fill(protocol.question(ask).bytes()) {
             self.questions += 1;
             io.transmit(south, packet);
@@ -194,7 +194,7 @@ impl Passage {
     /// There is no link to where the packet should go: not one that is known.
     fn drop_unresolved(&mut self, io: &mut Io, packet: Packet) {
         self.unresolved += 1;
-        io.discard(packet, Drop::Unlinked);
+        io.discard(packet, DropReason::Unlinked);
     }
 }
 

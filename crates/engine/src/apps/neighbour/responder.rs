@@ -3,9 +3,9 @@
 
 use std::net::IpAddr;
 
-use super::config::{Address, AnswerConfig};
+use super::config::{AnswerConfig, HostAddress};
 use super::passage::{PORTS, Passage, Protocol};
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
 
 /// Answers for addresses of one kind.
@@ -24,7 +24,7 @@ pub struct Speaker<A> {
     pub conflicts: u64,
 }
 
-impl<A: Address> App for Responder<A>
+impl<A: HostAddress> App for Responder<A>
 where
     Speaker<A>: Protocol,
 {
@@ -32,11 +32,11 @@ where
     const INPUTS: Named = PORTS;
     const OUTPUTS: Named = PORTS;
 
-    fn check(config: &AnswerConfig<A>) -> Result<(), Trouble> {
+    fn check(config: &AnswerConfig<A>) -> Result<(), AppError> {
         config.check()
     }
 
-    fn start(config: AnswerConfig<A>, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: AnswerConfig<A>, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let next_hop = config.next_hop.map(bytes);
         let passage = Passage::new(next_hop.as_deref(), state.as_deref());
         Ok(Self { speaker: Speaker { config, conflicts: 0 }, passage })

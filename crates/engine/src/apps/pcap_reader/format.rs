@@ -64,7 +64,7 @@ const RESOLUTION_DEFAULT: u8 = 6;
 
 /// What lies next in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum FormatItem {
     /// So many bytes without a packet.
     Skip(usize),
     /// A packet, in so many bytes.
@@ -87,7 +87,7 @@ impl Format {
     }
 
     /// What `bytes` start with; `None` if more of them are needed to tell.
-    pub fn next(&mut self, bytes: &[u8]) -> Result<Option<Next>, Malformed> {
+    pub fn next(&mut self, bytes: &[u8]) -> Result<Option<FormatItem>, Malformed> {
         let next = match self {
             Self::Pcap(header) => match header.endianness {
                 Endianness::Big => pcap_record::<BigEndian>(header, bytes),
@@ -104,7 +104,7 @@ impl Format {
     }
 }
 
-fn pcap_record<B: ByteOrder>(header: &PcapHeader, bytes: &[u8]) -> Result<Next, PcapError> {
+fn pcap_record<B: ByteOrder>(header: &PcapHeader, bytes: &[u8]) -> Result<FormatItem, PcapError> {
     let (rest, record) = RawPcapPacket::from_slice::<B>(bytes)?;
     let nanoseconds = match header.ts_resolution {
         TsResolution::MicroSecond => u64::from(record.ts_frac) * 1_000,
@@ -112,11 +112,11 @@ fn pcap_record<B: ByteOrder>(header: &PcapHeader, bytes: &[u8]) -> Result<Next, 
     };
     let data = PCAP_RECORD_HEADER_BYTES..PCAP_RECORD_HEADER_BYTES + record.data.len();
     let timestamp_ns = u64::from(record.ts_sec) * NS_PER_SECOND + nanoseconds;
-    Ok(Next::Packet { bytes: bytes.len() - rest.len(), data, timestamp_ns })
+    Ok(FormatItem::Packet { bytes: bytes.len() - rest.len(), data, timestamp_ns })
 }
 
 impl Section {
-    fn block<B: ByteOrder>(&mut self, bytes: &[u8]) -> Result<Next, PcapError> {
+    fn block<B: ByteOrder>(&mut self, bytes: &[u8]) -> Result<FormatItem, PcapError> {
         let (rest, block) = RawBlock::from_slice::<B>(bytes)?;
         let bytes = bytes.len() - rest.len();
         // The whole block is here: whatever it lacks, more bytes do not help.
@@ -126,18 +126,18 @@ impl Section {
         })
     }
 
-    fn body<B: ByteOrder>(&mut self, bytes: usize, kind: u32, body: &[u8]) -> Result<Next, PcapError> {
+    fn body<B: ByteOrder>(&mut self, bytes: usize, kind: u32, body: &[u8]) -> Result<FormatItem, PcapError> {
         // Packets' data start behind the five fields of these blocks, and behind the one of that.
         let (fields, length, interface, ticks) = match kind {
             SECTION_HEADER_BLOCK => {
                 let (_, header) = SectionHeaderBlock::from_slice::<B>(body)?;
                 *self = Self { big_endian: header.endianness == Endianness::Big, interfaces: Vec::new() };
-                return Ok(Next::Skip(bytes));
+                return Ok(FormatItem::Skip(bytes));
             }
             INTERFACE_DESCRIPTION_BLOCK => {
                 let (_, description) = InterfaceDescriptionBlock::from_slice::<B>(body)?;
                 self.add(&description)?;
-                return Ok(Next::Skip(bytes));
+                return Ok(FormatItem::Skip(bytes));
             }
             ENHANCED_PACKET_BLOCK => {
                 let (_, packet) = EnhancedPacketBlock::from_slice::<B>(body)?;
@@ -152,13 +152,17 @@ impl Section {
                 let (_, packet) = SimplePacketBlock::from_slice::<B>(body)?;
                 (4, packet.data.len().min(packet.original_len as usize), 0, 0)
             }
-            _ => return Ok(Next::Skip(bytes)),
+            _ => return Ok(FormatItem::Skip(bytes)),
         };
         let interface = self.interfaces.get(interface as usize);
         let interface =
             interface.ok_or(PcapError::InvalidField("a packet of an interface that is not described"))?;
         let from = BLOCK_HEADER_BYTES + fields;
-        Ok(Next::Packet { bytes, data: from..from + length, timestamp_ns: interface.timestamp_ns(ticks) })
+        Ok(FormatItem::Packet {
+            bytes,
+            data: from..from + length,
+            timestamp_ns: interface.timestamp_ns(ticks),
+        })
     }
 
     fn add(&mut self, description: &InterfaceDescriptionBlock) -> Result<(), PcapError> {

@@ -11,8 +11,8 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::format::{Format, Next, Section};
-use crate::layout::Drop;
+use super::format::{Format, FormatItem, Section};
+use crate::layout::DropReason;
 
 /// Bytes of a record or block at most: four times the longest that tcpdump writes.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
@@ -54,7 +54,7 @@ pub enum Look {
     /// Nothing.
     End,
     /// Nothing that can be read, and what that counts as.
-    Damaged(Drop),
+    Damaged(DropReason),
 }
 
 /// A place in a file, to be kept.
@@ -122,19 +122,19 @@ impl Records {
                 return Look::Record { timestamp_ns: current.timestamp_ns };
             }
             match self.format.next(&self.buffer[self.from..self.to]) {
-                Ok(Some(Next::Skip(bytes))) => self.skip(bytes),
-                Ok(Some(Next::Packet { bytes, data, timestamp_ns })) => {
+                Ok(Some(FormatItem::Skip(bytes))) => self.skip(bytes),
+                Ok(Some(FormatItem::Packet { bytes, data, timestamp_ns })) => {
                     self.current = Some(Current { bytes, data, timestamp_ns });
                 }
                 Ok(None) => match self.fill() {
                     Ok(0) if self.from == self.to => return Look::End,
                     // Cut off in the middle of a record, or one too long for anybody.
-                    Ok(0) => return Look::Damaged(Drop::Malformed),
+                    Ok(0) => return Look::Damaged(DropReason::Malformed),
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(_) => return Look::Damaged(Drop::Device),
+                    Err(_) => return Look::Damaged(DropReason::Device),
                 },
-                Err(_) => return Look::Damaged(Drop::Malformed),
+                Err(_) => return Look::Damaged(DropReason::Malformed),
             }
         }
         Look::Later

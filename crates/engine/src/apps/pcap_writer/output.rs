@@ -14,7 +14,7 @@ use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::pipe::Pipe;
+use super::pipe::PcapPipe;
 
 /// Bytes in memory that are written at once.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -25,8 +25,8 @@ const LAST_MAX: Duration = Duration::from_secs(1);
 /// What comes behind `buffer`: header, unless it has been written, and whole packets; to a pipe that is full, the
 /// rest of what has been begun.
 #[derive(Debug)]
-pub struct Output {
-    target: Target,
+pub struct PcapOutput {
+    target: PcapTarget,
     header: PcapHeader,
     buffer: Vec<u8>,
     /// Packets in the buffer.
@@ -34,17 +34,17 @@ pub struct Output {
 }
 
 #[derive(Debug)]
-enum Target {
+enum PcapTarget {
     /// It holds `written` bytes, all of them header and whole packets.
     File {
         file: File,
         is_regular: bool,
         written: u64,
     },
-    Pipe(Pipe),
+    PcapPipe(PcapPipe),
 }
 
-impl Output {
+impl PcapOutput {
     /// Whether a file could be opened, without touching it.
     pub fn check(path: &Path, append: bool) -> Result<(), String> {
         match path.metadata() {
@@ -92,7 +92,7 @@ impl Output {
             ..PcapHeader::default()
         };
         if is_pipe {
-            return Ok(Self::new(Target::Pipe(Pipe::new(path)), new_header));
+            return Ok(Self::new(PcapTarget::PcapPipe(PcapPipe::new(path)), new_header));
         }
         let mut options = OpenOptions::new();
         let file =
@@ -106,10 +106,10 @@ impl Output {
         }
         let written = file.metadata().map_err(unwritable)?.len();
         let header = if written == 0 { new_header } else { header(&file)? };
-        Ok(Self::new(Target::File { file, is_regular, written }, header))
+        Ok(Self::new(PcapTarget::File { file, is_regular, written }, header))
     }
 
-    fn new(target: Target, header: PcapHeader) -> Self {
+    fn new(target: PcapTarget, header: PcapHeader) -> Self {
         let mut output = Self { target, header, buffer: Vec::new(), packets: 0 };
         output.clear();
         output
@@ -149,7 +149,7 @@ impl Output {
 
     /// Whether a pipe has not taken all that was written to it.
     pub fn is_held_up(&self) -> bool {
-        matches!(&self.target, Target::Pipe(pipe) if pipe.is_open()) && !self.buffer.is_empty()
+        matches!(&self.target, PcapTarget::PcapPipe(pipe) if pipe.is_open()) && !self.buffer.is_empty()
     }
 
     /// Writes the buffer. Returns how many packets that were, or how many are lost and why; the file
@@ -157,7 +157,7 @@ impl Output {
     pub fn flush(&mut self) -> Result<u64, (u64, io::Error)> {
         let packets = self.packets;
         let result = match &mut self.target {
-            Target::File { file, is_regular, written } => {
+            PcapTarget::File { file, is_regular, written } => {
                 let end = *written + self.buffer.len() as u64;
                 let allowed = if *is_regular { within_limit(end) } else { Ok(()) };
                 let result = allowed.and_then(|()| file.write_all_at(&self.buffer, *written));
@@ -169,7 +169,7 @@ impl Output {
                 }
                 result
             }
-            Target::Pipe(pipe) => pipe.write(&mut self.buffer),
+            PcapTarget::PcapPipe(pipe) => pipe.write(&mut self.buffer),
         };
         if self.is_held_up() {
             return Ok(0);
@@ -185,10 +185,10 @@ impl Output {
             let flushed = self.flush();
             let left = until.saturating_duration_since(Instant::now());
             match &self.target {
-                Target::Pipe(_) if self.is_held_up() && left.is_zero() => {
+                PcapTarget::PcapPipe(_) if self.is_held_up() && left.is_zero() => {
                     return Err((std::mem::take(&mut self.packets), ErrorKind::TimedOut.into()));
                 }
-                Target::Pipe(pipe) if self.is_held_up() => pipe.wait(left),
+                PcapTarget::PcapPipe(pipe) if self.is_held_up() => pipe.wait(left),
                 _ => return flushed,
             }
         }
@@ -199,8 +199,8 @@ impl Output {
         self.buffer.clear();
         self.packets = 0;
         let starts = match &self.target {
-            Target::File { written, .. } => *written == 0,
-            Target::Pipe(pipe) => !pipe.is_open(),
+            PcapTarget::File { written, .. } => *written == 0,
+            PcapTarget::PcapPipe(pipe) => !pipe.is_open(),
         };
         if starts {
             // As above.

@@ -10,12 +10,12 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, write};
 
 #[derive(Debug)]
-pub struct Pipe {
+pub struct PcapPipe {
     path: PathBuf,
     end: Option<OwnedFd>,
 }
 
-impl Pipe {
+impl PcapPipe {
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), end: None }
     }

@@ -8,7 +8,7 @@ use etherparse::{
 };
 use serde::Deserialize;
 
-use crate::app::Trouble;
+use crate::app::AppError;
 use crate::apps::mac::Mac;
 
 /// Routers that a frame may pass: what Linux gives its packets.
@@ -51,13 +51,13 @@ impl Default for FrameConfig {
 
 impl FrameConfig {
     /// The whole frame, `size` bytes, with its lengths and checksums.
-    pub fn bytes(&self, size: usize) -> Result<Vec<u8>, Trouble> {
+    pub fn bytes(&self, size: usize) -> Result<Vec<u8>, AppError> {
         let ethernet = PacketBuilder::ethernet2(self.source_mac.0, self.destination_mac.0);
         let ip = self.ip()?;
         let builder = match self.vlan {
             Some(vlan) => {
                 let vlan_id = VlanId::try_new(vlan)
-                    .map_err(|_| Trouble(format!("vlan = {vlan}: 4095 is the highest")))?;
+                    .map_err(|_| AppError(format!("vlan = {vlan}: 4095 is the highest")))?;
                 ethernet.vlan(VlanHeader::Single(SingleVlanHeader { vlan_id, ..Default::default() })).ip(ip)
             }
             None => ethernet.ip(ip),
@@ -65,19 +65,19 @@ impl FrameConfig {
         let builder = builder.udp(self.source_port, self.destination_port);
         let headers = builder.size(0);
         let payload = size.checked_sub(headers).ok_or_else(|| {
-            Trouble(format!("size = {size}: the headers of this frame alone take {headers} bytes"))
+            AppError(format!("size = {size}: the headers of this frame alone take {headers} bytes"))
         })?;
         let mut bytes = Vec::with_capacity(size);
-        builder.write(&mut bytes, &vec![0; payload]).map_err(Trouble::new)?;
+        builder.write(&mut bytes, &vec![0; payload]).map_err(AppError::new)?;
         Ok(bytes)
     }
 
     /// Lengths, checksums and what follows are the builder's to fill in.
-    fn ip(&self) -> Result<IpHeaders, Trouble> {
+    fn ip(&self) -> Result<IpHeaders, AppError> {
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let header = Ipv4Header::new(0, HOPS, IpNumber::UDP, source.octets(), destination.octets());
-                Ok(IpHeaders::Ipv4(header.map_err(Trouble::new)?, Ipv4Extensions::default()))
+                Ok(IpHeaders::Ipv4(header.map_err(AppError::new)?, Ipv4Extensions::default()))
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let header = Ipv6Header {
@@ -91,7 +91,7 @@ impl FrameConfig {
                 };
                 Ok(IpHeaders::Ipv6(header, Ipv6Extensions::default()))
             }
-            (source, destination) => Err(Trouble(format!(
+            (source, destination) => Err(AppError(format!(
                 "source = {source}, destination = {destination}: one is IPv4, the other IPv6"
             ))),
         }

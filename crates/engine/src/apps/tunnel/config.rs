@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use serde::Deserialize;
 
 use super::header::{ETHERNET_BYTES, HEADER_BYTES};
-use crate::app::Trouble;
+use crate::app::AppError;
 use crate::apps::Mac;
 use crate::limits::PACKET_BYTES_MAX;
 
@@ -17,9 +17,9 @@ pub const MTU_MAX: usize = PACKET_BYTES_MAX - ETHERNET_BYTES;
 /// The key of one direction: 64 bits that who sends must know.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Cookie(pub [u8; 8]);
+pub struct TunnelCookie(pub [u8; 8]);
 
-impl TryFrom<String> for Cookie {
+impl TryFrom<String> for TunnelCookie {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -30,9 +30,9 @@ impl TryFrom<String> for Cookie {
     }
 }
 
-impl std::fmt::Debug for Cookie {
+impl std::fmt::Debug for TunnelCookie {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Cookie(..)")
+        f.write_str("TunnelCookie(..)")
     }
 }
 
@@ -46,12 +46,12 @@ pub struct TunnelConfig {
     /// Where what is sent goes to, and what is received comes from.
     pub remote_address: Ipv6Addr,
     /// The cookie that must be in what is received.
-    pub local_cookie: Cookie,
+    pub local_cookie: TunnelCookie,
     /// Another one that is taken as well: while cookies are changed, the one before.
     #[serde(default)]
-    pub old_local_cookie: Option<Cookie>,
+    pub old_local_cookie: Option<TunnelCookie>,
     /// The cookie in what is sent.
-    pub remote_cookie: Cookie,
+    pub remote_cookie: TunnelCookie,
     /// The session that must be in what is received.
     #[serde(default = "session_default")]
     pub local_session: u32,
@@ -91,31 +91,31 @@ impl TunnelConfig {
         self.mtu + ETHERNET_BYTES - HEADER_BYTES
     }
 
-    pub(super) fn check(&self) -> Result<(), Trouble> {
+    pub(super) fn check(&self) -> Result<(), AppError> {
         for (key, address) in [("local_address", self.local_address), ("remote_address", self.remote_address)]
         {
             if address.is_multicast() || address.is_unspecified() {
-                return Err(Trouble(format!("{key} = {address}: a tunnel needs the address of one host")));
+                return Err(AppError(format!("{key} = {address}: a tunnel needs the address of one host")));
             }
         }
         for (key, session) in [("local_session", self.local_session), ("remote_session", self.remote_session)]
         {
             if session == 0 {
-                return Err(Trouble(format!(
+                return Err(AppError(format!(
                     "{key} = 0: session 0 is that of control messages; use another"
                 )));
             }
         }
         for (key, mac) in [("local_mac", self.local_mac), ("remote_mac", self.remote_mac)] {
             if mac.is_group() {
-                return Err(Trouble(format!("{key} = {mac}: a tunnel needs the address of one station")));
+                return Err(AppError(format!("{key} = {mac}: a tunnel needs the address of one station")));
             }
         }
         if self.hop_limit == 0 {
-            return Err(Trouble("hop_limit = 0: nothing would arrive; it is 1 to 255".to_owned()));
+            return Err(AppError("hop_limit = 0: nothing would arrive; it is 1 to 255".to_owned()));
         }
         if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
-            return Err(Trouble(format!("mtu = {}: a tunnel takes {MTU_MIN} to {MTU_MAX}", self.mtu)));
+            return Err(AppError(format!("mtu = {}: a tunnel takes {MTU_MIN} to {MTU_MAX}", self.mtu)));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::{Check, Part, shown, visible};
+use super::{ConfigCheck, ConfigPart, shown, visible};
 use crate::app::FileUse;
 
 /// What tells one file from all others, whatever paths lead to it.
@@ -17,7 +17,7 @@ enum Identity {
     Missing(u64, u64, OsString),
 }
 
-impl Check<'_> {
+impl ConfigCheck<'_> {
     /// Finds apps that write a file which another app uses.
     pub(super) fn files(&mut self) {
         let mut users: BTreeMap<Identity, Vec<(&str, FileUse)>> = BTreeMap::new();
@@ -40,7 +40,7 @@ impl Check<'_> {
                     visible(&file.path.display().to_string()),
                     shown(other)
                 );
-                self.find(Part::App((*writer).to_owned()), text);
+                self.find(ConfigPart::App((*writer).to_owned()), text);
             }
         }
     }

@@ -5,19 +5,20 @@
 use std::ops::Range;
 
 use caravan_ring::SpinMode;
+use caravan_segment::Pages;
 use serde_json::{Number, Value};
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
-use super::{File, Lines, Mistake, sorted};
-use crate::config::check::{Part, instead, listed, shown};
+use super::{ConfigFile, FileLines, Mistake, sorted};
+use crate::config::check::{ConfigPart, instead, listed, shown};
 use crate::config::{AppConfig, LinkName, WORKER_DEFAULT, WorkerConfig};
-use crate::layout::Mode;
+use crate::layout::LinkMode;
 use crate::limits::{GRANT_PACKETS, PACKET_BYTES_MAX, PACKETS_MAX};
 
 /// Everything in a document, or everything that is wrong with it.
-pub fn file(table: &DeTable<'_>, lines: &Lines<'_>) -> Result<File, Vec<Mistake>> {
-    let mut reader = Reader { lines, file: File::default(), mistakes: Vec::new() };
+pub fn file(table: &DeTable<'_>, lines: &FileLines<'_>) -> Result<ConfigFile, Vec<Mistake>> {
+    let mut reader = FileReader { lines, file: ConfigFile::default(), mistakes: Vec::new() };
     reader.document(table);
     match reader.mistakes.is_empty() {
         true => Ok(reader.file),
@@ -25,16 +26,16 @@ pub fn file(table: &DeTable<'_>, lines: &Lines<'_>) -> Result<File, Vec<Mistake>
     }
 }
 
-type Key<'i> = Spanned<DeString<'i>>;
-type Item<'i> = Spanned<DeValue<'i>>;
+type TomlKey<'i> = Spanned<DeString<'i>>;
+type TomlItem<'i> = Spanned<DeValue<'i>>;
 
-struct Reader<'a> {
-    lines: &'a Lines<'a>,
-    file: File,
+struct FileReader<'a> {
+    lines: &'a FileLines<'a>,
+    file: ConfigFile,
     mistakes: Vec<Mistake>,
 }
 
-impl Reader<'_> {
+impl FileReader<'_> {
     fn wrong(&mut self, span: Range<usize>, text: &str) {
         let mistake = self.lines.mistake(Some(span), text);
         self.mistakes.push(mistake);
@@ -54,17 +55,17 @@ impl Reader<'_> {
 
     fn engine(&mut self, table: &DeTable<'_>) {
         for (key, value) in table {
-            let settings = &mut self.file.settings;
+            let options = &mut self.file.options;
             let told = match key.get_ref().as_ref() {
                 "packets_max" => {
                     let number = number(value, GRANT_PACKETS as usize, PACKETS_MAX as usize);
-                    number.map(|number| settings.packets_max = u32::try_from(number).ok())
+                    number.map(|number| options.packets_max = number as u32)
                 }
-                "headroom" => number(value, 0, PACKET_BYTES_MAX).map(|bytes| settings.headroom = Some(bytes)),
-                "spin" => spin(value).map(|mode| settings.spin = Some(mode)),
+                "headroom" => number(value, 0, PACKET_BYTES_MAX).map(|bytes| options.headroom = bytes),
+                "spin" => spin(value).map(|mode| options.spin = mode),
                 "hugepages" => {
                     let truth = value.get_ref().as_bool().ok_or_else(|| "true or false".to_owned());
-                    truth.map(|huge| settings.hugepages = Some(huge))
+                    truth.map(|huge| options.pages = if huge { Pages::HugeIfOffered } else { Pages::Small })
                 }
                 _ => {
                     self.unknown(key, "[engine]", &["packets_max", "headroom", "spin", "hugepages"]);
@@ -75,7 +76,7 @@ impl Reader<'_> {
         }
     }
 
-    fn worker(&mut self, name: &Key<'_>, table: &DeTable<'_>) {
+    fn worker(&mut self, name: &TomlKey<'_>, table: &DeTable<'_>) {
         let mut worker = WorkerConfig::default();
         for (key, value) in table {
             match key.get_ref().as_ref() {
@@ -87,11 +88,11 @@ impl Reader<'_> {
             }
         }
         let name_text = name.get_ref().to_string();
-        self.file.places.insert(Part::Worker(name_text.clone()), self.lines.place(name.span().start));
+        self.file.places.insert(ConfigPart::Worker(name_text.clone()), self.lines.place(name.span().start));
         self.file.config.workers.insert(name_text, worker);
     }
 
-    fn app(&mut self, name: &Key<'_>, table: &DeTable<'_>) {
+    fn app(&mut self, name: &TomlKey<'_>, table: &DeTable<'_>) {
         let mut kind = None;
         let mut worker = WORKER_DEFAULT.to_owned();
         let mut config = serde_json::Map::new();
@@ -124,12 +125,12 @@ impl Reader<'_> {
             }
             return;
         };
-        self.file.places.insert(Part::App(name_text.clone()), self.lines.place(name.span().start));
+        self.file.places.insert(ConfigPart::App(name_text.clone()), self.lines.place(name.span().start));
         let app = AppConfig { kind, worker, config: Value::Object(config) };
         self.file.config.apps.insert(name_text, app);
     }
 
-    fn links(&mut self, value: &Item<'_>) {
+    fn links(&mut self, value: &TomlItem<'_>) {
         let Some(links) = value.get_ref().as_array() else {
             return self.wrong(value.span(), "links = ...: it takes a list: [\"app.output -> app.input\"]");
         };
@@ -139,7 +140,7 @@ impl Reader<'_> {
     fn each_link(&mut self, links: &DeArray<'_>) {
         for link in links {
             let (name, mode) = match link.get_ref() {
-                DeValue::String(name) => (Some((name.as_ref(), link.span())), Mode::Swap),
+                DeValue::String(name) => (Some((name.as_ref(), link.span())), LinkMode::Swap),
                 DeValue::Table(table) => self.link_table(link, table),
                 other => {
                     let text = format!("a link is a text in quotes or a table, not {}", article(other));
@@ -156,7 +157,7 @@ impl Reader<'_> {
                 }
             };
             let place = self.lines.place(span.start);
-            if let Some(before) = self.file.places.insert(Part::Link(name.clone()), place) {
+            if let Some(before) = self.file.places.insert(ConfigPart::Link(name.clone()), place) {
                 let text =
                     format!("link `{}` is there twice: see line {}", shown(&name.to_string()), before.line);
                 self.wrong(span, &text);
@@ -168,11 +169,11 @@ impl Reader<'_> {
     /// `{ link = "a.output -> b.input", mode = "copy" }`.
     fn link_table<'t>(
         &mut self,
-        link: &Item<'_>,
+        link: &TomlItem<'_>,
         table: &'t DeTable<'_>,
-    ) -> (Option<(&'t str, Range<usize>)>, Mode) {
+    ) -> (Option<(&'t str, Range<usize>)>, LinkMode) {
         let mut name = None;
-        let mut mode = Mode::Swap;
+        let mut mode = LinkMode::Swap;
         for (key, value) in table {
             let text = value.get_ref().as_str();
             match key.get_ref().as_ref() {
@@ -183,8 +184,8 @@ impl Reader<'_> {
                 }
                 "mode" => {
                     let told = match text {
-                        Some("swap") => Ok(Mode::Swap),
-                        Some("copy") => Ok(Mode::Copy),
+                        Some("swap") => Ok(LinkMode::Swap),
+                        Some("copy") => Ok(LinkMode::Copy),
                         _ => Err("\"swap\" or \"copy\"".to_owned()),
                     };
                     self.takes(key, value, told.map(|told| mode = told));
@@ -200,8 +201,8 @@ impl Reader<'_> {
 
     fn table(
         &mut self,
-        key: &Key<'_>,
-        value: &Item<'_>,
+        key: &TomlKey<'_>,
+        value: &TomlItem<'_>,
         takes: &str,
         read: impl FnOnce(&mut Self, &DeTable<'_>),
     ) {
@@ -212,7 +213,12 @@ impl Reader<'_> {
     }
 
     /// `[worker.NAME]`, `[app.NAME]`.
-    fn tables(&mut self, key: &Key<'_>, value: &Item<'_>, read: fn(&mut Self, &Key<'_>, &DeTable<'_>)) {
+    fn tables(
+        &mut self,
+        key: &TomlKey<'_>,
+        value: &TomlItem<'_>,
+        read: fn(&mut Self, &TomlKey<'_>, &DeTable<'_>),
+    ) {
         let takes = format!("tables: [{}.NAME]", key.get_ref());
         self.table(key, value, &takes, |reader, table| {
             for (name, value) in table {
@@ -222,7 +228,7 @@ impl Reader<'_> {
         });
     }
 
-    fn unknown(&mut self, key: &Key<'_>, of: &str, known: &[&str]) {
+    fn unknown(&mut self, key: &TomlKey<'_>, of: &str, known: &[&str]) {
         let name = key.get_ref();
         let instead = instead(name, known.iter().copied(), "keys");
         let all = match instead.starts_with("do") && known.len() > 1 {
@@ -234,7 +240,7 @@ impl Reader<'_> {
     }
 
     /// Tells of a value that is not what its key takes.
-    fn takes(&mut self, key: &Key<'_>, value: &Item<'_>, told: Result<(), String>) {
+    fn takes(&mut self, key: &TomlKey<'_>, value: &TomlItem<'_>, told: Result<(), String>) {
         if let Err(takes) = told {
             let text = format!(
                 "{} = {}: it takes {takes}",
@@ -246,7 +252,7 @@ impl Reader<'_> {
     }
 }
 
-fn number(value: &Item<'_>, least: usize, most: usize) -> Result<usize, String> {
+fn number(value: &TomlItem<'_>, least: usize, most: usize) -> Result<usize, String> {
     let number = value.get_ref().as_integer();
     let number = number.and_then(|number| usize::from_str_radix(number.as_str(), number.radix()).ok());
     number.filter(|number| (least..=most).contains(number)).ok_or_else(|| match most {
@@ -255,7 +261,7 @@ fn number(value: &Item<'_>, least: usize, most: usize) -> Result<usize, String> 
     })
 }
 
-fn spin(value: &Item<'_>) -> Result<SpinMode, String> {
+fn spin(value: &TomlItem<'_>) -> Result<SpinMode, String> {
     match value.get_ref().as_str() {
         Some("auto") => Ok(SpinMode::Auto),
         Some("on") => Ok(SpinMode::On),
@@ -265,7 +271,7 @@ fn spin(value: &Item<'_>) -> Result<SpinMode, String> {
 }
 
 /// A value for the kind of an app. The parser bounds how deep it nests.
-fn json(value: &Item<'_>) -> Result<Value, (Range<usize>, String)> {
+fn json(value: &TomlItem<'_>) -> Result<Value, (Range<usize>, String)> {
     let wrong = |text: &str| (value.span(), text.to_owned());
     Ok(match value.get_ref() {
         DeValue::String(text) => Value::String(text.to_string()),

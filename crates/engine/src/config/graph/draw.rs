@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::heights::{height, port};
 use super::layers::{Layers, Stands};
 use super::legend::Legend;
-use super::{Config, Network};
+use super::{Config, Diagram};
 
 /// Pixels around the picture.
 pub const MARGIN: f64 = 24.0;
@@ -42,7 +42,7 @@ const STYLE_DARK: &str = "\
 .head{fill:#6e7681}.farhead{fill:#c9d1d9}.dot{fill:#9da7b1}.missing{stroke:#ff7b72}";
 
 /// Everything, at its place.
-pub fn svg(config: &Config, network: &Network<'_>, layers: &Layers, middles: &[f64]) -> String {
+pub fn svg(config: &Config, network: &Diagram<'_>, layers: &Layers, middles: &[f64]) -> String {
     let workers: Vec<_> = config.workers_used().into_iter().collect();
     let columns = Columns::of(network, layers);
     let legend = Legend::of(config, network, &workers, columns.width);
@@ -52,7 +52,8 @@ pub fn svg(config: &Config, network: &Network<'_>, layers: &Layers, middles: &[f
     let (width, height) = (columns.width.max(legend.width()) + 2.0 * MARGIN, drawn + down + MARGIN);
     let mut out = String::new();
     head(&mut out, width, height, workers.len());
-    let mut picture = Picture { out, network, layers, workers: &workers, columns: &columns, middles, down };
+    let mut picture =
+        DiagramPicture { out, network, layers, workers: &workers, columns: &columns, middles, down };
     (0..network.links.len()).for_each(|link| picture.link(link));
     (0..network.apps.len()).for_each(|app| picture.app(app));
     let mut out = picture.out;
@@ -103,7 +104,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(network: &Network<'_>, layers: &Layers) -> Self {
+    fn of(network: &Diagram<'_>, layers: &Layers) -> Self {
         let mut turns = vec![0_usize; layers.layers.len() + 1];
         let mut layer_of = vec![0; layers.items.len()];
         for (layer, items) in layers.layers.iter().enumerate() {
@@ -136,7 +137,7 @@ impl Columns {
     }
 }
 
-fn app_width(app: &super::App<'_>) -> f64 {
+fn app_width(app: &super::DiagramApp<'_>) -> f64 {
     let longest = |ports: &[&str]| ports.iter().map(|port| text_width(port, PORT_SIZE)).fold(0.0, f64::max);
     let ports = longest(&app.inputs) + longest(&app.outputs) + PADDING;
     let kind = text_width(&kind(app), KIND_SIZE);
@@ -144,7 +145,7 @@ fn app_width(app: &super::App<'_>) -> f64 {
     (widest + 2.0 * PADDING).max(APP_WIDTH_MIN)
 }
 
-fn kind(app: &super::App<'_>) -> String {
+fn kind(app: &super::DiagramApp<'_>) -> String {
     match app.is {
         Some((kind, worker)) => format!("{kind} in {worker}"),
         None => "not there".into(),
@@ -156,9 +157,9 @@ pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * LETTER
 }
 
-struct Picture<'a> {
+struct DiagramPicture<'a> {
     out: String,
-    network: &'a Network<'a>,
+    network: &'a Diagram<'a>,
     layers: &'a Layers,
     workers: &'a [&'a str],
     columns: &'a Columns,
@@ -167,7 +168,7 @@ struct Picture<'a> {
     down: f64,
 }
 
-impl Picture<'_> {
+impl DiagramPicture<'_> {
     /// Left edge, upper edge, width and height of an item. All of a layer are of one width.
     fn place(&self, item: usize) -> (f64, f64, f64, f64) {
         let layer = self.layers.layers.iter().position(|items| items.contains(&item)).unwrap_or(0);
@@ -206,7 +207,7 @@ impl Picture<'_> {
     /// How many links that lead back start or end where this one does, and have lower numbers.
     fn backs_before(&self, number: usize) -> usize {
         let link = self.network.links[number];
-        let meets = |other: &super::Link| other.from.0 == link.from.0 || other.to.0 == link.to.0;
+        let meets = |other: &super::DiagramLink| other.from.0 == link.from.0 || other.to.0 == link.to.0;
         let before = self.network.links[..number].iter().zip(&self.layers.is_back);
         before.filter(|(other, is_back)| **is_back && meets(other)).count()
     }

@@ -1,7 +1,7 @@
 //! How high each item stands: as near to its neighbours as the order within its layer allows.
 
 use super::layers::{Layers, Stands};
-use super::{App, Network};
+use super::{Diagram, DiagramApp};
 
 /// Pixels of an app above its first port.
 pub const HEAD: f64 = 48.0;
@@ -21,7 +21,7 @@ const SWEEPS: usize = 16;
 const WEIGHT_BEND: f64 = 6.0;
 
 /// Middles of all items, by number. The topmost one's upper edge is at 0.
-pub fn heights(network: &Network<'_>, layers: &Layers) -> Vec<f64> {
+pub fn heights(network: &Diagram<'_>, layers: &Layers) -> Vec<f64> {
     let tall: Vec<_> = layers.items.iter().map(|item| height(network, *item)).collect();
     let mut middles = vec![0.0; tall.len()];
     for layer in &layers.layers {
@@ -43,7 +43,7 @@ pub fn heights(network: &Network<'_>, layers: &Layers) -> Vec<f64> {
 }
 
 /// Pixels of an item.
-pub fn height(network: &Network<'_>, item: Stands) -> f64 {
+pub fn height(network: &Diagram<'_>, item: Stands) -> f64 {
     match item {
         Stands::App(app) => height_of_app(&network.apps[app]),
         Stands::Bend(_) => BEND,
@@ -55,14 +55,14 @@ pub fn port(place: usize) -> f64 {
     HEAD + ROW * (place as f64 + 0.5)
 }
 
-fn height_of_app(app: &App<'_>) -> f64 {
+fn height_of_app(app: &DiagramApp<'_>) -> f64 {
     let rows = app.inputs.len().max(app.outputs.len());
     HEAD + ROW * rows as f64 + if rows == 0 { 0.0 } else { FOOT - ROW / 2.0 }
 }
 
 /// Where the items of a layer would be best, and how much that counts.
 fn wanted(
-    network: &Network<'_>,
+    network: &Diagram<'_>,
     layers: &Layers,
     layer: &[usize],
     middles: &[f64],

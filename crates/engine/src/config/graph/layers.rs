@@ -1,6 +1,6 @@
 //! Which layer each app stands in, and the places that links take in the layers they pass.
 
-use super::Network;
+use super::Diagram;
 
 /// Something that stands in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Layers {
 
 impl Layers {
     /// Puts every app right of those that send to it, as far as there are no cycles.
-    pub fn of(network: &Network<'_>) -> Self {
+    pub fn of(network: &Diagram<'_>) -> Self {
         let order = sequence(network);
         let layer = layer_of_each(network, &order);
         let count = layer.iter().map(|layer| layer + 1).max().unwrap_or(0);
@@ -57,7 +57,7 @@ impl Layers {
     }
 
     /// The app beside which a bend stands, if it is one where a link that leads back starts or ends.
-    pub fn app_beside(&self, network: &Network<'_>, item: usize) -> Option<usize> {
+    pub fn app_beside(&self, network: &Diagram<'_>, item: usize) -> Option<usize> {
         let Stands::Bend(link) = self.items[item] else { return None };
         match (self.is_back[link], self.bends[link].as_slice()) {
             (true, [first, ..]) if *first == item => Some(network.links[link].from.0),
@@ -68,7 +68,7 @@ impl Layers {
 
     /// Pairs of neighbouring items, left and right, with the place of the link on each, as parts of the
     /// item's height.
-    pub fn segments(&self, network: &Network<'_>) -> Vec<Segment> {
+    pub fn segments(&self, network: &Diagram<'_>) -> Vec<LinkSegment> {
         let mut segments = Vec::new();
         for (number, link) in network.links.iter().enumerate() {
             let bends = self.bends[number].iter().map(|bend| (*bend, None));
@@ -79,7 +79,7 @@ impl Layers {
                 chain.insert(0, (link.from.0, Some(link.from.1)));
                 chain.push((link.to.0, Some(link.to.1)));
             }
-            segments.extend(chain.windows(2).map(|pair| Segment { left: pair[0], right: pair[1] }));
+            segments.extend(chain.windows(2).map(|pair| LinkSegment { left: pair[0], right: pair[1] }));
         }
         segments
     }
@@ -87,18 +87,18 @@ impl Layers {
 
 /// A piece of a link between two items of neighbouring layers, each with the port if it is an app.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct LinkSegment {
     pub left: (usize, Option<usize>),
     pub right: (usize, Option<usize>),
 }
 
 /// All apps, so that few links lead back: what nothing sends to comes first; where all is in cycles,
 /// what sends most and is sent least (Eades, Lin and Smyth 1993, but for sinks).
-fn sequence(network: &Network<'_>) -> Vec<usize> {
+fn sequence(network: &Diagram<'_>) -> Vec<usize> {
     let mut left: Vec<_> = (0..network.apps.len()).collect();
     let mut sequence = Vec::new();
     let mut degrees = vec![(0_isize, 0_isize); left.len()];
-    let between = |link: &super::Link| link.from.0 != link.to.0;
+    let between = |link: &super::DiagramLink| link.from.0 != link.to.0;
     for link in network.links.iter().filter(|link| between(link)) {
         degrees[link.from.0].1 += 1;
         degrees[link.to.0].0 += 1;
@@ -119,12 +119,12 @@ fn sequence(network: &Network<'_>) -> Vec<usize> {
     sequence
 }
 
-fn layer_of_each(network: &Network<'_>, sequence: &[usize]) -> Vec<usize> {
+fn layer_of_each(network: &Diagram<'_>, sequence: &[usize]) -> Vec<usize> {
     let mut turn = vec![0; sequence.len()];
     for (place, app) in sequence.iter().enumerate() {
         turn[*app] = place;
     }
-    let forward = |link: &&super::Link| turn[link.from.0] < turn[link.to.0];
+    let forward = |link: &&super::DiagramLink| turn[link.from.0] < turn[link.to.0];
     let mut layer = vec![0; sequence.len()];
     for &app in sequence {
         for link in network.links.iter().filter(forward).filter(|link| link.from.0 == app) {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::draw::{MARGIN, text, text_width};
-use super::{Config, Network};
+use super::{Config, Diagram};
 
 const KEY_SIZE: f64 = 12.0;
 /// What stands in a line of the legend, however narrow the picture.
@@ -22,14 +22,14 @@ pub struct Legend {
 
 impl Legend {
     /// What there is to explain, in lines about as wide as the picture.
-    pub fn of(config: &Config, network: &Network<'_>, workers: &[&str], width: f64) -> Self {
+    pub fn of(config: &Config, network: &Diagram<'_>, workers: &[&str], width: f64) -> Self {
         let core = |worker: &str| config.workers.get(worker).and_then(|worker| worker.core);
         let named = |worker: &&str| match core(worker) {
             Some(core) => format!("{worker} (core {core})"),
             None => (*worker).to_owned(),
         };
         let worker = |app: usize| network.apps[app].is.map(|is| is.1);
-        let is_far = |link: &&super::Link| worker(link.from.0) != worker(link.to.0);
+        let is_far = |link: &&super::DiagramLink| worker(link.from.0) != worker(link.to.0);
         let mut lines = Vec::new();
         if network.links.iter().any(|link| !is_far(&link)) {
             lines.push(("link", "a", "within a worker"));

@@ -1,16 +1,16 @@
 //! In which order the items of a layer stand, from top to bottom, so that few links cross.
 
-use super::Network;
-use super::layers::{Layers, Segment};
+use super::Diagram;
+use super::layers::{Layers, LinkSegment};
 
 /// Times that all layers are sorted, to and fro.
 const SWEEPS: usize = 12;
 
 /// The best order found.
-pub fn ordered(network: &Network<'_>, mut layers: Layers) -> Layers {
+pub fn ordered(network: &Diagram<'_>, mut layers: Layers) -> Layers {
     beside_their_apps(network, &mut layers);
     let segments = layers.segments(network);
-    let ports = Ports(network);
+    let ports = PortHeights(network);
     let mut best = layers.layers.clone();
     let mut fewest = crossings(&layers, &segments, &ports);
     for sweep in 0..SWEEPS {
@@ -35,7 +35,7 @@ pub fn ordered(network: &Network<'_>, mut layers: Layers) -> Layers {
 }
 
 /// A link that leads back starts and ends just below the apps that it links.
-fn beside_their_apps(network: &Network<'_>, layers: &mut Layers) {
+fn beside_their_apps(network: &Diagram<'_>, layers: &mut Layers) {
     let apart: Vec<_> = (0..layers.items.len()).map(|item| layers.app_beside(network, item)).collect();
     for layer in &mut layers.layers {
         let before = layer.clone();
@@ -47,9 +47,9 @@ fn beside_their_apps(network: &Network<'_>, layers: &mut Layers) {
     }
 }
 
-struct Ports<'a>(&'a Network<'a>);
+struct PortHeights<'a>(&'a Diagram<'a>);
 
-impl Ports<'_> {
+impl PortHeights<'_> {
     /// How far down its item a segment's end is, from 0 to 1.
     fn part(&self, (item, port): (usize, Option<usize>), of_inputs: bool) -> f64 {
         let Some((port, app)) = port.zip(self.0.apps.get(item)) else { return 0.5 };
@@ -59,21 +59,21 @@ impl Ports<'_> {
 }
 
 /// Places of the ends of all segments, within their layers.
-fn ends(layers: &Layers, segments: &[Segment], ports: &Ports<'_>) -> Vec<(usize, f64, f64)> {
+fn ends(layers: &Layers, segments: &[LinkSegment], ports: &PortHeights<'_>) -> Vec<(usize, f64, f64)> {
     let mut stands = vec![(0, 0.0); layers.items.len()];
     for (layer, items) in layers.layers.iter().enumerate() {
         for (place, item) in items.iter().enumerate() {
             stands[*item] = (layer, place as f64);
         }
     }
-    let end = |segment: &Segment| {
+    let end = |segment: &LinkSegment| {
         let ((layer, left), (_, right)) = (stands[segment.left.0], stands[segment.right.0]);
         (layer, left + ports.part(segment.left, false), right + ports.part(segment.right, true))
     };
     segments.iter().map(end).collect()
 }
 
-fn crossings(layers: &Layers, segments: &[Segment], ports: &Ports<'_>) -> usize {
+fn crossings(layers: &Layers, segments: &[LinkSegment], ports: &PortHeights<'_>) -> usize {
     let ends = ends(layers, segments, ports);
     let cross = |one: &(usize, f64, f64), other: &(usize, f64, f64)| {
         one.0 == other.0 && (one.1 - other.1) * (one.2 - other.2) < 0.0
@@ -86,7 +86,13 @@ fn crossings(layers: &Layers, segments: &[Segment], ports: &Ports<'_>) -> usize 
 }
 
 /// Sorts one layer by the means of its neighbours' places; what has none keeps its own.
-fn sort(layers: &mut Layers, layer: usize, segments: &[Segment], ports: &Ports<'_>, to_right: bool) {
+fn sort(
+    layers: &mut Layers,
+    layer: usize,
+    segments: &[LinkSegment],
+    ports: &PortHeights<'_>,
+    to_right: bool,
+) {
     let ends = ends(layers, segments, ports);
     let mean = |item: usize, place: usize| {
         let theirs = segments.iter().zip(&ends).filter_map(|(segment, (_, left, right))| match to_right {
@@ -104,7 +110,7 @@ fn sort(layers: &mut Layers, layer: usize, segments: &[Segment], ports: &Ports<'
 }
 
 /// Puts a link that leads back within one layer below its app again: it has no neighbours to go by.
-fn close_up(network: &Network<'_>, layers: &mut Layers, layer: usize, segments: &[Segment]) {
+fn close_up(network: &Diagram<'_>, layers: &mut Layers, layer: usize, segments: &[LinkSegment]) {
     let has_neighbours =
         |item: usize| segments.iter().any(|segment| segment.left.0 == item || segment.right.0 == item);
     let (stray, mut items): (Vec<_>, Vec<_>) = layers.layers[layer]

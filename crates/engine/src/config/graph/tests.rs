@@ -18,7 +18,7 @@ fn network_of(links: &[&str]) -> Config {
 
 /// Names by layer, top to bottom, with a dot for each link that passes.
 fn layers_of(config: &Config) -> Vec<Vec<String>> {
-    let network = Network::of(config);
+    let network = Diagram::of(config);
     let layers = order::ordered(&network, Layers::of(&network));
     let name = |item: &usize| match layers.items[*item] {
         Stands::App(app) => network.apps[app].name.to_owned(),
@@ -51,7 +51,7 @@ fn each_app_stands_right_of_those_that_send_to_it() {
 #[test]
 fn what_is_aligned_is_drawn_straight() {
     let config = network_of(&["a.o -> b.i", "b.o -> c.i", "b.p -> d.i"]);
-    let network = Network::of(&config);
+    let network = Diagram::of(&config);
     let layers = order::ordered(&network, Layers::of(&network));
     let heights = heights::heights(&network, &layers);
     let [a, b, c, d] = [0, 1, 2, 3].map(|app| heights[app]);
@@ -87,7 +87,7 @@ fn is_well_formed(svg: &str) -> bool {
 fn everything_is_drawn_and_named() {
     let mut config = network_of(&["a.out -> b.in1", "b.back -> a.in2"]);
     config.app_in("left", "a", "source", ()).core("left", 3);
-    config.link_by("a.more -> c.in", Mode::Copy).expect("a link");
+    config.link_by("a.more -> c.in", LinkMode::Copy).expect("a link");
     let svg = svg(&config);
     assert!(is_well_formed(&svg), "{svg}");
     for expected in [
@@ -129,17 +129,17 @@ proptest! {
             config.app_in(worker, app, "kind", ());
         }
         for (a, b, c, d) in links {
-            let (from, to) = (super::super::Port { app: a, port: b }, super::super::Port { app: c, port: d });
-            config.links.insert(super::super::LinkName { from, to }, Mode::Swap);
+            let (from, to) = (super::super::AppPort { app: a, port: b }, super::super::AppPort { app: c, port: d });
+            config.links.insert(super::super::LinkName { from, to }, LinkMode::Swap);
         }
         let svg = svg(&config);
         prop_assert!(is_well_formed(&svg), "{svg}");
         prop_assert_eq!(svg.matches("<title>").count(), config.links.len());
-        prop_assert_eq!(svg.matches("class=\"text name\"").count(), Network::of(&config).apps.len());
+        prop_assert_eq!(svg.matches("class=\"text name\"").count(), Diagram::of(&config).apps.len());
         prop_assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         prop_assert!(!svg.contains(|letter: char| letter.is_control() && letter != '\n'));
 
-        let network = Network::of(&config);
+        let network = Diagram::of(&config);
         let layers = order::ordered(&network, Layers::of(&network));
         let heights = heights::heights(&network, &layers);
         for layer in &layers.layers {

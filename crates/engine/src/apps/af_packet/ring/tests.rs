@@ -1,9 +1,9 @@
 //! The ring against memory that is filled as the kernel fills it, and as it never should.
 
 use super::*;
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::io::Io;
-use crate::testing::Bench;
+use crate::testing::AppBench;
 
 const RING_BLOCKS: usize = 2;
 const FIRST: usize = BLOCK_HEADER_BYTES;
@@ -11,15 +11,15 @@ const FIRST: usize = BLOCK_HEADER_BYTES;
 const START: usize = 96;
 const STEP: usize = 256;
 
-struct Taker(Ring);
+struct Taker(PacketRing);
 
 impl App for Taker {
     type Config = ();
 
-    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Mapping::anonymous(RING_BLOCKS * BLOCK_BYTES)
-            .map(|memory| Self(Ring::new(memory)))
-            .map_err(Trouble::new)
+            .map(|memory| Self(PacketRing::new(memory)))
+            .map_err(AppError::new)
     }
 
     fn pull(&mut self, io: &mut Io) {
@@ -33,11 +33,11 @@ impl App for Taker {
     }
 }
 
-fn bench() -> Bench<Taker> {
-    Bench::new((), &[], &["output"], 64).expect("a ring")
+fn bench() -> AppBench<Taker> {
+    AppBench::new((), &[], &["output"], 64).expect("a ring")
 }
 
-impl Bench<Taker> {
+impl AppBench<Taker> {
     fn set(&self, at: usize, words: &[u32]) {
         for (place, word) in words.iter().enumerate() {
             assert!(self.app.0.memory.copy_in(at + 4 * place, &word.to_ne_bytes()));
@@ -64,7 +64,7 @@ impl Bench<Taker> {
 }
 
 /// Writes what the kernel never would.
-type Spoil = fn(&Bench<Taker>);
+type Spoil = fn(&AppBench<Taker>);
 
 fn data(number: u8) -> Vec<u8> {
     (0..60).map(|i| i ^ number).collect()
@@ -145,7 +145,7 @@ fn frames_that_no_link_carries_are_counted() {
     bench.frame(FIRST + 18 * STEP, 0, &data(3), 0);
     bench.hand_over(0, 4, FIRST);
     bench.pull();
-    assert_eq!((bench.sent("output"), bench.drops(Drop::Oversize)), (vec![data(3)], 3));
+    assert_eq!((bench.sent("output"), bench.drops(DropReason::Oversize)), (vec![data(3)], 3));
     assert_eq!((bench.status(0), bench.free()), (STATUS_KERNEL, 64));
 }
 
