@@ -7,8 +7,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::checksum;
-use crate::device::mapping::Mapping;
+use etherparse::checksum::Sum16BitWords;
+
+use crate::device::sys::Mapping;
 use crate::layout::DropReason;
 use crate::packet::Packet;
 
@@ -34,7 +35,7 @@ const STATUS_VLAN: u32 = 1 << 4;
 const STATUS_VLAN_TYPE: u32 = 1 << 6;
 
 /// Bytes of `struct virtio_net_hdr`, directly in front of the frame's first byte.
-pub(super) const OFFLOADS_BYTES: usize = 10;
+const OFFLOADS_BYTES: usize = 10;
 
 /// Where a VLAN tag goes: behind the two addresses.
 const TAG_AT: usize = 12;
@@ -183,7 +184,7 @@ impl PacketRing {
         }
         if frame.status & STATUS_CHECKSUM_UNFINISHED != 0 {
             // A sender on this host that left it to a device that there is not.
-            checksum::complete(data, half(6), half(8));
+            complete_checksum(data, half(6), half(8));
         }
         if frame.status & STATUS_VLAN != 0 {
             let kind = if frame.status & STATUS_VLAN_TYPE != 0 { frame.vlan_type } else { TAG_TYPE };
@@ -203,6 +204,19 @@ fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), DropReason
     data[TAG_AT..TAG_AT + 2].copy_from_slice(&kind.to_be_bytes());
     data[TAG_AT + 2..TAG_AT + TAG_BYTES].copy_from_slice(&tag.to_be_bytes());
     Ok(())
+}
+
+/// Completes a checksum that the kernel left to the device: writes the Internet checksum (RFC 1071) of `frame` from `start` on to `start + field`, where the
+/// sum over the pseudo header stands. False, and nothing done, if that is not inside.
+fn complete_checksum(frame: &mut [u8], start: usize, field: usize) -> bool {
+    let Some(covered) = frame.get_mut(start..) else { return false };
+    if covered.len() < field + 2 {
+        return false;
+    }
+    // In UDP, 0 says that there is none. The sum is in the order of the words in memory.
+    let checksum = Sum16BitWords::new().add_slice(covered).to_ones_complement_with_no_zero();
+    covered[field..field + 2].copy_from_slice(&checksum.to_ne_bytes());
+    true
 }
 
 #[cfg(test)]

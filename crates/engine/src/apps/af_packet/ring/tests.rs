@@ -121,7 +121,7 @@ fn a_tag_is_put_back() {
 fn a_checksum_that_was_left_to_the_device_is_completed() {
     let mut bench = bench();
     let mut expected = data(0);
-    assert!(checksum::complete(&mut expected, 34, 16));
+    assert!(complete_checksum(&mut expected, 34, 16));
     for status in [0, STATUS_CHECKSUM_UNFINISHED] {
         let start = bench.app.0.block + FIRST;
         bench.frame(start, 0, &data(0), status);
@@ -182,4 +182,33 @@ fn words_that_make_no_sense_cost_the_rest_of_their_block() {
     bench.hand_over(0, 1, last);
     bench.pull();
     assert_eq!((bench.sent("output").len(), bench.app.0.take_broken()), (0, 1), "data behind the end");
+}
+
+#[test]
+fn the_example_of_rfc_1071_is_summed() {
+    let mut frame = [9, 9, 0, 0, 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert!(complete_checksum(&mut frame, 2, 0));
+    assert_eq!(frame[..4], [9, 9, !0xdd, !0xf2]);
+    let mut odd = [0, 0, 0x12];
+    assert!(complete_checksum(&mut odd, 0, 0));
+    assert_eq!(odd, [!0x12, !0, 0x12]);
+}
+
+#[test]
+fn a_checksum_is_never_zero() {
+    let mut frame = [0xff, 0xff, 0, 0];
+    assert!(complete_checksum(&mut frame, 0, 2));
+    assert_eq!(frame, [0xff; 4]);
+}
+
+#[test]
+fn a_field_outside_is_refused() {
+    let before: Vec<u8> = (0..20).collect();
+    let mut frame = before.clone();
+    let far = usize::from(u16::MAX);
+    for (start, field) in [(19, 0), (20, 0), (21, 0), (0, 19), (far, far)] {
+        assert!(!complete_checksum(&mut frame, start, field));
+    }
+    assert_eq!(frame, before);
+    assert!(complete_checksum(&mut frame, 18, 0));
 }
