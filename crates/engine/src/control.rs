@@ -8,15 +8,18 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::MESSAGE_BYTES_MAX;
+use crate::error::{Error, system};
+use crate::limits::{MESSAGE_BYTES_MAX, WORKERS_MAX};
+use crate::owner::WorkerId;
 use crate::plan::WorkerPlan;
 
 /// What a worker is told.
@@ -159,6 +162,60 @@ impl AsFd for ControlChannel {
     /// Readable when there is something to receive.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// One bell. Rung any number of times, it is quiet again after one [`hush`](WorkerBell::hush).
+#[derive(Debug)]
+pub struct WorkerBell(OwnedFd);
+
+impl WorkerBell {
+    fn new() -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        rustix::event::eventfd(0, flags).map(Self).map_err(system("eventfd"))
+    }
+
+    /// Wakes whoever waits for it, or is about to.
+    pub fn ring(&self) {
+        // Full, it has been rung 2^64 times and is heard all the same.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Takes notice.
+    pub fn hush(&self) {
+        // Quiet already: nothing to take notice of.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for WorkerBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// All bells.
+#[derive(Clone, Debug)]
+pub struct EngineBells {
+    workers: Rc<Vec<WorkerBell>>,
+    supervisor: Rc<WorkerBell>,
+}
+
+impl EngineBells {
+    /// Makes them.
+    pub fn new() -> Result<Self, Error> {
+        let workers: Result<Vec<_>, _> = (0..WORKERS_MAX).map(|_| WorkerBell::new()).collect();
+        Ok(Self { workers: Rc::new(workers?), supervisor: Rc::new(WorkerBell::new()?) })
+    }
+
+    /// A worker's.
+    pub fn worker(&self, worker: WorkerId) -> &WorkerBell {
+        &self.workers[worker.place()]
+    }
+
+    /// The supervisor's.
+    pub fn supervisor(&self) -> &WorkerBell {
+        &self.supervisor
     }
 }
 

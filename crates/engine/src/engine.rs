@@ -2,11 +2,8 @@
 //! cleans up after them. It never touches a packet on its way.
 
 mod changes;
-mod child;
 mod crash;
-mod event;
 mod grant;
-mod options;
 mod reconfigure;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,28 +12,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use caravan_ring::SpinMode;
 use caravan_segment::barrier::{self, Fences};
 use caravan_segment::{Pages, Segment};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::CpuSet;
 
-pub use changes::Changes;
-pub use event::EngineEvent;
-pub use options::{EngineOptions, Restarts};
-
-use self::child::{WorkerProcess, kill, wait_for};
+use self::crash::{WorkerProcess, kill, wait_for};
 use self::grant::Shortage;
 use crate::app::Registry;
-use crate::bells::EngineBells;
 use crate::config::{Config, LinkName};
+use crate::control::EngineBells;
 use crate::control::{Reports, WorkerAnswer, WorkerOrder};
 use crate::error::{Error, system};
 use crate::layout::{self, PACKETS_AT, SharedWords, WorkerState};
-use crate::limits::{PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
+use crate::limits::{HEADROOM_BYTES, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_DEFAULT, PACKETS_MAX};
 use crate::owner::{LinkId, WorkerId};
 use crate::packet::PacketMemory;
 use crate::plan::WorkerPlan;
 use crate::worker::now_ns;
+
+pub use changes::{Changes, EngineEvent};
 
 /// How often to look for traces that nobody reads any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -307,5 +303,45 @@ impl AsFd for Engine {
     /// Readable when [`Engine::poll`] has something to do, but for restarts that wait for their time.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+/// What happens to a worker that crashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restarts {
+    /// It is started again, at once the first time, then after waits that grow; one that goes on
+    /// crashing is parked.
+    #[default]
+    BackOff,
+    /// It is started again at once, without end.
+    Always,
+    /// It is parked.
+    Never,
+}
+
+/// How an engine is set up: what no later configuration changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Which pages to ask for; [`Engine::pages`](crate::Engine::pages) says what was got.
+    pub pages: Pages,
+    /// Packets there may be.
+    pub packets_max: u32,
+    /// Bytes in front of a new packet's data.
+    pub headroom: usize,
+    /// Whether idle workers look again before they sleep.
+    pub spin: SpinMode,
+    /// What happens to a worker that crashed.
+    pub restarts: Restarts,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            pages: Pages::Small,
+            packets_max: PACKETS_DEFAULT,
+            headroom: HEADROOM_BYTES,
+            spin: SpinMode::Auto,
+            restarts: Restarts::default(),
+        }
     }
 }

@@ -17,7 +17,6 @@
 mod app;
 pub mod apps;
 mod audit;
-mod bells;
 pub mod config;
 mod control;
 mod device;

@@ -24,7 +24,6 @@
 //! A record is its length, 32 bits, then 12 bytes of time and length and the data.
 
 mod claim;
-mod place;
 mod tap;
 mod tracer;
 

@@ -9,20 +9,15 @@
 //! - [`Snapshot`]: all words of one at a moment; [`Owners`]: whose its packets are.
 //! - [`EngineView`]: what two snapshots tell, rates above all.
 
-mod breaths;
 #[cfg(test)]
 pub(crate) mod fake;
 mod find;
-mod memory;
-mod owners;
 mod rates;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use breaths::Breaths;
+pub(crate) use find::text;
 pub use find::{FoundEngine, engines, find};
-pub(crate) use memory::text;
-pub use owners::Owners;
-pub use rates::{EngineView, LinkView, WorkerView};
-pub use snapshot::{LinkSnapshot, Snapshot, WorkerSnapshot};
+pub use rates::{Breaths, EngineView, LinkView, WorkerView};
+pub use snapshot::{LinkSnapshot, Owners, Snapshot, WorkerSnapshot};

@@ -6,7 +6,6 @@
 
 mod breath;
 mod change;
-mod idle;
 
 pub use breath::ring_both;
 
@@ -16,7 +15,7 @@ use std::sync::atomic::Ordering;
 use caravan_ring::SpinPolicy;
 
 use crate::app::{DynApp, Registry};
-use crate::bells::EngineBells;
+use crate::control::EngineBells;
 use crate::control::{ControlChannel, Reports, Silence, WorkerAnswer, WorkerOrder};
 use crate::ends::{ConsumerEnd, ProducerEnd};
 use crate::error::Error;

@@ -9,10 +9,10 @@ mod tests;
 use std::net::Ipv4Addr;
 
 use super::Mac;
-use super::neighbour::config::{AnswerConfig, HostAddress};
-use super::neighbour::passage::{Frame, Protocol, Reception};
-use super::neighbour::responder::{Responder, Speaker};
+use super::neighbour::{AnswerConfig, HostAddress};
+use super::neighbour::{Frame, Protocol, Reception};
 use super::neighbour::{Neighbour, Query};
+use super::neighbour::{Responder, Speaker};
 use etherparse::{
     ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, Ethernet2Slice,
 };

@@ -6,9 +6,7 @@
 //! the words ([`words`]), the grammar ([`grammar`]), and a list of tests with jumps ([`program`]).
 
 mod grammar;
-mod headers;
 mod program;
-mod words;
 
 use serde::Deserialize;
 

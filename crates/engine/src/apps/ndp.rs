@@ -5,19 +5,24 @@
 //! so unread. It does not look whether somebody else has its addresses (RFC 4862, section 5.4), nor does it report
 //! its multicast groups.
 
-mod message;
 #[cfg(test)]
 mod tests;
 
 use std::net::Ipv6Addr;
 
+use etherparse::icmpv6::{
+    NdpOptionSlice, NeighborAdvertisementHeader, NeighborSolicitationPayloadSlice,
+    TYPE_NEIGHBOR_ADVERTISEMENT, TYPE_NEIGHBOR_SOLICITATION,
+};
+use etherparse::{
+    EtherType, Ethernet2Header, Ethernet2Slice, Icmpv6Slice, Icmpv6Type, IpNumber, Ipv6FlowLabel, Ipv6Header,
+};
+
 use super::Mac;
-use super::neighbour::config::AnswerConfig;
-use super::neighbour::passage::{Frame, Protocol, Reception};
-use super::neighbour::responder::{Responder, Speaker};
+use super::neighbour::AnswerConfig;
+use super::neighbour::{Frame, Protocol, Reception};
 use super::neighbour::{Neighbour, Query};
-use etherparse::EtherType;
-use message::{Advertisement, NdpMessage, Read, Solicitation};
+use super::neighbour::{Responder, Speaker};
 
 /// Answers for IPv6 addresses.
 pub type Ndp = Responder<Ipv6Addr>;
@@ -34,13 +39,13 @@ impl Protocol for Speaker<Ipv6Addr> {
 
     fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception {
         let next_hop = self.config.next_hop.zip(next_hop);
-        match message::read(frame) {
+        match read(frame) {
             Read::Other => Reception::Pass,
             Read::Malformed => Reception::Malformed,
             Read::NdpMessage(message) if message.ethernet_source == self.config.mac => Reception::Done,
             Read::NdpMessage(message) => match message.said {
-                message::Said::Solicitation(said) => self.solicited(&message, said, next_hop, now_ns),
-                message::Said::Advertisement(said) => self.advertised(&message, said, next_hop, now_ns),
+                Said::Solicitation(said) => self.solicited(&message, said, next_hop, now_ns),
+                Said::Advertisement(said) => self.advertised(&message, said, next_hop, now_ns),
             },
         }
     }
@@ -48,7 +53,7 @@ impl Protocol for Speaker<Ipv6Addr> {
     fn question(&self, ask: Query) -> Frame {
         let target = self.config.next_hop.unwrap_or(Ipv6Addr::UNSPECIFIED);
         let source = self.config.addresses.first().copied().unwrap_or(Ipv6Addr::UNSPECIFIED);
-        message::solicitation(self.config.mac, source, target, ask)
+        solicitation(self.config.mac, source, target, ask)
     }
 }
 
@@ -76,10 +81,10 @@ impl Speaker<Ipv6Addr> {
         let own = self.config.mac;
         if message.source.is_unspecified() {
             // Somebody is about to take this address, and has none yet.
-            return Reception::Answer(message::advertisement(own, said.target, None));
+            return Reception::Answer(advertisement(own, said.target, None));
         }
         let to = said.source_mac.unwrap_or(message.ethernet_source);
-        Reception::Answer(message::advertisement(own, said.target, Some((to, message.source))))
+        Reception::Answer(advertisement(own, said.target, Some((to, message.source))))
     }
 
     /// RFC 4861, section 7.2.5.
@@ -112,4 +117,182 @@ impl Speaker<Ipv6Addr> {
         }
         end
     }
+}
+
+/// Hops that such a packet has left: it comes from the same link, or it would have less.
+const HOP_LIMIT: u8 = 255;
+/// All hosts of a link.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const OPTION_SOURCE: u8 = 1;
+const OPTION_TARGET: u8 = 2;
+/// Bytes of an option with an Ethernet address, in units of eight.
+const OPTION_UNITS: u8 = 1;
+
+/// A frame, looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Something else.
+    Other,
+    /// Not what its protocol says.
+    Malformed,
+    /// A message that is in order.
+    NdpMessage(NdpMessage),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NdpMessage {
+    pub ethernet_source: Mac,
+    pub source: Ipv6Addr,
+    pub destination: Ipv6Addr,
+    pub said: Said,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    Solicitation(Solicitation),
+    Advertisement(Advertisement),
+}
+
+/// Who has this address?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Solicitation {
+    pub target: Ipv6Addr,
+    pub source_mac: Option<Mac>,
+}
+
+/// This address is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advertisement {
+    pub target: Ipv6Addr,
+    pub target_mac: Option<Mac>,
+    pub is_solicited: bool,
+    pub overrides: bool,
+}
+
+/// Looks at a frame.
+pub fn read(frame: &[u8]) -> Read {
+    let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Read::Malformed };
+    if ethernet.ether_type() != EtherType::IPV6 {
+        return Read::Other;
+    }
+    let Ok((ip, rest)) = Ipv6Header::from_slice(ethernet.payload_slice()) else { return Read::Malformed };
+    // Behind other headers there is none (RFC 6980 forbids fragments; nobody sends others).
+    if ip.next_header != IpNumber::IPV6_ICMP {
+        return Read::Other;
+    }
+    let icmp = rest.get(..usize::from(ip.payload_length)).and_then(|icmp| Icmpv6Slice::from_slice(icmp).ok());
+    let Some(icmp) = icmp else { return Read::Malformed };
+    if !matches!(icmp.type_u8(), TYPE_NEIGHBOR_SOLICITATION | TYPE_NEIGHBOR_ADVERTISEMENT) {
+        return Read::Other;
+    }
+    let ethernet_source = Mac(ethernet.source());
+    let sound = ip.hop_limit == HOP_LIMIT
+        && icmp.is_checksum_valid(ip.source, ip.destination)
+        && ethernet_source.is_station()
+        && !ip.source_addr().is_multicast();
+    let (source, destination) = (ip.source_addr(), ip.destination_addr());
+    match said(&icmp, source, destination).filter(|_| sound) {
+        Some(said) => Read::NdpMessage(NdpMessage { ethernet_source, source, destination, said }),
+        None => Read::Malformed,
+    }
+}
+
+/// What it says; `None` if it must not be heard.
+fn said(icmp: &Icmpv6Slice, source: Ipv6Addr, destination: Ipv6Addr) -> Option<Said> {
+    // Both have the same shape: a target, and options.
+    let payload = NeighborSolicitationPayloadSlice::from_slice(icmp.payload()).ok()?;
+    let target = payload.target_address();
+    if target.is_multicast() {
+        return None;
+    }
+    let (mut source_mac, mut target_mac) = (None, None);
+    for option in payload.options_iterator() {
+        match option.ok()? {
+            NdpOptionSlice::SourceLinkLayerAddress(option) => {
+                source_mac = Some(station(option.link_layer_address())?)
+            }
+            NdpOptionSlice::TargetLinkLayerAddress(option) => {
+                target_mac = Some(station(option.link_layer_address())?)
+            }
+            _ => {}
+        }
+    }
+    match icmp.icmp_type() {
+        Icmpv6Type::NeighborSolicitation => {
+            let from_nobody = source.is_unspecified();
+            let refused = from_nobody && (source_mac.is_some() || destination != solicited_node(target));
+            (!refused).then_some(Said::Solicitation(Solicitation { target, source_mac }))
+        }
+        Icmpv6Type::NeighborAdvertisement(flags) => {
+            let said = Advertisement {
+                target,
+                target_mac,
+                is_solicited: flags.solicited,
+                overrides: flags.r#override,
+            };
+            let refused = destination.is_multicast() && flags.solicited;
+            (!refused).then_some(Said::Advertisement(said))
+        }
+        // Another code than 0.
+        _ => None,
+    }
+}
+
+fn station(bytes: &[u8]) -> Option<Mac> {
+    bytes.try_into().ok().map(Mac).filter(|mac| mac.is_station())
+}
+
+/// The group that who has an address listens to (RFC 4291, section 2.7.1).
+pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., high, low] = address.segments();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
+}
+
+/// The Ethernet address of a group (RFC 2464, section 7).
+fn group_mac(group: Ipv6Addr) -> Mac {
+    let [.., a, b, c, d] = group.octets();
+    Mac([0x33, 0x33, a, b, c, d])
+}
+
+/// Asks for the Ethernet address of `target`.
+pub fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Query) -> Frame {
+    let (to, destination) = match ask {
+        Query::Everybody => (group_mac(solicited_node(target)), solicited_node(target)),
+        Query::Only(mac) => (mac, target),
+    };
+    frame((own, source), (to, destination), Icmpv6Type::NeighborSolicitation, target, OPTION_SOURCE)
+}
+
+/// Says that `target` is at `own`, to who asked; or to all hosts, where that one has no address.
+pub fn advertisement(own: Mac, target: Ipv6Addr, to: Option<(Mac, Ipv6Addr)>) -> Frame {
+    let flags = NeighborAdvertisementHeader { router: false, solicited: to.is_some(), r#override: true };
+    let to = to.unwrap_or((group_mac(ALL_NODES), ALL_NODES));
+    frame((own, target), to, Icmpv6Type::NeighborAdvertisement(flags), target, OPTION_TARGET)
+}
+
+fn frame(
+    from: (Mac, Ipv6Addr),
+    to: (Mac, Ipv6Addr),
+    kind: Icmpv6Type,
+    target: Ipv6Addr,
+    option: u8,
+) -> Frame {
+    let ethernet = Ethernet2Header { destination: to.0.0, source: from.0.0, ether_type: EtherType::IPV6 };
+    let mut payload = [0; 24];
+    payload[..16].copy_from_slice(&target.octets());
+    payload[16..18].copy_from_slice(&[option, OPTION_UNITS]);
+    payload[18..].copy_from_slice(&from.0.0);
+    let ip = Ipv6Header {
+        traffic_class: 0,
+        flow_label: Ipv6FlowLabel::ZERO,
+        payload_length: (kind.header_len() + payload.len()) as u16,
+        next_header: IpNumber::IPV6_ICMP,
+        hop_limit: HOP_LIMIT,
+        source: from.1.octets(),
+        destination: to.1.octets(),
+    };
+    // It fails for what is longer than 4 GiB alone.
+    let checksum = kind.calc_checksum(ip.source, ip.destination, &payload).unwrap_or(0);
+    let icmp = etherparse::Icmpv6Header { icmp_type: kind, checksum };
+    Frame::new(&[&ethernet.to_bytes(), &ip.to_bytes(), &icmp.to_bytes(), &payload])
 }

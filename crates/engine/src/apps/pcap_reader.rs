@@ -1,6 +1,5 @@
 //! Reads packets from a file of captured ones.
 
-mod format;
 mod records;
 
 use std::path::PathBuf;

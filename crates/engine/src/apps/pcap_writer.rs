@@ -1,7 +1,6 @@
 //! Writes packets to a file.
 
 mod output;
-mod pipe;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

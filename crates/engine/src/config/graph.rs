@@ -7,10 +7,7 @@
 //! neighbours' as the order allows. The same configuration gives the same picture, byte for byte.
 
 mod draw;
-mod heights;
 mod layers;
-mod legend;
-mod order;
 
 use std::collections::BTreeMap;
 
@@ -23,8 +20,8 @@ use crate::layout::LinkMode;
 pub fn svg(config: &Config) -> String {
     let network = Diagram::of(config);
     let layers = layers::Layers::of(&network);
-    let layers = order::ordered(&network, layers);
-    let heights = heights::heights(&network, &layers);
+    let layers = layers::ordered(&network, layers);
+    let heights = layers::heights(&network, &layers);
     draw::svg(config, &network, &layers, &heights)
 }
 

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use super::child::{kill, wait_for};
+use super::crash::{kill, wait_for};
 use super::{Changes, Engine, WorkerEntry};
 use crate::config::{Config, LinkName};
 use crate::control::{WorkerAnswer, WorkerOrder};

@@ -12,8 +12,7 @@ use caravan_segment::process::Process;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::claim::TraceClaim;
-use super::place::{claim, clear};
+use super::claim::{TraceClaim, claim, clear};
 use super::{HEADER_BYTES, RECORD_BYTES_MAX, forget};
 use crate::config::LinkName;
 use crate::error::{Error, system};

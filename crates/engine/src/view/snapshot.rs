@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::find::FoundEngine;
-use super::memory::{EngineMemory, MemoryPart, text};
-use super::owners::Owners;
+use super::find::{EngineMemory, FoundEngine, MemoryPart, text};
 use crate::error::Error;
 use crate::layout::{
     self, DropReason, HISTOGRAM_BUCKETS, LinkMode, LinkRing, TAIL_AND_HEAD, WorkerStage, WorkerState, engine,
-    link, link_at, trace, worker, worker_at,
+    link, link_at, packet_at, trace, worker, worker_at,
 };
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, PACKETS_MAX, TRACES_MAX, WORKERS_MAX};
-use crate::owner::{LinkId, WorkerId};
+use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
 /// What stands in an engine's memory at a moment. Its processes go on meanwhile: each word is as it was when it
 /// was read, and two of them need not fit each other.
@@ -251,4 +249,65 @@ pub(super) fn by_cause<T: PartialOrd + Default + Copy>(
 
 fn named<S: Serializer>(drops: &[u64; DropReason::COUNT], serializer: S) -> Result<S::Ok, S::Error> {
     by_cause(drops).serialize(serializer)
+}
+
+/// Packets by owner. Every packet is counted once, under what its word said when it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Owners {
+    /// Nobody's: the supervisor gives them to who asks.
+    pub pool: u64,
+    /// Of each worker, free and in use.
+    pub workers: BTreeMap<String, u64>,
+    /// In each link, on the way to the receiver.
+    pub full: BTreeMap<String, u64>,
+    /// In each link, empty, on the way back.
+    pub empty: BTreeMap<String, u64>,
+    /// In each link, waiting for an end that moves.
+    pub parked: BTreeMap<String, u64>,
+    /// Of a worker or link that is not there, by its number: nobody will ever free them.
+    pub lost: BTreeMap<String, u64>,
+    /// Of nobody that can be written.
+    pub impossible: u64,
+}
+
+impl Owners {
+    /// All packets.
+    pub fn total(&self) -> u64 {
+        let named = [&self.workers, &self.full, &self.empty, &self.parked, &self.lost];
+        self.pool + self.impossible + named.into_iter().flat_map(BTreeMap::values).sum::<u64>()
+    }
+
+    pub(super) fn read(memory: &EngineMemory, snapshot: &Snapshot) -> Result<Self, Error> {
+        let mut codes: BTreeMap<u16, u64> = BTreeMap::new();
+        for index in 0..snapshot.packets {
+            let header = PacketHeader(memory.word(packet_at(index))?);
+            *codes.entry(header.owner_code()).or_default() += 1;
+        }
+        let mut owners = Self::default();
+        for (code, count) in codes {
+            owners.add(snapshot, code, count);
+        }
+        Ok(owners)
+    }
+
+    fn add(&mut self, snapshot: &Snapshot, code: u16, count: u64) {
+        let (counts, name, number) = match Owner::of_code(code) {
+            Some(Owner::Pool) => return self.pool += count,
+            None => return self.impossible += count,
+            Some(Owner::Worker(id)) => {
+                (&mut self.workers, snapshot.worker_name(id), format!("worker {}", id.place()))
+            }
+            Some(Owner::Full(id)) => (&mut self.full, snapshot.link_name(id), format!("link {}", id.place())),
+            Some(Owner::Empty(id)) => {
+                (&mut self.empty, snapshot.link_name(id), format!("link {}", id.place()))
+            }
+            Some(Owner::Parked(id)) => {
+                (&mut self.parked, snapshot.link_name(id), format!("link {}", id.place()))
+            }
+        };
+        match name {
+            Some(name) => *counts.entry(name.to_owned()).or_default() += count,
+            None => *self.lost.entry(number).or_default() += count,
+        }
+    }
 }

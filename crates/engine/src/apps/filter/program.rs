@@ -3,7 +3,10 @@
 //!
 //! Every step goes to a step of a lower number, or to a verdict: it ends.
 
-use super::headers::{FrameHeaders, NetworkAddresses};
+use etherparse::{
+    ArpHardwareId, EtherType, IpNumber, Ipv6ExtensionSlice, LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket,
+    LinkSlice,
+};
 
 /// What is asked of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +163,129 @@ impl Test {
                 (protocol.is_none() || protocol == headers.protocol)
                     && headers.ports.is_some_and(|ports| side.holds(ports, |of| (first..=last).contains(&of)))
             }
+        }
+    }
+}
+
+/// Tags that are looked at.
+const VLANS_MAX: usize = LaxSlicedPacket::LINK_EXTS_CAP;
+
+/// Addresses of sender and receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkAddresses {
+    None,
+    Ipv4(u32, u32),
+    Ipv6(u128, u128),
+    Arp(u32, u32),
+}
+
+/// A frame's headers, as far as they are there.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameHeaders {
+    /// Bytes of the frame.
+    pub length: usize,
+    /// Ethernet addresses of sender and receiver.
+    pub macs: Option<([u8; 6], [u8; 6])>,
+    /// What is behind all tags.
+    pub ether_type: Option<u16>,
+    pub network: NetworkAddresses,
+    /// What is behind the IP header and its extensions.
+    pub protocol: Option<u8>,
+    /// Ports of sender and receiver. Only the first of a packet's fragments has them.
+    pub ports: Option<(u16, u16)>,
+    vlans: [u16; VLANS_MAX],
+    vlans_length: usize,
+}
+
+impl FrameHeaders {
+    pub fn of(frame: &[u8]) -> Self {
+        let mut headers = Self {
+            length: frame.len(),
+            macs: None,
+            ether_type: None,
+            network: NetworkAddresses::None,
+            protocol: None,
+            ports: None,
+            vlans: [0; VLANS_MAX],
+            vlans_length: 0,
+        };
+        // Too short for Ethernet: only its length can be asked for.
+        let Ok(packet) = LaxSlicedPacket::from_ethernet(frame) else { return headers };
+        if let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link {
+            headers.macs = Some((ethernet.source(), ethernet.destination()));
+            headers.ether_type = Some(ethernet.ether_type().0);
+        }
+        for extension in &packet.link_exts {
+            headers.add_extension(extension);
+        }
+        // etherparse tells the versions of IP by the first byte, whatever the Ethernet header says.
+        let ether_type = |network: &LaxNetSlice| match network {
+            LaxNetSlice::Ipv4(_) => EtherType::IPV4,
+            LaxNetSlice::Ipv6(_) => EtherType::IPV6,
+            LaxNetSlice::Arp(_) => EtherType::ARP,
+        };
+        if let Some(network) = &packet.net {
+            if headers.ether_type == Some(ether_type(network).0) {
+                headers.add_network(network);
+            }
+        }
+        headers
+    }
+
+    /// The numbers of VLANs, outermost first.
+    pub fn vlans(&self) -> &[u16] {
+        &self.vlans[..self.vlans_length]
+    }
+
+    fn add_extension(&mut self, extension: &LaxLinkExtSlice) {
+        let LaxLinkExtSlice::Vlan(tag) = extension else {
+            self.ether_type = extension.payload().map(|payload| payload.ether_type.0);
+            return;
+        };
+        self.ether_type = Some(tag.ether_type().0);
+        if let Some(place) = self.vlans.get_mut(self.vlans_length) {
+            *place = tag.vlan_identifier().value();
+            self.vlans_length += 1;
+        }
+    }
+
+    fn add_network(&mut self, network: &LaxNetSlice) {
+        let (ip, first) = match network {
+            LaxNetSlice::Ipv4(ip) => {
+                let header = ip.header();
+                let addresses = (u32::from(header.source_addr()), u32::from(header.destination_addr()));
+                self.network = NetworkAddresses::Ipv4(addresses.0, addresses.1);
+                (ip.payload(), header.fragments_offset().value() == 0)
+            }
+            LaxNetSlice::Ipv6(ip) => {
+                let header = ip.header();
+                let addresses = (u128::from(header.source_addr()), u128::from(header.destination_addr()));
+                self.network = NetworkAddresses::Ipv6(addresses.0, addresses.1);
+                let later = |extension| match extension {
+                    Ipv6ExtensionSlice::Fragment(fragment) => fragment.fragment_offset().value() != 0,
+                    _ => false,
+                };
+                (
+                    ip.payload(),
+                    !(ip.is_payload_fragmented() && ip.extensions().clone().into_iter().any(later)),
+                )
+            }
+            LaxNetSlice::Arp(arp) => {
+                let address = |bytes: &[u8]| bytes.try_into().map(u32::from_be_bytes);
+                let addresses = (address(arp.sender_protocol_addr()), address(arp.target_protocol_addr()));
+                let ethernet = arp.hw_addr_type() == ArpHardwareId::ETHERNET;
+                if let (true, EtherType::IPV4, (Ok(source), Ok(destination))) =
+                    (ethernet, arp.proto_addr_type(), addresses)
+                {
+                    self.network = NetworkAddresses::Arp(source, destination);
+                }
+                return;
+            }
+        };
+        self.protocol = Some(ip.ip_number.0);
+        let has_ports = matches!(ip.ip_number, IpNumber::TCP | IpNumber::UDP | IpNumber::SCTP);
+        if let (true, true, [s0, s1, d0, d1, ..]) = (has_ports, first, ip.payload) {
+            self.ports = Some((u16::from_be_bytes([*s0, *s1]), u16::from_be_bytes([*d0, *d1])));
         }
     }
 }

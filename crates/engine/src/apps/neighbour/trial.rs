@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::config::HostAddress;
-use super::passage::Protocol;
-use super::responder::{Responder, Speaker};
+use super::HostAddress;
+use super::Protocol;
+use super::{Responder, Speaker};
 use crate::testing::AppBench;
 
 /// Packets that a [`AppBench`] has here.

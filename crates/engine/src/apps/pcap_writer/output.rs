@@ -4,17 +4,17 @@ use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use byteorder_slice::{BigEndian, LittleEndian};
 use pcap_file::pcap::{PcapHeader, RawPcapPacket};
 use pcap_file::{DataLink, Endianness, TsResolution};
-use rustix::fs::{Access, FlockOperation, access, flock};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock, open};
+use rustix::io::{Errno, write};
 use rustix::process::{Resource, getrlimit};
-
-use super::pipe::PcapPipe;
 
 /// Bytes in memory that are written at once.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -245,5 +245,56 @@ fn header(file: &File) -> Result<PcapHeader, String> {
             u32::from(header.datalink)
         )),
         None => Err("it is not a pcap file, so nothing can be appended to it".to_owned()),
+    }
+}
+
+#[derive(Debug)]
+pub struct PcapPipe {
+    path: PathBuf,
+    end: Option<OwnedFd>,
+}
+
+impl PcapPipe {
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), end: None }
+    }
+
+    /// Whether somebody reads it, as far as is known.
+    pub fn is_open(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Writes as much of `bytes` as the pipe takes now, and takes that out. Where nobody reads the pipe (any
+    /// more), that is the error (ENXIO, EPIPE).
+    pub fn write(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let end = match self.end.take() {
+            Some(end) => end,
+            None => open(&self.path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?,
+        };
+        let mut written = 0;
+        while written < bytes.len() {
+            match write(&end, &bytes[written..]) {
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        bytes.drain(..written);
+        self.end = Some(end);
+        Ok(())
+    }
+
+    /// Waits until the pipe takes more, or its reader is gone, or `limit` has passed.
+    pub fn wait(&self, limit: Duration) {
+        let Some(end) = &self.end else { return };
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).unwrap_or_default();
+            if poll(&mut [PollFd::new(end, PollFlags::OUT)], Some(&left)) != Err(Errno::INTR) {
+                return;
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@
 //! Ethernet: IEEE 802.3; IPv6: RFC 8200; L2TPv3 over IP: RFC 3931, section 4.1.1; all of it: RFC 8159, once
 //! draft-mkonstan-keyed-ipv6-tunnel.
 
-use super::config::TunnelConfig;
+use super::TunnelConfig;
 use crate::layout::DropReason;
 use crate::packet::Packet;
 

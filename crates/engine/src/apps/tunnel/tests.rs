@@ -2,7 +2,6 @@ use etherparse::{Ethernet2Header, Ipv6Header, SlicedPacket};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::config::{MTU_MAX, MTU_MIN};
 use super::*;
 use crate::limits::HEADROOM_BYTES;
 use crate::testing::AppBench;

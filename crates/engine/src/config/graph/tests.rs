@@ -19,7 +19,7 @@ fn network_of(links: &[&str]) -> Config {
 /// Names by layer, top to bottom, with a dot for each link that passes.
 fn layers_of(config: &Config) -> Vec<Vec<String>> {
     let network = Diagram::of(config);
-    let layers = order::ordered(&network, Layers::of(&network));
+    let layers = layers::ordered(&network, Layers::of(&network));
     let name = |item: &usize| match layers.items[*item] {
         Stands::App(app) => network.apps[app].name.to_owned(),
         Stands::Bend(_) => ".".to_owned(),
@@ -52,11 +52,11 @@ fn each_app_stands_right_of_those_that_send_to_it() {
 fn what_is_aligned_is_drawn_straight() {
     let config = network_of(&["a.o -> b.i", "b.o -> c.i", "b.p -> d.i"]);
     let network = Diagram::of(&config);
-    let layers = order::ordered(&network, Layers::of(&network));
-    let heights = heights::heights(&network, &layers);
+    let layers = layers::ordered(&network, Layers::of(&network));
+    let heights = layers::heights(&network, &layers);
     let [a, b, c, d] = [0, 1, 2, 3].map(|app| heights[app]);
     // One port each: at the same height below the upper edge, of apps that are not of the same height.
-    let top = |app: usize, middle: f64| middle - heights::height(&network, Stands::App(app)) / 2.0;
+    let top = |app: usize, middle: f64| middle - layers::height(&network, Stands::App(app)) / 2.0;
     assert!((top(0, a) - top(1, b)).abs() < 1.0, "{heights:?}");
     assert!(c < b && b < d, "{heights:?}");
 }
@@ -140,12 +140,12 @@ proptest! {
         prop_assert!(!svg.contains(|letter: char| letter.is_control() && letter != '\n'));
 
         let network = Diagram::of(&config);
-        let layers = order::ordered(&network, Layers::of(&network));
-        let heights = heights::heights(&network, &layers);
+        let layers = layers::ordered(&network, Layers::of(&network));
+        let heights = layers::heights(&network, &layers);
         for layer in &layers.layers {
             for pair in layer.windows(2) {
-                let room = (heights::height(&network, layers.items[pair[0]])
-                    + heights::height(&network, layers.items[pair[1]])) / 2.0;
+                let room = (layers::height(&network, layers.items[pair[0]])
+                    + layers::height(&network, layers.items[pair[1]])) / 2.0;
                 prop_assert!(heights[pair[1]] - heights[pair[0]] >= room, "{layers:?} {heights:?}");
             }
         }
