@@ -3,23 +3,23 @@
 //! The words are those of pcap-filter(7), the ones that are used most. There are crates that need
 //! libpcap for this, and one that does not; that one neither says where in an expression a mistake
 //! is nor matches `greater` as the manual has it. FrameHeaders are etherparse's to find; what is here is
-//! the words ([`words`]), the grammar ([`grammar`]), and a list of tests with jumps ([`program`]).
+//! the [grammar] and the tests of an [expression].
 
+mod expression;
 mod grammar;
-mod program;
 
 use serde::Deserialize;
 
 use crate::app::{App, AppError, Named};
 use crate::io::Io;
 use crate::layout::DropReason;
-use program::Program;
+use expression::Expression;
 
 /// Sends packets that match to `output`, and the others to `rejected`, if that is linked; else they
 /// are dropped ([`DropReason::Filtered`]).
 #[derive(Debug)]
 pub struct Filter {
-    program: Program,
+    expression: Expression,
     matched: u64,
     rejected: u64,
 }
@@ -43,14 +43,14 @@ impl App for Filter {
     }
 
     fn start(config: FilterConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
-        Ok(Self { program: compile(&config)?, matched: 0, rejected: 0 })
+        Ok(Self { expression: compile(&config)?, matched: 0, rejected: 0 })
     }
 
     fn push(&mut self, io: &mut Io) {
         let output = io.output("output");
         let rejected = io.output("rejected");
         while let Some(packet) = io.receive(INPUT) {
-            let matches = self.program.matches(packet.data());
+            let matches = self.expression.matches(packet.data());
             let (count, to, otherwise) = match matches {
                 true => (&mut self.matched, output, DropReason::Unlinked),
                 false => (&mut self.rejected, rejected, DropReason::Filtered),
@@ -64,8 +64,8 @@ impl App for Filter {
     }
 
     fn reconfigure(&mut self, config: &FilterConfig) -> bool {
-        let Ok(program) = compile(config) else { return false };
-        self.program = program;
+        let Ok(expression) = compile(config) else { return false };
+        self.expression = expression;
         true
     }
 
@@ -74,11 +74,9 @@ impl App for Filter {
     }
 }
 
-fn compile(config: &FilterConfig) -> Result<Program, AppError> {
-    match grammar::parse(&config.expression) {
-        Ok(expression) => Ok(Program::new(&expression)),
-        Err(reason) => Err(AppError(format!("expression = \"{}\": {reason}", config.expression))),
-    }
+fn compile(config: &FilterConfig) -> Result<Expression, AppError> {
+    grammar::parse(&config.expression)
+        .map_err(|reason| AppError(format!("expression = \"{}\": {reason}", config.expression)))
 }
 
 #[cfg(test)]

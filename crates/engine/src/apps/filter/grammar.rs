@@ -13,7 +13,7 @@
 
 use std::net::IpAddr;
 
-use super::program::{EndSide, Expression, Test};
+use super::expression::{EndSide, Expression, Test};
 use crate::apps::mac::Mac;
 
 /// Tests in one expression at most.
@@ -61,13 +61,23 @@ impl<'a> FilterParser<'a> {
     fn expression(&mut self, depth: usize) -> Result<Expression, String> {
         let mut left = self.term(depth)?;
         loop {
-            if self.words.take("and") {
-                left = Expression::And(Box::new(left), Box::new(self.term(depth)?));
-            } else if self.words.take("or") {
-                left = Expression::Or(Box::new(left), Box::new(self.term(depth)?));
-            } else {
+            let both = self.words.take("and");
+            if !both && !self.words.take("or") {
                 return Ok(left);
             }
+            let right = self.term(depth)?;
+            left = match (left, both) {
+                (Expression::All(mut terms), true) => {
+                    terms.push(right);
+                    Expression::All(terms)
+                }
+                (Expression::Any(mut terms), false) => {
+                    terms.push(right);
+                    Expression::Any(terms)
+                }
+                (left, true) => Expression::All(vec![left, right]),
+                (left, false) => Expression::Any(vec![left, right]),
+            };
         }
     }
 

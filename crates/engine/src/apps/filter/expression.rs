@@ -1,7 +1,4 @@
-//! An expression as a list of tests, each of which says where to go on: as BPF has it (McCanne and
-//! Jacobson, 1993). Nothing is allocated for a packet, and no more is tested than decides.
-//!
-//! Every step goes to a step of a lower number, or to a verdict: it ends.
+//! What an expression asks of a frame, and the headers that it is asked of, which etherparse finds.
 
 use etherparse::{
     ArpHardwareId, EtherType, IpNumber, Ipv6ExtensionSlice, LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket,
@@ -56,74 +53,33 @@ impl EndSide {
     }
 }
 
-/// Tests, and how they hang together.
+/// What a filter lets pass: tests, and how they are combined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     /// A test.
     Test(Test),
-    /// Not that one.
+    /// What does not match the expression.
     Not(Box<Expression>),
-    /// Both.
-    And(Box<Expression>, Box<Expression>),
-    /// One of them.
-    Or(Box<Expression>, Box<Expression>),
+    /// What matches all of them.
+    All(Vec<Expression>),
+    /// What matches one of them.
+    Any(Vec<Expression>),
 }
 
-/// Where to go on: a step, or one of the two verdicts.
-type Target = usize;
-
-const REJECT: Target = 0;
-const ACCEPT: Target = 1;
-const STEPS_FROM: Target = 2;
-
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    test: Test,
-    holds: Target,
-    fails: Target,
-}
-
-/// A filter, ready to be used.
-#[derive(Clone, Debug)]
-pub struct Program {
-    steps: Vec<Step>,
-    first: Target,
-}
-
-impl Program {
-    pub fn new(expression: &Expression) -> Self {
-        let mut steps = Vec::new();
-        let first = emit(&mut steps, expression, ACCEPT, REJECT);
-        Self { steps, first }
-    }
-
+impl Expression {
     /// Whether a packet, an Ethernet frame, matches.
     #[inline]
     pub fn matches(&self, frame: &[u8]) -> bool {
-        let headers = FrameHeaders::of(frame);
-        let mut next = self.first;
-        while let Some(step) = next.checked_sub(STEPS_FROM).and_then(|place| self.steps.get(place)) {
-            next = if step.test.holds(&headers) { step.holds } else { step.fails };
-        }
-        next == ACCEPT
+        self.holds(&FrameHeaders::of(frame))
     }
-}
 
-/// Adds the steps of an expression, the last ones first. Returns the first one.
-fn emit(steps: &mut Vec<Step>, expression: &Expression, holds: Target, fails: Target) -> Target {
-    match expression {
-        Expression::Test(test) => {
-            steps.push(Step { test: *test, holds, fails });
-            steps.len() - 1 + STEPS_FROM
-        }
-        Expression::Not(inner) => emit(steps, inner, fails, holds),
-        Expression::And(left, right) => {
-            let right = emit(steps, right, holds, fails);
-            emit(steps, left, right, fails)
-        }
-        Expression::Or(left, right) => {
-            let right = emit(steps, right, holds, fails);
-            emit(steps, left, holds, right)
+    /// No more is tested than decides. As deep as the grammar lets expressions be.
+    fn holds(&self, headers: &FrameHeaders) -> bool {
+        match self {
+            Self::Test(test) => test.holds(headers),
+            Self::Not(inner) => !inner.holds(headers),
+            Self::All(terms) => terms.iter().all(|term| term.holds(headers)),
+            Self::Any(terms) => terms.iter().any(|term| term.holds(headers)),
         }
     }
 }
