@@ -28,6 +28,7 @@ use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Audit {
     /// Packets there are.
     pub packets: u64,
@@ -51,6 +52,7 @@ pub struct Audit {
 
 /// What must not be.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, thiserror::Error)]
+#[non_exhaustive]
 pub enum Violation {
     /// Nobody is written so, or there is no such worker or link.
     #[error("packet {packet} names {code:#06x}, which is nobody")]

@@ -237,7 +237,7 @@ impl Engine {
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
         match epoll::wait(&self.epoll, &mut ready, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(source) => Err(Error::System { call: "epoll_wait", source }),
+            Err(errno) => Err(system("epoll_wait")(errno)),
         }
     }
 

@@ -192,6 +192,7 @@ impl SharedWords {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum DropReason {
     /// The link was full: its consumer does not keep up.
     Full,

@@ -222,6 +222,7 @@ fn event_text(event: &EngineEvent) -> String {
             format!("worker {worker} waits for packets: all {packets} are in use, {why}")
         }
         EngineEvent::Grown { packets } => format!("memory has grown to {packets} packets"),
+        other => format!("{other:?}"),
     }
 }
 

@@ -109,6 +109,7 @@ impl std::fmt::Display for Changes {
 /// What happened, as [`Engine::poll`](crate::Engine::poll) tells it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EngineEvent {
     /// A worker's process ended unasked.
     Crashed {

@@ -172,9 +172,7 @@ impl Engine {
         let (id, core, plan) = (entry.id, entry.core, entry.plan.clone());
         let links = plan.links.clone();
         let again = entry.died.is_some();
-        let (ours, theirs) = ControlChannel::pair().map_err(|error| {
-            system("socketpair")(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE))
-        })?;
+        let (ours, theirs) = ControlChannel::pair().map_err(system("socketpair"))?;
         let word = |offset| self.shared.worker(id, offset);
         let start = WorkerStart {
             id,

@@ -9,7 +9,6 @@ use caravan_ring::{ByteConsumer, MappedBytes, MappedCursors};
 use caravan_segment::Segment;
 use caravan_segment::barrier::Fences;
 use caravan_segment::process::Process;
-use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::claim::{TraceClaim, claim, clear};
@@ -191,9 +190,7 @@ impl std::ops::Drop for Tracer {
 /// Maps the words of an engine's memory, and none of its packets.
 fn attach(engine: &FoundEngine) -> Result<SharedWords, Error> {
     let file = OpenOptions::new().read(true).write(true).open(&engine.memory);
-    let file = file.map_err(|error| {
-        system("open the engine's memory")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    })?;
+    let file = file.map_err(system("open the engine's memory"))?;
     let segment = Arc::new(Segment::attach_committed(file.into(), PACKETS_AT as u64)?);
     let shared = SharedWords::new(&segment, Fences::Symmetric)?;
     if shared.engine(layout::engine::MAGIC).load(Ordering::Acquire) != MAGIC {

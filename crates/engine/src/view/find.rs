@@ -114,11 +114,7 @@ impl EngineMemory {
 
     /// Reads what lies at `at`.
     pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
-        let read = self.0.read_exact_at(to, at as u64);
-        read.map_err(|error| {
-            let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
-            system("pread")(source)
-        })
+        self.0.read_exact_at(to, at as u64).map_err(system("pread"))
     }
 
     /// What lies at `at`.

@@ -74,10 +74,7 @@ impl Storm {
                 }
                 EngineEvent::Restarted { after_ns, .. } => self.instants.restarts_ns.push(*after_ns),
                 EngineEvent::Grown { .. } => {}
-                EngineEvent::Parked { .. }
-                | EngineEvent::Hung { .. }
-                | EngineEvent::NotStarted { .. }
-                | EngineEvent::Short { .. } => panic!("{event:?}"),
+                other => panic!("{other:?}"),
             }
         }
     }
