@@ -25,12 +25,12 @@ use crate::config::{Config, LinkName};
 use crate::control::EngineBells;
 use crate::control::{Reports, WorkerAnswer, WorkerOrder};
 use crate::error::{Error, system};
+use crate::io::now_ns;
 use crate::layout::{self, PACKETS_AT, SharedWords, WorkerState};
 use crate::limits::{HEADROOM_BYTES, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_DEFAULT, PACKETS_MAX};
 use crate::owner::{LinkId, WorkerId};
 use crate::packet::PacketMemory;
 use crate::plan::WorkerPlan;
-use crate::worker::now_ns;
 
 pub use changes::{Changes, EngineEvent};
 

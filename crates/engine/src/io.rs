@@ -1,5 +1,7 @@
 //! What an app sees of the engine while it runs.
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::layout::DropReason;
 use crate::packet::Packet;
 use crate::pool::Pool;
@@ -229,4 +231,15 @@ impl<'a> Io<'a> {
         self.moved += count;
         self.pool.count_drops(why, count);
     }
+}
+
+/// Nanoseconds of the monotonic clock: the engine's time.
+pub(crate) fn now_ns() -> u64 {
+    clock_ns(ClockId::Monotonic)
+}
+
+/// Nanoseconds of a clock of this host.
+pub(crate) fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

@@ -75,13 +75,21 @@ impl LinkRing {
     /// All rings of a link.
     pub const ALL: [Self; 4] = [Self::Full, Self::Empty, Self::Head, Self::Tail];
 
-    /// Where it lies in a link's place, and how many packets it holds.
-    pub fn place(self) -> (usize, usize) {
+    /// Where it lies in a link's place.
+    pub fn offset(self) -> usize {
         match self {
-            Self::Full => (link::FULL, RING_PACKETS),
-            Self::Empty => (link::EMPTY, RING_PACKETS),
-            Self::Head => (link::HEAD, QUEUE_PACKETS),
-            Self::Tail => (link::TAIL, QUEUE_PACKETS),
+            Self::Full => link::FULL,
+            Self::Empty => link::EMPTY,
+            Self::Head => link::HEAD,
+            Self::Tail => link::TAIL,
+        }
+    }
+
+    /// Packets that it holds.
+    pub fn packets(self) -> usize {
+        match self {
+            Self::Full | Self::Empty => RING_PACKETS,
+            Self::Head | Self::Tail => QUEUE_PACKETS,
         }
     }
 }
@@ -150,10 +158,9 @@ impl SharedWords {
         link: LinkId,
         ring: LinkRing,
     ) -> Result<(MappedCursors, MappedSlots), caravan_segment::Error> {
-        let (at, packets) = ring.place();
-        let at = (link_at(link) + at) as u64;
+        let at = (link_at(link) + ring.offset()) as u64;
         let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
-        let slots = MappedSlots::new(self.memory.part(at + HEADER_BYTES as u64, 4 * packets as u64)?)?;
+        let slots = MappedSlots::new(self.memory.part(at + HEADER_BYTES as u64, 4 * ring.packets() as u64)?)?;
         Ok((cursors, slots))
     }
 

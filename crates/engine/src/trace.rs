@@ -34,7 +34,6 @@ use crate::limits::{LINKS_MAX, PACKET_BYTES_MAX, TRACES_MAX};
 use crate::owner::LinkId;
 
 pub use tap::LinkRecorder;
-pub(crate) use tracer::monotonic_ns;
 pub use tracer::{TraceEnd, TraceRecord, Tracer};
 
 use claim::TraceClaim;

@@ -19,7 +19,7 @@ use crate::control::EngineBells;
 use crate::control::{ControlChannel, Reports, Silence, WorkerAnswer, WorkerOrder};
 use crate::ends::{ConsumerEnd, ProducerEnd};
 use crate::error::Error;
-use crate::io::AppPorts;
+use crate::io::{AppPorts, now_ns};
 use crate::layout::{self, SharedWords, WorkerStage, worker};
 use crate::limits::ANSWER_MAX;
 use crate::owner::{LinkId, Owner, WorkerId};
@@ -271,12 +271,6 @@ impl<'a> Worker<'a> {
     fn queue_of(&self, link: LinkId) -> Option<usize> {
         self.links.iter().position(|at| at.plan.id == link)
     }
-}
-
-/// Nanoseconds of the monotonic clock.
-pub fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl LinkRole {

@@ -10,8 +10,8 @@ use std::net::Ipv4Addr;
 
 use super::Mac;
 use super::neighbour::{AnswerConfig, HostAddress};
-use super::neighbour::{Frame, Protocol, Reception};
 use super::neighbour::{Neighbour, Query};
+use super::neighbour::{Protocol, Reception};
 use super::neighbour::{Responder, Speaker};
 use etherparse::{
     ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, Ethernet2Slice,
@@ -49,7 +49,7 @@ impl Protocol for Speaker<Ipv4Addr> {
         self.answer(&arp, is_for_all, next_hop, now_ns)
     }
 
-    fn question(&self, ask: Query) -> Frame {
+    fn question(&self, ask: Query) -> Vec<u8> {
         let (to, target_mac) = match ask {
             Query::Everybody => (Mac([0xff; 6]), Mac::default()),
             Query::Only(mac) => (mac, mac),
@@ -106,7 +106,7 @@ impl Speaker<Ipv4Addr> {
         sender: Ipv4Addr,
         target_mac: Mac,
         target_ipv4: [u8; 4],
-    ) -> Frame {
+    ) -> Vec<u8> {
         let source = self.config.mac.0;
         let ethernet = Ethernet2Header { destination: to.0, source, ether_type: EtherType::ARP };
         let sender_ipv4 = sender.octets();
@@ -117,7 +117,7 @@ impl Speaker<Ipv4Addr> {
             target_mac: target_mac.0,
             target_ipv4,
         };
-        Frame::new(&[&ethernet.to_bytes(), &arp.to_bytes()])
+        [&ethernet.to_bytes()[..], &arp.to_bytes()].concat()
     }
 }
 

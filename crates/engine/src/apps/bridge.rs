@@ -95,9 +95,9 @@ impl App for Bridge {
     fn start(config: BridgeConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let mut table = StationTable::new(config.bounds());
         let mut ports = BridgePorts::default();
-        if let Some((names, known)) = state.and_then(|state| state::read(config.vlans, &state)) {
-            known.into_iter().for_each(|(address, place, seen_ns)| table.restore(address, place, seen_ns));
-            ports = BridgePorts::unlinked(names);
+        if let Some(state) = state.and_then(|state| state::read(config.vlans, &state)) {
+            state.stations.into_iter().for_each(|known| table.restore(known));
+            ports = BridgePorts::unlinked(state.ports);
         }
         Ok(Self { config, ports, table, flooded: 0 })
     }
@@ -171,8 +171,8 @@ impl Bridge {
     #[cold]
     fn relink(&mut self, io: &Io) {
         let ports = BridgePorts::linked(io, &self.config.split_horizon);
-        let places: Vec<_> = self.ports.names().map(|name| ports.place(name)).collect();
-        self.table.renumber(|place| places.get(usize::from(place)).copied().flatten());
+        let numbers: Vec<_> = self.ports.names().map(|name| ports.number(name)).collect();
+        self.table.renumber(|port| numbers.get(usize::from(port)).copied().flatten());
         self.ports = ports;
     }
 }
@@ -246,15 +246,15 @@ pub struct BridgePort {
 #[derive(Debug, Default)]
 pub struct BridgePorts {
     ports: Vec<BridgePort>,
-    /// The place of each input's port.
-    places: Vec<PortNumber>,
+    /// The number of each input's port.
+    of_inputs: Vec<PortNumber>,
 }
 
 impl BridgePorts {
     /// BridgePorts that are not linked yet: those of a state.
     pub fn unlinked(names: Vec<String>) -> Self {
         let ports = names.into_iter().map(|name| BridgePort { name, input: None, output: None, group: 0 });
-        Self { ports: ports.collect(), places: Vec::new() }
+        Self { ports: ports.collect(), of_inputs: Vec::new() }
     }
 
     /// Those that are linked now.
@@ -271,8 +271,8 @@ impl BridgePorts {
         let mut ports: Vec<_> = inputs.collect();
         ports.extend(outputs.filter(|port| port.input.is_none()));
         // The inputs came first.
-        let places = (0..io.inputs() as PortNumber).collect();
-        Self { ports, places }
+        let of_inputs = (0..io.inputs() as PortNumber).collect();
+        Self { ports, of_inputs }
     }
 
     /// Whether these are those that are linked now.
@@ -283,24 +283,24 @@ impl BridgePorts {
                 && port.input.is_none_or(|input| io.input_name(input) == port.name)
                 && port.output.is_none_or(|output| io.output_name(output) == port.name)
         };
-        self.places.len() == io.inputs() && outputs == io.outputs() && self.ports.iter().all(is_linked)
+        self.of_inputs.len() == io.inputs() && outputs == io.outputs() && self.ports.iter().all(is_linked)
     }
 
-    /// Their names, by place.
+    /// The ports' names, by number.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.ports.iter().map(|port| port.name.as_str())
     }
 
-    /// The place of the port of a name, if something can be sent there.
-    pub fn place(&self, name: &str) -> Option<PortNumber> {
+    /// The number of the port of a name, if something can be sent there.
+    pub fn number(&self, name: &str) -> Option<PortNumber> {
         let is_it = |port: &BridgePort| port.name == name && port.output.is_some();
-        self.ports.iter().position(is_it).map(|place| place as PortNumber)
+        self.ports.iter().position(is_it).map(|number| number as PortNumber)
     }
 
-    /// The place of an input's port.
+    /// The number of an input's port.
     #[inline]
     pub fn of_input(&self, input: usize) -> PortNumber {
-        self.places.get(input).copied().unwrap_or(PortNumber::MAX)
+        self.of_inputs.get(input).copied().unwrap_or(PortNumber::MAX)
     }
 
     /// The output that leads from one port to another; `None` if they are the same, or are not to reach each other.
@@ -319,7 +319,7 @@ impl BridgePorts {
 
     /// Whether anything can be sent back to a port.
     #[inline]
-    pub fn can_learn(&self, place: PortNumber) -> bool {
-        self.ports.get(usize::from(place)).is_some_and(|port| port.output.is_some())
+    pub fn can_learn(&self, port: PortNumber) -> bool {
+        self.ports.get(usize::from(port)).is_some_and(|port| port.output.is_some())
     }
 }

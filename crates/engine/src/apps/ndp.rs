@@ -20,8 +20,8 @@ use etherparse::{
 
 use super::Mac;
 use super::neighbour::AnswerConfig;
-use super::neighbour::{Frame, Protocol, Reception};
 use super::neighbour::{Neighbour, Query};
+use super::neighbour::{Protocol, Reception};
 use super::neighbour::{Responder, Speaker};
 
 /// Answers for IPv6 addresses.
@@ -50,7 +50,7 @@ impl Protocol for Speaker<Ipv6Addr> {
         }
     }
 
-    fn question(&self, ask: Query) -> Frame {
+    fn question(&self, ask: Query) -> Vec<u8> {
         let target = self.config.next_hop.unwrap_or(Ipv6Addr::UNSPECIFIED);
         let source = self.config.addresses.first().copied().unwrap_or(Ipv6Addr::UNSPECIFIED);
         solicitation(self.config.mac, source, target, ask)
@@ -84,7 +84,7 @@ impl Speaker<Ipv6Addr> {
             return Reception::Answer(advertisement(own, said.target, None));
         }
         let to = said.source_mac.unwrap_or(message.ethernet_source);
-        Reception::Answer(advertisement(own, said.target, Some((to, message.source))))
+        Reception::Answer(advertisement(own, said.target, Some(Station { mac: to, address: message.source })))
     }
 
     /// RFC 4861, section 7.2.5.
@@ -130,7 +130,7 @@ const OPTION_UNITS: u8 = 1;
 
 /// A frame, looked at.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Read {
+enum Read {
     /// Something else.
     Other,
     /// Not what its protocol says.
@@ -140,37 +140,37 @@ pub enum Read {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NdpMessage {
-    pub ethernet_source: Mac,
-    pub source: Ipv6Addr,
-    pub destination: Ipv6Addr,
-    pub said: Said,
+struct NdpMessage {
+    ethernet_source: Mac,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    said: Said,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+enum Said {
     Solicitation(Solicitation),
     Advertisement(Advertisement),
 }
 
 /// Who has this address?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Solicitation {
-    pub target: Ipv6Addr,
-    pub source_mac: Option<Mac>,
+struct Solicitation {
+    target: Ipv6Addr,
+    source_mac: Option<Mac>,
 }
 
 /// This address is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advertisement {
-    pub target: Ipv6Addr,
-    pub target_mac: Option<Mac>,
-    pub is_solicited: bool,
-    pub overrides: bool,
+struct Advertisement {
+    target: Ipv6Addr,
+    target_mac: Option<Mac>,
+    is_solicited: bool,
+    overrides: bool,
 }
 
 /// Looks at a frame.
-pub fn read(frame: &[u8]) -> Read {
+fn read(frame: &[u8]) -> Read {
     let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Read::Malformed };
     if ethernet.ether_type() != EtherType::IPV6 {
         return Read::Other;
@@ -243,56 +243,65 @@ fn station(bytes: &[u8]) -> Option<Mac> {
 }
 
 /// The group that who has an address listens to (RFC 4291, section 2.7.1).
-pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
 }
 
-/// The Ethernet address of a group (RFC 2464, section 7).
-fn group_mac(group: Ipv6Addr) -> Mac {
-    let [.., a, b, c, d] = group.octets();
-    Mac([0x33, 0x33, a, b, c, d])
+/// A host, or a group of hosts, on the link.
+#[derive(Clone, Copy, Debug)]
+struct Station {
+    mac: Mac,
+    address: Ipv6Addr,
+}
+
+impl Station {
+    /// A group, with its Ethernet address (RFC 2464, section 7).
+    fn group(address: Ipv6Addr) -> Self {
+        let [.., a, b, c, d] = address.octets();
+        Self { mac: Mac([0x33, 0x33, a, b, c, d]), address }
+    }
 }
 
 /// Asks for the Ethernet address of `target`.
-pub fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Query) -> Frame {
-    let (to, destination) = match ask {
-        Query::Everybody => (group_mac(solicited_node(target)), solicited_node(target)),
-        Query::Only(mac) => (mac, target),
+fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Query) -> Vec<u8> {
+    let to = match ask {
+        Query::Everybody => Station::group(solicited_node(target)),
+        Query::Only(mac) => Station { mac, address: target },
     };
-    frame((own, source), (to, destination), Icmpv6Type::NeighborSolicitation, target, OPTION_SOURCE)
+    frame(Station { mac: own, address: source }, to, Icmpv6Type::NeighborSolicitation, target, OPTION_SOURCE)
 }
 
 /// Says that `target` is at `own`, to who asked; or to all hosts, where that one has no address.
-pub fn advertisement(own: Mac, target: Ipv6Addr, to: Option<(Mac, Ipv6Addr)>) -> Frame {
+fn advertisement(own: Mac, target: Ipv6Addr, to: Option<Station>) -> Vec<u8> {
     let flags = NeighborAdvertisementHeader { router: false, solicited: to.is_some(), r#override: true };
-    let to = to.unwrap_or((group_mac(ALL_NODES), ALL_NODES));
-    frame((own, target), to, Icmpv6Type::NeighborAdvertisement(flags), target, OPTION_TARGET)
+    let to = to.unwrap_or(Station::group(ALL_NODES));
+    frame(
+        Station { mac: own, address: target },
+        to,
+        Icmpv6Type::NeighborAdvertisement(flags),
+        target,
+        OPTION_TARGET,
+    )
 }
 
-fn frame(
-    from: (Mac, Ipv6Addr),
-    to: (Mac, Ipv6Addr),
-    kind: Icmpv6Type,
-    target: Ipv6Addr,
-    option: u8,
-) -> Frame {
-    let ethernet = Ethernet2Header { destination: to.0.0, source: from.0.0, ether_type: EtherType::IPV6 };
+fn frame(from: Station, to: Station, kind: Icmpv6Type, target: Ipv6Addr, option: u8) -> Vec<u8> {
+    let ethernet = Ethernet2Header { destination: to.mac.0, source: from.mac.0, ether_type: EtherType::IPV6 };
     let mut payload = [0; 24];
     payload[..16].copy_from_slice(&target.octets());
     payload[16..18].copy_from_slice(&[option, OPTION_UNITS]);
-    payload[18..].copy_from_slice(&from.0.0);
+    payload[18..].copy_from_slice(&from.mac.0);
     let ip = Ipv6Header {
         traffic_class: 0,
         flow_label: Ipv6FlowLabel::ZERO,
         payload_length: (kind.header_len() + payload.len()) as u16,
         next_header: IpNumber::IPV6_ICMP,
         hop_limit: HOP_LIMIT,
-        source: from.1.octets(),
-        destination: to.1.octets(),
+        source: from.address.octets(),
+        destination: to.address.octets(),
     };
     // It fails for what is longer than 4 GiB alone.
     let checksum = kind.calc_checksum(ip.source, ip.destination, &payload).unwrap_or(0);
     let icmp = etherparse::Icmpv6Header { icmp_type: kind, checksum };
-    Frame::new(&[&ethernet.to_bytes(), &ip.to_bytes(), &icmp.to_bytes(), &payload])
+    [&ethernet.to_bytes()[..], &ip.to_bytes(), &icmp.to_bytes(), &payload].concat()
 }

@@ -171,32 +171,6 @@ impl<A: HostAddress> AnswerConfig<A> {
 
 /// The ports of such an app, both ways.
 pub const PORTS: Named = Named::Only(&["north", "south"]);
-/// Bytes of the longest frame that such an app makes: Ethernet, IPv6, ICMPv6, an address, an option.
-pub const FRAME_BYTES_MAX: usize = 14 + 40 + 8 + 16 + 8;
-
-/// A frame that an app makes.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame {
-    bytes: [u8; FRAME_BYTES_MAX],
-    length: usize,
-}
-
-impl Frame {
-    /// Its parts, one behind the other; what is longer than any frame is cut.
-    pub fn new(parts: &[&[u8]]) -> Self {
-        let mut frame = Self { bytes: [0; FRAME_BYTES_MAX], length: 0 };
-        for byte in parts.iter().copied().flatten().take(FRAME_BYTES_MAX) {
-            frame.bytes[frame.length] = *byte;
-            frame.length += 1;
-        }
-        frame
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
-
 /// What becomes of a packet from the network.
 #[derive(Debug)]
 pub enum Reception {
@@ -205,7 +179,7 @@ pub enum Reception {
     /// It was for us alone, and ends here.
     Done,
     /// It is answered.
-    Answer(Frame),
+    Answer(Vec<u8>),
     /// It is not what its protocol says.
     Malformed,
 }
@@ -220,7 +194,7 @@ pub trait Protocol {
     /// Takes in what the network sends, and notes what it says about the next hop.
     fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception;
     /// The question for the next hop's address.
-    fn question(&self, ask: Query) -> Frame;
+    fn question(&self, ask: Query) -> Vec<u8>;
 }
 
 /// The way through, and what waits in it.
@@ -294,7 +268,7 @@ impl Passage {
                 Reception::Pass => io.transmit(north, packet),
                 Reception::Done => io.free(packet),
                 Reception::Malformed => io.discard(packet, DropReason::Malformed),
-                Reception::Answer(frame) if packet.fill(frame.bytes()) => {
+                Reception::Answer(frame) if packet.fill(&frame) => {
                     self.answers += 1;
                     io.transmit(back, packet);
                 }
@@ -342,7 +316,7 @@ impl Passage {
         let Some(ask) = next_hop.ask(io.now_ns()) else { return };
         // Without a packet for it, it is asked again in its time.
         let Some(mut packet) = io.allocate() else { return io.count_drops(DropReason::NoPacket, 1) };
-        if packet.fill(protocol.question(ask).bytes()) {
+        if packet.fill(&protocol.question(ask)) {
             self.questions += 1;
             io.transmit(south, packet);
         }

@@ -21,8 +21,7 @@ use records::{Look, Position, Records};
 pub struct PcapReader {
     config: PcapReaderConfig,
     records: Records,
-    /// A time of the engine's clock and the time in the file that it stands for.
-    epoch: Option<(u64, u64)>,
+    epoch: Option<ReplayEpoch>,
     /// Records since the start of the file.
     in_round: u64,
     ended: bool,
@@ -58,13 +57,23 @@ pub enum ReplayTiming {
     Recorded,
 }
 
+/// When a round began.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplayEpoch {
+    /// By the engine's clock.
+    started_ns: u64,
+    /// By the file: the time of its first packet.
+    first_ns: u64,
+}
+
 /// Where the next one of the same name goes on, if it reads the same file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PcapReaderState {
     file: PathBuf,
     position: Position,
-    epoch: Option<(u64, u64)>,
+    epoch: Option<ReplayEpoch>,
     in_round: u64,
     ended: bool,
 }
@@ -162,8 +171,9 @@ impl PcapReader {
         if self.config.timing == ReplayTiming::Fast {
             return true;
         }
-        let (started_ns, first_ns) = *self.epoch.get_or_insert((now_ns, timestamp_ns));
-        let due_ns = started_ns.saturating_add(timestamp_ns.saturating_sub(first_ns));
+        let new = ReplayEpoch { started_ns: now_ns, first_ns: timestamp_ns };
+        let epoch = self.epoch.get_or_insert(new);
+        let due_ns = epoch.started_ns.saturating_add(timestamp_ns.saturating_sub(epoch.first_ns));
         if due_ns > now_ns {
             self.wake_ns = Some(due_ns);
         }

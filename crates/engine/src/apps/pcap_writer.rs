@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::app::{App, AppError, FileUse, Named};
 use crate::io::Io;
 use crate::layout::DropReason;
-use output::PcapOutput;
+use output::{LostPackets, PcapOutput};
 
 /// Bytes of a packet that are written at most, unless the configuration says otherwise: what
 /// tcpdump has, more than any packet.
@@ -165,17 +165,17 @@ impl PcapWriter {
     }
 
     /// Counts what came of writing. Returns how many packets were lost.
-    fn account(&mut self, written: Result<u64, (u64, std::io::Error)>) -> u64 {
+    fn account(&mut self, written: Result<u64, LostPackets>) -> u64 {
         match written {
             Ok(written) => {
                 self.packets += written;
                 0
             }
-            Err((lost, error)) => {
-                self.lost += lost;
+            Err(lost) => {
+                self.lost += lost.packets;
                 self.failures += 1;
-                self.error = error.raw_os_error().unwrap_or(0) as u64;
-                lost
+                self.error = lost.error.raw_os_error().unwrap_or(0) as u64;
+                lost.packets
             }
         }
     }

@@ -86,7 +86,7 @@ impl App for RateLimit {
     fn start(config: RateLimitConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let mut bucket = Bucket::new(config.rate, config.burst_bytes());
         if let Some(state) = state.and_then(|state| serde_json::from_slice::<RateLimitState>(&state).ok()) {
-            bucket.set_level(state.rate_limit_bytes, state.filled_ns);
+            bucket.set_level(&state);
         }
         let queued = VecDeque::new();
         Ok(Self { bucket, queued_max: config.queue, queued, wake_ns: None, passed: 0, limited: 0 })
@@ -116,8 +116,7 @@ impl App for RateLimit {
         for packet in self.queued.drain(..) {
             io.transmit(OUTPUT, packet);
         }
-        let (rate_limit_bytes, filled_ns) = self.bucket.level()?;
-        serde_json::to_vec(&RateLimitState { rate_limit_bytes, filled_ns }).ok()
+        serde_json::to_vec(&self.bucket.level()?).ok()
     }
 
     fn wake_ns(&self) -> Option<u64> {
@@ -148,7 +147,11 @@ impl RateLimit {
 const TOKENS_PER_BYTE: u64 = 8_000_000_000;
 
 #[derive(Debug)]
-pub struct Bucket {
+/// A token bucket, exact to the nanosecond: `level <= full`, both in tokens.
+///
+/// A byte costs [`TOKENS_PER_BYTE`], so that one nanosecond at one bit per second is one token and nothing is ever
+/// rounded away.
+struct Bucket {
     /// Tokens per nanosecond: bits per second.
     rate: u64,
     full: u64,
@@ -160,31 +163,31 @@ pub struct Bucket {
 impl Bucket {
     /// A full bucket. `rate` in bits per second, at least 1; `burst` in bytes, at most 2^30, whose
     /// tokens a word just holds.
-    pub fn new(rate: u64, burst: u64) -> Self {
+    fn new(rate: u64, burst: u64) -> Self {
         let full = burst.saturating_mul(TOKENS_PER_BYTE);
         Self { rate: rate.max(1), full, level: full, filled_ns: None }
     }
 
     /// Another rate and size from here on; what is in it stays, as far as there is room.
-    pub fn set_rate(&mut self, rate: u64, burst: u64) {
+    fn set_rate(&mut self, rate: u64, burst: u64) {
         let changed = Self::new(rate, burst);
         (self.rate, self.full) = (changed.rate, changed.full);
         self.level = self.level.min(self.full);
     }
 
-    /// The bytes in it, and when they were; `None` if it has not been used.
-    pub fn level(&self) -> Option<(u64, u64)> {
-        Some((self.level / TOKENS_PER_BYTE, self.filled_ns?))
+    /// How full it is; `None` if it has not been used.
+    fn level(&self) -> Option<RateLimitState> {
+        Some(RateLimitState { rate_limit_bytes: self.level / TOKENS_PER_BYTE, filled_ns: self.filled_ns? })
     }
 
     /// Goes on from what [`Self::level`] said.
-    pub fn set_level(&mut self, bytes: u64, filled_ns: u64) {
-        self.level = bytes.saturating_mul(TOKENS_PER_BYTE).min(self.full);
-        self.filled_ns = Some(filled_ns);
+    fn set_level(&mut self, state: &RateLimitState) {
+        self.level = state.rate_limit_bytes.saturating_mul(TOKENS_PER_BYTE).min(self.full);
+        self.filled_ns = Some(state.filled_ns);
     }
 
     /// Adds what has accrued up to `now_ns`.
-    pub fn fill(&mut self, now_ns: u64) {
+    fn fill(&mut self, now_ns: u64) {
         let elapsed = now_ns.saturating_sub(self.filled_ns.unwrap_or(now_ns));
         self.level = self.level.saturating_add(elapsed.saturating_mul(self.rate)).min(self.full);
         self.filled_ns = Some(now_ns.max(self.filled_ns.unwrap_or(0)));
@@ -192,7 +195,7 @@ impl Bucket {
 
     /// Takes out what `bytes` cost. False, and nothing done, if it is not there.
     #[inline]
-    pub fn take(&mut self, bytes: usize) -> bool {
+    fn take(&mut self, bytes: usize) -> bool {
         match self.level.checked_sub(cost(bytes)) {
             Some(level) => {
                 self.level = level;
@@ -203,7 +206,7 @@ impl Bucket {
     }
 
     /// When it will hold what `bytes` cost.
-    pub fn ready_ns(&self, bytes: usize) -> u64 {
+    fn ready_ns(&self, bytes: usize) -> u64 {
         let missing = cost(bytes).saturating_sub(self.level);
         self.filled_ns.unwrap_or(0).saturating_add(missing.div_ceil(self.rate))
     }

@@ -9,12 +9,13 @@ use caravan_ring::{ByteConsumer, MappedBytes, MappedCursors};
 use caravan_segment::Segment;
 use caravan_segment::barrier::Fences;
 use caravan_segment::process::Process;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use super::claim::{TraceClaim, claim, clear};
 use super::{HEADER_BYTES, RECORD_BYTES_MAX, forget};
 use crate::config::LinkName;
 use crate::error::{Error, system};
+use crate::io::{clock_ns, now_ns};
 use crate::layout::{self, MAGIC, PACKETS_AT, SharedWords, link, link_at, trace};
 use crate::limits::{LINKS_MAX, PACKET_BYTES_MAX, TRACES_MAX};
 use crate::owner::LinkId;
@@ -68,7 +69,7 @@ impl Tracer {
         let (link, name) = named(&shared, link, engine.pid)?;
         let ours = TraceClaim::ours().ok_or_else(|| Error::Trace("/proc cannot be read".into()))?;
         let place = claim(&shared, ours)?;
-        let since_1970_ns = clock_ns(ClockId::Realtime).wrapping_sub(monotonic_ns());
+        let since_1970_ns = clock_ns(ClockId::Realtime).wrapping_sub(now_ns());
         let (cursors, bytes) = shared.trace_ring(place)?;
         clear(&shared, place, &cursors);
         let set = |offset, value: usize| shared.trace(place, offset).store(value as u64, Ordering::Relaxed);
@@ -225,14 +226,4 @@ fn name(shared: &SharedWords, id: LinkId) -> String {
 
 fn broken(what: impl std::fmt::Display) -> Error {
     Error::Trace(format!("what the engine wrote into the trace's ring cannot be: {what}"))
-}
-
-/// The clock of the records, and of the engine.
-pub(crate) fn monotonic_ns() -> u64 {
-    clock_ns(ClockId::Monotonic)
-}
-
-fn clock_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

@@ -133,7 +133,7 @@ impl Snapshot {
         let packets = memory.word(engine::PACKET_COUNT)?.min(u64::from(PACKETS_MAX));
         Ok(Self {
             pid: found.pid,
-            at_ns: crate::trace::monotonic_ns(),
+            at_ns: crate::io::now_ns(),
             started_ns: memory.word(engine::STARTED_NS)?,
             configured: memory.word(engine::CONFIGURED)?,
             huge_pages: memory.word(engine::HUGE)? != 0,
@@ -228,9 +228,8 @@ fn link(memory: &EngineMemory, id: LinkId) -> Option<LinkSnapshot> {
 /// Packets in a ring. The two positions are not read at the same instant: what they say together is cut to
 /// what can be.
 fn used(memory: &EngineMemory, link_at: usize, ring: LinkRing) -> u64 {
-    let (at, packets) = ring.place();
-    let [tail, head] = TAIL_AND_HEAD.map(|word| memory.word(link_at + at + word).unwrap_or(0));
-    tail.saturating_sub(head).min(packets as u64)
+    let [tail, head] = TAIL_AND_HEAD.map(|word| memory.word(link_at + ring.offset() + word).unwrap_or(0));
+    tail.saturating_sub(head).min(ring.packets() as u64)
 }
 
 fn tracer(memory: &EngineMemory, name: u64) -> Option<u64> {

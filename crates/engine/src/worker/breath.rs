@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use caravan_ring::{Turn, Wake};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::{LinkEnd, Worker, WorkerApp, WorkerExit, WorkerLink, now_ns};
+use super::{LinkEnd, Worker, WorkerApp, WorkerExit, WorkerLink};
 use crate::control::EngineBells;
 use crate::ends::MovedPackets;
 use crate::error::{Error, corrupt};
-use crate::io::Io;
+use crate::io::{Io, now_ns};
 use crate::layout::{self, SharedWords, WorkerStage, link, worker};
 use crate::limits::{BATCH_PACKETS, GRANT_PACKETS, SHORT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
 use crate::owner::{LinkId, WorkerId};
@@ -158,7 +158,7 @@ fn trace(slot: &WorkerApp, links: &mut [WorkerLink], queues: &[PacketQueue], now
             at.traced = None;
             continue;
         }
-        let sent = queue.counts().0;
+        let sent = queue.counts().packets;
         let news = sent - at.traced.replace(sent).unwrap_or(sent);
         if news > 0 {
             at.tap.record(queue.youngest(news as usize), now_ns);
@@ -169,11 +169,11 @@ fn trace(slot: &WorkerApp, links: &mut [WorkerLink], queues: &[PacketQueue], now
 pub(super) fn count_link(shared: &SharedWords, at: &WorkerLink, queue: &PacketQueue) {
     let word = |offset| shared.link(at.plan.id, offset);
     let store = |offset, value| word(offset).store(value, Ordering::Relaxed);
-    let (sent, bytes, drops) = queue.counts();
+    let counts = queue.counts();
     if at.plan.role.sends() {
-        store(link::PACKETS, sent);
-        store(link::BYTES, bytes);
-        store(link::DROPS, drops);
+        store(link::PACKETS, counts.packets);
+        store(link::BYTES, counts.bytes);
+        store(link::DROPS, counts.drops);
     }
     match at.end {
         LinkEnd::Local => {

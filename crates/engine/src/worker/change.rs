@@ -12,7 +12,7 @@ use crate::io::{AppPorts, Io};
 use crate::layout::{DropReason, LinkRing, link};
 use crate::limits::STATE_BYTES_MAX;
 use crate::plan::{AppPlan, LinkPlan, LinkRole, WorkerPlan};
-use crate::queue::PacketQueue;
+use crate::queue::{PacketQueue, QueueCounts};
 use crate::trace::LinkRecorder;
 
 impl Worker<'_> {
@@ -173,7 +173,11 @@ impl Worker<'_> {
             }
         };
         let word = |offset| self.shared.link(id, offset).load(Ordering::Acquire);
-        queue.set_counts((word(link::PACKETS), word(link::BYTES), word(link::DROPS)));
+        queue.set_counts(QueueCounts {
+            packets: word(link::PACKETS),
+            bytes: word(link::BYTES),
+            drops: word(link::DROPS),
+        });
         let tap = LinkRecorder::new(&self.shared, id);
         Ok((WorkerLink { plan, end, taken_before: word(link::TAKEN), tap, traced: None }, queue))
     }

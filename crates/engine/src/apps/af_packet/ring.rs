@@ -59,14 +59,22 @@ pub(super) struct RingFrame {
     vlan_type: u16,
 }
 
+/// The frames of a block that are still to be taken.
+#[derive(Clone, Copy, Debug)]
+struct OpenBlock {
+    frames: u32,
+    /// Where the first one's header is.
+    at: usize,
+}
+
+/// The receive ring.
 #[derive(Debug)]
 pub(super) struct PacketRing {
     memory: Mapping,
     /// Where the block starts that is ours, or will be next.
     block: usize,
-    /// Frames in it that are still to be taken, and where the first one's header is. `None` while
-    /// the block is the kernel's.
-    open: Option<(u32, usize)>,
+    /// `None` while the block is the kernel's.
+    open: Option<OpenBlock>,
     /// Frames given up because the kernel's words did not make sense.
     broken: u64,
 }
@@ -86,17 +94,17 @@ impl PacketRing {
     /// the socket is readable once something is.
     pub(super) fn peek(&mut self) -> Option<RingFrame> {
         loop {
-            let (left, at) = match self.open {
+            let open = match self.open {
                 Some(open) => open,
                 None => self.open_block()?,
             };
-            match self.frame(left, at) {
+            match self.frame(open) {
                 Some(frame) => {
-                    self.open = Some((left, at));
+                    self.open = Some(open);
                     return Some(frame);
                 }
                 None => {
-                    self.broken += u64::from(left);
+                    self.broken += u64::from(open.frames);
                     self.close_block();
                 }
             }
@@ -108,15 +116,17 @@ impl PacketRing {
     pub(super) fn take(&mut self, frame: &RingFrame, packet: &mut Packet) -> Result<(), DropReason> {
         let taken = self.copy(frame, packet);
         match self.open {
-            Some((left, at)) if left > 1 => self.open = Some((left - 1, at + frame.next)),
+            Some(OpenBlock { frames, at }) if frames > 1 => {
+                self.open = Some(OpenBlock { frames: frames - 1, at: at + frame.next });
+            }
             Some(_) => self.close_block(),
             None => {}
         }
         taken
     }
 
-    /// Frames and the first one's header, if the next block is ours.
-    fn open_block(&mut self) -> Option<(u32, usize)> {
+    /// The frames of the next block, if that is ours.
+    fn open_block(&mut self) -> Option<OpenBlock> {
         loop {
             // Pairs with the kernel's write barrier before it hands the block over.
             let status = self.memory.word(self.block + BLOCK_STATUS_AT)?.load(Ordering::Acquire);
@@ -126,7 +136,7 @@ impl PacketRing {
             let number = |at| Some(u32::from_ne_bytes(self.memory.array(self.block + at)?));
             let (frames, first) = (number(BLOCK_FRAMES_AT)?, number(BLOCK_FIRST_AT)?);
             if frames > 0 {
-                return Some((frames, self.block.saturating_add(first as usize)));
+                return Some(OpenBlock { frames, at: self.block.saturating_add(first as usize) });
             }
             self.close_block();
         }
@@ -145,8 +155,8 @@ impl PacketRing {
         }
     }
 
-    /// The frame whose header is at `at`; `None` if that or the frame is not within the block.
-    fn frame(&self, left: u32, at: usize) -> Option<RingFrame> {
+    /// The first frame of `open`; `None` if its header or the frame is not within the block.
+    fn frame(&self, OpenBlock { frames, at }: OpenBlock) -> Option<RingFrame> {
         let end = self.block + BLOCK_BYTES;
         if at < self.block + BLOCK_HEADER_BYTES || at > end - FRAME_HEADER_BYTES {
             return None;
@@ -156,7 +166,7 @@ impl PacketRing {
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let (next, length, start) = (word(0) as usize, word(12) as usize, usize::from(half(24)));
-        let follows = left == 1 || next >= FRAME_HEADER_BYTES;
+        let follows = frames == 1 || next >= FRAME_HEADER_BYTES;
         let inside =
             start >= FRAME_HEADER_BYTES + OFFLOADS_BYTES && length <= end - at && start <= end - at - length;
         (follows && inside).then_some(RingFrame {

@@ -28,7 +28,7 @@ fn through(bench: &mut AppBench<Bridge>, port: &str, frame: &[u8]) -> Vec<&'stat
     bench.push();
     let mut left = Vec::new();
     for to in PORTS {
-        if bench.app.ports.place(to).is_some() {
+        if bench.app.ports.number(to).is_some() {
             let sent = bench.sent(to);
             assert!(sent.iter().all(|sent| sent == frame));
             left.extend(std::iter::repeat_n(to, sent.len()));
@@ -195,7 +195,7 @@ fn a_full_table_fits_into_a_state() {
     let names = ["a"; 5].into_iter();
     let state = state::write(false, 0, names, &table);
     assert!(state.len() <= crate::limits::STATE_BYTES_MAX);
-    assert_eq!(state::read(false, &state).map(|(_, known)| known.len()), Some(ENTRIES_MAX));
+    assert_eq!(state::read(false, &state).map(|state| state.stations.len()), Some(ENTRIES_MAX));
     for bytes in [0, 1, 2, 11, 12, state.len() - 1] {
         assert_eq!(state::read(false, &state[..bytes]), None, "{bytes} bytes of it");
     }

@@ -43,12 +43,12 @@ pub enum EndSide {
 
 impl EndSide {
     #[inline]
-    fn holds<T: Copy>(self, (source, destination): (T, T), test: impl Fn(T) -> bool) -> bool {
+    fn holds<T: Copy>(self, ends: PacketEnds<T>, test: impl Fn(T) -> bool) -> bool {
         match self {
-            Self::Source => test(source),
-            Self::Destination => test(destination),
-            Self::Either => test(source) || test(destination),
-            Self::Both => test(source) && test(destination),
+            Self::Source => test(ends.source),
+            Self::Destination => test(ends.destination),
+            Self::Either => test(ends.source) || test(ends.destination),
+            Self::Both => test(ends.source) && test(ends.destination),
         }
     }
 }
@@ -95,16 +95,12 @@ impl Test {
             Self::Vlan(None) => !headers.vlans().is_empty(),
             Self::Vlan(Some(number)) => headers.vlans().contains(&number),
             Self::Ipv4 { side, ip, arp, address, mask } => match headers.network {
-                NetworkAddresses::Ipv4(source, to) if ip => {
-                    side.holds((source, to), |of| of & mask == address)
-                }
-                NetworkAddresses::Arp(source, to) if arp => {
-                    side.holds((source, to), |of| of & mask == address)
-                }
+                NetworkAddresses::Ipv4(ends) if ip => side.holds(ends, |of| of & mask == address),
+                NetworkAddresses::Arp(ends) if arp => side.holds(ends, |of| of & mask == address),
                 _ => false,
             },
             Self::Ipv6 { side, address, mask } => match headers.network {
-                NetworkAddresses::Ipv6(source, to) => side.holds((source, to), |of| of & mask == address),
+                NetworkAddresses::Ipv6(ends) => side.holds(ends, |of| of & mask == address),
                 _ => false,
             },
             Self::Protocol { four, six, number } => {
@@ -126,13 +122,20 @@ impl Test {
 /// Tags that are looked at.
 const VLANS_MAX: usize = LaxSlicedPacket::LINK_EXTS_CAP;
 
+/// What a packet's sender and receiver have each: an address or a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketEnds<T> {
+    source: T,
+    destination: T,
+}
+
 /// Addresses of sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkAddresses {
     None,
-    Ipv4(u32, u32),
-    Ipv6(u128, u128),
-    Arp(u32, u32),
+    Ipv4(PacketEnds<u32>),
+    Ipv6(PacketEnds<u128>),
+    Arp(PacketEnds<u32>),
 }
 
 /// A frame's headers, as far as they are there.
@@ -141,14 +144,14 @@ pub struct FrameHeaders {
     /// Bytes of the frame.
     pub length: usize,
     /// Ethernet addresses of sender and receiver.
-    pub macs: Option<([u8; 6], [u8; 6])>,
+    pub macs: Option<PacketEnds<[u8; 6]>>,
     /// What is behind all tags.
     pub ether_type: Option<u16>,
     pub network: NetworkAddresses,
     /// What is behind the IP header and its extensions.
     pub protocol: Option<u8>,
     /// Ports of sender and receiver. Only the first of a packet's fragments has them.
-    pub ports: Option<(u16, u16)>,
+    pub ports: Option<PacketEnds<u16>>,
     vlans: [u16; VLANS_MAX],
     vlans_length: usize,
 }
@@ -168,7 +171,8 @@ impl FrameHeaders {
         // Too short for Ethernet: only its length can be asked for.
         let Ok(packet) = LaxSlicedPacket::from_ethernet(frame) else { return headers };
         if let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link {
-            headers.macs = Some((ethernet.source(), ethernet.destination()));
+            headers.macs =
+                Some(PacketEnds { source: ethernet.source(), destination: ethernet.destination() });
             headers.ether_type = Some(ethernet.ether_type().0);
         }
         for extension in &packet.link_exts {
@@ -209,14 +213,14 @@ impl FrameHeaders {
         let (ip, first) = match network {
             LaxNetSlice::Ipv4(ip) => {
                 let header = ip.header();
-                let addresses = (u32::from(header.source_addr()), u32::from(header.destination_addr()));
-                self.network = NetworkAddresses::Ipv4(addresses.0, addresses.1);
+                let (source, destination) = (header.source_addr().into(), header.destination_addr().into());
+                self.network = NetworkAddresses::Ipv4(PacketEnds { source, destination });
                 (ip.payload(), header.fragments_offset().value() == 0)
             }
             LaxNetSlice::Ipv6(ip) => {
                 let header = ip.header();
-                let addresses = (u128::from(header.source_addr()), u128::from(header.destination_addr()));
-                self.network = NetworkAddresses::Ipv6(addresses.0, addresses.1);
+                let (source, destination) = (header.source_addr().into(), header.destination_addr().into());
+                self.network = NetworkAddresses::Ipv6(PacketEnds { source, destination });
                 let later = |extension| match extension {
                     Ipv6ExtensionSlice::Fragment(fragment) => fragment.fragment_offset().value() != 0,
                     _ => false,
@@ -233,7 +237,7 @@ impl FrameHeaders {
                 if let (true, EtherType::IPV4, (Ok(source), Ok(destination))) =
                     (ethernet, arp.proto_addr_type(), addresses)
                 {
-                    self.network = NetworkAddresses::Arp(source, destination);
+                    self.network = NetworkAddresses::Arp(PacketEnds { source, destination });
                 }
                 return;
             }
@@ -241,7 +245,10 @@ impl FrameHeaders {
         self.protocol = Some(ip.ip_number.0);
         let has_ports = matches!(ip.ip_number, IpNumber::TCP | IpNumber::UDP | IpNumber::SCTP);
         if let (true, true, [s0, s1, d0, d1, ..]) = (has_ports, first, ip.payload) {
-            self.ports = Some((u16::from_be_bytes([*s0, *s1]), u16::from_be_bytes([*d0, *d1])));
+            self.ports = Some(PacketEnds {
+                source: u16::from_be_bytes([*s0, *s1]),
+                destination: u16::from_be_bytes([*d0, *d1]),
+            });
         }
     }
 }

@@ -44,6 +44,13 @@ enum PcapTarget {
     PcapPipe(PcapPipe),
 }
 
+/// Packets that could not be written.
+#[derive(Debug)]
+pub struct LostPackets {
+    pub packets: u64,
+    pub error: io::Error,
+}
+
 impl PcapOutput {
     /// Whether a file could be opened, without touching it.
     pub fn check(path: &Path, append: bool) -> Result<(), String> {
@@ -154,7 +161,7 @@ impl PcapOutput {
 
     /// Writes the buffer. Returns how many packets that were, or how many are lost and why; the file
     /// is as it was then. Packets that a full pipe has not taken yet are neither.
-    pub fn flush(&mut self) -> Result<u64, (u64, io::Error)> {
+    pub fn flush(&mut self) -> Result<u64, LostPackets> {
         let packets = self.packets;
         let result = match &mut self.target {
             PcapTarget::File { file, is_regular, written } => {
@@ -175,18 +182,19 @@ impl PcapOutput {
             return Ok(0);
         }
         self.clear();
-        result.map(|()| packets).map_err(|error| (packets, error))
+        result.map(|()| packets).map_err(|error| LostPackets { packets, error })
     }
 
     /// Writes the buffer for the last time. A pipe is waited for, but not for long.
-    pub fn finish(&mut self) -> Result<u64, (u64, io::Error)> {
+    pub fn finish(&mut self) -> Result<u64, LostPackets> {
         let until = Instant::now() + LAST_MAX;
         loop {
             let flushed = self.flush();
             let left = until.saturating_duration_since(Instant::now());
             match &self.target {
                 PcapTarget::PcapPipe(_) if self.is_held_up() && left.is_zero() => {
-                    return Err((std::mem::take(&mut self.packets), ErrorKind::TimedOut.into()));
+                    let packets = std::mem::take(&mut self.packets);
+                    return Err(LostPackets { packets, error: ErrorKind::TimedOut.into() });
                 }
                 PcapTarget::PcapPipe(pipe) if self.is_held_up() => pipe.wait(left),
                 _ => return flushed,
