@@ -55,15 +55,25 @@ impl std::fmt::Display for LinkName {
     }
 }
 
-/// What a worker is given besides its apps.
+/// What a configuration says of a worker besides its apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// The core it is kept on.
+    /// The core that the worker is kept on.
     pub core: Option<usize>,
 }
 
-/// A whole configuration.
+/// A configuration: apps, where they run, and the links between them.
+///
+/// ```
+/// use caravan_engine::Config;
+///
+/// let mut config = Config::new();
+/// config.app_in("left", "source", "source", ()).app_in("right", "sink", "sink", ());
+/// config.link("source.output -> sink.input")?.core("left", 2);
+/// assert_eq!(config.links.keys().next().unwrap().to_string(), "source.output -> sink.input");
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// Apps by name.
@@ -75,7 +85,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Without anything.
+    /// A configuration without apps.
     pub fn new() -> Self {
         Self::default()
     }

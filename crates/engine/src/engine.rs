@@ -52,8 +52,20 @@ struct WorkerEntry {
     parked: bool,
 }
 
-/// A running engine, in the supervisor's process. [`poll`](Self::poll) must be called all the time.
-/// When it is dropped, or its process ends, however that ends, its workers end too.
+/// A running engine, in the supervisor's process, which must call [`poll`](Self::poll) again and again.
+///
+/// The workers end when the engine is dropped, and when its process ends, in whatever way.
+///
+/// ```no_run
+/// use caravan_engine::{Config, Engine, EngineOptions, Registry};
+///
+/// let mut config = Config::new();
+/// config.app("source", "source", ()).app("sink", "sink", ()).link("source.output -> sink.input")?;
+/// let mut engine = Engine::start(Registry::standard(), EngineOptions::default())?;
+/// engine.configure(&config)?;
+/// engine.run_for(std::time::Duration::from_secs(1), |event| println!("{event:?}"))?;
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 pub struct Engine {
     registry: Registry,
     options: EngineOptions,
@@ -86,8 +98,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Makes the memory. The calling process becomes the supervisor, and forks: it must have one
-    /// thread, then and whenever the configuration changes or a worker crashes.
+    /// Makes an engine without apps. The calling process becomes the supervisor. It forks workers when the configuration
+    /// changes and when a worker has crashed, so it must have one thread as long as the engine runs.
     pub fn start(registry: Registry, options: EngineOptions) -> Result<Self, Error> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if threads > 1 {
@@ -192,9 +204,9 @@ impl Engine {
         Some(self.workers.get(worker)?.id)
     }
 
-    /// Sees to everything that has happened: workers that ended are cleaned up after and started
-    /// again, packets that were asked for are given. Waits for something to happen, `timeout` at
-    /// most. Returns what users may want to know.
+    /// Waits for something to happen, `timeout` at most, and handles all that has happened: cleans up after workers that
+    /// have ended, starts them again, and gives packets to workers that have asked for some. Returns what users may
+    /// want to know.
     pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Vec<EngineEvent>, Error> {
         self.wait(timeout)?;
         self.bells.supervisor().hush();
@@ -209,7 +221,7 @@ impl Engine {
         Ok(self.events.drain(..).collect())
     }
 
-    /// Polls for as long as that, and hands over what happens.
+    /// Polls for that long, and calls `each` with every event.
     pub fn run_for(&mut self, time: Duration, mut each: impl FnMut(EngineEvent)) -> Result<(), Error> {
         let end = Instant::now() + time;
         loop {
@@ -241,7 +253,7 @@ impl Engine {
         }
     }
 
-    /// What the apps say of themselves, by their names.
+    /// Asks the workers for the figures of their apps, by the names of the apps.
     pub fn reports(&mut self) -> Result<Reports, Error> {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let mut reports = BTreeMap::new();
@@ -262,8 +274,8 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`stop`](Self::stop). Returns what the apps say of themselves once they have stopped; the words that
-    /// the engine's processes shared can still be read.
+    /// Ends all workers, in order, and returns the figures of the apps once they have stopped. The words that the
+    /// engine's processes shared can still be read.
     pub fn end(&mut self) -> Reports {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let told: Vec<_> = names.iter().filter(|name| self.order(name, &WorkerOrder::End)).cloned().collect();

@@ -10,7 +10,7 @@
 //! - a packet that is in the ring but does not name the link was taken, and its slot not
 //!   released: the supervisor does that ([`skip_taken`]).
 //!
-//! Nothing is given on between the two steps of taking. So a number is in a ring twice never.
+//! Nothing is given on between the two steps of taking. So no number is ever in a ring twice.
 //!
 //! Words and rings are reached through traits, so that a model checker can put its own there.
 

@@ -169,7 +169,7 @@ impl PacketHeader {
         (self.0 >> 48) as u16
     }
 
-    /// The same packet with another owner, by its code.
+    /// Returns the header of this packet with another owner, given by its code.
     #[inline]
     pub fn given_to(self, owner: u16) -> Self {
         Self(self.0 & !0xffff | u64::from(owner))

@@ -18,6 +18,8 @@ use crate::pool::Pool;
 use crate::queue::PacketQueue;
 
 /// One app with queues at its ports, and a clock that stands still until it is set.
+///
+/// The [crate's example](crate) tests an app by it.
 #[derive(Debug)]
 pub struct AppBench<A> {
     /// The app.

@@ -67,9 +67,9 @@ pub struct WorkerStart {
     pub bells: EngineBells,
     pub headroom: usize,
     pub spin: caravan_ring::SpinMode,
-    /// What the worker's words of these names held before the fork: more has come since.
+    /// The worker's word `ORDERS` before the fork: it counts orders that have come since.
     pub orders_seen: u64,
-    /// See above.
+    /// The worker's word `GRANTS` before the fork: it counts grants that have come since.
     pub grants_seen: u64,
     /// What apps left elsewhere, by their names.
     pub inherited: BTreeMap<String, Vec<u8>>,

@@ -1,6 +1,6 @@
 //! The Ethernet address of the next hop: asked for, kept, and asked for again.
 //!
-//! The same for both protocols, [`arp`](super::arp) and [`ndp`](super::ndp), which differ in how they ask and in
+//! This is the same for both protocols, [`arp`](super::arp) and [`ndp`](super::ndp), which differ in how they ask and in
 //! what they take for an answer; the app is a [`responder`], and its ports, and what waits for an answer, are in
 //! [`passage`].
 //!

@@ -52,7 +52,14 @@ use crate::limits::{
     FILE_BYTES_MAX, GRANT_PACKETS, MISTAKES_MAX, NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKETS_MAX,
 };
 
-/// What a file says, and where.
+/// A configuration file that has been read, and where it says what.
+///
+/// ```
+/// use caravan_engine::config::file::ConfigFile;
+///
+/// let mistakes = ConfigFile::parse("[app.a]\nworker = 'left'").unwrap_err();
+/// assert_eq!(mistakes[0].to_string(), "1:6: app `a` has no kind: add kind = \"...\"");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfigFile {
     /// Apps, links and workers.
@@ -103,7 +110,7 @@ impl ConfigFile {
         Self::parse(&text_of(path)?)
     }
 
-    /// Understands a file's text.
+    /// Reads the text of a file, of whatever kinds its apps are.
     pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
         let lines = FileLines::of(text);
         let (table, errors) = DeTable::parse_recoverable(text);
@@ -114,7 +121,8 @@ impl ConfigFile {
         read_file(table.get_ref(), &lines)
     }
 
-    /// Every mistake that [`check`] finds, in the order of the file.
+    /// Checks that an engine with these kinds of apps can carry the file out. Returns every mistake, in the order of
+    /// the file.
     pub fn check(&self, registry: &Registry) -> Result<(), Vec<Mistake>> {
         // A file that is being written is empty for a moment: nobody means that.
         if self.config.apps.is_empty() {

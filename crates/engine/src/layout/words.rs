@@ -38,9 +38,9 @@ pub mod worker {
     /// Packets given to it so far; the worker sees by it that there are new ones. Written by the
     /// supervisor.
     pub const GRANTS: usize = 32;
-    /// First and end of the packets given last. Written by the supervisor.
+    /// First of the packets given last. Written by the supervisor.
     pub const GRANT_FIRST: usize = 40;
-    /// See above.
+    /// End of the packets given last. Written by the supervisor.
     pub const GRANT_END: usize = 48;
     /// Messages sent to it so far; the worker sees by it that there is one to read. Written by the
     /// supervisor.
@@ -61,7 +61,7 @@ pub mod worker {
     pub const FREE: usize = 296;
     /// Nanoseconds spent in breaths that moved packets.
     pub const BUSY_NS: usize = 304;
-    /// Packets it had received twice or not at all: words that were not what they had to be.
+    /// Numbers that it has found in rings and whose packets were not the link's.
     pub const SKIPPED: usize = 312;
     /// Of the times packets were given to it, those it has noticed.
     pub const GRANTS_TAKEN: usize = 320;
@@ -77,9 +77,9 @@ pub mod worker {
 pub mod link {
     /// 1 where there is a link, 2 where it runs between two processes. Written by the supervisor.
     pub const STATE: usize = 0;
-    /// The producer's worker and the consumer's, plus 1. Written by the supervisor.
+    /// The producer's worker, plus 1. Written by the supervisor.
     pub const PRODUCER: usize = 8;
-    /// See above.
+    /// The consumer's worker, plus 1. Written by the supervisor.
     pub const CONSUMER: usize = 16;
     /// 1: packets are copied. Written by the supervisor.
     pub const COPY: usize = 24;

@@ -44,7 +44,17 @@ pub enum TraceEnd {
     Taken,
 }
 
-/// A trace that goes on, until it is dropped.
+/// A trace of a link's packets, which goes on until it is dropped.
+///
+/// ```no_run
+/// use caravan_engine::{trace::Tracer, view};
+///
+/// let mut tracer = Tracer::start(&view::find(None)?, "source.output -> sink.input", 64)?;
+/// while let Some(record) = tracer.receive()? {
+///     println!("{} bytes: {:02x?}", record.length, record.data);
+/// }
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Tracer {
     shared: SharedWords,

@@ -13,8 +13,16 @@ use crate::layout::{
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, PACKETS_MAX, TRACES_MAX, WORKERS_MAX};
 use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
-/// What stands in an engine's memory at a moment. Its processes go on meanwhile: each word is as it was when it
-/// was read, and two of them need not fit each other.
+/// What stands in an engine's memory at a moment. The engine's processes go on meanwhile: each word is as it was when
+/// it was read, and two words need not fit each other.
+///
+/// ```no_run
+/// use caravan_engine::view::{Snapshot, find};
+///
+/// let snapshot = Snapshot::read(&find(None)?)?;
+/// snapshot.links.iter().for_each(|link| println!("{}: {} packets", link.name, link.packets));
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The supervisor.

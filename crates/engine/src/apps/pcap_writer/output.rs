@@ -211,7 +211,7 @@ impl PcapOutput {
             PcapTarget::PcapPipe(pipe) => !pipe.is_open(),
         };
         if starts {
-            // As above.
+            // Memory takes everything.
             let _ = self.header.write_to(&mut self.buffer);
         }
     }
