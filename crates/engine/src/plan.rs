@@ -15,9 +15,9 @@ pub struct AppPlan {
     pub name: String,
     pub kind: String,
     pub config: Value,
-    /// AppPorts and links, sorted by the port's name.
+    /// Ports and links, sorted by the port's name.
     pub inputs: Vec<(String, LinkId)>,
-    /// AppPorts and links, sorted by the port's name.
+    /// Ports and links, sorted by the port's name.
     pub outputs: Vec<(String, LinkId)>,
 }
 

@@ -64,7 +64,7 @@ pub struct AfXdpConfig {
 }
 
 impl AfXdpConfig {
-    /// PacketQueue 0 of the interface `name`, and otherwise what a configuration gets that says no more.
+    /// Queue 0 of the interface `name`, and otherwise what a configuration gets that says no more.
     pub fn new(name: &str) -> Self {
         Self { interface: name.to_owned(), queue: 0, mode: XdpMode::Auto, copy: false }
     }

@@ -251,7 +251,7 @@ pub struct BridgePorts {
 }
 
 impl BridgePorts {
-    /// BridgePorts that are not linked yet: those of a state.
+    /// Ports that are not linked yet: those of a state.
     pub fn unlinked(names: Vec<String>) -> Self {
         let ports = names.into_iter().map(|name| BridgePort { name, input: None, output: None, group: 0 });
         Self { ports: ports.collect(), of_inputs: Vec::new() }

@@ -1,9 +1,8 @@
 //! Lets packets pass that match an expression.
 //!
-//! The words are those of pcap-filter(7), the ones that are used most. There are crates that need
-//! libpcap for this, and one that does not; that one neither says where in an expression a mistake
-//! is nor matches `greater` as the manual has it. FrameHeaders are etherparse's to find; what is here is
-//! the [grammar] and the tests of an [expression].
+//! It knows the words of pcap-filter(7) that are used most. Most crates for this need libpcap. The one that does not
+//! neither says where in an expression a mistake is, nor matches `greater` as the manual has it. So the [grammar] and
+//! the tests of an [expression] are here.
 
 mod expression;
 mod grammar;

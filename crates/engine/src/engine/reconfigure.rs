@@ -7,7 +7,7 @@
 //! | workers that are no more end; links that are no more give their packets to the pool; new ones may have their places | supervisor |
 //! | workers start what is new, and go on | workers |
 //!
-//! A worker that crashes on the attempt is cleaned up after when the others pause, and starts with what is
+//! A worker that crashes on the way is cleaned up after when the others pause, and starts with what is
 //! new. An app or a process that does not start brings the old configuration back.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,11 +27,11 @@ use crate::recovery::return_to_pool;
 /// What apps left when they were stopped, by their names and kinds: one of another kind could not read it.
 type States = BTreeMap<(String, String), Vec<u8>>;
 
-/// Whether a change goes on to a new configuration, or back to the last one.
+/// Which configuration a change is to bring into force: the new one, or the old one after the new one has failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Attempt {
-    Change,
-    Rollback,
+enum ChangeGoal {
+    New,
+    Old,
 }
 
 impl Engine {
@@ -49,8 +49,8 @@ impl Engine {
         let mut states = States::new();
         let mut changes = Changes::between(&old, new);
         let lost_before = self.lost();
-        if let Err(error) = self.carry_out(new, &mut states, Attempt::Change) {
-            self.carry_out(&old, &mut states, Attempt::Rollback)?;
+        if let Err(error) = self.carry_out(new, &mut states, ChangeGoal::New) {
+            self.carry_out(&old, &mut states, ChangeGoal::Old)?;
             return Err(error);
         }
         changes.lost = self.lost().saturating_sub(lost_before);
@@ -58,7 +58,7 @@ impl Engine {
         Ok(changes)
     }
 
-    fn carry_out(&mut self, new: &Config, states: &mut States, attempt: Attempt) -> Result<(), Error> {
+    fn carry_out(&mut self, new: &Config, states: &mut States, goal: ChangeGoal) -> Result<(), Error> {
         self.reap();
         let (links, removed) = self.number_links(new);
         let plans = plans(new, &links);
@@ -70,7 +70,7 @@ impl Engine {
         self.links = links;
         self.write_links(new);
         self.config = new.clone();
-        self.apply(&affected, plans, states, attempt)
+        self.apply(&affected, plans, states, goal)
     }
 
     /// Packets that were lost because what they were in is no more.
@@ -251,7 +251,7 @@ impl Engine {
         affected: &[String],
         mut plans: BTreeMap<String, WorkerPlan>,
         states: &States,
-        attempt: Attempt,
+        goal: ChangeGoal,
     ) -> Result<(), Error> {
         self.pin_all();
         let mut waited_for = Vec::new();
@@ -278,15 +278,15 @@ impl Engine {
                 let id = entry.id;
                 self.grant(id);
             }
-            match (self.start_worker(name, inherited), attempt) {
+            match (self.start_worker(name, inherited), goal) {
                 (Ok(()), _) => waited_for.push(name),
-                (Err(error), Attempt::Change) => outcome = outcome.and(Err(error)),
-                (Err(error), Attempt::Rollback) => self.put_off(name, &error),
+                (Err(error), ChangeGoal::New) => outcome = outcome.and(Err(error)),
+                (Err(error), ChangeGoal::Old) => self.put_off(name, &error),
             }
         }
         for name in waited_for {
-            match (self.answer_of(name), attempt) {
-                (Some(WorkerAnswer::Failed { app, reason }), Attempt::Change) => {
+            match (self.answer_of(name), goal) {
+                (Some(WorkerAnswer::Failed { app, reason }), ChangeGoal::New) => {
                     outcome = outcome.and(Err(Error::App { app, reason }));
                 }
                 (Some(answer), _) => self.hear_start(name, &answer),

@@ -1,7 +1,7 @@
 //! The XDP program that hands frames of a queue to a socket, and the map that it looks the socket up
 //! in: bpf(2). `unsafe`: that call.
 //!
-//! XdpProgram, map and their hold on the interface are descriptors: all of it goes with the process.
+//! Program, map and their hold on the interface are descriptors: all of it goes with the process.
 
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -215,21 +215,22 @@ impl DiagramPicture<'_> {
         let (from, to) = (&self.network.apps[link.from.0], &self.network.apps[link.to.0]);
         let is_far = from.is.map(|is| is.1) != to.is.map(|is| is.1);
         let (x, y, width, _) = self.place(link.from.0);
-        let mut at = (x + width, y + port(link.from.1));
-        let mut path = format!("M{:.1} {:.1}", at.0, at.1);
+        let mut at = CurveEnd { x: x + width, y: y + port(link.from.1), direction: 1.0 };
+        let mut path = format!("M{:.1} {:.1}", at.x, at.y);
         let is_back = self.layers.is_back[number];
-        let (mut turn, on) = (1.0, if is_back { -1.0 } else { 1.0 });
+        let direction = if is_back { -1.0 } else { 1.0 };
         let reach = TURN + TURN_NEXT * (self.backs_before(number) % TURNS) as f64;
         for &bend in &self.layers.bends[number] {
             let (x, _, width, _) = self.place(bend);
             let y = self.down + self.middles[bend];
             let (start, end) = if is_back { (x + width, x) } else { (x, x + width) };
-            curve(&mut path, (at, turn), ((start, y), on), reach);
+            curve(&mut path, at, CurveEnd { x: start, y, direction }, reach);
             let _ = write!(path, "L{end:.1} {y:.1}");
-            (at, turn) = ((end, y), on);
+            at = CurveEnd { x: end, y, direction };
         }
         let (x, y, ..) = self.place(link.to.0);
-        curve(&mut path, (at, turn), ((x - 2.0, y + port(link.to.1)), 1.0), reach);
+        let end = CurveEnd { x: x - 2.0, y: y + port(link.to.1), direction: 1.0 };
+        curve(&mut path, at, end, reach);
         let copies = if link.copies { " copy" } else { "" };
         let (class, marker) = if is_far { ("link far", "b") } else { ("link", "a") };
         let (output, input) = (from.outputs[link.from.1], to.inputs[link.to.1]);
@@ -241,15 +242,21 @@ impl DiagramPicture<'_> {
     }
 }
 
-/// A point, and whether a curve runs to the right (1) or to the left (-1) there.
-type Turn = ((f64, f64), f64);
+/// Where a curve starts or ends, and whether it runs to the right (1) or to the left (-1) there.
+#[derive(Clone, Copy)]
+struct CurveEnd {
+    x: f64,
+    y: f64,
+    direction: f64,
+}
 
 /// A curve from one point to another, which reaches so far out where it turns round.
-fn curve(path: &mut String, (from, leaves): Turn, (to, arrives): Turn, reach: f64) {
-    let along = (to.0 - from.0) * leaves;
-    let reach = if leaves == arrives && along > 0.0 { along / 2.0 } else { reach };
-    let (first, second) = (from.0 + leaves * reach, to.0 - arrives * reach);
-    let _ = write!(path, "C{first:.1} {:.1} {second:.1} {:.1} {:.1} {:.1}", from.1, to.1, to.0, to.1);
+fn curve(path: &mut String, from: CurveEnd, to: CurveEnd, reach: f64) {
+    let along = (to.x - from.x) * from.direction;
+    let is_ahead = from.direction == to.direction && along > 0.0;
+    let reach = if is_ahead { along / 2.0 } else { reach };
+    let (first, second) = (from.x + from.direction * reach, to.x - to.direction * reach);
+    let _ = write!(path, "C{first:.1} {:.1} {second:.1} {:.1} {:.1} {:.1}", from.y, to.y, to.x, to.y);
 }
 
 /// A line of text around the height `y`.
