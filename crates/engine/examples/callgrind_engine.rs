@@ -8,10 +8,10 @@
 mod probes;
 
 use caravan_engine::apps::{Bridge, Decapsulate, Encapsulate, Filter, FilterConfig, Sink, Source};
-use caravan_engine::layout::Mode;
+use caravan_engine::layout::LinkMode;
 use caravan_engine::limits::{BATCH_PACKETS, PULL_PACKETS};
-use caravan_engine::testing::{Bench, LinkBench};
-use caravan_engine::{App, Io, Named, Trouble};
+use caravan_engine::testing::{AppBench, LinkBench};
+use caravan_engine::{App, AppError, Io, Named};
 use serde_json::{Value, json};
 
 const PACKETS: u32 = 1024;
@@ -34,7 +34,7 @@ impl App for SourceToSink {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Any;
 
-    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
         let source = Source::start(configuration::<Source>(&json!({ "size": BYTES })), None)?;
         Ok(Self { source, sink: Sink::start(configuration::<Sink>(&json!({})), None)? })
     }
@@ -49,12 +49,12 @@ impl App for SourceToSink {
 }
 
 struct World {
-    local: Bench<SourceToSink>,
-    encapsulate: Bench<Encapsulate>,
-    decapsulate: Bench<Decapsulate>,
+    local: AppBench<SourceToSink>,
+    encapsulate: AppBench<Encapsulate>,
+    decapsulate: AppBench<Decapsulate>,
     link: LinkBench,
-    bridge: Bench<Bridge>,
-    filter: Bench<Filter>,
+    bridge: AppBench<Bridge>,
+    filter: AppBench<Filter>,
     /// What is put into each.
     frames: Vec<Vec<u8>>,
     tunnelled: Vec<Vec<u8>>,
@@ -65,8 +65,8 @@ fn configuration<A: App>(value: &Value) -> A::Config {
     serde_json::from_value(value.clone()).expect("a configuration")
 }
 
-fn bench<A: App>(config: &Value, inputs: &[&str], outputs: &[&str]) -> Bench<A> {
-    Bench::new(configuration::<A>(config), inputs, outputs, PACKETS).expect("an app")
+fn bench<A: App>(config: &Value, inputs: &[&str], outputs: &[&str]) -> AppBench<A> {
+    AppBench::new(configuration::<A>(config), inputs, outputs, PACKETS).expect("an app")
 }
 
 /// A UDP frame from one address and port to another.
@@ -88,12 +88,12 @@ fn tunnel() -> Value {
     })
 }
 
-fn put<A: App>(bench: &mut Bench<A>, input: &str, frames: &[Vec<u8>]) {
+fn put<A: App>(bench: &mut AppBench<A>, input: &str, frames: &[Vec<u8>]) {
     frames.iter().cycle().take(BATCH_PACKETS).for_each(|frame| bench.put(input, frame));
 }
 
 /// What an app has sent, all of it.
-fn sent<A: App>(bench: &mut Bench<A>, outputs: &[&str]) -> Vec<Vec<u8>> {
+fn sent<A: App>(bench: &mut AppBench<A>, outputs: &[&str]) -> Vec<Vec<u8>> {
     let sent: Vec<_> = outputs.iter().flat_map(|output| bench.sent(output)).collect();
     assert_eq!((sent.len(), bench.free()), (BATCH_PACKETS, PACKETS as usize));
     sent
@@ -117,12 +117,12 @@ impl World {
         bridge.push();
         sent(&mut bridge, &["a"]);
         let expression = "udp and port 53".to_owned();
-        let filter = Bench::new(FilterConfig { expression }, &["input"], &["output", "rejected"], PACKETS);
+        let filter = AppBench::new(FilterConfig { expression }, &["input"], &["output", "rejected"], PACKETS);
         Self {
             local,
             encapsulate,
             decapsulate: bench(&tunnel(), &["input"], &["output"]),
-            link: LinkBench::new(Mode::Swap, PACKETS),
+            link: LinkBench::new(LinkMode::Swap, PACKETS),
             bridge,
             filter: filter.expect("an expression"),
             frames,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use caravan_engine::{App, Config, Engine, Error, Io, Options, Registry, Trouble};
+use caravan_engine::{App, AppError, Config, Engine, EngineOptions, Error, Io, Registry};
 
 /// Counts the bytes that pass.
 struct Meter(u64);
@@ -11,7 +11,7 @@ struct Meter(u64);
 impl App for Meter {
     type Config = ();
 
-    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self(0))
     }
 
@@ -35,7 +35,7 @@ fn main() -> Result<(), Error> {
     config.app_in("right", "sink", "sink", ());
     config.link("source.output -> meter.input")?.link("meter.output -> sink.input")?;
 
-    let mut engine = Engine::start(registry, Options::default())?;
+    let mut engine = Engine::start(registry, EngineOptions::default())?;
     println!("{}", engine.configure(&config)?);
     engine.run_for(Duration::from_secs(1), |event| println!("{event:?}"))?;
     println!("{:?}", engine.reports()?);

@@ -2,13 +2,13 @@
 
 mod af_packet;
 mod af_xdp;
-pub mod arp;
-pub mod bridge;
+mod arp;
+mod bridge;
 mod filter;
 mod join;
 mod mac;
-pub mod ndp;
-pub mod neighbour;
+mod ndp;
+mod neighbour;
 mod pcap_reader;
 mod pcap_writer;
 mod rate_limit;
@@ -17,19 +17,19 @@ mod sink;
 mod source;
 mod tap;
 mod tee;
-pub mod tunnel;
+mod tunnel;
 
 use crate::app::Registry;
 
 pub use af_packet::{AfPacket, AfPacketConfig};
 pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
-pub use arp::Arp;
+pub use arp::{Arp, ArpConfig};
 pub use bridge::Bridge;
 pub use filter::{Filter, FilterConfig};
 pub use join::Join;
 pub use mac::Mac;
-pub use ndp::Ndp;
-pub use pcap_reader::{PcapReader, PcapReaderConfig, Timing};
+pub use ndp::{Ndp, NdpConfig};
+pub use pcap_reader::{PcapReader, PcapReaderConfig, ReplayTiming};
 pub use pcap_writer::PcapWriter;
 pub use rate_limit::RateLimit;
 pub use repeater::Repeater;

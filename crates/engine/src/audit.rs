@@ -21,13 +21,14 @@ use caravan_ring::{Cursors, SharedWord, Slots};
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::handover::Headers;
-use crate::layout::{self, RINGS, Ring, Shared};
+use crate::handover::PacketHeaders;
+use crate::layout::{self, LinkRing, SharedWords};
 use crate::limits::{BATCH_PACKETS, LINKS_MAX, WORKERS_MAX};
-use crate::owner::{Header, LinkId, Owner, WorkerId};
+use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Audit {
     /// Packets there are.
     pub packets: u64,
@@ -51,6 +52,7 @@ pub struct Audit {
 
 /// What must not be.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, thiserror::Error)]
+#[non_exhaustive]
 pub enum Violation {
     /// Nobody is written so, or there is no such worker or link.
     #[error("packet {packet} names {code:#06x}, which is nobody")]
@@ -66,7 +68,7 @@ pub enum Violation {
         /// The link.
         link: usize,
         /// Which ring of it.
-        ring: Ring,
+        ring: LinkRing,
         /// Its head.
         head: u64,
         /// Its tail.
@@ -78,7 +80,7 @@ pub enum Violation {
         /// The link.
         link: usize,
         /// Which ring of it.
-        ring: Ring,
+        ring: LinkRing,
         /// The number.
         packet: u32,
     },
@@ -90,7 +92,7 @@ pub enum Violation {
         /// The second link that it was found in.
         link: usize,
         /// Which ring of it.
-        ring: Ring,
+        ring: LinkRing,
     },
     /// A packet in a ring that is somebody's who has not taken it from there.
     #[error("packet {packet} in link {link}, {ring:?}, at {place} from the head, names {owner}")]
@@ -100,7 +102,7 @@ pub enum Violation {
         /// The link.
         link: usize,
         /// Which ring of it.
-        ring: Ring,
+        ring: LinkRing,
         /// How far from the head.
         place: usize,
         /// Whom it names.
@@ -120,7 +122,7 @@ pub enum Violation {
         /// The link.
         link: usize,
         /// Which ring of it.
-        ring: Ring,
+        ring: LinkRing,
     },
 }
 
@@ -141,7 +143,7 @@ impl Engine {
 #[derive(Clone, Debug)]
 struct Seen {
     link: LinkId,
-    ring: Ring,
+    ring: LinkRing,
     /// What its packets name, and the workers that may take them.
     owner: Owner,
     takers: [Option<WorkerId>; 2],
@@ -157,12 +159,12 @@ struct Seen {
 #[derive(Clone, Debug)]
 struct Sight {
     rings: Vec<Seen>,
-    headers: Vec<Header>,
+    headers: Vec<PacketHeader>,
     workers: Vec<bool>,
     links: Vec<bool>,
 }
 
-fn look(shared: &Shared, headers: &impl Headers, packets: u32) -> Result<Sight, Error> {
+fn look(shared: &SharedWords, headers: &impl PacketHeaders, packets: u32) -> Result<Sight, Error> {
     let worker = |place| WorkerId::new(place).map(|id| shared.worker(id, layout::worker::STATE));
     let link = |place| LinkId::new(place).map(|id| shared.link(id, layout::link::STATE));
     let there = |word: Option<&std::sync::atomic::AtomicU64>| {
@@ -177,11 +179,11 @@ fn look(shared: &Shared, headers: &impl Headers, packets: u32) -> Result<Sight, 
             place.checked_sub(1).and_then(WorkerId::new)
         };
         let (producer, consumer) = (end(layout::link::PRODUCER), end(layout::link::CONSUMER));
-        for ring in RINGS {
+        for ring in LinkRing::ALL {
             let (owner, takers) = match ring {
-                Ring::Full => (Owner::Full(id), [consumer, None]),
-                Ring::Empty => (Owner::Empty(id), [producer, None]),
-                Ring::Head | Ring::Tail => (Owner::Parked(id), [producer, consumer]),
+                LinkRing::Full => (Owner::Full(id), [consumer, None]),
+                LinkRing::Empty => (Owner::Empty(id), [producer, None]),
+                LinkRing::Head | LinkRing::Tail => (Owner::Parked(id), [producer, consumer]),
             };
             let (cursors, slots) = shared.ring(id, ring)?;
             let before = positions(&cursors);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::layout::Mode;
+use crate::layout::LinkMode;
 
 /// The worker of apps that name none.
 pub const WORKER_DEFAULT: &str = "main";
@@ -27,14 +27,14 @@ pub struct AppConfig {
 
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Port {
+pub struct AppPort {
     /// An app's name.
     pub app: String,
     /// The name of one of its inputs or outputs.
     pub port: String,
 }
 
-impl std::fmt::Display for Port {
+impl std::fmt::Display for AppPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.app, self.port)
     }
@@ -44,9 +44,9 @@ impl std::fmt::Display for Port {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LinkName {
     /// The output that sends.
-    pub from: Port,
+    pub from: AppPort,
     /// The input that receives.
-    pub to: Port,
+    pub to: AppPort,
 }
 
 impl std::fmt::Display for LinkName {
@@ -55,27 +55,37 @@ impl std::fmt::Display for LinkName {
     }
 }
 
-/// What a worker is given besides its apps.
+/// What a configuration says of a worker besides its apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// The core it is kept on.
+    /// The core that the worker is kept on.
     pub core: Option<usize>,
 }
 
-/// A whole configuration.
+/// A configuration: apps, where they run, and the links between them.
+///
+/// ```
+/// use caravan_engine::Config;
+///
+/// let mut config = Config::new();
+/// config.app_in("left", "source", "source", ()).app_in("right", "sink", "sink", ());
+/// config.link("source.output -> sink.input")?.core("left", 2);
+/// assert_eq!(config.links.keys().next().unwrap().to_string(), "source.output -> sink.input");
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// Apps by name.
     pub apps: BTreeMap<String, AppConfig>,
     /// Links, and how their ends hand packets over where they are in two processes.
-    pub links: BTreeMap<LinkName, Mode>,
+    pub links: BTreeMap<LinkName, LinkMode>,
     /// Workers about which there is more to say than their name.
     pub workers: BTreeMap<String, WorkerConfig>,
 }
 
 impl Config {
-    /// Without anything.
+    /// A configuration without apps.
     pub fn new() -> Self {
         Self::default()
     }
@@ -96,11 +106,11 @@ impl Config {
 
     /// Adds a link, written `app.port -> app.port`.
     pub fn link(&mut self, name: &str) -> Result<&mut Self, crate::Error> {
-        self.link_by(name, Mode::Swap)
+        self.link_by(name, LinkMode::Swap)
     }
 
     /// Adds a link that hands packets over as `mode` says.
-    pub fn link_by(&mut self, name: &str, mode: Mode) -> Result<&mut Self, crate::Error> {
+    pub fn link_by(&mut self, name: &str, mode: LinkMode) -> Result<&mut Self, crate::Error> {
         self.links.insert(name.parse()?, mode);
         Ok(self)
     }
@@ -119,7 +129,7 @@ impl std::str::FromStr for LinkName {
         let port = |text: &str| {
             let (app, port) = text.trim().rsplit_once('.')?;
             let whole = !app.is_empty() && !port.is_empty();
-            whole.then(|| Port { app: app.to_owned(), port: port.to_owned() })
+            whole.then(|| AppPort { app: app.to_owned(), port: port.to_owned() })
         };
         let ends = text.split_once("->").and_then(|(from, to)| Some((port(from)?, port(to)?)));
         let (from, to) = ends.ok_or_else(|| crate::Error::LinkForm(text.to_owned()))?;

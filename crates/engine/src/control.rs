@@ -8,26 +8,29 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::MESSAGE_BYTES_MAX;
-use crate::plan::Plan;
+use crate::error::{Error, system};
+use crate::limits::{MESSAGE_BYTES_MAX, WORKERS_MAX};
+use crate::owner::WorkerId;
+use crate::plan::WorkerPlan;
 
 /// What a worker is told.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Order {
-    /// Let go of what the plan does not have, and wait for [`Order::Apply`].
-    Prepare(Plan),
+pub enum WorkerOrder {
+    /// Let go of what the plan does not have, and wait for [`WorkerOrder::Apply`].
+    Prepare(WorkerPlan),
     /// Between the two, and without an answer: what that app left elsewhere.
     Inherit { app: String, state: Vec<u8> },
     /// Do what the plan says.
-    Apply(Plan),
+    Apply(WorkerPlan),
     /// Tell the apps' figures.
     Report,
     /// Stop all apps and end.
@@ -39,19 +42,19 @@ pub type Reports = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// What a worker answers.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
-    /// To [`Order::Prepare`], once for each app that leaves something, before [`Answer::Prepared`]:
+pub enum WorkerAnswer {
+    /// To [`WorkerOrder::Prepare`], once for each app that leaves something, before [`WorkerAnswer::Prepared`]:
     /// the states of all apps together can be longer than a message.
     Left { app: String, state: Vec<u8> },
-    /// To [`Order::Prepare`].
+    /// To [`WorkerOrder::Prepare`].
     Prepared,
-    /// To [`Order::Apply`], and unasked once a new worker runs.
+    /// To [`WorkerOrder::Apply`], and unasked once a new worker runs.
     Applied,
     /// Instead of it: that app did not start.
     Failed { app: String, reason: String },
-    /// To [`Order::Report`].
+    /// To [`WorkerOrder::Report`].
     Report(Reports),
-    /// To [`Order::End`], and the last word: the figures of the apps once they have stopped.
+    /// To [`WorkerOrder::End`], and the last word: the figures of the apps once they have stopped.
     Ended(Reports),
 }
 
@@ -66,12 +69,12 @@ pub enum Silence {
 
 /// One side of the socket pair.
 #[derive(Debug)]
-pub struct Channel {
+pub struct ControlChannel {
     socket: UnixStream,
     partial: Vec<u8>,
 }
 
-impl Channel {
+impl ControlChannel {
     /// Both sides.
     pub fn pair() -> std::io::Result<(Self, Self)> {
         let (a, b) = UnixStream::pair()?;
@@ -155,10 +158,64 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for ControlChannel {
     /// Readable when there is something to receive.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// One bell. Rung any number of times, it is quiet again after one [`hush`](WorkerBell::hush).
+#[derive(Debug)]
+pub struct WorkerBell(OwnedFd);
+
+impl WorkerBell {
+    fn new() -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        rustix::event::eventfd(0, flags).map(Self).map_err(system("eventfd"))
+    }
+
+    /// Wakes whoever waits for it, or is about to.
+    pub fn ring(&self) {
+        // Full, it has been rung 2^64 times and is heard all the same.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Takes notice.
+    pub fn hush(&self) {
+        // Quiet already: nothing to take notice of.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for WorkerBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// All bells.
+#[derive(Clone, Debug)]
+pub struct EngineBells {
+    workers: Rc<Vec<WorkerBell>>,
+    supervisor: Rc<WorkerBell>,
+}
+
+impl EngineBells {
+    /// Makes them.
+    pub fn new() -> Result<Self, Error> {
+        let workers: Result<Vec<_>, _> = (0..WORKERS_MAX).map(|_| WorkerBell::new()).collect();
+        Ok(Self { workers: Rc::new(workers?), supervisor: Rc::new(WorkerBell::new()?) })
+    }
+
+    /// A worker's.
+    pub fn worker(&self, worker: WorkerId) -> &WorkerBell {
+        &self.workers[worker.place()]
+    }
+
+    /// The supervisor's.
+    pub fn supervisor(&self) -> &WorkerBell {
+        &self.supervisor
     }
 }
 
@@ -168,27 +225,27 @@ mod tests {
 
     #[test]
     fn a_message_longer_than_the_socket_takes_arrives_whole() {
-        let (mut a, mut b) = Channel::pair().unwrap();
+        let (mut a, mut b) = ControlChannel::pair().unwrap();
         // Each byte as three digits: the longest state that there is.
         let longest = vec![255; crate::limits::STATE_BYTES_MAX];
-        let left = Answer::Left { app: "app".to_owned(), state: longest.clone() };
+        let left = WorkerAnswer::Left { app: "app".to_owned(), state: longest.clone() };
         let sender = std::thread::spawn(move || {
             a.send(7, &left, None).unwrap();
-            a.send(8, &Answer::Ended(BTreeMap::new()), None).unwrap();
+            a.send(8, &WorkerAnswer::Ended(BTreeMap::new()), None).unwrap();
         });
         let first = b.receive(Duration::from_secs(60)).unwrap();
-        assert!(matches!(first, (7, Answer::Left { state, .. }) if state == longest));
-        assert!(matches!(b.receive(Duration::from_secs(60)), Ok((8, Answer::Ended(_)))));
+        assert!(matches!(first, (7, WorkerAnswer::Left { state, .. }) if state == longest));
+        assert!(matches!(b.receive(Duration::from_secs(60)), Ok((8, WorkerAnswer::Ended(_)))));
         sender.join().unwrap();
-        assert!(matches!(b.receive::<Answer>(Duration::from_secs(60)), Err(Silence::Gone)));
+        assert!(matches!(b.receive::<WorkerAnswer>(Duration::from_secs(60)), Err(Silence::Gone)));
     }
 
     #[test]
     fn half_a_message_is_none() {
-        let (mut a, mut b) = Channel::pair().unwrap();
+        let (mut a, mut b) = ControlChannel::pair().unwrap();
         a.socket.write_all(&[9, 0, 0, 0, b'"']).unwrap();
-        assert!(matches!(b.receive::<Order>(Duration::from_millis(1)), Err(Silence::Late)));
+        assert!(matches!(b.receive::<WorkerOrder>(Duration::from_millis(1)), Err(Silence::Late)));
         drop(a);
-        assert!(matches!(b.receive::<Order>(Duration::from_secs(60)), Err(Silence::Gone)));
+        assert!(matches!(b.receive::<WorkerOrder>(Duration::from_secs(60)), Err(Silence::Gone)));
     }
 }

@@ -1,31 +1,27 @@
-//! What the apps on the kernel's devices share: interfaces by name, memory shared with the kernel,
-//! and a device that may go away and come back.
+//! What the apps on the kernel's devices share: the app itself ([`DeviceApp`]), interfaces by name, memory
+//! shared with the kernel, and system calls.
 
-mod intake;
-pub(crate) mod interface;
-#[allow(unsafe_code)]
-pub(crate) mod mapping;
-pub(crate) mod namespace;
+mod app;
 #[allow(unsafe_code)]
 pub(crate) mod sys;
 
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
 
-pub(crate) use intake::Intake;
-
-/// How long after a device was lost, or was still away, it is looked for again.
-pub(crate) const RETRY: Duration = Duration::from_millis(200);
-/// How often a device is asked whether it is still there.
-pub(crate) const LOOK: Duration = Duration::from_millis(1);
-/// How often the kernel is asked what it dropped.
-pub(crate) const STATISTICS: Duration = Duration::from_millis(100);
+use crate::app::AppError;
+use crate::limits::{HEADROOM_BYTES, PACKET_BYTES_MAX};
+pub(crate) use app::{DeviceApp, PacketDevice, Received};
+use sys::{InterfaceCall, InterfaceRequest};
 
 /// A call on a device that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {errno}")]
-pub(crate) struct Failure {
+pub struct DeviceFailure {
     /// The call, as its manual page names it.
     pub call: &'static str,
     /// What the kernel said.
@@ -33,11 +29,11 @@ pub(crate) struct Failure {
 }
 
 /// Names the call in a failure: `.map_err(failed("socket"))`.
-pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> Failure {
-    move |errno| Failure { call, errno }
+pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> DeviceFailure {
+    move |errno| DeviceFailure { call, errno }
 }
 
-impl Failure {
+impl DeviceFailure {
     /// Whether the device is not there, or down: it may come back.
     pub(crate) fn is_away(&self) -> bool {
         is_away(self.errno)
@@ -49,121 +45,143 @@ pub(crate) fn is_away(errno: Errno) -> bool {
     matches!(errno, Errno::NETDOWN | Errno::NODEV | Errno::NXIO | Errno::BADFD)
 }
 
-/// A device that may go away while its app goes on: closed then, and opened again when it is back.
-#[derive(Debug)]
-pub(crate) struct Line<D> {
-    device: Option<D>,
-    retry_ns: u64,
-    look_ns: u64,
-    statistics_ns: u64,
-    losses: u64,
+/// Bytes of an interface's name at most.
+pub(crate) const NAME_MAX: usize = libc::IFNAMSIZ - 1;
+/// Bytes of an Ethernet header with one VLAN tag.
+const ETHERNET_BYTES: usize = 18;
+/// The largest MTU whose frames fit into a packet with the usual room in front.
+pub(crate) const MTU_MAX: usize = PACKET_BYTES_MAX - HEADROOM_BYTES - ETHERNET_BYTES;
+/// The smallest MTU of IPv4 (RFC 791).
+pub(crate) const MTU_MIN: usize = 68;
+
+/// Refuses what cannot be an interface's name.
+pub(crate) fn check_name(name: &str) -> Result<(), AppError> {
+    let bad = |c: char| c == '/' || c == '%' || c == ':' || c.is_whitespace() || c.is_control();
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(bad) || name == "." || name == ".." {
+        return Err(AppError(format!(
+            "`{name}` cannot be an interface's name: that is 1 to {NAME_MAX} bytes without `/`, `%`, `:` and spaces"
+        )));
+    }
+    Ok(())
 }
 
-impl<D> Line<D> {
-    /// With a device, or without one that was away from the start.
-    pub(crate) fn new(device: Option<D>) -> Self {
-        Self { device, retry_ns: 0, look_ns: 0, statistics_ns: 0, losses: 0 }
+/// Refuses an interface that is not there now.
+pub(crate) fn check_present(name: &str) -> Result<(), AppError> {
+    check_name(name)?;
+    match index(name) {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.errno == Errno::NODEV => Err(AppError(format!(
+            "there is no interface `{name}` in this network namespace: `ip link` shows those there are"
+        ))),
+        Err(failure) => Err(AppError(format!("interface `{name}`: {failure}"))),
     }
+}
 
-    /// A device to start with: one that is away is waited for, any other failure is one.
-    pub(crate) fn start(opened: Result<D, Failure>) -> Result<Self, Failure> {
-        match opened {
-            Ok(device) => Ok(Self::new(Some(device))),
-            Err(failure) if failure.is_away() => Ok(Self::new(None)),
-            Err(failure) => Err(failure),
-        }
-    }
+/// Whether this process has a capability (capabilities(7)) in effect.
+pub(crate) fn has_capability(capability: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}
 
-    /// The device, if it is there.
-    pub(crate) fn device(&mut self) -> Option<&mut D> {
-        self.device.as_mut()
-    }
+/// An interface's number; `ENODEV` if there is none of that name.
+pub(crate) fn index(name: &str) -> Result<u32, DeviceFailure> {
+    netdevice::name_to_index(&socket()?, name).map_err(failed("ioctl SIOCGIFINDEX"))
+}
 
-    /// The device, if it is there; `open` is asked for it every [`RETRY`] if it is not.
-    pub(crate) fn device_or(
-        &mut self,
-        now_ns: u64,
-        open: impl FnOnce() -> Result<D, Failure>,
-    ) -> Option<&mut D> {
-        if self.device.is_none() && now_ns >= self.retry_ns {
-            self.retry_ns = now_ns + RETRY.as_nanos() as u64;
-            self.device = open().ok();
-        }
-        self.device.as_mut()
+/// The number of an interface that is up; `ENETDOWN` if it is down.
+pub(crate) fn index_if_up(name: &str) -> Result<u32, DeviceFailure> {
+    if flags(name)? & libc::IFF_UP as i16 == 0 {
+        return Err(DeviceFailure { call: "ioctl SIOCGIFFLAGS", errno: Errno::NETDOWN });
     }
+    index(name)
+}
 
-    /// The device, to be looked at only.
-    pub(crate) fn peek(&self) -> Option<&D> {
-        self.device.as_ref()
+/// Brings an interface up, which takes CAP_NET_ADMIN only if it is not.
+pub(crate) fn set_up(name: &str) -> Result<(), DeviceFailure> {
+    let flags = flags(name)?;
+    if flags & libc::IFF_UP as i16 != 0 {
+        return Ok(());
     }
+    let mut request = InterfaceRequest::new(name).with_flags(flags | libc::IFF_UP as i16);
+    sys::interface_call(&socket()?, InterfaceCall::SetFlags, &mut request)
+        .map_err(failed("ioctl SIOCSIFFLAGS"))
+}
 
-    /// Closes the device.
-    pub(crate) fn lose(&mut self, now_ns: u64) {
-        if self.device.take().is_some() {
-            self.losses += 1;
-            self.retry_ns = now_ns + RETRY.as_nanos() as u64;
-        }
+/// Sets an interface's MTU, which takes CAP_NET_ADMIN only if it has another.
+pub(crate) fn set_mtu(name: &str, mtu: usize) -> Result<(), DeviceFailure> {
+    let socket = socket()?;
+    let mut request = InterfaceRequest::new(name);
+    sys::interface_call(&socket, InterfaceCall::Mtu, &mut request).map_err(failed("ioctl SIOCGIFMTU"))?;
+    if request.number() == mtu as i32 {
+        return Ok(());
     }
+    let mut request = InterfaceRequest::new(name).with_number(mtu as i32);
+    sys::interface_call(&socket, InterfaceCall::SetMtu, &mut request).map_err(failed("ioctl SIOCSIFMTU"))
+}
 
-    /// Whether it is time to [`LOOK`] whether the device is still there.
-    pub(crate) fn shall_look(&mut self, now_ns: u64) -> bool {
-        let due = now_ns >= self.look_ns;
-        if due {
-            self.look_ns = now_ns + LOOK.as_nanos() as u64;
-        }
-        due
-    }
+fn flags(name: &str) -> Result<i16, DeviceFailure> {
+    let mut request = InterfaceRequest::new(name);
+    sys::interface_call(&socket()?, InterfaceCall::Flags, &mut request)
+        .map_err(failed("ioctl SIOCGIFFLAGS"))?;
+    Ok(request.flags())
+}
 
-    /// When the next look is due.
-    pub(crate) fn look_ns(&self) -> u64 {
-        self.look_ns
-    }
+/// Any socket will do to ask about interfaces.
+fn socket() -> Result<OwnedFd, DeviceFailure> {
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed("socket"))
+}
 
-    /// Whether it is time for [`STATISTICS`].
-    pub(crate) fn shall_count(&mut self, now_ns: u64) -> bool {
-        let due = now_ns >= self.statistics_ns;
-        if due {
-            self.statistics_ns = now_ns + STATISTICS.as_nanos() as u64;
-        }
-        due
-    }
+/// The calls that can fail, as a [`DeviceFailure`] names them.
+pub(crate) const OPEN: &str = "open a network namespace";
+pub(crate) const ENTER: &str = "setns";
 
-    /// When to be called again though nothing arrives.
-    pub(crate) fn wake_ns(&self) -> Option<u64> {
-        self.device.is_none().then_some(self.retry_ns)
+/// Does something in the network namespace that a file stands for, such as `/run/netns/NAME`; where this thread
+/// is, if none is named.
+pub(crate) fn within<T>(
+    namespace: Option<&Path>,
+    what: impl FnOnce() -> Result<T, DeviceFailure>,
+) -> Result<T, DeviceFailure> {
+    let Some(namespace) = namespace else { return what() };
+    let there = opened(namespace)?;
+    let home = opened(Path::new("/proc/thread-self/ns/net"))?;
+    // Who may not enter its own could not come back.
+    enter(&home)?;
+    enter(&there)?;
+    let done = what();
+    if enter(&home).is_err() {
+        // What else this process opens would be looked for in the wrong place.
+        std::process::abort();
     }
+    done
+}
 
-    /// How often the device went away.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses
-    }
+fn opened(path: &Path) -> Result<OwnedFd, DeviceFailure> {
+    open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).map_err(failed(OPEN))
+}
+
+fn enter(namespace: &OwnedFd) -> Result<(), DeviceFailure> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(failed(ENTER))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GONE: Failure = Failure { call: "open", errno: Errno::NODEV };
-
     #[test]
-    fn a_device_that_goes_away_is_opened_again() {
-        let retry = RETRY.as_nanos() as u64;
-        let mut line = Line::new(Some(1));
-        assert_eq!(line.wake_ns(), None);
-        assert_eq!(line.device_or(5, || Err(GONE)), Some(&mut 1));
-        line.lose(5);
-        line.lose(6);
-        assert_eq!((line.peek(), line.losses(), line.wake_ns()), (None, 1, Some(5 + retry)));
-        assert_eq!(line.device_or(4 + retry, || Ok(2)), None, "too early");
-        assert_eq!(line.device_or(5 + retry, || Err(GONE)), None);
-        assert_eq!(line.device_or(6 + retry, || Ok(2)), None, "too early after a look in vain");
-        assert_eq!(line.device_or(5 + 2 * retry, || Ok(3)), Some(&mut 3));
-        assert_eq!(line.wake_ns(), None);
+    fn names_are_those_that_the_kernel_takes() {
+        for name in ["lo", "veth-0.1", "a23456789012345"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for name in ["", ".", "..", "a b", "tap%d", "a/b", "a:1", "a234567890123456", "a\n"] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
     }
 
     #[test]
-    fn only_a_device_that_can_come_back_is_waited_for() {
-        assert!(Line::<u8>::start(Err(GONE)).is_ok_and(|line| line.wake_ns() == Some(0)));
-        assert!(Line::<u8>::start(Err(Failure { call: "open", errno: Errno::PERM })).is_err());
+    fn interfaces_are_found_by_name() {
+        assert!(index("lo").is_ok_and(|index| index > 0));
+        assert_eq!(index("no-such-one").map_err(|failure| failure.errno), Err(Errno::NODEV));
+        assert_eq!(index_if_up("no-such-one").map_err(|failure| failure.errno), Err(Errno::NODEV));
+        let trouble = check_present("no-such-one").expect_err("it is not there");
+        assert!(trouble.0.contains("no-such-one") && trouble.0.contains("ip link"), "{trouble}");
     }
 }

@@ -8,20 +8,20 @@
 use caravan_ring::{Corrupt, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 
 use crate::error::corrupt;
-use crate::handover::{Headers, give, take};
-use crate::layout::{Drop, Mode, Ring, Shared};
+use crate::handover::{PacketHeaders, give, take};
+use crate::layout::{DropReason, LinkMode, LinkRing, SharedWords};
 use crate::limits::{BATCH_PACKETS, PACKET_HEADER_BYTES, PACKET_STRIDE};
-use crate::owner::{Header, LinkId, Owner};
+use crate::owner::{LinkId, Owner, PacketHeader};
 use crate::packet::Packet;
 use crate::pool::Pool;
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 
-type Producer = SlotProducer<MappedCursors, MappedSlots>;
-type Consumer = SlotConsumer<MappedCursors, MappedSlots>;
+type RingProducer = SlotProducer<MappedCursors, MappedSlots>;
+type RingConsumer = SlotConsumer<MappedCursors, MappedSlots>;
 
 /// What came of one turn of an end.
 #[derive(Clone, Copy, Debug)]
-pub struct Moved {
+pub struct MovedPackets {
     /// Packets that passed.
     pub packets: usize,
     /// Numbers in the ring that were not the link's any more.
@@ -30,7 +30,7 @@ pub struct Moved {
     pub wake: Wake,
 }
 
-impl Moved {
+impl MovedPackets {
     const NOTHING: Self = Self { packets: 0, skipped: 0, wake: Wake::Quiet };
 
     /// Adds a batch that was given.
@@ -45,7 +45,7 @@ impl Moved {
 
 /// Makes a packet of what came through a ring. Lengths that cannot be make it an empty one.
 #[inline]
-fn adopt(pool: &Pool, index: u32, header: Header) -> Packet {
+fn adopt(pool: &Pool, index: u32, header: PacketHeader) -> Packet {
     let (offset, length) = (usize::from(header.offset()), usize::from(header.length()));
     let whole = offset >= PACKET_HEADER_BYTES && offset + length <= PACKET_STRIDE;
     let (offset, length) =
@@ -58,19 +58,19 @@ fn adopt(pool: &Pool, index: u32, header: Header) -> Packet {
 #[derive(Debug)]
 pub struct ProducerEnd {
     link: LinkId,
-    full: Producer,
-    empty: Consumer,
+    full: RingProducer,
+    empty: RingConsumer,
 }
 
 impl ProducerEnd {
     /// Goes on where the last process that had this end left off. Empty packets that have come back
     /// are taken at once.
-    pub fn resume(shared: &Shared, link: LinkId, pool: &mut Pool) -> Result<Self, crate::Error> {
+    pub fn resume(shared: &SharedWords, link: LinkId, pool: &mut Pool) -> Result<Self, crate::Error> {
         let corrupt = corrupt(link);
-        let (cursors, slots) = shared.ring(link, Ring::Full)?;
-        let mut full = Producer::resume(cursors, slots).map_err(corrupt)?;
-        let (cursors, slots) = shared.ring(link, Ring::Empty)?;
-        let mut empty = Consumer::resume(cursors, slots).map_err(corrupt)?;
+        let (cursors, slots) = shared.ring(link, LinkRing::Full)?;
+        let mut full = RingProducer::resume(cursors, slots).map_err(corrupt)?;
+        let (cursors, slots) = shared.ring(link, LinkRing::Empty)?;
+        let mut empty = RingConsumer::resume(cursors, slots).map_err(corrupt)?;
         // The last process may have been killed asleep.
         full.cursor().stop_waiting();
         empty.cursor().wake();
@@ -81,19 +81,23 @@ impl ProducerEnd {
 
     /// Takes empty packets that came back.
     #[inline]
-    pub fn collect(&mut self, pool: &mut Pool) -> Result<Moved, Corrupt> {
+    pub fn collect(&mut self, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         let owners = (Owner::Empty(self.link), pool.owner());
         let (memory, free) = pool.parts();
         let taken = take(&mut self.empty, memory, owners, BATCH_PACKETS, |index, _| free.push(index))?;
-        Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+        Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
     /// Gives to the ring what the app has queued, as far as there is room: a batch at a time, so that no
     /// more than that is given and not published.
     #[inline]
-    pub fn send(&mut self, queue: &mut Queue, memory: &impl Headers) -> Result<Moved, Corrupt> {
-        let owner = Header::used(Owner::Full(self.link), 0, 0).owner_bits();
-        let mut moved = Moved::NOTHING;
+    pub fn send(
+        &mut self,
+        queue: &mut PacketQueue,
+        memory: &impl PacketHeaders,
+    ) -> Result<MovedPackets, Corrupt> {
+        let owner = PacketHeader::used(Owner::Full(self.link), 0, 0).owner_bits();
+        let mut moved = MovedPackets::NOTHING;
         loop {
             let count = self.full.room(queue.length().min(BATCH_PACKETS))?;
             if count == 0 {
@@ -126,9 +130,9 @@ impl ProducerEnd {
 #[derive(Debug)]
 pub struct ConsumerEnd {
     link: LinkId,
-    mode: Mode,
-    full: Consumer,
-    empty: Producer,
+    mode: LinkMode,
+    full: RingConsumer,
+    empty: RingProducer,
     /// Packets taken for which no empty one has gone back yet.
     owed: u64,
 }
@@ -136,46 +140,50 @@ pub struct ConsumerEnd {
 impl ConsumerEnd {
     /// Goes on where the last process that had this end left off. What that one owed is forgotten:
     /// its packets are the worker's, who has that many more.
-    pub fn resume(shared: &Shared, link: LinkId, mode: Mode) -> Result<Self, crate::Error> {
+    pub fn resume(shared: &SharedWords, link: LinkId, mode: LinkMode) -> Result<Self, crate::Error> {
         let corrupt = corrupt(link);
-        let (cursors, slots) = shared.ring(link, Ring::Full)?;
-        let mut full = Consumer::resume(cursors, slots).map_err(corrupt)?;
-        let (cursors, slots) = shared.ring(link, Ring::Empty)?;
-        let empty = Producer::resume(cursors, slots).map_err(corrupt)?;
+        let (cursors, slots) = shared.ring(link, LinkRing::Full)?;
+        let mut full = RingConsumer::resume(cursors, slots).map_err(corrupt)?;
+        let (cursors, slots) = shared.ring(link, LinkRing::Empty)?;
+        let empty = RingProducer::resume(cursors, slots).map_err(corrupt)?;
         full.cursor().wake();
         Ok(Self { link, mode, full, empty, owed: 0 })
     }
 
     /// Takes what has come into the queue, as far as there is room.
     #[inline]
-    pub fn receive(&mut self, queue: &mut Queue, pool: &mut Pool) -> Result<Moved, Corrupt> {
+    pub fn receive(&mut self, queue: &mut PacketQueue, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         match self.mode {
-            Mode::Swap => self.receive_swapping(queue, pool),
-            Mode::Copy => self.receive_copying(queue, pool),
+            LinkMode::Swap => self.receive_swapping(queue, pool),
+            LinkMode::Copy => self.receive_copying(queue, pool),
         }
     }
 
     #[inline]
-    fn receive_swapping(&mut self, queue: &mut Queue, pool: &mut Pool) -> Result<Moved, Corrupt> {
+    fn receive_swapping(
+        &mut self,
+        queue: &mut PacketQueue,
+        pool: &mut Pool,
+    ) -> Result<MovedPackets, Corrupt> {
         let owners = (Owner::Full(self.link), pool.owner());
         let taken = take(&mut self.full, pool.memory(), owners, queue.room(), |index, header| {
             queue.put(adopt(pool, index, header));
         })?;
         self.owed += taken.packets as u64;
-        Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+        Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
     /// What the producer could still write to is read once, into a packet that it has never had.
-    fn receive_copying(&mut self, queue: &mut Queue, pool: &mut Pool) -> Result<Moved, Corrupt> {
+    fn receive_copying(&mut self, queue: &mut PacketQueue, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         let owners = (Owner::Full(self.link), pool.owner());
         let room = queue.room().min(pool.length());
         if room == 0 {
             if queue.room() > 0 && !self.full.poll(1)?.is_empty() {
                 pool.set_starved();
             }
-            return Ok(Moved::NOTHING);
+            return Ok(MovedPackets::NOTHING);
         }
-        let mut batch = [(0, Header(0)); BATCH_PACKETS];
+        let mut batch = [(0, PacketHeader(0)); BATCH_PACKETS];
         let mut count = 0;
         let taken = take(&mut self.full, pool.memory(), owners, room, |index, header| {
             batch[count] = (index, header);
@@ -191,15 +199,15 @@ impl ConsumerEnd {
             pool.free(theirs);
         }
         self.owed += taken.packets as u64;
-        Ok(Moved { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+        Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
     /// Gives empty packets back, as far as there are free ones, a batch at a time.
     #[inline]
-    pub fn repay(&mut self, pool: &mut Pool) -> Result<Moved, Corrupt> {
-        let header = Header::unused(Owner::Empty(self.link));
+    pub fn repay(&mut self, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
+        let header = PacketHeader::unused(Owner::Empty(self.link));
         let (memory, free) = pool.parts();
-        let mut moved = Moved::NOTHING;
+        let mut moved = MovedPackets::NOTHING;
         loop {
             let wanted = BATCH_PACKETS.min(free.len()).min(self.owed as usize);
             let count = if wanted == 0 { 0 } else { self.empty.room(wanted)? };
@@ -216,7 +224,7 @@ impl ConsumerEnd {
     /// Says that this side is about to wait for packets. False if there are some, and it can take
     /// them: who copies needs `free` packets for that.
     pub fn sleep(&mut self, free: usize) -> Result<bool, Corrupt> {
-        if self.mode == Mode::Copy && free == 0 {
+        if self.mode == LinkMode::Copy && free == 0 {
             return Ok(true);
         }
         self.full.cursor().sleep()
@@ -231,15 +239,15 @@ impl ConsumerEnd {
 /// Puts what waits in a queue into one of a link's two rings for that, for the process that has this
 /// end next, oldest first. What does not fit stays in the queue.
 pub fn park(
-    shared: &Shared,
-    (link, ring): (LinkId, Ring),
-    queue: &mut Queue,
+    shared: &SharedWords,
+    (link, ring): (LinkId, LinkRing),
+    queue: &mut PacketQueue,
     pool: &Pool,
 ) -> Result<(), crate::Error> {
     let corrupt = corrupt(link);
     let (cursors, slots) = shared.ring(link, ring)?;
-    let mut parked = Producer::resume(cursors, slots).map_err(corrupt)?;
-    let owner = Header::used(Owner::Parked(link), 0, 0).owner_bits();
+    let mut parked = RingProducer::resume(cursors, slots).map_err(corrupt)?;
+    let owner = PacketHeader::used(Owner::Parked(link), 0, 0).owner_bits();
     while parked.room(1).map_err(corrupt)? > 0 {
         let Some(packet) = queue.take() else { break };
         let header = packet.header(owner);
@@ -254,15 +262,15 @@ pub fn park(
 /// Takes what a ring of a link holds into a queue: parked packets, or those that were on their way
 /// when both ends came into this process.
 pub fn unpark(
-    shared: &Shared,
-    (link, ring): (LinkId, Ring),
-    queue: &mut Queue,
+    shared: &SharedWords,
+    (link, ring): (LinkId, LinkRing),
+    queue: &mut PacketQueue,
     pool: &mut Pool,
 ) -> Result<usize, crate::Error> {
     let corrupt = corrupt(link);
     let (cursors, slots) = shared.ring(link, ring)?;
-    let mut parked = Consumer::resume(cursors, slots).map_err(corrupt)?;
-    let from = if ring == Ring::Full { Owner::Full(link) } else { Owner::Parked(link) };
+    let mut parked = RingConsumer::resume(cursors, slots).map_err(corrupt)?;
+    let from = if ring == LinkRing::Full { Owner::Full(link) } else { Owner::Parked(link) };
     let owners = (from, pool.owner());
     let mut unparked = 0;
     loop {
@@ -271,7 +279,7 @@ pub fn unpark(
             lost.extend(queue.put(adopt(pool, index, header)));
         });
         let taken = taken.map_err(corrupt)?;
-        lost.into_iter().for_each(|packet| pool.discard(packet, Drop::Removed));
+        lost.into_iter().for_each(|packet| pool.discard(packet, DropReason::Removed));
         unparked += taken.packets;
         if taken.packets + taken.skipped == 0 {
             return Ok(unparked);

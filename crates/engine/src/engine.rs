@@ -2,11 +2,8 @@
 //! cleans up after them. It never touches a packet on its way.
 
 mod changes;
-mod child;
 mod crash;
-mod event;
 mod grant;
-mod options;
 mod reconfigure;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,38 +12,37 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use caravan_ring::SpinMode;
 use caravan_segment::barrier::{self, Fences};
 use caravan_segment::{Pages, Segment};
 use rustix::event::{Timespec, epoll};
 use rustix::thread::CpuSet;
 
-pub use changes::Changes;
-pub use event::Event;
-pub use options::{Options, Restarts};
-
-use self::child::{Child, kill, wait_for};
+use self::crash::{WorkerProcess, kill, wait_for};
 use self::grant::Shortage;
 use crate::app::Registry;
-use crate::bells::Bells;
 use crate::config::{Config, LinkName};
-use crate::control::{Answer, Order, Reports};
+use crate::control::EngineBells;
+use crate::control::{Reports, WorkerAnswer, WorkerOrder};
 use crate::error::{Error, system};
-use crate::layout::{self, PACKETS_AT, Shared, State};
-use crate::limits::{PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_MAX};
+use crate::io::now_ns;
+use crate::layout::{self, PACKETS_AT, SharedWords, WorkerState};
+use crate::limits::{HEADROOM_BYTES, PACKET_HEADER_BYTES, PACKET_STRIDE, PACKETS_DEFAULT, PACKETS_MAX};
 use crate::owner::{LinkId, WorkerId};
 use crate::packet::PacketMemory;
-use crate::plan::Plan;
-use crate::worker::now_ns;
+use crate::plan::WorkerPlan;
+
+pub use changes::{Changes, EngineEvent};
 
 /// How often to look for traces that nobody reads any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A worker as the supervisor knows it.
-struct Entry {
+struct WorkerEntry {
     id: WorkerId,
-    plan: Plan,
+    plan: WorkerPlan,
     core: Option<usize>,
-    child: Option<Child>,
+    child: Option<WorkerProcess>,
     /// When it crashed, lately.
     crashes: VecDeque<Instant>,
     /// When its process is to be started again.
@@ -56,25 +52,37 @@ struct Entry {
     parked: bool,
 }
 
-/// A running engine, in the supervisor's process. [`poll`](Self::poll) must be called all the time.
-/// When it is dropped, or its process ends, however that ends, its workers end too.
+/// A running engine, in the supervisor's process, which must call [`poll`](Self::poll) again and again.
+///
+/// The workers end when the engine is dropped, and when its process ends, in whatever way.
+///
+/// ```no_run
+/// use caravan_engine::{Config, Engine, EngineOptions, Registry};
+///
+/// let mut config = Config::new();
+/// config.app("source", "source", ()).app("sink", "sink", ()).link("source.output -> sink.input")?;
+/// let mut engine = Engine::start(Registry::standard(), EngineOptions::default())?;
+/// engine.configure(&config)?;
+/// engine.run_for(std::time::Duration::from_secs(1), |event| println!("{event:?}"))?;
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 pub struct Engine {
     registry: Registry,
-    options: Options,
+    options: EngineOptions,
     segment: Arc<Segment>,
-    shared: Shared,
+    shared: SharedWords,
     memory: PacketMemory,
-    bells: Bells,
+    bells: EngineBells,
     epoll: OwnedFd,
     config: Config,
     links: BTreeMap<LinkName, LinkId>,
-    workers: BTreeMap<String, Entry>,
+    workers: BTreeMap<String, WorkerEntry>,
     packet_count: u32,
     /// Packets that were somebody's and are nobody's now.
     pool: Vec<u32>,
     /// How many packets workers had given back when they were last looked for.
     returned_seen: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<EngineEvent>,
     cores: CpuSet,
     /// When traces of dead tracers were last looked for.
     swept: Instant,
@@ -90,9 +98,9 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Makes the memory. The calling process becomes the supervisor, and forks: it must have one
-    /// thread, then and whenever the configuration changes or a worker crashes.
-    pub fn start(registry: Registry, options: Options) -> Result<Self, Error> {
+    /// Makes an engine without apps. The calling process becomes the supervisor. It forks workers when the configuration
+    /// changes and when a worker has crashed, so it must have one thread as long as the engine runs.
+    pub fn start(registry: Registry, options: EngineOptions) -> Result<Self, Error> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if threads > 1 {
             return Err(Error::Threads(threads));
@@ -115,9 +123,9 @@ impl Engine {
         segment.grow(PACKETS_AT as u64)?;
         let segment = Arc::new(segment);
         let fences = if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric };
-        let shared = Shared::new(&segment, fences)?;
+        let shared = SharedWords::new(&segment, fences)?;
         let memory = PacketMemory::new(shared.memory(), options.packets_max);
-        let bells = Bells::new()?;
+        let bells = EngineBells::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         epoll::add(&epoll, bells.supervisor(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)
             .map_err(system("epoll_ctl"))?;
@@ -172,12 +180,12 @@ impl Engine {
     }
 
     /// The words that the engine's processes share.
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &SharedWords {
         &self.shared
     }
 
     /// The words in front of the packets.
-    pub fn headers(&self) -> &impl crate::handover::Headers {
+    pub fn headers(&self) -> &impl crate::handover::PacketHeaders {
         &self.memory
     }
 
@@ -196,10 +204,10 @@ impl Engine {
         Some(self.workers.get(worker)?.id)
     }
 
-    /// Sees to everything that has happened: workers that ended are cleaned up after and started
-    /// again, packets that were asked for are given. Waits for something to happen, `timeout` at
-    /// most. Returns what users may want to know.
-    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Vec<Event>, Error> {
+    /// Waits for something to happen, `timeout` at most, and handles all that has happened: cleans up after workers that
+    /// have ended, starts them again, and gives packets to workers that have asked for some. Returns what users may
+    /// want to know.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Vec<EngineEvent>, Error> {
         self.wait(timeout)?;
         self.bells.supervisor().hush();
         self.reap();
@@ -213,8 +221,8 @@ impl Engine {
         Ok(self.events.drain(..).collect())
     }
 
-    /// Polls for as long as that, and hands over what happens.
-    pub fn run_for(&mut self, time: Duration, mut each: impl FnMut(Event)) -> Result<(), Error> {
+    /// Polls for that long, and calls `each` with every event.
+    pub fn run_for(&mut self, time: Duration, mut each: impl FnMut(EngineEvent)) -> Result<(), Error> {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -241,19 +249,19 @@ impl Engine {
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
         match epoll::wait(&self.epoll, &mut ready, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(source) => Err(Error::System { call: "epoll_wait", source }),
+            Err(errno) => Err(system("epoll_wait")(errno)),
         }
     }
 
-    /// What the apps say of themselves, by their names.
+    /// Asks the workers for the figures of their apps, by the names of the apps.
     pub fn reports(&mut self) -> Result<Reports, Error> {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let mut reports = BTreeMap::new();
         for name in names {
-            if !self.order(&name, &Order::Report) {
+            if !self.order(&name, &WorkerOrder::Report) {
                 continue;
             }
-            if let Some(Answer::Report(figures)) = self.answer_of(&name) {
+            if let Some(WorkerAnswer::Report(figures)) = self.answer_of(&name) {
                 reports.extend(figures);
             }
         }
@@ -266,14 +274,14 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`stop`](Self::stop). Returns what the apps say of themselves once they have stopped; the words that
-    /// the engine's processes shared can still be read.
+    /// Ends all workers, in order, and returns the figures of the apps once they have stopped. The words that the
+    /// engine's processes shared can still be read.
     pub fn end(&mut self) -> Reports {
         let names: Vec<String> = self.workers.keys().cloned().collect();
-        let told: Vec<_> = names.iter().filter(|name| self.order(name, &Order::End)).cloned().collect();
+        let told: Vec<_> = names.iter().filter(|name| self.order(name, &WorkerOrder::End)).cloned().collect();
         let mut reports = Reports::new();
         for name in told {
-            if let Some(Answer::Ended(figures)) = self.answer_of(&name) {
+            if let Some(WorkerAnswer::Ended(figures)) = self.answer_of(&name) {
                 reports.extend(figures);
             }
         }
@@ -288,7 +296,7 @@ impl Engine {
                 wait_for(child.pid);
                 self.shared
                     .worker(entry.id, layout::worker::STATE)
-                    .store(State::None as u64, Ordering::Release);
+                    .store(WorkerState::None as u64, Ordering::Release);
             }
         }
         self.workers.clear();
@@ -307,5 +315,45 @@ impl AsFd for Engine {
     /// Readable when [`Engine::poll`] has something to do, but for restarts that wait for their time.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+/// What happens to a worker that crashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restarts {
+    /// It is started again, at once the first time, then after waits that grow; one that goes on
+    /// crashing is parked.
+    #[default]
+    BackOff,
+    /// It is started again at once, without end.
+    Always,
+    /// It is parked.
+    Never,
+}
+
+/// How an engine is set up: what no later configuration changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Which pages to ask for; [`Engine::pages`](crate::Engine::pages) says what was got.
+    pub pages: Pages,
+    /// Packets there may be.
+    pub packets_max: u32,
+    /// Bytes in front of a new packet's data.
+    pub headroom: usize,
+    /// Whether idle workers look again before they sleep.
+    pub spin: SpinMode,
+    /// What happens to a worker that crashed.
+    pub restarts: Restarts,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            pages: Pages::Small,
+            packets_max: PACKETS_DEFAULT,
+            headroom: HEADROOM_BYTES,
+            spin: SpinMode::Auto,
+            restarts: Restarts::default(),
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! What can go wrong, and what to do about it.
 
+use std::io;
+
 use caravan_ring::Corrupt;
-use rustix::io::Errno;
 
 use crate::owner::LinkId;
 
@@ -35,7 +36,7 @@ pub enum Error {
         /// Bytes asked for.
         bytes: u64,
         /// What the kernel said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Any other trouble with shared memory.
     #[error(transparent)]
@@ -60,7 +61,7 @@ pub enum Error {
         /// The call that failed.
         call: &'static str,
         /// What the kernel said.
-        source: Errno,
+        source: io::Error,
     },
 }
 
@@ -79,6 +80,6 @@ pub(crate) fn corrupt(link: LinkId) -> impl Fn(Corrupt) -> Error + Copy {
 }
 
 /// Names the system call in an error: `.map_err(system("fork"))`.
-pub(crate) fn system(call: &'static str) -> impl FnOnce(Errno) -> Error {
-    move |source| Error::System { call, source }
+pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::System { call, source: source.into() }
 }

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::error::{Error, system};
@@ -19,9 +18,7 @@ pub fn fork(body: impl FnOnce() -> i32) -> Result<i32, Error> {
     // SAFETY: the caller has one thread, so no lock is held and the heap is whole in the child.
     let pid = unsafe { libc::fork() };
     match pid {
-        -1 => Err(system("fork")(
-            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN),
-        )),
+        -1 => Err(system("fork")(std::io::Error::last_os_error())),
         0 => {
             let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
             // It may have ended before it was tied to us.

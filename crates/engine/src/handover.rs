@@ -10,25 +10,25 @@
 //! - a packet that is in the ring but does not name the link was taken, and its slot not
 //!   released: the supervisor does that ([`skip_taken`]).
 //!
-//! Nothing is given on between the two steps of taking. So a number is in a ring twice never.
+//! Nothing is given on between the two steps of taking. So no number is ever in a ring twice.
 //!
 //! Words and rings are reached through traits, so that a model checker can put its own there.
 
 use caravan_ring::{Corrupt, Cursors, SlotConsumer, SlotProducer, Slots, Wake};
 
 use crate::limits::BATCH_PACKETS;
-use crate::owner::{Header, Owner};
+use crate::owner::{Owner, PacketHeader};
 
 /// How many packets ahead words are asked for: as many lines as a core has under way at once. Those of
 /// the next batch come while this one is worked on.
 const AHEAD_PACKETS: usize = 16;
 
 /// The words in front of packets.
-pub trait Headers {
+pub trait PacketHeaders {
     /// Reads one.
-    fn load(&self, index: u32) -> Header;
+    fn load(&self, index: u32) -> PacketHeader;
     /// Writes one; its packet is this process's.
-    fn store(&self, index: u32, header: Header);
+    fn store(&self, index: u32, header: PacketHeader);
     /// A hint that one will be written soon.
     fn expect_write(&self, index: u32) {
         let _ = index;
@@ -40,9 +40,9 @@ pub trait Headers {
 #[inline]
 pub fn give<C: Cursors, S: Slots>(
     ring: &mut SlotProducer<C, S>,
-    headers: &impl Headers,
+    headers: &impl PacketHeaders,
     count: usize,
-    packets: impl Iterator<Item = (u32, Header)>,
+    packets: impl Iterator<Item = (u32, PacketHeader)>,
 ) -> Result<(), Corrupt> {
     let packets = packets.map(|(index, header)| {
         headers.store(index, header);
@@ -53,7 +53,7 @@ pub fn give<C: Cursors, S: Slots>(
 
 /// What [`take`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenPackets {
     /// Packets handed over.
     pub packets: usize,
     /// Numbers whose packet was not the link's: a process that was killed had taken them already.
@@ -68,16 +68,16 @@ pub struct Taken {
 #[inline]
 pub fn take<C: Cursors, S: Slots>(
     ring: &mut SlotConsumer<C, S>,
-    headers: &impl Headers,
+    headers: &impl PacketHeaders,
     (from, to): (Owner, Owner),
     limit: usize,
-    mut each: impl FnMut(u32, Header),
-) -> Result<Taken, Corrupt> {
+    mut each: impl FnMut(u32, PacketHeader),
+) -> Result<TakenPackets, Corrupt> {
     let limit = limit.min(BATCH_PACKETS);
     let expected = ring.poll(limit + AHEAD_PACKETS)?.length();
     let count = expected.min(limit);
     if count == 0 {
-        return Ok(Taken { packets: 0, skipped: 0, wake: Wake::Quiet });
+        return Ok(TakenPackets { packets: 0, skipped: 0, wake: Wake::Quiet });
     }
     let (from, to) = (from.code(), to.code());
     (0..expected.min(AHEAD_PACKETS)).for_each(|place| headers.expect_write(ring.peek(place)));
@@ -95,7 +95,7 @@ pub fn take<C: Cursors, S: Slots>(
         }
     }
     let wake = ring.release(count);
-    Ok(Taken { packets, skipped: count - packets, wake })
+    Ok(TakenPackets { packets, skipped: count - packets, wake })
 }
 
 /// Skips the numbers at the head whose packets do not name `from`: a process that was killed took
@@ -103,7 +103,7 @@ pub fn take<C: Cursors, S: Slots>(
 /// anybody. Returns how many there were; the other side may be waiting for their slots.
 pub fn skip_taken<C: Cursors, S: Slots>(
     ring: &mut SlotConsumer<C, S>,
-    headers: &impl Headers,
+    headers: &impl PacketHeaders,
     from: Owner,
 ) -> Result<usize, Corrupt> {
     let spans = ring.poll(BATCH_PACKETS)?;

@@ -1,13 +1,15 @@
 //! What an app sees of the engine while it runs.
 
-use crate::layout::Drop;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::layout::DropReason;
 use crate::packet::Packet;
 use crate::pool::Pool;
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 
-/// The links of one app: places among its worker's queues, by the order of the ports' names.
+/// The links of one app: where its worker's queues are, in the order of the ports' names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ports {
+pub struct AppPorts {
     /// Names and queues of the inputs, sorted by name.
     pub inputs: Vec<(String, usize)>,
     /// Names and queues of the outputs, sorted by name.
@@ -18,75 +20,80 @@ pub struct Ports {
 /// Inputs and outputs are numbered from 0 in the order of their names.
 #[derive(Debug)]
 pub struct Io<'a> {
-    ports: &'a Ports,
-    queues: &'a mut [Queue],
+    ports: &'a AppPorts,
+    queues: &'a mut [PacketQueue],
     pool: &'a mut Pool,
     now_ns: u64,
     moved: u64,
 }
 
 impl<'a> Io<'a> {
-    /// For a worker that calls an app; tests of apps use [`crate::testing`].
-    pub(crate) fn new(ports: &'a Ports, queues: &'a mut [Queue], pool: &'a mut Pool, now_ns: u64) -> Self {
+    /// The worker makes one for each call of an app. Tests of apps use [`crate::testing`].
+    pub(crate) fn new(
+        ports: &'a AppPorts,
+        queues: &'a mut [PacketQueue],
+        pool: &'a mut Pool,
+        now_ns: u64,
+    ) -> Self {
         Self { ports, queues, pool, now_ns, moved: 0 }
     }
 
-    /// Packets received, sent, or dropped in this call.
+    /// Returns how many packets the app has received, sent or dropped in this call.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// Nanoseconds of the monotonic clock at the start of this breath.
+    /// Returns the time of the monotonic clock at the start of this breath, in nanoseconds.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Inputs that are linked.
+    /// Returns the number of inputs that are linked.
     #[inline]
     pub fn inputs(&self) -> usize {
         self.ports.inputs.len()
     }
 
-    /// Outputs that are linked.
+    /// Returns the number of outputs that are linked.
     #[inline]
     pub fn outputs(&self) -> usize {
         self.ports.outputs.len()
     }
 
-    /// The number of the input called `name`, if it is linked.
+    /// Returns the number of the input called `name`, if it is linked.
     pub fn input(&self, name: &str) -> Option<usize> {
         self.ports.inputs.iter().position(|(port, _)| port == name)
     }
 
-    /// The number of the output called `name`, if it is linked.
+    /// Returns the number of the output called `name`, if it is linked.
     pub fn output(&self, name: &str) -> Option<usize> {
         self.ports.outputs.iter().position(|(port, _)| port == name)
     }
 
-    /// The name of an input.
+    /// Returns the name of an input.
     pub fn input_name(&self, input: usize) -> &str {
         self.ports.inputs.get(input).map_or("", |(name, _)| name)
     }
 
-    /// The name of an output.
+    /// Returns the name of an output.
     pub fn output_name(&self, output: usize) -> &str {
         self.ports.outputs.get(output).map_or("", |(name, _)| name)
     }
 
-    /// Packets that wait at an input.
+    /// Returns the number of packets that wait at an input.
     #[inline]
     pub fn waiting(&self, input: usize) -> usize {
         self.ports.inputs.get(input).map_or(0, |&(_, queue)| self.queues[queue].length())
     }
 
-    /// Packets that an output still takes.
+    /// Returns the number of packets that an output still takes.
     #[inline]
     pub fn room(&self, output: usize) -> usize {
         self.ports.outputs.get(output).map_or(0, |&(_, queue)| self.queues[queue].room())
     }
 
-    /// The oldest packet that waits at an input.
+    /// Takes the oldest packet that waits at an input.
     #[inline]
     pub fn receive(&mut self, input: usize) -> Option<Packet> {
         let &(_, queue) = self.ports.inputs.get(input)?;
@@ -95,27 +102,27 @@ impl<'a> Io<'a> {
         Some(packet)
     }
 
-    /// Sends a packet. If the link is full, it is dropped, and counted ([`Drop::Full`]); if there is
-    /// no link, too ([`Drop::Unlinked`]).
+    /// Sends a packet. If the link is full, the packet is dropped and counted as [`DropReason::Full`]; if there is no
+    /// link, as [`DropReason::Unlinked`].
     #[inline]
     pub fn transmit(&mut self, output: usize, packet: Packet) {
         self.moved += 1;
         let Some(&(_, queue)) = self.ports.outputs.get(output) else {
-            return self.pool.discard(packet, Drop::Unlinked);
+            return self.pool.discard(packet, DropReason::Unlinked);
         };
         if let Some(packet) = self.queues[queue].send(packet) {
-            self.pool.discard(packet, Drop::Full);
+            self.pool.discard(packet, DropReason::Full);
         }
     }
 
-    /// An empty packet, for the app to fill; `None` if the worker has none left just now. It has
-    /// room in front for headers.
+    /// Returns an empty packet for the app to fill, with room in front for headers; `None` if the worker has none left
+    /// just now.
     #[inline]
     pub fn allocate(&mut self) -> Option<Packet> {
         self.pool.allocate()
     }
 
-    /// A copy of a packet, with the same room in front.
+    /// Returns a copy of a packet; `None` if the worker has no empty packet left just now.
     #[inline]
     pub fn copy(&mut self, packet: &Packet) -> Option<Packet> {
         let mut copy = self.pool.allocate()?;
@@ -159,7 +166,7 @@ impl<'a> Io<'a> {
         &mut self,
         input: usize,
         output: usize,
-        mut change: impl FnMut(&mut Packet) -> Result<(), Drop>,
+        mut change: impl FnMut(&mut Packet) -> Result<(), DropReason>,
     ) -> usize {
         let Some(&(_, from)) = self.ports.inputs.get(input) else { return 0 };
         let to = self.ports.outputs.get(output).map(|&(_, queue)| queue).filter(|&to| to != from);
@@ -189,7 +196,7 @@ impl<'a> Io<'a> {
         input: usize,
         output: usize,
         count: usize,
-        mut change: impl FnMut(&mut Packet) -> Result<(), Drop>,
+        mut change: impl FnMut(&mut Packet) -> Result<(), DropReason>,
     ) -> usize {
         let mut passed = 0;
         for _ in 0..count {
@@ -205,23 +212,34 @@ impl<'a> Io<'a> {
         passed
     }
 
-    /// Gives a packet back that has reached its end.
+    /// Frees a packet that has reached its end.
     #[inline]
     pub fn free(&mut self, packet: Packet) {
         self.moved += 1;
         self.pool.free(packet);
     }
 
-    /// Gives a packet back, and counts why.
+    /// Frees a packet that is dropped, and counts the reason.
     #[inline]
-    pub fn discard(&mut self, packet: Packet, why: Drop) {
+    pub fn discard(&mut self, packet: Packet, why: DropReason) {
         self.moved += 1;
         self.pool.discard(packet, why);
     }
 
-    /// Counts packets that were lost outside: a device that says how many it dropped.
-    pub fn count_drops(&mut self, why: Drop, count: u64) {
+    /// Counts packets that were lost outside of the engine, such as those that a device has dropped.
+    pub fn count_drops(&mut self, why: DropReason, count: u64) {
         self.moved += count;
         self.pool.count_drops(why, count);
     }
+}
+
+/// Nanoseconds of the monotonic clock: the engine's time.
+pub(crate) fn now_ns() -> u64 {
+    clock_ns(ClockId::Monotonic)
+}
+
+/// Nanoseconds of a clock of this host.
+pub(crate) fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

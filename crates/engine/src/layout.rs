@@ -8,13 +8,7 @@
 //! their memory grows. Every word says who writes it; whoever can open the memory may read all of
 //! them at any time, as `caravan engine top` does.
 
-mod codes;
-mod histogram;
 mod words;
-
-pub use codes::{DROPS, Drop, Mode, STAGES, Stage, State};
-pub use histogram::{HISTOGRAM_BUCKETS, HISTOGRAM_STEPS, bucket, bucket_floor};
-pub use words::{engine, link, trace, worker};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +22,8 @@ use crate::limits::{
     TRACE_RING_BYTES, TRACES_MAX, WORKERS_MAX,
 };
 use crate::owner::{LinkId, WorkerId};
+
+pub use words::{engine, link, trace, worker};
 
 /// The name of the memory, as it stands in `/proc/PID/fd`.
 pub const SEGMENT_NAME: &str = "caravan-engine";
@@ -55,16 +51,16 @@ const fn ring_bytes(packets: usize) -> usize {
 }
 
 const _: () = assert!(link::TAIL + ring_bytes(QUEUE_PACKETS) <= LINK_BYTES);
-const _: () = assert!(engine::DROPS + 8 * DROPS.len() <= ENGINE_BYTES);
+const _: () = assert!(engine::DROPS + 8 * DropReason::COUNT <= ENGINE_BYTES);
 const _: () = assert!(2 * QUEUE_PACKETS + RING_PACKETS <= QUEUE_PACKETS_MAX);
 const _: () = assert!(worker::HISTOGRAM + 8 * HISTOGRAM_BUCKETS <= WORKER_BYTES);
-const _: () = assert!(worker::DROPS + 8 * DROPS.len() <= worker::HISTOGRAM);
+const _: () = assert!(worker::DROPS + 8 * DropReason::COUNT <= worker::HISTOGRAM);
 const _: () = assert!(NAME_BYTES_MAX + 2 <= 64 && 4 * (NAME_BYTES_MAX + 1) + 4 <= link::NAME_BYTES);
 
 /// Which of a link's four rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ring {
+pub enum LinkRing {
     /// Packets on their way to the consumer.
     Full,
     /// Empty packets on their way back.
@@ -75,17 +71,25 @@ pub enum Ring {
     Tail,
 }
 
-/// All of them.
-pub const RINGS: [Ring; 4] = [Ring::Full, Ring::Empty, Ring::Head, Ring::Tail];
+impl LinkRing {
+    /// All rings of a link.
+    pub const ALL: [Self; 4] = [Self::Full, Self::Empty, Self::Head, Self::Tail];
 
-impl Ring {
-    /// Where it lies in a link's place, and how many packets it holds.
-    pub fn place(self) -> (usize, usize) {
+    /// Where it lies in a link's place.
+    pub fn offset(self) -> usize {
         match self {
-            Self::Full => (link::FULL, RING_PACKETS),
-            Self::Empty => (link::EMPTY, RING_PACKETS),
-            Self::Head => (link::HEAD, QUEUE_PACKETS),
-            Self::Tail => (link::TAIL, QUEUE_PACKETS),
+            Self::Full => link::FULL,
+            Self::Empty => link::EMPTY,
+            Self::Head => link::HEAD,
+            Self::Tail => link::TAIL,
+        }
+    }
+
+    /// Packets that it holds.
+    pub fn packets(self) -> usize {
+        match self {
+            Self::Full | Self::Empty => RING_PACKETS,
+            Self::Head | Self::Tail => QUEUE_PACKETS,
         }
     }
 }
@@ -115,12 +119,12 @@ pub fn packet_at(index: u32) -> usize {
 
 /// The words of the engine's memory, in this process.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct SharedWords {
     memory: SharedSlice,
     fences: Fences,
 }
 
-impl Shared {
+impl SharedWords {
     /// The words at the start of `segment`, which must be backed by memory up to [`PACKETS_AT`].
     pub fn new(segment: &Arc<Segment>, fences: Fences) -> Result<Self, caravan_segment::Error> {
         Ok(Self { memory: segment.slice(0, PACKETS_AT as u64)?, fences })
@@ -152,12 +156,11 @@ impl Shared {
     pub fn ring(
         &self,
         link: LinkId,
-        ring: Ring,
+        ring: LinkRing,
     ) -> Result<(MappedCursors, MappedSlots), caravan_segment::Error> {
-        let (at, packets) = ring.place();
-        let at = (link_at(link) + at) as u64;
+        let at = (link_at(link) + ring.offset()) as u64;
         let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
-        let slots = MappedSlots::new(self.memory.part(at + HEADER_BYTES as u64, 4 * packets as u64)?)?;
+        let slots = MappedSlots::new(self.memory.part(at + HEADER_BYTES as u64, 4 * ring.packets() as u64)?)?;
         Ok((cursors, slots))
     }
 
@@ -189,5 +192,185 @@ impl Shared {
     pub fn add(word: &AtomicU64, more: u64) {
         // Read by viewers alone, which want a count and nothing ordered by it.
         word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+}
+
+/// Causes for which packets are dropped; each worker counts them for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(usize)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// The link was full: its consumer does not keep up.
+    Full,
+    /// There was no empty packet.
+    NoPacket,
+    /// The app has no link there.
+    Unlinked,
+    /// The app is there to drop such packets.
+    Filtered,
+    /// It came faster than its rate allows.
+    Limited,
+    /// It is not what its protocol says.
+    Malformed,
+    /// It does not fit: a frame longer than a packet, or no room for one more header.
+    Oversize,
+    /// The device or the file did not take it.
+    Device,
+    /// It was in a worker that crashed.
+    Crashed,
+    /// It was in an app or a link that is no more.
+    Removed,
+}
+
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = 10;
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Full,
+        Self::NoPacket,
+        Self::Unlinked,
+        Self::Filtered,
+        Self::Limited,
+        Self::Malformed,
+        Self::Oversize,
+        Self::Device,
+        Self::Crashed,
+        Self::Removed,
+    ];
+
+    /// The name that users read.
+    pub fn name(self) -> &'static str {
+        const NAMES: [&str; DropReason::COUNT] = [
+            "full",
+            "no_packet",
+            "unlinked",
+            "filtered",
+            "limited",
+            "malformed",
+            "oversize",
+            "device",
+            "crashed",
+            "removed",
+        ];
+        NAMES[self as usize]
+    }
+}
+
+/// What a worker's place in the table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u64)]
+pub enum WorkerState {
+    /// Nothing.
+    None,
+    /// A process that runs its apps.
+    Running,
+    /// No process, as the last one ended unasked or the first is not there yet: about to be started.
+    Restarting,
+    /// It has crashed too often: not started again before the next change of the configuration.
+    Parked,
+}
+
+/// What a worker is doing: what a crash interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u64)]
+pub enum WorkerStage {
+    /// Its first steps: making its apps, taking over what it owns.
+    Starting,
+    /// Taking packets from other workers.
+    Receiving,
+    /// In an app's `pull`.
+    Pulling,
+    /// In an app's `push`.
+    Pushing,
+    /// Giving packets to other workers.
+    Sending,
+    /// Changing its apps and links.
+    Configuring,
+    /// Waiting for packets it has asked for, or taking them over.
+    Growing,
+    /// Waiting for something to do.
+    Idle,
+}
+
+impl WorkerStage {
+    /// All stages, in the order of their codes.
+    pub const ALL: [Self; 8] = [
+        Self::Starting,
+        Self::Receiving,
+        Self::Pulling,
+        Self::Pushing,
+        Self::Sending,
+        Self::Configuring,
+        Self::Growing,
+        Self::Idle,
+    ];
+}
+
+/// How two ends of a link hand packets over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkMode {
+    /// The packet itself changes its owner; an empty one goes back for it.
+    #[default]
+    Swap,
+    /// The consumer copies the data into a packet of its own, before it looks at them.
+    Copy,
+}
+
+/// Sub-buckets of each power of two in the histogram of breaths.
+pub const HISTOGRAM_STEPS: usize = 8;
+/// Buckets of the histogram of breaths: up to 2^36 ns.
+pub const HISTOGRAM_BUCKETS: usize = 34 * HISTOGRAM_STEPS;
+
+/// The bucket of a duration.
+#[inline]
+pub fn bucket(ns: u64) -> usize {
+    if ns < HISTOGRAM_STEPS as u64 {
+        return ns as usize;
+    }
+    let power = ns.ilog2() as usize;
+    let step = (ns >> (power - 3)) as usize & (HISTOGRAM_STEPS - 1);
+    ((power - 2) * HISTOGRAM_STEPS + step).min(HISTOGRAM_BUCKETS - 1)
+}
+
+/// The least duration in a bucket.
+pub fn bucket_floor(bucket: usize) -> u64 {
+    if bucket < HISTOGRAM_STEPS {
+        return bucket as u64;
+    }
+    let power = bucket / HISTOGRAM_STEPS + 2;
+    ((HISTOGRAM_STEPS + bucket % HISTOGRAM_STEPS) as u64) << (power - 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_places() {
+        for (place, drop) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(drop as usize, place);
+            assert_eq!(serde_json::to_value(drop).unwrap(), drop.name());
+        }
+        for (place, stage) in WorkerStage::ALL.into_iter().enumerate() {
+            assert_eq!(stage as usize, place);
+        }
+    }
+
+    #[test]
+    fn a_duration_lies_in_its_bucket() {
+        for ns in (0..5000).chain((12..36).flat_map(|power| [(1 << power) - 1, 1 << power, 3 << (power - 1)]))
+        {
+            let found = bucket(ns);
+            assert!(bucket_floor(found) <= ns, "{ns} in {found}");
+            if found + 1 < HISTOGRAM_BUCKETS {
+                assert!(ns < bucket_floor(found + 1), "{ns} in {found}");
+            }
+        }
+        assert_eq!(bucket(u64::MAX), HISTOGRAM_BUCKETS - 1);
     }
 }

@@ -1,23 +1,9 @@
-//! The multi-process engine: apps in forked workers, packets through shared memory, crashes
-//! survived.
-//!
-//! In the words of Snabb: an **app** takes **packets** from its input **links**, and sends them on
-//! its output links. A [`Config`] says which apps there are, in which **worker** each runs, and how
-//! they are linked; [`Engine::configure`] carries out what differs from before, while the rest
-//! goes on. A worker is a process. A link between two apps of one worker is a queue; between two
-//! workers it is a ring of packets' numbers in shared memory each way, full packets there and empty
-//! ones back.
-//!
-//! - [`App`]: what to implement; [`apps`]: what there is.
-//! - [`Packet`]: move-only, owned by one process at any instant ([`owner`]).
-//! - [`view`]: what runs, seen from another process.
-
+#![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
 mod app;
 pub mod apps;
 mod audit;
-mod bells;
 pub mod config;
 mod control;
 mod device;
@@ -44,10 +30,10 @@ pub mod trace;
 pub mod view;
 mod worker;
 
-pub use app::{App, Named, Registry, Trouble};
+pub use app::{App, AppError, Named, Registry};
 pub use audit::{Audit, Violation};
 pub use config::Config;
-pub use engine::{Changes, Engine, Event, Options, Restarts};
+pub use engine::{Changes, Engine, EngineEvent, EngineOptions, Restarts};
 pub use error::Error;
 pub use io::Io;
 pub use packet::Packet;

@@ -108,14 +108,14 @@ impl Owner {
 
 /// A packet's word, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header(pub u64);
+pub struct PacketHeader(pub u64);
 
 /// The packet holds data that somebody counts on.
 const USED: u64 = 1 << 16;
 /// The packet is new to its owner, who has not taken notice yet.
 const GRANTED: u64 = 2 << 16;
 
-impl Header {
+impl PacketHeader {
     /// A packet with nothing in it.
     #[inline]
     pub fn unused(owner: Owner) -> Self {
@@ -169,7 +169,7 @@ impl Header {
         (self.0 >> 48) as u16
     }
 
-    /// The same packet with another owner, by its code.
+    /// Returns the header of this packet with another owner, given by its code.
     #[inline]
     pub fn given_to(self, owner: u16) -> Self {
         Self(self.0 & !0xffff | u64::from(owner))
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn a_header_keeps_its_parts_apart() {
         let owner = Owner::Full(LinkId(LINKS_MAX as u16 - 1));
-        let header = Header::used(owner, 0xffff, 0xfffe);
+        let header = PacketHeader::used(owner, 0xffff, 0xfffe);
         assert_eq!((header.owner(), header.offset(), header.length()), (Some(owner), 0xffff, 0xfffe));
-        assert!(header.is_used() && !Header::unused(owner).is_used());
+        assert!(header.is_used() && !PacketHeader::unused(owner).is_used());
         let given = header.given_to(Owner::Pool.code());
         assert_eq!((given.owner(), given.offset(), given.length()), (Some(Owner::Pool), 0xffff, 0xfffe));
         assert!(given.is_used());

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use caravan_segment::{SharedSlice, expect_write};
 
-use crate::handover::Headers;
+use crate::handover::PacketHeaders;
 use crate::layout::PACKETS_AT;
 use crate::limits::{PACKET_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_STRIDE};
-use crate::owner::Header;
+use crate::owner::PacketHeader;
 
 /// Where the packets of an engine lie in this process.
 #[derive(Clone, Debug)]
@@ -65,15 +65,15 @@ impl PacketMemory {
     }
 }
 
-impl Headers for PacketMemory {
+impl PacketHeaders for PacketMemory {
     #[inline]
-    fn load(&self, index: u32) -> Header {
+    fn load(&self, index: u32) -> PacketHeader {
         // Ordered by the ring that the index came through.
-        Header(self.word(index).load(Ordering::Relaxed))
+        PacketHeader(self.word(index).load(Ordering::Relaxed))
     }
 
     #[inline]
-    fn store(&self, index: u32, header: Header) {
+    fn store(&self, index: u32, header: PacketHeader) {
         // Ordered by the ring that the index goes through.
         self.word(index).store(header.0, Ordering::Relaxed);
     }
@@ -154,8 +154,8 @@ impl Packet {
 
     /// The word in front of it, if `owner_bits` are the lower half.
     #[inline]
-    pub(crate) fn header(&self, owner_bits: u32) -> Header {
-        Header(self.place & !0xffff_ffff | u64::from(owner_bits))
+    pub(crate) fn header(&self, owner_bits: u32) -> PacketHeader {
+        PacketHeader(self.place & !0xffff_ffff | u64::from(owner_bits))
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::config::{Config, LinkName};
-use crate::layout::Mode;
+use crate::layout::LinkMode;
 use crate::owner::LinkId;
 
 /// One app of a worker.
@@ -23,7 +23,7 @@ pub struct AppPlan {
 
 /// What a worker has of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
+pub enum LinkRole {
     /// Both ends.
     Local,
     /// The end that sends.
@@ -36,13 +36,13 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkPlan {
     pub id: LinkId,
-    pub role: Role,
-    pub mode: Mode,
+    pub role: LinkRole,
+    pub mode: LinkMode,
 }
 
 /// All that a worker does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct WorkerPlan {
     /// From the sources to the sinks, as far as there is such an order.
     pub apps: Vec<AppPlan>,
     pub links: Vec<LinkPlan>,
@@ -50,11 +50,11 @@ pub struct Plan {
 
 /// What each worker of a configuration does, by the worker's name. Every link has a number, and
 /// every app that a link names is there: the configuration has been checked.
-pub fn plans(config: &Config, ids: &BTreeMap<LinkName, LinkId>) -> BTreeMap<String, Plan> {
-    let mut plans: BTreeMap<String, Plan> = BTreeMap::new();
+pub fn plans(config: &Config, ids: &BTreeMap<LinkName, LinkId>) -> BTreeMap<String, WorkerPlan> {
+    let mut plans: BTreeMap<String, WorkerPlan> = BTreeMap::new();
     for name in order(config) {
         let Some(app) = config.apps.get(name) else { continue };
-        let ports = |end: fn(&LinkName) -> &crate::config::Port| {
+        let ports = |end: fn(&LinkName) -> &crate::config::AppPort| {
             let ours =
                 ids.iter().filter(|(link, _)| end(link).app == name && config.links.contains_key(link));
             let mut ports: Vec<_> = ours.map(|(link, id)| (end(link).port.clone(), *id)).collect();
@@ -83,10 +83,10 @@ pub fn plans(config: &Config, ids: &BTreeMap<LinkName, LinkId>) -> BTreeMap<Stri
             }
         };
         if from == to {
-            add(from, Role::Local);
+            add(from, LinkRole::Local);
         } else {
-            add(from, Role::Producer);
-            add(to, Role::Consumer);
+            add(from, LinkRole::Producer);
+            add(to, LinkRole::Consumer);
         }
     }
     plans
@@ -134,8 +134,8 @@ mod tests {
         let ids = ids(&config);
         let plans = plans(&config, &ids);
         let roles = |worker: &str| plans[worker].links.iter().map(|link| link.role).collect::<Vec<_>>();
-        assert_eq!(roles("left"), [Role::Producer]);
-        assert_eq!(roles("right"), [Role::Local, Role::Consumer]);
+        assert_eq!(roles("left"), [LinkRole::Producer]);
+        assert_eq!(roles("right"), [LinkRole::Local, LinkRole::Consumer]);
         let names: Vec<_> = plans["right"].apps.iter().map(|app| app.name.as_str()).collect();
         assert_eq!(names, ["m", "a"], "the sink comes after who sends to it, whatever its name");
     }

@@ -1,9 +1,9 @@
 //! The free packets of a worker.
 
-use crate::handover::Headers;
-use crate::layout::Drop;
+use crate::handover::PacketHeaders;
+use crate::layout::DropReason;
 use crate::limits::PACKET_HEADER_BYTES;
-use crate::owner::{Header, Owner};
+use crate::owner::{Owner, PacketHeader};
 use crate::packet::{Packet, PacketMemory, take_dropped};
 
 /// Packets that a worker owns and that hold nothing. Private: it dies with the process, and its
@@ -15,10 +15,10 @@ pub struct Pool {
     /// Each is in here once: that is what makes [`PacketMemory::adopt`] sound.
     free: Vec<u32>,
     /// What the words of its free packets, and of those that are used, have in their lower half.
-    unused: Header,
-    used: Header,
+    unused: PacketHeader,
+    used: PacketHeader,
     offset: u16,
-    drops: [u64; crate::layout::DROPS.len()],
+    drops: [u64; crate::layout::DropReason::COUNT],
     /// An app asked for a packet and there was none.
     starved: bool,
 }
@@ -27,7 +27,7 @@ impl Pool {
     /// A pool without packets, for who is called `owner` in their words.
     pub fn new(memory: PacketMemory, owner: Owner, headroom: usize) -> Self {
         let offset = (PACKET_HEADER_BYTES + headroom) as u16;
-        let (unused, used) = (Header::unused(owner), Header::used(owner, offset, 0));
+        let (unused, used) = (PacketHeader::unused(owner), PacketHeader::used(owner, offset, 0));
         Self {
             memory,
             owner,
@@ -119,13 +119,13 @@ impl Pool {
 
     /// Takes a packet back, and counts why.
     #[inline]
-    pub fn discard(&mut self, packet: Packet, why: Drop) {
+    pub fn discard(&mut self, packet: Packet, why: DropReason) {
         self.drops[why as usize] += 1;
         self.free(packet);
     }
 
     /// Counts packets that were dropped without being here.
-    pub fn count_drops(&mut self, why: Drop, count: u64) {
+    pub fn count_drops(&mut self, why: DropReason, count: u64) {
         self.drops[why as usize] += count;
     }
 
@@ -167,7 +167,7 @@ impl Pool {
     pub(crate) fn give_back(&mut self, count: usize) {
         for _ in 0..count {
             let Some(index) = self.free.pop() else { return };
-            self.memory.store(index, Header::unused(Owner::Pool));
+            self.memory.store(index, PacketHeader::unused(Owner::Pool));
         }
     }
 

@@ -9,24 +9,33 @@ use crate::packet::Packet;
 
 /// A queue of packets, oldest first.
 #[derive(Debug)]
-pub struct Queue {
+pub struct PacketQueue {
     places: Box<[Option<Packet>]>,
     head: usize,
     tail: usize,
-    packets: u64,
-    bytes: u64,
-    drops: u64,
+    counts: QueueCounts,
     taken: u64,
 }
 
-impl Default for Queue {
+/// What apps have sent to a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Packets that it took.
+    pub packets: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Packets for which there was no room.
+    pub drops: u64,
+}
+
+impl Default for PacketQueue {
     fn default() -> Self {
         let places = std::iter::repeat_with(|| None).take(QUEUE_PACKETS_MAX).collect();
-        Self { places, head: 0, tail: 0, packets: 0, bytes: 0, drops: 0, taken: 0 }
+        Self { places, head: 0, tail: 0, counts: QueueCounts::default(), taken: 0 }
     }
 }
 
-impl Queue {
+impl PacketQueue {
     /// Packets in it.
     #[inline]
     pub fn length(&self) -> usize {
@@ -39,9 +48,9 @@ impl Queue {
         QUEUE_PACKETS.saturating_sub(self.length())
     }
 
-    /// Packets, bytes and refused packets since it was made.
-    pub fn counts(&self) -> (u64, u64, u64) {
-        (self.packets, self.bytes, self.drops)
+    /// What apps have sent to it.
+    pub fn counts(&self) -> QueueCounts {
+        self.counts
     }
 
     /// Packets taken out since it was made.
@@ -50,19 +59,19 @@ impl Queue {
     }
 
     /// Goes on counting from where another left off.
-    pub fn set_counts(&mut self, (packets, bytes, drops): (u64, u64, u64)) {
-        (self.packets, self.bytes, self.drops) = (packets, bytes, drops);
+    pub fn set_counts(&mut self, counts: QueueCounts) {
+        self.counts = counts;
     }
 
     /// Puts a packet behind the others, and counts it. Gives it back if there is no room.
     #[inline]
     pub fn send(&mut self, packet: Packet) -> Option<Packet> {
         if self.room() == 0 {
-            self.drops += 1;
+            self.counts.drops += 1;
             return Some(packet);
         }
-        self.packets += 1;
-        self.bytes += packet.length() as u64;
+        self.counts.packets += 1;
+        self.counts.bytes += packet.length() as u64;
         self.put(packet)
     }
 
@@ -133,13 +142,13 @@ impl Queue {
         tail - first
     }
 
-    /// The same, for packets that an app sends: counts them, and their bytes.
+    /// Like [`extend`](Self::extend), for packets that an app sends: counts them, and their bytes.
     #[inline]
     pub fn send_all(&mut self, count: usize, packets: impl Iterator<Item = Packet>) -> usize {
         let mut bytes = 0;
         let sent = self.extend(count, packets.inspect(|packet| bytes += packet.length() as u64));
-        self.packets += sent as u64;
-        self.bytes += bytes;
+        self.counts.packets += sent as u64;
+        self.counts.bytes += bytes;
         sent
     }
 

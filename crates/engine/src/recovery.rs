@@ -14,13 +14,13 @@ use std::sync::atomic::Ordering;
 
 use caravan_ring::{Cursors, SlotConsumer, Slots};
 
-use crate::handover::{Headers, skip_taken};
-use crate::layout::{Ring, Shared};
-use crate::owner::{Header, LinkId, Owner, WorkerId};
+use crate::handover::{PacketHeaders, skip_taken};
+use crate::layout::{LinkRing, SharedWords};
+use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
 /// The numbers in a ring: between its head, which is read first, and its tail. Nothing, if those
 /// two cannot be.
-pub fn published(shared: &Shared, link: LinkId, ring: Ring) -> Vec<u32> {
+pub fn published(shared: &SharedWords, link: LinkId, ring: LinkRing) -> Vec<u32> {
     let Ok((cursors, slots)) = shared.ring(link, ring) else { return Vec::new() };
     // pairs with the Release in ConsumerCursor::release and in ProducerCursor::publish
     let head = cursors.head_position().load(Ordering::Acquire);
@@ -35,11 +35,16 @@ pub fn published(shared: &Shared, link: LinkId, ring: Ring) -> Vec<u32> {
 /// Gives back the slots of packets that a dead process had taken out of a ring, and had not got to
 /// giving back: its successor must not find their numbers there, and may not be who has this end
 /// next. Nobody has it now. Returns how many there were; the other side may wait for them.
-pub fn release_taken(shared: &Shared, headers: &impl Headers, link: LinkId, ring: Ring) -> u64 {
+pub fn release_taken(
+    shared: &SharedWords,
+    headers: &impl PacketHeaders,
+    link: LinkId,
+    ring: LinkRing,
+) -> u64 {
     let owner = match ring {
-        Ring::Full => Owner::Full(link),
-        Ring::Empty => Owner::Empty(link),
-        Ring::Head | Ring::Tail => Owner::Parked(link),
+        LinkRing::Full => Owner::Full(link),
+        LinkRing::Empty => Owner::Empty(link),
+        LinkRing::Head | LinkRing::Tail => Owner::Parked(link),
     };
     let Ok((cursors, slots)) = shared.ring(link, ring) else { return 0 };
     let consumer = SlotConsumer::resume(cursors, slots);
@@ -47,7 +52,7 @@ pub fn release_taken(shared: &Shared, headers: &impl Headers, link: LinkId, ring
 }
 
 /// Empties a ring that nobody has an end of.
-pub fn empty(shared: &Shared, link: LinkId, ring: Ring) {
+pub fn empty(shared: &SharedWords, link: LinkId, ring: LinkRing) {
     let Ok((cursors, _)) = shared.ring(link, ring) else { return };
     let tail = cursors.tail_position().load(Ordering::Acquire);
     // pairs with the Acquire of who resumes the ring
@@ -77,7 +82,7 @@ pub struct Recovered {
 }
 
 /// Makes every packet that the dead worker had its successor's, free. `packets` are all there are.
-pub fn reclaim(headers: &impl Headers, packets: u32, dead: WorkerId, given: &[Given]) -> Recovered {
+pub fn reclaim(headers: &impl PacketHeaders, packets: u32, dead: WorkerId, given: &[Given]) -> Recovered {
     let mut published = vec![false; packets as usize];
     for ring in given {
         for &index in &ring.published {
@@ -97,7 +102,7 @@ pub fn reclaim(headers: &impl Headers, packets: u32, dead: WorkerId, given: &[Gi
             found.reclaimed += 1;
             found.unpublished += u64::from(unpublished);
             found.lost += u64::from(header.is_used());
-            headers.store(index, Header::unused(ours));
+            headers.store(index, PacketHeader::unused(ours));
         }
     }
     found
@@ -113,7 +118,7 @@ fn codes(owners: impl Iterator<Item = Owner>) -> Vec<bool> {
 
 /// Gives every packet that names one of these owners to the pool: the worker or the link is no
 /// more, and nobody has an end of it. Returns how many there were, and how many held data.
-pub fn return_to_pool(headers: &impl Headers, packets: u32, owners: &[Owner]) -> (Vec<u32>, u64) {
+pub fn return_to_pool(headers: &impl PacketHeaders, packets: u32, owners: &[Owner]) -> (Vec<u32>, u64) {
     let gone = codes(owners.iter().copied());
     let mut returned = Vec::new();
     let mut lost = 0;
@@ -121,7 +126,7 @@ pub fn return_to_pool(headers: &impl Headers, packets: u32, owners: &[Owner]) ->
         let header = headers.load(index);
         if gone[usize::from(header.owner_code())] {
             lost += u64::from(header.is_used());
-            headers.store(index, Header::unused(Owner::Pool));
+            headers.store(index, PacketHeader::unused(Owner::Pool));
             returned.push(index);
         }
     }

@@ -1,41 +1,41 @@
 //! An app without an engine: for tests of apps, and of what they do to packets.
 
-mod link;
-
 use std::ops::Range;
 use std::sync::Arc;
 
+use caravan_ring::Corrupt;
 use caravan_segment::barrier::Fences;
 use caravan_segment::{Pages, Segment};
 
-use crate::app::{App, Trouble};
-use crate::io::{Io, Ports};
-use crate::layout::{self, DROPS, Drop, Shared};
+use crate::app::{App, AppError};
+use crate::ends::{ConsumerEnd, ProducerEnd};
+use crate::io::{AppPorts, Io};
+use crate::layout::{self, DropReason, LinkMode, SharedWords};
 use crate::limits::{HEADROOM_BYTES, QUEUE_PACKETS};
-use crate::owner::{Owner, WorkerId};
+use crate::owner::{LinkId, Owner, WorkerId};
 use crate::packet::{Packet, PacketMemory};
 use crate::pool::Pool;
-use crate::queue::Queue;
-
-pub use link::LinkBench;
+use crate::queue::PacketQueue;
 
 /// One app with queues at its ports, and a clock that stands still until it is set.
+///
+/// The [crate's example](crate) tests an app by it.
 #[derive(Debug)]
-pub struct Bench<A> {
+pub struct AppBench<A> {
     /// The app.
     pub app: A,
     /// What [`Io::now_ns`] says.
     pub now_ns: u64,
-    ports: Ports,
-    queues: Vec<Queue>,
+    ports: AppPorts,
+    queues: Vec<PacketQueue>,
     pool: Pool,
 }
 
-impl<A: App> Bench<A> {
+impl<A: App> AppBench<A> {
     /// Starts an app with links at these ports, and `packets` free packets.
     ///
     /// Panics if the machine has no memory for them.
-    pub fn new(config: A::Config, inputs: &[&str], outputs: &[&str], packets: u32) -> Result<Self, Trouble> {
+    pub fn new(config: A::Config, inputs: &[&str], outputs: &[&str], packets: u32) -> Result<Self, AppError> {
         A::check(&config)?;
         let app = A::start(config, None)?;
         let sorted = |names: &[&str], from: usize| {
@@ -43,8 +43,9 @@ impl<A: App> Bench<A> {
             names.sort_unstable();
             names.into_iter().enumerate().map(|(place, name)| (name, from + place)).collect()
         };
-        let ports = Ports { inputs: sorted(inputs, 0), outputs: sorted(outputs, inputs.len()) };
-        let queues = std::iter::repeat_with(Queue::default).take(inputs.len() + outputs.len()).collect();
+        let ports = AppPorts { inputs: sorted(inputs, 0), outputs: sorted(outputs, inputs.len()) };
+        let queues =
+            std::iter::repeat_with(PacketQueue::default).take(inputs.len() + outputs.len()).collect();
         let worker = WorkerId::new(0).expect("a worker");
         let pool = pool(&memory(packets), packets, worker, 0..packets);
         Ok(Self { app, now_ns: 1, ports, queues, pool })
@@ -113,8 +114,8 @@ impl<A: App> Bench<A> {
     }
 
     /// Packets dropped for a cause.
-    pub fn drops(&self, why: Drop) -> u64 {
-        self.pool.drops()[DROPS.iter().position(|drop| *drop == why).unwrap_or(0)]
+    pub fn drops(&self, why: DropReason) -> u64 {
+        self.pool.drops()[DropReason::ALL.iter().position(|drop| *drop == why).unwrap_or(0)]
     }
 
     /// Fills an output, so that it takes no more.
@@ -128,16 +129,117 @@ impl<A: App> Bench<A> {
 }
 
 /// The memory of an engine of so many packets.
-fn memory(packets: u32) -> Shared {
+fn memory(packets: u32) -> SharedWords {
     let segment = Segment::create("caravan-bench", layout::bytes(packets), Pages::Small).expect("memory");
     segment.grow(layout::bytes(packets)).expect("memory");
-    Shared::new(&Arc::new(segment), Fences::Symmetric).expect("memory")
+    SharedWords::new(&Arc::new(segment), Fences::Symmetric).expect("memory")
 }
 
 /// A worker's free packets: those in `range`, of `packets` in all.
-fn pool(shared: &Shared, packets: u32, worker: WorkerId, range: Range<u32>) -> Pool {
+fn pool(shared: &SharedWords, packets: u32, worker: WorkerId, range: Range<u32>) -> Pool {
     let memory = PacketMemory::new(shared.memory(), packets);
     let mut pool = Pool::new(memory, Owner::Worker(worker), HEADROOM_BYTES);
     range.for_each(|index| pool.add(index));
     pool
+}
+
+/// Both ends of a link, each with the free packets and the queue that its worker would have: for
+/// what it costs to pass packets.
+#[derive(Debug)]
+pub struct LinkBench {
+    producer: (ProducerEnd, PacketQueue, Pool),
+    consumer: (ConsumerEnd, PacketQueue, Pool),
+}
+
+impl LinkBench {
+    /// A link, and `packets` free packets at each end.
+    ///
+    /// Panics if the machine has no memory for them.
+    pub fn new(mode: LinkMode, packets: u32) -> Self {
+        let shared = memory(2 * packets);
+        let worker = |place| WorkerId::new(place).expect("a worker");
+        let mut sending = pool(&shared, 2 * packets, worker(0), 0..packets);
+        let receiving = pool(&shared, 2 * packets, worker(1), packets..2 * packets);
+        let link = LinkId::new(0).expect("a link");
+        let producer = ProducerEnd::resume(&shared, link, &mut sending).expect("an empty ring");
+        let consumer = ConsumerEnd::resume(&shared, link, mode).expect("an empty ring");
+        Self {
+            producer: (producer, PacketQueue::default(), sending),
+            consumer: (consumer, PacketQueue::default(), receiving),
+        }
+    }
+
+    /// Puts `count` packets of so many bytes where the producer's app would.
+    pub fn queue(&mut self, count: usize, bytes: usize) {
+        let (_, queue, pool) = &mut self.producer;
+        for _ in 0..count {
+            let mut packet = pool.allocate().expect("a free packet");
+            packet.resize(bytes).expect("room");
+            assert!(queue.put(packet).is_none());
+        }
+    }
+
+    /// The producer gives what is queued, as far as there is room. Returns how many packets that was.
+    #[inline]
+    pub fn send(&mut self) -> Result<usize, Corrupt> {
+        let (end, queue, pool) = &mut self.producer;
+        Ok(end.send(queue, pool.memory())?.packets)
+    }
+
+    /// The consumer takes what has come, a batch at most.
+    #[inline]
+    pub fn receive(&mut self) -> Result<usize, Corrupt> {
+        let (end, queue, pool) = &mut self.consumer;
+        Ok(end.receive(queue, pool)?.packets)
+    }
+
+    /// Frees what the consumer has taken, as its app would.
+    pub fn consume(&mut self) {
+        let (_, queue, pool) = &mut self.consumer;
+        pool.free_all(queue.drain(usize::MAX));
+    }
+
+    /// The consumer gives empty packets back.
+    #[inline]
+    pub fn repay(&mut self) -> Result<usize, Corrupt> {
+        let (end, _, pool) = &mut self.consumer;
+        Ok(end.repay(pool)?.packets)
+    }
+
+    /// The producer takes the empty packets that came back, a batch at most.
+    #[inline]
+    pub fn collect(&mut self) -> Result<usize, Corrupt> {
+        let (end, _, pool) = &mut self.producer;
+        Ok(end.collect(pool)?.packets)
+    }
+
+    /// Free packets of the producer and of the consumer.
+    pub fn free(&self) -> (usize, usize) {
+        (self.producer.2.length(), self.consumer.2.length())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::BATCH_PACKETS;
+
+    #[test]
+    fn for_each_packet_an_empty_one_comes_back() {
+        const PACKETS: usize = 4 * BATCH_PACKETS;
+        for mode in [LinkMode::Swap, LinkMode::Copy] {
+            let mut link = LinkBench::new(mode, PACKETS as u32);
+            // Round the ring more than once.
+            for _ in 0..20 {
+                link.queue(BATCH_PACKETS, 60);
+                assert_eq!(link.send(), Ok(BATCH_PACKETS));
+                assert_eq!(link.receive(), Ok(BATCH_PACKETS));
+                link.consume();
+                assert_eq!(link.repay(), Ok(BATCH_PACKETS));
+                assert_eq!(link.free(), (PACKETS - BATCH_PACKETS, PACKETS));
+                assert_eq!(link.collect(), Ok(BATCH_PACKETS));
+                assert_eq!(link.free(), (PACKETS, PACKETS));
+            }
+        }
+    }
 }

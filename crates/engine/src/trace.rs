@@ -24,21 +24,19 @@
 //! A record is its length, 32 bits, then 12 bytes of time and length and the data.
 
 mod claim;
-mod place;
 mod tap;
 mod tracer;
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::layout::{Shared, link, trace};
+use crate::layout::{SharedWords, link, trace};
 use crate::limits::{LINKS_MAX, PACKET_BYTES_MAX, TRACES_MAX};
 use crate::owner::LinkId;
 
-pub use tap::Tap;
-pub(crate) use tracer::monotonic_ns;
-pub use tracer::{Ended, Record, Tracer};
+pub use tap::LinkRecorder;
+pub use tracer::{TraceEnd, TraceRecord, Tracer};
 
-use claim::Claim;
+use claim::TraceClaim;
 
 /// Bytes in front of a record's data: when its packet was sent, in nanoseconds of the monotonic
 /// clock, and how long it was, 32 bits.
@@ -48,14 +46,14 @@ const RECORD_BYTES_MAX: usize = HEADER_BYTES + PACKET_BYTES_MAX;
 
 /// Frees the places of tracers that have died. The supervisor calls it now and then: it takes a look
 /// at a file for each trace that goes on.
-pub fn sweep(shared: &Shared) {
+pub fn sweep(shared: &SharedWords) {
     for place in 0..TRACES_MAX {
         let claimed = shared.trace(place, trace::CLAIM);
         let was = claimed.load(Ordering::Relaxed);
-        if was == 0 || Claim::of_word(was).is_alive() {
+        if was == 0 || TraceClaim::of_word(was).is_alive() {
             continue;
         }
-        let Some(ours) = Claim::ours() else { return };
+        let Some(ours) = TraceClaim::ours() else { return };
         // Nobody else may claim it before no link names it any more.
         if claimed.compare_exchange(was, ours.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             forget(shared, place);
@@ -67,17 +65,17 @@ pub fn sweep(shared: &Shared) {
 
 /// The process that has claimed a place, of the place's word.
 pub(crate) fn process_of(claim: u64) -> u64 {
-    Claim::of_word(claim).pid()
+    TraceClaim::of_word(claim).pid()
 }
 
 /// Takes a place out of every link that names it.
-fn forget(shared: &Shared, place: usize) {
+fn forget(shared: &SharedWords, place: usize) {
     let name = place as u64 + 1;
     for id in (0..LINKS_MAX).filter_map(LinkId::new) {
         // Another trace of the link than this one stays.
         let _ = shared.link(id, link::TRACE).compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
-    // pairs with the fence in Tap::record
+    // pairs with the fence in LinkRecorder::record
     fence(Ordering::SeqCst);
 }
 

@@ -7,22 +7,17 @@
 //!
 //! - [`engines`], [`find`]: which engines there are.
 //! - [`Snapshot`]: all words of one at a moment; [`Owners`]: whose its packets are.
-//! - [`View`]: what two snapshots tell, rates above all.
+//! - [`EngineView`]: what two snapshots tell, rates above all.
 
-mod breaths;
 #[cfg(test)]
 pub(crate) mod fake;
 mod find;
-mod memory;
-mod owners;
 mod rates;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use breaths::Breaths;
-pub use find::{Found, engines, find};
-pub(crate) use memory::text;
-pub use owners::Owners;
-pub use rates::{LinkView, View, WorkerView};
-pub use snapshot::{Link, Snapshot, Worker};
+pub(crate) use find::text;
+pub use find::{FoundEngine, engines, find};
+pub use rates::{Breaths, EngineView, LinkView, WorkerView};
+pub use snapshot::{LinkSnapshot, Owners, Snapshot, WorkerSnapshot};

@@ -6,7 +6,6 @@
 
 mod breath;
 mod change;
-mod idle;
 
 pub use breath::ring_both;
 
@@ -15,62 +14,62 @@ use std::sync::atomic::Ordering;
 
 use caravan_ring::SpinPolicy;
 
-use crate::app::{Registry, Running};
-use crate::bells::Bells;
-use crate::control::{Answer, Channel, Order, Reports, Silence};
+use crate::app::{DynApp, Registry};
+use crate::control::EngineBells;
+use crate::control::{ControlChannel, Reports, Silence, WorkerAnswer, WorkerOrder};
 use crate::ends::{ConsumerEnd, ProducerEnd};
 use crate::error::Error;
-use crate::io::Ports;
-use crate::layout::{self, Shared, Stage, worker};
+use crate::io::{AppPorts, now_ns};
+use crate::layout::{self, SharedWords, WorkerStage, worker};
 use crate::limits::ANSWER_MAX;
 use crate::owner::{LinkId, Owner, WorkerId};
 use crate::packet::PacketMemory;
-use crate::plan::{AppPlan, LinkPlan, Plan, Role};
+use crate::plan::{AppPlan, LinkPlan, LinkRole, WorkerPlan};
 use crate::pool::Pool;
-use crate::queue::Queue;
-use crate::trace::Tap;
+use crate::queue::PacketQueue;
+use crate::trace::LinkRecorder;
 
 /// An app that runs.
-struct Slot {
+struct WorkerApp {
     plan: AppPlan,
-    ports: Ports,
-    app: Box<dyn Running>,
+    ports: AppPorts,
+    app: Box<dyn DynApp>,
 }
 
-impl Slot {
+impl WorkerApp {
     fn report(&self) -> BTreeMap<String, u64> {
         self.app.report().into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
     }
 }
 
 /// What this worker has of a link; its queue has the same place.
-struct Link {
+struct WorkerLink {
     plan: LinkPlan,
-    end: End,
+    end: LinkEnd,
     /// Packets that the app took, when this end came here.
     taken_before: u64,
-    tap: Tap,
+    tap: LinkRecorder,
     /// Packets sent up to here have been traced, if somebody traces them.
     traced: Option<u64>,
 }
 
-enum End {
+enum LinkEnd {
     Local,
     Producer(ProducerEnd),
     Consumer(ConsumerEnd),
 }
 
 /// What a process needs to be a worker: made before the fork.
-pub struct Start {
+pub struct WorkerStart {
     pub id: WorkerId,
-    pub shared: Shared,
+    pub shared: SharedWords,
     pub memory: PacketMemory,
-    pub bells: Bells,
+    pub bells: EngineBells,
     pub headroom: usize,
     pub spin: caravan_ring::SpinMode,
-    /// What the worker's words of these names held before the fork: more has come since.
+    /// The worker's word `ORDERS` before the fork: it counts orders that have come since.
     pub orders_seen: u64,
-    /// See above.
+    /// The worker's word `GRANTS` before the fork: it counts grants that have come since.
     pub grants_seen: u64,
     /// What apps left elsewhere, by their names.
     pub inherited: BTreeMap<String, Vec<u8>>,
@@ -79,15 +78,15 @@ pub struct Start {
 /// A worker, in its process.
 pub struct Worker<'a> {
     id: WorkerId,
-    shared: Shared,
-    bells: Bells,
+    shared: SharedWords,
+    bells: EngineBells,
     registry: &'a Registry,
-    channel: Channel,
-    apps: Vec<Slot>,
+    channel: ControlChannel,
+    apps: Vec<WorkerApp>,
     /// The last words of apps that the last change stopped.
     stopped: Reports,
-    links: Vec<Link>,
-    queues: Vec<Queue>,
+    links: Vec<WorkerLink>,
+    queues: Vec<PacketQueue>,
     pool: Pool,
     /// Drops that the last process of this worker had counted, and earlier ones.
     drops_before: Vec<u64>,
@@ -106,7 +105,7 @@ pub struct Worker<'a> {
 
 /// Why a worker's work is over.
 #[derive(Debug)]
-pub enum Over {
+pub enum WorkerExit {
     /// It was told to end.
     Told,
     /// The supervisor has gone.
@@ -117,13 +116,15 @@ pub enum Over {
 
 impl<'a> Worker<'a> {
     /// Takes over what the worker owns: everything whose word names it.
-    pub fn new(start: Start, registry: &'a Registry, channel: Channel) -> Self {
-        let Start { id, shared, memory, bells, headroom, spin, orders_seen, grants_seen, inherited } = start;
+    pub fn new(start: WorkerStart, registry: &'a Registry, channel: ControlChannel) -> Self {
+        let WorkerStart { id, shared, memory, bells, headroom, spin, orders_seen, grants_seen, inherited } =
+            start;
         let mut pool = Pool::new(memory, Owner::Worker(id), headroom);
         let packets = shared.engine(layout::engine::PACKET_COUNT).load(Ordering::Acquire) as u32;
         pool.adopt_all(packets);
         let word = |offset| shared.worker(id, offset).load(Ordering::Acquire);
-        let drops_before = (0..layout::DROPS.len()).map(|cause| word(worker::DROPS + 8 * cause)).collect();
+        let drops_before =
+            (0..layout::DropReason::COUNT).map(|cause| word(worker::DROPS + 8 * cause)).collect();
         Self {
             id,
             shared,
@@ -148,8 +149,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs apps until it is over.
-    pub fn run(mut self, plan: Plan) -> Over {
-        self.stage(Stage::Starting);
+    pub fn run(mut self, plan: WorkerPlan) -> WorkerExit {
+        self.stage(WorkerStage::Starting);
         if let Err(over) = self.apply(plan) {
             return over;
         }
@@ -160,8 +161,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn turn(&mut self) -> Result<(), Over> {
-        let progress = self.breathe().map_err(Over::Broken)?;
+    fn turn(&mut self) -> Result<(), WorkerExit> {
+        let progress = self.breathe().map_err(WorkerExit::Broken)?;
         self.take_grants();
         if self.shared.worker(self.id, worker::ORDERS).load(Ordering::Acquire) != self.orders_seen {
             self.obey()?;
@@ -175,7 +176,7 @@ impl<'a> Worker<'a> {
     }
 
     #[inline]
-    fn stage(&self, stage: Stage) {
+    fn stage(&self, stage: WorkerStage) {
         // Read by viewers, and by the supervisor once this process has ended.
         self.shared.worker(self.id, worker::STAGE).store(stage as u64, Ordering::Relaxed);
     }
@@ -187,7 +188,7 @@ impl<'a> Worker<'a> {
         if grants == self.grants_seen {
             return;
         }
-        self.stage(Stage::Growing);
+        self.stage(WorkerStage::Growing);
         let word = |offset| self.shared.worker(self.id, offset).load(Ordering::Relaxed) as u32;
         self.pool.adopt_granted(word(worker::GRANT_FIRST)..word(worker::GRANT_END));
         self.grants_seen = grants;
@@ -197,74 +198,74 @@ impl<'a> Worker<'a> {
     }
 
     /// Reads one message and does as it says.
-    fn obey(&mut self) -> Result<(), Over> {
-        let (number, order) = match self.channel.receive::<Order>(std::time::Duration::ZERO) {
+    fn obey(&mut self) -> Result<(), WorkerExit> {
+        let (number, order) = match self.channel.receive::<WorkerOrder>(std::time::Duration::ZERO) {
             Ok(order) => order,
             // On its way: the count is written before the message.
             Err(Silence::Late) => return Ok(()),
-            Err(Silence::Gone) => return Err(Over::Alone),
+            Err(Silence::Gone) => return Err(WorkerExit::Alone),
         };
         self.orders_seen += 1;
         self.order = number;
         self.carry_out(order)
     }
 
-    fn carry_out(&mut self, order: Order) -> Result<(), Over> {
+    fn carry_out(&mut self, order: WorkerOrder) -> Result<(), WorkerExit> {
         match order {
-            Order::Prepare(plan) => {
-                self.stage(Stage::Configuring);
-                for (app, state) in self.prepare(&plan).map_err(Over::Broken)? {
-                    self.answer(&Answer::Left { app, state })?;
+            WorkerOrder::Prepare(plan) => {
+                self.stage(WorkerStage::Configuring);
+                for (app, state) in self.prepare(&plan).map_err(WorkerExit::Broken)? {
+                    self.answer(&WorkerAnswer::Left { app, state })?;
                 }
-                self.answer(&Answer::Prepared)?;
+                self.answer(&WorkerAnswer::Prepared)?;
                 // Until then nothing of this worker moves.
                 let order = self.next_order()?;
                 self.carry_out(order)
             }
-            Order::Inherit { app, state } => {
+            WorkerOrder::Inherit { app, state } => {
                 self.inherited.insert(app, state);
                 Ok(())
             }
-            Order::Apply(plan) => {
-                self.stage(Stage::Configuring);
+            WorkerOrder::Apply(plan) => {
+                self.stage(WorkerStage::Configuring);
                 self.apply(plan)
             }
-            Order::Report => {
+            WorkerOrder::Report => {
                 let reports = self.apps.iter().map(|slot| (slot.plan.name.clone(), slot.report()));
-                self.answer(&Answer::Report(reports.collect()))
+                self.answer(&WorkerAnswer::Report(reports.collect()))
             }
-            Order::End => {
-                self.stage(Stage::Configuring);
-                self.prepare(&Plan::default()).map_err(Over::Broken)?;
+            WorkerOrder::End => {
+                self.stage(WorkerStage::Configuring);
+                self.prepare(&WorkerPlan::default()).map_err(WorkerExit::Broken)?;
                 self.count_drops();
                 let figures = std::mem::take(&mut self.stopped);
-                self.answer(&Answer::Ended(figures))?;
-                Err(Over::Told)
+                self.answer(&WorkerAnswer::Ended(figures))?;
+                Err(WorkerExit::Told)
             }
         }
     }
 
-    fn next_order(&mut self) -> Result<Order, Over> {
+    fn next_order(&mut self) -> Result<WorkerOrder, WorkerExit> {
         loop {
             match self.channel.receive(ANSWER_MAX) {
                 Ok((number, order)) => {
                     self.orders_seen += 1;
                     self.order = number;
                     match order {
-                        Order::Inherit { .. } => self.carry_out(order)?,
+                        WorkerOrder::Inherit { .. } => self.carry_out(order)?,
                         other => return Ok(other),
                     }
                 }
                 // Others have not answered yet; the supervisor sees to them.
                 Err(Silence::Late) => {}
-                Err(Silence::Gone) => return Err(Over::Alone),
+                Err(Silence::Gone) => return Err(WorkerExit::Alone),
             }
         }
     }
 
-    fn answer(&mut self, answer: &Answer) -> Result<(), Over> {
+    fn answer(&mut self, answer: &WorkerAnswer) -> Result<(), WorkerExit> {
         // The supervisor may be waiting for another worker before it reads this.
-        self.channel.send(self.order, answer, None).map_err(|_| Over::Alone)
+        self.channel.send(self.order, answer, None).map_err(|_| WorkerExit::Alone)
     }
 
     fn queue_of(&self, link: LinkId) -> Option<usize> {
@@ -272,13 +273,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Nanoseconds of the monotonic clock.
-pub fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-impl Role {
+impl LinkRole {
     /// Whether the app that sends is in this worker.
     fn sends(self) -> bool {
         self != Self::Consumer

@@ -8,8 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use caravan_engine::layout::Mode;
-use caravan_engine::{App, Config, Engine, Event, Io, Named, Options, Registry, Trouble};
+use caravan_engine::layout::LinkMode;
+use caravan_engine::{App, AppError, Config, Engine, EngineEvent, EngineOptions, Io, Named, Registry};
 use serde_json::json;
 
 /// Moves, unless CARAVAN_MOVES says otherwise.
@@ -44,7 +44,7 @@ impl App for Numbers {
     type Config = NumbersConfig;
     const INPUTS: Named = Named::Only(&[]);
 
-    fn start(config: NumbersConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: NumbersConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { next: known(state), end: config.end })
     }
 
@@ -71,7 +71,7 @@ struct Relay;
 impl App for Relay {
     type Config = ();
 
-    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self)
     }
 
@@ -101,7 +101,7 @@ impl App for Checker {
     type Config = CheckerConfig;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: CheckerConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: CheckerConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { next: known(state), stalls: config.stalls })
     }
 
@@ -138,7 +138,7 @@ impl Rng {
     }
 }
 
-fn config(places: &[usize], modes: &[Mode], end: Option<u64>, stalls: bool) -> Config {
+fn config(places: &[usize], modes: &[LinkMode], end: Option<u64>, stalls: bool) -> Config {
     let mut config = Config::new();
     for ((name, kind), place) in APPS.into_iter().zip(places) {
         let own = match kind {
@@ -155,7 +155,7 @@ fn config(places: &[usize], modes: &[Mode], end: Option<u64>, stalls: bool) -> C
 }
 
 fn poll(engine: &mut Engine, time: Duration) {
-    engine.run_for(time, |event| assert!(matches!(event, Event::Grown { .. }), "{event:?}")).unwrap();
+    engine.run_for(time, |event| assert!(matches!(event, EngineEvent::Grown { .. }), "{event:?}")).unwrap();
 }
 
 fn next(engine: &mut Engine, app: &str) -> u64 {
@@ -170,15 +170,16 @@ fn main() {
     let mut rng = Rng(seed);
     let mut registry = Registry::new();
     registry.add::<Numbers>("numbers").add::<Relay>("relay").add::<Checker>("checker");
-    let mut engine = Engine::start(registry, Options::default()).unwrap();
-    let (mut places, mut modes) = ([0; APPS.len()], [Mode::Swap; LINKS.len()]);
+    let mut engine = Engine::start(registry, EngineOptions::default()).unwrap();
+    let (mut places, mut modes) = ([0; APPS.len()], [LinkMode::Swap; LINKS.len()]);
     engine.configure(&config(&places, &modes, None, false)).unwrap();
     for number in 0..moves {
         // Towards the end the checker takes nothing, and all links fill.
         let stalls = number >= moves - moves / 8;
         places[rng.below(APPS.len() as u64)] = rng.below(WORKERS.len() as u64);
         if rng.below(4) == 0 {
-            modes[rng.below(LINKS.len() as u64)] = if rng.below(2) == 0 { Mode::Copy } else { Mode::Swap };
+            modes[rng.below(LINKS.len() as u64)] =
+                if rng.below(2) == 0 { LinkMode::Copy } else { LinkMode::Swap };
         }
         let changes = engine.configure(&config(&places, &modes, None, stalls)).unwrap();
         assert_eq!(changes.lost, 0);

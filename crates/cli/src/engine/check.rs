@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use caravan_engine::Registry;
-use caravan_engine::config::file::{File, Mistake};
+use caravan_engine::config::file::{ConfigFile, Mistake};
 use serde::Serialize;
 
 use super::{counted, print, print_json, refused};
@@ -22,10 +22,10 @@ struct Report<'a> {
 /// Prints it. An error if the file cannot be run.
 pub fn run(args: &EngineCheck) -> Result<(), Error> {
     let path = args.file.as_path();
-    let outcome = File::open(path, &Registry::standard());
+    let outcome = ConfigFile::open(path, &Registry::standard());
     let (file, mistakes) = match outcome {
         Ok(file) => (file, Vec::new()),
-        Err(mistakes) => (File::default(), mistakes),
+        Err(mistakes) => (ConfigFile::default(), mistakes),
     };
     let (apps, links) = (file.config.apps.len(), file.config.links.len());
     let workers = file.config.workers_used().len();

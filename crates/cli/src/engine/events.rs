@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use caravan_engine::layout::bytes;
-use caravan_engine::{Changes, Event};
+use caravan_engine::{Changes, EngineEvent};
 use serde::Serialize;
 
 use super::counted;
@@ -30,7 +30,7 @@ pub enum Told<'a> {
     Ended(&'a Figures),
     /// What the engine itself tells.
     #[serde(untagged)]
-    Engine(&'a Event),
+    Engine(&'a EngineEvent),
 }
 
 /// What an engine has got.
@@ -193,9 +193,9 @@ fn running_text(running: &Running<'_>) -> String {
     text
 }
 
-fn event_text(event: &Event) -> String {
+fn event_text(event: &EngineEvent) -> String {
     match event {
-        Event::Crashed { worker, pid, how, stage, recovered, .. } => {
+        EngineEvent::Crashed { worker, pid, how, stage, recovered, .. } => {
             let stage = format!("{stage:?}").to_lowercase();
             format!(
                 "worker {worker} (process {pid}) crashed while {stage}: {how}; {} lost, {} reclaimed",
@@ -203,23 +203,26 @@ fn event_text(event: &Event) -> String {
                 recovered.reclaimed
             )
         }
-        Event::Restarted { worker, pid, after_ns } => {
+        EngineEvent::Restarted { worker, pid, after_ns } => {
             let after = Duration::from_nanos(*after_ns);
             format!("worker {worker} runs again as process {pid}, after {after:.1?}")
         }
-        Event::Parked { worker, why } => format!("worker {worker} is parked: {why}"),
-        Event::Hung { worker, seconds } => {
+        EngineEvent::Parked { worker, why } => format!("worker {worker} is parked: {why}"),
+        EngineEvent::Hung { worker, seconds } => {
             format!("worker {worker} did not do as it was told for {seconds} s, and was killed")
         }
-        Event::NotStarted { worker, why } => format!("worker {worker} could not be started again: {why}"),
-        Event::Short { worker, packets, packets_max } => {
+        EngineEvent::NotStarted { worker, why } => {
+            format!("worker {worker} could not be started again: {why}")
+        }
+        EngineEvent::Short { worker, packets, packets_max } => {
             let why = match packets < packets_max {
                 true => "and the machine has no memory for more",
                 false => "raise packets_max in [engine] of the file",
             };
             format!("worker {worker} waits for packets: all {packets} are in use, {why}")
         }
-        Event::Grown { packets } => format!("memory has grown to {packets} packets"),
+        EngineEvent::Grown { packets } => format!("memory has grown to {packets} packets"),
+        other => format!("{other:?}"),
     }
 }
 
@@ -254,11 +257,11 @@ mod tests {
 
     #[test]
     fn each_event_is_a_line_that_says_what_happened() {
-        let crashed = Event::Crashed {
+        let crashed = EngineEvent::Crashed {
             worker: "left".into(),
             pid: 7,
             how: "signal 9 (SIGKILL)".into(),
-            stage: caravan_engine::layout::Stage::Pushing,
+            stage: caravan_engine::layout::WorkerStage::Pushing,
             growing: false,
             half_received: 0,
             recovered: caravan_engine::recovery::Recovered { lost: 1, reclaimed: 64, ..Default::default() },
@@ -273,17 +276,17 @@ mod tests {
                 r#"{"event":"crashed","worker":"left","pid":7,"#,
             ),
             (
-                Told::Engine(&Event::Restarted { worker: "left".into(), pid: 8, after_ns: 1_234_567 }),
+                Told::Engine(&EngineEvent::Restarted { worker: "left".into(), pid: 8, after_ns: 1_234_567 }),
                 "worker left runs again as process 8, after 1.2ms",
                 r#"{"event":"restarted","worker":"left","pid":8,"after_ns":1234567}"#,
             ),
             (
-                Told::Engine(&Event::Short { worker: "left".into(), packets: 2048, packets_max: 2048 }),
+                Told::Engine(&EngineEvent::Short { worker: "left".into(), packets: 2048, packets_max: 2048 }),
                 "worker left waits for packets: all 2048 are in use, raise packets_max in [engine] of the file",
                 r#"{"event":"short","worker":"left","packets":2048,"packets_max":2048}"#,
             ),
             (
-                Told::Engine(&Event::Grown { packets: 2048 }),
+                Told::Engine(&EngineEvent::Grown { packets: 2048 }),
                 "memory has grown to 2048 packets",
                 r#"{"event":"grown","packets":2048}"#,
             ),

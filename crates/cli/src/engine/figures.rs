@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use caravan_engine::Engine;
-use caravan_engine::layout::{DROPS, engine as words, link, worker};
+use caravan_engine::layout::{DropReason, engine as words, link, worker};
 use serde::Serialize;
 
 use crate::number::{bytes, number};
@@ -57,11 +57,11 @@ impl Figures {
             if restarts > 0 {
                 figures.restarts.insert(name, restarts);
             }
-            for (place, drop) in DROPS.iter().enumerate() {
+            for (place, drop) in DropReason::ALL.iter().enumerate() {
                 *figures.drops.entry(drop.name()).or_default() += word(worker::DROPS + 8 * place);
             }
         }
-        for (place, drop) in DROPS.iter().enumerate() {
+        for (place, drop) in DropReason::ALL.iter().enumerate() {
             let count = shared.engine(words::DROPS + 8 * place).load(Ordering::Relaxed);
             *figures.drops.entry(drop.name()).or_default() += count;
         }

@@ -1,6 +1,6 @@
 //! `caravan engine graph`: a file as a picture.
 
-use caravan_engine::config::file::File;
+use caravan_engine::config::file::ConfigFile;
 use caravan_engine::config::graph;
 
 use super::{print, refused};
@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// Writes it.
 pub fn run(args: &EngineGraph) -> Result<(), Error> {
-    let file = File::open_unchecked(&args.file).map_err(|mistakes| refused(&args.file, &mistakes))?;
+    let file = ConfigFile::open_unchecked(&args.file).map_err(|mistakes| refused(&args.file, &mistakes))?;
     let svg = graph::svg(&file.config);
     match &args.output {
         None => print(&svg),

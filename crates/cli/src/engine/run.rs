@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use caravan_engine::config::file::{File, Settings};
-use caravan_engine::{Changes, Engine, Error as EngineError, Event, Options, Registry};
+use caravan_engine::config::file::ConfigFile;
+use caravan_engine::{Changes, Engine, EngineEvent, EngineOptions, Error as EngineError, Registry};
 use caravan_segment::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -30,8 +30,8 @@ pub fn run(args: &EngineRun) -> Result<(), Error> {
     // `reload` would not find it. Who has fewer capabilities is still kept out (ptrace(2)).
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     let registry = Registry::standard();
-    let file = File::open(&args.file, &registry).map_err(|mistakes| refused(&args.file, &mistakes))?;
-    let mut options = file.settings.options();
+    let file = ConfigFile::open(&args.file, &registry).map_err(|mistakes| refused(&args.file, &mistakes))?;
+    let mut options = file.options;
     if args.hugepages {
         options.pages = Pages::HugeIfOffered;
     }
@@ -46,14 +46,14 @@ pub fn run(args: &EngineRun) -> Result<(), Error> {
     let ending = args.until_end.then(Ending::new);
     let until = args.duration.map(|duration| started + duration);
     let mut supervisor =
-        Supervisor { path: &args.file, settings: file.settings, engine, control, teller, ending };
+        Supervisor { path: &args.file, settings: file.options, engine, control, teller, ending };
     let outcome = supervisor.tell_running(&options).and_then(|()| supervisor.supervise(&signals, until));
     supervisor.end(started.elapsed(), outcome)
 }
 
 struct Supervisor<'a> {
     path: &'a Path,
-    settings: Settings,
+    settings: EngineOptions,
     engine: Engine,
     control: Control,
     teller: Teller,
@@ -62,7 +62,7 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn tell_running(&mut self, options: &Options) -> Result<(), Error> {
+    fn tell_running(&mut self, options: &EngineOptions) -> Result<(), Error> {
         let config = self.engine.config();
         let worker = |name: &str| Worker {
             pid: self.engine.pid_of(name),
@@ -103,8 +103,9 @@ impl Supervisor<'_> {
             let events = self.engine.poll(Some(Duration::ZERO))?;
             for (place, event) in events.iter().enumerate() {
                 // Of memory that grows step by step, the last step says all.
-                let goes_on =
-                    |next: &Event| matches!((event, next), (Event::Grown { .. }, Event::Grown { .. }));
+                let goes_on = |next: &EngineEvent| {
+                    matches!((event, next), (EngineEvent::Grown { .. }, EngineEvent::Grown { .. }))
+                };
                 if !events.get(place + 1).is_some_and(goes_on) {
                     self.teller.tell(&Told::Engine(event))?;
                 }
@@ -153,9 +154,9 @@ impl Supervisor<'_> {
         if !is_file.map_err(|error: io::Error| told(format!("cannot read it: {error}")))? {
             return Err(told("this is no regular file, and cannot be read again".into()));
         }
-        let file = File::open(self.path, self.engine.registry());
+        let file = ConfigFile::open(self.path, self.engine.registry());
         let file = file.map_err(|mistakes| lines(self.path, &mistakes))?;
-        if file.settings != self.settings {
+        if file.options != self.settings {
             let text = "[engine] cannot change while the engine runs: put it back, or start the engine again";
             return Err(told(text.into()));
         }

@@ -5,7 +5,7 @@ mod screen;
 use std::io::{self, IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
-use caravan_engine::view::{self, Found, Owners, Snapshot, View};
+use caravan_engine::view::{self, EngineView, FoundEngine, Owners, Snapshot};
 
 use super::print_json;
 use crate::args::EngineTop;
@@ -32,7 +32,7 @@ pub fn run(args: &EngineTop) -> Result<(), Error> {
         }
         let mut now = Snapshot::read(&engine)?;
         owners.count(&engine, &mut now)?;
-        show(args, &View::between(&before, &now), shown == 0)?;
+        show(args, &EngineView::between(&before, &now), shown == 0)?;
         before = now;
         shown += 1;
     }
@@ -46,7 +46,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn count(&mut self, engine: &Found, snapshot: &mut Snapshot) -> Result<(), Error> {
+    fn count(&mut self, engine: &FoundEngine, snapshot: &mut Snapshot) -> Result<(), Error> {
         if let Some((owners, at, took)) = &self.last {
             if at.elapsed() < *took * OWNERS_SHARE {
                 snapshot.owners = owners.clone();
@@ -60,14 +60,14 @@ impl Counted {
     }
 }
 
-fn show(args: &EngineTop, view: &View, is_first: bool) -> Result<(), Error> {
+fn show(args: &EngineTop, view: &EngineView, is_first: bool) -> Result<(), Error> {
     if args.json {
         return print_json(view);
     }
     draw(args, view, is_first).map_err(Error::Output)
 }
 
-fn draw(args: &EngineTop, view: &View, is_first: bool) -> io::Result<()> {
+fn draw(args: &EngineTop, view: &EngineView, is_first: bool) -> io::Result<()> {
     if stdout().is_terminal() && !args.once {
         return redraw(|width, height| screen::text(view, width, height), is_first);
     }

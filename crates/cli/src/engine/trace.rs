@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
-use caravan_engine::trace::{Ended, Tracer};
+use caravan_engine::trace::{TraceEnd, Tracer};
 use caravan_engine::view;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
@@ -97,11 +97,11 @@ fn header(snaplen: u32) -> PcapHeader {
     }
 }
 
-fn sentence(ended: Ended) -> &'static str {
+fn sentence(ended: TraceEnd) -> &'static str {
     match ended {
-        Ended::Engine => "the engine has ended",
-        Ended::Link => "the link is no more",
-        Ended::Taken => "the engine has ended the trace",
+        TraceEnd::Engine => "the engine has ended",
+        TraceEnd::Link => "the link is no more",
+        TraceEnd::Taken => "the engine has ended the trace",
     }
 }
 

@@ -5,17 +5,17 @@ use std::cell::RefCell;
 
 use caravan_engine::App;
 use caravan_engine::apps::{Filter, FilterConfig};
-use caravan_engine::testing::Bench;
+use caravan_engine::testing::AppBench;
 
 const PACKETS: u32 = 4;
 
 thread_local! {
-    static BENCH: RefCell<Bench<Filter>> = RefCell::new(bench());
+    static BENCH: RefCell<AppBench<Filter>> = RefCell::new(bench());
 }
 
-fn bench() -> Bench<Filter> {
+fn bench() -> AppBench<Filter> {
     let config = FilterConfig { expression: "ip".to_owned() };
-    Bench::new(config, &["input"], &["output", "rejected"], PACKETS).expect("a filter")
+    AppBench::new(config, &["input"], &["output", "rejected"], PACKETS).expect("a filter")
 }
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

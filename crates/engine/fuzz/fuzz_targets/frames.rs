@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use caravan_engine::App;
 use caravan_engine::apps::{Arp, Bridge, Ndp, Tunnel};
 use caravan_engine::limits::PACKET_BYTES_MAX;
-use caravan_engine::testing::Bench;
+use caravan_engine::testing::AppBench;
 use etherparse::{Icmpv6Type, Ipv6Header};
 use serde_json::{Value, json};
 
@@ -78,13 +78,13 @@ fn checksum(frame: &mut [u8]) {
 struct Tried<A: App> {
     config: A::Config,
     ports: &'static [&'static str],
-    bench: Bench<A>,
+    bench: AppBench<A>,
 }
 
 impl<A: App<Config: Clone>> Tried<A> {
     fn new(config: Value, ports: &'static [&'static str]) -> Self {
         let config: A::Config = serde_json::from_value(config).expect("a configuration");
-        let bench = Bench::new(config.clone(), ports, ports, PACKETS).expect("an app");
+        let bench = AppBench::new(config.clone(), ports, ports, PACKETS).expect("an app");
         Self { config, ports, bench }
     }
 

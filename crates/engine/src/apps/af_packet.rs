@@ -1,37 +1,25 @@
 //! An interface of this host, frame by frame: packet(7).
 
-mod checksum;
-mod device;
 mod ring;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
 
-use crate::app::{App, Trouble};
-use crate::device::interface::{check_present, has_capability};
-use crate::device::{Intake, Line, interface, is_away};
-use crate::io::Io;
-use crate::layout::Drop;
+use crate::app::AppError;
+use crate::device::sys::{Mapping, bind_packet, option, send_packets, set_option};
+use crate::device::{
+    self, DeviceApp, DeviceFailure, PacketDevice, Received, check_present, failed, has_capability,
+};
 use crate::packet::Packet;
-
-use device::{Device, explain};
+use ring::{BLOCK_BYTES, BLOCKS, PacketRing, RingFrame};
 
 /// Sends a copy of every frame that the interface receives to `output`, and sends what arrives at
 /// `input` through the interface.
-#[derive(Debug)]
-pub struct AfPacket {
-    config: AfPacketConfig,
-    line: Line<Device>,
-    /// Packets on their way to the kernel: empty between calls.
-    batch: Vec<Packet>,
-    intake: Intake,
-    received: u64,
-    transmitted: u64,
-    kernel_drops: u64,
-}
+pub type AfPacket = DeviceApp<PacketSockets>;
 
 /// Which interface.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -55,145 +43,179 @@ impl AfPacketConfig {
     }
 }
 
-impl App for AfPacket {
+// `linux/if_packet.h`.
+const ADD_MEMBERSHIP: i32 = 1;
+const RX_RING: i32 = 5;
+const STATISTICS: i32 = 6;
+const VERSION: i32 = 10;
+const VNET_HEADER: i32 = 15;
+const QDISC_BYPASS: i32 = 20;
+const IGNORE_OUTGOING: i32 = 23;
+const TPACKET_V3: i32 = 2;
+const PROMISCUOUS: u16 = 1;
+/// All protocols, and none, of `linux/if_ether.h`.
+const ALL: u16 = 3;
+const NONE: u16 = 0;
+
+/// How long frames wait in a block that is not full. The kernel rounds it up to its tick
+/// before Linux 6.18.
+const BLOCK_MS: u32 = 1;
+/// The size that a ring of version 3 must name, and does not use.
+const FRAME_BYTES: usize = 2048;
+
+const SOCKET: &str = "socket AF_PACKET";
+const RING: &str = "setsockopt PACKET_RX_RING";
+
+/// Two packet sockets on an interface: one receives through a ring in memory, one sends.
+#[derive(Debug)]
+pub struct PacketSockets {
+    /// Unmapped before the socket goes, and empty between two pulls.
+    ring: PacketRing,
+    /// The oldest frame in the ring, if it has been looked for.
+    next: Option<RingFrame>,
+    receiver: OwnedFd,
+    /// Of its own, as a socket whose frames come with a `virtio_net_hdr` must send them so, too.
+    sender: OwnedFd,
+}
+
+impl PacketDevice for PacketSockets {
     type Config = AfPacketConfig;
 
-    fn check(config: &AfPacketConfig) -> Result<(), Trouble> {
+    fn check(config: &AfPacketConfig) -> Result<(), AppError> {
         check_present(&config.interface)?;
         if !has_capability(CapabilitySet::NET_RAW) {
-            return Err(device::not_allowed(&config.interface));
+            return Err(not_allowed(&config.interface));
         }
         Ok(())
     }
 
-    fn start(config: AfPacketConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
-        Ok(Self {
-            config,
-            line,
-            batch: Vec::new(),
-            intake: Intake::default(),
-            received: 0,
-            transmitted: 0,
-            kernel_drops: 0,
-        })
-    }
-
-    fn pull(&mut self, io: &mut Io) {
-        let Self { config, line, intake, received, .. } = self;
-        let now_ns = io.now_ns();
-        let Some(device) = line.device_or(now_ns, || {
-            interface::index_if_up(&config.interface)?;
-            Device::open(config)
-        }) else {
-            return;
+    fn open(config: &AfPacketConfig) -> Result<Self, DeviceFailure> {
+        let index = device::index(&config.interface)?;
+        let receiver = packet_socket()?;
+        let set = |option, value: &[u8], call| {
+            set_option(&receiver, libc::SOL_PACKET, option, value).map_err(failed(call))
         };
-        for _ in 0..intake.budget(io) {
-            let Some(frame) = device.ring.peek() else { break };
-            let Some(mut packet) = intake.allocate(io) else { break };
-            *received += 1;
-            match device.ring.take(&frame, &mut packet) {
-                Ok(()) => io.transmit(0, packet),
-                Err(why) => io.discard(packet, why),
-            }
+        set(VERSION, &TPACKET_V3.to_ne_bytes(), "setsockopt PACKET_VERSION")?;
+        set(VNET_HEADER, &1_i32.to_ne_bytes(), "setsockopt PACKET_VNET_HDR")?;
+        set(IGNORE_OUTGOING, &1_i32.to_ne_bytes(), "setsockopt PACKET_IGNORE_OUTGOING")?;
+        set(RX_RING, &ring_request(), RING)?;
+        let bytes = BLOCKS * BLOCK_BYTES;
+        let ring =
+            PacketRing::new(Mapping::of(receiver.as_fd(), 0, bytes).map_err(failed("mmap of a ring"))?);
+        bind_packet(&receiver, index, ALL).map_err(failed("bind"))?;
+        if config.promiscuous {
+            set(ADD_MEMBERSHIP, &membership(index), "setsockopt PACKET_ADD_MEMBERSHIP")?;
         }
-        if line.shall_count(now_ns) {
-            self.count_drops(io);
+        let sender = packet_socket()?;
+        if config.qdisc_bypass {
+            set_option(&sender, libc::SOL_PACKET, QDISC_BYPASS, &1_i32.to_ne_bytes())
+                .map_err(failed("setsockopt PACKET_QDISC_BYPASS"))?;
         }
-        if self.line.shall_look(now_ns) {
-            self.look(now_ns);
-        }
+        bind_packet(&sender, index, NONE).map_err(failed("bind"))?;
+        Ok(Self { ring, next: None, receiver, sender })
     }
 
-    fn push(&mut self, io: &mut Io) {
-        while let Some(packet) = io.receive(0) {
-            self.batch.push(packet);
-            if self.batch.len() == crate::device::sys::SEND_PACKETS {
-                self.send(io);
-            }
-        }
-        self.send(io);
+    fn open_again(config: &AfPacketConfig) -> Result<Self, DeviceFailure> {
+        device::index_if_up(&config.interface)?;
+        Self::open(config)
     }
 
-    fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
-        self.count_drops(io);
-        None
+    fn explain(failure: &DeviceFailure, config: &AfPacketConfig) -> AppError {
+        explain(failure, config)
     }
 
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let device = self.line.peek().filter(|_| !self.intake.is_held_up());
-        device.map(|device| device.receiver.as_fd()).into_iter().collect()
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
     }
 
-    fn wake_ns(&self) -> Option<u64> {
-        self.line.wake_ns()
+    fn has_frame(&mut self) -> bool {
+        self.next = self.ring.peek();
+        self.next.is_some()
     }
 
-    fn report(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("received", self.received),
-            ("transmitted", self.transmitted),
-            ("kernel_drops", self.kernel_drops),
-            ("up", self.line.peek().is_some().into()),
-            ("losses", self.line.losses()),
-        ]
+    fn receive(&mut self, packet: &mut Packet) -> Result<Received, Errno> {
+        let Some(frame) = self.next.take() else { return Ok(Received::Nothing) };
+        Ok(self.ring.take(&frame, packet).map_or_else(Received::Dropped, |()| Received::Frame))
+    }
+
+    fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
+        send_packets(&self.sender, packets)
+    }
+
+    /// The ring was full, or one of its frames made no sense.
+    fn take_drops(&mut self) -> u64 {
+        // `struct tpacket_stats_v3`: packets, drops, freezes; reading sets them to 0.
+        let words = option::<12>(&self.receiver, libc::SOL_PACKET, STATISTICS).unwrap_or_default();
+        let dropped = u32::from_ne_bytes([words[4], words[5], words[6], words[7]]);
+        u64::from(dropped) + self.ring.take_broken()
+    }
+
+    /// The kernel reports either only once, to the first call that asks.
+    fn has_failed(&self) -> bool {
+        !matches!(sockopt::socket_error(&self.receiver), Ok(Ok(())))
+    }
+
+    fn figures(_: Option<&Self>, kernel_drops: u64) -> Vec<(&'static str, u64)> {
+        vec![("kernel_drops", kernel_drops)]
     }
 }
 
-impl AfPacket {
-    /// Sends the batch, and empties it.
-    fn send(&mut self, io: &mut Io) {
-        while !self.batch.is_empty() {
-            let sent = match self.line.device() {
-                Some(device) => device.send(&self.batch),
-                None => Err(Errno::NODEV),
-            };
-            match sent {
-                Ok(count) => {
-                    self.transmitted += count as u64;
-                    self.batch.drain(..count).for_each(|packet| io.free(packet));
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => {
-                    // The error is the first one's; the next may be luckier.
-                    io.discard(self.batch.remove(0), cause(errno));
-                    if is_away(errno) {
-                        self.line.lose(io.now_ns());
-                    }
-                }
-            }
-        }
-    }
-
-    /// Counts what the kernel dropped because the ring was full.
-    fn count_drops(&mut self, io: &mut Io) {
-        let drops = self.line.device().map_or(0, |device| device.drops());
-        self.kernel_drops += drops;
-        io.count_drops(Drop::Device, drops);
-    }
-
-    /// Looks whether the interface is still there.
-    fn look(&mut self, now_ns: u64) {
-        if self.line.device().is_some_and(|device| device.has_failed()) {
-            self.line.lose(now_ns);
-        }
-    }
+fn packet_socket() -> Result<OwnedFd, DeviceFailure> {
+    // Without a protocol it receives nothing until it is bound.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(failed(SOCKET))
 }
 
-/// Under which cause a frame is counted that the kernel did not take.
-fn cause(errno: Errno) -> Drop {
-    match errno {
-        Errno::MSGSIZE => Drop::Oversize,
-        // Shorter than an Ethernet header.
-        Errno::INVAL => Drop::Malformed,
-        // ENOBUFS, EAGAIN: the interface does not keep up. ENETDOWN, ENXIO: it is away.
-        _ => Drop::Device,
+/// `struct tpacket_req3`.
+fn ring_request() -> [u8; 28] {
+    let frames = BLOCKS * BLOCK_BYTES / FRAME_BYTES;
+    let sizes = [BLOCK_BYTES as u32, BLOCKS as u32, FRAME_BYTES as u32, frames as u32, BLOCK_MS, 0, 0];
+    let mut request = [0; 28];
+    for (bytes, size) in request.chunks_exact_mut(4).zip(sizes) {
+        bytes.copy_from_slice(&size.to_ne_bytes());
+    }
+    request
+}
+
+/// `struct packet_mreq`.
+fn membership(index: u32) -> [u8; 16] {
+    let mut request = [0; 16];
+    request[..4].copy_from_slice(&index.to_ne_bytes());
+    request[4..6].copy_from_slice(&PROMISCUOUS.to_ne_bytes());
+    request
+}
+
+fn not_allowed(name: &str) -> AppError {
+    AppError(format!(
+        "frames of `{name}` take CAP_NET_RAW: run as root, or allow it to the program: \
+         setcap cap_net_raw+ep $(command -v caravan)"
+    ))
+}
+
+/// What failed, and what to do.
+fn explain(failure: &DeviceFailure, config: &AfPacketConfig) -> AppError {
+    let name = &config.interface;
+    match (failure.call, failure.errno) {
+        (_, Errno::PERM | Errno::ACCESS) => not_allowed(name),
+        (SOCKET, Errno::AFNOSUPPORT) => AppError(
+            "this kernel has no packet sockets (CONFIG_PACKET): load the module (modprobe af_packet)"
+                .to_owned(),
+        ),
+        (RING, Errno::NOMEM) => AppError(format!(
+            "the kernel has no {} MiB for the ring of `{name}`: free memory, or allow the control group more",
+            (BLOCKS * BLOCK_BYTES) >> 20
+        )),
+        (_, Errno::NOPROTOOPT) => {
+            AppError(format!("`{name}`: this kernel is too old, {} takes Linux 4.20 or newer", failure.call))
+        }
+        _ => AppError(format!("the interface `{name}`: {failure}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::App;
 
     #[test]
     fn an_interface_that_is_not_there_is_refused() {

@@ -9,10 +9,10 @@ mod tests;
 use std::net::Ipv4Addr;
 
 use super::Mac;
-use super::neighbour::config::{Address, AnswerConfig};
-use super::neighbour::passage::{Frame, Heard, Protocol};
-use super::neighbour::responder::{Responder, Speaker};
-use super::neighbour::{Ask, Neighbour};
+use super::neighbour::{AnswerConfig, HostAddress};
+use super::neighbour::{Neighbour, Query};
+use super::neighbour::{Protocol, Reception};
+use super::neighbour::{Responder, Speaker};
 use etherparse::{
     ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, Ethernet2Slice,
 };
@@ -30,27 +30,29 @@ impl Protocol for Speaker<Ipv4Addr> {
         self.config.mac
     }
 
-    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Heard {
-        let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Heard::Malformed };
+    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception {
+        let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Reception::Malformed };
         if ethernet.ether_type() != EtherType::ARP {
-            return Heard::Pass;
+            return Reception::Pass;
         }
-        let Ok(arp) = ArpPacketSlice::from_slice(ethernet.payload_slice()) else { return Heard::Malformed };
+        let Ok(arp) = ArpPacketSlice::from_slice(ethernet.payload_slice()) else {
+            return Reception::Malformed;
+        };
         if arp.hw_addr_type() != ArpHardwareId::ETHERNET || arp.proto_addr_type() != EtherType::IPV4 {
-            return Heard::Pass;
+            return Reception::Pass;
         }
         if !matches!(arp.operation(), ArpOperation::REQUEST | ArpOperation::REPLY) {
-            return Heard::Pass;
+            return Reception::Pass;
         }
-        let Some(arp) = read(&arp) else { return Heard::Malformed };
+        let Some(arp) = read(&arp) else { return Reception::Malformed };
         let is_for_all = Mac(ethernet.destination()).is_group();
         self.answer(&arp, is_for_all, next_hop, now_ns)
     }
 
-    fn question(&self, ask: Ask) -> Frame {
+    fn question(&self, ask: Query) -> Vec<u8> {
         let (to, target_mac) = match ask {
-            Ask::Everybody => (Mac([0xff; 6]), Mac::default()),
-            Ask::Only(mac) => (mac, mac),
+            Query::Everybody => (Mac([0xff; 6]), Mac::default()),
+            Query::Only(mac) => (mac, mac),
         };
         let target_ipv4 = self.config.next_hop.unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
         let own = self.config.addresses.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -66,19 +68,19 @@ impl Speaker<Ipv4Addr> {
         is_for_all: bool,
         next_hop: Option<&mut Neighbour>,
         now_ns: u64,
-    ) -> Heard {
+    ) -> Reception {
         let (sender, target) = (arp.sender_ipv4_addr(), arp.target_ipv4_addr());
         let sender_mac = Mac(arp.sender_mac);
         let is_ours = self.config.addresses.contains(&target);
         let is_answer = arp.operation == ArpOperation::REPLY && is_ours && !is_for_all;
         if sender_mac == self.config.mac {
             // Our own, that came back.
-            return Heard::Done;
+            return Reception::Done;
         }
         if self.config.addresses.contains(&sender) {
             // Answering could go on without end, and would not help.
             self.conflicts += 1;
-            return if is_for_all { Heard::Pass } else { Heard::Done };
+            return if is_for_all { Reception::Pass } else { Reception::Done };
         }
         if let Some(next_hop) = next_hop.filter(|_| self.config.next_hop == Some(sender)) {
             if is_answer {
@@ -90,10 +92,10 @@ impl Speaker<Ipv4Addr> {
         match arp.operation {
             ArpOperation::REQUEST if is_ours => {
                 let frame = self.frame(sender_mac, ArpOperation::REPLY, target, sender_mac, arp.sender_ipv4);
-                Heard::Answer(frame)
+                Reception::Answer(frame)
             }
-            _ if is_answer => Heard::Done,
-            _ => Heard::Pass,
+            _ if is_answer => Reception::Done,
+            _ => Reception::Pass,
         }
     }
 
@@ -104,7 +106,7 @@ impl Speaker<Ipv4Addr> {
         sender: Ipv4Addr,
         target_mac: Mac,
         target_ipv4: [u8; 4],
-    ) -> Frame {
+    ) -> Vec<u8> {
         let source = self.config.mac.0;
         let ethernet = Ethernet2Header { destination: to.0, source, ether_type: EtherType::ARP };
         let sender_ipv4 = sender.octets();
@@ -115,7 +117,7 @@ impl Speaker<Ipv4Addr> {
             target_mac: target_mac.0,
             target_ipv4,
         };
-        Frame::new(&[&ethernet.to_bytes(), &arp.to_bytes()])
+        [&ethernet.to_bytes()[..], &arp.to_bytes()].concat()
     }
 }
 

@@ -3,22 +3,20 @@
 //! A port is an input and an output of the same name; either may be missing. A frame for a station whose port
 //! is known goes there, any other to all ports but the one it came from.
 
-mod ports;
 mod state;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use serde::Deserialize;
+use table::{PortNumber, StationAddress, StationTable, TableBounds};
+
+use crate::app::{App, AppError, Named};
+use crate::io::Io;
+use crate::layout::DropReason;
+use crate::packet::Packet;
 
 pub use state::ENTRIES_MAX;
-
-use crate::app::{App, Named, Trouble};
-use crate::io::Io;
-use crate::layout::Drop;
-use crate::packet::Packet;
-use ports::Ports;
-use table::{Address, Bounds, Place, Table};
 
 /// Seconds for which a station that says nothing is known, at most: 802.1D's own bound.
 pub const AGE_SECONDS_MAX: u64 = 1_000_000;
@@ -27,8 +25,8 @@ pub const AGE_SECONDS_MAX: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct Bridge {
     config: BridgeConfig,
-    ports: Ports,
-    table: Table,
+    ports: BridgePorts,
+    table: StationTable,
     flooded: u64,
 }
 
@@ -60,8 +58,8 @@ impl BridgeConfig {
         self.entries_per_port.unwrap_or(self.entries.div_ceil(2))
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds {
+    fn bounds(&self) -> TableBounds {
+        TableBounds {
             entries: self.entries,
             of_one_port: self.of_one_port(),
             age_ns: self.age_seconds.min(AGE_SECONDS_MAX) * 1_000_000_000,
@@ -74,32 +72,32 @@ impl App for Bridge {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Any;
 
-    fn check(config: &BridgeConfig) -> Result<(), Trouble> {
+    fn check(config: &BridgeConfig) -> Result<(), AppError> {
         let (entries, of_one_port, age) = (config.entries, config.of_one_port(), config.age_seconds);
         if !(1..=ENTRIES_MAX).contains(&entries) {
-            return Err(Trouble(format!("entries = {entries}: a bridge knows 1 to {ENTRIES_MAX} stations")));
+            return Err(AppError(format!("entries = {entries}: a bridge knows 1 to {ENTRIES_MAX} stations")));
         }
         if !(1..=entries).contains(&of_one_port) {
             let why = format!("entries_per_port = {of_one_port}: it is 1 to {entries}, which is `entries`");
-            return Err(Trouble(why));
+            return Err(AppError(why));
         }
         if !(1..=AGE_SECONDS_MAX).contains(&age) {
-            return Err(Trouble(format!("age_seconds = {age}: it is 1 to {AGE_SECONDS_MAX}")));
+            return Err(AppError(format!("age_seconds = {age}: it is 1 to {AGE_SECONDS_MAX}")));
         }
         let mut grouped: Vec<_> = config.split_horizon.iter().flatten().collect();
         grouped.sort_unstable();
         match grouped.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(Trouble(format!("split_horizon: {:?} is there twice; leave one", pair[0]))),
+            Some(pair) => Err(AppError(format!("split_horizon: {:?} is there twice; leave one", pair[0]))),
             None => Ok(()),
         }
     }
 
-    fn start(config: BridgeConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let mut table = Table::new(config.bounds());
-        let mut ports = Ports::default();
-        if let Some((names, known)) = state.and_then(|state| state::read(config.vlans, &state)) {
-            known.into_iter().for_each(|(address, place, seen_ns)| table.restore(address, place, seen_ns));
-            ports = Ports::unlinked(names);
+    fn start(config: BridgeConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
+        let mut table = StationTable::new(config.bounds());
+        let mut ports = BridgePorts::default();
+        if let Some(state) = state.and_then(|state| state::read(config.vlans, &state)) {
+            state.stations.into_iter().for_each(|known| table.restore(known));
+            ports = BridgePorts::unlinked(state.ports);
         }
         Ok(Self { config, ports, table, flooded: 0 })
     }
@@ -136,33 +134,33 @@ impl App for Bridge {
 
 impl Bridge {
     #[inline]
-    fn forward(&mut self, io: &mut Io, from: Place, packet: Packet) {
-        let Some(frame) = Frame::of(packet.data(), self.config.vlans) else {
-            return io.discard(packet, Drop::Malformed);
+    fn forward(&mut self, io: &mut Io, from: PortNumber, packet: Packet) {
+        let Some(frame) = BridgeFrame::of(packet.data(), self.config.vlans) else {
+            return io.discard(packet, DropReason::Malformed);
         };
         if self.ports.can_learn(from) && frame.has_source() {
             self.table.learn(frame.source, from);
         }
         if frame.is_reserved() {
-            return io.discard(packet, Drop::Filtered);
+            return io.discard(packet, DropReason::Filtered);
         }
         let known = if frame.is_for_many() { None } else { self.table.find(frame.destination) };
         match known.map(|to| self.ports.output(from, to)) {
             Some(Some(output)) => io.transmit(output, packet),
             // At the port it came from, or at one that it may not go to.
-            Some(None) => io.discard(packet, Drop::Filtered),
+            Some(None) => io.discard(packet, DropReason::Filtered),
             None => self.flood(io, from, packet),
         }
     }
 
-    fn flood(&mut self, io: &mut Io, from: Place, packet: Packet) {
+    fn flood(&mut self, io: &mut Io, from: PortNumber, packet: Packet) {
         self.flooded += 1;
         let mut outputs = self.ports.outputs(from);
-        let Some(mut last) = outputs.next() else { return io.discard(packet, Drop::Filtered) };
+        let Some(mut last) = outputs.next() else { return io.discard(packet, DropReason::Filtered) };
         for output in outputs {
             match io.copy(&packet) {
                 Some(copy) => io.transmit(last, copy),
-                None => io.count_drops(Drop::NoPacket, 1),
+                None => io.count_drops(DropReason::NoPacket, 1),
             }
             last = output;
         }
@@ -172,27 +170,27 @@ impl Bridge {
     /// The links are others than before: what is at ports that are still there stays known.
     #[cold]
     fn relink(&mut self, io: &Io) {
-        let ports = Ports::linked(io, &self.config.split_horizon);
-        let places: Vec<_> = self.ports.names().map(|name| ports.place(name)).collect();
-        self.table.renumber(|place| places.get(usize::from(place)).copied().flatten());
+        let ports = BridgePorts::linked(io, &self.config.split_horizon);
+        let numbers: Vec<_> = self.ports.names().map(|name| ports.number(name)).collect();
+        self.table.renumber(|port| numbers.get(usize::from(port)).copied().flatten());
         self.ports = ports;
     }
 }
 
 /// What a bridge looks at.
-struct Frame {
-    destination: Address,
-    source: Address,
+struct BridgeFrame {
+    destination: StationAddress,
+    source: StationAddress,
 }
 
 const MAC_BITS: u32 = 48;
 /// The bit of an address of many stations: the lowest of its first byte.
-const GROUP: Address = 1 << 40;
+const GROUP: StationAddress = 1 << 40;
 /// 01:80:c2:00:00:00 to 0f: for the neighbour alone, never forwarded (IEEE 802.1D, table 7-10).
-const RESERVED: Address = 0x0180_c200_0000;
+const RESERVED: StationAddress = 0x0180_c200_0000;
 const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
-impl Frame {
+impl BridgeFrame {
     /// `None` if it is too short for its headers, or comes from many stations at once.
     #[inline]
     fn of(data: &[u8], vlans: bool) -> Option<Self> {
@@ -201,13 +199,13 @@ impl Frame {
             // 12 bits of identifier; 0: no VLAN, but a priority.
             let &[.., high, low] = data.first_chunk::<16>()?;
             data.first_chunk::<18>()?;
-            Address::from(u16::from_be_bytes([high & 0x0f, low])) << MAC_BITS
+            StationAddress::from(u16::from_be_bytes([high & 0x0f, low])) << MAC_BITS
         } else {
             0
         };
         let address = |mac: [u8; 6]| {
             let [a, b, c, d, e, f] = mac;
-            Address::from_be_bytes([0, 0, a, b, c, d, e, f]) | vlan
+            StationAddress::from_be_bytes([0, 0, a, b, c, d, e, f]) | vlan
         };
         let frame = Self {
             destination: address([d0, d1, d2, d3, d4, d5]),
@@ -219,7 +217,7 @@ impl Frame {
     /// Whether it says where it comes from: all zeros is no station.
     #[inline]
     fn has_source(&self) -> bool {
-        self.source << (Address::BITS - MAC_BITS) != 0
+        self.source << (StationAddress::BITS - MAC_BITS) != 0
     }
 
     #[inline]
@@ -229,6 +227,99 @@ impl Frame {
 
     #[inline]
     fn is_reserved(&self) -> bool {
-        self.destination << (Address::BITS - MAC_BITS) >> (Address::BITS - MAC_BITS + 4) == RESERVED >> 4
+        self.destination << (StationAddress::BITS - MAC_BITS) >> (StationAddress::BITS - MAC_BITS + 4)
+            == RESERVED >> 4
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgePort {
+    pub name: String,
+    /// The number of its input, where that is linked.
+    pub input: Option<usize>,
+    /// The number of its output, where that is linked.
+    pub output: Option<usize>,
+    /// The group of ports that do not reach each other; 0: none.
+    group: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct BridgePorts {
+    ports: Vec<BridgePort>,
+    /// The number of each input's port.
+    of_inputs: Vec<PortNumber>,
+}
+
+impl BridgePorts {
+    /// Ports that are not linked yet: those of a state.
+    pub fn unlinked(names: Vec<String>) -> Self {
+        let ports = names.into_iter().map(|name| BridgePort { name, input: None, output: None, group: 0 });
+        Self { ports: ports.collect(), of_inputs: Vec::new() }
+    }
+
+    /// Those that are linked now.
+    pub fn linked(io: &Io, groups: &[Vec<String>]) -> Self {
+        let group = |name: &str| groups.iter().position(|group| group.iter().any(|port| port == name));
+        let port = |name: &str| BridgePort {
+            name: name.to_owned(),
+            input: io.input(name),
+            output: io.output(name),
+            group: group(name).map_or(0, |place| place + 1),
+        };
+        let inputs = (0..io.inputs()).map(|input| port(io.input_name(input)));
+        let outputs = (0..io.outputs()).map(|output| port(io.output_name(output)));
+        let mut ports: Vec<_> = inputs.collect();
+        ports.extend(outputs.filter(|port| port.input.is_none()));
+        // The inputs came first.
+        let of_inputs = (0..io.inputs() as PortNumber).collect();
+        Self { ports, of_inputs }
+    }
+
+    /// Whether these are those that are linked now.
+    pub fn are_linked(&self, io: &Io) -> bool {
+        let outputs = self.ports.iter().filter(|port| port.output.is_some()).count();
+        let is_linked = |port: &BridgePort| {
+            (port.input.is_some() || port.output.is_some())
+                && port.input.is_none_or(|input| io.input_name(input) == port.name)
+                && port.output.is_none_or(|output| io.output_name(output) == port.name)
+        };
+        self.of_inputs.len() == io.inputs() && outputs == io.outputs() && self.ports.iter().all(is_linked)
+    }
+
+    /// The ports' names, by number.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.ports.iter().map(|port| port.name.as_str())
+    }
+
+    /// The number of the port of a name, if something can be sent there.
+    pub fn number(&self, name: &str) -> Option<PortNumber> {
+        let is_it = |port: &BridgePort| port.name == name && port.output.is_some();
+        self.ports.iter().position(is_it).map(|number| number as PortNumber)
+    }
+
+    /// The number of an input's port.
+    #[inline]
+    pub fn of_input(&self, input: usize) -> PortNumber {
+        self.of_inputs.get(input).copied().unwrap_or(PortNumber::MAX)
+    }
+
+    /// The output that leads from one port to another; `None` if they are the same, or are not to reach each other.
+    #[inline]
+    pub fn output(&self, from: PortNumber, to: PortNumber) -> Option<usize> {
+        let (from_port, to_port) = (self.ports.get(usize::from(from))?, self.ports.get(usize::from(to))?);
+        let apart = from == to || from_port.group != 0 && from_port.group == to_port.group;
+        if apart { None } else { to_port.output }
+    }
+
+    /// All outputs that can be reached from a port.
+    #[inline]
+    pub fn outputs(&self, from: PortNumber) -> impl Iterator<Item = usize> + '_ {
+        (0..self.ports.len()).filter_map(move |to| self.output(from, to as PortNumber))
+    }
+
+    /// Whether anything can be sent back to a port.
+    #[inline]
+    pub fn can_learn(&self, port: PortNumber) -> bool {
+        self.ports.get(usize::from(port)).is_some_and(|port| port.output.is_some())
     }
 }

@@ -1,27 +1,24 @@
 //! Lets packets pass that match an expression.
 //!
-//! The words are those of pcap-filter(7), the ones that are used most. There are crates that need
-//! libpcap for this, and one that does not; that one neither says where in an expression a mistake
-//! is nor matches `greater` as the manual has it. Headers are etherparse's to find; what is here is
-//! the words ([`words`]), the grammar ([`grammar`]), and a list of tests with jumps ([`program`]).
+//! It knows the words of pcap-filter(7) that are used most. Most crates for this need libpcap. The one that does not
+//! neither says where in an expression a mistake is, nor matches `greater` as the manual has it. So the [grammar] and
+//! the tests of an [expression] are here.
 
+mod expression;
 mod grammar;
-mod headers;
-mod program;
-mod words;
 
 use serde::Deserialize;
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
-use crate::layout::Drop;
-use program::Program;
+use crate::layout::DropReason;
+use expression::Expression;
 
 /// Sends packets that match to `output`, and the others to `rejected`, if that is linked; else they
-/// are dropped ([`Drop::Filtered`]).
+/// are dropped ([`DropReason::Filtered`]).
 #[derive(Debug)]
 pub struct Filter {
-    program: Program,
+    expression: Expression,
     matched: u64,
     rejected: u64,
 }
@@ -40,22 +37,22 @@ impl App for Filter {
     type Config = FilterConfig;
     const OUTPUTS: Named = Named::Only(&["output", "rejected"]);
 
-    fn check(config: &FilterConfig) -> Result<(), Trouble> {
+    fn check(config: &FilterConfig) -> Result<(), AppError> {
         compile(config).map(drop)
     }
 
-    fn start(config: FilterConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        Ok(Self { program: compile(&config)?, matched: 0, rejected: 0 })
+    fn start(config: FilterConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+        Ok(Self { expression: compile(&config)?, matched: 0, rejected: 0 })
     }
 
     fn push(&mut self, io: &mut Io) {
         let output = io.output("output");
         let rejected = io.output("rejected");
         while let Some(packet) = io.receive(INPUT) {
-            let matches = self.program.matches(packet.data());
+            let matches = self.expression.matches(packet.data());
             let (count, to, otherwise) = match matches {
-                true => (&mut self.matched, output, Drop::Unlinked),
-                false => (&mut self.rejected, rejected, Drop::Filtered),
+                true => (&mut self.matched, output, DropReason::Unlinked),
+                false => (&mut self.rejected, rejected, DropReason::Filtered),
             };
             *count += 1;
             match to {
@@ -66,8 +63,8 @@ impl App for Filter {
     }
 
     fn reconfigure(&mut self, config: &FilterConfig) -> bool {
-        let Ok(program) = compile(config) else { return false };
-        self.program = program;
+        let Ok(expression) = compile(config) else { return false };
+        self.expression = expression;
         true
     }
 
@@ -76,11 +73,9 @@ impl App for Filter {
     }
 }
 
-fn compile(config: &FilterConfig) -> Result<Program, Trouble> {
-    match grammar::parse(&config.expression) {
-        Ok(expression) => Ok(Program::new(&expression)),
-        Err(reason) => Err(Trouble(format!("expression = \"{}\": {reason}", config.expression))),
-    }
+fn compile(config: &FilterConfig) -> Result<Expression, AppError> {
+    grammar::parse(&config.expression)
+        .map_err(|reason| AppError(format!("expression = \"{}\": {reason}", config.expression)))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
 
 /// Sends the packets of all inputs to one output. Inputs take turns packet by packet, and what the
@@ -25,7 +25,7 @@ impl App for Join {
     type Config = JoinConfig;
     const INPUTS: Named = Named::Any;
 
-    fn start(_: JoinConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(_: JoinConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { next: 0 })
     }
 
@@ -52,12 +52,12 @@ impl App for Join {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Drop;
+    use crate::layout::DropReason;
     use crate::limits::QUEUE_PACKETS;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
-    fn bench(outputs: &[&str], packets: usize) -> Bench<Join> {
-        Bench::new(JoinConfig {}, &["a", "b", "c"], outputs, packets as u32).expect("a join")
+    fn bench(outputs: &[&str], packets: usize) -> AppBench<Join> {
+        AppBench::new(JoinConfig {}, &["a", "b", "c"], outputs, packets as u32).expect("a join")
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!((bench.waiting("a"), bench.waiting("b")), (QUEUE_PACKETS / 2, QUEUE_PACKETS / 2));
         bench.push();
         assert_eq!(bench.sent("output").len(), QUEUE_PACKETS);
-        assert_eq!((bench.drops(Drop::Full), bench.free()), (0, 3 * QUEUE_PACKETS));
+        assert_eq!((bench.drops(DropReason::Full), bench.free()), (0, 3 * QUEUE_PACKETS));
     }
 
     #[test]
@@ -114,6 +114,6 @@ mod tests {
         let mut bench = bench(&[], 4);
         bench.put("b", b"one");
         bench.push();
-        assert_eq!((bench.drops(Drop::Unlinked), bench.free()), (1, 4));
+        assert_eq!((bench.drops(DropReason::Unlinked), bench.free()), (1, 4));
     }
 }

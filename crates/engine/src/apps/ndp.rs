@@ -5,19 +5,24 @@
 //! so unread. It does not look whether somebody else has its addresses (RFC 4862, section 5.4), nor does it report
 //! its multicast groups.
 
-mod message;
 #[cfg(test)]
 mod tests;
 
 use std::net::Ipv6Addr;
 
+use etherparse::icmpv6::{
+    NdpOptionSlice, NeighborAdvertisementHeader, NeighborSolicitationPayloadSlice,
+    TYPE_NEIGHBOR_ADVERTISEMENT, TYPE_NEIGHBOR_SOLICITATION,
+};
+use etherparse::{
+    EtherType, Ethernet2Header, Ethernet2Slice, Icmpv6Slice, Icmpv6Type, IpNumber, Ipv6FlowLabel, Ipv6Header,
+};
+
 use super::Mac;
-use super::neighbour::config::AnswerConfig;
-use super::neighbour::passage::{Frame, Heard, Protocol};
-use super::neighbour::responder::{Responder, Speaker};
-use super::neighbour::{Ask, Neighbour};
-use etherparse::EtherType;
-use message::{Advertisement, Message, Read, Solicitation};
+use super::neighbour::AnswerConfig;
+use super::neighbour::{Neighbour, Query};
+use super::neighbour::{Protocol, Reception};
+use super::neighbour::{Responder, Speaker};
 
 /// Answers for IPv6 addresses.
 pub type Ndp = Responder<Ipv6Addr>;
@@ -32,23 +37,23 @@ impl Protocol for Speaker<Ipv6Addr> {
         self.config.mac
     }
 
-    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Heard {
+    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception {
         let next_hop = self.config.next_hop.zip(next_hop);
-        match message::read(frame) {
-            Read::Other => Heard::Pass,
-            Read::Malformed => Heard::Malformed,
-            Read::Message(message) if message.ethernet_source == self.config.mac => Heard::Done,
-            Read::Message(message) => match message.said {
-                message::Said::Solicitation(said) => self.solicited(&message, said, next_hop, now_ns),
-                message::Said::Advertisement(said) => self.advertised(&message, said, next_hop, now_ns),
+        match read(frame) {
+            Read::Other => Reception::Pass,
+            Read::Malformed => Reception::Malformed,
+            Read::NdpMessage(message) if message.ethernet_source == self.config.mac => Reception::Done,
+            Read::NdpMessage(message) => match message.said {
+                Said::Solicitation(said) => self.solicited(&message, said, next_hop, now_ns),
+                Said::Advertisement(said) => self.advertised(&message, said, next_hop, now_ns),
             },
         }
     }
 
-    fn question(&self, ask: Ask) -> Frame {
+    fn question(&self, ask: Query) -> Vec<u8> {
         let target = self.config.next_hop.unwrap_or(Ipv6Addr::UNSPECIFIED);
         let source = self.config.addresses.first().copied().unwrap_or(Ipv6Addr::UNSPECIFIED);
-        message::solicitation(self.config.mac, source, target, ask)
+        solicitation(self.config.mac, source, target, ask)
     }
 }
 
@@ -56,17 +61,17 @@ impl Speaker<Ipv6Addr> {
     /// RFC 4861, sections 7.2.3 and 7.2.4.
     fn solicited(
         &mut self,
-        message: &Message,
+        message: &NdpMessage,
         said: Solicitation,
         next_hop: Option<(Ipv6Addr, &mut Neighbour)>,
         now_ns: u64,
-    ) -> Heard {
+    ) -> Reception {
         if !self.config.addresses.contains(&said.target) {
-            return Heard::Pass;
+            return Reception::Pass;
         }
         if self.config.addresses.contains(&message.source) {
             self.conflicts += 1;
-            return Heard::Done;
+            return Reception::Done;
         }
         if let (Some((address, next_hop)), Some(mac)) = (next_hop, said.source_mac) {
             if address == message.source {
@@ -76,28 +81,28 @@ impl Speaker<Ipv6Addr> {
         let own = self.config.mac;
         if message.source.is_unspecified() {
             // Somebody is about to take this address, and has none yet.
-            return Heard::Answer(message::advertisement(own, said.target, None));
+            return Reception::Answer(advertisement(own, said.target, None));
         }
         let to = said.source_mac.unwrap_or(message.ethernet_source);
-        Heard::Answer(message::advertisement(own, said.target, Some((to, message.source))))
+        Reception::Answer(advertisement(own, said.target, Some(Station { mac: to, address: message.source })))
     }
 
     /// RFC 4861, section 7.2.5.
     fn advertised(
         &mut self,
-        message: &Message,
+        message: &NdpMessage,
         said: Advertisement,
         next_hop: Option<(Ipv6Addr, &mut Neighbour)>,
         now_ns: u64,
-    ) -> Heard {
+    ) -> Reception {
         let is_for_us = self.config.addresses.contains(&message.destination);
-        let end = if is_for_us { Heard::Done } else { Heard::Pass };
+        let end = if is_for_us { Reception::Done } else { Reception::Pass };
         if self.config.addresses.contains(&said.target) {
             self.conflicts += 1;
             return end;
         }
         let Some((_, next_hop)) = next_hop.filter(|&(address, _)| address == said.target) else {
-            return Heard::Pass;
+            return Reception::Pass;
         };
         // Without an address, it is where it was.
         let Some(mac) = said.target_mac.or(next_hop.mac()) else { return end };
@@ -112,4 +117,191 @@ impl Speaker<Ipv6Addr> {
         }
         end
     }
+}
+
+/// Hops that such a packet has left: it comes from the same link, or it would have less.
+const HOP_LIMIT: u8 = 255;
+/// All hosts of a link.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const OPTION_SOURCE: u8 = 1;
+const OPTION_TARGET: u8 = 2;
+/// Bytes of an option with an Ethernet address, in units of eight.
+const OPTION_UNITS: u8 = 1;
+
+/// A frame, looked at.
+#[derive(Debug, PartialEq, Eq)]
+enum Read {
+    /// Something else.
+    Other,
+    /// Not what its protocol says.
+    Malformed,
+    /// A message that is in order.
+    NdpMessage(NdpMessage),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NdpMessage {
+    ethernet_source: Mac,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    said: Said,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Solicitation(Solicitation),
+    Advertisement(Advertisement),
+}
+
+/// Who has this address?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Solicitation {
+    target: Ipv6Addr,
+    source_mac: Option<Mac>,
+}
+
+/// This address is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Advertisement {
+    target: Ipv6Addr,
+    target_mac: Option<Mac>,
+    is_solicited: bool,
+    overrides: bool,
+}
+
+/// Looks at a frame.
+fn read(frame: &[u8]) -> Read {
+    let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Read::Malformed };
+    if ethernet.ether_type() != EtherType::IPV6 {
+        return Read::Other;
+    }
+    let Ok((ip, rest)) = Ipv6Header::from_slice(ethernet.payload_slice()) else { return Read::Malformed };
+    // Behind other headers there is none (RFC 6980 forbids fragments; nobody sends others).
+    if ip.next_header != IpNumber::IPV6_ICMP {
+        return Read::Other;
+    }
+    let icmp = rest.get(..usize::from(ip.payload_length)).and_then(|icmp| Icmpv6Slice::from_slice(icmp).ok());
+    let Some(icmp) = icmp else { return Read::Malformed };
+    if !matches!(icmp.type_u8(), TYPE_NEIGHBOR_SOLICITATION | TYPE_NEIGHBOR_ADVERTISEMENT) {
+        return Read::Other;
+    }
+    let ethernet_source = Mac(ethernet.source());
+    let sound = ip.hop_limit == HOP_LIMIT
+        && icmp.is_checksum_valid(ip.source, ip.destination)
+        && ethernet_source.is_station()
+        && !ip.source_addr().is_multicast();
+    let (source, destination) = (ip.source_addr(), ip.destination_addr());
+    match said(&icmp, source, destination).filter(|_| sound) {
+        Some(said) => Read::NdpMessage(NdpMessage { ethernet_source, source, destination, said }),
+        None => Read::Malformed,
+    }
+}
+
+/// What it says; `None` if it must not be heard.
+fn said(icmp: &Icmpv6Slice, source: Ipv6Addr, destination: Ipv6Addr) -> Option<Said> {
+    // Both have the same shape: a target, and options.
+    let payload = NeighborSolicitationPayloadSlice::from_slice(icmp.payload()).ok()?;
+    let target = payload.target_address();
+    if target.is_multicast() {
+        return None;
+    }
+    let (mut source_mac, mut target_mac) = (None, None);
+    for option in payload.options_iterator() {
+        match option.ok()? {
+            NdpOptionSlice::SourceLinkLayerAddress(option) => {
+                source_mac = Some(station(option.link_layer_address())?)
+            }
+            NdpOptionSlice::TargetLinkLayerAddress(option) => {
+                target_mac = Some(station(option.link_layer_address())?)
+            }
+            _ => {}
+        }
+    }
+    match icmp.icmp_type() {
+        Icmpv6Type::NeighborSolicitation => {
+            let from_nobody = source.is_unspecified();
+            let refused = from_nobody && (source_mac.is_some() || destination != solicited_node(target));
+            (!refused).then_some(Said::Solicitation(Solicitation { target, source_mac }))
+        }
+        Icmpv6Type::NeighborAdvertisement(flags) => {
+            let said = Advertisement {
+                target,
+                target_mac,
+                is_solicited: flags.solicited,
+                overrides: flags.r#override,
+            };
+            let refused = destination.is_multicast() && flags.solicited;
+            (!refused).then_some(Said::Advertisement(said))
+        }
+        // Another code than 0.
+        _ => None,
+    }
+}
+
+fn station(bytes: &[u8]) -> Option<Mac> {
+    bytes.try_into().ok().map(Mac).filter(|mac| mac.is_station())
+}
+
+/// The group that who has an address listens to (RFC 4291, section 2.7.1).
+fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., high, low] = address.segments();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
+}
+
+/// A host, or a group of hosts, on the link.
+#[derive(Clone, Copy, Debug)]
+struct Station {
+    mac: Mac,
+    address: Ipv6Addr,
+}
+
+impl Station {
+    /// A group, with its Ethernet address (RFC 2464, section 7).
+    fn group(address: Ipv6Addr) -> Self {
+        let [.., a, b, c, d] = address.octets();
+        Self { mac: Mac([0x33, 0x33, a, b, c, d]), address }
+    }
+}
+
+/// Asks for the Ethernet address of `target`.
+fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Query) -> Vec<u8> {
+    let to = match ask {
+        Query::Everybody => Station::group(solicited_node(target)),
+        Query::Only(mac) => Station { mac, address: target },
+    };
+    frame(Station { mac: own, address: source }, to, Icmpv6Type::NeighborSolicitation, target, OPTION_SOURCE)
+}
+
+/// Says that `target` is at `own`, to who asked; or to all hosts, where that one has no address.
+fn advertisement(own: Mac, target: Ipv6Addr, to: Option<Station>) -> Vec<u8> {
+    let flags = NeighborAdvertisementHeader { router: false, solicited: to.is_some(), r#override: true };
+    let to = to.unwrap_or(Station::group(ALL_NODES));
+    frame(
+        Station { mac: own, address: target },
+        to,
+        Icmpv6Type::NeighborAdvertisement(flags),
+        target,
+        OPTION_TARGET,
+    )
+}
+
+fn frame(from: Station, to: Station, kind: Icmpv6Type, target: Ipv6Addr, option: u8) -> Vec<u8> {
+    let ethernet = Ethernet2Header { destination: to.mac.0, source: from.mac.0, ether_type: EtherType::IPV6 };
+    let mut payload = [0; 24];
+    payload[..16].copy_from_slice(&target.octets());
+    payload[16..18].copy_from_slice(&[option, OPTION_UNITS]);
+    payload[18..].copy_from_slice(&from.mac.0);
+    let ip = Ipv6Header {
+        traffic_class: 0,
+        flow_label: Ipv6FlowLabel::ZERO,
+        payload_length: (kind.header_len() + payload.len()) as u16,
+        next_header: IpNumber::IPV6_ICMP,
+        hop_limit: HOP_LIMIT,
+        source: from.address.octets(),
+        destination: to.address.octets(),
+    };
+    // It fails for what is longer than 4 GiB alone.
+    let checksum = kind.calc_checksum(ip.source, ip.destination, &payload).unwrap_or(0);
+    let icmp = etherparse::Icmpv6Header { icmp_type: kind, checksum };
+    [&ethernet.to_bytes()[..], &ip.to_bytes(), &icmp.to_bytes(), &payload].concat()
 }

@@ -1,29 +1,27 @@
 //! Reads packets from a file of captured ones.
 
-mod format;
 mod records;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, FileUse, Named, Trouble};
+use crate::app::{App, AppError, FileUse, Named};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::limits::PULL_PACKETS;
 use records::{Look, Position, Records};
 
 /// Sends the packets of a pcap or pcapng file, whatever their link type.
 ///
-/// A frame that is longer than any packet is dropped ([`Drop::Oversize`]). Where the file is damaged
-/// or cut off, it ends, and that counts as one packet dropped ([`Drop::Malformed`]); where it cannot
-/// be read, as [`Drop::Device`].
+/// A frame that is longer than any packet is dropped ([`DropReason::Oversize`]). Where the file is damaged
+/// or cut off, it ends, and that counts as one packet dropped ([`DropReason::Malformed`]); where it cannot
+/// be read, as [`DropReason::Device`].
 #[derive(Debug)]
 pub struct PcapReader {
     config: PcapReaderConfig,
     records: Records,
-    /// A time of the engine's clock and the time in the file that it stands for.
-    epoch: Option<(u64, u64)>,
+    epoch: Option<ReplayEpoch>,
     /// Records since the start of the file.
     in_round: u64,
     ended: bool,
@@ -45,18 +43,28 @@ pub struct PcapReaderConfig {
     pub repeat: bool,
     /// When packets are sent.
     #[serde(default)]
-    pub timing: Timing,
+    pub timing: ReplayTiming,
 }
 
 /// When packets are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Timing {
+pub enum ReplayTiming {
     /// As fast as the output takes them.
     #[default]
     Fast,
     /// As far apart as they were captured.
     Recorded,
+}
+
+/// When a round began.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplayEpoch {
+    /// By the engine's clock.
+    started_ns: u64,
+    /// By the file: the time of its first packet.
+    first_ns: u64,
 }
 
 /// Where the next one of the same name goes on, if it reads the same file.
@@ -65,7 +73,7 @@ pub enum Timing {
 struct PcapReaderState {
     file: PathBuf,
     position: Position,
-    epoch: Option<(u64, u64)>,
+    epoch: Option<ReplayEpoch>,
     in_round: u64,
     ended: bool,
 }
@@ -76,7 +84,7 @@ impl App for PcapReader {
     type Config = PcapReaderConfig;
     const INPUTS: Named = Named::Only(&[]);
 
-    fn check(config: &PcapReaderConfig) -> Result<(), Trouble> {
+    fn check(config: &PcapReaderConfig) -> Result<(), AppError> {
         open(config, None).map(drop)
     }
 
@@ -84,7 +92,7 @@ impl App for PcapReader {
         vec![FileUse { path: config.file.clone(), is_written: false }]
     }
 
-    fn start(config: PcapReaderConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: PcapReaderConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let state = state.and_then(|state| serde_json::from_slice::<PcapReaderState>(&state).ok());
         let state = state.filter(|state| state.file == config.file);
         let records = open(&config, state.as_ref().map(|state| &state.position))?;
@@ -160,11 +168,12 @@ impl App for PcapReader {
 
 impl PcapReader {
     fn is_due(&mut self, timestamp_ns: u64, now_ns: u64) -> bool {
-        if self.config.timing == Timing::Fast {
+        if self.config.timing == ReplayTiming::Fast {
             return true;
         }
-        let (started_ns, first_ns) = *self.epoch.get_or_insert((now_ns, timestamp_ns));
-        let due_ns = started_ns.saturating_add(timestamp_ns.saturating_sub(first_ns));
+        let new = ReplayEpoch { started_ns: now_ns, first_ns: timestamp_ns };
+        let epoch = self.epoch.get_or_insert(new);
+        let due_ns = epoch.started_ns.saturating_add(timestamp_ns.saturating_sub(epoch.first_ns));
         if due_ns > now_ns {
             self.wake_ns = Some(due_ns);
         }
@@ -179,7 +188,7 @@ impl PcapReader {
             io.transmit(OUTPUT, packet);
         } else {
             self.oversize += 1;
-            io.discard(packet, Drop::Oversize);
+            io.discard(packet, DropReason::Oversize);
         }
         self.records.advance();
         self.in_round += 1;
@@ -197,9 +206,9 @@ impl PcapReader {
     }
 }
 
-fn open(config: &PcapReaderConfig, position: Option<&Position>) -> Result<Records, Trouble> {
+fn open(config: &PcapReaderConfig, position: Option<&Position>) -> Result<Records, AppError> {
     Records::open(&config.file, position)
-        .map_err(|reason| Trouble(format!("file = \"{}\": {reason}", config.file.display())))
+        .map_err(|reason| AppError(format!("file = \"{}\": {reason}", config.file.display())))
 }
 
 #[cfg(test)]

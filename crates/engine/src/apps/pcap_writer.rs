@@ -1,17 +1,16 @@
 //! Writes packets to a file.
 
 mod output;
-mod pipe;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, FileUse, Named, Trouble};
+use crate::app::{App, AppError, FileUse, Named};
 use crate::io::Io;
-use crate::layout::Drop;
-use output::Output;
+use crate::layout::DropReason;
+use output::{LostPackets, PcapOutput};
 
 /// Bytes of a packet that are written at most, unless the configuration says otherwise: what
 /// tcpdump has, more than any packet.
@@ -24,13 +23,13 @@ const RETRY_NS: u64 = 10_000_000;
 /// Writes every packet to a pcap file, with the time of the wall clock in nanoseconds.
 ///
 /// Packets are written in large pieces, at least once a second. What the disk does not take is
-/// dropped ([`Drop::Device`]) and counted in the report, with the error's number; the file ends with
+/// dropped ([`DropReason::Device`]) and counted in the report, with the error's number; the file ends with
 /// the last whole packet, and goes on when there is room again. A pipe is never waited for: what its reader
 /// does not take in time, or what comes while it has none, is lost in the same way.
 #[derive(Debug)]
 pub struct PcapWriter {
     file: PathBuf,
-    output: Output,
+    output: PcapOutput,
     snaplen: u32,
     /// When what is in memory is to be written.
     due_ns: Option<u64>,
@@ -72,24 +71,24 @@ impl App for PcapWriter {
     type Config = PcapWriterConfig;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn check(config: &PcapWriterConfig) -> Result<(), Trouble> {
+    fn check(config: &PcapWriterConfig) -> Result<(), AppError> {
         if config.snaplen == 0 || config.snaplen > SNAPLEN_DEFAULT {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "snaplen = {}: 1 to {SNAPLEN_DEFAULT} bytes of a packet can be written",
                 config.snaplen
             )));
         }
-        Output::check(&config.file, config.append).map_err(|reason| trouble(config, reason))
+        PcapOutput::check(&config.file, config.append).map_err(|reason| trouble(config, reason))
     }
 
     fn files(config: &PcapWriterConfig) -> Vec<FileUse> {
         vec![FileUse { path: config.file.clone(), is_written: true }]
     }
 
-    fn start(config: PcapWriterConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: PcapWriterConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let state = state.and_then(|state| serde_json::from_slice::<PcapWriterState>(&state).ok());
         let goes_on = state.is_some_and(|state| state.pcap_writer_file == config.file);
-        let output = Output::open(&config.file, config.append || goes_on, config.snaplen)
+        let output = PcapOutput::open(&config.file, config.append || goes_on, config.snaplen)
             .map_err(|reason| trouble(&config, reason))?;
         let snaplen = config.snaplen.min(output.snaplen());
         let (packets, lost, failures, error) = (0, 0, 0, 0);
@@ -112,7 +111,7 @@ impl App for PcapWriter {
     fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
         let result = self.output.finish();
         let lost = self.account(result);
-        io.count_drops(Drop::Device, lost);
+        io.count_drops(DropReason::Device, lost);
         self.due_ns = None;
         serde_json::to_vec(&PcapWriterState { pcap_writer_file: self.file.clone() }).ok()
     }
@@ -141,7 +140,7 @@ impl PcapWriter {
         while let Some(packet) = io.receive(INPUT) {
             if self.output.is_full() {
                 self.lost += 1;
-                io.discard(packet, Drop::Device);
+                io.discard(packet, DropReason::Device);
                 continue;
             }
             self.output.add(now, packet.data(), self.snaplen);
@@ -155,7 +154,7 @@ impl PcapWriter {
 
     fn flush_counted(&mut self, io: &mut Io) {
         let lost = self.flush(io.now_ns());
-        io.count_drops(Drop::Device, lost);
+        io.count_drops(DropReason::Device, lost);
     }
 
     /// Writes what is in memory. Returns how many packets were lost by that.
@@ -166,24 +165,24 @@ impl PcapWriter {
     }
 
     /// Counts what came of writing. Returns how many packets were lost.
-    fn account(&mut self, written: Result<u64, (u64, std::io::Error)>) -> u64 {
+    fn account(&mut self, written: Result<u64, LostPackets>) -> u64 {
         match written {
             Ok(written) => {
                 self.packets += written;
                 0
             }
-            Err((lost, error)) => {
-                self.lost += lost;
+            Err(lost) => {
+                self.lost += lost.packets;
                 self.failures += 1;
-                self.error = error.raw_os_error().unwrap_or(0) as u64;
-                lost
+                self.error = lost.error.raw_os_error().unwrap_or(0) as u64;
+                lost.packets
             }
         }
     }
 }
 
-fn trouble(config: &PcapWriterConfig, reason: String) -> Trouble {
-    Trouble(format!("file = \"{}\": {reason}", config.file.display()))
+fn trouble(config: &PcapWriterConfig, reason: String) -> AppError {
+    AppError(format!("file = \"{}\": {reason}", config.file.display()))
 }
 
 #[cfg(test)]

@@ -1,17 +1,14 @@
 //! Lets packets pass no faster than a rate.
 
-mod bucket;
-
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::limits::PACKET_BYTES_MAX;
 use crate::packet::Packet;
-use bucket::Bucket;
 
 /// Packets that may wait in a rate limit at most.
 const QUEUED_MAX: usize = 4096;
@@ -21,7 +18,7 @@ const BURST_BYTES_MAX: u64 = 1 << 30;
 const BURST_PART: u64 = 100;
 
 /// A token bucket: `burst` bytes pass at once, and `rate` bits each second after that. What comes
-/// faster is dropped ([`Drop::Limited`]), or waits if the configuration allows it. A packet counts
+/// faster is dropped ([`DropReason::Limited`]), or waits if the configuration allows it. A packet counts
 /// with all its bytes, headers of Ethernet included, preamble and checksum not.
 #[derive(Debug)]
 pub struct RateLimit {
@@ -70,26 +67,26 @@ const OUTPUT: usize = 0;
 impl App for RateLimit {
     type Config = RateLimitConfig;
 
-    fn check(config: &RateLimitConfig) -> Result<(), Trouble> {
+    fn check(config: &RateLimitConfig) -> Result<(), AppError> {
         let burst = config.burst_bytes();
         if config.rate == 0 {
-            return Err(Trouble::new("rate = 0: nothing would ever pass; it is in bits per second"));
+            return Err(AppError::new("rate = 0: nothing would ever pass; it is in bits per second"));
         }
         if !(PACKET_BYTES_MAX as u64..=BURST_BYTES_MAX).contains(&burst) {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "burst = {burst}: {PACKET_BYTES_MAX} bytes, so that the longest packet can pass, to {BURST_BYTES_MAX}"
             )));
         }
         if config.queue > QUEUED_MAX {
-            return Err(Trouble(format!("queue = {}: at most {QUEUED_MAX} packets can wait", config.queue)));
+            return Err(AppError(format!("queue = {}: at most {QUEUED_MAX} packets can wait", config.queue)));
         }
         Ok(())
     }
 
-    fn start(config: RateLimitConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: RateLimitConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let mut bucket = Bucket::new(config.rate, config.burst_bytes());
         if let Some(state) = state.and_then(|state| serde_json::from_slice::<RateLimitState>(&state).ok()) {
-            bucket.set_level(state.rate_limit_bytes, state.filled_ns);
+            bucket.set_level(&state);
         }
         let queued = VecDeque::new();
         Ok(Self { bucket, queued_max: config.queue, queued, wake_ns: None, passed: 0, limited: 0 })
@@ -119,8 +116,7 @@ impl App for RateLimit {
         for packet in self.queued.drain(..) {
             io.transmit(OUTPUT, packet);
         }
-        let (rate_limit_bytes, filled_ns) = self.bucket.level()?;
-        serde_json::to_vec(&RateLimitState { rate_limit_bytes, filled_ns }).ok()
+        serde_json::to_vec(&self.bucket.level()?).ok()
     }
 
     fn wake_ns(&self) -> Option<u64> {
@@ -142,32 +138,108 @@ impl RateLimit {
             self.queued.push_back(packet);
         } else {
             self.limited += 1;
-            io.discard(packet, Drop::Limited);
+            io.discard(packet, DropReason::Limited);
         }
     }
 }
 
+/// Bits in a byte times nanoseconds in a second.
+const TOKENS_PER_BYTE: u64 = 8_000_000_000;
+
+#[derive(Debug)]
+/// A token bucket, exact to the nanosecond: `level <= full`, both in tokens.
+///
+/// A byte costs [`TOKENS_PER_BYTE`], so that one nanosecond at one bit per second is one token and nothing is ever
+/// rounded away.
+struct Bucket {
+    /// Tokens per nanosecond: bits per second.
+    rate: u64,
+    full: u64,
+    level: u64,
+    /// The time that `level` is of; `None` before the first look at the clock.
+    filled_ns: Option<u64>,
+}
+
+impl Bucket {
+    /// A full bucket. `rate` in bits per second, at least 1; `burst` in bytes, at most 2^30, whose
+    /// tokens a word just holds.
+    fn new(rate: u64, burst: u64) -> Self {
+        let full = burst.saturating_mul(TOKENS_PER_BYTE);
+        Self { rate: rate.max(1), full, level: full, filled_ns: None }
+    }
+
+    /// Another rate and size from here on; what is in it stays, as far as there is room.
+    fn set_rate(&mut self, rate: u64, burst: u64) {
+        let changed = Self::new(rate, burst);
+        (self.rate, self.full) = (changed.rate, changed.full);
+        self.level = self.level.min(self.full);
+    }
+
+    /// How full it is; `None` if it has not been used.
+    fn level(&self) -> Option<RateLimitState> {
+        Some(RateLimitState { rate_limit_bytes: self.level / TOKENS_PER_BYTE, filled_ns: self.filled_ns? })
+    }
+
+    /// Goes on from what [`Self::level`] said.
+    fn set_level(&mut self, state: &RateLimitState) {
+        self.level = state.rate_limit_bytes.saturating_mul(TOKENS_PER_BYTE).min(self.full);
+        self.filled_ns = Some(state.filled_ns);
+    }
+
+    /// Adds what has accrued up to `now_ns`.
+    fn fill(&mut self, now_ns: u64) {
+        let elapsed = now_ns.saturating_sub(self.filled_ns.unwrap_or(now_ns));
+        self.level = self.level.saturating_add(elapsed.saturating_mul(self.rate)).min(self.full);
+        self.filled_ns = Some(now_ns.max(self.filled_ns.unwrap_or(0)));
+    }
+
+    /// Takes out what `bytes` cost. False, and nothing done, if it is not there.
+    #[inline]
+    fn take(&mut self, bytes: usize) -> bool {
+        match self.level.checked_sub(cost(bytes)) {
+            Some(level) => {
+                self.level = level;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// When it will hold what `bytes` cost.
+    fn ready_ns(&self, bytes: usize) -> u64 {
+        let missing = cost(bytes).saturating_sub(self.level);
+        self.filled_ns.unwrap_or(0).saturating_add(missing.div_ceil(self.rate))
+    }
+}
+
+#[inline]
+fn cost(bytes: usize) -> u64 {
+    (bytes as u64).saturating_mul(TOKENS_PER_BYTE)
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
     const PACKETS: usize = 100;
     /// 1,000 bytes a millisecond.
     const RATE: u64 = 8_000_000;
     const MS: u64 = 1_000_000;
 
-    fn bench(queue: usize) -> Bench<RateLimit> {
+    fn bench(queue: usize) -> AppBench<RateLimit> {
         let config = RateLimitConfig { rate: RATE, burst: Some(3_000), queue };
-        Bench::new(config, &["input"], &["output"], PACKETS as u32).expect("a rate limit")
+        AppBench::new(config, &["input"], &["output"], PACKETS as u32).expect("a rate limit")
     }
 
-    fn put(bench: &mut Bench<RateLimit>, count: usize) {
+    fn put(bench: &mut AppBench<RateLimit>, count: usize) {
         (0..count).for_each(|place| bench.put("input", &[place as u8; 1_000]));
         bench.push();
     }
 
-    fn sent(bench: &mut Bench<RateLimit>) -> Vec<u8> {
+    fn sent(bench: &mut AppBench<RateLimit>) -> Vec<u8> {
         bench.sent("output").iter().map(|packet| packet[0]).collect()
     }
 
@@ -176,7 +248,7 @@ mod tests {
         let mut bench = bench(0);
         put(&mut bench, 5);
         assert_eq!(sent(&mut bench), [0, 1, 2]);
-        assert_eq!((bench.drops(Drop::Limited), bench.app.wake_ns()), (2, None));
+        assert_eq!((bench.drops(DropReason::Limited), bench.app.wake_ns()), (2, None));
         bench.now_ns += 2 * MS;
         put(&mut bench, 5);
         assert_eq!(sent(&mut bench), [0, 1]);
@@ -189,7 +261,7 @@ mod tests {
         let mut bench = bench(2);
         put(&mut bench, 6);
         assert_eq!(sent(&mut bench), [0, 1, 2]);
-        assert_eq!((bench.drops(Drop::Limited), bench.app.wake_ns()), (1, Some(bench.now_ns + MS)));
+        assert_eq!((bench.drops(DropReason::Limited), bench.app.wake_ns()), (1, Some(bench.now_ns + MS)));
         bench.now_ns += MS - 1;
         bench.push();
         assert!(sent(&mut bench).is_empty());
@@ -237,13 +309,13 @@ mod tests {
         bench.now_ns += MS;
         put(&mut bench, 1);
         assert_eq!(sent(&mut bench), [0, 1, 2, 3, 4]);
-        assert_eq!((bench.drops(Drop::Limited), bench.free()), (1, PACKETS));
+        assert_eq!((bench.drops(DropReason::Limited), bench.free()), (1, PACKETS));
     }
 
     #[test]
     fn without_a_burst_one_packet_always_passes() {
         let config = RateLimitConfig { rate: 1, burst: None, queue: 0 };
-        let mut bench = Bench::<RateLimit>::new(config, &["input"], &["output"], 4).expect("a rate limit");
+        let mut bench = AppBench::<RateLimit>::new(config, &["input"], &["output"], 4).expect("a rate limit");
         bench.put("input", &[0; 1_900]);
         bench.push();
         assert_eq!((bench.sent("output").len(), bench.free()), (1, 4));
@@ -260,5 +332,61 @@ mod tests {
             "burst = 1500: 2104 bytes, so that the longest packet can pass, to 1073741824"
         );
         assert_eq!(trouble(1, None, 5_000), "queue = 5000: at most 4096 packets can wait");
+    }
+
+    #[test]
+    fn it_is_full_at_first_and_fills_at_its_rate() {
+        let mut bucket = Bucket::new(8_000, 3_000);
+        bucket.fill(500);
+        assert!(bucket.take(3_000) && !bucket.take(1));
+        assert_eq!(bucket.ready_ns(1), 500 + 1_000_000, "1,000 bytes a second");
+        bucket.fill(500 + 999_999);
+        assert!(!bucket.take(1));
+        bucket.fill(500 + 1_000_000);
+        assert!(bucket.take(1) && !bucket.take(1));
+        bucket.fill(u64::MAX);
+        assert!(bucket.take(3_000) && !bucket.take(1));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_gives_nothing() {
+        let mut bucket = Bucket::new(8_000_000_000, 3_000);
+        bucket.fill(1_000);
+        assert!(bucket.take(3_000));
+        bucket.fill(10);
+        bucket.fill(1_000);
+        assert!(!bucket.take(1));
+    }
+
+    proptest! {
+        /// However the time is cut up: never more than the burst and what has accrued, and a packet
+        /// passes at the very instant that was foretold.
+        #[test]
+        fn no_more_passes_than_may(
+            rate in 1_u64..100_000_000_000,
+            steps in prop::collection::vec((0_u64..2_000_000, 1_usize..2_100), 1..200),
+        ) {
+            let burst = 2_104;
+            let mut bucket = Bucket::new(rate, burst);
+            let (mut now, mut passed) = (7, 0_u128);
+            for (wait, bytes) in steps {
+                now += wait;
+                bucket.fill(now);
+                let ready = bucket.ready_ns(bytes);
+                let takes = bucket.take(bytes);
+                prop_assert_eq!(takes, ready <= now);
+                if !takes {
+                    prop_assert!(ready > now);
+                    bucket.fill(ready - 1);
+                    prop_assert!(!bucket.take(bytes));
+                    bucket.fill(ready);
+                    prop_assert!(bucket.take(bytes));
+                    now = ready;
+                }
+                passed += bytes as u128;
+                let accrued = u128::from(now - 7) * u128::from(rate) / u128::from(TOKENS_PER_BYTE);
+                prop_assert!(passed <= u128::from(burst) + accrued);
+            }
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 use crate::limits::{PACKET_BYTES_MAX, PULL_PACKETS, STATE_BYTES_MAX};
 
 /// Packets that a repeater keeps, unless the configuration says otherwise.
@@ -13,7 +13,7 @@ const PACKETS_DEFAULT: usize = 1024;
 const LENGTH_BYTES: usize = 2;
 
 /// Keeps the first packets that arrive, and sends copies of them in turn for ever, as fast as the
-/// output takes them. Packets beyond those that it keeps are dropped ([`Drop::Filtered`]).
+/// output takes them. Packets beyond those that it keeps are dropped ([`DropReason::Filtered`]).
 ///
 /// What it keeps is never more than fits into an app's state, so that all of it goes along when the
 /// app moves; it lies in the worker's own memory, not in packets.
@@ -47,14 +47,14 @@ const OUTPUT: usize = 0;
 impl App for Repeater {
     type Config = RepeaterConfig;
 
-    fn check(config: &RepeaterConfig) -> Result<(), Trouble> {
+    fn check(config: &RepeaterConfig) -> Result<(), AppError> {
         match config.packets {
-            0 => Err(Trouble::new("packets = 0: a repeater that keeps no packet sends none")),
+            0 => Err(AppError::new("packets = 0: a repeater that keeps no packet sends none")),
             _ => Ok(()),
         }
     }
 
-    fn start(config: RepeaterConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: RepeaterConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let mut repeater = Self { packets_max: config.packets, kept: Vec::new(), bytes: 0, next: 0, sent: 0 };
         for packet in packets_of_state(&state.unwrap_or_default()) {
             repeater.keep(packet);
@@ -81,7 +81,7 @@ impl App for Repeater {
             if self.keep(packet.data()) {
                 io.free(packet);
             } else {
-                io.discard(packet, Drop::Filtered);
+                io.discard(packet, DropReason::Filtered);
             }
         }
     }
@@ -127,13 +127,13 @@ fn packets_of_state(mut state: &[u8]) -> impl Iterator<Item = &[u8]> {
 mod tests {
     use super::*;
     use crate::limits::QUEUE_PACKETS;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
     const PACKETS: usize = 2000;
 
-    fn bench(packets: usize) -> Bench<Repeater> {
+    fn bench(packets: usize) -> AppBench<Repeater> {
         let config = RepeaterConfig { packets };
-        Bench::new(config, &["input"], &["output"], PACKETS as u32).expect("a repeater")
+        AppBench::new(config, &["input"], &["output"], PACKETS as u32).expect("a repeater")
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             bench.put("input", packet);
         }
         bench.push();
-        assert_eq!((bench.drops(Drop::Filtered), bench.free()), (1, PACKETS));
+        assert_eq!((bench.drops(DropReason::Filtered), bench.free()), (1, PACKETS));
         bench.pull();
         assert_eq!(bench.sent("output")[..3], [b"1", b"2", b"1"]);
     }
@@ -176,7 +176,7 @@ mod tests {
         bench.push();
         let fits = STATE_BYTES_MAX / (1500 + LENGTH_BYTES);
         assert_eq!(bench.app.report()[0], ("kept", fits as u64));
-        assert_eq!(bench.drops(Drop::Filtered), (QUEUE_PACKETS - fits) as u64);
+        assert_eq!(bench.drops(DropReason::Filtered), (QUEUE_PACKETS - fits) as u64);
         assert!(bench.stop().expect("a state").len() <= STATE_BYTES_MAX);
         assert_eq!(bench.free(), PACKETS);
     }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
 
 /// Frees every packet of every input.
@@ -21,7 +21,7 @@ impl App for Sink {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(_: SinkConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(_: SinkConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self::default())
     }
 

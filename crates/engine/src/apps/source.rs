@@ -1,15 +1,18 @@
 //! Makes packets.
 
-mod frame;
+use std::net::IpAddr;
 
+use etherparse::{
+    IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel, Ipv6Header,
+    PacketBuilder, SingleVlanHeader, VlanHeader, VlanId,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
+use crate::apps::mac::Mac;
 use crate::io::Io;
 use crate::limits::{PACKET_BYTES_MAX, PULL_PACKETS};
 use crate::packet::Packet;
-
-pub use frame::FrameConfig;
 
 /// Bytes in each packet, unless the configuration says otherwise.
 const SIZE_DEFAULT: usize = 60;
@@ -18,7 +21,7 @@ const SIZE_DEFAULT: usize = 60;
 #[derive(Debug)]
 pub struct Source {
     /// At least one; they are sent in turn.
-    shapes: Vec<Shape>,
+    shapes: Vec<SourcePacket>,
     next: usize,
     left: u64,
     sent: u64,
@@ -28,7 +31,7 @@ pub struct Source {
 
 /// One of the packets that a source sends.
 #[derive(Debug)]
-struct Shape {
+struct SourcePacket {
     size: usize,
     /// What is in it; what an earlier packet has left there, if nothing.
     bytes: Vec<u8>,
@@ -62,11 +65,11 @@ impl App for Source {
     const INPUTS: Named = Named::Only(&[]);
     const OUTPUTS: Named = Named::Any;
 
-    fn check(config: &SourceConfig) -> Result<(), Trouble> {
+    fn check(config: &SourceConfig) -> Result<(), AppError> {
         shapes(config).map(drop)
     }
 
-    fn start(config: SourceConfig, state: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: SourceConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
         let state = state.and_then(|state| serde_json::from_slice::<SourceState>(&state).ok());
         let sent = state.map_or(0, |state| state.source_sent);
         let left = config.count.unwrap_or(u64::MAX).saturating_sub(sent);
@@ -79,7 +82,7 @@ impl App for Source {
         for output in 0..io.outputs() {
             let count = usize::try_from(self.left).unwrap_or(PULL_PACKETS).min(PULL_PACKETS);
             let sent = match shapes.as_slice() {
-                [Shape { size, bytes }] if bytes.is_empty() => {
+                [SourcePacket { size, bytes }] if bytes.is_empty() => {
                     io.generate(output, count, |packet| resize(packet, *size))
                 }
                 _ => io.generate(output, count, |packet| {
@@ -103,7 +106,7 @@ impl App for Source {
     }
 }
 
-impl Shape {
+impl SourcePacket {
     fn fill(&self, packet: &mut Packet) {
         resize(packet, self.size);
         if !self.bytes.is_empty() {
@@ -130,20 +133,20 @@ fn make_room(packet: &mut Packet, size: usize) {
 }
 
 /// The packets that a configuration asks for.
-fn shapes(config: &SourceConfig) -> Result<Vec<Shape>, Trouble> {
+fn shapes(config: &SourceConfig) -> Result<Vec<SourcePacket>, AppError> {
     if config.hex.is_some() && config.frame.is_some() {
-        return Err(Trouble::new("`hex` and `frame` both say what is in the packets: leave one out"));
+        return Err(AppError::new("`hex` and `frame` both say what is in the packets: leave one out"));
     }
     let pattern = config.hex.as_deref().map(bytes_of_hex).transpose()?;
     let sizes = match (config.size, config.sizes.as_slice()) {
-        (Some(_), [_, ..]) => return Err(Trouble::new("`size` and `sizes` are both given: leave one out")),
+        (Some(_), [_, ..]) => return Err(AppError::new("`size` and `sizes` are both given: leave one out")),
         (Some(size), []) => vec![size],
         (None, []) => vec![pattern.as_ref().map_or(SIZE_DEFAULT, Vec::len)],
         (None, sizes) => sizes.to_vec(),
     };
     let shape = |size: usize| {
         if size == 0 || size > PACKET_BYTES_MAX {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "size = {size}: a source makes packets of 1 to {PACKET_BYTES_MAX} bytes"
             )));
         }
@@ -152,14 +155,14 @@ fn shapes(config: &SourceConfig) -> Result<Vec<Shape>, Trouble> {
             (None, Some(frame)) => frame.bytes(size)?,
             (None, None) => Vec::new(),
         };
-        Ok(Shape { size, bytes })
+        Ok(SourcePacket { size, bytes })
     };
     sizes.into_iter().map(shape).collect()
 }
 
-fn bytes_of_hex(text: &str) -> Result<Vec<u8>, Trouble> {
+fn bytes_of_hex(text: &str) -> Result<Vec<u8>, AppError> {
     let digits: Vec<char> = text.chars().filter(|digit| !digit.is_whitespace() && *digit != ':').collect();
-    let wrong = |what: String| Trouble(format!("hex = \"{text}\": {what}"));
+    let wrong = |what: String| AppError(format!("hex = \"{text}\": {what}"));
     if let Some(other) = digits.iter().find(|digit| !digit.is_ascii_hexdigit()) {
         return Err(wrong(format!("`{other}` is not a hexadecimal digit")));
     }
@@ -170,17 +173,106 @@ fn bytes_of_hex(text: &str) -> Result<Vec<u8>, Trouble> {
     Ok(digits.chunks_exact(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect())
 }
 
+/// Routers that a frame may pass: what Linux gives its packets.
+const HOPS: u8 = 64;
+
+/// The headers of a frame. The defaults are addresses for documentation (RFC 5737) and locally
+/// administered ones.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FrameConfig {
+    /// Ethernet address of the sender.
+    pub source_mac: Mac,
+    /// Ethernet address of the receiver.
+    pub destination_mac: Mac,
+    /// VLAN, 0 to 4095; no tag if there is none.
+    pub vlan: Option<u16>,
+    /// IP address of the sender.
+    pub source: IpAddr,
+    /// IP address of the receiver, of the same version.
+    pub destination: IpAddr,
+    /// UDP port of the sender.
+    pub source_port: u16,
+    /// UDP port of the receiver.
+    pub destination_port: u16,
+}
+
+impl Default for FrameConfig {
+    fn default() -> Self {
+        Self {
+            source_mac: Mac([2, 0, 0, 0, 0, 1]),
+            destination_mac: Mac([2, 0, 0, 0, 0, 2]),
+            vlan: None,
+            source: IpAddr::from([192, 0, 2, 1]),
+            destination: IpAddr::from([192, 0, 2, 2]),
+            source_port: 1024,
+            destination_port: 9,
+        }
+    }
+}
+
+impl FrameConfig {
+    /// The whole frame, `size` bytes, with its lengths and checksums.
+    pub fn bytes(&self, size: usize) -> Result<Vec<u8>, AppError> {
+        let ethernet = PacketBuilder::ethernet2(self.source_mac.0, self.destination_mac.0);
+        let ip = self.ip()?;
+        let builder = match self.vlan {
+            Some(vlan) => {
+                let vlan_id = VlanId::try_new(vlan)
+                    .map_err(|_| AppError(format!("vlan = {vlan}: 4095 is the highest")))?;
+                ethernet.vlan(VlanHeader::Single(SingleVlanHeader { vlan_id, ..Default::default() })).ip(ip)
+            }
+            None => ethernet.ip(ip),
+        };
+        let builder = builder.udp(self.source_port, self.destination_port);
+        let headers = builder.size(0);
+        let payload = size.checked_sub(headers).ok_or_else(|| {
+            AppError(format!("size = {size}: the headers of this frame alone take {headers} bytes"))
+        })?;
+        let mut bytes = Vec::with_capacity(size);
+        builder.write(&mut bytes, &vec![0; payload]).map_err(AppError::new)?;
+        Ok(bytes)
+    }
+
+    /// Lengths, checksums and what follows are the builder's to fill in.
+    fn ip(&self) -> Result<IpHeaders, AppError> {
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let header = Ipv4Header::new(0, HOPS, IpNumber::UDP, source.octets(), destination.octets());
+                Ok(IpHeaders::Ipv4(header.map_err(AppError::new)?, Ipv4Extensions::default()))
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let header = Ipv6Header {
+                    traffic_class: 0,
+                    flow_label: Ipv6FlowLabel::ZERO,
+                    payload_length: 0,
+                    next_header: IpNumber::UDP,
+                    hop_limit: HOPS,
+                    source: source.octets(),
+                    destination: destination.octets(),
+                };
+                Ok(IpHeaders::Ipv6(header, Ipv6Extensions::default()))
+            }
+            (source, destination) => Err(AppError(format!(
+                "source = {source}, destination = {destination}: one is IPv4, the other IPv6"
+            ))),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
     use super::*;
-    use crate::layout::Drop;
+    use crate::layout::DropReason;
     use crate::limits::QUEUE_PACKETS;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
     const PACKETS: usize = 2000;
 
-    fn bench(config: SourceConfig) -> Bench<Source> {
-        Bench::new(config, &[], &["output"], PACKETS as u32).expect("a source")
+    fn bench(config: SourceConfig) -> AppBench<Source> {
+        AppBench::new(config, &[], &["output"], PACKETS as u32).expect("a source")
     }
 
     fn trouble(config: SourceConfig) -> String {
@@ -190,7 +282,7 @@ mod tests {
     #[test]
     fn it_sends_packets_of_the_size_to_every_output() {
         let mut bench =
-            Bench::<Source>::new(SourceConfig::default(), &[], &["a", "b"], 2000).expect("a source");
+            AppBench::<Source>::new(SourceConfig::default(), &[], &["a", "b"], 2000).expect("a source");
         bench.pull();
         for output in ["a", "b"] {
             let sent = bench.sent(output);
@@ -205,9 +297,9 @@ mod tests {
         bench.fill("output");
         bench.pull();
         assert_eq!(bench.sent("output").len(), QUEUE_PACKETS);
-        assert_eq!(bench.drops(Drop::Full), 0);
+        assert_eq!(bench.drops(DropReason::Full), 0);
         let mut short =
-            Bench::<Source>::new(SourceConfig::default(), &[], &["output"], 10).expect("a source");
+            AppBench::<Source>::new(SourceConfig::default(), &[], &["output"], 10).expect("a source");
         short.pull();
         assert_eq!(short.sent("output").len(), 10);
         assert_eq!(short.app.report(), [("packets", 10)]);
@@ -247,7 +339,7 @@ mod tests {
         let mut bench = bench(SourceConfig { size: Some(PACKET_BYTES_MAX), ..Default::default() });
         bench.pull();
         assert!(bench.sent("output").iter().all(|packet| packet.len() == PACKET_BYTES_MAX));
-        assert_eq!((bench.drops(Drop::Oversize), bench.free()), (0, PACKETS));
+        assert_eq!((bench.drops(DropReason::Oversize), bench.free()), (0, PACKETS));
     }
 
     #[test]
@@ -278,5 +370,47 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(trouble(both), "`hex` and `frame` both say what is in the packets: leave one out");
+    }
+
+    fn udp_checksum_holds(packet: &SlicedPacket) -> bool {
+        let Some(TransportSlice::Udp(udp)) = &packet.transport else { return false };
+        let header = udp.to_header();
+        let computed = match &packet.net {
+            Some(NetSlice::Ipv4(ip)) => header.calc_checksum_ipv4(&ip.header().to_header(), udp.payload()),
+            Some(NetSlice::Ipv6(ip)) => header.calc_checksum_ipv6(&ip.header().to_header(), udp.payload()),
+            _ => return false,
+        };
+        computed == Ok(header.checksum)
+    }
+
+    #[test]
+    fn it_is_a_frame_of_the_size_with_its_checksums() {
+        let six = |end| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, end]);
+        let tagged = FrameConfig { vlan: Some(7), ..Default::default() };
+        let long = FrameConfig { source: six(1), destination: six(2), ..Default::default() };
+        for (config, size) in
+            [(FrameConfig::default(), 60), (FrameConfig::default(), 42), (tagged, 1518), (long, 120)]
+        {
+            let bytes = config.bytes(size).expect("a frame");
+            assert_eq!(bytes.len(), size);
+            let packet = SlicedPacket::from_ethernet(&bytes).expect("a frame");
+            assert!(udp_checksum_holds(&packet), "{config:?}");
+            assert_eq!(packet.vlan_ids().first().map(|vlan| vlan.value()), config.vlan);
+        }
+    }
+
+    #[test]
+    fn a_frame_that_cannot_be_is_named() {
+        let trouble = |config: FrameConfig, size| config.bytes(size).expect_err("trouble").0;
+        assert_eq!(
+            trouble(FrameConfig::default(), 41),
+            "size = 41: the headers of this frame alone take 42 bytes"
+        );
+        let vlan = FrameConfig { vlan: Some(4096), ..Default::default() };
+        assert_eq!(trouble(vlan, 60), "vlan = 4096: 4095 is the highest");
+        let mixed = FrameConfig { source: IpAddr::from([0; 16]), ..Default::default() };
+        assert_eq!(trouble(mixed, 90), "source = ::, destination = 192.0.2.2: one is IPv4, the other IPv6");
+        let mac = serde_json::from_str::<FrameConfig>(r#"{"source_mac": "02:00"}"#).expect_err("trouble");
+        assert!(mac.to_string().starts_with("`02:00` is not an Ethernet address: write it as"), "{mac}");
     }
 }

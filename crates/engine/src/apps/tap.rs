@@ -1,35 +1,27 @@
-//! A TAP interface: frames to and from this host's own network stack.
-
-mod device;
+//! A TAP interface: frames to and from this host's own network stack (Documentation/networking/tuntap.rst of
+//! Linux).
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, readv, write};
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
 
-use crate::app::{App, Trouble};
-use crate::device::interface::{MTU_MAX, MTU_MIN, check_name, has_capability, index};
-use crate::device::namespace::within;
-use crate::device::{Intake, Line, is_away};
-use crate::io::Io;
-use crate::layout::Drop;
+use crate::app::AppError;
+use crate::device::sys::{InterfaceCall, InterfaceRequest, TapCall, interface_call, tap_call};
+use crate::device::{
+    self, DeviceApp, DeviceFailure, MTU_MAX, MTU_MIN, PacketDevice, Received, check_name, failed,
+    has_capability, index, is_away, within,
+};
+use crate::layout::DropReason;
 use crate::packet::Packet;
-
-use device::{Device, explain};
 
 /// Sends what the host sends through the interface to `output`, and gives what arrives at `input` to
 /// the host. Frames are whole: the kernel leaves no checksum and no segmentation undone.
-#[derive(Debug)]
-pub struct Tap {
-    config: TapConfig,
-    line: Line<Device>,
-    intake: Intake,
-    received: u64,
-    transmitted: u64,
-}
+pub type Tap = DeviceApp<TapInterface>;
 
 /// Which interface.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -74,118 +66,155 @@ impl TapConfig {
     }
 }
 
-impl App for Tap {
+const TUN: &str = "/dev/net/tun";
+const OPEN: &str = "open /dev/net/tun";
+const ATTACH: &str = "ioctl TUNSETIFF";
+
+/// An open TAP interface.
+#[derive(Debug)]
+pub struct TapInterface {
+    /// One frame a read, one a write; never waits.
+    file: OwnedFd,
+}
+
+impl PacketDevice for TapInterface {
     type Config = TapConfig;
 
-    fn check(config: &TapConfig) -> Result<(), Trouble> {
+    fn check(config: &TapConfig) -> Result<(), AppError> {
         check_name(&config.name)?;
         if let Some(mtu) = config.mtu.filter(|mtu| !(MTU_MIN..=MTU_MAX).contains(mtu)) {
-            return Err(Trouble(format!(
+            return Err(AppError(format!(
                 "mtu = {mtu}: frames fit into packets with an MTU of {MTU_MIN} to {MTU_MAX}"
             )));
         }
-        let openable = device::open_tun().map(drop);
+        let openable = open_tun().map(drop);
         if config.namespace.is_some() {
             // To enter it also shows whether that is allowed.
             let entered = within(config.namespace.as_deref(), || Ok(()));
             return openable.and(entered).map_err(|failure| explain(&failure, config));
         }
         if openable.is_ok() && !has_capability(CapabilitySet::NET_ADMIN) && index(&config.name).is_err() {
-            return Err(device::not_allowed(&config.name));
+            return Err(not_allowed(&config.name));
         }
         openable.map_err(|failure| explain(&failure, config))
     }
 
-    fn start(config: TapConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let line = Line::start(Device::open(&config)).map_err(|failure| explain(&failure, &config))?;
-        Ok(Self { config, line, intake: Intake::default(), received: 0, transmitted: 0 })
+    fn open(config: &TapConfig) -> Result<Self, DeviceFailure> {
+        within(config.namespace.as_deref(), || Self::open_here(config))
     }
 
-    fn pull(&mut self, io: &mut Io) {
-        let Self { config, line, intake, received, .. } = self;
-        let now_ns = io.now_ns();
-        let Some(device) = line.device_or(now_ns, || Device::open(config)) else { return };
-        for _ in 0..intake.budget(io) {
-            let Some(mut packet) = intake.allocate(io) else { return };
-            match read(device, &mut packet) {
-                Ok(true) => {
-                    *received += 1;
-                    io.transmit(0, packet);
-                }
-                Ok(false) => io.discard(packet, Drop::Oversize),
-                Err(errno) => {
-                    // Dropped, not freed: that would count as work, and the worker would not sleep.
-                    drop(packet);
-                    if errno == Errno::INTR {
-                        continue;
-                    }
-                    if is_away(errno) {
-                        line.lose(now_ns);
-                    }
-                    return;
-                }
+    fn explain(failure: &DeviceFailure, config: &TapConfig) -> AppError {
+        explain(failure, config)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn receive(&mut self, packet: &mut Packet) -> Result<Received, Errno> {
+        let room = packet.tailroom();
+        // The kernel cuts off what does not fit without saying so: one byte more tells.
+        let mut excess = [0];
+        let data = packet.resize(room).unwrap_or_default();
+        match readv(&self.file, &mut [IoSliceMut::new(data), IoSliceMut::new(&mut excess)]) {
+            Ok(length) if length > room => Ok(Received::Dropped(DropReason::Oversize)),
+            Ok(length) => {
+                packet.truncate(length);
+                Ok(Received::Frame)
             }
+            Err(errno) if is_away(errno) => Err(errno),
+            // EAGAIN: none. EINTR: the next breath looks again.
+            Err(_) => Ok(Received::Nothing),
         }
     }
 
-    fn push(&mut self, io: &mut Io) {
-        let now_ns = io.now_ns();
-        while let Some(packet) = io.receive(0) {
-            let Some(device) = self.line.device() else {
-                io.discard(packet, Drop::Device);
-                continue;
-            };
-            match write(&device.file, packet.data()) {
-                Ok(_) => {
-                    self.transmitted += 1;
-                    io.free(packet);
-                }
-                // Shorter than an Ethernet header.
-                Err(Errno::INVAL) => io.discard(packet, Drop::Malformed),
-                Err(errno) => {
-                    // EIO: the interface is down. EAGAIN, ENOBUFS, ENOMEM: the host does not keep up.
-                    io.discard(packet, Drop::Device);
-                    if is_away(errno) {
-                        self.line.lose(now_ns);
-                    }
-                }
+    fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
+        for (sent, packet) in packets.iter().enumerate() {
+            match write(&self.file, packet.data()) {
+                Ok(_) => {}
+                Err(errno) if sent == 0 => return Err(errno),
+                Err(_) => return Ok(sent),
             }
         }
-    }
-
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let device = self.line.peek().filter(|_| !self.intake.is_held_up());
-        device.map(|device| device.file.as_fd()).into_iter().collect()
-    }
-
-    fn wake_ns(&self) -> Option<u64> {
-        self.line.wake_ns()
-    }
-
-    fn report(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("received", self.received),
-            ("transmitted", self.transmitted),
-            ("up", self.line.peek().is_some().into()),
-            ("losses", self.line.losses()),
-        ]
+        Ok(packets.len())
     }
 }
 
-/// Reads one frame into an empty packet; false if it is longer than that.
-fn read(device: &Device, packet: &mut Packet) -> Result<bool, Errno> {
-    let room = packet.tailroom();
-    // The kernel cuts off what does not fit without saying so: one byte more tells.
-    let mut excess = [0];
-    let data = packet.resize(room).unwrap_or_default();
-    let length = readv(&device.file, &mut [IoSliceMut::new(data), IoSliceMut::new(&mut excess)])?;
-    packet.truncate(length);
-    Ok(length <= room)
+impl TapInterface {
+    fn open_here(config: &TapConfig) -> Result<Self, DeviceFailure> {
+        let file = open_tun()?;
+        let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
+        if config.multi_queue {
+            flags |= libc::IFF_MULTI_QUEUE;
+        }
+        let mut request = InterfaceRequest::new(&config.name).with_flags(flags as i16);
+        interface_call(&file, InterfaceCall::AttachTap, &mut request).map_err(failed(ATTACH))?;
+        // An earlier user may have left some switched on.
+        tap_call(&file, TapCall::Offloads, 0).map_err(failed("ioctl TUNSETOFFLOAD"))?;
+        if config.persist {
+            tap_call(&file, TapCall::Persist, 1).map_err(failed("ioctl TUNSETPERSIST"))?;
+        }
+        if let Some(mtu) = config.mtu {
+            device::set_mtu(&config.name, mtu)?;
+        }
+        if config.up {
+            device::set_up(&config.name)?;
+        }
+        Ok(Self { file })
+    }
+}
+
+fn open_tun() -> Result<OwnedFd, DeviceFailure> {
+    open(TUN, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).map_err(failed(OPEN))
+}
+
+fn not_allowed(name: &str) -> AppError {
+    AppError(format!(
+        "making or changing the TAP interface `{name}` takes CAP_NET_ADMIN: run as root, or have root make it \
+         for this user: ip tuntap add {name} mode tap user USER && ip link set {name} up"
+    ))
+}
+
+/// What failed, and what to do.
+fn explain(failure: &DeviceFailure, config: &TapConfig) -> AppError {
+    let name = &config.name;
+    match (failure.call, failure.errno) {
+        (OPEN, Errno::NOENT | Errno::NODEV | Errno::NXIO) => AppError(format!(
+            "{TUN} is missing ({}): load the kernel's module (modprobe tun), or hand the device to the \
+             container (--device {TUN})",
+            failure.errno
+        )),
+        (OPEN, Errno::ACCESS | Errno::PERM) => {
+            AppError(format!("{TUN} may not be opened: run as root, or have root allow it (chmod 666 {TUN})"))
+        }
+        (ATTACH, Errno::BUSY) if config.multi_queue => {
+            AppError(format!("the TAP interface `{name}` is in use without multi_queue: end its other user"))
+        }
+        (ATTACH, Errno::BUSY) => AppError(format!(
+            "the TAP interface `{name}` is in use: end its other user, or give all of them multi_queue = true"
+        )),
+        (ATTACH, Errno::INVAL) => AppError(format!(
+            "the interface `{name}` is no TAP interface, or was made with another multi_queue than \
+             {}: choose another name, or delete it (ip link del {name})",
+            config.multi_queue
+        )),
+        (device::OPEN | device::ENTER, errno) => {
+            let path = config.namespace.as_deref().unwrap_or(std::path::Path::new("")).display();
+            let remedy = match errno {
+                Errno::PERM | Errno::ACCESS => "that takes CAP_SYS_ADMIN: run as root",
+                _ => "name a file of a network namespace (`ip netns add NAME` makes /run/netns/NAME)",
+            };
+            AppError(format!("namespace = \"{path}\": it cannot be entered ({errno}): {remedy}"))
+        }
+        (_, Errno::PERM) => not_allowed(name),
+        _ => AppError(format!("the TAP interface `{name}`: {failure}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::App;
 
     #[test]
     fn a_configuration_is_checked_before_anything_is_opened() {

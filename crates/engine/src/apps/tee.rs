@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::app::{App, Named, Trouble};
+use crate::app::{App, AppError, Named};
 use crate::io::Io;
-use crate::layout::Drop;
+use crate::layout::DropReason;
 
 /// Sends every packet of every input to every output: the packet itself to the last one, and
 /// copies to those before.
@@ -21,7 +21,7 @@ impl App for Tee {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Any;
 
-    fn start(_: TeeConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(_: TeeConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self)
     }
 
@@ -32,7 +32,7 @@ impl App for Tee {
                 for output in 0..last {
                     match io.copy(&packet) {
                         Some(copy) => io.transmit(output, copy),
-                        None => io.count_drops(Drop::NoPacket, 1),
+                        None => io.count_drops(DropReason::NoPacket, 1),
                     }
                 }
                 io.transmit(last, packet);
@@ -45,10 +45,10 @@ impl App for Tee {
 mod tests {
     use super::*;
     use crate::limits::QUEUE_PACKETS;
-    use crate::testing::Bench;
+    use crate::testing::AppBench;
 
-    fn bench(outputs: &[&str], packets: u32) -> Bench<Tee> {
-        Bench::new(TeeConfig {}, &["a", "b"], outputs, packets).expect("a tee")
+    fn bench(outputs: &[&str], packets: u32) -> AppBench<Tee> {
+        AppBench::new(TeeConfig {}, &["a", "b"], outputs, packets).expect("a tee")
     }
 
     #[test]
@@ -71,7 +71,7 @@ mod tests {
         bench.put("a", b"one");
         bench.push();
         assert_eq!(bench.sent("y"), [b"one"]);
-        assert_eq!(bench.drops(Drop::Full), 1);
+        assert_eq!(bench.drops(DropReason::Full), 1);
         bench.sent("x");
         assert_eq!(bench.free(), QUEUE_PACKETS + 10);
     }
@@ -83,7 +83,7 @@ mod tests {
         bench.put("a", b"two");
         bench.push();
         assert_eq!((bench.sent("x").len(), bench.sent("y").len()), (0, 2));
-        assert_eq!((bench.drops(Drop::NoPacket), bench.free()), (2, 2));
+        assert_eq!((bench.drops(DropReason::NoPacket), bench.free()), (2, 2));
     }
 
     #[test]
@@ -91,6 +91,6 @@ mod tests {
         let mut bench = bench(&[], 4);
         bench.put("b", b"one");
         bench.push();
-        assert_eq!((bench.drops(Drop::Unlinked), bench.free()), (1, 4));
+        assert_eq!((bench.drops(DropReason::Unlinked), bench.free()), (1, 4));
     }
 }

@@ -12,7 +12,7 @@ fn worker(place: usize) -> Owner {
 fn sight(numbers: &[u32], owners: &[Owner]) -> Sight {
     let seen = Seen {
         link: link(),
-        ring: Ring::Full,
+        ring: LinkRing::Full,
         owner: Owner::Full(link()),
         takers: [WorkerId::new(1), None],
         capacity: 1024,
@@ -23,7 +23,7 @@ fn sight(numbers: &[u32], owners: &[Owner]) -> Sight {
     let there = |places: &[usize], all| (0..all).map(|place| places.contains(&place)).collect();
     Sight {
         rings: vec![seen],
-        headers: owners.iter().map(|owner| Header::unused(*owner)).collect(),
+        headers: owners.iter().map(|owner| PacketHeader::unused(*owner)).collect(),
         workers: there(&[0, 1], WORKERS_MAX),
         links: there(&[1], LINKS_MAX),
     }

@@ -3,15 +3,16 @@
 //! All mistakes are found in one go. Each is a sentence that says what is wrong, where, and what
 //! would be right.
 
-mod files;
-
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 use caravan_segment::printable;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{Config, LinkName, Port};
-use crate::app::{Kind, Named, Registry};
+use super::{AppPort, Config, LinkName};
+use crate::app::{AppKind, FileUse, Named, Registry};
 use crate::limits::{APPS_MAX, CONFIG_BYTES_MAX, GRANT_PACKETS, LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
 
 /// Names that are listed where one is wrong.
@@ -23,7 +24,7 @@ const NEAR: f64 = 0.8;
 
 /// The part of a configuration that a mistake is in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum ConfigPart {
     /// All of it.
     Whole,
     /// An app.
@@ -38,7 +39,7 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Where it is.
-    pub part: Part,
+    pub part: ConfigPart,
     /// A sentence about it that can stand alone.
     pub text: String,
 }
@@ -52,7 +53,7 @@ pub fn check(config: &Config, registry: &Registry, packets_max: u32) -> Result<(
 
 /// Every mistake of a configuration for an engine of so many packets, and where it is.
 pub fn findings(config: &Config, registry: &Registry, packets_max: u32) -> Vec<Finding> {
-    let mut check = Check { config, registry, findings: Vec::new() };
+    let mut check = ConfigCheck { config, registry, findings: Vec::new() };
     check.counts(packets_max);
     check.apps();
     check.files();
@@ -61,14 +62,14 @@ pub fn findings(config: &Config, registry: &Registry, packets_max: u32) -> Vec<F
     check.findings
 }
 
-struct Check<'a> {
+struct ConfigCheck<'a> {
     config: &'a Config,
     registry: &'a Registry,
     findings: Vec<Finding>,
 }
 
-impl Check<'_> {
-    fn find(&mut self, part: Part, text: String) {
+impl ConfigCheck<'_> {
+    fn find(&mut self, part: ConfigPart, text: String) {
         self.findings.push(Finding { part, text });
     }
 
@@ -80,7 +81,7 @@ impl Check<'_> {
             ("workers", workers, WORKERS_MAX),
         ] {
             if count > most {
-                self.find(Part::Whole, format!("{count} {what}: an engine has at most {most}"));
+                self.find(ConfigPart::Whole, format!("{count} {what}: an engine has at most {most}"));
             }
         }
         // With fewer, some may end up with one worker while another waits for them without end.
@@ -91,20 +92,20 @@ impl Check<'_> {
                 "packets_max = {packets_max}: {workers} workers need at least {least}, {GRANT_PACKETS} each. \
                  Raise it, or have fewer workers"
             );
-            self.find(Part::Whole, text);
+            self.find(ConfigPart::Whole, text);
         }
         let bytes: usize = self.config.apps.values().map(|app| app.config.to_string().len()).sum();
         if bytes > CONFIG_BYTES_MAX {
             let text = format!(
                 "the configurations of all apps take {bytes} bytes as JSON: at most {CONFIG_BYTES_MAX}"
             );
-            self.find(Part::Whole, text);
+            self.find(ConfigPart::Whole, text);
         }
     }
 
     fn apps(&mut self) {
         for (name, app) in &self.config.apps {
-            let part = Part::App(name.clone());
+            let part = ConfigPart::App(name.clone());
             if let Some(wrong) = wrong_name(name) {
                 self.find(part.clone(), format!("app `{}`: {wrong}", shown(name)));
             }
@@ -124,8 +125,8 @@ impl Check<'_> {
     }
 
     fn links(&mut self) {
-        let mut outputs: BTreeMap<&Port, Vec<&LinkName>> = BTreeMap::new();
-        let mut inputs: BTreeMap<&Port, Vec<&LinkName>> = BTreeMap::new();
+        let mut outputs: BTreeMap<&AppPort, Vec<&LinkName>> = BTreeMap::new();
+        let mut inputs: BTreeMap<&AppPort, Vec<&LinkName>> = BTreeMap::new();
         for link in self.config.links.keys() {
             self.end(link, &link.from, "output", |kind| kind.outputs);
             self.end(link, &link.to, "input", |kind| kind.inputs);
@@ -137,13 +138,13 @@ impl Check<'_> {
     }
 
     /// Whether a link's end is a port that there is.
-    fn end(&mut self, link: &LinkName, port: &Port, what: &str, named: fn(&Kind) -> Named) {
+    fn end(&mut self, link: &LinkName, port: &AppPort, what: &str, named: fn(&AppKind) -> Named) {
         let told = format!("link `{}`", shown(&link.to_string()));
         let Some(app) = self.config.apps.get(&port.app) else {
             let names = self.config.apps.keys().map(String::as_str);
             let instead = instead(&port.app, names, "apps");
             let text = format!("{told}: there is no app `{}`: {instead}", shown(&port.app));
-            return self.find(Part::Link(link.clone()), text);
+            return self.find(ConfigPart::Link(link.clone()), text);
         };
         // What ports an unknown kind has is not known either; the app's own mistake has been told.
         let Some(kind) = self.registry.kind(&app.kind) else { return };
@@ -164,16 +165,16 @@ impl Check<'_> {
                 listed(names.iter().copied())
             ),
         };
-        self.find(Part::Link(link.clone()), text);
+        self.find(ConfigPart::Link(link.clone()), text);
     }
 
     fn linked_twice(
         &mut self,
-        ports: BTreeMap<&Port, Vec<&LinkName>>,
+        ports: BTreeMap<&AppPort, Vec<&LinkName>>,
         what: &str,
         way: &str,
         remedy: &str,
-        other: fn(&LinkName) -> &Port,
+        other: fn(&LinkName) -> &AppPort,
     ) {
         for (port, links) in ports {
             let [_, second, ..] = links.as_slice() else { continue };
@@ -188,7 +189,7 @@ impl Check<'_> {
                 links.len(),
                 listed(others.iter().map(String::as_str)),
             );
-            self.find(Part::Link((*second).clone()), text);
+            self.find(ConfigPart::Link((*second).clone()), text);
         }
     }
 
@@ -196,11 +197,14 @@ impl Check<'_> {
         let used = self.config.workers_used();
         for name in &used {
             if let Some(wrong) = wrong_name(name) {
-                self.find(Part::Worker((*name).to_owned()), format!("worker `{}`: {wrong}", shown(name)));
+                self.find(
+                    ConfigPart::Worker((*name).to_owned()),
+                    format!("worker `{}`: {wrong}", shown(name)),
+                );
             }
         }
         for (name, worker) in &self.config.workers {
-            let part = Part::Worker(name.clone());
+            let part = ConfigPart::Worker(name.clone());
             if !used.contains(name.as_str()) {
                 let instead = instead(name, used.iter().copied(), "workers");
                 let text = format!("worker `{}` has no apps: {instead}", shown(name));
@@ -302,6 +306,55 @@ pub(super) fn shown(text: &str) -> String {
         None => printable(text),
         Some((end, _)) => printable(&text[..end]) + "...",
     }
+}
+
+/// What tells one file from all others, whatever paths lead to it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    /// Its device and inode.
+    There(u64, u64),
+    /// Those of the folder that it is not in yet, and its name there.
+    Missing(u64, u64, OsString),
+}
+
+impl ConfigCheck<'_> {
+    /// Finds apps that write a file which another app uses.
+    pub(super) fn files(&mut self) {
+        let mut users: BTreeMap<Identity, Vec<(&str, FileUse)>> = BTreeMap::new();
+        let config = self.config;
+        for (name, app) in &config.apps {
+            let kind = self.registry.kind(&app.kind);
+            for file in kind.map(|kind| (kind.files)(&app.config)).unwrap_or_default() {
+                if let Some(identity) = identity(&file.path) {
+                    users.entry(identity).or_default().push((name, file));
+                }
+            }
+        }
+        for users in users.values() {
+            let Some((writer, file)) = users.iter().find(|(_, file)| file.is_written) else { continue };
+            for (other, theirs) in users.iter().filter(|(other, _)| other != writer) {
+                let does = if theirs.is_written { "writes" } else { "reads" };
+                let text = format!(
+                    "app `{}`: file = \"{}\": app `{}` {does} the same file: write to another one",
+                    shown(writer),
+                    printable(file.path.display().to_string()),
+                    shown(other)
+                );
+                self.find(ConfigPart::App((*writer).to_owned()), text);
+            }
+        }
+    }
+}
+
+/// `None` for what is no file of its own, such as `/dev/null`, and for what cannot be looked at.
+fn identity(path: &Path) -> Option<Identity> {
+    if let Ok(file) = path.metadata() {
+        let is_device = file.file_type().is_char_device();
+        return (!is_device).then(|| Identity::There(file.dev(), file.ino()));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.metadata().ok()?;
+    Some(Identity::Missing(folder.dev(), folder.ino(), path.file_name()?.to_owned()))
 }
 
 #[cfg(test)]

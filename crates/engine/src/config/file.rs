@@ -28,10 +28,8 @@
 //! A mistake is told with its line and column, and all of them in one go: first what is no TOML, then
 //! keys and values that mean nothing here, then what [`check`] finds.
 
-mod read;
-
 use std::collections::BTreeMap;
-use std::fs::File as SystemFile;
+use std::fs::File as StdFile;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
@@ -40,54 +38,41 @@ use caravan_ring::SpinMode;
 use caravan_segment::Pages;
 use caravan_segment::printable;
 use serde::Serialize;
-use toml::de::DeTable;
+use serde_json::{Number, Value};
+use toml::Spanned;
+use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::Config;
-use super::check::{self, Part};
+use super::check;
 use crate::app::Registry;
-use crate::engine::Options;
-use crate::limits::{FILE_BYTES_MAX, MISTAKES_MAX, NAME_BYTES_MAX};
+use crate::config::check::{ConfigPart, instead, listed, shown};
+use crate::config::{AppConfig, LinkName, WORKER_DEFAULT, WorkerConfig};
+use crate::engine::EngineOptions;
+use crate::layout::LinkMode;
+use crate::limits::{
+    FILE_BYTES_MAX, GRANT_PACKETS, MISTAKES_MAX, NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKETS_MAX,
+};
 
-/// What a file says, and where.
+/// A configuration file that has been read, and where it says what.
+///
+/// ```
+/// use caravan_engine::config::file::ConfigFile;
+///
+/// let mistakes = ConfigFile::parse("[app.a]\nworker = 'left'").unwrap_err();
+/// assert_eq!(mistakes[0].to_string(), "1:6: app `a` has no kind: add kind = \"...\"");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct File {
+pub struct ConfigFile {
     /// Apps, links and workers.
     pub config: Config,
-    /// The table `[engine]`.
-    pub settings: Settings,
-    places: BTreeMap<Part, Place>,
-}
-
-/// What a file says about the engine itself. It cannot change while the engine runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Packets that there may be.
-    pub packets_max: Option<u32>,
-    /// Bytes in front of a new packet's data.
-    pub headroom: Option<usize>,
-    /// Whether an idle worker looks again for a while before it sleeps.
-    pub spin: Option<SpinMode>,
-    /// Whether memory shall be of huge pages, if the system offers them.
-    pub hugepages: Option<bool>,
-}
-
-impl Settings {
-    /// How to start an engine; what the file leaves open is as usual.
-    pub fn options(&self) -> Options {
-        let usual = Options::default();
-        Options {
-            pages: if self.hugepages == Some(true) { Pages::HugeIfOffered } else { usual.pages },
-            packets_max: self.packets_max.unwrap_or(usual.packets_max),
-            headroom: self.headroom.unwrap_or(usual.headroom),
-            spin: self.spin.unwrap_or(usual.spin),
-            restarts: usual.restarts,
-        }
-    }
+    /// What the table `[engine]` says. It cannot change while the engine runs.
+    pub options: EngineOptions,
+    places: BTreeMap<ConfigPart, FilePosition>,
 }
 
 /// A place in a file: line and column, in letters, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct FilePosition {
     /// The line.
     pub line: usize,
     /// The letter in it.
@@ -99,7 +84,7 @@ pub struct Place {
 pub struct Mistake {
     /// Where it is; none if it is the file as a whole.
     #[serde(flatten)]
-    pub place: Option<Place>,
+    pub place: Option<FilePosition>,
     /// What is wrong, and what would be right.
     pub text: String,
 }
@@ -107,13 +92,13 @@ pub struct Mistake {
 impl std::fmt::Display for Mistake {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.place {
-            Some(Place { line, column }) => write!(f, "{line}:{column}: {}", self.text),
+            Some(FilePosition { line, column }) => write!(f, "{line}:{column}: {}", self.text),
             None => write!(f, " {}", self.text),
         }
     }
 }
 
-impl File {
+impl ConfigFile {
     /// Reads a file, and checks that an engine of these kinds of apps can carry it out.
     pub fn open(path: &Path, registry: &Registry) -> Result<Self, Vec<Mistake>> {
         let file = Self::parse(&text_of(path)?)?;
@@ -126,25 +111,26 @@ impl File {
         Self::parse(&text_of(path)?)
     }
 
-    /// Understands a file's text.
+    /// Reads the text of a file, of whatever kinds its apps are.
     pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
-        let lines = Lines::of(text);
+        let lines = FileLines::of(text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             let errors = errors.iter().map(|error| lines.no_toml(error.span(), error.message()));
             return Err(sorted(errors.collect()));
         }
-        read::file(table.get_ref(), &lines)
+        read_file(table.get_ref(), &lines)
     }
 
-    /// Every mistake that [`check`] finds, in the order of the file.
+    /// Checks that an engine with these kinds of apps can carry the file out. Returns every mistake, in the order of
+    /// the file.
     pub fn check(&self, registry: &Registry) -> Result<(), Vec<Mistake>> {
         // A file that is being written is empty for a moment: nobody means that.
         if self.config.apps.is_empty() {
             let text = "there are no apps: add a table [app.NAME] for each".to_owned();
             return Err(vec![Mistake { place: None, text }]);
         }
-        let packets_max = self.settings.options().packets_max;
+        let packets_max = self.options.packets_max;
         let findings = check::findings(&self.config, registry, packets_max);
         if findings.is_empty() {
             return Ok(());
@@ -157,14 +143,14 @@ impl File {
         ))
     }
 
-    fn place(&self, part: &Part) -> Option<Place> {
+    fn place(&self, part: &ConfigPart) -> Option<FilePosition> {
         // A worker without a table of its own is there for the first app that names it.
         let named_by = |worker: &str| {
             let app = self.config.apps.iter().find(|(_, app)| app.worker == worker)?.0;
-            self.places.get(&Part::App(app.clone()))
+            self.places.get(&ConfigPart::App(app.clone()))
         };
         let place = self.places.get(part).or_else(|| match part {
-            Part::Worker(worker) => named_by(worker),
+            ConfigPart::Worker(worker) => named_by(worker),
             _ => None,
         });
         place.copied()
@@ -175,14 +161,14 @@ fn text_of(path: &Path) -> Result<String, Vec<Mistake>> {
     let whole = |text: String| vec![Mistake { place: None, text }];
     let mut bytes = Vec::new();
     let read =
-        SystemFile::open(path).and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
+        StdFile::open(path).and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
     read.map_err(|error| whole(format!("cannot read it: {error}")))?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(whole(format!("more than {FILE_BYTES_MAX} bytes: this is no configuration")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let place = Lines::of(&good).place(good.len());
+        let place = FileLines::of(&good).place(good.len());
         vec![Mistake { place: Some(place), text: "this is not UTF-8: write the file in UTF-8".into() }]
     })
 }
@@ -200,22 +186,22 @@ fn sorted(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
 }
 
 /// Where the lines of a text start, so that each place is found at once.
-struct Lines<'a> {
+struct FileLines<'a> {
     text: &'a str,
     starts: Vec<usize>,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> FileLines<'a> {
     fn of(text: &'a str) -> Self {
         let ends = text.match_indices('\n').map(|(end, _)| end + 1);
         Self { text, starts: std::iter::once(0).chain(ends).collect() }
     }
 
-    fn place(&self, at: usize) -> Place {
+    fn place(&self, at: usize) -> FilePosition {
         let line = self.starts.partition_point(|start| *start <= at);
         let start = self.starts[line - 1];
         let before = self.text.get(start..at).map_or(at - start, |before| before.chars().count());
-        Place { line, column: before + 1 }
+        FilePosition { line, column: before + 1 }
     }
 
     /// What the parser says, and about what: it does not name a key that is there twice.
@@ -229,6 +215,292 @@ impl<'a> Lines<'a> {
 
     fn mistake(&self, span: Option<Range<usize>>, text: &str) -> Mistake {
         Mistake { place: span.map(|span| self.place(span.start)), text: printable(text) }
+    }
+}
+
+/// Everything in a document, or everything that is wrong with it.
+fn read_file(table: &DeTable<'_>, lines: &FileLines<'_>) -> Result<ConfigFile, Vec<Mistake>> {
+    let mut reader = FileReader { lines, file: ConfigFile::default(), mistakes: Vec::new() };
+    reader.document(table);
+    match reader.mistakes.is_empty() {
+        true => Ok(reader.file),
+        false => Err(sorted(reader.mistakes)),
+    }
+}
+
+type TomlKey<'i> = Spanned<DeString<'i>>;
+type TomlItem<'i> = Spanned<DeValue<'i>>;
+
+struct FileReader<'a> {
+    lines: &'a FileLines<'a>,
+    file: ConfigFile,
+    mistakes: Vec<Mistake>,
+}
+
+impl FileReader<'_> {
+    fn wrong(&mut self, span: Range<usize>, text: &str) {
+        let mistake = self.lines.mistake(Some(span), text);
+        self.mistakes.push(mistake);
+    }
+
+    fn document(&mut self, table: &DeTable<'_>) {
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "links" => self.links(value),
+                "engine" => self.table(key, value, "a table: [engine]", |reader, table| reader.engine(table)),
+                "worker" => self.tables(key, value, Self::worker),
+                "app" => self.tables(key, value, Self::app),
+                _ => self.unknown(key, "the file", &["links", "engine", "worker", "app"]),
+            }
+        }
+    }
+
+    fn engine(&mut self, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let options = &mut self.file.options;
+            let told = match key.get_ref().as_ref() {
+                "packets_max" => {
+                    let number = number(value, GRANT_PACKETS as usize, PACKETS_MAX as usize);
+                    number.map(|number| options.packets_max = number as u32)
+                }
+                "headroom" => number(value, 0, PACKET_BYTES_MAX).map(|bytes| options.headroom = bytes),
+                "spin" => spin(value).map(|mode| options.spin = mode),
+                "hugepages" => {
+                    let truth = value.get_ref().as_bool().ok_or_else(|| "true or false".to_owned());
+                    truth.map(|huge| options.pages = if huge { Pages::HugeIfOffered } else { Pages::Small })
+                }
+                _ => {
+                    self.unknown(key, "[engine]", &["packets_max", "headroom", "spin", "hugepages"]);
+                    continue;
+                }
+            };
+            self.takes(key, value, told);
+        }
+    }
+
+    fn worker(&mut self, name: &TomlKey<'_>, table: &DeTable<'_>) {
+        let mut worker = WorkerConfig::default();
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "core" => {
+                    let core = number(value, 0, usize::MAX).map(|core| worker.core = Some(core));
+                    self.takes(key, value, core);
+                }
+                _ => self.unknown(key, &format!("[worker.{}]", shown(name.get_ref())), &["core"]),
+            }
+        }
+        let name_text = name.get_ref().to_string();
+        self.file.places.insert(ConfigPart::Worker(name_text.clone()), self.lines.place(name.span().start));
+        self.file.config.workers.insert(name_text, worker);
+    }
+
+    fn app(&mut self, name: &TomlKey<'_>, table: &DeTable<'_>) {
+        let mut kind = None;
+        let mut worker = WORKER_DEFAULT.to_owned();
+        let mut config = serde_json::Map::new();
+        for (key, value) in table {
+            let text = value.get_ref().as_str().ok_or_else(|| "a text in quotes".to_owned());
+            match key.get_ref().as_ref() {
+                "kind" => {
+                    let told = text.map(|text| kind = Some(text.to_owned()));
+                    self.takes(key, value, told);
+                }
+                "worker" => {
+                    let told = text.map(|text| worker = text.to_owned());
+                    self.takes(key, value, told);
+                }
+                "links" => self.wrong(
+                    key.span(),
+                    "`links` belongs to no app: put it above the first table, at the top of the file",
+                ),
+                own => match json(value) {
+                    Ok(value) => _ = config.insert(own.to_owned(), value),
+                    Err((span, text)) => self.wrong(span, &text),
+                },
+            }
+        }
+        let name_text = name.get_ref().to_string();
+        let Some(kind) = kind else {
+            if !table.contains_key("kind") {
+                let text = format!("app `{}` has no kind: add kind = \"...\"", shown(&name_text));
+                self.wrong(name.span(), &text);
+            }
+            return;
+        };
+        self.file.places.insert(ConfigPart::App(name_text.clone()), self.lines.place(name.span().start));
+        let app = AppConfig { kind, worker, config: Value::Object(config) };
+        self.file.config.apps.insert(name_text, app);
+    }
+
+    fn links(&mut self, value: &TomlItem<'_>) {
+        let Some(links) = value.get_ref().as_array() else {
+            return self.wrong(value.span(), "links = ...: it takes a list: [\"app.output -> app.input\"]");
+        };
+        self.each_link(links);
+    }
+
+    fn each_link(&mut self, links: &DeArray<'_>) {
+        for link in links {
+            let (name, mode) = match link.get_ref() {
+                DeValue::String(name) => (Some((name.as_ref(), link.span())), LinkMode::Swap),
+                DeValue::Table(table) => self.link_table(link, table),
+                other => {
+                    let text = format!("a link is a text in quotes or a table, not {}", article(other));
+                    self.wrong(link.span(), &text);
+                    continue;
+                }
+            };
+            let Some((name, span)) = name else { continue };
+            let name = match name.parse::<LinkName>() {
+                Ok(name) => name,
+                Err(error) => {
+                    self.wrong(span, &error.to_string());
+                    continue;
+                }
+            };
+            let place = self.lines.place(span.start);
+            if let Some(before) = self.file.places.insert(ConfigPart::Link(name.clone()), place) {
+                let text =
+                    format!("link `{}` is there twice: see line {}", shown(&name.to_string()), before.line);
+                self.wrong(span, &text);
+            }
+            self.file.config.links.insert(name, mode);
+        }
+    }
+
+    /// `{ link = "a.output -> b.input", mode = "copy" }`.
+    fn link_table<'t>(
+        &mut self,
+        link: &TomlItem<'_>,
+        table: &'t DeTable<'_>,
+    ) -> (Option<(&'t str, Range<usize>)>, LinkMode) {
+        let mut name = None;
+        let mut mode = LinkMode::Swap;
+        for (key, value) in table {
+            let text = value.get_ref().as_str();
+            match key.get_ref().as_ref() {
+                "link" => {
+                    name = text.map(|text| (text, value.span()));
+                    let told = text.map(drop).ok_or_else(|| "a text: \"app.output -> app.input\"".to_owned());
+                    self.takes(key, value, told);
+                }
+                "mode" => {
+                    let told = match text {
+                        Some("swap") => Ok(LinkMode::Swap),
+                        Some("copy") => Ok(LinkMode::Copy),
+                        _ => Err("\"swap\" or \"copy\"".to_owned()),
+                    };
+                    self.takes(key, value, told.map(|told| mode = told));
+                }
+                _ => self.unknown(key, "a link", &["link", "mode"]),
+            }
+        }
+        if !table.contains_key("link") {
+            self.wrong(link.span(), "a link without its ends: add link = \"app.output -> app.input\"");
+        }
+        (name, mode)
+    }
+
+    fn table(
+        &mut self,
+        key: &TomlKey<'_>,
+        value: &TomlItem<'_>,
+        takes: &str,
+        read: impl FnOnce(&mut Self, &DeTable<'_>),
+    ) {
+        match value.get_ref().as_table() {
+            Some(table) => read(self, table),
+            None => self.takes(key, value, Err(takes.to_owned())),
+        }
+    }
+
+    /// `[worker.NAME]`, `[app.NAME]`.
+    fn tables(
+        &mut self,
+        key: &TomlKey<'_>,
+        value: &TomlItem<'_>,
+        read: fn(&mut Self, &TomlKey<'_>, &DeTable<'_>),
+    ) {
+        let takes = format!("tables: [{}.NAME]", key.get_ref());
+        self.table(key, value, &takes, |reader, table| {
+            for (name, value) in table {
+                let takes = format!("a table: [{}.{}]", key.get_ref(), shown(name.get_ref()));
+                reader.table(name, value, &takes, |reader, table| read(reader, name, table));
+            }
+        });
+    }
+
+    fn unknown(&mut self, key: &TomlKey<'_>, of: &str, known: &[&str]) {
+        let name = key.get_ref();
+        let instead = instead(name, known.iter().copied(), "keys");
+        let all = match instead.starts_with("do") && known.len() > 1 {
+            true => format!(" There are {}", listed(known.iter().copied())),
+            false => String::new(),
+        };
+        let text = format!("{of} has no key `{}`: {instead}{all}", shown(name));
+        self.wrong(key.span(), &text);
+    }
+
+    /// Tells of a value that is not what its key takes.
+    fn takes(&mut self, key: &TomlKey<'_>, value: &TomlItem<'_>, told: Result<(), String>) {
+        if let Err(takes) = told {
+            let text = format!(
+                "{} = {}: it takes {takes}",
+                shown(key.get_ref()),
+                shown(self.lines.text.get(value.span()).unwrap_or_default())
+            );
+            self.wrong(value.span(), &text);
+        }
+    }
+}
+
+fn number(value: &TomlItem<'_>, least: usize, most: usize) -> Result<usize, String> {
+    let number = value.get_ref().as_integer();
+    let number = number.and_then(|number| usize::from_str_radix(number.as_str(), number.radix()).ok());
+    number.filter(|number| (least..=most).contains(number)).ok_or_else(|| match most {
+        usize::MAX => format!("a number from {least}"),
+        _ => format!("a number from {least} to {most}"),
+    })
+}
+
+fn spin(value: &TomlItem<'_>) -> Result<SpinMode, String> {
+    match value.get_ref().as_str() {
+        Some("auto") => Ok(SpinMode::Auto),
+        Some("on") => Ok(SpinMode::On),
+        Some("off") => Ok(SpinMode::Off),
+        _ => Err("\"auto\", \"on\" or \"off\"".to_owned()),
+    }
+}
+
+/// A value for the kind of an app. The parser bounds how deep it nests.
+fn json(value: &TomlItem<'_>) -> Result<Value, (Range<usize>, String)> {
+    let wrong = |text: &str| (value.span(), text.to_owned());
+    Ok(match value.get_ref() {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(number) => {
+            let (digits, radix) = (number.as_str(), number.radix());
+            let signed = i64::from_str_radix(digits, radix).map(Number::from);
+            let number = signed.or_else(|_| u64::from_str_radix(digits, radix).map(Number::from));
+            Value::Number(number.map_err(|_| wrong("this number has more than 64 bits"))?)
+        }
+        DeValue::Float(number) => {
+            let number = number.as_str().parse().ok().and_then(Number::from_f64);
+            Value::Number(number.ok_or_else(|| wrong("this number is not finite, or too large"))?)
+        }
+        DeValue::Boolean(truth) => Value::Bool(*truth),
+        DeValue::Datetime(time) => Value::String(time.to_string()),
+        DeValue::Array(items) => Value::Array(items.iter().map(json).collect::<Result<_, _>>()?),
+        DeValue::Table(table) => {
+            let pairs = table.iter().map(|(key, value)| Ok((key.get_ref().to_string(), json(value)?)));
+            Value::Object(pairs.collect::<Result<_, _>>()?)
+        }
+    })
+}
+
+fn article(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::Integer(_) | DeValue::Array(_) => format!("an {}", value.type_str()),
+        _ => format!("a {}", value.type_str()),
     }
 }
 

@@ -7,36 +7,33 @@
 //! neighbours' as the order allows. The same configuration gives the same picture, byte for byte.
 
 mod draw;
-mod heights;
 mod layers;
-mod legend;
-mod order;
 
 use std::collections::BTreeMap;
 
 use super::Config;
-use crate::layout::Mode;
+use crate::layout::LinkMode;
 
 /// The picture as the text of an SVG file, light or dark as its viewer prefers. It needs no fonts but
 /// any of fixed width, and draws what [`check`](super::check) would refuse, too: an app that a link
 /// names and that is not there is an empty box.
 pub fn svg(config: &Config) -> String {
-    let network = Network::of(config);
+    let network = Diagram::of(config);
     let layers = layers::Layers::of(&network);
-    let layers = order::ordered(&network, layers);
-    let heights = heights::heights(&network, &layers);
+    let layers = layers::ordered(&network, layers);
+    let heights = layers::heights(&network, &layers);
     draw::svg(config, &network, &layers, &heights)
 }
 
 /// The apps and links of a configuration by number, in the order of their names.
 #[derive(Debug)]
-struct Network<'a> {
-    apps: Vec<App<'a>>,
-    links: Vec<Link>,
+struct Diagram<'a> {
+    apps: Vec<DiagramApp<'a>>,
+    links: Vec<DiagramLink>,
 }
 
 #[derive(Debug)]
-struct App<'a> {
+struct DiagramApp<'a> {
     name: &'a str,
     /// Its kind and worker; none if it is not there.
     is: Option<(&'a str, &'a str)>,
@@ -46,7 +43,7 @@ struct App<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct DiagramLink {
     /// The app, and the place among its outputs.
     from: (usize, usize),
     /// The app, and the place among its inputs.
@@ -54,11 +51,11 @@ struct Link {
     copies: bool,
 }
 
-impl<'a> Network<'a> {
+impl<'a> Diagram<'a> {
     fn of(config: &'a Config) -> Self {
-        let mut named: BTreeMap<&str, App<'a>> = BTreeMap::new();
+        let mut named: BTreeMap<&str, DiagramApp<'a>> = BTreeMap::new();
         let is_there = |name| config.apps.get(name).map(|app| (app.kind.as_str(), app.worker.as_str()));
-        let blank = |name| App { name, is: is_there(name), inputs: Vec::new(), outputs: Vec::new() };
+        let blank = |name| DiagramApp { name, is: is_there(name), inputs: Vec::new(), outputs: Vec::new() };
         for name in config.apps.keys() {
             named.insert(name, blank(name));
         }
@@ -76,12 +73,12 @@ impl<'a> Network<'a> {
         let apps: Vec<_> = named.into_values().collect();
         let number = |name: &str| apps.partition_point(|app| app.name < name);
         let place = |ports: &[&str], port: &str| ports.partition_point(|other| *other < port);
-        let link = |(name, mode): (&super::LinkName, &Mode)| {
+        let link = |(name, mode): (&super::LinkName, &LinkMode)| {
             let (from, to) = (number(&name.from.app), number(&name.to.app));
-            Link {
+            DiagramLink {
                 from: (from, place(&apps[from].outputs, &name.from.port)),
                 to: (to, place(&apps[to].inputs, &name.to.port)),
-                copies: *mode == Mode::Copy,
+                copies: *mode == LinkMode::Copy,
             }
         };
         let links = config.links.iter().map(link).collect();

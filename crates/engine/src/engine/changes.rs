@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::config::{Config, LinkName};
-use crate::layout::Mode;
+use crate::layout::{LinkMode, WorkerStage};
+use crate::recovery::Recovered;
 
 /// What a change of the configuration did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,8 +64,9 @@ impl Changes {
             |config: &Config| config.apps.values().map(|app| app.worker.clone()).collect::<BTreeSet<_>>();
         changes.workers_started = workers(new).difference(&workers(old)).cloned().collect();
         changes.workers_ended = workers(old).difference(&workers(new)).cloned().collect();
-        let has_other_mode =
-            |(name, mode): &(&LinkName, &Mode)| old.links.get(*name).is_some_and(|before| before != *mode);
+        let has_other_mode = |(name, mode): &(&LinkName, &LinkMode)| {
+            old.links.get(*name).is_some_and(|before| before != *mode)
+        };
         changes.links_changed =
             new.links.iter().filter(has_other_mode).map(|(name, _)| name.to_string()).collect();
         let core = |config: &Config, name: &str| config.workers.get(name).and_then(|worker| worker.core);
@@ -104,11 +106,80 @@ impl std::fmt::Display for Changes {
     }
 }
 
+/// What happened, as [`Engine::poll`](crate::Engine::poll) tells it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EngineEvent {
+    /// A worker's process ended unasked.
+    Crashed {
+        /// Its name.
+        worker: String,
+        /// The process.
+        pid: i32,
+        /// `signal 11 (SIGSEGV)`, `status 1`.
+        how: String,
+        /// What it was doing.
+        stage: WorkerStage,
+        /// Whether it was waiting for packets it had asked for.
+        growing: bool,
+        /// Packets that it had taken from rings without giving the slots back.
+        half_received: u64,
+        /// What became of its packets.
+        recovered: Recovered,
+    },
+    /// Its successor runs.
+    Restarted {
+        /// Its name.
+        worker: String,
+        /// The process.
+        pid: i32,
+        /// Nanoseconds since the crash was noticed.
+        after_ns: u64,
+    },
+    /// It is not started again before the configuration changes.
+    Parked {
+        /// Its name.
+        worker: String,
+        /// Why.
+        why: String,
+    },
+    /// It did not do as it was told in time, and was killed: a crash follows.
+    Hung {
+        /// Its name.
+        worker: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// It could not be started again, and will be tried again later.
+    NotStarted {
+        /// Its name.
+        worker: String,
+        /// Why.
+        why: String,
+    },
+    /// A worker has been waiting for packets for a while: there are no more, and the other workers cannot
+    /// do without theirs. Told once, until there are enough again.
+    Short {
+        /// Its name.
+        worker: String,
+        /// How many there are: less than there may be where the machine has no memory for more.
+        packets: u32,
+        /// How many there may be.
+        packets_max: u32,
+    },
+    /// The memory has grown.
+    Grown {
+        /// Packets there are now.
+        packets: u32,
+    },
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn config(mode: Mode, core: Option<usize>) -> Config {
+    fn config(mode: LinkMode, core: Option<usize>) -> Config {
         let mut config = Config::new();
         config.app_in("left", "source", "source", ()).app_in("right", "sink", "sink", ());
         config.link_by("source.output -> sink.input", mode).unwrap();
@@ -118,11 +189,11 @@ mod tests {
 
     #[test]
     fn another_mode_or_core_is_told() {
-        let first = config(Mode::Swap, None);
+        let first = config(LinkMode::Swap, None);
         assert_eq!(Changes::between(&first, &first).to_string(), "unchanged: 2");
-        let told = Changes::between(&first, &config(Mode::Copy, Some(3))).to_string();
+        let told = Changes::between(&first, &config(LinkMode::Copy, Some(3))).to_string();
         assert_eq!(told, "links changed: source.output -> sink.input; workers changed: right; unchanged: 2");
-        let changes = Changes::between(&config(Mode::Swap, Some(3)), &config(Mode::Swap, Some(4)));
+        let changes = Changes::between(&config(LinkMode::Swap, Some(3)), &config(LinkMode::Swap, Some(4)));
         assert_eq!((changes.links_changed.len(), changes.workers_changed), (0, vec!["right".to_owned()]));
     }
 }

@@ -7,23 +7,24 @@ use std::time::{Duration, Instant};
 
 use caravan_segment::process::Process;
 use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use super::child::{Child, kill, wait_for};
-use super::{Engine, Entry, Event, Restarts};
-use crate::control::Channel;
+use super::{Engine, EngineEvent, Restarts, WorkerEntry};
+use crate::control::{ControlChannel, Silence, WorkerAnswer, WorkerOrder};
 use crate::error::{Error, system};
 use crate::fork::fork;
-use crate::layout::{self, Drop, RINGS, Ring, STAGES, Stage, State, worker};
-use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, CRASH_WINDOW, CRASHES_MAX};
+use crate::layout::{self, DropReason, LinkRing, WorkerStage, WorkerState, worker};
+use crate::limits::{ANSWER_MAX, BACKOFF_MAX, BACKOFF_MIN, CRASH_WINDOW, CRASHES_MAX};
 use crate::owner::{LinkId, Owner, WorkerId};
-use crate::plan::{LinkPlan, Plan, Role};
+use crate::plan::{LinkPlan, LinkRole, WorkerPlan};
 use crate::recovery::{Given, Recovered, reclaim};
-use crate::worker::{Over, Start, Worker};
+use crate::worker::{Worker, WorkerExit, WorkerStart};
 
 impl Engine {
     /// Cleans up after every worker that has ended, and decides what becomes of it.
     pub(super) fn reap(&mut self) {
-        let ended = |entry: &Entry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
+        let ended = |entry: &WorkerEntry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| ended(entry)).map(|(name, _)| name.clone()).collect();
         for name in names {
@@ -42,14 +43,14 @@ impl Engine {
         entry.died = Some(died);
         let (id, links) = (entry.id, entry.plan.links.clone());
         let word = |offset| self.shared.worker(id, offset);
-        let stage = STAGES.get(word(worker::STAGE).load(Ordering::Acquire) as usize).copied();
-        let growing = stage == Some(Stage::Growing) || word(worker::WANTED).load(Ordering::Acquire) > 0;
+        let stage = WorkerStage::ALL.get(word(worker::STAGE).load(Ordering::Acquire) as usize).copied();
+        let growing = stage == Some(WorkerStage::Growing) || word(worker::WANTED).load(Ordering::Acquire) > 0;
         let (recovered, half_received) = self.recover(id, &links);
-        self.events.push_back(Event::Crashed {
+        self.events.push_back(EngineEvent::Crashed {
             worker: name.to_owned(),
             pid: child.pid,
             how,
-            stage: stage.unwrap_or(Stage::Starting),
+            stage: stage.unwrap_or(WorkerStage::Starting),
             growing,
             half_received,
             recovered,
@@ -62,8 +63,8 @@ impl Engine {
         let (given, half_received) = self.given_by(links);
         let recovered = reclaim(&self.memory, self.packet_count, id, &given);
         let word = |offset| self.shared.worker(id, offset);
-        layout::Shared::add(word(worker::DROPS + 8 * Drop::Crashed as usize), recovered.lost);
-        word(worker::STATE).store(State::Restarting as u64, Ordering::Release);
+        layout::SharedWords::add(word(worker::DROPS + 8 * DropReason::Crashed as usize), recovered.lost);
+        word(worker::STATE).store(WorkerState::Restarting as u64, Ordering::Release);
         word(worker::WANTED).store(0, Ordering::Relaxed);
         // A process that was killed between a change and the bell for it leaves others asleep.
         links.iter().for_each(|link| crate::worker::ring_both(&self.shared, &self.bells, link.id));
@@ -78,26 +79,26 @@ impl Engine {
         for &LinkPlan { id: link, role, .. } in links {
             let (owner, ring) = match role {
                 // Who has both ends gives as the producer when it lets go of them.
-                Role::Producer | Role::Local => (Owner::Full(link), Ring::Full),
-                Role::Consumer => (Owner::Empty(link), Ring::Empty),
+                LinkRole::Producer | LinkRole::Local => (Owner::Full(link), LinkRing::Full),
+                LinkRole::Consumer => (Owner::Empty(link), LinkRing::Empty),
             };
-            let takes: &[Ring] = match role {
-                Role::Producer => &[Ring::Empty, Ring::Tail],
-                Role::Consumer => &[Ring::Full, Ring::Head],
-                Role::Local => &RINGS,
+            let takes: &[LinkRing] = match role {
+                LinkRole::Producer => &[LinkRing::Empty, LinkRing::Tail],
+                LinkRole::Consumer => &[LinkRing::Full, LinkRing::Head],
+                LinkRole::Local => &LinkRing::ALL,
             };
             given.push(Given { owner, published: self.published(link, ring) });
             for &ring in takes {
                 half_received += crate::recovery::release_taken(&self.shared, &self.memory, link, ring);
             }
-            let parked = [Ring::Head, Ring::Tail].map(|ring| self.published(link, ring)).concat();
+            let parked = [LinkRing::Head, LinkRing::Tail].map(|ring| self.published(link, ring)).concat();
             given.push(Given { owner: Owner::Parked(link), published: parked });
         }
         (given, half_received)
     }
 
     /// The numbers in a ring: between its head, which is read first, and its tail.
-    pub(super) fn published(&self, link: LinkId, ring: Ring) -> Vec<u32> {
+    pub(super) fn published(&self, link: LinkId, ring: LinkRing) -> Vec<u32> {
         crate::recovery::published(&self.shared, link, ring)
     }
 
@@ -123,14 +124,14 @@ impl Engine {
             _ => {
                 entry.parked = true;
                 let id = entry.id;
-                self.shared.worker(id, worker::STATE).store(State::Parked as u64, Ordering::Release);
+                self.shared.worker(id, worker::STATE).store(WorkerState::Parked as u64, Ordering::Release);
                 // Others can use its packets until then.
                 self.return_packets(&[Owner::Worker(id)]);
                 let why = match restarts {
                     Restarts::Never => "it crashed, and is not to be started again".to_owned(),
                     _ => format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs()),
                 };
-                self.events.push_back(Event::Parked { worker: name.to_owned(), why });
+                self.events.push_back(EngineEvent::Parked { worker: name.to_owned(), why });
             }
         }
     }
@@ -144,7 +145,7 @@ impl Engine {
 
     /// Has a worker that could not be started tried again later.
     pub(super) fn put_off(&mut self, name: &str, error: &Error) {
-        self.events.push_back(Event::NotStarted { worker: name.to_owned(), why: error.to_string() });
+        self.events.push_back(EngineEvent::NotStarted { worker: name.to_owned(), why: error.to_string() });
         if let Some(entry) = self.workers.get_mut(name) {
             entry.restart_at = Some(Instant::now() + BACKOFF_MAX);
         }
@@ -153,7 +154,7 @@ impl Engine {
     /// Starts the workers whose wait is over.
     pub(super) fn restart_due(&mut self) {
         let now = Instant::now();
-        let due = |entry: &Entry| entry.restart_at.is_some_and(|at| at <= now);
+        let due = |entry: &WorkerEntry| entry.restart_at.is_some_and(|at| at <= now);
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| self.start_again(name));
@@ -171,11 +172,9 @@ impl Engine {
         let (id, core, plan) = (entry.id, entry.core, entry.plan.clone());
         let links = plan.links.clone();
         let again = entry.died.is_some();
-        let (ours, theirs) = Channel::pair().map_err(|error| {
-            system("socketpair")(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE))
-        })?;
+        let (ours, theirs) = ControlChannel::pair().map_err(system("socketpair"))?;
         let word = |offset| self.shared.worker(id, offset);
-        let start = Start {
+        let start = WorkerStart {
             id,
             shared: self.shared.clone(),
             memory: self.memory.clone(),
@@ -207,19 +206,19 @@ impl Engine {
         };
         let word = |offset, value| self.shared.worker(id, offset).store(value, Ordering::Relaxed);
         word(worker::PID, pid as u64);
-        word(worker::STATE, State::Running as u64);
+        word(worker::STATE, WorkerState::Running as u64);
         if again {
-            layout::Shared::add(self.shared.worker(id, worker::RESTARTS), 1);
+            layout::SharedWords::add(self.shared.worker(id, worker::RESTARTS), 1);
         }
         if let Some(entry) = self.workers.get_mut(name) {
-            entry.child = Some(Child { pid, handle, channel: ours, asked: 0 });
+            entry.child = Some(WorkerProcess { pid, handle, channel: ours, asked: 0 });
         }
         self.pin(pid, core);
         Ok(())
     }
 
     /// Has `poll` wake when a new process ends or says something.
-    fn watch(&self, pid: i32, channel: &Channel) -> Result<Process, Error> {
+    fn watch(&self, pid: i32, channel: &ControlChannel) -> Result<Process, Error> {
         let handle = Process::open(pid)?;
         for fd in [handle.as_fd(), channel.as_fd()] {
             epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
@@ -250,14 +249,133 @@ fn back_off(crashes: usize) -> Duration {
 }
 
 /// All that a worker's process does. Returns its exit status.
-fn work(name: &str, worker: Worker, plan: Plan) -> i32 {
+fn work(name: &str, worker: Worker, plan: WorkerPlan) -> i32 {
     match worker.run(plan) {
-        Over::Told | Over::Alone => 0,
-        Over::Broken(error) => {
+        WorkerExit::Told | WorkerExit::Alone => 0,
+        WorkerExit::Broken(error) => {
             eprintln!("caravan: worker {name}: {error}");
             1
         }
     }
+}
+
+/// A worker's process.
+pub(super) struct WorkerProcess {
+    pub pid: i32,
+    pub handle: Process,
+    pub channel: ControlChannel,
+    /// The number of the last order that it was given.
+    pub asked: u64,
+}
+
+impl Engine {
+    /// Sends an order. False if there is no process. One that does not listen any more is killed: half of
+    /// the order may have reached it.
+    pub(super) fn order(&mut self, worker: &str, order: &WorkerOrder) -> bool {
+        let Some(entry) = self.workers.get_mut(worker) else { return false };
+        let Some(child) = &mut entry.child else { return false };
+        // pairs with the Acquire in Worker::turn
+        self.shared.worker(entry.id, layout::worker::ORDERS).fetch_add(1, Ordering::Release);
+        self.bells.worker(entry.id).ring();
+        child.asked += 1;
+        let sent = child.channel.send(child.asked, order, Some(ANSWER_MAX)).is_ok();
+        if !sent {
+            kill(child.pid);
+        }
+        sent
+    }
+
+    /// Waits for an answer to the last order. `None` if the worker has ended instead, or was killed for
+    /// its silence.
+    pub(super) fn answer_of(&mut self, worker: &str) -> Option<WorkerAnswer> {
+        loop {
+            let child = self.workers.get_mut(worker)?.child.as_mut()?;
+            match child.channel.receive(ANSWER_MAX) {
+                Ok((number, answer)) if number == child.asked => return Some(answer),
+                // It said so when it had started, before it was asked.
+                Ok((_, answer)) => self.hear_start(worker, &answer),
+                Err(Silence::Gone) => return None,
+                Err(Silence::Late) => {
+                    kill(child.pid);
+                    let (worker, seconds) = (worker.to_owned(), ANSWER_MAX.as_secs());
+                    self.events.push_back(EngineEvent::Hung { worker, seconds });
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Hears whether workers that were started again run.
+    pub(super) fn hear_starters(&mut self) {
+        let starting = |entry: &WorkerEntry| entry.died.is_some() && entry.child.is_some();
+        let names: Vec<String> =
+            self.workers.iter().filter(|(_, entry)| starting(entry)).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let child = self.workers.get_mut(&name).and_then(|entry| entry.child.as_mut());
+            // If it has ended, `reap` sees to it.
+            if let Some(Ok((_, answer))) = child.map(|child| child.channel.receive(Duration::ZERO)) {
+                self.hear_start(&name, &answer);
+            }
+        }
+    }
+
+    /// Takes notice of what a worker says once it has started: that it runs, or that it cannot.
+    pub(super) fn hear_start(&mut self, name: &str, answer: &WorkerAnswer) {
+        let Some(entry) = self.workers.get_mut(name) else { return };
+        let Some(WorkerProcess { pid, .. }) = entry.child else { return };
+        let worker = name.to_owned();
+        match answer {
+            WorkerAnswer::Failed { app, reason } => {
+                // It is tried again as after any crash.
+                kill(pid);
+                self.events.push_back(EngineEvent::NotStarted { worker, why: format!("{app}: {reason}") });
+            }
+            _ => {
+                let Some(died) = entry.died.take() else { return };
+                let after_ns = died.elapsed().as_nanos() as u64;
+                self.events.push_back(EngineEvent::Restarted { worker, pid, after_ns });
+            }
+        }
+    }
+}
+
+/// Kills a child.
+pub fn kill(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        // It has ended, and is a zombie until `wait_for`: nothing to kill.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Reaps a child that has ended, or is about to; says how.
+pub fn wait_for(pid: i32) -> String {
+    let status = loop {
+        match waitpid(Pid::from_raw(pid), WaitOptions::empty()) {
+            Ok(Some((_, status))) => break status,
+            Ok(None) | Err(Errno::INTR) => {}
+            // Somebody else in this process reaped it.
+            Err(_) => return "unknown status".to_owned(),
+        }
+    };
+    match (status.terminating_signal(), status.exit_status()) {
+        (Some(signal), _) => format!("signal {signal}{}", signal_name(signal)),
+        (_, Some(crate::fork::PANICKED)) => "a panic in an app".to_owned(),
+        (_, Some(status)) => format!("status {status}"),
+        _ => "unknown status".to_owned(),
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let names = [
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGTERM, "SIGTERM"),
+    ];
+    names.iter().find(|(number, _)| *number == signal).map_or(String::new(), |(_, name)| format!(" ({name})"))
 }
 
 #[cfg(test)]

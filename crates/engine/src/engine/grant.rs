@@ -4,11 +4,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Engine, Event};
-use crate::handover::Headers;
+use super::{Engine, EngineEvent};
+use crate::handover::PacketHeaders;
 use crate::layout::{self, engine, worker};
 use crate::limits::{GRANT_PACKETS, SHORT_TOLD, WORKERS_MAX};
-use crate::owner::{Header, Owner, WorkerId};
+use crate::owner::{Owner, PacketHeader, WorkerId};
 
 /// A time in which some worker waits for packets, and there are no more.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Engine {
         if !shortage.told && shortage.since.elapsed() >= SHORT_TOLD {
             shortage.told = true;
             let (packets, packets_max) = (self.packet_count, self.options.packets_max);
-            self.events.push_back(Event::Short { worker, packets, packets_max });
+            self.events.push_back(EngineEvent::Short { worker, packets, packets_max });
         }
         if is_new {
             // Those that sleep look, too.
@@ -77,7 +77,7 @@ impl Engine {
         let given = self.pool.split_off(self.pool.len() - count);
         let (Some(&first), Some(&last)) = (given.iter().min(), given.iter().max()) else { return false };
         for &index in &given {
-            self.memory.store(index, Header::granted(Owner::Worker(id)));
+            self.memory.store(index, PacketHeader::granted(Owner::Worker(id)));
         }
         let word = |offset| self.shared.worker(id, offset);
         word(worker::GRANT_FIRST).store(u64::from(first), Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Engine {
         self.packet_count = packets;
         // pairs with the Acquire in Worker::new
         self.shared.engine(engine::PACKET_COUNT).store(u64::from(packets), Ordering::Release);
-        self.events.push_back(Event::Grown { packets });
+        self.events.push_back(EngineEvent::Grown { packets });
     }
 
     /// Looks for packets that workers gave back, if there are any.

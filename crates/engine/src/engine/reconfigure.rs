@@ -13,25 +13,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use super::child::{kill, wait_for};
-use super::{Changes, Engine, Entry};
+use super::crash::{kill, wait_for};
+use super::{Changes, Engine, WorkerEntry};
 use crate::config::{Config, LinkName};
-use crate::control::{Answer, Order};
+use crate::control::{WorkerAnswer, WorkerOrder};
 use crate::error::Error;
-use crate::layout::{self, DROPS, Drop, Mode, RINGS, State, engine, link, worker};
+use crate::layout::{self, DropReason, LinkMode, LinkRing, WorkerState, engine, link, worker};
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
 use crate::owner::{LinkId, Owner, WorkerId};
-use crate::plan::{AppPlan, Plan, plans};
+use crate::plan::{AppPlan, WorkerPlan, plans};
 use crate::recovery::return_to_pool;
 
 /// What apps left when they were stopped, by their names and kinds: one of another kind could not read it.
 type States = BTreeMap<(String, String), Vec<u8>>;
 
-/// Whether a change goes on to a new configuration, or back to the last one.
+/// Which configuration a change is to bring into force: the new one, or the old one after the new one has failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    On,
-    Back,
+enum ChangeGoal {
+    New,
+    Old,
 }
 
 impl Engine {
@@ -49,16 +49,16 @@ impl Engine {
         let mut states = States::new();
         let mut changes = Changes::between(&old, new);
         let lost_before = self.lost();
-        if let Err(error) = self.carry_out(new, &mut states, Way::On) {
-            self.carry_out(&old, &mut states, Way::Back)?;
+        if let Err(error) = self.carry_out(new, &mut states, ChangeGoal::New) {
+            self.carry_out(&old, &mut states, ChangeGoal::Old)?;
             return Err(error);
         }
         changes.lost = self.lost().saturating_sub(lost_before);
-        layout::Shared::add(self.shared.engine(engine::CONFIGURED), 1);
+        layout::SharedWords::add(self.shared.engine(engine::CONFIGURED), 1);
         Ok(changes)
     }
 
-    fn carry_out(&mut self, new: &Config, states: &mut States, way: Way) -> Result<(), Error> {
+    fn carry_out(&mut self, new: &Config, states: &mut States, goal: ChangeGoal) -> Result<(), Error> {
         self.reap();
         let (links, removed) = self.number_links(new);
         let plans = plans(new, &links);
@@ -70,12 +70,12 @@ impl Engine {
         self.links = links;
         self.write_links(new);
         self.config = new.clone();
-        self.apply(&affected, plans, states, way)
+        self.apply(&affected, plans, states, goal)
     }
 
     /// Packets that were lost because what they were in is no more.
     fn lost(&self) -> u64 {
-        let cause = 8 * Drop::Removed as usize;
+        let cause = 8 * DropReason::Removed as usize;
         let workers = self.workers.values().map(|entry| self.shared.worker(entry.id, worker::DROPS + cause));
         let words = workers.chain([self.shared.engine(engine::DROPS + cause)]);
         words.map(|word| word.load(Ordering::Relaxed)).sum()
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Workers that have something to change, or no process, or are no more.
-    fn affected(&self, plans: &BTreeMap<String, Plan>, removed: &BTreeSet<LinkId>) -> Vec<String> {
+    fn affected(&self, plans: &BTreeMap<String, WorkerPlan>, removed: &BTreeSet<LinkId>) -> Vec<String> {
         let differs = |name: &String| {
             let Some(entry) = self.workers.get(name) else { return true };
             // A new link may have the number of one that is no more, and look like it.
@@ -119,10 +119,10 @@ impl Engine {
             self.returned_seen = self.returned_seen.wrapping_sub(returned);
             self.shared.memory().copy_in(layout::worker_at(id), &[0; layout::WORKER_BYTES]);
             self.shared.write_name(layout::worker_at(id) + worker::NAME, NAME_BYTES_MAX + 2, name);
-            self.shared.worker(id, worker::STATE).store(State::Restarting as u64, Ordering::Release);
-            let entry = Entry {
+            self.shared.worker(id, worker::STATE).store(WorkerState::Restarting as u64, Ordering::Release);
+            let entry = WorkerEntry {
                 id,
-                plan: Plan::default(),
+                plan: WorkerPlan::default(),
                 core: None,
                 child: None,
                 crashes: Default::default(),
@@ -139,7 +139,7 @@ impl Engine {
     fn prepare(
         &mut self,
         affected: &[String],
-        plans: &BTreeMap<String, Plan>,
+        plans: &BTreeMap<String, WorkerPlan>,
         removed: &BTreeSet<LinkId>,
         states: &mut States,
     ) {
@@ -149,7 +149,7 @@ impl Engine {
             let mut plan = plans.get(name).cloned().unwrap_or_default();
             plan.links.retain(|link| !removed.contains(&link.id));
             let there = self.workers.get(name).is_some_and(|entry| entry.child.is_some());
-            if self.order(name, &Order::Prepare(plan)) {
+            if self.order(name, &WorkerOrder::Prepare(plan)) {
                 told.push(name);
             } else if there {
                 dead.push(name);
@@ -158,11 +158,11 @@ impl Engine {
         for name in told {
             loop {
                 match self.answer_of(name) {
-                    Some(Answer::Left { app, state }) => {
+                    Some(WorkerAnswer::Left { app, state }) => {
                         let kind = self.config.apps.get(&app).map_or("", |before| &before.kind);
                         states.insert((app, kind.to_owned()), state);
                     }
-                    Some(Answer::Prepared) => break,
+                    Some(WorkerAnswer::Prepared) => break,
                     _ => {
                         dead.push(name);
                         break;
@@ -178,7 +178,7 @@ impl Engine {
     fn end_workers(&mut self, new: &Config, affected: &[String]) {
         let has = |name: &String| new.apps.values().any(|app| &app.worker == name);
         for name in affected.iter().filter(|name| !has(name)) {
-            if self.order(name, &Order::End) {
+            if self.order(name, &WorkerOrder::End) {
                 self.answer_of(name);
             }
             let Some(entry) = self.workers.remove(name) else { continue };
@@ -187,11 +187,11 @@ impl Engine {
                 wait_for(child.pid);
             }
             self.return_packets(&[Owner::Worker(entry.id)]);
-            for cause in 0..DROPS.len() {
+            for cause in 0..DropReason::COUNT {
                 let dropped = self.shared.worker(entry.id, worker::DROPS + 8 * cause).load(Ordering::Relaxed);
-                layout::Shared::add(self.shared.engine(engine::DROPS + 8 * cause), dropped);
+                layout::SharedWords::add(self.shared.engine(engine::DROPS + 8 * cause), dropped);
             }
-            self.shared.worker(entry.id, worker::STATE).store(State::None as u64, Ordering::Release);
+            self.shared.worker(entry.id, worker::STATE).store(WorkerState::None as u64, Ordering::Release);
         }
     }
 
@@ -199,7 +199,7 @@ impl Engine {
     pub(super) fn return_packets(&mut self, owners: &[Owner]) {
         let (returned, lost) = return_to_pool(&self.memory, self.packet_count, owners);
         self.pool.extend(returned);
-        layout::Shared::add(self.shared.engine(engine::DROPS + 8 * Drop::Removed as usize), lost);
+        layout::SharedWords::add(self.shared.engine(engine::DROPS + 8 * DropReason::Removed as usize), lost);
     }
 
     /// Takes the packets out of links that are no more.
@@ -211,7 +211,7 @@ impl Engine {
             removed.iter().flat_map(|&id| [Owner::Full(id), Owner::Empty(id), Owner::Parked(id)]).collect();
         self.return_packets(&owners);
         for &id in removed {
-            RINGS.into_iter().for_each(|ring| crate::recovery::empty(&self.shared, id, ring));
+            LinkRing::ALL.into_iter().for_each(|ring| crate::recovery::empty(&self.shared, id, ring));
             for offset in [
                 link::STATE,
                 link::TRACE,
@@ -239,7 +239,7 @@ impl Engine {
             self.shared.write_name(layout::link_at(id) + link::NAME, link::NAME_BYTES, &name.to_string());
             word(link::PRODUCER, from);
             word(link::CONSUMER, to);
-            word(link::COPY, u64::from(new.links.get(name) == Some(&Mode::Copy)));
+            word(link::COPY, u64::from(new.links.get(name) == Some(&LinkMode::Copy)));
             word(link::STATE, if from == to { 1 } else { 2 });
         }
     }
@@ -249,9 +249,9 @@ impl Engine {
     fn apply(
         &mut self,
         affected: &[String],
-        mut plans: BTreeMap<String, Plan>,
+        mut plans: BTreeMap<String, WorkerPlan>,
         states: &States,
-        way: Way,
+        goal: ChangeGoal,
     ) -> Result<(), Error> {
         self.pin_all();
         let mut waited_for = Vec::new();
@@ -265,8 +265,8 @@ impl Engine {
             let inherited: BTreeMap<_, _> =
                 plan.apps.iter().filter_map(|app| Some((app.name.clone(), state_of(app)?.clone()))).collect();
             if entry.child.is_some() {
-                let inherit = |(app, state)| Order::Inherit { app, state };
-                let mut orders = inherited.into_iter().map(inherit).chain([Order::Apply(plan)]);
+                let inherit = |(app, state)| WorkerOrder::Inherit { app, state };
+                let mut orders = inherited.into_iter().map(inherit).chain([WorkerOrder::Apply(plan)]);
                 if orders.all(|order| self.order(name, &order)) {
                     waited_for.push(name);
                 }
@@ -278,15 +278,15 @@ impl Engine {
                 let id = entry.id;
                 self.grant(id);
             }
-            match (self.start_worker(name, inherited), way) {
+            match (self.start_worker(name, inherited), goal) {
                 (Ok(()), _) => waited_for.push(name),
-                (Err(error), Way::On) => outcome = outcome.and(Err(error)),
-                (Err(error), Way::Back) => self.put_off(name, &error),
+                (Err(error), ChangeGoal::New) => outcome = outcome.and(Err(error)),
+                (Err(error), ChangeGoal::Old) => self.put_off(name, &error),
             }
         }
         for name in waited_for {
-            match (self.answer_of(name), way) {
-                (Some(Answer::Failed { app, reason }), Way::On) => {
+            match (self.answer_of(name), goal) {
+                (Some(WorkerAnswer::Failed { app, reason }), ChangeGoal::New) => {
                     outcome = outcome.and(Err(Error::App { app, reason }));
                 }
                 (Some(answer), _) => self.hear_start(name, &answer),

@@ -18,7 +18,7 @@ pub mod engine {
     /// without. Written by the supervisor.
     pub const SHORT: usize = 56;
     /// Packets dropped with links and workers that are no more, and by those workers before, in the
-    /// order of [`crate::layout::DROPS`]. Written by the supervisor.
+    /// order of [`crate::layout::DropReason::ALL`]. Written by the supervisor.
     pub const DROPS: usize = 64;
     /// The supervisor's process, as it sees itself: tells it from workers and from who looks on,
     /// which have this memory open too. Written by the supervisor, before [`MAGIC`].
@@ -27,7 +27,7 @@ pub mod engine {
 
 /// Offsets within a worker's place.
 pub mod worker {
-    /// [`crate::layout::State`]. Written by the supervisor.
+    /// [`crate::layout::WorkerState`]. Written by the supervisor.
     pub const STATE: usize = 0;
     /// The process. Written by the supervisor.
     pub const PID: usize = 8;
@@ -38,16 +38,16 @@ pub mod worker {
     /// Packets given to it so far; the worker sees by it that there are new ones. Written by the
     /// supervisor.
     pub const GRANTS: usize = 32;
-    /// First and end of the packets given last. Written by the supervisor.
+    /// First of the packets given last. Written by the supervisor.
     pub const GRANT_FIRST: usize = 40;
-    /// See above.
+    /// End of the packets given last. Written by the supervisor.
     pub const GRANT_END: usize = 48;
     /// Messages sent to it so far; the worker sees by it that there is one to read. Written by the
     /// supervisor.
     pub const ORDERS: usize = 56;
     /// Its name. Written by the supervisor.
     pub const NAME: usize = 64;
-    /// [`crate::layout::Stage`]. Written by the worker, as all below.
+    /// [`crate::layout::WorkerStage`]. Written by the worker, as all below.
     pub const STAGE: usize = 256;
     /// Packets that it has asked for and not got yet.
     pub const WANTED: usize = 264;
@@ -61,13 +61,13 @@ pub mod worker {
     pub const FREE: usize = 296;
     /// Nanoseconds spent in breaths that moved packets.
     pub const BUSY_NS: usize = 304;
-    /// Packets it had received twice or not at all: words that were not what they had to be.
+    /// Numbers that it has found in rings and whose packets were not the link's.
     pub const SKIPPED: usize = 312;
     /// Of the times packets were given to it, those it has noticed.
     pub const GRANTS_TAKEN: usize = 320;
     /// Packets that it gave back because it had far too many.
     pub const RETURNED: usize = 328;
-    /// Drops by cause, in the order of [`crate::layout::DROPS`].
+    /// Drops by cause, in the order of [`crate::layout::DropReason::ALL`].
     pub const DROPS: usize = 384;
     /// Buckets of the durations of breaths.
     pub const HISTOGRAM: usize = 1024;
@@ -77,9 +77,9 @@ pub mod worker {
 pub mod link {
     /// 1 where there is a link, 2 where it runs between two processes. Written by the supervisor.
     pub const STATE: usize = 0;
-    /// The producer's worker and the consumer's, plus 1. Written by the supervisor.
+    /// The producer's worker, plus 1. Written by the supervisor.
     pub const PRODUCER: usize = 8;
-    /// See above.
+    /// The consumer's worker, plus 1. Written by the supervisor.
     pub const CONSUMER: usize = 16;
     /// 1: packets are copied. Written by the supervisor.
     pub const COPY: usize = 24;

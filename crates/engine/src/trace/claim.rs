@@ -1,16 +1,25 @@
 //! A process in one word: its number, and when it started, so that a later process of the same number
 //! is another.
 
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use caravan_ring::{Cursors, MappedCursors};
 use caravan_segment::process::ProcessStat;
+
+use super::forget;
+use crate::error::Error;
+use crate::layout::{SharedWords, trace};
+use crate::limits::TRACES_MAX;
 
 /// Bits of a process's number: Linux has none above 2^22 (`PID_MAX_LIMIT`).
 const PID_BITS: u32 = 22;
 
 /// A process. Nobody is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Claim(u64);
+pub(super) struct TraceClaim(u64);
 
-impl Claim {
+impl TraceClaim {
     /// This process; `None` where `/proc` cannot be read.
     pub fn ours() -> Option<Self> {
         Self::of_process(std::process::id().into())
@@ -51,20 +60,83 @@ fn status(pid: u64) -> Option<ProcessStat> {
     ProcessStat::of(i32::try_from(pid).ok()?).ok()
 }
 
+/// How long a worker may take to finish what it writes for a trace that has ended.
+const SETTLE_MAX: Duration = Duration::from_millis(500);
+/// How often that is looked at.
+const SETTLE_GLANCE: Duration = Duration::from_micros(100);
+
+/// Takes a place that nobody has, or whose owner has died, and waits until nobody writes there.
+pub(super) fn claim(shared: &SharedWords, ours: TraceClaim) -> Result<usize, Error> {
+    let mut owners = Vec::new();
+    for place in 0..TRACES_MAX {
+        let claimed = shared.trace(place, trace::CLAIM);
+        let was = claimed.load(Ordering::Relaxed);
+        if was != 0 && TraceClaim::of_word(was).is_alive() {
+            owners.push(TraceClaim::of_word(was).pid().to_string());
+            continue;
+        }
+        if claimed.compare_exchange(was, ours.word(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        forget(shared, place);
+        if settle(shared, place) {
+            return Ok(place);
+        }
+        claimed.store(0, Ordering::Release);
+    }
+    Err(Error::Trace(format!(
+        "an engine takes {TRACES_MAX} traces at a time, and has them: end one of processes {}",
+        owners.join(", ")
+    )))
+}
+
+/// Waits until no worker writes into a ring that no link names any more. False if one does not
+/// come to an end, as one that is stopped.
+fn settle(shared: &SharedWords, place: usize) -> bool {
+    let writer = shared.trace(place, trace::WRITER);
+    let end = Instant::now() + SETTLE_MAX;
+    loop {
+        // pairs with the Release in LinkRecorder::record
+        let process = writer.load(Ordering::Acquire);
+        if process == 0 {
+            return true;
+        }
+        if !runs(process) {
+            // A later writer of the same place has put its own number there, which stays.
+            let _ = writer.compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
+            continue;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(SETTLE_GLANCE);
+    }
+}
+
+/// Makes the ring of a place that is ours an empty one.
+pub(super) fn clear(shared: &SharedWords, place: usize, ring: &MappedCursors) {
+    for word in [ring.tail_position(), ring.head_position(), ring.consumer_asleep(), ring.producer_wants()] {
+        // Nobody looks at them before a link names this place, which is a Release.
+        word.store(0, Ordering::Relaxed);
+    }
+    shared.trace(place, trace::DROPPED).store(0, Ordering::Relaxed);
+    SharedWords::add(shared.trace(place, trace::EPOCH), 1);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_process_is_alive_until_it_is_killed_and_another_of_its_number_is_not_it() {
-        let ours = Claim::ours().unwrap();
+        let ours = TraceClaim::ours().unwrap();
         assert!(ours.is_alive() && ours.pid() == u64::from(std::process::id()));
-        assert!(!Claim::of_word(ours.word() + (1 << PID_BITS)).is_alive(), "it started later");
-        assert!(!Claim::of_word(0).is_alive());
+        assert!(!TraceClaim::of_word(ours.word() + (1 << PID_BITS)).is_alive(), "it started later");
+        assert!(!TraceClaim::of_word(0).is_alive());
 
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = u64::from(child.id());
-        let theirs = Claim::of_process(pid).unwrap();
+        let theirs = TraceClaim::of_process(pid).unwrap();
         assert!(theirs.is_alive());
         child.kill().unwrap();
         let process = caravan_segment::process::Process::open(pid as i32).unwrap();

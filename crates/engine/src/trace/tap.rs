@@ -7,7 +7,7 @@ use caravan_ring::{ByteProducer, Corrupt, MappedBytes, MappedCursors};
 
 use super::HEADER_BYTES;
 use super::claim::runs;
-use crate::layout::{Shared, link, trace};
+use crate::layout::{SharedWords, link, trace};
 use crate::limits::TRACES_MAX;
 use crate::owner::LinkId;
 use crate::packet::Packet;
@@ -15,25 +15,25 @@ use crate::packet::Packet;
 /// Where the packets of one link are copied, if somebody traces it. One for each link of a worker
 /// that the worker sends on.
 #[derive(Debug)]
-pub struct Tap {
-    shared: Shared,
+pub struct LinkRecorder {
+    shared: SharedWords,
     link: LinkId,
     process: u64,
-    open: Option<Open>,
+    open: Option<OpenTrace>,
 }
 
 /// A trace that goes on.
 #[derive(Debug)]
-struct Open {
+struct OpenTrace {
     place: usize,
     /// Which of all traces in that place: each begins with an empty ring.
     epoch: u64,
     ring: ByteProducer<MappedCursors, MappedBytes>,
 }
 
-impl Tap {
+impl LinkRecorder {
     /// For the packets that this process sends on `link`. Costs nothing before somebody traces it.
-    pub fn new(shared: &Shared, link: LinkId) -> Self {
+    pub fn new(shared: &SharedWords, link: LinkId) -> Self {
         Self { shared: shared.clone(), link, process: std::process::id().into(), open: None }
     }
 
@@ -101,9 +101,9 @@ impl Tap {
         if self.open.as_ref().is_none_or(|open| (open.place, open.epoch) != (place, epoch)) {
             // The place is inside the memory: this cannot fail.
             let Ok((cursors, bytes)) = self.shared.trace_ring(place) else { return Ok(()) };
-            self.open = Some(Open { place, epoch, ring: ByteProducer::resume(cursors, bytes)? });
+            self.open = Some(OpenTrace { place, epoch, ring: ByteProducer::resume(cursors, bytes)? });
         }
-        let Some(Open { ring, .. }) = &mut self.open else { return Ok(()) };
+        let Some(OpenTrace { ring, .. }) = &mut self.open else { return Ok(()) };
         let mut dropped = 0;
         for data in packets {
             let kept = &data[..data.len().min(snap_bytes)];
@@ -115,7 +115,7 @@ impl Tap {
         }
         // The tracer looks by itself, and never sleeps on the ring.
         let _ = ring.publish();
-        Shared::add(self.shared.trace(place, trace::DROPPED), dropped);
+        SharedWords::add(self.shared.trace(place, trace::DROPPED), dropped);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ fn start(fake: &Fake, place: usize) -> Tracer {
     Tracer::start(&fake.found(), NAMES[place], 2000).unwrap()
 }
 
-fn record(tap: &mut Tap, packets: &[&[u8]]) {
+fn record(tap: &mut LinkRecorder, packets: &[&[u8]]) {
     tap.record_data(packets.iter().copied(), 5);
 }
 
@@ -45,9 +45,9 @@ fn all(tracer: &mut Tracer) -> Vec<Vec<u8>> {
 }
 
 /// A process that has ended, and whose number nobody else can get while it is not reaped.
-fn dead() -> (Child, Claim) {
+fn dead() -> (Child, TraceClaim) {
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-    let claim = Claim::of_process(child.id().into()).unwrap();
+    let claim = TraceClaim::of_process(child.id().into()).unwrap();
     drop(child.stdin.take());
     let process = caravan_segment::process::Process::open(child.id() as i32).unwrap();
     rustix::event::poll(&mut [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)], None)
@@ -58,7 +58,7 @@ fn dead() -> (Child, Claim) {
 #[test]
 fn what_is_sent_comes_whole_with_its_time_and_length() {
     let fake = fake();
-    let mut tap = Tap::new(&fake.shared, link(0));
+    let mut tap = LinkRecorder::new(&fake.shared, link(0));
     assert!(!tap.is_wanted());
     record(&mut tap, &[b"before anybody traces"]);
     let now =
@@ -93,7 +93,7 @@ fn what_is_sent_comes_whole_with_its_time_and_length() {
 #[test]
 fn a_full_ring_drops_and_counts() {
     let fake = fake();
-    let (mut tap, mut tracer) = (Tap::new(&fake.shared, link(1)), start(&fake, 1));
+    let (mut tap, mut tracer) = (LinkRecorder::new(&fake.shared, link(1)), start(&fake, 1));
     let data = [7; 1500];
     for _ in 0..1000 {
         record(&mut tap, &[&data]);
@@ -109,13 +109,13 @@ fn a_full_ring_drops_and_counts() {
 #[test]
 fn the_links_next_worker_goes_on_in_the_same_ring() {
     let fake = fake();
-    let (mut tap, mut tracer) = (Tap::new(&fake.shared, link(0)), start(&fake, 0));
+    let (mut tap, mut tracer) = (LinkRecorder::new(&fake.shared, link(0)), start(&fake, 0));
     record(&mut tap, &[b"one"]);
     drop(tap);
     // Killed while it wrote.
     let (mut child, claim) = dead();
     fake.shared.trace(0, trace::WRITER).store(claim.pid(), Ordering::Relaxed);
-    record(&mut Tap::new(&fake.shared, link(0)), &[b"two"]);
+    record(&mut LinkRecorder::new(&fake.shared, link(0)), &[b"two"]);
     assert_eq!(all(&mut tracer), [b"one", b"two"]);
     assert_eq!(fake.shared.trace(0, trace::WRITER).load(Ordering::Relaxed), 0);
     child.wait().unwrap();
@@ -124,7 +124,8 @@ fn the_links_next_worker_goes_on_in_the_same_ring() {
 #[test]
 fn a_worker_that_slept_through_a_trace_finds_the_next_ones_ring() {
     let fake = fake();
-    let (mut tap, mut other) = (Tap::new(&fake.shared, link(0)), Tap::new(&fake.shared, link(1)));
+    let (mut tap, mut other) =
+        (LinkRecorder::new(&fake.shared, link(0)), LinkRecorder::new(&fake.shared, link(1)));
     let tracer = start(&fake, 0);
     record(&mut tap, &[b"one", b"two"]);
     drop(tracer);
@@ -148,13 +149,16 @@ fn a_place_has_one_tracer_and_so_has_a_link() {
 
     // Each has its own.
     for (place, name) in NAMES.into_iter().enumerate() {
-        record(&mut Tap::new(&fake.shared, link(place)), &[name.as_bytes()]);
+        record(&mut LinkRecorder::new(&fake.shared, link(place)), &[name.as_bytes()]);
     }
     for (place, tracer) in tracers.iter_mut().enumerate() {
         assert_eq!(all(tracer), [NAMES[place].as_bytes()]);
     }
     drop(tracers.remove(2));
-    assert!(Tap::new(&fake.shared, link(1)).is_wanted() && !Tap::new(&fake.shared, link(2)).is_wanted());
+    assert!(
+        LinkRecorder::new(&fake.shared, link(1)).is_wanted()
+            && !LinkRecorder::new(&fake.shared, link(2)).is_wanted()
+    );
     start(&fake, TRACES_MAX);
 }
 
@@ -162,7 +166,7 @@ fn a_place_has_one_tracer_and_so_has_a_link() {
 fn a_dead_tracers_place_is_swept_or_taken_over() {
     let fake = fake();
     let (mut child, dead) = dead();
-    let mut tap = Tap::new(&fake.shared, link(1));
+    let mut tap = LinkRecorder::new(&fake.shared, link(1));
     let killed = || {
         let tracer = start(&fake, 1);
         fake.shared.trace(0, trace::CLAIM).store(dead.word(), Ordering::Relaxed);
@@ -181,7 +185,7 @@ fn a_dead_tracers_place_is_swept_or_taken_over() {
     let mut other = start(&fake, 5);
     assert!(!tap.is_wanted(), "its link is not traced any more");
     record(&mut tap, &[b"to nobody"]);
-    record(&mut Tap::new(&fake.shared, link(5)), &[b"to the other"]);
+    record(&mut LinkRecorder::new(&fake.shared, link(5)), &[b"to the other"]);
     assert_eq!(all(&mut other), [b"to the other"]);
     sweep(&fake.shared);
     assert_eq!(other.tend(), None, "a tracer that lives is not swept");
@@ -213,7 +217,7 @@ fn a_place_somebody_writes_to_is_not_given_away() {
 #[test]
 fn a_broken_tracer_goes_without_and_so_does_one_of_a_broken_engine() {
     let fake = fake();
-    let (mut tap, mut tracer) = (Tap::new(&fake.shared, link(0)), start(&fake, 0));
+    let (mut tap, mut tracer) = (LinkRecorder::new(&fake.shared, link(0)), start(&fake, 0));
     record(&mut tap, &[b"one"]);
     let (cursors, bytes) = fake.shared.trace_ring(0).unwrap();
     SharedWord::store(cursors.head_position(), 1 << 60, Ordering::Relaxed);
@@ -240,23 +244,23 @@ fn a_trace_ends_with_its_link_or_its_engine() {
     let state = fake.shared.link(link(0), layout::link::STATE);
     let mut tracer = start(&fake, 0);
     state.store(0, Ordering::Relaxed);
-    assert_eq!(tracer.tend(), Some(Ended::Link));
+    assert_eq!(tracer.tend(), Some(TraceEnd::Link));
     fake.shared.link(link(0), layout::link::TRACE).store(0, Ordering::Relaxed);
     state.store(2, Ordering::Relaxed);
     assert_eq!(tracer.tend(), None, "it is back, and goes on");
-    assert!(Tap::new(&fake.shared, link(0)).is_wanted());
+    assert!(LinkRecorder::new(&fake.shared, link(0)).is_wanted());
     fake.shared.write_name(layout::link_at(link(0)) + layout::link::NAME, 64, "other.x -> b.input");
-    assert_eq!(tracer.tend(), Some(Ended::Link));
+    assert_eq!(tracer.tend(), Some(TraceEnd::Link));
     fake.shared.trace(0, trace::CLAIM).store(0, Ordering::Relaxed);
-    assert_eq!(tracer.tend(), Some(Ended::Taken));
+    assert_eq!(tracer.tend(), Some(TraceEnd::Taken));
 
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-    let engine = crate::view::Found { pid: child.id() as i32, ..fake.found() };
+    let engine = crate::view::FoundEngine { pid: child.id() as i32, ..fake.found() };
     let mut tracer = Tracer::start(&engine, NAMES[1], 1).unwrap();
     assert_eq!(tracer.tend(), None);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(tracer.tend(), Some(Ended::Engine));
+    assert_eq!(tracer.tend(), Some(TraceEnd::Engine));
 }
 
 #[test]
@@ -284,7 +288,7 @@ fn a_link_is_named_whole_or_by_an_end_that_tells_which() {
 fn who_is_late_does_not_touch_the_ring_of_another_link() {
     let fake = fake();
     let mut tracer = start(&fake, 0);
-    let mut tap = Tap::new(&fake.shared, link(0));
+    let mut tap = LinkRecorder::new(&fake.shared, link(0));
     let writer = fake.shared.trace(0, trace::WRITER);
     let (mut child, dead) = dead();
     let ours = std::process::id().into();
@@ -315,7 +319,7 @@ fn no_record_is_torn_whoever_traces() {
         for place in 0..2 {
             let (shared, stop) = (fake.shared.clone(), Arc::clone(&stop));
             scope.spawn(move || {
-                let mut tap = Tap::new(&shared, link(place));
+                let mut tap = LinkRecorder::new(&shared, link(place));
                 let packets = [[place as u8; 60], [place as u8 + 10; 60]];
                 while !stop.load(Ordering::Relaxed) {
                     tap.record_data(packets.iter().map(|packet| &packet[..]), 5);

@@ -9,22 +9,21 @@ use caravan_ring::{ByteConsumer, MappedBytes, MappedCursors};
 use caravan_segment::Segment;
 use caravan_segment::barrier::Fences;
 use caravan_segment::process::Process;
-use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-use super::claim::Claim;
-use super::place::{claim, clear};
+use super::claim::{TraceClaim, claim, clear};
 use super::{HEADER_BYTES, RECORD_BYTES_MAX, forget};
 use crate::config::LinkName;
 use crate::error::{Error, system};
-use crate::layout::{self, MAGIC, PACKETS_AT, Shared, link, link_at, trace};
+use crate::io::{clock_ns, now_ns};
+use crate::layout::{self, MAGIC, PACKETS_AT, SharedWords, link, link_at, trace};
 use crate::limits::{LINKS_MAX, PACKET_BYTES_MAX, TRACES_MAX};
 use crate::owner::LinkId;
-use crate::view::{Found, text};
+use crate::view::{FoundEngine, text};
 
 /// A packet that was sent on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct TraceRecord<'a> {
     /// When the breath began in which it was sent: nanoseconds since 1970, by this host's clock as it was when
     /// the trace began.
     pub unix_ns: u64,
@@ -36,7 +35,7 @@ pub struct Record<'a> {
 
 /// Why no more will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum TraceEnd {
     /// The engine has ended.
     Engine,
     /// The link is no more.
@@ -45,15 +44,25 @@ pub enum Ended {
     Taken,
 }
 
-/// A trace that goes on, until it is dropped.
+/// A trace of a link's packets, which goes on until it is dropped.
+///
+/// ```no_run
+/// use caravan_engine::{trace::Tracer, view};
+///
+/// let mut tracer = Tracer::start(&view::find(None)?, "source.output -> sink.input", 64)?;
+/// while let Some(record) = tracer.receive()? {
+///     println!("{} bytes: {:02x?}", record.length, record.data);
+/// }
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Tracer {
-    shared: Shared,
+    shared: SharedWords,
     engine: Process,
     link: LinkId,
     name: String,
     place: usize,
-    claim: Claim,
+    claim: TraceClaim,
     ring: ByteConsumer<MappedCursors, MappedBytes>,
     lengths: LengthReader,
     /// From the monotonic clock to the time of day.
@@ -64,13 +73,13 @@ pub struct Tracer {
 impl Tracer {
     /// Has the packets that an engine sends on a link copied here, the first `snap_bytes` of each. The link
     /// is written as `app.output -> app.input`, or as one of these two if that tells which.
-    pub fn start(engine: &Found, link: &str, snap_bytes: usize) -> Result<Self, Error> {
+    pub fn start(engine: &FoundEngine, link: &str, snap_bytes: usize) -> Result<Self, Error> {
         let process = Process::open(engine.pid)?;
         let shared = attach(engine)?;
         let (link, name) = named(&shared, link, engine.pid)?;
-        let ours = Claim::ours().ok_or_else(|| Error::Trace("/proc cannot be read".into()))?;
+        let ours = TraceClaim::ours().ok_or_else(|| Error::Trace("/proc cannot be read".into()))?;
         let place = claim(&shared, ours)?;
-        let since_1970_ns = clock_ns(ClockId::Realtime).wrapping_sub(monotonic_ns());
+        let since_1970_ns = clock_ns(ClockId::Realtime).wrapping_sub(now_ns());
         let (cursors, bytes) = shared.trace_ring(place)?;
         clear(&shared, place, &cursors);
         let set = |offset, value: usize| shared.trace(place, offset).store(value as u64, Ordering::Relaxed);
@@ -105,7 +114,7 @@ impl Tracer {
 
     /// The next packet; `None` if none has come. The memory of those before is given back to the engine
     /// whenever there is none, and by [`release`](Self::release).
-    pub fn receive(&mut self) -> Result<Option<Record<'_>>, Error> {
+    pub fn receive(&mut self) -> Result<Option<TraceRecord<'_>>, Error> {
         if self.ring.unread() == 0 {
             self.release();
             if self.ring.refresh().map_err(broken)? == 0 {
@@ -125,7 +134,7 @@ impl Tracer {
         sent_ns.copy_from_slice(&header[..8]);
         let mut whole = [0; 4];
         whole.copy_from_slice(&header[8..]);
-        Ok(Some(Record {
+        Ok(Some(TraceRecord {
             unix_ns: u64::from_le_bytes(sent_ns).wrapping_add(self.since_1970_ns),
             length: u32::from_le_bytes(whole) as usize,
             data,
@@ -140,20 +149,20 @@ impl Tracer {
 
     /// Why no more can come, if that is so; to be asked now and then. Where a link was taken away and put
     /// back in its place, the trace goes on.
-    pub fn tend(&mut self) -> Option<Ended> {
+    pub fn tend(&mut self) -> Option<TraceEnd> {
         if !self.engine.is_alive() {
-            return Some(Ended::Engine);
+            return Some(TraceEnd::Engine);
         }
         if self.shared.trace(self.place, trace::CLAIM).load(Ordering::Relaxed) != self.claim.word() {
-            return Some(Ended::Taken);
+            return Some(TraceEnd::Taken);
         }
         let there = self.shared.link(self.link, link::STATE).load(Ordering::Acquire) != 0;
         if !there || name(&self.shared, self.link) != self.name {
-            return Some(Ended::Link);
+            return Some(TraceEnd::Link);
         }
         if self.shared.link(self.link, link::TRACE).load(Ordering::Relaxed) == 0 && self.name_place().is_err()
         {
-            return Some(Ended::Taken);
+            return Some(TraceEnd::Taken);
         }
         None
     }
@@ -162,14 +171,14 @@ impl Tracer {
     fn name_place(&self) -> Result<(), Error> {
         let word = self.shared.link(self.link, link::TRACE);
         let ours = self.place as u64 + 1;
-        // pairs with the Acquire in Tap::record: the ring is ready
+        // pairs with the Acquire in LinkRecorder::record: the ring is ready
         let Err(theirs) = word.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Acquire) else {
             return Ok(());
         };
         let place = (theirs as usize).wrapping_sub(1);
         let claim =
             (place < TRACES_MAX).then(|| self.shared.trace(place, trace::CLAIM).load(Ordering::Relaxed));
-        let claim = Claim::of_word(claim.unwrap_or(0));
+        let claim = TraceClaim::of_word(claim.unwrap_or(0));
         if !claim.is_alive()
             && word.compare_exchange(theirs, ours, Ordering::AcqRel, Ordering::Acquire).is_ok()
         {
@@ -190,13 +199,11 @@ impl std::ops::Drop for Tracer {
 }
 
 /// Maps the words of an engine's memory, and none of its packets.
-fn attach(engine: &Found) -> Result<Shared, Error> {
+fn attach(engine: &FoundEngine) -> Result<SharedWords, Error> {
     let file = OpenOptions::new().read(true).write(true).open(&engine.memory);
-    let file = file.map_err(|error| {
-        system("open the engine's memory")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    })?;
+    let file = file.map_err(system("open the engine's memory"))?;
     let segment = Arc::new(Segment::attach_committed(file.into(), PACKETS_AT as u64)?);
-    let shared = Shared::new(&segment, Fences::Symmetric)?;
+    let shared = SharedWords::new(&segment, Fences::Symmetric)?;
     if shared.engine(layout::engine::MAGIC).load(Ordering::Acquire) != MAGIC {
         return Err(Error::NoEngine(format!("process {} is an engine of another version", engine.pid)));
     }
@@ -204,7 +211,7 @@ fn attach(engine: &Found) -> Result<Shared, Error> {
 }
 
 /// The link that a user means, and its whole name.
-fn named(shared: &Shared, wanted: &str, pid: i32) -> Result<(LinkId, String), Error> {
+fn named(shared: &SharedWords, wanted: &str, pid: i32) -> Result<(LinkId, String), Error> {
     let there = |id: &LinkId| shared.link(*id, link::STATE).load(Ordering::Acquire) != 0;
     let links: Vec<_> =
         (0..LINKS_MAX).filter_map(LinkId::new).filter(there).map(|id| (id, name(shared, id))).collect();
@@ -221,7 +228,7 @@ fn named(shared: &Shared, wanted: &str, pid: i32) -> Result<(LinkId, String), Er
     }))
 }
 
-fn name(shared: &Shared, id: LinkId) -> String {
+fn name(shared: &SharedWords, id: LinkId) -> String {
     let mut bytes = [0; link::NAME_BYTES];
     shared.memory().copy_out(link_at(id) + link::NAME, &mut bytes);
     text(&bytes)
@@ -229,14 +236,4 @@ fn name(shared: &Shared, id: LinkId) -> String {
 
 fn broken(what: impl std::fmt::Display) -> Error {
     Error::Trace(format!("what the engine wrote into the trace's ring cannot be: {what}"))
-}
-
-/// The clock of the records, and of the engine.
-pub(crate) fn monotonic_ns() -> u64 {
-    clock_ns(ClockId::Monotonic)
-}
-
-fn clock_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use caravan_segment::barrier::Fences;
 use caravan_segment::{Pages, Segment};
 
-use super::Found;
-use crate::layout::{self, MAGIC, SEGMENT_NAME, Shared, State};
+use super::FoundEngine;
+use crate::layout::{self, MAGIC, SEGMENT_NAME, SharedWords, WorkerState};
 use crate::limits::NAME_BYTES_MAX;
-use crate::owner::{Header, LinkId, WorkerId};
+use crate::owner::{LinkId, PacketHeader, WorkerId};
 
 /// The memory, and its words as the supervisor and the workers have them.
 pub(crate) struct Fake {
     pub segment: Arc<Segment>,
-    pub shared: Shared,
+    pub shared: SharedWords,
 }
 
 impl Fake {
@@ -24,7 +24,7 @@ impl Fake {
         let segment = Segment::create(SEGMENT_NAME, layout::bytes(2 * packets), Pages::Small).unwrap();
         segment.grow(layout::bytes(packets)).unwrap();
         let segment = Arc::new(segment);
-        let shared = Shared::new(&segment, Fences::Symmetric).unwrap();
+        let shared = SharedWords::new(&segment, Fences::Symmetric).unwrap();
         shared.engine(layout::engine::PACKET_COUNT).store(packets.into(), Ordering::Relaxed);
         shared.engine(layout::engine::PACKETS_MAX).store(2 * u64::from(packets), Ordering::Relaxed);
         Self { segment, shared }
@@ -37,9 +37,9 @@ impl Fake {
     }
 
     /// As [`super::engines`] finds it.
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> FoundEngine {
         let memory = format!("/proc/self/fd/{}", self.segment.as_fd().as_raw_fd()).into();
-        Found { pid: std::process::id() as i32, command: "test".into(), memory }
+        FoundEngine { pid: std::process::id() as i32, command: "test".into(), memory }
     }
 
     /// The memory's descriptor once more.
@@ -52,7 +52,9 @@ impl Fake {
         let worker = WorkerId::new(place).unwrap();
         self.shared.write_name(layout::worker_at(worker) + layout::worker::NAME, NAME_BYTES_MAX, name);
         self.shared.worker(worker, layout::worker::PID).store(pid as u64, Ordering::Relaxed);
-        self.shared.worker(worker, layout::worker::STATE).store(State::Running as u64, Ordering::Relaxed);
+        self.shared
+            .worker(worker, layout::worker::STATE)
+            .store(WorkerState::Running as u64, Ordering::Relaxed);
         worker
     }
 
@@ -68,7 +70,7 @@ impl Fake {
     }
 
     /// Writes the word of a packet.
-    pub fn packet(&self, index: u32, header: Header) {
+    pub fn packet(&self, index: u32, header: PacketHeader) {
         assert!(layout::bytes(index + 1) <= self.segment.committed_bytes());
         let slice = self.segment.slice(0, self.segment.committed_bytes()).unwrap();
         slice.word(layout::packet_at(index)).store(header.0, Ordering::Relaxed);

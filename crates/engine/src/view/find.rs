@@ -1,18 +1,17 @@
 //! Which engines run.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use caravan_segment::printable;
 
-use super::memory::Memory;
-use crate::error::Error;
-use crate::layout::{self, SEGMENT_NAME};
+use crate::error::{Error, system};
+use crate::layout::{self, MAGIC, SEGMENT_NAME, engine};
 
 /// An engine that runs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Found {
+pub struct FoundEngine {
     /// Its supervisor.
     pub pid: i32,
     /// How that was started, cut to what fits a line.
@@ -27,10 +26,10 @@ const COMMAND_LETTERS_MAX: usize = 200;
 
 /// All engines of this user, in the order of their processes' numbers. Those of other users are
 /// left out, as the kernel does not let anybody but root look into them.
-pub fn engines() -> Vec<Found> {
+pub fn engines() -> Vec<FoundEngine> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut all: Vec<Found> =
+    let mut all: Vec<FoundEngine> =
         pids.flat_map(|pid| memories(pid).into_iter().filter_map(move |at| supervised(pid, at))).collect();
     all.sort_by(|a, b| (a.pid, &a.memory).cmp(&(b.pid, &b.memory)));
     all
@@ -38,7 +37,7 @@ pub fn engines() -> Vec<Found> {
 
 /// The engine that a user means: that of a process, be it the supervisor or one of its workers, or the
 /// only one there is.
-pub fn find(pid: Option<i32>) -> Result<Found, Error> {
+pub fn find(pid: Option<i32>) -> Result<FoundEngine, Error> {
     let mut engines = engines();
     let Some(pid) = pid else {
         return match engines.len() {
@@ -51,7 +50,7 @@ pub fn find(pid: Option<i32>) -> Result<Found, Error> {
     };
     let inodes: Vec<_> = memories(pid).iter().filter_map(|path| inode(path)).collect();
     let theirs =
-        |found: &Found| found.pid == pid || inode(&found.memory).is_some_and(|it| inodes.contains(&it));
+        |found: &FoundEngine| found.pid == pid || inode(&found.memory).is_some_and(|it| inodes.contains(&it));
     engines.into_iter().find(theirs).ok_or_else(|| {
         Error::NoEngine(format!(
             "process {pid} is no engine, or has ended, or is not yours, or has capabilities that this program lacks: `caravan engine top` without a number finds those that can be looked into"
@@ -59,17 +58,17 @@ pub fn find(pid: Option<i32>) -> Result<Found, Error> {
     })
 }
 
-fn several(engines: &[Found]) -> String {
+fn several(engines: &[FoundEngine]) -> String {
     let lines: Vec<_> = engines.iter().map(|found| format!("\n  {}  {}", found.pid, found.command)).collect();
     format!("{} engines run; say which by the number of its process:{}", engines.len(), lines.concat())
 }
 
 /// The engine whose memory that is, if `pid` is its supervisor: workers have it open too, and so has
 /// who traces a link.
-fn supervised(pid: i32, path: PathBuf) -> Option<Found> {
-    let memory = Memory::open(&path)?;
+fn supervised(pid: i32, path: PathBuf) -> Option<FoundEngine> {
+    let memory = EngineMemory::open(&path)?;
     let supervisor = memory.word(layout::engine::PID).ok()?;
-    (own_number(pid) == Some(supervisor)).then(|| Found { pid, command: command(pid), memory: path })
+    (own_number(pid) == Some(supervisor)).then(|| FoundEngine { pid, command: command(pid), memory: path })
 }
 
 /// Every engine's memory that a process has open, each once.
@@ -100,20 +99,76 @@ fn own_number(pid: i32) -> Option<u64> {
 fn command(pid: i32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let text = String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " ");
-    printable(&text).chars().take(COMMAND_LETTERS_MAX).collect()
+    printable(text).chars().take(COMMAND_LETTERS_MAX).collect()
+}
+
+/// An engine's memory, opened to be read.
+#[derive(Debug)]
+pub(super) struct EngineMemory(File);
+
+impl EngineMemory {
+    /// Opens what `/proc/PID/fd/N` stands for; `None` if it cannot be opened, or holds no engine of
+    /// this version.
+    pub fn open(path: &Path) -> Option<Self> {
+        let memory = Self(File::open(path).ok()?);
+        (memory.word(engine::MAGIC).ok()? == MAGIC).then_some(memory)
+    }
+
+    /// Reads what lies at `at`.
+    pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
+        self.0.read_exact_at(to, at as u64).map_err(system("pread"))
+    }
+
+    /// What lies at `at`.
+    pub fn place<const BYTES: usize>(&self, at: usize) -> Result<MemoryPart<BYTES>, Error> {
+        let mut bytes = [0; BYTES];
+        self.read(at, &mut bytes)?;
+        Ok(MemoryPart(bytes))
+    }
+
+    /// The word at `at`.
+    pub fn word(&self, at: usize) -> Result<u64, Error> {
+        let mut bytes = [0; 8];
+        self.read(at, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+}
+
+/// Words and bytes read at one go.
+pub(super) struct MemoryPart<const BYTES: usize>([u8; BYTES]);
+
+impl<const BYTES: usize> MemoryPart<BYTES> {
+    /// The word at `offset`, which is inside.
+    pub fn word(&self, offset: usize) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(self.bytes(offset, 8));
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// The bytes at `offset`, which are inside.
+    pub fn bytes(&self, offset: usize, bytes: usize) -> &[u8] {
+        &self.0[offset..offset + bytes]
+    }
+}
+
+/// The text in a place for one: up to the first zero.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    printable(&bytes[..end])
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::view::fake::Fake;
-    use std::process::{Command, Stdio};
 
     #[test]
     fn a_supervisor_is_found_and_who_else_has_its_memory_open_leads_to_it() {
         let fake = Fake::new(4);
         let ours = std::process::id() as i32;
-        let same = |found: &Found| inode(&found.memory) == inode(&fake.found().memory);
+        let same = |found: &FoundEngine| inode(&found.memory) == inode(&fake.found().memory);
         assert!(!engines().iter().any(same), "without its magic word it is not ready");
         fake.start();
         assert_eq!(engines().into_iter().find(same).map(|found| found.pid), Some(ours));
@@ -145,7 +200,8 @@ mod tests {
 
     #[test]
     fn several_engines_are_told_apart_by_their_commands() {
-        let engine = |pid, command: &str| Found { pid, command: command.into(), memory: PathBuf::new() };
+        let engine =
+            |pid, command: &str| FoundEngine { pid, command: command.into(), memory: PathBuf::new() };
         let text = several(&[engine(7, "caravan engine run a.toml"), engine(9, "other")]);
         assert!(text.starts_with("2 engines run"), "{text}");
         assert!(text.ends_with("\n  7  caravan engine run a.toml\n  9  other"), "{text}");

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::breaths::Breaths;
-use super::owners::Owners;
-use super::snapshot::{Link, Snapshot, Worker, by_cause};
-use crate::layout::DROPS;
+use super::snapshot::{LinkSnapshot, Owners, Snapshot, WorkerSnapshot, by_cause};
+use crate::layout::{DropReason, HISTOGRAM_BUCKETS, HISTOGRAM_STEPS, bucket_floor};
 
 /// An engine over an interval; as JSON it is one object of `caravan engine top --json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct View {
+pub struct EngineView {
     /// When the later snapshot was taken, in seconds since 1970.
     pub unix_time: f64,
     /// What rates are over.
@@ -42,7 +41,7 @@ pub struct View {
 pub struct WorkerView {
     /// What it was at the end.
     #[serde(flatten)]
-    pub now: Worker,
+    pub now: WorkerSnapshot,
     /// Breaths that moved packets, per second.
     pub breaths_per_s: Option<f64>,
     /// Breaths that moved none, per second.
@@ -62,7 +61,7 @@ pub struct WorkerView {
 pub struct LinkView {
     /// What it was at the end.
     #[serde(flatten)]
-    pub now: Link,
+    pub now: LinkSnapshot,
     /// The worker that sends.
     pub from_worker: Option<String>,
     /// The worker that receives; the same, if the link is within one process.
@@ -75,11 +74,12 @@ pub struct LinkView {
     pub drops_per_s: Option<f64>,
 }
 
-impl View {
+impl EngineView {
     /// What happened from one snapshot to a later one of the same engine.
     pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
         let seconds = now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9;
-        let same = |one: &Worker, other: &Worker| one.id == other.id && one.name == other.name;
+        let same =
+            |one: &WorkerSnapshot, other: &WorkerSnapshot| one.id == other.id && one.name == other.name;
         let workers = now.workers.iter().map(|worker| {
             let earlier = before.workers.iter().find(|earlier| same(earlier, worker));
             worker_view(worker, earlier, seconds)
@@ -115,13 +115,13 @@ fn rate(before: Option<u64>, now: u64, seconds: f64) -> Option<f64> {
     (seconds > 0.0).then(|| grown as f64 / seconds)
 }
 
-fn worker_view(now: &Worker, before: Option<&Worker>, seconds: f64) -> WorkerView {
-    let rate = |count: fn(&Worker) -> u64| rate(before.map(count), count(now), seconds);
+fn worker_view(now: &WorkerSnapshot, before: Option<&WorkerSnapshot>, seconds: f64) -> WorkerView {
+    let rate = |count: fn(&WorkerSnapshot) -> u64| rate(before.map(count), count(now), seconds);
     let buckets: Option<Vec<u64>> = before.and_then(|before| {
         let grown = |(now, before): (&u64, &u64)| now.checked_sub(*before);
         now.breath_buckets.iter().zip(&before.breath_buckets).map(grown).collect()
     });
-    let drops_per_s: [f64; DROPS.len()] = std::array::from_fn(|cause| {
+    let drops_per_s: [f64; DropReason::COUNT] = std::array::from_fn(|cause| {
         self::rate(before.map(|before| before.drops[cause]), now.drops[cause], seconds).unwrap_or(0.0)
     });
     WorkerView {
@@ -135,8 +135,13 @@ fn worker_view(now: &Worker, before: Option<&Worker>, seconds: f64) -> WorkerVie
     }
 }
 
-fn link_view(snapshot: &Snapshot, now: &Link, before: Option<&Link>, seconds: f64) -> LinkView {
-    let rate = |count: fn(&Link) -> u64| rate(before.map(count), count(now), seconds);
+fn link_view(
+    snapshot: &Snapshot,
+    now: &LinkSnapshot,
+    before: Option<&LinkSnapshot>,
+    seconds: f64,
+) -> LinkView {
+    let rate = |count: fn(&LinkSnapshot) -> u64| rate(before.map(count), count(now), seconds);
     let worker = |id: Option<_>| Some(snapshot.worker_name(id?)?.to_owned());
     LinkView {
         now: now.clone(),
@@ -145,5 +150,90 @@ fn link_view(snapshot: &Snapshot, now: &Link, before: Option<&Link>, seconds: f6
         packets_per_s: rate(|link| link.packets),
         bits_per_s: rate(|link| link.bytes).map(|bytes| 8.0 * bytes),
         drops_per_s: rate(|link| link.drops),
+    }
+}
+
+/// Durations of breaths that moved packets, in nanoseconds. Workers count them in buckets, each an
+/// eighth of a power of two wide: a figure is the upper end of its bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Breaths {
+    /// How many.
+    pub count: u64,
+    /// Half of them were no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 were no longer.
+    pub p99_ns: u64,
+    /// 999 of 1000 were no longer.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// Digits that count.
+const DIGITS: u8 = 3;
+
+impl Breaths {
+    /// Those counted in `buckets`.
+    pub fn of(buckets: &[u64]) -> Self {
+        let top = bucket_floor(HISTOGRAM_BUCKETS) - 1;
+        let Ok(mut histogram) = Histogram::<u64>::new_with_bounds(1, top, DIGITS) else {
+            return Self::default();
+        };
+        // A bucket without any would count as the longest all the same.
+        let counts = buckets.iter().enumerate().take(HISTOGRAM_BUCKETS).filter(|(_, count)| **count > 0);
+        for (bucket, count) in counts {
+            histogram.saturating_record_n(upper(bucket), *count);
+        }
+        if histogram.is_empty() {
+            return Self::default();
+        }
+        // Its own buckets are narrower than ours, and end where ours do.
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        Self {
+            count: histogram.len(),
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: histogram.max(),
+        }
+    }
+}
+
+/// The longest duration in a bucket.
+fn upper(bucket: usize) -> u64 {
+    if bucket < HISTOGRAM_STEPS { bucket as u64 } else { bucket_floor(bucket + 1) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::bucket;
+
+    #[test]
+    fn percentiles_are_upper_ends_of_the_right_buckets() {
+        let mut buckets = vec![0; HISTOGRAM_BUCKETS];
+        for (ns, count) in [(100, 9000), (1000, 985), (70_000, 14), (3_000_000, 1)] {
+            buckets[bucket(ns)] += count;
+        }
+        let breaths = Breaths::of(&buckets);
+        assert_eq!(breaths.count, 10_000);
+        let figures = [breaths.p50_ns, breaths.p99_ns, breaths.p999_ns, breaths.max_ns];
+        for (figure, ns) in figures.into_iter().zip([100, 1000, 70_000, 3_000_000]) {
+            assert!(
+                figure >= ns && figure < ns + ns / 7 && bucket(figure) == bucket(ns),
+                "{figure} for {ns}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_bucket_keeps_its_upper_end() {
+        for bucket in 1..HISTOGRAM_BUCKETS {
+            let mut buckets = vec![0; HISTOGRAM_BUCKETS];
+            buckets[bucket] = 1;
+            assert_eq!(Breaths::of(&buckets).max_ns, upper(bucket), "{bucket}");
+        }
+        assert_eq!(Breaths::of(&[]), Breaths::default());
+        assert_eq!(Breaths::of(&vec![u64::MAX; HISTOGRAM_BUCKETS]).max_ns, upper(HISTOGRAM_BUCKETS - 1));
     }
 }

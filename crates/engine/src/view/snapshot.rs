@@ -4,19 +4,25 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::find::Found;
-use super::memory::{Memory, Place, text};
-use super::owners::Owners;
+use super::find::{EngineMemory, FoundEngine, MemoryPart, text};
 use crate::error::Error;
 use crate::layout::{
-    self, DROPS, HISTOGRAM_BUCKETS, Mode, Ring, STAGES, Stage, State, TAIL_AND_HEAD, engine, link, link_at,
-    trace, worker, worker_at,
+    self, DropReason, HISTOGRAM_BUCKETS, LinkMode, LinkRing, TAIL_AND_HEAD, WorkerStage, WorkerState, engine,
+    link, link_at, packet_at, trace, worker, worker_at,
 };
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, PACKETS_MAX, TRACES_MAX, WORKERS_MAX};
-use crate::owner::{LinkId, WorkerId};
+use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
-/// What stands in an engine's memory at a moment. Its processes go on meanwhile: each word is as it was when it
-/// was read, and two of them need not fit each other.
+/// What stands in an engine's memory at a moment. The engine's processes go on meanwhile: each word is as it was when
+/// it was read, and two words need not fit each other.
+///
+/// ```no_run
+/// use caravan_engine::view::{Snapshot, find};
+///
+/// let snapshot = Snapshot::read(&find(None)?)?;
+/// snapshot.links.iter().for_each(|link| println!("{}: {} packets", link.name, link.packets));
+/// # Ok::<(), caravan_engine::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The supervisor.
@@ -36,14 +42,14 @@ pub struct Snapshot {
     /// Whose they are; empty before [`count_owners`](Self::count_owners).
     pub owners: Owners,
     /// The workers, in the order of their places.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerSnapshot>,
     /// The links, in the order of their places.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkSnapshot>,
 }
 
 /// A worker; as JSON without what only a rate tells.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Worker {
+pub struct WorkerSnapshot {
     /// Its place.
     #[serde(skip)]
     pub id: WorkerId,
@@ -52,9 +58,9 @@ pub struct Worker {
     /// Its process.
     pub pid: i32,
     /// `None` for what this version does not know, as in the next.
-    pub state: Option<State>,
+    pub state: Option<WorkerState>,
     /// What it does just now.
-    pub stage: Option<Stage>,
+    pub stage: Option<WorkerStage>,
     /// The core it is kept on.
     pub core: Option<u64>,
     /// Times it was started again after a crash.
@@ -78,9 +84,9 @@ pub struct Worker {
     pub wanted: u64,
     /// Numbers in rings whose packets were not the link's: a crash of the other side left them.
     pub skipped: u64,
-    /// Packets dropped so far, in the order of [`DROPS`].
+    /// Packets dropped so far, in the order of [`DropReason::ALL`].
     #[serde(serialize_with = "named")]
-    pub drops: [u64; DROPS.len()],
+    pub drops: [u64; DropReason::COUNT],
     /// Breaths by their duration: [`layout::bucket_floor`].
     #[serde(skip)]
     pub breath_buckets: Vec<u64>,
@@ -88,7 +94,7 @@ pub struct Worker {
 
 /// A link; as JSON without places.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Link {
+pub struct LinkSnapshot {
     /// Its place.
     #[serde(skip)]
     pub id: LinkId,
@@ -101,7 +107,7 @@ pub struct Link {
     #[serde(skip)]
     pub to: Option<WorkerId>,
     /// How packets are handed over, where it is between two processes.
-    pub mode: Option<Mode>,
+    pub mode: Option<LinkMode>,
     /// Packets sent so far.
     pub packets: u64,
     /// Bytes in them.
@@ -126,7 +132,7 @@ pub struct Link {
 
 impl Snapshot {
     /// Reads everything but whose the packets are, which is a word for each of them.
-    pub fn read(found: &Found) -> Result<Self, Error> {
+    pub fn read(found: &FoundEngine) -> Result<Self, Error> {
         let memory = open(found)?;
         let workers: Vec<_> =
             (0..WORKERS_MAX).filter_map(WorkerId::new).filter_map(|id| worker(&memory, id)).collect();
@@ -135,7 +141,7 @@ impl Snapshot {
         let packets = memory.word(engine::PACKET_COUNT)?.min(u64::from(PACKETS_MAX));
         Ok(Self {
             pid: found.pid,
-            at_ns: crate::trace::monotonic_ns(),
+            at_ns: crate::io::now_ns(),
             started_ns: memory.word(engine::STARTED_NS)?,
             configured: memory.word(engine::CONFIGURED)?,
             huge_pages: memory.word(engine::HUGE)? != 0,
@@ -148,7 +154,7 @@ impl Snapshot {
     }
 
     /// Counts whose the packets are: about 0.4 us for each of them.
-    pub fn count_owners(&mut self, found: &Found) -> Result<(), Error> {
+    pub fn count_owners(&mut self, found: &FoundEngine) -> Result<(), Error> {
         self.owners = Owners::read(&open(found)?, self)?;
         Ok(())
     }
@@ -164,24 +170,25 @@ impl Snapshot {
     }
 }
 
-fn open(found: &Found) -> Result<Memory, Error> {
-    Memory::open(&found.memory)
+fn open(found: &FoundEngine) -> Result<EngineMemory, Error> {
+    EngineMemory::open(&found.memory)
         .ok_or_else(|| Error::NoEngine(format!("the engine of process {} has ended", found.pid)))
 }
 
-fn worker(memory: &Memory, id: WorkerId) -> Option<Worker> {
-    const STATES: [State; 4] = [State::None, State::Running, State::Restarting, State::Parked];
-    let place: Place<{ layout::WORKER_BYTES }> = memory.place(worker_at(id)).ok()?;
+fn worker(memory: &EngineMemory, id: WorkerId) -> Option<WorkerSnapshot> {
+    const STATES: [WorkerState; 4] =
+        [WorkerState::None, WorkerState::Running, WorkerState::Restarting, WorkerState::Parked];
+    let place: MemoryPart<{ layout::WORKER_BYTES }> = memory.place(worker_at(id)).ok()?;
     let state = STATES.get(place.word(worker::STATE) as usize).copied();
-    if state == Some(State::None) {
+    if state == Some(WorkerState::None) {
         return None;
     }
-    Some(Worker {
+    Some(WorkerSnapshot {
         id,
         name: text(place.bytes(worker::NAME, NAME_BYTES_MAX)),
         pid: i32::try_from(place.word(worker::PID)).unwrap_or(0),
         state,
-        stage: STAGES.get(place.word(worker::STAGE) as usize).copied(),
+        stage: WorkerStage::ALL.get(place.word(worker::STAGE) as usize).copied(),
         core: place.word(worker::CORE).checked_sub(1),
         restarts: place.word(worker::RESTARTS),
         breaths: place.word(worker::BREATHS),
@@ -198,16 +205,16 @@ fn worker(memory: &Memory, id: WorkerId) -> Option<Worker> {
     })
 }
 
-fn link(memory: &Memory, id: LinkId) -> Option<Link> {
+fn link(memory: &EngineMemory, id: LinkId) -> Option<LinkSnapshot> {
     let at = link_at(id);
     if memory.word(at + link::STATE).ok()? == 0 {
         return None;
     }
-    let place: Place<{ link::FULL }> = memory.place(at).ok()?;
+    let place: MemoryPart<{ link::FULL }> = memory.place(at).ok()?;
     let worker = |offset| (place.word(offset) as usize).checked_sub(1).and_then(WorkerId::new);
-    let parked = used(memory, at, Ring::Head) + used(memory, at, Ring::Tail);
-    let mode = if place.word(link::COPY) == 1 { Mode::Copy } else { Mode::Swap };
-    Some(Link {
+    let parked = used(memory, at, LinkRing::Head) + used(memory, at, LinkRing::Tail);
+    let mode = if place.word(link::COPY) == 1 { LinkMode::Copy } else { LinkMode::Swap };
+    Some(LinkSnapshot {
         id,
         name: text(place.bytes(link::NAME, link::NAME_BYTES)),
         from: worker(link::PRODUCER),
@@ -219,8 +226,8 @@ fn link(memory: &Memory, id: LinkId) -> Option<Link> {
         taken: place.word(link::TAKEN),
         queued: place.word(link::QUEUED),
         waiting: place.word(link::WAITING),
-        full: used(memory, at, Ring::Full),
-        empty: used(memory, at, Ring::Empty),
+        full: used(memory, at, LinkRing::Full),
+        empty: used(memory, at, LinkRing::Empty),
         parked,
         tracer: tracer(memory, place.word(link::TRACE)),
     })
@@ -228,13 +235,12 @@ fn link(memory: &Memory, id: LinkId) -> Option<Link> {
 
 /// Packets in a ring. The two positions are not read at the same instant: what they say together is cut to
 /// what can be.
-fn used(memory: &Memory, link_at: usize, ring: Ring) -> u64 {
-    let (at, packets) = ring.place();
-    let [tail, head] = TAIL_AND_HEAD.map(|word| memory.word(link_at + at + word).unwrap_or(0));
-    tail.saturating_sub(head).min(packets as u64)
+fn used(memory: &EngineMemory, link_at: usize, ring: LinkRing) -> u64 {
+    let [tail, head] = TAIL_AND_HEAD.map(|word| memory.word(link_at + ring.offset() + word).unwrap_or(0));
+    tail.saturating_sub(head).min(ring.packets() as u64)
 }
 
-fn tracer(memory: &Memory, name: u64) -> Option<u64> {
+fn tracer(memory: &EngineMemory, name: u64) -> Option<u64> {
     let place = (name as usize).checked_sub(1).filter(|place| *place < TRACES_MAX)?;
     let claim = memory.word(layout::trace_at(place) + trace::CLAIM).ok().filter(|claim| *claim != 0)?;
     Some(crate::trace::process_of(claim))
@@ -242,12 +248,73 @@ fn tracer(memory: &Memory, name: u64) -> Option<u64> {
 
 /// Drops by the names of their causes, those that happened.
 pub(super) fn by_cause<T: PartialOrd + Default + Copy>(
-    drops: &[T; DROPS.len()],
+    drops: &[T; DropReason::COUNT],
 ) -> BTreeMap<&'static str, T> {
-    let named = DROPS.iter().zip(drops).map(|(cause, count)| (cause.name(), *count));
+    let named = DropReason::ALL.iter().zip(drops).map(|(cause, count)| (cause.name(), *count));
     named.filter(|(_, count)| *count > T::default()).collect()
 }
 
-fn named<S: Serializer>(drops: &[u64; DROPS.len()], serializer: S) -> Result<S::Ok, S::Error> {
+fn named<S: Serializer>(drops: &[u64; DropReason::COUNT], serializer: S) -> Result<S::Ok, S::Error> {
     by_cause(drops).serialize(serializer)
+}
+
+/// Packets by owner. Every packet is counted once, under what its word said when it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Owners {
+    /// Nobody's: the supervisor gives them to who asks.
+    pub pool: u64,
+    /// Of each worker, free and in use.
+    pub workers: BTreeMap<String, u64>,
+    /// In each link, on the way to the receiver.
+    pub full: BTreeMap<String, u64>,
+    /// In each link, empty, on the way back.
+    pub empty: BTreeMap<String, u64>,
+    /// In each link, waiting for an end that moves.
+    pub parked: BTreeMap<String, u64>,
+    /// Of a worker or link that is not there, by its number: nobody will ever free them.
+    pub lost: BTreeMap<String, u64>,
+    /// Of nobody that can be written.
+    pub impossible: u64,
+}
+
+impl Owners {
+    /// All packets.
+    pub fn total(&self) -> u64 {
+        let named = [&self.workers, &self.full, &self.empty, &self.parked, &self.lost];
+        self.pool + self.impossible + named.into_iter().flat_map(BTreeMap::values).sum::<u64>()
+    }
+
+    pub(super) fn read(memory: &EngineMemory, snapshot: &Snapshot) -> Result<Self, Error> {
+        let mut codes: BTreeMap<u16, u64> = BTreeMap::new();
+        for index in 0..snapshot.packets {
+            let header = PacketHeader(memory.word(packet_at(index))?);
+            *codes.entry(header.owner_code()).or_default() += 1;
+        }
+        let mut owners = Self::default();
+        for (code, count) in codes {
+            owners.add(snapshot, code, count);
+        }
+        Ok(owners)
+    }
+
+    fn add(&mut self, snapshot: &Snapshot, code: u16, count: u64) {
+        let (counts, name, number) = match Owner::of_code(code) {
+            Some(Owner::Pool) => return self.pool += count,
+            None => return self.impossible += count,
+            Some(Owner::Worker(id)) => {
+                (&mut self.workers, snapshot.worker_name(id), format!("worker {}", id.place()))
+            }
+            Some(Owner::Full(id)) => (&mut self.full, snapshot.link_name(id), format!("link {}", id.place())),
+            Some(Owner::Empty(id)) => {
+                (&mut self.empty, snapshot.link_name(id), format!("link {}", id.place()))
+            }
+            Some(Owner::Parked(id)) => {
+                (&mut self.parked, snapshot.link_name(id), format!("link {}", id.place()))
+            }
+        };
+        match name {
+            Some(name) => *counts.entry(name.to_owned()).or_default() += count,
+            None => *self.lost.entry(number).or_default() += count,
+        }
+    }
 }

@@ -6,8 +6,8 @@ use caravan_ring::{Cursors, Slots};
 
 use super::fake::Fake;
 use super::*;
-use crate::layout::{self, Drop, Mode, Ring, Stage, State, link, worker};
-use crate::owner::{Header, Owner};
+use crate::layout::{self, DropReason, LinkMode, LinkRing, WorkerStage, WorkerState, link, worker};
+use crate::owner::{Owner, PacketHeader};
 
 /// What a worker and a link say as JSON: others read it.
 const WORKER_KEYS: &str = "breath breaths breaths_per_s busy_part core drops drops_per_s free_packets \
@@ -29,15 +29,15 @@ fn a_snapshot_has_every_word_and_two_of_them_have_rates() {
     let local = fake.link(6, "b.output -> c.input", right, right);
     fake.start();
     let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
-    set(fake.shared.worker(left, worker::STAGE), Stage::Pushing as u64);
+    set(fake.shared.worker(left, worker::STAGE), WorkerStage::Pushing as u64);
     set(fake.shared.worker(left, worker::CORE), 2);
     set(fake.shared.worker(left, worker::BREATHS), 100);
     set(fake.shared.worker(left, worker::HISTOGRAM + 8 * layout::bucket(100)), 100);
-    set(fake.shared.worker(right, worker::STATE), State::Parked as u64);
+    set(fake.shared.worker(right, worker::STATE), WorkerState::Parked as u64);
     set(fake.shared.worker(right, worker::RESTARTS), 3);
     set(fake.shared.link(wire, link::COPY), 1);
     set(fake.shared.link(wire, link::PACKETS), 1000);
-    let (cursors, slots) = fake.shared.ring(wire, Ring::Full).unwrap();
+    let (cursors, slots) = fake.shared.ring(wire, LinkRing::Full).unwrap();
     set(cursors.tail_position(), 1100);
     set(cursors.head_position(), 1000);
     assert!(slots.capacity() >= 100);
@@ -48,19 +48,19 @@ fn a_snapshot_has_every_word_and_two_of_them_have_rates() {
     set(fake.shared.worker(left, worker::BREATHS), 150);
     set(fake.shared.worker(left, worker::BUSY_NS), 1_000_000_000);
     set(fake.shared.worker(left, worker::HISTOGRAM + 8 * layout::bucket(5000)), 50);
-    set(fake.shared.worker(left, worker::DROPS + 8 * Drop::Full as usize), 8);
+    set(fake.shared.worker(left, worker::DROPS + 8 * DropReason::Full as usize), 8);
     set(fake.shared.link(wire, link::PACKETS), 5000);
     set(fake.shared.link(wire, link::BYTES), 4000 * 60);
     set(fake.shared.link(wire, link::DROPS), 8);
     let mut now = Snapshot::read(&fake.found()).unwrap();
     (before.at_ns, now.at_ns, now.started_ns) = (1_000_000_000, 5_000_000_000, 0);
 
-    let view = View::between(&before, &now);
+    let view = EngineView::between(&before, &now);
     assert_eq!((view.interval_seconds, view.uptime_seconds), (4.0, 5.0));
     let [first, second] = &view.workers[..] else { panic!("{view:?}") };
     assert_eq!(
         (first.now.name.as_str(), first.now.pid, first.now.core, first.now.stage),
-        ("left", 77, Some(1), Some(Stage::Pushing))
+        ("left", 77, Some(1), Some(WorkerStage::Pushing))
     );
     assert_eq!((first.breaths_per_s, first.busy_part, first.now.restarts), (Some(12.5), Some(0.25), 0));
     assert_eq!(
@@ -69,19 +69,19 @@ fn a_snapshot_has_every_word_and_two_of_them_have_rates() {
         "of this interval"
     );
     assert_eq!(
-        (first.now.drops[Drop::Full as usize], &first.drops_per_s["full"], first.drops_per_s.len()),
+        (first.now.drops[DropReason::Full as usize], &first.drops_per_s["full"], first.drops_per_s.len()),
         (8, &2.0, 1)
     );
     assert_eq!(
         (second.now.name.as_str(), second.now.state, second.now.restarts),
-        ("right", Some(State::Parked), 3)
+        ("right", Some(WorkerState::Parked), 3)
     );
 
     let [wire_view, local_view] = &view.links[..] else { panic!("{view:?}") };
     assert_eq!((wire_view.packets_per_s, wire_view.bits_per_s), (Some(1000.0), Some(8.0 * 60_000.0)));
     assert_eq!(
         (wire_view.drops_per_s, wire_view.now.full, wire_view.now.mode),
-        (Some(2.0), 100, Some(Mode::Copy))
+        (Some(2.0), 100, Some(LinkMode::Copy))
     );
     assert_eq!(
         (wire_view.from_worker.as_deref(), wire_view.to_worker.as_deref()),
@@ -99,7 +99,7 @@ fn a_snapshot_has_every_word_and_two_of_them_have_rates() {
     set(fake.shared.worker(left, worker::BREATHS), 1);
     fake.link(7, "d.output -> c.second", left, right);
     set(fake.shared.link(local, link::STATE), 0);
-    let view = View::between(&now, &Snapshot::read(&fake.found()).unwrap());
+    let view = EngineView::between(&now, &Snapshot::read(&fake.found()).unwrap());
     assert_eq!(view.workers[0].breaths_per_s, None);
     assert_eq!((view.links.len(), view.links[1].packets_per_s), (2, None));
 }
@@ -123,9 +123,9 @@ fn every_packet_is_counted_under_one_owner() {
         Owner::Parked(gone(9)),
     ];
     for (index, owner) in owners.into_iter().enumerate() {
-        fake.packet(index as u32, Header::used(owner, 100, 60));
+        fake.packet(index as u32, PacketHeader::used(owner, 100, 60));
     }
-    fake.packet(9, Header(0xbfff));
+    fake.packet(9, PacketHeader(0xbfff));
     let mut snapshot = Snapshot::read(&fake.found()).unwrap();
     snapshot.count_owners(&fake.found()).unwrap();
     let owners = snapshot.owners;
@@ -153,14 +153,14 @@ fn nonsense_is_figures_at_most() {
     fake.start();
     let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
     set(fake.shared.engine(layout::engine::PACKET_COUNT), 4);
-    let (cursors, _) = fake.shared.ring(wire, Ring::Full).unwrap();
+    let (cursors, _) = fake.shared.ring(wire, LinkRing::Full).unwrap();
     set(cursors.head_position(), 5);
     let mut snapshot = Snapshot::read(&fake.found()).unwrap();
     snapshot.count_owners(&fake.found()).unwrap();
     assert_eq!((snapshot.owners.total(), snapshot.links.len()), (4, crate::limits::LINKS_MAX));
     assert_eq!((snapshot.workers[0].name.as_str(), snapshot.workers[0].state), ("evil\\u{1b}[2J", None));
     assert_eq!((snapshot.links[0].full, snapshot.links[1].full), (crate::limits::RING_PACKETS as u64, 0));
-    let view = View::between(&snapshot, &snapshot);
+    let view = EngineView::between(&snapshot, &snapshot);
     assert!(serde_json::to_string(&view).is_ok());
 
     set(fake.shared.engine(layout::engine::PACKET_COUNT), u64::MAX);

@@ -2,20 +2,22 @@
 
 use std::sync::atomic::Ordering;
 
-use caravan_ring::Wake;
+use caravan_ring::{Turn, Wake};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::{End, Link, Slot, Worker, now_ns};
-use crate::ends::Moved;
+use super::{LinkEnd, Worker, WorkerApp, WorkerExit, WorkerLink};
+use crate::control::EngineBells;
+use crate::ends::MovedPackets;
 use crate::error::{Error, corrupt};
-use crate::io::Io;
-use crate::layout::{self, Shared, Stage, link, worker};
+use crate::io::{Io, now_ns};
+use crate::layout::{self, SharedWords, WorkerStage, link, worker};
 use crate::limits::{BATCH_PACKETS, GRANT_PACKETS, SHORT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
 use crate::owner::{LinkId, WorkerId};
-use crate::queue::Queue;
+use crate::queue::PacketQueue;
 
 /// The two sides of a link, for who must be woken.
 #[derive(Clone, Copy)]
-enum Side {
+enum LinkSide {
     Producer,
     Consumer,
 }
@@ -24,14 +26,14 @@ impl Worker<'_> {
     /// Takes, calls every app, gives. False if nothing moved.
     pub(super) fn breathe(&mut self) -> Result<bool, Error> {
         let mut moved = self.receive()?;
-        self.stage(Stage::Pulling);
+        self.stage(WorkerStage::Pulling);
         for slot in &mut self.apps {
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.pull(&mut io);
             moved += io.moved();
             trace(slot, &mut self.links, &self.queues, self.now_ns);
         }
-        self.stage(Stage::Pushing);
+        self.stage(WorkerStage::Pushing);
         for slot in &mut self.apps {
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.push(&mut io);
@@ -47,13 +49,13 @@ impl Worker<'_> {
 
     /// Takes packets, full ones and empty ones, from other workers.
     fn receive(&mut self) -> Result<u64, Error> {
-        self.stage(Stage::Receiving);
+        self.stage(WorkerStage::Receiving);
         let mut moved = 0;
         for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
             let (came, side) = match &mut link.end {
-                End::Local => continue,
-                End::Producer(end) => (end.collect(&mut self.pool), Side::Consumer),
-                End::Consumer(end) => (end.receive(queue, &mut self.pool), Side::Producer),
+                LinkEnd::Local => continue,
+                LinkEnd::Producer(end) => (end.collect(&mut self.pool), LinkSide::Consumer),
+                LinkEnd::Consumer(end) => (end.receive(queue, &mut self.pool), LinkSide::Producer),
             };
             let came = came.map_err(corrupt(link.plan.id))?;
             moved += came.packets as u64;
@@ -64,13 +66,13 @@ impl Worker<'_> {
 
     /// Gives packets, full ones and empty ones, to other workers.
     fn give(&mut self) -> Result<u64, Error> {
-        self.stage(Stage::Sending);
+        self.stage(WorkerStage::Sending);
         let mut moved = 0;
         for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
             let (went, side) = match &mut link.end {
-                End::Local => continue,
-                End::Producer(end) => (end.send(queue, self.pool.memory()), Side::Consumer),
-                End::Consumer(end) => (end.repay(&mut self.pool), Side::Producer),
+                LinkEnd::Local => continue,
+                LinkEnd::Producer(end) => (end.send(queue, self.pool.memory()), LinkSide::Consumer),
+                LinkEnd::Consumer(end) => (end.repay(&mut self.pool), LinkSide::Producer),
             };
             let went = went.map_err(corrupt(link.plan.id))?;
             moved += went.packets as u64;
@@ -122,12 +124,12 @@ impl Worker<'_> {
         let (shared, id) = (&self.shared, self.id);
         let word = |offset| shared.worker(id, offset);
         if !progress {
-            Shared::add(word(worker::IDLE_BREATHS), 1);
+            SharedWords::add(word(worker::IDLE_BREATHS), 1);
             return;
         }
-        Shared::add(word(worker::BREATHS), 1);
-        Shared::add(word(worker::BUSY_NS), took);
-        Shared::add(word(worker::HISTOGRAM + 8 * layout::bucket(took)), 1);
+        SharedWords::add(word(worker::BREATHS), 1);
+        SharedWords::add(word(worker::BUSY_NS), took);
+        SharedWords::add(word(worker::HISTOGRAM + 8 * layout::bucket(took)), 1);
         word(worker::FREE).store(self.pool.length() as u64, Ordering::Relaxed);
         self.count_drops();
         for (at, queue) in self.links.iter().zip(&self.queues) {
@@ -149,14 +151,14 @@ impl Worker<'_> {
 
 /// Copies what an app has just sent, where somebody wants to see it.
 #[inline]
-fn trace(slot: &Slot, links: &mut [Link], queues: &[Queue], now_ns: u64) {
+fn trace(slot: &WorkerApp, links: &mut [WorkerLink], queues: &[PacketQueue], now_ns: u64) {
     for &(_, place) in &slot.ports.outputs {
         let (at, queue) = (&mut links[place], &queues[place]);
         if !at.tap.is_wanted() {
             at.traced = None;
             continue;
         }
-        let sent = queue.counts().0;
+        let sent = queue.counts().packets;
         let news = sent - at.traced.replace(sent).unwrap_or(sent);
         if news > 0 {
             at.tap.record(queue.youngest(news as usize), now_ns);
@@ -164,22 +166,22 @@ fn trace(slot: &Slot, links: &mut [Link], queues: &[Queue], now_ns: u64) {
     }
 }
 
-pub(super) fn count_link(shared: &Shared, at: &Link, queue: &Queue) {
+pub(super) fn count_link(shared: &SharedWords, at: &WorkerLink, queue: &PacketQueue) {
     let word = |offset| shared.link(at.plan.id, offset);
     let store = |offset, value| word(offset).store(value, Ordering::Relaxed);
-    let (sent, bytes, drops) = queue.counts();
+    let counts = queue.counts();
     if at.plan.role.sends() {
-        store(link::PACKETS, sent);
-        store(link::BYTES, bytes);
-        store(link::DROPS, drops);
+        store(link::PACKETS, counts.packets);
+        store(link::BYTES, counts.bytes);
+        store(link::DROPS, counts.drops);
     }
     match at.end {
-        End::Local => {
+        LinkEnd::Local => {
             store(link::TAKEN, at.taken_before + queue.taken());
             store(link::WAITING, queue.length() as u64);
         }
-        End::Producer(_) => store(link::QUEUED, queue.length() as u64),
-        End::Consumer(_) => {
+        LinkEnd::Producer(_) => store(link::QUEUED, queue.length() as u64),
+        LinkEnd::Consumer(_) => {
             store(link::TAKEN, at.taken_before + queue.taken());
             store(link::WAITING, queue.length() as u64);
         }
@@ -188,14 +190,21 @@ pub(super) fn count_link(shared: &Shared, at: &Link, queue: &Queue) {
 
 /// Wakes the other side if it sleeps; counts what should not have been in the ring.
 #[inline]
-fn settle(shared: &Shared, bells: &crate::bells::Bells, id: WorkerId, at: LinkId, moved: Moved, other: Side) {
+fn settle(
+    shared: &SharedWords,
+    bells: &EngineBells,
+    id: WorkerId,
+    at: LinkId,
+    moved: MovedPackets,
+    other: LinkSide,
+) {
     if moved.skipped > 0 {
-        Shared::add(shared.worker(id, worker::SKIPPED), moved.skipped as u64);
+        SharedWords::add(shared.worker(id, worker::SKIPPED), moved.skipped as u64);
     }
     if moved.wake == Wake::Bell {
         let offset = match other {
-            Side::Producer => link::PRODUCER,
-            Side::Consumer => link::CONSUMER,
+            LinkSide::Producer => link::PRODUCER,
+            LinkSide::Consumer => link::CONSUMER,
         };
         let place = shared.link(at, offset).load(Ordering::Acquire) as usize;
         if let Some(other) = place.checked_sub(1).and_then(WorkerId::new) {
@@ -205,11 +214,97 @@ fn settle(shared: &Shared, bells: &crate::bells::Bells, id: WorkerId, at: LinkId
 }
 
 /// Wakes whoever has an end of a link.
-pub fn ring_both(shared: &Shared, bells: &crate::bells::Bells, at: LinkId) {
+pub fn ring_both(shared: &SharedWords, bells: &EngineBells, at: LinkId) {
     for side in [link::PRODUCER, link::CONSUMER] {
         let place = shared.link(at, side).load(Ordering::Acquire) as usize;
         if let Some(worker) = place.checked_sub(1).and_then(WorkerId::new) {
             bells.worker(worker).ring();
+        }
+    }
+}
+
+/// Looks in vain after which a spinning worker lets others have the core between two looks.
+const LOOKS_ALONE: u32 = 64;
+
+impl Worker<'_> {
+    /// Lets some time pass: little, if that has lately paid off; else until something comes.
+    pub(super) fn rest(&mut self) -> Result<(), WorkerExit> {
+        self.idle_looks += 1;
+        if self.idle_looks < LOOKS_ALONE {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        match self.spin.nothing(self.now_ns) {
+            Turn::Spin => std::thread::yield_now(),
+            Turn::Sleep => {
+                self.stage(WorkerStage::Idle);
+                let sleeps = self.fall_asleep().map_err(WorkerExit::Broken)?;
+                if sleeps {
+                    SharedWords::add(self.shared.worker(self.id, worker::SLEEPS), 1);
+                    // Packets come without a breath, too: granted, or left by a process that crashed.
+                    let free = self.shared.worker(self.id, worker::FREE);
+                    free.store(self.pool.length() as u64, Ordering::Relaxed);
+                    self.wait()?;
+                }
+                self.wake();
+                self.now_ns = now_ns();
+                if sleeps {
+                    self.spin.woken(self.now_ns);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all other sides that this one is about to wait. False if one of them has something.
+    fn fall_asleep(&mut self) -> Result<bool, Error> {
+        let free = self.pool.length();
+        for (link, queue) in self.links.iter_mut().zip(&self.queues) {
+            let sleeps = match &mut link.end {
+                LinkEnd::Local => Ok(true),
+                LinkEnd::Producer(end) => end.sleep(queue.length(), free == 0),
+                // What waits here is the app's affair: if it does not take it, it waits for others.
+                LinkEnd::Consumer(end) if queue.room() > 0 => end.sleep(free),
+                LinkEnd::Consumer(_) => Ok(true),
+            };
+            if !sleeps.map_err(corrupt(link.plan.id))? {
+                return Ok(false);
+            }
+        }
+        // The supervisor writes these before it rings.
+        let word = |offset| self.shared.worker(self.id, offset).load(Ordering::Acquire);
+        Ok(word(worker::ORDERS) == self.orders_seen && word(worker::GRANTS) == self.grants_seen)
+    }
+
+    /// Sleeps until the bell rings, a device of an app has something, or an app's time has come.
+    fn wait(&mut self) -> Result<(), WorkerExit> {
+        let due = self.apps.iter().filter_map(|slot| slot.app.wake_ns());
+        // Who has asked for packets is woken when they are there.
+        let asked = self.shared.worker(self.id, worker::WANTED).load(Ordering::Relaxed) > 0;
+        let starved = self.starved_since.filter(|_| !asked).map(|since| since + STARVED_NS);
+        let due = due.chain(starved).min();
+        let left = due.map(|due| {
+            let ns = due.saturating_sub(now_ns());
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+        });
+        let bell = self.bells.worker(self.id);
+        let mut set = vec![PollFd::new(bell, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+        let devices: Vec<_> = self.apps.iter().flat_map(|slot| slot.app.descriptors()).collect();
+        set.extend(devices.iter().map(|device| PollFd::new(device, PollFlags::IN)));
+        // Interrupted: as good as woken.
+        let _ = rustix::event::poll(&mut set, left.as_ref());
+        let gone = set[1].revents().contains(PollFlags::HUP);
+        bell.hush();
+        if gone { Err(WorkerExit::Alone) } else { Ok(()) }
+    }
+
+    fn wake(&mut self) {
+        for link in &mut self.links {
+            match &mut link.end {
+                LinkEnd::Local => {}
+                LinkEnd::Producer(end) => end.wake(),
+                LinkEnd::Consumer(end) => end.wake(),
+            }
         }
     }
 }

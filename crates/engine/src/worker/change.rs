@@ -4,21 +4,21 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::{End, Link, Over, Slot, Worker};
-use crate::control::Answer;
+use super::{LinkEnd, Worker, WorkerApp, WorkerExit, WorkerLink};
+use crate::control::WorkerAnswer;
 use crate::ends::{ConsumerEnd, ProducerEnd, park, unpark};
 use crate::error::{Error, corrupt};
-use crate::io::{Io, Ports};
-use crate::layout::{Drop, Ring, link};
+use crate::io::{AppPorts, Io};
+use crate::layout::{DropReason, LinkRing, link};
 use crate::limits::STATE_BYTES_MAX;
-use crate::plan::{AppPlan, LinkPlan, Plan, Role};
-use crate::queue::Queue;
-use crate::trace::Tap;
+use crate::plan::{AppPlan, LinkPlan, LinkRole, WorkerPlan};
+use crate::queue::{PacketQueue, QueueCounts};
+use crate::trace::LinkRecorder;
 
 impl Worker<'_> {
     /// Stops the apps and parks the links that `plan` does not have, or has otherwise. Returns what
     /// the apps left.
-    pub(super) fn prepare(&mut self, plan: &Plan) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+    pub(super) fn prepare(&mut self, plan: &WorkerPlan) -> Result<BTreeMap<String, Vec<u8>>, Error> {
         let mut states = BTreeMap::new();
         self.stopped.clear();
         for mut slot in std::mem::take(&mut self.apps) {
@@ -42,7 +42,7 @@ impl Worker<'_> {
             drop(slot.app);
             // What it held until now, and has not sent.
             let lost = self.pool.collect_dropped();
-            self.pool.count_drops(Drop::Removed, lost as u64);
+            self.pool.count_drops(DropReason::Removed, lost as u64);
         }
         let queues = std::mem::take(&mut self.queues);
         for (mut at, mut queue) in std::mem::take(&mut self.links).into_iter().zip(queues) {
@@ -61,49 +61,49 @@ impl Worker<'_> {
     /// Leaves what waits at an end to who has it next. There is room for all of it: a queue holds as
     /// many packets as each of the link's rings, and three times as many only where it was picked up
     /// from three of them.
-    fn let_go(&mut self, at: &mut Link, queue: &mut Queue) -> Result<(), Error> {
+    fn let_go(&mut self, at: &mut WorkerLink, queue: &mut PacketQueue) -> Result<(), Error> {
         let id = at.plan.id;
         let corrupt = corrupt(id);
         match &mut at.end {
-            End::Local => {
+            LinkEnd::Local => {
                 super::breath::count_link(&self.shared, at, queue);
                 // As two ends would have it: the oldest at the consumer's, the youngest at the producer's.
-                park(&self.shared, (id, Ring::Head), queue, &self.pool)?;
+                park(&self.shared, (id, LinkRing::Head), queue, &self.pool)?;
                 let mut end = ProducerEnd::resume(&self.shared, id, &mut self.pool)?;
                 end.send(queue, self.pool.memory()).map_err(corrupt)?;
-                park(&self.shared, (id, Ring::Tail), queue, &self.pool)?;
+                park(&self.shared, (id, LinkRing::Tail), queue, &self.pool)?;
             }
-            End::Producer(end) => {
+            LinkEnd::Producer(end) => {
                 end.collect(&mut self.pool).map_err(corrupt)?;
                 end.send(queue, self.pool.memory()).map_err(corrupt)?;
                 super::breath::count_link(&self.shared, at, queue);
-                park(&self.shared, (id, Ring::Tail), queue, &self.pool)?;
+                park(&self.shared, (id, LinkRing::Tail), queue, &self.pool)?;
             }
-            End::Consumer(end) => {
+            LinkEnd::Consumer(end) => {
                 end.repay(&mut self.pool).map_err(corrupt)?;
                 super::breath::count_link(&self.shared, at, queue);
-                park(&self.shared, (id, Ring::Head), queue, &self.pool)?;
+                park(&self.shared, (id, LinkRing::Head), queue, &self.pool)?;
             }
         }
         while let Some(packet) = queue.take() {
-            self.pool.discard(packet, Drop::Removed);
+            self.pool.discard(packet, DropReason::Removed);
         }
         Ok(())
     }
 
     /// Takes up what `plan` has, and says so; or says which app did not start.
-    pub(super) fn apply(&mut self, plan: Plan) -> Result<(), Over> {
+    pub(super) fn apply(&mut self, plan: WorkerPlan) -> Result<(), WorkerExit> {
         let taken_up = self.take_up(plan);
         self.count_drops();
         let answer = match taken_up {
-            Ok(()) => Answer::Applied,
-            Err(Error::App { app, reason }) => Answer::Failed { app, reason },
-            Err(error) => return Err(Over::Broken(error)),
+            Ok(()) => WorkerAnswer::Applied,
+            Err(Error::App { app, reason }) => WorkerAnswer::Failed { app, reason },
+            Err(error) => return Err(WorkerExit::Broken(error)),
         };
         self.answer(&answer)
     }
 
-    fn take_up(&mut self, plan: Plan) -> Result<(), Error> {
+    fn take_up(&mut self, plan: WorkerPlan) -> Result<(), Error> {
         for &new in &plan.links {
             if self.queue_of(new.id).is_none() {
                 let (at, queue) = self.pick_up(new)?;
@@ -111,13 +111,13 @@ impl Worker<'_> {
                 self.queues.push(queue);
             }
         }
-        let mut running: BTreeMap<String, Slot> =
+        let mut running: BTreeMap<String, WorkerApp> =
             self.apps.drain(..).map(|slot| (slot.plan.name.clone(), slot)).collect();
         let mut failed = Ok(());
         for app in plan.apps {
             let ports = self.ports(&app);
             let slot = match running.remove(&app.name) {
-                Some(slot) => Slot { plan: app, ports, app: slot.app },
+                Some(slot) => WorkerApp { plan: app, ports, app: slot.app },
                 None => match self.start(app, ports) {
                     Ok(slot) => slot,
                     Err(error) => {
@@ -132,49 +132,53 @@ impl Worker<'_> {
         failed
     }
 
-    fn start(&mut self, plan: AppPlan, ports: Ports) -> Result<Slot, Error> {
+    fn start(&mut self, plan: AppPlan, ports: AppPorts) -> Result<WorkerApp, Error> {
         let failed = |reason: String| Error::App { app: plan.name.clone(), reason };
         let Some(kind) = self.registry.kind(&plan.kind) else {
             return Err(failed(format!("there is no kind `{}`", plan.kind)));
         };
         let state = self.inherited.remove(&plan.name);
         let app = (kind.start)(&plan.config, state).map_err(|trouble| failed(trouble.0))?;
-        Ok(Slot { plan, ports, app })
+        Ok(WorkerApp { plan, ports, app })
     }
 
-    fn ports(&self, app: &AppPlan) -> Ports {
+    fn ports(&self, app: &AppPlan) -> AppPorts {
         let places = |ports: &[(String, crate::owner::LinkId)]| {
             ports.iter().filter_map(|(port, link)| Some((port.clone(), self.queue_of(*link)?))).collect()
         };
-        Ports { inputs: places(&app.inputs), outputs: places(&app.outputs) }
+        AppPorts { inputs: places(&app.inputs), outputs: places(&app.outputs) }
     }
 
     /// Takes over an end of a link, with what waited there.
-    fn pick_up(&mut self, plan: LinkPlan) -> Result<(Link, Queue), Error> {
+    fn pick_up(&mut self, plan: LinkPlan) -> Result<(WorkerLink, PacketQueue), Error> {
         let LinkPlan { id, role, mode } = plan;
-        let mut queue = Queue::default();
+        let mut queue = PacketQueue::default();
         let mut unpark = |ring| unpark(&self.shared, (id, ring), &mut queue, &mut self.pool);
         let end = match role {
-            Role::Local => {
+            LinkRole::Local => {
                 // Oldest first. Both ends are here, so both rings are this process's.
-                unpark(Ring::Head)?;
-                unpark(Ring::Full)?;
-                unpark(Ring::Tail)?;
+                unpark(LinkRing::Head)?;
+                unpark(LinkRing::Full)?;
+                unpark(LinkRing::Tail)?;
                 ProducerEnd::resume(&self.shared, id, &mut self.pool)?;
-                End::Local
+                LinkEnd::Local
             }
-            Role::Producer => {
-                unpark(Ring::Tail)?;
-                End::Producer(ProducerEnd::resume(&self.shared, id, &mut self.pool)?)
+            LinkRole::Producer => {
+                unpark(LinkRing::Tail)?;
+                LinkEnd::Producer(ProducerEnd::resume(&self.shared, id, &mut self.pool)?)
             }
-            Role::Consumer => {
-                unpark(Ring::Head)?;
-                End::Consumer(ConsumerEnd::resume(&self.shared, id, mode)?)
+            LinkRole::Consumer => {
+                unpark(LinkRing::Head)?;
+                LinkEnd::Consumer(ConsumerEnd::resume(&self.shared, id, mode)?)
             }
         };
         let word = |offset| self.shared.link(id, offset).load(Ordering::Acquire);
-        queue.set_counts((word(link::PACKETS), word(link::BYTES), word(link::DROPS)));
-        let tap = Tap::new(&self.shared, id);
-        Ok((Link { plan, end, taken_before: word(link::TAKEN), tap, traced: None }, queue))
+        queue.set_counts(QueueCounts {
+            packets: word(link::PACKETS),
+            bytes: word(link::BYTES),
+            drops: word(link::DROPS),
+        });
+        let tap = LinkRecorder::new(&self.shared, id);
+        Ok((WorkerLink { plan, end, taken_before: word(link::TAKEN), tap, traced: None }, queue))
     }
 }

@@ -7,24 +7,24 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use caravan_engine::App;
-use caravan_engine::apps::{PcapReader, PcapReaderConfig, Timing};
-use caravan_engine::layout::Drop;
-use caravan_engine::testing::Bench;
+use caravan_engine::apps::{PcapReader, PcapReaderConfig, ReplayTiming};
+use caravan_engine::layout::DropReason;
+use caravan_engine::testing::AppBench;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 const PACKETS: u32 = 64;
 
 thread_local! {
     /// One for all files: its memory takes longer to make than a file to read.
-    static BENCH: RefCell<Bench<PcapReader>> = RefCell::new(bench());
+    static BENCH: RefCell<AppBench<PcapReader>> = RefCell::new(bench());
 }
 
-fn bench() -> Bench<PcapReader> {
+fn bench() -> AppBench<PcapReader> {
     let (_file, path) = memory_file(include_bytes!("../captures/ping.pcap"));
-    Bench::new(config(path, Timing::Fast), &[], &["output"], PACKETS).expect("a reader")
+    AppBench::new(config(path, ReplayTiming::Fast), &[], &["output"], PACKETS).expect("a reader")
 }
 
-fn config(file: PathBuf, timing: Timing) -> PcapReaderConfig {
+fn config(file: PathBuf, timing: ReplayTiming) -> PcapReaderConfig {
     PcapReaderConfig { file, repeat: false, timing }
 }
 
@@ -41,16 +41,16 @@ fn memory_file(bytes: &[u8]) -> (File, PathBuf) {
 pub fn read(bytes: &[u8]) -> Option<(usize, u64)> {
     let (_file, path) = memory_file(bytes);
     BENCH.with_borrow_mut(|bench| {
-        let fast = read_by(bench, config(path.clone(), Timing::Fast));
-        assert_eq!(fast, read_by(bench, config(path, Timing::Recorded)));
+        let fast = read_by(bench, config(path.clone(), ReplayTiming::Fast));
+        assert_eq!(fast, read_by(bench, config(path, ReplayTiming::Recorded)));
         fast
     })
 }
 
-fn read_by(bench: &mut Bench<PcapReader>, config: PcapReaderConfig) -> Option<(usize, u64)> {
+fn read_by(bench: &mut AppBench<PcapReader>, config: PcapReaderConfig) -> Option<(usize, u64)> {
     PcapReader::check(&config).ok()?;
     bench.app = PcapReader::start(config.clone(), None).expect("what the check has seen");
-    let causes = [Drop::Malformed, Drop::Oversize, Drop::Device, Drop::Full];
+    let causes = [DropReason::Malformed, DropReason::Oversize, DropReason::Device, DropReason::Full];
     let before = causes.map(|why| bench.drops(why));
     let mut packets = 0;
     while !bench.app.report().contains(&("ended", 1)) {

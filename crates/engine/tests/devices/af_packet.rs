@@ -1,8 +1,8 @@
 //! `af_packet`.
 
 use caravan_engine::apps::{AfPacket, AfPacketConfig};
-use caravan_engine::layout::Drop;
-use caravan_engine::testing::Bench;
+use caravan_engine::layout::DropReason;
+use caravan_engine::testing::AppBench;
 
 use super::Case;
 use super::support::{
@@ -25,7 +25,7 @@ pub const CASES: &[Case] = &[
     ("af_packet: what its output has no room for waits", frames_wait),
 ];
 
-fn cable(config: AfPacketConfig) -> (Bench<AfPacket>, Witness) {
+fn cable(config: AfPacketConfig) -> (AppBench<AfPacket>, Witness) {
     veth("left", "right");
     run("ip link set left mtu 9000");
     run("ip link set right mtu 9000");
@@ -85,12 +85,12 @@ fn other_lengths_are_counted() {
     }
     witness.send(&frame(1, FRAME_MAX));
     assert_eq!(app.pull_frames(1), [frame(1, FRAME_MAX)]);
-    assert_eq!(app.drops(Drop::Oversize), 3);
+    assert_eq!(app.drops(DropReason::Oversize), 3);
     run("ip link set left mtu 1000");
     app.push_frame(&frame(2, 1500));
-    assert_eq!(app.drops(Drop::Oversize), 4);
+    assert_eq!(app.drops(DropReason::Oversize), 4);
     app.push_frame(&[0; 13]);
-    assert_eq!(app.drops(Drop::Malformed), 1);
+    assert_eq!(app.drops(DropReason::Malformed), 1);
 }
 
 fn kernel_drops_are_counted() {
@@ -102,9 +102,9 @@ fn kernel_drops_are_counted() {
     wait_for("all to be counted", || {
         app.breathe();
         received += app.sent("output").len() as u64;
-        received + app.drops(Drop::Device) == sent as u64
+        received + app.drops(DropReason::Device) == sent as u64
     });
-    assert_eq!(app.figure("kernel_drops"), app.drops(Drop::Device));
+    assert_eq!(app.figure("kernel_drops"), app.drops(DropReason::Device));
     assert!(app.figure("kernel_drops") > 0 && received > 1000);
     exchange(&mut app, &witness, 60);
 }

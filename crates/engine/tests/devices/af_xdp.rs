@@ -1,8 +1,8 @@
 //! `af_xdp`.
 
 use caravan_engine::apps::{AfXdp, AfXdpConfig, XdpMode};
-use caravan_engine::layout::Drop;
-use caravan_engine::testing::Bench;
+use caravan_engine::layout::DropReason;
+use caravan_engine::testing::AppBench;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -37,7 +37,7 @@ const CASES: &[Case] = &[
     ("af_xdp: what its output has no room for waits", frames_wait),
 ];
 
-fn cable(config: AfXdpConfig) -> (Bench<AfXdp>, Witness) {
+fn cable(config: AfXdpConfig) -> (AppBench<AfXdp>, Witness) {
     veth("left", "right");
     (bench(config), Witness::on("right"))
 }
@@ -58,20 +58,20 @@ fn rings_go_round() {
         assert_eq!(witness.receive(100), frames);
     }
     assert_eq!((app.figure("received"), app.figure("transmitted")), (10_000, 10_000));
-    assert_eq!((app.drops(Drop::Device), app.free()), (0, PACKETS as usize));
+    assert_eq!((app.drops(DropReason::Device), app.free()), (0, PACKETS as usize));
 }
 
 fn other_lengths_are_counted() {
     veth("left", "right");
     run("ip link set left mtu 3000");
     run("ip link set right mtu 3000");
-    let mut app: Bench<AfXdp> = bench(AfXdpConfig::new("left"));
+    let mut app: AppBench<AfXdp> = bench(AfXdpConfig::new("left"));
     let witness = Witness::on("right");
     witness.send(&frame(0, FRAME_MAX + 1));
     witness.send(&frame(1, 3014));
     witness.send(&frame(2, FRAME_MAX));
     assert_eq!(app.pull_frames(1), [frame(2, FRAME_MAX)]);
-    assert_eq!(app.drops(Drop::Oversize), 2);
+    assert_eq!(app.drops(DropReason::Oversize), 2);
 }
 
 fn deleted_and_made() {
@@ -84,7 +84,7 @@ fn down_and_up() {
     let (mut app, witness) = cable(AfXdpConfig::new("left"));
     run("ip link set left down");
     app.push_frame(&frame(0, 60));
-    assert_eq!((app.drops(Drop::Device), app.figure("up"), app.figure("transmitted")), (1, 0, 0));
+    assert_eq!((app.drops(DropReason::Device), app.figure("up"), app.figure("transmitted")), (1, 0, 0));
     run("ip link set left up");
     wait_for("the return", || {
         app.breathe();
@@ -98,7 +98,7 @@ fn the_program_goes() {
     let words = refusal::<AfXdp>(AfXdpConfig::new("left"));
     assert!(words.contains("queue 0 of `left` is in use"), "{words}");
     drop(app);
-    let mut app: Bench<AfXdp> = bench(AfXdpConfig::new("left"));
+    let mut app: AppBench<AfXdp> = bench(AfXdpConfig::new("left"));
     exchange(&mut app, &Witness::on("right"), 60);
     drop(app);
     let shown =

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use caravan_engine::App;
 use caravan_engine::limits::HEADROOM_BYTES;
-use caravan_engine::testing::Bench;
+use caravan_engine::testing::AppBench;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, netdevice, recv, send};
 
@@ -145,7 +145,7 @@ pub trait Drive {
     fn figure(&self, name: &str) -> u64;
 }
 
-impl<A: App> Drive for Bench<A> {
+impl<A: App> Drive for AppBench<A> {
     fn pull_frames(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         wait_for("frames at the output", || {
@@ -178,13 +178,13 @@ impl<A: App> Drive for Bench<A> {
 }
 
 /// A bench with both links.
-pub fn bench<A: App>(config: A::Config) -> Bench<A> {
-    Bench::new(config, &["input"], &["output"], PACKETS).unwrap_or_else(|trouble| panic!("{trouble}"))
+pub fn bench<A: App>(config: A::Config) -> AppBench<A> {
+    AppBench::new(config, &["input"], &["output"], PACKETS).unwrap_or_else(|trouble| panic!("{trouble}"))
 }
 
 /// Why an app does not start.
 pub fn refusal<A: App>(config: A::Config) -> String {
-    match Bench::<A>::new(config, &[], &[], 1) {
+    match AppBench::<A>::new(config, &[], &[], 1) {
         Ok(_) => panic!("it starts"),
         Err(trouble) => trouble.0,
     }
@@ -192,7 +192,7 @@ pub fn refusal<A: App>(config: A::Config) -> String {
 
 /// Sends frames of all lengths both ways between an app and a witness at the other end; each must
 /// arrive once, byte for byte.
-pub fn exchange<A: App>(bench: &mut Bench<A>, witness: &Witness, longest: usize) {
+pub fn exchange<A: App>(bench: &mut AppBench<A>, witness: &Witness, longest: usize) {
     let frames: Vec<_> =
         (18..=longest).step_by(61).chain([longest]).enumerate().map(|(i, l)| frame(i, l)).collect();
     frames.iter().for_each(|frame| witness.send(frame));
@@ -204,16 +204,16 @@ pub fn exchange<A: App>(bench: &mut Bench<A>, witness: &Witness, longest: usize)
 
 /// Whatever the app sends must be dropped, and counted, while its device is away; it comes back once
 /// `back` has been called.
-pub fn goes_away_and_comes_back<A: App>(bench: &mut Bench<A>, away: impl FnOnce(), back: impl FnOnce()) {
-    use caravan_engine::layout::Drop;
+pub fn goes_away_and_comes_back<A: App>(bench: &mut AppBench<A>, away: impl FnOnce(), back: impl FnOnce()) {
+    use caravan_engine::layout::DropReason;
     away();
     wait_for("the loss", || {
         bench.breathe();
         bench.figure("up") == 0
     });
-    let before = bench.drops(Drop::Device);
+    let before = bench.drops(DropReason::Device);
     bench.push_frame(&frame(1, 60));
-    assert_eq!(bench.drops(Drop::Device), before + 1);
+    assert_eq!(bench.drops(DropReason::Device), before + 1);
     assert!(bench.app.descriptors().is_empty() && bench.app.wake_ns().is_some());
     back();
     wait_for("the return", || {
@@ -233,7 +233,7 @@ pub fn become_nobody() {
 }
 
 /// While the output takes no more, the app leaves frames in its device, and lets the worker sleep.
-pub fn waits_for_room<A: App>(bench: &mut Bench<A>, witness: &Witness) {
+pub fn waits_for_room<A: App>(bench: &mut AppBench<A>, witness: &Witness) {
     bench.fill("output");
     witness.send(&frame(0, 60));
     wait_readable(bench.app.descriptors().first().expect("the device"));

@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 
 use caravan_engine::apps::{Tap, TapConfig};
-use caravan_engine::layout::Drop;
-use caravan_engine::testing::Bench;
+use caravan_engine::layout::DropReason;
+use caravan_engine::testing::AppBench;
 
 use super::Case;
 use super::support::{
@@ -29,14 +29,14 @@ fn with_mtu(mtu: usize) -> TapConfig {
 }
 
 fn frames_arrive() {
-    let mut tap: Bench<Tap> = bench(with_mtu(1966));
+    let mut tap: AppBench<Tap> = bench(with_mtu(1966));
     let witness = Witness::on("tap0");
     exchange(&mut tap, &witness, 1966 + 14);
     assert_eq!(tap.figure("received"), tap.figure("transmitted"));
 }
 
 fn long_frames_are_counted() {
-    let mut tap: Bench<Tap> = bench(TapConfig::new("tap0"));
+    let mut tap: AppBench<Tap> = bench(TapConfig::new("tap0"));
     run("ip link set tap0 mtu 4000");
     let witness = Witness::on("tap0");
     // 1,984 bytes is what fits.
@@ -45,22 +45,22 @@ fn long_frames_are_counted() {
     witness.send(&frame(2, 4014));
     witness.send(&frame(3, 60));
     assert_eq!(tap.pull_frames(2), [frame(0, 1984), frame(3, 60)]);
-    assert_eq!(tap.drops(Drop::Oversize), 2);
+    assert_eq!(tap.drops(DropReason::Oversize), 2);
 }
 
 fn refused_frames_are_counted() {
-    let mut tap: Bench<Tap> = bench(TapConfig::new("tap0"));
+    let mut tap: AppBench<Tap> = bench(TapConfig::new("tap0"));
     tap.push_frame(&[0; 13]);
-    assert_eq!(tap.drops(Drop::Malformed), 1);
+    assert_eq!(tap.drops(DropReason::Malformed), 1);
     run("ip link set tap0 down");
     tap.push_frame(&frame(0, 60));
-    assert_eq!((tap.drops(Drop::Device), tap.figure("losses")), (1, 0));
+    assert_eq!((tap.drops(DropReason::Device), tap.figure("losses")), (1, 0));
     run("ip link set tap0 up");
     exchange(&mut tap, &Witness::on("tap0"), 60);
 }
 
 fn deleted_is_made_again() {
-    let mut tap: Bench<Tap> = bench(with_mtu(1400));
+    let mut tap: AppBench<Tap> = bench(with_mtu(1400));
     goes_away_and_comes_back(&mut tap, || run("ip link del tap0"), || {});
     exchange(&mut tap, &Witness::on("tap0"), 1414);
 }
@@ -76,7 +76,7 @@ fn it_goes_or_stays() {
     drop(bench::<Tap>(TapConfig { persist: true, ..with_mtu(1234) }));
     run("ip address add 10.0.0.1/24 dev tap0");
     assert!(is_there("tap0"));
-    let mut again: Bench<Tap> = bench(with_mtu(1966));
+    let mut again: AppBench<Tap> = bench(with_mtu(1966));
     exchange(&mut again, &Witness::on("tap0"), 1980);
     drop(again);
     assert!(is_there("tap0"), "it was there before");
@@ -110,11 +110,11 @@ fn it_is_in_another_namespace() {
 }
 
 fn two_share_it() {
-    let first: Bench<Tap> = bench(TapConfig::new("tap0"));
+    let first: AppBench<Tap> = bench(TapConfig::new("tap0"));
     assert!(refusal::<Tap>(TapConfig::new("tap0")).contains("is in use"));
     drop(first);
     let shared = || TapConfig { multi_queue: true, ..TapConfig::new("tap1") };
-    let mut two: [Bench<Tap>; 2] = [bench(shared()), bench(shared())];
+    let mut two: [AppBench<Tap>; 2] = [bench(shared()), bench(shared())];
     let witness = Witness::on("tap1");
     witness.send(&frame(7, 60));
     let mut frames = Vec::new();
@@ -141,7 +141,7 @@ fn troubles() {
 }
 
 fn frames_wait() {
-    let mut app: Bench<Tap> = bench(with_mtu(1500));
+    let mut app: AppBench<Tap> = bench(with_mtu(1500));
     let witness = Witness::on("tap0");
     waits_for_room(&mut app, &witness);
 }

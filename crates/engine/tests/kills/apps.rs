@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use caravan_engine::layout::Drop;
-use caravan_engine::{App, Io, Named, Packet, Registry, Trouble};
+use caravan_engine::layout::DropReason;
+use caravan_engine::{App, AppError, Io, Named, Packet, Registry};
 use caravan_segment::{Pages, Segment, SharedSlice};
 use serde::Deserialize;
 
@@ -58,8 +58,8 @@ impl Board {
         board
     }
 
-    fn of_this_process() -> Result<Self, Trouble> {
-        BOARD.with_borrow(Clone::clone).ok_or_else(|| Trouble::new("the test made no board"))
+    fn of_this_process() -> Result<Self, AppError> {
+        BOARD.with_borrow(Clone::clone).ok_or_else(|| AppError::new("the test made no board"))
     }
 
     /// Packets that a stream has had.
@@ -173,7 +173,7 @@ impl App for Stamper {
     const INPUTS: Named = Named::Only(&[]);
     const OUTPUTS: Named = Named::Any;
 
-    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { board: Board::of_this_process()?, first: config.number })
     }
 
@@ -205,7 +205,7 @@ impl App for Relay {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Any;
 
-    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { board: Board::of_this_process()?, number: config.number })
     }
 
@@ -218,7 +218,7 @@ impl App for Relay {
                 let Some(packet) = io.receive(input) else { break };
                 let Some((_, sequence)) = read(packet.data()) else {
                     self.board.add(self.number, 0, Count::Corrupt);
-                    io.discard(packet, Drop::Malformed);
+                    io.discard(packet, DropReason::Malformed);
                     continue;
                 };
                 if let Some(side) = side.filter(|side| sequence % 8 == 0 && io.room(*side) > 0) {
@@ -228,7 +228,7 @@ impl App for Relay {
                 }
                 match output {
                     Some(output) => io.transmit(output, packet),
-                    None => io.discard(packet, Drop::Unlinked),
+                    None => io.discard(packet, DropReason::Unlinked),
                 }
             }
         }
@@ -246,7 +246,7 @@ impl App for Checker {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { board: Board::of_this_process()?, number: config.number })
     }
 
@@ -275,7 +275,7 @@ impl App for Hoarder {
     const INPUTS: Named = Named::Only(&[]);
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Number, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { held: Vec::new(), limit: config.number })
     }
 

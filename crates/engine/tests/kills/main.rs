@@ -15,10 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod apps;
-mod instants;
 mod killer;
 mod network;
-mod rng;
 mod soak;
 mod storm;
 

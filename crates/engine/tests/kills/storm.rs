@@ -1,20 +1,18 @@
 //! The kills, and what must hold after them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use caravan_engine::config::{LinkName, Port};
-use caravan_engine::layout::{RINGS, worker};
-use caravan_engine::recovery;
-use caravan_engine::{Engine, Event, Options, Restarts};
+use caravan_engine::config::{AppPort, LinkName};
+use caravan_engine::layout::{LinkRing, WorkerStage, worker};
+use caravan_engine::{Engine, EngineEvent, EngineOptions, Restarts, recovery};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::apps::{self, Board, CHECKERS, Count, STREAMS};
-use crate::instants::Instants;
 use crate::killer::Killer;
+use crate::network::Rng;
 use crate::network::{EXTRA, SINKS, Shape, WORKERS};
-use crate::rng::Rng;
 
 /// How long a run takes whose kills nobody has counted, and the kills that it makes at least.
 const TIME: Duration = Duration::from_secs(8);
@@ -46,7 +44,7 @@ impl Storm {
         // Before the engine: it has none of the engine's descriptors.
         let killer = Killer::start();
         let board = Board::create();
-        let options = Options { restarts: Restarts::Always, ..Options::default() };
+        let options = EngineOptions { restarts: Restarts::Always, ..EngineOptions::default() };
         let mut engine = Engine::start(apps::registry(), options).unwrap();
         engine.configure(&shape.config()).unwrap();
         Self {
@@ -70,16 +68,13 @@ impl Storm {
     pub fn poll(&mut self, timeout: Duration, configuring: bool) {
         for event in self.engine.poll(Some(timeout)).unwrap() {
             match &event {
-                Event::Crashed { pid, worker, how, .. } => {
+                EngineEvent::Crashed { pid, worker, how, .. } => {
                     assert!(self.marked.remove(pid), "{worker} ended by itself: {how}");
                     self.instants.crashed(&event, configuring);
                 }
-                Event::Restarted { after_ns, .. } => self.instants.restarts_ns.push(*after_ns),
-                Event::Grown { .. } => {}
-                Event::Parked { .. }
-                | Event::Hung { .. }
-                | Event::NotStarted { .. }
-                | Event::Short { .. } => panic!("{event:?}"),
+                EngineEvent::Restarted { after_ns, .. } => self.instants.restarts_ns.push(*after_ns),
+                EngineEvent::Grown { .. } => {}
+                other => panic!("{other:?}"),
             }
         }
     }
@@ -160,10 +155,10 @@ impl Storm {
         let config = self.engine.config();
         let line = |name: &LinkName| {
             let id = self.engine.link_id(&name.to_string())?;
-            let held = RINGS.map(|ring| recovery::published(self.engine.shared(), id, ring).len());
-            let worker = |port: &Port| config.apps.get(&port.app).map_or("", |app| app.worker.as_str());
+            let held = LinkRing::ALL.map(|ring| recovery::published(self.engine.shared(), id, ring).len());
+            let worker = |port: &AppPort| config.apps.get(&port.app).map_or("", |app| app.worker.as_str());
             let (from, to) = (worker(&name.from), worker(&name.to));
-            Some(format!("{:>3} {name} ({from} -> {to}): {held:?} in {RINGS:?}\n", id.place()))
+            Some(format!("{:>3} {name} ({from} -> {to}): {held:?} in {:?}\n", id.place(), LinkRing::ALL))
         };
         config.links.keys().filter_map(line).chain([format!("after {} kills", self.instants.kills)]).collect()
     }
@@ -247,4 +242,79 @@ pub fn run(kills: Option<u64>, seed: u64) {
     let missed = storm.instants.missed();
     assert!(storm.instants.kills < KILLS_ALL || missed.is_empty(), "no kill was {missed:?}");
     storm.engine.stop().unwrap();
+}
+
+/// What a kill interrupted, counted.
+#[derive(Debug, Default)]
+pub struct Instants {
+    pub kills: u64,
+    pub half_sent: u64,
+    pub half_received: u64,
+    pub in_configure: u64,
+    pub in_growth: u64,
+    pub stages: BTreeMap<WorkerStage, u64>,
+    pub signals: BTreeMap<String, u64>,
+    pub reclaimed: u64,
+    pub unpublished: u64,
+    pub lost: u64,
+    pub restarts_ns: Vec<u64>,
+}
+
+impl Instants {
+    /// Takes note of a crash; `configuring`: it was noticed in a change of the configuration.
+    pub fn crashed(&mut self, event: &EngineEvent, configuring: bool) {
+        let EngineEvent::Crashed { how, stage, growing, half_received, recovered, .. } = event else {
+            return;
+        };
+        self.kills += 1;
+        self.half_sent += u64::from(recovered.unpublished > 0);
+        self.half_received += u64::from(*half_received > 0);
+        self.in_configure += u64::from(configuring || *stage == WorkerStage::Configuring);
+        self.in_growth += u64::from(*growing);
+        *self.stages.entry(*stage).or_default() += 1;
+        *self.signals.entry(how.clone()).or_default() += 1;
+        self.reclaimed += recovered.reclaimed;
+        self.unpublished += recovered.unpublished;
+        self.lost += recovered.lost;
+    }
+
+    /// Instants that no kill has hit.
+    pub fn missed(&self) -> Vec<&'static str> {
+        let hit = [
+            ("half-sent", self.half_sent),
+            ("half-received", self.half_received),
+            ("in configure", self.in_configure),
+            ("in growth", self.in_growth),
+        ];
+        hit.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+    }
+}
+
+impl std::fmt::Display for Instants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut row = |name: &str, count: u64| {
+            writeln!(f, "  {name:<22} {count:>8}  {:>5.1} %", 100.0 * count as f64 / self.kills.max(1) as f64)
+        };
+        row("kills", self.kills)?;
+        row("half-sent", self.half_sent)?;
+        row("half-received", self.half_received)?;
+        row("in configure", self.in_configure)?;
+        row("in growth", self.in_growth)?;
+        for stage in WorkerStage::ALL {
+            let name = format!("{stage:?}").to_lowercase();
+            row(&format!("stage {name}"), self.stages.get(&stage).copied().unwrap_or(0))?;
+        }
+        for (signal, count) in &self.signals {
+            row(signal, *count)?;
+        }
+        let mut restarts = self.restarts_ns.clone();
+        restarts.sort_unstable();
+        let at = |part: usize| restarts.get(restarts.len() * part / 100).map_or(0.0, |ns| *ns as f64 / 1e6);
+        writeln!(f, "  restarted after ms     {:>8.2} median, {:.2} in 99 of 100", at(50), at(99))?;
+        write!(
+            f,
+            "  packets reclaimed      {:>8}, of them {} not published; {} held data, and are lost",
+            self.reclaimed, self.unpublished, self.lost
+        )
+    }
 }

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use caravan_engine::handover::{Headers, give, skip_taken, take};
-use caravan_engine::owner::{Header, LinkId, Owner, WorkerId};
+use caravan_engine::handover::{PacketHeaders, give, skip_taken, take};
+use caravan_engine::owner::{LinkId, Owner, PacketHeader, WorkerId};
 use caravan_engine::recovery::{self, Given};
 use caravan_ring::{Cursors, SharedWord, SlotConsumer, SlotProducer, Slots};
 use loom::thread;
@@ -101,7 +101,7 @@ impl Shared {
             run,
             full: Ring::new(run.fault, CAPACITY),
             empty: Ring::new(run.fault, CAPACITY),
-            headers: MortalHeaders::new((0..PACKETS).map(|_| Header::unused(Role::Giver.owner()))),
+            headers: MortalHeaders::new((0..PACKETS).map(|_| PacketHeader::unused(Role::Giver.owner()))),
             contents: ModelSlots::new(PACKETS as usize),
             written: Arc::default(),
             delivered: Arc::default(),
@@ -194,9 +194,9 @@ impl Process {
             Role::Giver => {
                 let number = shared.written.fetch_add(1, Ordering::Relaxed);
                 contents.put(index as usize, number);
-                (index, Header::used(to, 8, 4))
+                (index, PacketHeader::used(to, 8, 4))
             }
-            Role::Taker => (index, Header::unused(to)),
+            Role::Taker => (index, PacketHeader::unused(to)),
         });
         if late {
             packets.extend(filled);
@@ -213,7 +213,7 @@ fn take_releasing_first(
     ring: &mut Consumer,
     headers: &MortalHeaders,
     (from, to): (Owner, Owner),
-    mut each: impl FnMut(u32, Header),
+    mut each: impl FnMut(u32, PacketHeader),
 ) {
     let found = ring.poll(PACKETS as usize).unwrap();
     let items: Vec<_> = found.offsets().map(|at| ring.item(at)).collect();
@@ -221,7 +221,7 @@ fn take_releasing_first(
     for index in items {
         let header = headers.load(index);
         if header.owner() == Some(from) {
-            headers.store(index, Header::unused(to));
+            headers.store(index, PacketHeader::unused(to));
             each(index, header);
         }
     }
@@ -231,11 +231,11 @@ fn take_unseen(
     ring: &mut Consumer,
     headers: &MortalHeaders,
     (_, to): (Owner, Owner),
-    mut each: impl FnMut(u32, Header),
+    mut each: impl FnMut(u32, PacketHeader),
 ) {
     let found = ring.poll(PACKETS as usize).unwrap();
     let items: Vec<_> = found.offsets().map(|at| ring.item(at)).collect();
-    items.iter().for_each(|&index| headers.store(index, Header::unused(to)));
+    items.iter().for_each(|&index| headers.store(index, PacketHeader::unused(to)));
     let _ = ring.release(items.len());
     items.into_iter().for_each(|index| each(index, headers.load(index)));
 }
@@ -286,7 +286,7 @@ fn succeed(shared: &Shared, role: Role) -> Process {
             let named: Vec<_> = named.collect();
             let published = look(shared, role).published;
             for index in named.into_iter().filter(|index| !published.contains(index)) {
-                headers.store(index, Header::unused(role.owner()));
+                headers.store(index, PacketHeader::unused(role.owner()));
             }
         }
         _ => {
@@ -389,4 +389,43 @@ fn both_killed_after_any_two_stores() {
     let run = |(giver, taker)| check(Run::right(Some(giver), Some(taker)));
     let interleavings: usize = pairs.map(run).sum();
     assert!(interleavings > 10_000, "only {interleavings} interleavings");
+}
+
+/// Who is killed, after any number of stores.
+#[derive(Clone, Copy, Debug)]
+enum Dies {
+    Nobody,
+    Giver,
+    Taker,
+}
+
+#[rustfmt::skip]
+const CAUGHT: &[(Fault, Wrong, Dies)] = &[
+    (Fault::NoRelease, Wrong::Nothing, Dies::Nobody),
+    (Fault::NoAcquire, Wrong::Nothing, Dies::Nobody),
+    (Fault::None, Wrong::StampedAfterPublish, Dies::Nobody),
+    (Fault::None, Wrong::ReleasedBeforeStamp, Dies::Taker),
+    (Fault::None, Wrong::TakenUnseen, Dies::Taker),
+    (Fault::None, Wrong::NotReclaimed, Dies::Giver),
+    (Fault::None, Wrong::NotReclaimed, Dies::Taker),
+    (Fault::None, Wrong::RingLookedAtLast, Dies::Giver),
+    (Fault::None, Wrong::RingLookedAtLast, Dies::Taker),
+    (Fault::None, Wrong::NotSkipped, Dies::Taker),
+];
+
+#[test]
+fn the_model_fails_where_something_is_wrong() {
+    let mut missed = Vec::new();
+    for &(fault, wrong, dies) in CAUGHT {
+        let runs: Vec<_> = match dies {
+            Dies::Nobody => vec![Run::right(None, None)],
+            Dies::Giver => (0..STORES).map(|stores| Run::right(Some(stores), None)).collect(),
+            Dies::Taker => (0..STORES).map(|stores| Run::right(None, Some(stores))).collect(),
+        };
+        let caught = |run: Run| catch_unwind(move || check(Run { fault, wrong, ..run })).is_err();
+        if !runs.into_iter().any(caught) {
+            missed.push(format!("{fault:?}, {wrong:?}, killed: {dies:?}"));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
 }

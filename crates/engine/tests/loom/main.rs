@@ -6,7 +6,6 @@
 
 #![deny(unsafe_code)]
 
-mod faults;
 // The memory is that of the ring's own models, which need more of it.
 #[allow(dead_code)]
 #[path = "../../../ring/tests/loom/kernel.rs"]

@@ -4,8 +4,8 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use caravan_engine::handover::Headers;
-use caravan_engine::owner::Header;
+use caravan_engine::handover::PacketHeaders;
+use caravan_engine::owner::PacketHeader;
 use caravan_ring::{Cursors, SharedWord, Slots};
 use loom::sync::atomic::{AtomicU64, fence};
 
@@ -132,7 +132,7 @@ pub struct MortalHeaders {
 }
 
 impl MortalHeaders {
-    pub fn new(words: impl Iterator<Item = Header>) -> Self {
+    pub fn new(words: impl Iterator<Item = PacketHeader>) -> Self {
         Self { words: Arc::new(words.map(|header| AtomicU64::new(header.0)).collect()), life: Life::long() }
     }
 
@@ -141,11 +141,11 @@ impl MortalHeaders {
     }
 }
 
-impl Headers for MortalHeaders {
-    fn load(&self, index: u32) -> Header {
-        Header(self.words[index as usize].load(Ordering::Relaxed))
+impl PacketHeaders for MortalHeaders {
+    fn load(&self, index: u32) -> PacketHeader {
+        PacketHeader(self.words[index as usize].load(Ordering::Relaxed))
     }
-    fn store(&self, index: u32, header: Header) {
+    fn store(&self, index: u32, header: PacketHeader) {
         self.life.spend();
         self.words[index as usize].store(header.0, Ordering::Relaxed);
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use caravan_engine::layout::{DROPS, Drop, link, worker};
+use caravan_engine::layout::{DropReason, link, worker};
 use caravan_engine::limits::STATE_BYTES_MAX;
-use caravan_engine::{Config, Engine, Event, Options};
+use caravan_engine::{Config, Engine, EngineEvent, EngineOptions};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn many(names: &str) -> Config {
 }
 
 pub fn a_reload_may_replace_every_link_and_worker() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     for names in ["a", "b", "c"] {
         let config = many(names);
         let changes = engine.configure(&config).unwrap();
@@ -57,17 +57,19 @@ fn past(engine: &Engine, name: &str) -> Vec<u64> {
     let word = |offset| engine.shared().worker(id, offset).load(Ordering::Relaxed);
     [worker::RESTARTS]
         .into_iter()
-        .chain((0..DROPS.len()).map(|cause| worker::DROPS + 8 * cause))
+        .chain((0..DropReason::COUNT).map(|cause| worker::DROPS + 8 * cause))
         .map(word)
         .collect()
 }
 
 pub fn a_new_worker_has_no_past() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     engine.configure(&pair()).unwrap();
     flows(&mut engine);
     signal(&engine, "right", Signal::KILL);
-    poll_until(&mut engine, |_, events| events.iter().any(|event| matches!(event, Event::Restarted { .. })));
+    poll_until(&mut engine, |_, events| {
+        events.iter().any(|event| matches!(event, EngineEvent::Restarted { .. }))
+    });
     assert_eq!(past(&engine, "right")[0], 1);
     // Two of them: one has the place that was free, one that of the worker that has ended.
     for names in [["new", "newer"], ["newest", "last"]] {
@@ -77,7 +79,7 @@ pub fn a_new_worker_has_no_past() {
         }
         engine.configure(&config).unwrap();
         for name in names {
-            assert_eq!(past(&engine, name), [0; 1 + DROPS.len()], "{name}");
+            assert_eq!(past(&engine, name), [0; 1 + DropReason::COUNT], "{name}");
         }
     }
     engine.stop().unwrap();
@@ -91,7 +93,7 @@ fn limit_descriptors(most: Option<u64>) -> Option<u64> {
 }
 
 pub fn a_process_that_cannot_start_changes_nothing() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     let mut old = pair();
     old.app_in("left", "idle", "crasher", json!({ "crash": false }));
     engine.configure(&old).unwrap();
@@ -133,7 +135,7 @@ fn repeaters(worker: &str) -> Config {
 }
 
 pub fn five_full_repeaters_move() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     engine.configure(&repeaters("left")).unwrap();
     let kept = |engine: &mut Engine| -> Vec<u64> {
         let reports = engine.reports().unwrap();
@@ -145,7 +147,7 @@ pub fn five_full_repeaters_move() {
     // Nothing more comes: what they keep has come along.
     config.links.retain(|name, _| name.from.app != "source");
     engine.configure(&config).unwrap();
-    let crashed = |event: &Event| !matches!(event, Event::Grown { .. });
+    let crashed = |event: &EngineEvent| !matches!(event, EngineEvent::Grown { .. });
     let events = engine.poll(Some(Duration::ZERO)).unwrap();
     assert!(!events.iter().any(crashed), "{events:?}");
     assert_eq!(["left", "right"].map(|name| engine.pid_of(name)), pids);
@@ -173,7 +175,8 @@ fn crash_unheard(engine: &mut Engine, name: &str) {
 }
 
 pub fn a_report_after_a_restart_kills_nobody() {
-    let mut engine = engine(Options { restarts: caravan_engine::Restarts::Always, ..Options::default() });
+    let mut engine =
+        engine(EngineOptions { restarts: caravan_engine::Restarts::Always, ..EngineOptions::default() });
     let mut config = pair();
     engine.configure(&config).unwrap();
     for round in 0..10 {
@@ -184,7 +187,10 @@ pub fn a_report_after_a_restart_kills_nobody() {
         config.app_in("right", &format!("idle{round}"), "crasher", json!({ "crash": false }));
         engine.configure(&config).unwrap();
         let events = engine.poll(Some(Duration::ZERO)).unwrap();
-        assert!(!events.iter().any(|event| matches!(event, Event::Crashed { .. })), "{round}: {events:?}");
+        assert!(
+            !events.iter().any(|event| matches!(event, EngineEvent::Crashed { .. })),
+            "{round}: {events:?}"
+        );
         assert_eq!(engine.pid_of("right"), pid, "round {round}");
     }
     engine.stop().unwrap();
@@ -192,12 +198,12 @@ pub fn a_report_after_a_restart_kills_nobody() {
 
 /// Packets of a cause that the engine's workers have dropped.
 fn removed(engine: &Engine) -> u64 {
-    ["left", "right"].into_iter().map(|name| past(engine, name)[1 + Drop::Removed as usize]).sum()
+    ["left", "right"].into_iter().map(|name| past(engine, name)[1 + DropReason::Removed as usize]).sum()
 }
 
 pub fn what_an_app_held_is_counted() {
     const HELD: u64 = 100;
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     let mut config = pair();
     config.app_in("right", "keeper", "keeper", json!({ "most": HELD }));
     config.link("source.second -> keeper.input").unwrap();
@@ -219,7 +225,7 @@ pub fn what_an_app_held_is_counted() {
     let mut only = Config::new();
     only.app_in("other", "idle", "crasher", json!({ "crash": false }));
     let changes = engine.configure(&only).unwrap();
-    let word = caravan_engine::layout::engine::DROPS + 8 * Drop::Removed as usize;
+    let word = caravan_engine::layout::engine::DROPS + 8 * DropReason::Removed as usize;
     let counted = engine.shared().engine(word).load(Ordering::Relaxed);
     assert_eq!(counted, before + HELD + changes.lost);
     assert!(changes.lost > HELD && engine.link_id(LINK).is_none());

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use caravan_engine::layout::link;
 use caravan_engine::limits::{ANSWER_MAX, CRASHES_MAX};
-use caravan_engine::{App, Config, Engine, Event, Io, Named, Options, Registry, Trouble};
+use caravan_engine::{App, AppError, Config, Engine, EngineEvent, EngineOptions, Io, Named, Registry};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
@@ -86,7 +86,7 @@ impl App for Crasher {
     const INPUTS: Named = Named::Only(&[]);
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Crashes, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Crashes, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self(config.crash))
     }
 
@@ -113,7 +113,7 @@ impl App for Highest {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self::default())
     }
 
@@ -130,7 +130,7 @@ impl App for Highest {
     }
 }
 
-fn engine(options: Options) -> Engine {
+fn engine(options: EngineOptions) -> Engine {
     let mut registry = Registry::standard();
     registry.add::<Crasher>("crasher").add::<Highest>("highest").add::<memory::Keeper>("keeper");
     Engine::start(registry, options).unwrap()
@@ -148,7 +148,10 @@ fn pair() -> Config {
 }
 
 /// Polls until what is asked for has happened; returns all that did.
-fn poll_until(engine: &mut Engine, mut done: impl FnMut(&mut Engine, &[Event]) -> bool) -> Vec<Event> {
+fn poll_until(
+    engine: &mut Engine,
+    mut done: impl FnMut(&mut Engine, &[EngineEvent]) -> bool,
+) -> Vec<EngineEvent> {
     let start = Instant::now();
     let mut events = Vec::new();
     while !done(engine, &events) {
@@ -169,7 +172,7 @@ fn taken_from(engine: &Engine, link: &str) -> u64 {
 }
 
 /// Polls until more packets have arrived.
-fn flows(engine: &mut Engine) -> Vec<Event> {
+fn flows(engine: &mut Engine) -> Vec<EngineEvent> {
     let before = taken(engine);
     poll_until(engine, |engine, _| taken(engine) > before + 1000)
 }
@@ -183,7 +186,7 @@ const SUPERVISOR: &str = "supervisor";
 
 /// Runs until it is killed.
 fn be_killed() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     engine.configure(&pair()).unwrap();
     flows(&mut engine);
     let pids = ["left", "right"].map(|worker| engine.pid_of(worker).unwrap().to_string());
@@ -232,21 +235,24 @@ fn workers_end_with_their_supervisor() {
 }
 
 fn a_crash_loop_parks_its_worker_alone() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     let mut config = pair();
     config.app_in("bad", "crasher", "crasher", json!({ "crash": true }));
     engine.configure(&config).unwrap();
-    let parked = |events: &[Event]| events.iter().any(|event| matches!(event, Event::Parked { .. }));
+    let parked =
+        |events: &[EngineEvent]| events.iter().any(|event| matches!(event, EngineEvent::Parked { .. }));
     let events = poll_until(&mut engine, |_, events| parked(events));
     let mut crashes = 0;
     for event in &events {
         match event {
-            Event::Crashed { worker, how, .. } => {
+            EngineEvent::Crashed { worker, how, .. } => {
                 assert!(worker == "bad" && how.contains("SIGABRT"), "{event:?}");
                 crashes += 1;
             }
-            Event::Restarted { worker, .. } | Event::Parked { worker, .. } => assert_eq!(worker, "bad"),
-            Event::Grown { .. } => {}
+            EngineEvent::Restarted { worker, .. } | EngineEvent::Parked { worker, .. } => {
+                assert_eq!(worker, "bad")
+            }
+            EngineEvent::Grown { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -255,7 +261,7 @@ fn a_crash_loop_parks_its_worker_alone() {
     let place = engine.worker_id("bad").unwrap().place();
     assert_eq!(engine.audit().unwrap().workers.get(&place), None, "its packets are for others");
     // The others go on, and it is left alone.
-    assert!(!flows(&mut engine).iter().any(|event| matches!(event, Event::Restarted { .. })));
+    assert!(!flows(&mut engine).iter().any(|event| matches!(event, EngineEvent::Restarted { .. })));
     config.app_in("bad", "crasher", "crasher", json!({ "crash": false }));
     engine.configure(&config).unwrap();
     let pid = engine.pid_of("bad");
@@ -266,7 +272,7 @@ fn a_crash_loop_parks_its_worker_alone() {
 }
 
 fn a_worker_that_hangs_is_killed() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     let mut config = pair();
     config.app_in("bad", "crasher", "crasher", json!({ "crash": false }));
     engine.configure(&config).unwrap();
@@ -281,7 +287,7 @@ fn a_worker_that_hangs_is_killed() {
     assert!((ANSWER_MAX..2 * ANSWER_MAX).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert!(taken(&engine) > before, "the others went on meanwhile");
     let events = flows(&mut engine);
-    assert!(events.iter().any(|event| matches!(event, Event::Hung { .. })), "{events:?}");
+    assert!(events.iter().any(|event| matches!(event, EngineEvent::Hung { .. })), "{events:?}");
     let pid = engine.pid_of("bad");
     assert!(pid.is_some() && pid != Some(hung), "{events:?}");
     engine.stop().unwrap();

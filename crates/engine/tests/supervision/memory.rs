@@ -1,7 +1,9 @@
 //! Packets: memory for more of them, and engines with as few as there may be.
 
 use caravan_engine::limits::{GRANT_PACKETS, PACKETS_DEFAULT};
-use caravan_engine::{App, Config, Engine, Error, Event, Io, Named, Options, Packet, Restarts, Trouble};
+use caravan_engine::{
+    App, AppError, Config, Engine, EngineEvent, EngineOptions, Error, Io, Named, Packet, Restarts,
+};
 use caravan_segment::Pages;
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -27,7 +29,7 @@ impl App for Keeper {
     type Config = Most;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Most, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Most, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { most: config.most, held: Vec::new() })
     }
 
@@ -52,8 +54,8 @@ impl App for Keeper {
     }
 }
 
-fn options(packets_max: u32) -> Options {
-    Options { packets_max, restarts: Restarts::Always, ..Options::default() }
+fn options(packets_max: u32) -> EngineOptions {
+    EngineOptions { packets_max, restarts: Restarts::Always, ..EngineOptions::default() }
 }
 
 pub fn crashes_of_a_consumer_do_not_starve_its_producer() {
@@ -69,7 +71,7 @@ pub fn crashes_of_a_consumer_do_not_starve_its_producer() {
         // It has all of them, and owes half of them: that is forgotten when it dies.
         poll_until(&mut engine, |engine, _| held(engine) == u64::from(2 * GRANT_PACKETS));
         signal(&engine, "right", Signal::KILL);
-        let restarted = |event: &Event| matches!(event, Event::Restarted { .. });
+        let restarted = |event: &EngineEvent| matches!(event, EngineEvent::Restarted { .. });
         poll_until(&mut engine, |_, events| events.iter().any(restarted));
     }
     poll_until(&mut engine, |engine, _| held(engine) > 0);
@@ -99,11 +101,15 @@ pub fn a_shortage_is_told() {
     let mut config = pair();
     config.app_in("bad", "keeper", "keeper", json!({ "most": PACKETS_DEFAULT }));
     engine.configure(&config).unwrap();
-    let events =
-        poll_until(&mut engine, |_, events| events.iter().any(|event| matches!(event, Event::Short { .. })));
-    let told = events.iter().filter(|event| matches!(event, Event::Short { .. }));
-    let expected =
-        Event::Short { worker: "bad".into(), packets: 3 * GRANT_PACKETS, packets_max: 3 * GRANT_PACKETS };
+    let events = poll_until(&mut engine, |_, events| {
+        events.iter().any(|event| matches!(event, EngineEvent::Short { .. }))
+    });
+    let told = events.iter().filter(|event| matches!(event, EngineEvent::Short { .. }));
+    let expected = EngineEvent::Short {
+        worker: "bad".into(),
+        packets: 3 * GRANT_PACKETS,
+        packets_max: 3 * GRANT_PACKETS,
+    };
     assert_eq!(told.collect::<Vec<_>>(), [&expected]);
     // The others go on with what they are sure of, and have it all again after that.
     flows(&mut engine);
@@ -113,7 +119,7 @@ pub fn a_shortage_is_told() {
 }
 
 pub fn memory_grows_in_all_workers() {
-    let mut engine = engine(Options::default());
+    let mut engine = engine(EngineOptions::default());
     engine.configure(&pair()).unwrap();
     let at_fork = 2 * GRANT_PACKETS;
     // The link and both queues hold more than the first grants: the source asks for more.
@@ -128,7 +134,7 @@ pub fn memory_grows_in_all_workers() {
 }
 
 pub fn huge_pages_are_a_wish() {
-    let mut engine = engine(Options { pages: Pages::HugeIfOffered, ..Options::default() });
+    let mut engine = engine(EngineOptions { pages: Pages::HugeIfOffered, ..EngineOptions::default() });
     engine.configure(&pair()).unwrap();
     flows(&mut engine);
     println!("pages: {:?}", engine.pages());

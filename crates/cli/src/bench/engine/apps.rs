@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use caravan_engine::limits::PULL_PACKETS;
-use caravan_engine::{App, Io, Named, Packet, Registry, Trouble};
+use caravan_engine::{App, AppError, Io, Named, Packet, Registry};
 use serde::{Deserialize, Serialize};
 
 use super::case::HEADER_BYTES;
@@ -63,7 +63,7 @@ impl App for Source {
     type Config = Touch;
     const INPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Touch, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Touch, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         let (touched, reads) = (config.touched(), config.work == Work::Read);
         Ok(Self { size: config.size, touched, reads, number: 0, sum: 0 })
     }
@@ -103,7 +103,7 @@ impl App for Sink {
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Touch, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Touch, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         let stamped = !matches!(config.work, Work::None | Work::Read);
         Ok(Self { touched: config.touched(), stamped, sum: 0, wrong: 0 })
     }
@@ -167,7 +167,7 @@ impl App for Hold {
     const INPUTS: Named = Named::Only(&[]);
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Held, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: Held, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { wanted: config.packets, held: Vec::with_capacity(config.packets) })
     }
 
@@ -206,7 +206,7 @@ impl App for Gap {
     type Config = Nothing;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self::default())
     }
 
@@ -233,7 +233,7 @@ impl App for Gap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use caravan_engine::testing::Bench;
+    use caravan_engine::testing::AppBench;
 
     fn touch(size: usize, work: Work) -> Touch {
         Touch { size, work }
@@ -247,11 +247,11 @@ mod tests {
     fn what_a_source_stamps_its_sink_finds() {
         for (work, stamped) in [(Work::Touch, 1496), (Work::Header, HEADER_BYTES)] {
             let mut source =
-                Bench::<Source>::new(touch(1500, work), &[], &["output"], 256).expect("a source");
+                AppBench::<Source>::new(touch(1500, work), &[], &["output"], 256).expect("a source");
             source.pull();
             let sent = source.sent("output");
             assert_eq!(sent.len(), PULL_PACKETS);
-            let mut sink = Bench::<Sink>::new(touch(1500, work), &["input"], &[], 256).expect("a sink");
+            let mut sink = AppBench::<Sink>::new(touch(1500, work), &["input"], &[], 256).expect("a sink");
             for data in &sent {
                 assert_eq!(data.len(), 1500);
                 sink.put("input", data);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn all_is_read_where_all_is_to_be_read() {
-        let mut sink = Bench::<Sink>::new(touch(64, Work::Read), &["input"], &[], 8).expect("a sink");
+        let mut sink = AppBench::<Sink>::new(touch(64, Work::Read), &["input"], &[], 8).expect("a sink");
         let data: Vec<_> = (0..8_u64).flat_map(|n| (n * n).to_le_bytes()).collect();
         sink.put("input", &data);
         sink.push();
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn packets_are_held_until_there_are_as_many_as_wanted() {
-        let mut hold = Bench::<Hold>::new(Held { packets: 5 }, &[], &[], 8).expect("an app");
+        let mut hold = AppBench::<Hold>::new(Held { packets: 5 }, &[], &[], 8).expect("an app");
         hold.pull();
         hold.pull();
         assert_eq!((figure(&hold.app, "held"), hold.free()), (5, 3));
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn the_longest_gap_is_told_once() {
-        let mut gap = Bench::<Gap>::new(Nothing {}, &["input"], &[], 8).expect("an app");
+        let mut gap = AppBench::<Gap>::new(Nothing {}, &["input"], &[], 8).expect("an app");
         for (now_ns, came) in [(1_000, true), (1_400, true), (9_000, false), (10_400, true), (10_500, true)] {
             gap.now_ns = now_ns;
             if came {

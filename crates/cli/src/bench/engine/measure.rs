@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use caravan_engine::owner::LinkId;
-use caravan_engine::{Engine, Event, Options, Restarts, layout};
+use caravan_engine::{Engine, EngineEvent, EngineOptions, Restarts, layout};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::apps;
@@ -28,7 +28,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Runs the engine that the task describes, and measures.
 pub fn measure(task: &Task) -> Result<Outcome, Error> {
     let setup = task.setup()?;
-    let options = Options { headroom: setup.headroom, restarts: Restarts::Always, ..Options::default() };
+    let options =
+        EngineOptions { headroom: setup.headroom, restarts: Restarts::Always, ..EngineOptions::default() };
     let mut engine = Engine::start(apps::registry(), options)?;
     engine.configure(&setup.config)?;
     run_for(&mut engine, Duration::from_nanos(task.warm_up_ns))?;
@@ -105,7 +106,7 @@ fn run_for(engine: &mut Engine, span: Duration) -> Result<(), Error> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
         for event in engine.poll(Some(left))? {
-            if let Event::Crashed { worker, how, .. } = event {
+            if let EngineEvent::Crashed { worker, how, .. } = event {
                 return Err(failed(format!("worker {worker} ended: {how}")));
             }
         }
@@ -158,8 +159,8 @@ fn kill(engine: &mut Engine) -> Result<Duration, Error> {
     while start.elapsed() < RESTARTED_WITHIN {
         for event in engine.poll(Some(RESTARTED_WITHIN))? {
             match event {
-                Event::Restarted { worker, .. } if worker == VICTIM => return Ok(start.elapsed()),
-                Event::Parked { worker, why } => return Err(failed(format!("worker {worker}: {why}"))),
+                EngineEvent::Restarted { worker, .. } if worker == VICTIM => return Ok(start.elapsed()),
+                EngineEvent::Parked { worker, why } => return Err(failed(format!("worker {worker}: {why}"))),
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use caravan_engine::Config;
-use caravan_engine::layout::Mode as LinkMode;
+use caravan_engine::layout::LinkMode;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use caravan_engine::layout::Mode;
-use caravan_engine::view::{LinkView, Owners, View, WorkerView};
+use caravan_engine::layout::LinkMode;
+use caravan_engine::view::{EngineView, LinkView, Owners, WorkerView};
 use serde::Serialize;
 
 use crate::number::{bytes, number};
@@ -15,7 +15,7 @@ const LINK_HEAD: [&str; 8] = ["LINK", "WORKERS", "PKT/S", "BIT/S", "DROP/S", "WA
 const TEXTS: usize = 2;
 
 /// At most `height` lines of at most `width` characters.
-pub fn text(view: &View, width: usize, height: usize) -> String {
+pub fn text(view: &EngineView, width: usize, height: usize) -> String {
     let mut lines = vec![head(view), owners(view)];
     lines.push(String::new());
     let workers = view.workers.iter().map(|worker| (worker_cells(worker, &view.owners), drops(worker)));
@@ -32,7 +32,7 @@ pub fn text(view: &View, width: usize, height: usize) -> String {
     lines.iter().fold(String::new(), |text, line| text + cut(line).trim_end() + "\n")
 }
 
-fn head(view: &View) -> String {
+fn head(view: &EngineView) -> String {
     let pages = if view.huge_pages { "huge" } else { "small" };
     format!(
         "engine {}, up {} s, configured {}; {} of {} packets have memory ({pages} pages)",
@@ -49,7 +49,7 @@ fn plural(times: u64) -> String {
 }
 
 /// Whose the packets are; what nobody has any more is a leak.
-fn owners(view: &View) -> String {
+fn owners(view: &EngineView) -> String {
     let Owners { pool, workers, full, empty, parked, lost, impossible } = &view.owners;
     let sum = |counts: &std::collections::BTreeMap<String, u64>| whole(counts.values().sum::<u64>() as f64);
     let mut text = format!(
@@ -109,7 +109,7 @@ fn worker_cells(worker: &WorkerView, owners: &Owners) -> [String; WORKER_HEAD.le
 /// What it does, if it runs.
 fn state(worker: &WorkerView) -> String {
     match (worker.now.state, worker.now.stage) {
-        (Some(caravan_engine::layout::State::Running), Some(stage)) => word(&stage),
+        (Some(caravan_engine::layout::WorkerState::Running), Some(stage)) => word(&stage),
         (Some(state), _) => word(&state),
         (None, _) => "?".into(),
     }
@@ -130,8 +130,8 @@ fn link_cells(link: &LinkView, owners: &Owners) -> [String; LINK_HEAD.len()] {
     let (from, to) = (name(&link.from_worker), name(&link.to_worker));
     let workers = match link.now.mode {
         None => from,
-        Some(Mode::Swap) => format!("{from} > {to}"),
-        Some(Mode::Copy) => format!("{from} > {to} (copy)"),
+        Some(LinkMode::Swap) => format!("{from} > {to}"),
+        Some(LinkMode::Copy) => format!("{from} > {to} (copy)"),
     };
     let owns = [&owners.full, &owners.empty, &owners.parked];
     let owns: u64 = owns.into_iter().filter_map(|counts| counts.get(&link.now.name)).sum();
@@ -178,19 +178,19 @@ fn time(ns: u64) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use caravan_engine::layout::{DROPS, Stage, State};
+    use caravan_engine::layout::{DropReason, WorkerStage, WorkerState};
     use caravan_engine::owner::{LinkId, WorkerId};
-    use caravan_engine::view::{Breaths, Link, Worker};
+    use caravan_engine::view::{Breaths, LinkSnapshot, WorkerSnapshot};
 
     use super::*;
 
-    fn view(workers: usize) -> View {
-        let now = Worker {
+    fn view(workers: usize) -> EngineView {
+        let now = WorkerSnapshot {
             id: WorkerId::new(0).unwrap(),
             name: "left".into(),
             pid: 77,
-            state: Some(State::Running),
-            stage: Some(Stage::Pushing),
+            state: Some(WorkerState::Running),
+            stage: Some(WorkerStage::Pushing),
             core: Some(1),
             restarts: 2,
             breaths: 9,
@@ -200,7 +200,7 @@ mod tests {
             free: 5,
             wanted: 0,
             skipped: 0,
-            drops: [0; DROPS.len()],
+            drops: [0; DropReason::COUNT],
             breath_buckets: Vec::new(),
         };
         let worker = WorkerView {
@@ -212,12 +212,12 @@ mod tests {
             breath: Breaths { count: 9, p50_ns: 640, p99_ns: 5_100, p999_ns: 9_000, max_ns: 12_000_000 },
             drops_per_s: BTreeMap::from([("full", 7.0), ("limited", 1_200.0)]),
         };
-        let now = Link {
+        let now = LinkSnapshot {
             id: LinkId::new(0).unwrap(),
             name: "a.output -> b.input".into(),
             from: WorkerId::new(0),
             to: WorkerId::new(1),
-            mode: Some(Mode::Copy),
+            mode: Some(LinkMode::Copy),
             packets: 1_000_000,
             bytes: 60_000_000,
             drops: 0,
@@ -245,7 +245,7 @@ mod tests {
             empty: BTreeMap::from([(name, 5)]),
             ..Owners::default()
         };
-        View {
+        EngineView {
             unix_time: 0.0,
             interval_seconds: 1.0,
             pid: 70,

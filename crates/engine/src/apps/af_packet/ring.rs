@@ -7,9 +7,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::checksum;
-use crate::device::mapping::Mapping;
-use crate::layout::Drop;
+use etherparse::checksum::Sum16BitWords;
+
+use crate::device::sys::Mapping;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 
 /// Bytes of a block: a frame of up to 64 KiB would fit, but for its header.
@@ -34,7 +35,7 @@ const STATUS_VLAN: u32 = 1 << 4;
 const STATUS_VLAN_TYPE: u32 = 1 << 6;
 
 /// Bytes of `struct virtio_net_hdr`, directly in front of the frame's first byte.
-pub(super) const OFFLOADS_BYTES: usize = 10;
+const OFFLOADS_BYTES: usize = 10;
 
 /// Where a VLAN tag goes: behind the two addresses.
 const TAG_AT: usize = 12;
@@ -44,7 +45,7 @@ const TAG_TYPE: u16 = 0x8100;
 
 /// A frame in the ring.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct RingFrame {
     /// Where it starts, in the mapping.
     at: usize,
     /// Bytes of it that are there.
@@ -58,19 +59,27 @@ pub(super) struct Frame {
     vlan_type: u16,
 }
 
+/// The frames of a block that are still to be taken.
+#[derive(Clone, Copy, Debug)]
+struct OpenBlock {
+    frames: u32,
+    /// Where the first one's header is.
+    at: usize,
+}
+
+/// The receive ring.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct PacketRing {
     memory: Mapping,
     /// Where the block starts that is ours, or will be next.
     block: usize,
-    /// Frames in it that are still to be taken, and where the first one's header is. `None` while
-    /// the block is the kernel's.
-    open: Option<(u32, usize)>,
+    /// `None` while the block is the kernel's.
+    open: Option<OpenBlock>,
     /// Frames given up because the kernel's words did not make sense.
     broken: u64,
 }
 
-impl Ring {
+impl PacketRing {
     /// A ring of whole blocks.
     pub(super) fn new(memory: Mapping) -> Self {
         Self { memory, block: 0, open: None, broken: 0 }
@@ -83,19 +92,19 @@ impl Ring {
 
     /// The oldest frame, to be [taken](Self::take). Without one, nothing in the ring is ours, and
     /// the socket is readable once something is.
-    pub(super) fn peek(&mut self) -> Option<Frame> {
+    pub(super) fn peek(&mut self) -> Option<RingFrame> {
         loop {
-            let (left, at) = match self.open {
+            let open = match self.open {
                 Some(open) => open,
                 None => self.open_block()?,
             };
-            match self.frame(left, at) {
+            match self.frame(open) {
                 Some(frame) => {
-                    self.open = Some((left, at));
+                    self.open = Some(open);
                     return Some(frame);
                 }
                 None => {
-                    self.broken += u64::from(left);
+                    self.broken += u64::from(open.frames);
                     self.close_block();
                 }
             }
@@ -104,18 +113,20 @@ impl Ring {
 
     /// Moves the frame that [`peek`](Self::peek) returned into an empty packet; the error says under
     /// which cause to count it. The ring goes on in either case.
-    pub(super) fn take(&mut self, frame: &Frame, packet: &mut Packet) -> Result<(), Drop> {
+    pub(super) fn take(&mut self, frame: &RingFrame, packet: &mut Packet) -> Result<(), DropReason> {
         let taken = self.copy(frame, packet);
         match self.open {
-            Some((left, at)) if left > 1 => self.open = Some((left - 1, at + frame.next)),
+            Some(OpenBlock { frames, at }) if frames > 1 => {
+                self.open = Some(OpenBlock { frames: frames - 1, at: at + frame.next });
+            }
             Some(_) => self.close_block(),
             None => {}
         }
         taken
     }
 
-    /// Frames and the first one's header, if the next block is ours.
-    fn open_block(&mut self) -> Option<(u32, usize)> {
+    /// The frames of the next block, if that is ours.
+    fn open_block(&mut self) -> Option<OpenBlock> {
         loop {
             // Pairs with the kernel's write barrier before it hands the block over.
             let status = self.memory.word(self.block + BLOCK_STATUS_AT)?.load(Ordering::Acquire);
@@ -125,7 +136,7 @@ impl Ring {
             let number = |at| Some(u32::from_ne_bytes(self.memory.array(self.block + at)?));
             let (frames, first) = (number(BLOCK_FRAMES_AT)?, number(BLOCK_FIRST_AT)?);
             if frames > 0 {
-                return Some((frames, self.block.saturating_add(first as usize)));
+                return Some(OpenBlock { frames, at: self.block.saturating_add(first as usize) });
             }
             self.close_block();
         }
@@ -144,8 +155,8 @@ impl Ring {
         }
     }
 
-    /// The frame whose header is at `at`; `None` if that or the frame is not within the block.
-    fn frame(&self, left: u32, at: usize) -> Option<Frame> {
+    /// The first frame of `open`; `None` if its header or the frame is not within the block.
+    fn frame(&self, OpenBlock { frames, at }: OpenBlock) -> Option<RingFrame> {
         let end = self.block + BLOCK_BYTES;
         if at < self.block + BLOCK_HEADER_BYTES || at > end - FRAME_HEADER_BYTES {
             return None;
@@ -155,10 +166,10 @@ impl Ring {
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let (next, length, start) = (word(0) as usize, word(12) as usize, usize::from(half(24)));
-        let follows = left == 1 || next >= FRAME_HEADER_BYTES;
+        let follows = frames == 1 || next >= FRAME_HEADER_BYTES;
         let inside =
             start >= FRAME_HEADER_BYTES + OFFLOADS_BYTES && length <= end - at && start <= end - at - length;
-        (follows && inside).then_some(Frame {
+        (follows && inside).then_some(RingFrame {
             at: at + start,
             length,
             whole: word(16) as usize,
@@ -169,21 +180,21 @@ impl Ring {
         })
     }
 
-    fn copy(&self, frame: &Frame, packet: &mut Packet) -> Result<(), Drop> {
+    fn copy(&self, frame: &RingFrame, packet: &mut Packet) -> Result<(), DropReason> {
         let offloads: [u8; OFFLOADS_BYTES] =
-            self.memory.array(frame.at - OFFLOADS_BYTES).ok_or(Drop::Device)?;
+            self.memory.array(frame.at - OFFLOADS_BYTES).ok_or(DropReason::Device)?;
         let half = |at: usize| usize::from(u16::from_ne_bytes([offloads[at], offloads[at + 1]]));
         // Several frames that the kernel has put together: none that a link could carry.
         if offloads[1] != 0 || frame.length < frame.whole {
-            return Err(Drop::Oversize);
+            return Err(DropReason::Oversize);
         }
-        let data = packet.resize(frame.length).ok_or(Drop::Oversize)?;
+        let data = packet.resize(frame.length).ok_or(DropReason::Oversize)?;
         if !self.memory.copy_out(frame.at, data) {
-            return Err(Drop::Device);
+            return Err(DropReason::Device);
         }
         if frame.status & STATUS_CHECKSUM_UNFINISHED != 0 {
             // A sender on this host that left it to a device that there is not.
-            checksum::complete(data, half(6), half(8));
+            complete_checksum(data, half(6), half(8));
         }
         if frame.status & STATUS_VLAN != 0 {
             let kind = if frame.status & STATUS_VLAN_TYPE != 0 { frame.vlan_type } else { TAG_TYPE };
@@ -194,15 +205,28 @@ impl Ring {
 }
 
 /// Puts a VLAN tag back where the kernel took it out.
-fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), Drop> {
+fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), DropReason> {
     if packet.length() < TAG_AT {
-        return Err(Drop::Malformed);
+        return Err(DropReason::Malformed);
     }
-    let data = packet.prepend(TAG_BYTES).ok_or(Drop::Oversize)?;
+    let data = packet.prepend(TAG_BYTES).ok_or(DropReason::Oversize)?;
     data.copy_within(TAG_BYTES..TAG_BYTES + TAG_AT, 0);
     data[TAG_AT..TAG_AT + 2].copy_from_slice(&kind.to_be_bytes());
     data[TAG_AT + 2..TAG_AT + TAG_BYTES].copy_from_slice(&tag.to_be_bytes());
     Ok(())
+}
+
+/// Completes a checksum that the kernel left to the device: writes the Internet checksum (RFC 1071) of `frame` from `start` on to `start + field`, where the
+/// sum over the pseudo header stands. False, and nothing done, if that is not inside.
+fn complete_checksum(frame: &mut [u8], start: usize, field: usize) -> bool {
+    let Some(covered) = frame.get_mut(start..) else { return false };
+    if covered.len() < field + 2 {
+        return false;
+    }
+    // In UDP, 0 says that there is none. The sum is in the order of the words in memory.
+    let checksum = Sum16BitWords::new().add_slice(covered).to_ones_complement_with_no_zero();
+    covered[field..field + 2].copy_from_slice(&checksum.to_ne_bytes());
+    true
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::ptr;
 use rustix::io::Errno;
 
 use super::XdpMode;
-use crate::device::{Failure, failed};
+use crate::device::{DeviceFailure, failed};
 
 /// Queues that an interface can have here.
 pub(super) const QUEUES_MAX: u32 = 4096;
@@ -38,7 +38,7 @@ pub(super) const ATTACH: &str = "bpf BPF_LINK_CREATE";
 
 /// The program at work. Dropped, frames go to the host again.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct XdpProgram {
     _link: OwnedFd,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn attach(
     interface: u32,
     queue: u32,
     mode: XdpMode,
-) -> Result<Program, Failure> {
+) -> Result<XdpProgram, DeviceFailure> {
     let map = MapCreate { kind: MAP_OF_SOCKETS, key_bytes: 4, value_bytes: 4, entries: queue + 1 };
     // SAFETY: it holds no address.
     let map = unsafe { bpf_open(MAP_CREATE, &map) }.map_err(failed(MAP))?;
@@ -90,7 +90,7 @@ pub(super) fn attach(
     let link = LinkCreate { program: program.as_raw_fd(), interface, attach: ATTACH_XDP, flags };
     // SAFETY: it holds no address.
     let link = unsafe { bpf_open(LINK_CREATE, &link) }.map_err(failed(ATTACH))?;
-    Ok(Program { _link: link })
+    Ok(XdpProgram { _link: link })
 }
 
 /// `struct bpf_insn`.

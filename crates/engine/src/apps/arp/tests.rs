@@ -5,8 +5,8 @@ use super::*;
 use crate::app::App;
 use crate::apps::neighbour::trial::{PACKETS, arrivals, push, try_all};
 use crate::apps::neighbour::{ASK_NS_MIN, KNOWN_NS};
-use crate::layout::Drop;
-use crate::testing::Bench;
+use crate::layout::DropReason;
+use crate::testing::AppBench;
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
@@ -18,9 +18,9 @@ fn config(next_hop: bool) -> ArpConfig {
     serde_json::from_str(&text).unwrap()
 }
 
-fn bench(next_hop: bool) -> Bench<Arp> {
+fn bench(next_hop: bool) -> AppBench<Arp> {
     let ports = ["north", "south"];
-    Bench::new(config(next_hop), &ports, &ports, PACKETS).unwrap()
+    AppBench::new(config(next_hop), &ports, &ports, PACKETS).unwrap()
 }
 
 /// An ARP packet; written by hand, byte for byte as in RFC 826.
@@ -116,7 +116,7 @@ fn what_arp_does_not_allow_is_dropped() {
     bench.sent("south");
     for (count, frame) in wrong.iter().enumerate() {
         assert_eq!(push(&mut bench, "south", frame), (vec![], vec![]), "{frame:02x?}");
-        assert_eq!(bench.drops(Drop::Malformed), count as u64 + 1);
+        assert_eq!(bench.drops(DropReason::Malformed), count as u64 + 1);
     }
     assert_eq!(bench.app.report()[2], ("resolved", 0));
     assert_eq!(bench.free(), PACKETS as usize);
@@ -131,7 +131,7 @@ fn the_last_packet_waits_for_the_next_hop() {
     bench.push();
     let question = arp(ALL, 1, (OURS, [192, 0, 2, 1]), (Mac::default(), [192, 0, 2, 254]));
     assert_eq!(bench.sent("south"), std::slice::from_ref(&question));
-    assert_eq!(bench.drops(Drop::Unlinked), 1, "the older one");
+    assert_eq!(bench.drops(DropReason::Unlinked), 1, "the older one");
     assert_eq!(bench.app.wake_ns(), Some(bench.now_ns + ASK_NS_MIN));
 
     bench.now_ns += ASK_NS_MIN;
@@ -192,7 +192,7 @@ fn the_next_hop_is_known_after_a_move() {
 
     let mut waits = self::bench(true);
     push(&mut waits, "north", &packet(1));
-    assert_eq!((waits.stop(), waits.drops(Drop::Unlinked)), (None, 1));
+    assert_eq!((waits.stop(), waits.drops(DropReason::Unlinked)), (None, 1));
     assert_eq!(waits.free(), PACKETS as usize);
 
     let state = state.unwrap();

@@ -9,7 +9,7 @@
 //! Numbers are little-endian. The time is the monotonic clock's: that of the machine, so of the next worker,
 //! too. Anything else is no state: the bridge learns anew.
 
-use super::table::{Address, Place, Table};
+use super::table::{KnownStation, PortNumber, StationTable};
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, STATE_BYTES_MAX};
 
 const VERSION: u8 = 1;
@@ -22,15 +22,20 @@ const _: () =
     assert!(14 + 2 * LINKS_MAX * (1 + NAME_BYTES_MAX) + ENTRIES_MAX * ENTRY_BYTES <= STATE_BYTES_MAX);
 const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize);
 
-/// A station that was known: its address, the place of its port, and when it was seen.
-pub type Known = (Address, Place, u64);
+/// What a bridge has left to its successor.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BridgeState {
+    /// The names of its ports, by their numbers.
+    pub ports: Vec<String>,
+    pub stations: Vec<KnownStation>,
+}
 
 /// Writes it down.
 pub fn write<'a>(
     vlans: bool,
     now_ns: u64,
     ports: impl ExactSizeIterator<Item = &'a str>,
-    table: &Table,
+    table: &StationTable,
 ) -> Vec<u8> {
     let mut bytes = vec![VERSION, u8::from(vlans)];
     bytes.extend(now_ns.to_le_bytes());
@@ -40,41 +45,40 @@ pub fn write<'a>(
         bytes.extend(name.as_bytes());
     }
     bytes.extend((table.length() as u32).to_le_bytes());
-    for (address, place, seen_ns) in table.iter() {
-        let age_ms = now_ns.saturating_sub(seen_ns) / 1_000_000;
-        bytes.extend(address.to_le_bytes());
-        bytes.extend(place.to_le_bytes());
+    for station in table.iter() {
+        let age_ms = now_ns.saturating_sub(station.seen_ns) / 1_000_000;
+        bytes.extend(station.address.to_le_bytes());
+        bytes.extend(station.port.to_le_bytes());
         bytes.extend(u32::try_from(age_ms).unwrap_or(u32::MAX).to_le_bytes());
     }
     bytes
 }
 
-/// Reads it: names of ports, and what was known; `None` if it is not whole, or a bridge's that tells VLANs apart
-/// where this one does not.
-pub fn read(vlans: bool, bytes: &[u8]) -> Option<(Vec<String>, Vec<Known>)> {
+/// Reads a state; `None` if it is not whole, or that of a bridge that tells VLANs apart where this one does not.
+pub fn read(vlans: bool, bytes: &[u8]) -> Option<BridgeState> {
     let mut rest = Rest(bytes);
     if rest.number::<1>()? != u64::from(VERSION) || rest.number::<1>()? != u64::from(vlans) {
         return None;
     }
     let now_ns = rest.number::<8>()?;
     let count = rest.number::<2>()?;
-    let names = (0..count).map(|_| {
+    let ports = (0..count).map(|_| {
         let length = rest.number::<1>()?;
         String::from_utf8(rest.bytes(length as usize)?.to_vec()).ok()
     });
-    let names: Vec<_> = names.collect::<Option<_>>()?;
+    let ports: Vec<_> = ports.collect::<Option<_>>()?;
     let count = rest.number::<4>()? as usize;
     // Before memory is taken for them.
     if count > ENTRIES_MAX || rest.0.len() != count * ENTRY_BYTES {
         return None;
     }
-    let known = (0..count).map(|_| {
-        let (address, place, age_ms) = (rest.number::<8>()?, rest.number::<2>()?, rest.number::<4>()?);
+    let stations = (0..count).map(|_| {
+        let (address, port, age_ms) = (rest.number::<8>()?, rest.number::<2>()?, rest.number::<4>()?);
         let seen_ns = now_ns.saturating_sub(age_ms * 1_000_000);
-        (place < names.len() as u64).then_some((address, place as Place, seen_ns))
+        (port < ports.len() as u64).then_some(KnownStation { address, port: port as PortNumber, seen_ns })
     });
-    let known = known.collect::<Option<_>>()?;
-    Some((names, known))
+    let stations = stations.collect::<Option<_>>()?;
+    Some(BridgeState { ports, stations })
 }
 
 /// What has not been read yet.

@@ -10,44 +10,53 @@ use std::collections::HashMap;
 pub const SWEEP_NS: u64 = 1_000_000_000;
 
 /// A station: an Ethernet address, and in the 16 bits above it the VLAN.
-pub type Address = u64;
+pub type StationAddress = u64;
 /// A port, by its place among the bridge's ports.
-pub type Place = u16;
+pub type PortNumber = u16;
+
+/// A station that was known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownStation {
+    pub address: StationAddress,
+    /// Its port.
+    pub port: PortNumber,
+    pub seen_ns: u64,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    place: Place,
+struct StationEntry {
+    port: PortNumber,
     seen_ns: u64,
 }
 
 /// How much a table may hold, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct TableBounds {
     pub entries: usize,
     pub of_one_port: usize,
     pub age_ns: u64,
 }
 
 #[derive(Debug)]
-pub struct Table {
-    bounds: Bounds,
-    entries: HashMap<Address, Entry>,
+pub struct StationTable {
+    bounds: TableBounds,
+    entries: HashMap<StationAddress, StationEntry>,
     /// Entries of each port.
     counts: Vec<usize>,
     now_ns: u64,
     swept_ns: u64,
     /// The last that was learned, and the last that was found: true until the time or an entry changes. Packets
     /// come in runs between the same two.
-    learned: Option<(Address, Place)>,
-    found: Option<(Address, Option<Place>)>,
+    learned: Option<(StationAddress, PortNumber)>,
+    found: Option<(StationAddress, Option<PortNumber>)>,
     /// Stations that changed their port.
     pub moved: u64,
     /// Stations that were not learned, as there were too many.
     pub refused: u64,
 }
 
-impl Table {
-    pub fn new(bounds: Bounds) -> Self {
+impl StationTable {
+    pub fn new(bounds: TableBounds) -> Self {
         Self {
             bounds,
             entries: HashMap::with_capacity(bounds.entries),
@@ -81,56 +90,61 @@ impl Table {
 
     /// Notes that `address` is at a port. It stays unknown where there are too many already.
     #[inline]
-    pub fn learn(&mut self, address: Address, place: Place) {
-        if self.learned == Some((address, place)) {
+    pub fn learn(&mut self, address: StationAddress, port: PortNumber) {
+        if self.learned == Some((address, port)) {
             return;
         }
         match self.entries.get_mut(&address) {
-            Some(entry) if entry.place == place => {
+            Some(entry) if entry.port == port => {
                 entry.seen_ns = self.now_ns;
                 // It may have been found too old.
                 self.found = None;
             }
-            Some(_) => self.move_to(address, place),
-            None => self.add(address, place, self.now_ns),
+            Some(_) => self.move_to(address, port),
+            None => self.add(address, port, self.now_ns),
         }
-        self.learned = Some((address, place));
+        self.learned = Some((address, port));
     }
 
     /// The port that `address` is at, if that is known.
     #[inline]
-    pub fn find(&mut self, address: Address) -> Option<Place> {
-        if let Some((last, place)) = self.found {
+    pub fn find(&mut self, address: StationAddress) -> Option<PortNumber> {
+        if let Some((last, port)) = self.found {
             if last == address {
-                return place;
+                return port;
             }
         }
         let entry = self.entries.get(&address).filter(|entry| self.is_fresh(entry));
-        let place = entry.map(|entry| entry.place);
-        self.found = Some((address, place));
-        place
+        let port = entry.map(|entry| entry.port);
+        self.found = Some((address, port));
+        port
     }
 
     /// Adds what was known before, at `seen_ns`; as far as there is room.
-    pub fn restore(&mut self, address: Address, place: Place, seen_ns: u64) {
-        if !self.entries.contains_key(&address) {
-            self.add(address, place, seen_ns);
+    pub fn restore(&mut self, known: KnownStation) {
+        if !self.entries.contains_key(&known.address) {
+            self.add(known.address, known.port, known.seen_ns);
         }
     }
 
     /// What is known, and when it was last seen.
-    pub fn iter(&self) -> impl Iterator<Item = (Address, Place, u64)> + '_ {
-        self.entries.iter().map(|(&address, entry)| (address, entry.place, entry.seen_ns))
+    pub fn iter(&self) -> impl Iterator<Item = KnownStation> + '_ {
+        let known = |(&address, entry): (&_, &StationEntry)| KnownStation {
+            address,
+            port: entry.port,
+            seen_ns: entry.seen_ns,
+        };
+        self.entries.iter().map(known)
     }
 
-    /// Gives ports other places, as `place` says; what is at those for which it says `None` is forgotten.
-    pub fn renumber(&mut self, place: impl Fn(Place) -> Option<Place>) {
-        self.entries.retain(|_, entry| place(entry.place).map(|place| entry.place = place).is_some());
+    /// Gives ports other numbers, as `port` says; what is at those for which it says `None` is forgotten.
+    pub fn renumber(&mut self, port: impl Fn(PortNumber) -> Option<PortNumber>) {
+        self.entries.retain(|_, entry| port(entry.port).map(|port| entry.port = port).is_some());
         self.recount();
     }
 
     #[inline]
-    fn is_fresh(&self, entry: &Entry) -> bool {
+    fn is_fresh(&self, entry: &StationEntry) -> bool {
         self.now_ns.saturating_sub(entry.seen_ns) < self.bounds.age_ns
     }
 
@@ -140,25 +154,25 @@ impl Table {
         self.found = None;
     }
 
-    fn add(&mut self, address: Address, place: Place, seen_ns: u64) {
-        if self.entries.len() >= self.bounds.entries || self.count(place) >= self.bounds.of_one_port {
+    fn add(&mut self, address: StationAddress, port: PortNumber, seen_ns: u64) {
+        if self.entries.len() >= self.bounds.entries || self.count(port) >= self.bounds.of_one_port {
             self.refused += 1;
             return;
         }
         self.forget_last();
-        *self.count_mut(place) += 1;
-        self.entries.insert(address, Entry { place, seen_ns });
+        *self.count_mut(port) += 1;
+        self.entries.insert(address, StationEntry { port, seen_ns });
     }
 
     /// A station that is now elsewhere is not where it was, even if there is no room for it there: then
     /// what is for it is flooded, and reaches it.
-    fn move_to(&mut self, address: Address, place: Place) {
+    fn move_to(&mut self, address: StationAddress, port: PortNumber) {
         self.forget_last();
         if let Some(old) = self.entries.remove(&address) {
-            *self.count_mut(old.place) -= 1;
+            *self.count_mut(old.port) -= 1;
             self.moved += 1;
         }
-        self.add(address, place, self.now_ns);
+        self.add(address, port, self.now_ns);
     }
 
     fn sweep(&mut self) {
@@ -171,20 +185,20 @@ impl Table {
     fn recount(&mut self) {
         self.forget_last();
         self.counts.fill(0);
-        let places: Vec<_> = self.entries.values().map(|entry| entry.place).collect();
-        places.into_iter().for_each(|place| *self.count_mut(place) += 1);
+        let places: Vec<_> = self.entries.values().map(|entry| entry.port).collect();
+        places.into_iter().for_each(|port| *self.count_mut(port) += 1);
     }
 
-    fn count(&self, place: Place) -> usize {
-        self.counts.get(usize::from(place)).copied().unwrap_or(0)
+    fn count(&self, port: PortNumber) -> usize {
+        self.counts.get(usize::from(port)).copied().unwrap_or(0)
     }
 
-    fn count_mut(&mut self, place: Place) -> &mut usize {
-        let place = usize::from(place);
-        if place >= self.counts.len() {
-            self.counts.resize(place + 1, 0);
+    fn count_mut(&mut self, port: PortNumber) -> &mut usize {
+        let port = usize::from(port);
+        if port >= self.counts.len() {
+            self.counts.resize(port + 1, 0);
         }
-        &mut self.counts[place]
+        &mut self.counts[port]
     }
 }
 
@@ -196,19 +210,19 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { entries: 8, of_one_port: 5, age_ns: 10 * SWEEP_NS };
+    const BOUNDS: TableBounds = TableBounds { entries: 8, of_one_port: 5, age_ns: 10 * SWEEP_NS };
 
     #[derive(Clone, Debug)]
     enum Step {
-        Learn(Address, Place),
-        Find(Address),
+        Learn(StationAddress, PortNumber),
+        Find(StationAddress),
         Wait(u64),
-        Unplug(Place),
+        Unplug(PortNumber),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            6 => (0..12_u64, 0..3_u16).prop_map(|(address, place)| Step::Learn(address, place)),
+            6 => (0..12_u64, 0..3_u16).prop_map(|(address, port)| Step::Learn(address, port)),
             6 => (0..12_u64).prop_map(Step::Find),
             2 => (0..4 * SWEEP_NS).prop_map(Step::Wait),
             1 => (0..3_u16).prop_map(Step::Unplug),
@@ -219,25 +233,25 @@ mod tests {
         /// Beside a table that looks through all of its entries each time.
         #[test]
         fn a_table_knows_what_was_learned_last(steps in prop::collection::vec(step(), 1..200)) {
-            let mut table = Table::new(BOUNDS);
-            let mut plain: BTreeMap<Address, (Place, u64)> = BTreeMap::new();
+            let mut table = StationTable::new(BOUNDS);
+            let mut plain: BTreeMap<StationAddress, (PortNumber, u64)> = BTreeMap::new();
             let (mut now_ns, mut swept_ns) = (0, 0);
             for step in steps {
                 match step {
-                    Step::Learn(address, place) => {
-                        table.learn(address, place);
-                        if plain.get(&address).is_some_and(|&(old, _)| old != place) {
+                    Step::Learn(address, port) => {
+                        table.learn(address, port);
+                        if plain.get(&address).is_some_and(|&(old, _)| old != port) {
                             plain.remove(&address);
                         }
-                        let there = plain.values().filter(|&&(at, _)| at == place).count();
+                        let there = plain.values().filter(|&&(at, _)| at == port).count();
                         let room = plain.len() < BOUNDS.entries && there < BOUNDS.of_one_port;
                         if plain.contains_key(&address) || room {
-                            plain.insert(address, (place, now_ns));
+                            plain.insert(address, (port, now_ns));
                         }
                     }
                     Step::Find(address) => {
                         let fresh = plain.get(&address).filter(|&&(_, seen_ns)| now_ns - seen_ns < BOUNDS.age_ns);
-                        prop_assert_eq!(table.find(address), fresh.map(|&(place, _)| place));
+                        prop_assert_eq!(table.find(address), fresh.map(|&(port, _)| port));
                     }
                     Step::Wait(ns) => {
                         now_ns += ns;
@@ -248,19 +262,19 @@ mod tests {
                         }
                     }
                     Step::Unplug(gone) => {
-                        table.renumber(|place| (place != gone).then_some(place));
-                        plain.retain(|_, &mut (place, _)| place != gone);
+                        table.renumber(|port| (port != gone).then_some(port));
+                        plain.retain(|_, &mut (port, _)| port != gone);
                     }
                 }
                 prop_assert_eq!(table.length(), plain.len());
-                prop_assert!(table.iter().all(|(address, place, seen_ns)| plain.get(&address) == Some(&(place, seen_ns))));
+                prop_assert!(table.iter().all(|known| plain.get(&known.address) == Some(&(known.port, known.seen_ns))));
             }
         }
     }
 
     #[test]
     fn what_is_seen_again_stays() {
-        let mut table = Table::new(BOUNDS);
+        let mut table = StationTable::new(BOUNDS);
         for second in 0..100 {
             table.set_now(second * SWEEP_NS);
             table.learn(1, 0);

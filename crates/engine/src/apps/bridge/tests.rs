@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::Bench;
+use crate::testing::AppBench;
 
 const PACKETS: u32 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -18,17 +18,17 @@ fn tagged(vlan: u16, frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x81, 0x00], &(vlan | 0xe000).to_be_bytes(), &frame[12..]].concat()
 }
 
-fn bridge(config: BridgeConfig, ports: &[&str]) -> Bench<Bridge> {
-    Bench::new(config, ports, ports, PACKETS).unwrap()
+fn bridge(config: BridgeConfig, ports: &[&str]) -> AppBench<Bridge> {
+    AppBench::new(config, ports, ports, PACKETS).unwrap()
 }
 
 /// The ports at which a frame that came in at one leaves.
-fn through(bench: &mut Bench<Bridge>, port: &str, frame: &[u8]) -> Vec<&'static str> {
+fn through(bench: &mut AppBench<Bridge>, port: &str, frame: &[u8]) -> Vec<&'static str> {
     bench.put(port, frame);
     bench.push();
     let mut left = Vec::new();
     for to in PORTS {
-        if bench.app.ports.place(to).is_some() {
+        if bench.app.ports.number(to).is_some() {
             let sent = bench.sent(to);
             assert!(sent.iter().all(|sent| sent == frame));
             left.extend(std::iter::repeat_n(to, sent.len()));
@@ -55,7 +55,7 @@ fn a_frame_goes_where_its_station_was_heard() {
     for (port, to, from, leaves) in table {
         assert_eq!(through(&mut bench, port, &frame(to, from)), leaves, "{from} at {port} to {to}");
     }
-    assert_eq!(bench.drops(Drop::Filtered), 2);
+    assert_eq!(bench.drops(DropReason::Filtered), 2);
     assert_eq!(bench.app.report(), [("stations", 4), ("flooded", 2), ("moved", 1), ("refused", 0)]);
 }
 
@@ -98,7 +98,7 @@ fn the_same_address_in_two_vlans_is_two_stations_if_so_configured() {
         assert_eq!(through(&mut bench, "c", &tagged(8, &frame(1, 3))), ["b"]);
         let cut = &tagged(7, &frame(1, 3))[..17];
         assert_eq!(through(&mut bench, "c", cut).is_empty(), vlans, "a tag that is not whole");
-        assert_eq!(bench.drops(Drop::Malformed), u64::from(vlans));
+        assert_eq!(bench.drops(DropReason::Malformed), u64::from(vlans));
     }
 }
 
@@ -110,13 +110,13 @@ fn what_is_no_frame_to_be_forwarded_is_dropped() {
         let leaves: &[&str] = if last > 0x0f { &["b", "c", "d"] } else { &[] };
         assert_eq!(through(&mut bench, "a", &reserved), leaves);
     }
-    assert_eq!(bench.drops(Drop::Filtered), 16);
+    assert_eq!(bench.drops(DropReason::Filtered), 16);
     let from_many = [&frame(2, 1)[..6], &[0xff; 6], &frame(2, 1)[12..]].concat();
     assert!(through(&mut bench, "a", &from_many).is_empty());
     for bytes in 0..14 {
         assert!(through(&mut bench, "a", &frame(2, 1)[..bytes]).is_empty());
     }
-    assert_eq!(bench.drops(Drop::Malformed), 15);
+    assert_eq!(bench.drops(DropReason::Malformed), 15);
     let from_nobody = [&frame(2, 1)[..6], &[0; 6], &frame(2, 1)[12..]].concat();
     assert_eq!(through(&mut bench, "a", &from_nobody), ["b", "c", "d"]);
     assert_eq!(bench.app.report()[0], ("stations", 1));
@@ -139,18 +139,20 @@ fn one_port_cannot_fill_the_table() {
 
 #[test]
 fn flooding_takes_what_packets_there_are() {
-    let mut bench = Bench::<Bridge>::new(BridgeConfig::default(), &["a"], &["a", "b", "c", "d"], 2).unwrap();
+    let mut bench =
+        AppBench::<Bridge>::new(BridgeConfig::default(), &["a"], &["a", "b", "c", "d"], 2).unwrap();
     bench.put("a", &frame(EVERYBODY, 1));
     bench.push();
     let sent: Vec<_> = ["a", "b", "c", "d"].map(|port| bench.sent(port).len()).into();
     // One copy, no packet for another, and the packet itself.
-    assert_eq!((sent, bench.drops(Drop::NoPacket)), (vec![0, 1, 0, 1], 1));
+    assert_eq!((sent, bench.drops(DropReason::NoPacket)), (vec![0, 1, 0, 1], 1));
     assert_eq!(bench.free(), 2);
 }
 
 #[test]
 fn a_port_may_be_one_end_alone() {
-    let mut bench = Bench::<Bridge>::new(BridgeConfig::default(), &["a", "b"], &["b", "c"], PACKETS).unwrap();
+    let mut bench =
+        AppBench::<Bridge>::new(BridgeConfig::default(), &["a", "b"], &["b", "c"], PACKETS).unwrap();
     assert_eq!(through(&mut bench, "a", &frame(EVERYBODY, 1)), ["b", "c"]);
     // Nothing can be sent to where 1 is: it is looked for elsewhere.
     assert_eq!(through(&mut bench, "b", &frame(1, 2)), ["c"]);
@@ -185,15 +187,15 @@ fn a_bridge_that_moves_keeps_its_table() {
 #[test]
 fn a_full_table_fits_into_a_state() {
     let config = BridgeConfig { entries: ENTRIES_MAX, ..BridgeConfig::default() };
-    let mut table = Table::new(config.bounds());
+    let mut table = StationTable::new(config.bounds());
     for address in 0..2 * ENTRIES_MAX as u64 {
-        table.learn(address, (address % 5) as Place);
+        table.learn(address, (address % 5) as PortNumber);
     }
     assert_eq!(table.length(), ENTRIES_MAX);
     let names = ["a"; 5].into_iter();
     let state = state::write(false, 0, names, &table);
     assert!(state.len() <= crate::limits::STATE_BYTES_MAX);
-    assert_eq!(state::read(false, &state).map(|(_, known)| known.len()), Some(ENTRIES_MAX));
+    assert_eq!(state::read(false, &state).map(|state| state.stations.len()), Some(ENTRIES_MAX));
     for bytes in [0, 1, 2, 11, 12, state.len() - 1] {
         assert_eq!(state::read(false, &state[..bytes]), None, "{bytes} bytes of it");
     }
@@ -236,7 +238,7 @@ proptest! {
                 frame[place] = value;
             }
             frame.truncate(cut);
-            let dropped = |bench: &Bench<Bridge>| bench.drops(Drop::Malformed) + bench.drops(Drop::Filtered);
+            let dropped = |bench: &AppBench<Bridge>| bench.drops(DropReason::Malformed) + bench.drops(DropReason::Filtered);
             let before = dropped(&bench);
             let left = through(&mut bench, PORTS[port], &frame);
             prop_assert!(!left.contains(&PORTS[port]));

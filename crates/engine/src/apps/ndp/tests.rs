@@ -1,17 +1,16 @@
-mod parts;
+use std::net::Ipv6Addr;
 
 use etherparse::icmpv6::NeighborAdvertisementHeader;
 use etherparse::{Icmpv6Type, Ipv6Header, PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
-use parts::{OVERRIDE, Parts, SOLICITED, advertisement, solicitation};
-
 use super::*;
 use crate::app::App;
+use crate::apps::Mac;
 use crate::apps::neighbour::trial::{PACKETS, arrivals, push, try_all};
 use crate::apps::neighbour::{ASK_NS_MIN, KNOWN_NS};
-use crate::layout::Drop;
-use crate::testing::Bench;
+use crate::layout::DropReason;
+use crate::testing::AppBench;
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
@@ -33,9 +32,9 @@ fn config(next_hop: bool) -> NdpConfig {
     NdpConfig { mac: OURS, addresses: vec![our(), ip("fe80::1")], next_hop }
 }
 
-fn bench(next_hop: bool) -> Bench<Ndp> {
+fn bench(next_hop: bool) -> AppBench<Ndp> {
     let ports = ["north", "south"];
-    Bench::new(config(next_hop), &ports, &ports, PACKETS).unwrap()
+    AppBench::new(config(next_hop), &ports, &ports, PACKETS).unwrap()
 }
 
 fn packet(number: u8) -> Vec<u8> {
@@ -132,7 +131,7 @@ fn what_section_7_1_does_not_allow_is_dropped() {
     for (count, frame) in wrong.iter().enumerate() {
         let outcome = push(&mut bench, "south", frame);
         assert_eq!(outcome, (vec![], vec![]), "{frame:02x?}");
-        assert_eq!(bench.drops(Drop::Malformed), count as u64 + 1, "{frame:02x?}");
+        assert_eq!(bench.drops(DropReason::Malformed), count as u64 + 1, "{frame:02x?}");
     }
     assert_eq!(bench.free(), PACKETS as usize);
 }
@@ -278,5 +277,74 @@ proptest! {
         let answer = advertisement(SOLICITED).option(2, &ROUTER.0).frame();
         let kinds = [solicitation(our()).frame(), solicitation(ip("2001:db8::9")).frame(), answer, packet(0)];
         try_all(bench(true), kinds, 70, arrivals)?;
+    }
+}
+
+/// An ICMPv6 message in all its parts, so that each can be made wrong.
+#[derive(Clone)]
+pub struct Parts {
+    pub to: Mac,
+    pub from: Mac,
+    pub source: Ipv6Addr,
+    pub destination: Ipv6Addr,
+    pub hop_limit: u8,
+    pub kind: [u8; 8],
+    pub body: Vec<u8>,
+}
+
+impl Parts {
+    pub fn option(mut self, kind: u8, bytes: &[u8]) -> Self {
+        self.body.push(kind);
+        self.body.push(((bytes.len() + 2) / 8) as u8);
+        self.body.extend(bytes);
+        self
+    }
+
+    /// The frame, its checksum summed up by hand (RFC 4443, section 2.3).
+    pub fn frame(&self) -> Vec<u8> {
+        let mut icmp = [&self.kind[..], &self.body].concat();
+        let length = icmp.len() as u16;
+        let ends = [self.source.octets(), self.destination.octets()].concat();
+        let summed = [&ends[..], &[0, 0], &length.to_be_bytes(), &[0, 0, 0, 58], &icmp].concat();
+        let words =
+            summed.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
+        let sum: u32 = words.sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
+        icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+        let header = [0x60, 0, 0, 0, (length >> 8) as u8, length as u8, 58, self.hop_limit];
+        [&self.to.0[..], &self.from.0, &[0x86, 0xdd], &header, &ends, &icmp].concat()
+    }
+}
+
+/// A solicitation as a router sends it.
+pub fn solicitation(target: Ipv6Addr) -> Parts {
+    let [.., a, b, c] = target.octets();
+    let destination = ip(&format!("ff02::1:ff{a:02x}:{b:02x}{c:02x}"));
+    Parts {
+        to: Mac([0x33, 0x33, 0xff, a, b, c]),
+        from: ROUTER,
+        source: router(),
+        destination,
+        hop_limit: 255,
+        kind: [135, 0, 0, 0, 0, 0, 0, 0],
+        body: target.octets().to_vec(),
+    }
+    .option(1, &ROUTER.0)
+}
+
+pub const SOLICITED: u8 = 0x40;
+pub const OVERRIDE: u8 = 0x20;
+
+/// The router's advertisement to us, without an option.
+pub fn advertisement(flags: u8) -> Parts {
+    Parts {
+        to: OURS,
+        from: ROUTER,
+        source: router(),
+        destination: our(),
+        hop_limit: 255,
+        kind: [136, 0, 0, 0, flags, 0, 0, 0],
+        body: router().octets().to_vec(),
     }
 }

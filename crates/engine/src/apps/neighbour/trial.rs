@@ -3,20 +3,20 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::config::Address;
-use super::passage::Protocol;
-use super::responder::{Responder, Speaker};
-use crate::testing::Bench;
+use super::HostAddress;
+use super::Protocol;
+use super::{Responder, Speaker};
+use crate::testing::AppBench;
 
-/// Packets that a [`Bench`] has here.
+/// Packets that a [`AppBench`] has here.
 pub const PACKETS: u32 = 8;
 
 /// What comes: a frame's kind, whether it comes from the south, bytes written over its own, and where it is cut.
 pub type Arrival = (usize, bool, Vec<(usize, u8)>, usize);
 
 /// Gives a frame to a port, and returns what then leaves for the north and for the south.
-pub fn push<A: Address>(
-    bench: &mut Bench<Responder<A>>,
+pub fn push<A: HostAddress>(
+    bench: &mut AppBench<Responder<A>>,
     port: &str,
     frame: &[u8],
 ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>)
@@ -36,8 +36,8 @@ pub fn arrivals(changed: usize, bytes: usize) -> impl Strategy<Value = Vec<Arriv
 
 /// Whatever comes passes, is answered, waits, or is dropped: `kinds` are four of the five, the last one is of
 /// zeros. All are filled up to `changed` bytes.
-pub fn try_all<A: Address>(
-    mut bench: Bench<Responder<A>>,
+pub fn try_all<A: HostAddress>(
+    mut bench: AppBench<Responder<A>>,
     kinds: [Vec<u8>; 4],
     changed: usize,
     arrivals: Vec<Arrival>,

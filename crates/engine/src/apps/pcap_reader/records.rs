@@ -8,11 +8,25 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use byteorder_slice::{BigEndian, ByteOrder, LittleEndian};
+use pcap_file::pcap::{PcapHeader, RawPcapPacket};
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::packet::PacketBlock;
+use pcap_file::pcapng::blocks::section_header::SectionHeaderBlock;
+use pcap_file::pcapng::blocks::simple_packet::SimplePacketBlock;
+use pcap_file::pcapng::blocks::{
+    ENHANCED_PACKET_BLOCK, INTERFACE_DESCRIPTION_BLOCK, PACKET_BLOCK, SECTION_HEADER_BLOCK,
+    SIMPLE_PACKET_BLOCK,
+};
+use pcap_file::pcapng::{PcapNgBlock, RawBlock};
+use pcap_file::{Endianness, PcapError, TsResolution};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::format::{Format, Next, Section};
-use crate::layout::Drop;
+use crate::layout::DropReason;
 
 /// Bytes of a record or block at most: four times the longest that tcpdump writes.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
@@ -54,7 +68,7 @@ pub enum Look {
     /// Nothing.
     End,
     /// Nothing that can be read, and what that counts as.
-    Damaged(Drop),
+    Damaged(DropReason),
 }
 
 /// A place in a file, to be kept.
@@ -122,19 +136,19 @@ impl Records {
                 return Look::Record { timestamp_ns: current.timestamp_ns };
             }
             match self.format.next(&self.buffer[self.from..self.to]) {
-                Ok(Some(Next::Skip(bytes))) => self.skip(bytes),
-                Ok(Some(Next::Packet { bytes, data, timestamp_ns })) => {
+                Ok(Some(FormatItem::Skip(bytes))) => self.skip(bytes),
+                Ok(Some(FormatItem::Packet { bytes, data, timestamp_ns })) => {
                     self.current = Some(Current { bytes, data, timestamp_ns });
                 }
                 Ok(None) => match self.fill() {
                     Ok(0) if self.from == self.to => return Look::End,
                     // Cut off in the middle of a record, or one too long for anybody.
-                    Ok(0) => return Look::Damaged(Drop::Malformed),
+                    Ok(0) => return Look::Damaged(DropReason::Malformed),
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(_) => return Look::Damaged(Drop::Device),
+                    Err(_) => return Look::Damaged(DropReason::Device),
                 },
-                Err(_) => return Look::Damaged(Drop::Malformed),
+                Err(_) => return Look::Damaged(DropReason::Malformed),
             }
         }
         Look::Later
@@ -177,5 +191,200 @@ impl Position {
             (Some(section), Format::PcapNg(_)) => Format::PcapNg(section.clone()),
             _ => start.clone(),
         }
+    }
+}
+
+/// Interfaces of one section of a pcapng file at most.
+pub const INTERFACES_MAX: usize = 1024;
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+const PCAP_HEADER_BYTES: usize = 24;
+const PCAP_RECORD_HEADER_BYTES: usize = 16;
+/// In front of a block's body: its type and length.
+const BLOCK_HEADER_BYTES: usize = 8;
+
+/// A file's format, and what of its beginning is needed to read the rest.
+#[derive(Clone, Debug)]
+pub enum Format {
+    /// pcap.
+    Pcap(PcapHeader),
+    /// pcapng.
+    PcapNg(Section),
+}
+
+/// The section of a pcapng file that is being read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Section {
+    big_endian: bool,
+    interfaces: Vec<Interface>,
+}
+
+/// What times mean that come from an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Interface {
+    /// `if_tsresol`: a negative power of 10, or of 2 if the highest bit is set.
+    resolution: u8,
+    /// `if_tsoffset`: seconds.
+    offset: i64,
+}
+
+/// Microseconds: what holds if the file does not say.
+const RESOLUTION_DEFAULT: u8 = 6;
+
+/// What lies next in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FormatItem {
+    /// So many bytes without a packet.
+    Skip(usize),
+    /// A packet, in so many bytes.
+    Packet { bytes: usize, data: Range<usize>, timestamp_ns: u64 },
+}
+
+/// It is not what its format says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl Format {
+    /// The format of a file that starts like this, and how much of the start is used up. `None` if it
+    /// is neither.
+    pub fn of(start: &[u8]) -> Option<(Self, usize)> {
+        if start.starts_with(&SECTION_HEADER_BLOCK.to_be_bytes()) {
+            return Some((Self::PcapNg(Section::default()), 0));
+        }
+        let (_, header) = PcapHeader::from_slice(start).ok()?;
+        Some((Self::Pcap(header), PCAP_HEADER_BYTES))
+    }
+
+    /// What `bytes` start with; `None` if more of them are needed to tell.
+    pub fn next(&mut self, bytes: &[u8]) -> Result<Option<FormatItem>, Malformed> {
+        let next = match self {
+            Self::Pcap(header) => match header.endianness {
+                Endianness::Big => pcap_record::<BigEndian>(header, bytes),
+                Endianness::Little => pcap_record::<LittleEndian>(header, bytes),
+            },
+            Self::PcapNg(section) if section.big_endian => section.block::<BigEndian>(bytes),
+            Self::PcapNg(section) => section.block::<LittleEndian>(bytes),
+        };
+        match next {
+            Ok(next) => Ok(Some(next)),
+            Err(PcapError::IncompleteBuffer) => Ok(None),
+            Err(_) => Err(Malformed),
+        }
+    }
+}
+
+fn pcap_record<B: ByteOrder>(header: &PcapHeader, bytes: &[u8]) -> Result<FormatItem, PcapError> {
+    let (rest, record) = RawPcapPacket::from_slice::<B>(bytes)?;
+    let nanoseconds = match header.ts_resolution {
+        TsResolution::MicroSecond => u64::from(record.ts_frac) * 1_000,
+        TsResolution::NanoSecond => u64::from(record.ts_frac),
+    };
+    let data = PCAP_RECORD_HEADER_BYTES..PCAP_RECORD_HEADER_BYTES + record.data.len();
+    let timestamp_ns = u64::from(record.ts_sec) * NS_PER_SECOND + nanoseconds;
+    Ok(FormatItem::Packet { bytes: bytes.len() - rest.len(), data, timestamp_ns })
+}
+
+impl Section {
+    fn block<B: ByteOrder>(&mut self, bytes: &[u8]) -> Result<FormatItem, PcapError> {
+        let (rest, block) = RawBlock::from_slice::<B>(bytes)?;
+        let bytes = bytes.len() - rest.len();
+        // The whole block is here: whatever it lacks, more bytes do not help.
+        self.body::<B>(bytes, block.type_, &block.body).map_err(|error| match error {
+            PcapError::IncompleteBuffer => PcapError::InvalidField("a field reaches beyond its block"),
+            error => error,
+        })
+    }
+
+    fn body<B: ByteOrder>(&mut self, bytes: usize, kind: u32, body: &[u8]) -> Result<FormatItem, PcapError> {
+        // Packets' data start behind the five fields of these blocks, and behind the one of that.
+        let (fields, length, interface, ticks) = match kind {
+            SECTION_HEADER_BLOCK => {
+                let (_, header) = SectionHeaderBlock::from_slice::<B>(body)?;
+                *self = Self { big_endian: header.endianness == Endianness::Big, interfaces: Vec::new() };
+                return Ok(FormatItem::Skip(bytes));
+            }
+            INTERFACE_DESCRIPTION_BLOCK => {
+                let (_, description) = InterfaceDescriptionBlock::from_slice::<B>(body)?;
+                self.add(&description)?;
+                return Ok(FormatItem::Skip(bytes));
+            }
+            ENHANCED_PACKET_BLOCK => {
+                let (_, packet) = EnhancedPacketBlock::from_slice::<B>(body)?;
+                // The crate takes ticks for nanoseconds.
+                (20, packet.data.len(), packet.interface_id, packet.timestamp.as_nanos())
+            }
+            PACKET_BLOCK => {
+                let (_, packet) = PacketBlock::from_slice::<B>(body)?;
+                (20, packet.data.len(), u32::from(packet.interface_id), u128::from(packet.timestamp))
+            }
+            SIMPLE_PACKET_BLOCK => {
+                let (_, packet) = SimplePacketBlock::from_slice::<B>(body)?;
+                (4, packet.data.len().min(packet.original_len as usize), 0, 0)
+            }
+            _ => return Ok(FormatItem::Skip(bytes)),
+        };
+        let interface = self.interfaces.get(interface as usize);
+        let interface =
+            interface.ok_or(PcapError::InvalidField("a packet of an interface that is not described"))?;
+        let from = BLOCK_HEADER_BYTES + fields;
+        Ok(FormatItem::Packet {
+            bytes,
+            data: from..from + length,
+            timestamp_ns: interface.timestamp_ns(ticks),
+        })
+    }
+
+    fn add(&mut self, description: &InterfaceDescriptionBlock) -> Result<(), PcapError> {
+        if self.interfaces.len() == INTERFACES_MAX {
+            return Err(PcapError::InvalidField("too many interfaces"));
+        }
+        let mut interface = Interface { resolution: RESOLUTION_DEFAULT, offset: 0 };
+        for option in &description.options {
+            match option {
+                InterfaceDescriptionOption::IfTsResol(resolution) => interface.resolution = *resolution,
+                InterfaceDescriptionOption::IfTsOffset(offset) => interface.offset = *offset as i64,
+                _ => {}
+            }
+        }
+        self.interfaces.push(interface);
+        Ok(())
+    }
+}
+
+impl Interface {
+    /// 0 for what no clock shows.
+    fn timestamp_ns(self, ticks: u128) -> u64 {
+        let exponent = u32::from(self.resolution & 0x7f);
+        let per_second = match self.resolution & 0x80 {
+            0 => 10_u128.checked_pow(exponent),
+            _ => 1_u128.checked_shl(exponent),
+        };
+        let since = |per_second| ticks.checked_mul(u128::from(NS_PER_SECOND)).map(|ticks| ticks / per_second);
+        let nanoseconds = per_second.and_then(since).and_then(|since| i128::try_from(since).ok());
+        let offset = i128::from(self.offset) * i128::from(NS_PER_SECOND);
+        nanoseconds.and_then(|since| u64::try_from(since.saturating_add(offset)).ok()).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_count_in_the_units_that_the_file_names() {
+        let at = |resolution, offset, ticks| Interface { resolution, offset }.timestamp_ns(ticks);
+        assert_eq!(at(6, 0, 1_500_000), 1_500_000_000);
+        assert_eq!(at(9, 2, 7), 2_000_000_007);
+        assert_eq!(at(0x80 | 10, 0, 1_536), 1_500_000_000);
+        assert_eq!(at(0, -1, 3), 2_000_000_000);
+        // Nothing that a byte can say is too much.
+        for resolution in 0..=u8::MAX {
+            for (offset, ticks) in [(i64::MIN, 0), (i64::MAX, u64::MAX), (0, u64::MAX)] {
+                at(resolution, offset, u128::from(ticks));
+            }
+        }
+        assert_eq!(at(6, i64::MAX, 1), 0);
     }
 }

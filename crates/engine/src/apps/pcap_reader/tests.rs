@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
 use crate::limits::PACKET_BYTES_MAX;
-use crate::testing::Bench;
+use crate::testing::AppBench;
 
 const PACKETS: usize = 1000;
 const SECOND: u64 = 1_000_000_000;
@@ -77,14 +77,14 @@ fn pcapng<B: byteorder_slice::ByteOrder>() -> Vec<u8> {
 }
 
 fn config(file: PathBuf) -> PcapReaderConfig {
-    PcapReaderConfig { file, repeat: false, timing: Timing::Fast }
+    PcapReaderConfig { file, repeat: false, timing: ReplayTiming::Fast }
 }
 
-fn bench(config: PcapReaderConfig) -> Bench<PcapReader> {
-    Bench::new(config, &[], &["output"], PACKETS as u32).expect("a reader")
+fn bench(config: PcapReaderConfig) -> AppBench<PcapReader> {
+    AppBench::new(config, &[], &["output"], PACKETS as u32).expect("a reader")
 }
 
-fn sent(bytes: &[u8]) -> (Vec<Vec<u8>>, Bench<PcapReader>) {
+fn sent(bytes: &[u8]) -> (Vec<Vec<u8>>, AppBench<PcapReader>) {
     let (_file, path) = memory_file(bytes);
     let mut bench = bench(config(path));
     bench.pull();
@@ -93,7 +93,7 @@ fn sent(bytes: &[u8]) -> (Vec<Vec<u8>>, Bench<PcapReader>) {
     (sent, bench)
 }
 
-fn report(bench: &Bench<PcapReader>, name: &str) -> u64 {
+fn report(bench: &AppBench<PcapReader>, name: &str) -> u64 {
     bench.app.report().into_iter().find(|(figure, _)| *figure == name).expect("a figure").1
 }
 
@@ -142,7 +142,8 @@ fn packets_come_as_far_apart_as_they_were() {
     ];
     for file in files {
         let (_file, path) = memory_file(&file);
-        let mut bench = bench(PcapReaderConfig { timing: Timing::Recorded, repeat: true, ..config(path) });
+        let mut bench =
+            bench(PcapReaderConfig { timing: ReplayTiming::Recorded, repeat: true, ..config(path) });
         bench.now_ns = 5 * SECOND;
         bench.pull();
         assert_eq!(bench.sent("output"), [b"a"]);
@@ -161,7 +162,7 @@ fn packets_come_as_far_apart_as_they_were() {
 #[test]
 fn blocks_have_their_interfaces_time() {
     let (_file, path) = memory_file(&pcapng::<byteorder_slice::LittleEndian>());
-    let mut bench = bench(PcapReaderConfig { timing: Timing::Recorded, ..config(path) });
+    let mut bench = bench(PcapReaderConfig { timing: ReplayTiming::Recorded, ..config(path) });
     bench.now_ns = SECOND;
     bench.pull();
     assert_eq!(bench.sent("output"), [&b"first"[..], b"simple"]);
@@ -230,19 +231,19 @@ fn it_goes_on_at_its_position_when_it_moves() {
 fn nothing_is_lost_where_the_output_is_full_or_packets_are_short() {
     let (_file, path) =
         memory_file(&pcap(Endianness::Little, TsResolution::MicroSecond, &[(1, 0, b"a".as_slice()); 3]));
-    let mut short = Bench::<PcapReader>::new(config(path), &[], &["output"], 2).expect("a reader");
+    let mut short = AppBench::<PcapReader>::new(config(path), &[], &["output"], 2).expect("a reader");
     short.pull();
     assert_eq!(short.sent("output").len(), 2);
     short.pull();
     assert_eq!((short.sent("output").len(), short.free()), (1, 2));
     let (_file, path) =
         memory_file(&pcap(Endianness::Little, TsResolution::MicroSecond, &[(1, 0, b"a".as_slice()); 3]));
-    let mut full = Bench::<PcapReader>::new(config(path), &[], &["output"], 2000).expect("a reader");
+    let mut full = AppBench::<PcapReader>::new(config(path), &[], &["output"], 2000).expect("a reader");
     full.fill("output");
     full.pull();
     full.sent("output");
     full.pull();
-    assert_eq!((full.sent("output").len(), full.drops(Drop::Full), full.free()), (3, 0, 2000));
+    assert_eq!((full.sent("output").len(), full.drops(DropReason::Full), full.free()), (3, 0, 2000));
 }
 
 #[test]
@@ -252,7 +253,7 @@ fn a_frame_longer_than_a_packet_is_dropped_alone() {
     let (sent, bench) = sent(&pcap(Endianness::Little, TsResolution::MicroSecond, &file));
     assert_eq!(sent, [vec![7; PACKET_BYTES_MAX], b"a".to_vec()]);
     assert_eq!(
-        (bench.drops(Drop::Oversize), report(&bench, "oversize"), report(&bench, "damaged")),
+        (bench.drops(DropReason::Oversize), report(&bench, "oversize"), report(&bench, "damaged")),
         (1, 1, 0)
     );
 }
@@ -264,7 +265,10 @@ fn a_damaged_file_ends_there() {
     endless.extend([0; 8].iter().chain(&[0xff; 8]));
     for (file, packets) in [(&whole[..whole.len() - 1], 1), (&whole[..24 + 19 + 5], 1), (&endless[..], 2)] {
         let (sent, bench) = sent(file);
-        assert_eq!((sent.len(), bench.drops(Drop::Malformed), report(&bench, "ended")), (packets, 1, 1));
+        assert_eq!(
+            (sent.len(), bench.drops(DropReason::Malformed), report(&bench, "ended")),
+            (packets, 1, 1)
+        );
     }
 }
 

@@ -4,17 +4,17 @@ use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use byteorder_slice::{BigEndian, LittleEndian};
 use pcap_file::pcap::{PcapHeader, RawPcapPacket};
 use pcap_file::{DataLink, Endianness, TsResolution};
-use rustix::fs::{Access, FlockOperation, access, flock};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock, open};
+use rustix::io::{Errno, write};
 use rustix::process::{Resource, getrlimit};
-
-use super::pipe::Pipe;
 
 /// Bytes in memory that are written at once.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -25,8 +25,8 @@ const LAST_MAX: Duration = Duration::from_secs(1);
 /// What comes behind `buffer`: header, unless it has been written, and whole packets; to a pipe that is full, the
 /// rest of what has been begun.
 #[derive(Debug)]
-pub struct Output {
-    target: Target,
+pub struct PcapOutput {
+    target: PcapTarget,
     header: PcapHeader,
     buffer: Vec<u8>,
     /// Packets in the buffer.
@@ -34,17 +34,24 @@ pub struct Output {
 }
 
 #[derive(Debug)]
-enum Target {
+enum PcapTarget {
     /// It holds `written` bytes, all of them header and whole packets.
     File {
         file: File,
         is_regular: bool,
         written: u64,
     },
-    Pipe(Pipe),
+    PcapPipe(PcapPipe),
 }
 
-impl Output {
+/// Packets that could not be written.
+#[derive(Debug)]
+pub struct LostPackets {
+    pub packets: u64,
+    pub error: io::Error,
+}
+
+impl PcapOutput {
     /// Whether a file could be opened, without touching it.
     pub fn check(path: &Path, append: bool) -> Result<(), String> {
         match path.metadata() {
@@ -92,7 +99,7 @@ impl Output {
             ..PcapHeader::default()
         };
         if is_pipe {
-            return Ok(Self::new(Target::Pipe(Pipe::new(path)), new_header));
+            return Ok(Self::new(PcapTarget::PcapPipe(PcapPipe::new(path)), new_header));
         }
         let mut options = OpenOptions::new();
         let file =
@@ -106,10 +113,10 @@ impl Output {
         }
         let written = file.metadata().map_err(unwritable)?.len();
         let header = if written == 0 { new_header } else { header(&file)? };
-        Ok(Self::new(Target::File { file, is_regular, written }, header))
+        Ok(Self::new(PcapTarget::File { file, is_regular, written }, header))
     }
 
-    fn new(target: Target, header: PcapHeader) -> Self {
+    fn new(target: PcapTarget, header: PcapHeader) -> Self {
         let mut output = Self { target, header, buffer: Vec::new(), packets: 0 };
         output.clear();
         output
@@ -149,15 +156,15 @@ impl Output {
 
     /// Whether a pipe has not taken all that was written to it.
     pub fn is_held_up(&self) -> bool {
-        matches!(&self.target, Target::Pipe(pipe) if pipe.is_open()) && !self.buffer.is_empty()
+        matches!(&self.target, PcapTarget::PcapPipe(pipe) if pipe.is_open()) && !self.buffer.is_empty()
     }
 
     /// Writes the buffer. Returns how many packets that were, or how many are lost and why; the file
     /// is as it was then. Packets that a full pipe has not taken yet are neither.
-    pub fn flush(&mut self) -> Result<u64, (u64, io::Error)> {
+    pub fn flush(&mut self) -> Result<u64, LostPackets> {
         let packets = self.packets;
         let result = match &mut self.target {
-            Target::File { file, is_regular, written } => {
+            PcapTarget::File { file, is_regular, written } => {
                 let end = *written + self.buffer.len() as u64;
                 let allowed = if *is_regular { within_limit(end) } else { Ok(()) };
                 let result = allowed.and_then(|()| file.write_all_at(&self.buffer, *written));
@@ -169,26 +176,27 @@ impl Output {
                 }
                 result
             }
-            Target::Pipe(pipe) => pipe.write(&mut self.buffer),
+            PcapTarget::PcapPipe(pipe) => pipe.write(&mut self.buffer),
         };
         if self.is_held_up() {
             return Ok(0);
         }
         self.clear();
-        result.map(|()| packets).map_err(|error| (packets, error))
+        result.map(|()| packets).map_err(|error| LostPackets { packets, error })
     }
 
     /// Writes the buffer for the last time. A pipe is waited for, but not for long.
-    pub fn finish(&mut self) -> Result<u64, (u64, io::Error)> {
+    pub fn finish(&mut self) -> Result<u64, LostPackets> {
         let until = Instant::now() + LAST_MAX;
         loop {
             let flushed = self.flush();
             let left = until.saturating_duration_since(Instant::now());
             match &self.target {
-                Target::Pipe(_) if self.is_held_up() && left.is_zero() => {
-                    return Err((std::mem::take(&mut self.packets), ErrorKind::TimedOut.into()));
+                PcapTarget::PcapPipe(_) if self.is_held_up() && left.is_zero() => {
+                    let packets = std::mem::take(&mut self.packets);
+                    return Err(LostPackets { packets, error: ErrorKind::TimedOut.into() });
                 }
-                Target::Pipe(pipe) if self.is_held_up() => pipe.wait(left),
+                PcapTarget::PcapPipe(pipe) if self.is_held_up() => pipe.wait(left),
                 _ => return flushed,
             }
         }
@@ -199,11 +207,11 @@ impl Output {
         self.buffer.clear();
         self.packets = 0;
         let starts = match &self.target {
-            Target::File { written, .. } => *written == 0,
-            Target::Pipe(pipe) => !pipe.is_open(),
+            PcapTarget::File { written, .. } => *written == 0,
+            PcapTarget::PcapPipe(pipe) => !pipe.is_open(),
         };
         if starts {
-            // As above.
+            // Memory takes everything.
             let _ = self.header.write_to(&mut self.buffer);
         }
     }
@@ -245,5 +253,56 @@ fn header(file: &File) -> Result<PcapHeader, String> {
             u32::from(header.datalink)
         )),
         None => Err("it is not a pcap file, so nothing can be appended to it".to_owned()),
+    }
+}
+
+#[derive(Debug)]
+pub struct PcapPipe {
+    path: PathBuf,
+    end: Option<OwnedFd>,
+}
+
+impl PcapPipe {
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), end: None }
+    }
+
+    /// Whether somebody reads it, as far as is known.
+    pub fn is_open(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Writes as much of `bytes` as the pipe takes now, and takes that out. Where nobody reads the pipe (any
+    /// more), that is the error (ENXIO, EPIPE).
+    pub fn write(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let end = match self.end.take() {
+            Some(end) => end,
+            None => open(&self.path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?,
+        };
+        let mut written = 0;
+        while written < bytes.len() {
+            match write(&end, &bytes[written..]) {
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        bytes.drain(..written);
+        self.end = Some(end);
+        Ok(())
+    }
+
+    /// Waits until the pipe takes more, or its reader is gone, or `limit` has passed.
+    pub fn wait(&self, limit: Duration) {
+        let Some(end) = &self.end else { return };
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).unwrap_or_default();
+            if poll(&mut [PollFd::new(end, PollFlags::OUT)], Some(&left)) != Err(Errno::INTR) {
+                return;
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::*;
 use crate::apps::pcap_reader::tests::memory_file;
-use crate::testing::Bench;
+use crate::testing::AppBench;
 
 const PACKETS: usize = 2000;
 
@@ -15,11 +15,11 @@ fn config(file: PathBuf) -> PcapWriterConfig {
     PcapWriterConfig { file, append: false, snaplen: SNAPLEN_DEFAULT }
 }
 
-fn bench(config: PcapWriterConfig) -> Bench<PcapWriter> {
-    Bench::new(config, &["input"], &[], PACKETS as u32).expect("a writer")
+fn bench(config: PcapWriterConfig) -> AppBench<PcapWriter> {
+    AppBench::new(config, &["input"], &[], PACKETS as u32).expect("a writer")
 }
 
-fn put(bench: &mut Bench<PcapWriter>, packets: &[&[u8]]) {
+fn put(bench: &mut AppBench<PcapWriter>, packets: &[&[u8]]) {
     packets.iter().for_each(|packet| bench.put("input", packet));
     bench.push();
 }
@@ -42,7 +42,7 @@ fn data(path: &PathBuf) -> Vec<Vec<u8>> {
     packets(path).into_iter().map(|(data, _)| data).collect()
 }
 
-fn report(bench: &Bench<PcapWriter>) -> Vec<u64> {
+fn report(bench: &AppBench<PcapWriter>) -> Vec<u64> {
     bench.app.report().into_iter().map(|(_, figure)| figure).collect()
 }
 
@@ -168,7 +168,7 @@ fn what_the_disk_does_not_take_is_dropped_and_said() {
     bench.stop();
     // The header had not been taken either.
     assert_eq!(report(&bench), [0, 2, 2, ENOSPC]);
-    assert_eq!((bench.drops(Drop::Device), bench.free()), (2, PACKETS));
+    assert_eq!((bench.drops(DropReason::Device), bench.free()), (2, PACKETS));
 }
 
 const LIMITED: &str = "CARAVAN_TEST_LIMITED_FILE";
@@ -205,7 +205,7 @@ fn in_a_small_file() {
     let lengths: Vec<_> = data(&path).iter().map(Vec::len).collect();
     std::fs::remove_file(&path).expect("the file");
     assert_eq!(lengths, [600, 1900, 60], "what fits, and no part of the others");
-    assert_eq!((report(&bench), bench.drops(Drop::Device)), (vec![3, 2, 2, EFBIG], 2));
+    assert_eq!((report(&bench), bench.drops(DropReason::Device)), (vec![3, 2, 2, EFBIG], 2));
     assert_eq!(bench.free(), PACKETS);
 }
 
@@ -229,13 +229,13 @@ fn a_pipe_is_written_while_somebody_reads_it_and_never_waited_for() {
         std::iter::from_fn(length).collect::<Vec<_>>()
     };
     let mut bench = bench(config(path.clone()));
-    let flushed = |bench: &mut Bench<PcapWriter>, packets: &[&[u8]]| {
+    let flushed = |bench: &mut AppBench<PcapWriter>, packets: &[&[u8]]| {
         put(bench, packets);
         bench.now_ns += FLUSH_NS;
         bench.push();
     };
     flushed(&mut bench, &[b"lost"]);
-    assert_eq!((report(&bench), bench.drops(Drop::Device)), (vec![0, 1, 2, ENXIO], 1), "nobody reads");
+    assert_eq!((report(&bench), bench.drops(DropReason::Device)), (vec![0, 1, 2, ENXIO], 1), "nobody reads");
 
     let first = reader();
     let mut bytes = Vec::new();
@@ -244,7 +244,7 @@ fn a_pipe_is_written_while_somebody_reads_it_and_never_waited_for() {
         put(&mut bench, &[[1; 1900].as_slice(); 100]);
     }
     let lost = report(&bench)[1] - 1;
-    assert!(lost > 0 && bench.drops(Drop::Device) == lost + 1, "{lost}");
+    assert!(lost > 0 && bench.drops(DropReason::Device) == lost + 1, "{lost}");
     while bench.app.wake_ns().is_some() {
         taken(&first, &mut bytes);
         bench.now_ns += RETRY_NS;

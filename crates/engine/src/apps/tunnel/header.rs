@@ -11,8 +11,8 @@
 //! Ethernet: IEEE 802.3; IPv6: RFC 8200; L2TPv3 over IP: RFC 3931, section 4.1.1; all of it: RFC 8159, once
 //! draft-mkonstan-keyed-ipv6-tunnel.
 
-use super::config::TunnelConfig;
-use crate::layout::Drop;
+use super::TunnelConfig;
+use crate::layout::DropReason;
 use crate::packet::Packet;
 
 /// Bytes of an Ethernet header.
@@ -38,13 +38,13 @@ const NEXT_HEADER: u8 = 115;
 /// Bytes of L2TPv3's header.
 const L2TP_BYTES: usize = HEADER_BYTES - SESSION_AT;
 
-type Header = [u8; HEADER_BYTES];
+type TunnelHeader = [u8; HEADER_BYTES];
 
 /// Puts headers in front.
 #[derive(Debug)]
 pub struct Encapsulation {
     /// All of it but the length.
-    header: Box<Header>,
+    header: Box<TunnelHeader>,
     frame_bytes_max: usize,
 }
 
@@ -66,16 +66,16 @@ impl Encapsulation {
 
     /// Makes a frame an IPv6 packet; on error it is as it was.
     #[inline]
-    pub fn put(&self, packet: &mut Packet) -> Result<(), Drop> {
+    pub fn put(&self, packet: &mut Packet) -> Result<(), DropReason> {
         let frame_bytes = packet.length();
         if frame_bytes > self.frame_bytes_max {
-            return Err(Drop::Oversize);
+            return Err(DropReason::Oversize);
         }
         if frame_bytes < ETHERNET_BYTES {
-            return Err(Drop::Malformed);
+            return Err(DropReason::Malformed);
         }
         let header = packet.prepend(HEADER_BYTES).and_then(<[u8]>::first_chunk_mut::<HEADER_BYTES>);
-        let Some(header) = header else { return Err(Drop::Oversize) };
+        let Some(header) = header else { return Err(DropReason::Oversize) };
         *header = *self.header;
         let length = ((frame_bytes + L2TP_BYTES) as u16).to_be_bytes();
         [header[LENGTH_AT], header[LENGTH_AT + 1]] = length;
@@ -85,7 +85,7 @@ impl Encapsulation {
 
 /// Why a packet is no frame of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum TunnelRefusal {
     /// It is not what its protocol says.
     Malformed,
     /// Another protocol's, or another host's.
@@ -94,11 +94,11 @@ pub enum Refusal {
     Key,
 }
 
-impl From<Refusal> for Drop {
-    fn from(refusal: Refusal) -> Self {
+impl From<TunnelRefusal> for DropReason {
+    fn from(refusal: TunnelRefusal) -> Self {
         match refusal {
-            Refusal::Malformed => Self::Malformed,
-            Refusal::Foreign | Refusal::Key => Self::Filtered,
+            TunnelRefusal::Malformed => Self::Malformed,
+            TunnelRefusal::Foreign | TunnelRefusal::Key => Self::Filtered,
         }
     }
 }
@@ -107,7 +107,7 @@ impl From<Refusal> for Drop {
 #[derive(Debug)]
 pub struct Decapsulation {
     /// What a header must be; neither length nor Ethernet addresses count.
-    expected: Box<Header>,
+    expected: Box<TunnelHeader>,
     /// Cookies that are taken; one of them twice where there is one alone.
     cookies: [u64; 2],
 }
@@ -127,7 +127,7 @@ impl Decapsulation {
 
     /// Makes an IPv6 packet the frame in it; on error it is as it was.
     #[inline]
-    pub fn take(&self, packet: &mut Packet) -> Result<(), Refusal> {
+    pub fn take(&self, packet: &mut Packet) -> Result<(), TunnelRefusal> {
         let data = packet.data();
         let Some(header) = data.first_chunk::<HEADER_BYTES>() else { return Err(self.refusal(data)) };
         let payload_bytes = payload_bytes(header);
@@ -147,7 +147,7 @@ impl Decapsulation {
 
     /// 0 if this is L2TPv3 from and to the right hosts.
     #[inline]
-    fn differs(&self, header: &Header) -> u64 {
+    fn differs(&self, header: &TunnelHeader) -> u64 {
         // Of the four bytes here, traffic class and flow label may be anything.
         const MASK: u32 = u32::from_ne_bytes([0xff, 0xff, 0xf0, 0]);
         let expected = &*self.expected;
@@ -162,7 +162,7 @@ impl Decapsulation {
 
     /// 0 if session and cookie are right.
     #[inline]
-    fn key_differs(&self, header: &Header) -> u64 {
+    fn key_differs(&self, header: &TunnelHeader) -> u64 {
         let cookie = word::<COOKIE_AT>(header);
         let wrong = (cookie != self.cookies[0]) & (cookie != self.cookies[1]);
         u64::from(half::<SESSION_AT>(header) ^ half::<SESSION_AT>(&self.expected)) | u64::from(wrong)
@@ -170,27 +170,27 @@ impl Decapsulation {
 
     /// Which of its parts is wrong, once one of them is.
     #[cold]
-    fn refusal(&self, data: &[u8]) -> Refusal {
-        let Some(kind) = data.get(TYPE_AT..VERSION_AT) else { return Refusal::Malformed };
+    fn refusal(&self, data: &[u8]) -> TunnelRefusal {
+        let Some(kind) = data.get(TYPE_AT..VERSION_AT) else { return TunnelRefusal::Malformed };
         if kind != TYPE_IPV6 {
-            return Refusal::Foreign;
+            return TunnelRefusal::Foreign;
         }
         if data.len() < SESSION_AT || data[VERSION_AT] & 0xf0 != VERSION {
-            return Refusal::Malformed;
+            return TunnelRefusal::Malformed;
         }
         let ends = SOURCE_AT..SESSION_AT;
         if data[NEXT_HEADER_AT] != NEXT_HEADER || data[ends.clone()] != self.expected[ends] {
-            return Refusal::Foreign;
+            return TunnelRefusal::Foreign;
         }
         match data.first_chunk::<HEADER_BYTES>() {
-            Some(header) if fits(payload_bytes(header), data.len()) => Refusal::Key,
-            _ => Refusal::Malformed,
+            Some(header) if fits(payload_bytes(header), data.len()) => TunnelRefusal::Key,
+            _ => TunnelRefusal::Malformed,
         }
     }
 }
 
 #[inline]
-fn payload_bytes(header: &Header) -> usize {
+fn payload_bytes(header: &TunnelHeader) -> usize {
     usize::from(u16::from_be_bytes([header[LENGTH_AT], header[LENGTH_AT + 1]]))
 }
 
@@ -202,12 +202,12 @@ fn fits(payload_bytes: usize, bytes: usize) -> bool {
 
 /// The eight bytes at `AT`, which is within a header: known when this is compiled.
 #[inline]
-fn word<const AT: usize>(header: &Header) -> u64 {
+fn word<const AT: usize>(header: &TunnelHeader) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|byte| header[AT + byte]))
 }
 
 /// The four bytes at `AT`.
 #[inline]
-fn half<const AT: usize>(header: &Header) -> u32 {
+fn half<const AT: usize>(header: &TunnelHeader) -> u32 {
     u32::from_ne_bytes(std::array::from_fn(|byte| header[AT + byte]))
 }

@@ -2,10 +2,9 @@ use etherparse::{Ethernet2Header, Ipv6Header, SlicedPacket};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::config::{MTU_MAX, MTU_MIN};
 use super::*;
 use crate::limits::HEADROOM_BYTES;
-use crate::testing::Bench;
+use crate::testing::AppBench;
 
 fn here() -> Value {
     json!({
@@ -32,9 +31,9 @@ fn with(mut config: Value, key: &str, value: impl Into<Value>) -> Value {
     config
 }
 
-fn half<A: App<Config = TunnelConfig>>(config: &Value) -> Bench<A> {
+fn half<A: App<Config = TunnelConfig>>(config: &Value) -> AppBench<A> {
     let config = serde_json::from_value(config.clone()).unwrap();
-    Bench::new(config, &["input"], &["output"], PACKETS).unwrap()
+    AppBench::new(config, &["input"], &["output"], PACKETS).unwrap()
 }
 
 const PACKETS: u32 = 8;
@@ -44,12 +43,12 @@ fn frame(bytes: usize) -> Vec<u8> {
 }
 
 /// A tunnel's direction from `there` to `here`.
-struct Way {
-    sender: Bench<Encapsulate>,
-    receiver: Bench<Decapsulate>,
+struct TunnelWay {
+    sender: AppBench<Encapsulate>,
+    receiver: AppBench<Decapsulate>,
 }
 
-impl Way {
+impl TunnelWay {
     fn new() -> Self {
         Self { sender: half(&there()), receiver: half(&here()) }
     }
@@ -64,8 +63,9 @@ impl Way {
     }
 
     /// What comes out for a packet, or why nothing does.
-    fn frame_of(&mut self, packet: &[u8]) -> Result<Vec<u8>, Drop> {
-        let drops = |bench: &Bench<_>| [Drop::Malformed, Drop::Filtered].map(|why| bench.drops(why));
+    fn frame_of(&mut self, packet: &[u8]) -> Result<Vec<u8>, DropReason> {
+        let drops =
+            |bench: &AppBench<_>| [DropReason::Malformed, DropReason::Filtered].map(|why| bench.drops(why));
         let before = drops(&self.receiver);
         self.receiver.put("input", packet);
         self.receiver.push();
@@ -74,8 +74,8 @@ impl Way {
         let after = drops(&self.receiver);
         match (sent, [after[0] - before[0], after[1] - before[1]]) {
             (Some(frame), [0, 0]) => Ok(frame),
-            (None, [1, 0]) => Err(Drop::Malformed),
-            (None, [0, 1]) => Err(Drop::Filtered),
+            (None, [1, 0]) => Err(DropReason::Malformed),
+            (None, [0, 1]) => Err(DropReason::Filtered),
             outcome => panic!("one packet went in, and {outcome:?} came out"),
         }
     }
@@ -83,7 +83,7 @@ impl Way {
 
 #[test]
 fn headers_are_what_their_rfcs_say() {
-    let mut way = Way::new();
+    let mut way = TunnelWay::new();
     for bytes in [14, 60, 120, 1500, HEADER_BYTES + MTU_MIN] {
         let frame = frame(bytes);
         let packet = way.packet_of(&frame);
@@ -108,7 +108,7 @@ fn a_tunnel_passes_frames_both_ways() {
     let names = ["decapsulated", "encapsulated"];
     let tunnel = |config: Value| {
         let config = serde_json::from_value(config).unwrap();
-        Bench::<Tunnel>::new(config, &names, &names, PACKETS).unwrap()
+        AppBench::<Tunnel>::new(config, &names, &names, PACKETS).unwrap()
     };
     let (mut left, mut right) = (tunnel(here()), tunnel(there()));
     for (from, to) in [(0, 1), (1, 0)] {
@@ -127,16 +127,16 @@ fn a_tunnel_passes_frames_both_ways() {
 
 #[test]
 fn what_is_wrong_is_dropped_for_what_is_wrong_with_it() {
-    let mut way = Way::new();
+    let mut way = TunnelWay::new();
     let whole = way.packet_of(&frame(60));
     // Bits at which a single change makes another's packet of it, or none at all. All that is not here may be
     // anything: Ethernet addresses, traffic class, flow label, hop limit, and the frame.
     let causes = [
-        (12..14, 0xff, Drop::Filtered),
-        (14..15, 0xf0, Drop::Malformed),
-        (20..21, 0xff, Drop::Filtered),
-        (22..54, 0xff, Drop::Filtered),
-        (54..66, 0xff, Drop::Filtered),
+        (12..14, 0xff, DropReason::Filtered),
+        (14..15, 0xf0, DropReason::Malformed),
+        (20..21, 0xff, DropReason::Filtered),
+        (22..54, 0xff, DropReason::Filtered),
+        (54..66, 0xff, DropReason::Filtered),
     ];
     for place in (0..18).chain(20..whole.len()) {
         for bit in 0..8 {
@@ -149,13 +149,13 @@ fn what_is_wrong_is_dropped_for_what_is_wrong_with_it() {
         }
     }
     for bytes in 0..whole.len() {
-        assert_eq!(way.frame_of(&whole[..bytes]), Err(Drop::Malformed), "cut to {bytes} bytes");
+        assert_eq!(way.frame_of(&whole[..bytes]), Err(DropReason::Malformed), "cut to {bytes} bytes");
     }
 }
 
 #[test]
 fn a_length_is_believed_only_within_the_packet() {
-    let mut way = Way::new();
+    let mut way = TunnelWay::new();
     let whole = way.packet_of(&frame(60));
     for length in 0..=u16::MAX {
         let mut packet = whole.clone();
@@ -163,7 +163,7 @@ fn a_length_is_believed_only_within_the_packet() {
         // 12 bytes of L2TPv3, then a frame of at least an Ethernet header.
         let expected = match usize::from(length) {
             length @ 26..=72 => Ok(frame(60)[..length - 12].to_vec()),
-            _ => Err(Drop::Malformed),
+            _ => Err(DropReason::Malformed),
         };
         if length < 200 || length % 97 == 0 {
             assert_eq!(way.frame_of(&packet), expected, "length {length}");
@@ -175,7 +175,7 @@ fn a_length_is_believed_only_within_the_packet() {
 
 #[test]
 fn a_wrong_cookie_is_counted_and_an_old_one_taken() {
-    let packet = Way::new().packet_of(&frame(60));
+    let packet = TunnelWay::new().packet_of(&frame(60));
     let rolled = with(here(), "local_cookie", "aaaaaaaaaaaaaaaa");
     for (config, taken) in [(with(rolled.clone(), "old_local_cookie", "0123456789abcdef"), 1), (rolled, 0)] {
         let mut bench = half::<Decapsulate>(&config);
@@ -194,11 +194,11 @@ fn a_frame_that_does_not_fit_is_dropped() {
     for (bytes, sent, drops) in [(longest, 1, 0), (longest + 1, 0, 1), (longest, 1, 1)] {
         bench.put("input", &frame(bytes));
         bench.push();
-        assert_eq!((bench.sent("output").len(), bench.drops(Drop::Oversize)), (sent, drops));
+        assert_eq!((bench.sent("output").len(), bench.drops(DropReason::Oversize)), (sent, drops));
     }
     bench.put("input", &frame(ETHERNET_BYTES - 1));
     bench.push();
-    assert_eq!(bench.drops(Drop::Malformed), 1);
+    assert_eq!(bench.drops(DropReason::Malformed), 1);
     assert_eq!(bench.free(), PACKETS as usize);
 }
 
@@ -211,7 +211,7 @@ struct Nested {
 impl App for Nested {
     type Config = TunnelConfig;
 
-    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: TunnelConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { header: Encapsulation::new(&config), headers: 0 })
     }
 
@@ -232,7 +232,7 @@ fn headers_are_put_in_front_while_there_is_room() {
     let mut bench = half::<Nested>(&here());
     bench.put("input", &frame(60));
     bench.push();
-    assert_eq!((bench.app.headers, bench.drops(Drop::Oversize)), (HEADROOM_BYTES / HEADER_BYTES, 1));
+    assert_eq!((bench.app.headers, bench.drops(DropReason::Oversize)), (HEADROOM_BYTES / HEADER_BYTES, 1));
     assert_eq!(bench.free(), PACKETS as usize);
 }
 
@@ -262,13 +262,13 @@ fn configurations_that_cannot_work_are_refused() {
     }
     let config: TunnelConfig = serde_json::from_value(here()).unwrap();
     assert!(Tunnel::check(&config).is_ok());
-    assert!(!format!("{config:?}").contains("Cookie(["), "no cookie in a log");
+    assert!(!format!("{config:?}").contains("TunnelCookie(["), "no cookie in a log");
 }
 
 proptest! {
     #[test]
     fn every_frame_comes_out_as_it_went_in(frame in prop::collection::vec(any::<u8>(), 14..1700)) {
-        let mut way = Way::new();
+        let mut way = TunnelWay::new();
         let packet = way.packet_of(&frame);
         prop_assert_eq!(way.frame_of(&packet), Ok(frame));
     }
@@ -280,7 +280,7 @@ proptest! {
         real in any::<bool>(),
         cut in any::<prop::sample::Index>(),
     ) {
-        let mut way = Way::new();
+        let mut way = TunnelWay::new();
         let mut packet = if real { way.packet_of(&[frame(14), bytes].concat()) } else { bytes };
         for (place, value) in mutations {
             if !packet.is_empty() {

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
-use crate::app::{App, Trouble};
-use crate::layout::Mode;
+use crate::app::{App, AppError};
+use crate::layout::LinkMode;
 use crate::limits::PACKETS_DEFAULT;
 
 /// An app of named ports.
@@ -25,14 +25,14 @@ impl App for Gate {
     type Config = GateConfig;
     const OUTPUTS: Named = Named::Only(&["open", "shut"]);
 
-    fn check(config: &GateConfig) -> Result<(), Trouble> {
+    fn check(config: &GateConfig) -> Result<(), AppError> {
         match config.width {
-            0 => Err(Trouble::new("width = 0: nothing passes")),
+            0 => Err(AppError::new("width = 0: nothing passes")),
             _ => Ok(()),
         }
     }
 
-    fn start(_: GateConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(_: GateConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self)
     }
 }
@@ -159,8 +159,8 @@ fn all_mistakes_are_told_at_once() {
     config.link("x.a -> y.b").expect("a link");
     let parts: Vec<_> =
         findings(&config, &registry(), PACKETS_DEFAULT).into_iter().map(|finding| finding.part).collect();
-    let link = Part::Link("x.a -> y.b".parse().expect("a link"));
-    let expected = [Part::App("b".into()), link.clone(), link, Part::Worker("nobody".into())];
+    let link = ConfigPart::Link("x.a -> y.b".parse().expect("a link"));
+    let expected = [ConfigPart::App("b".into()), link.clone(), link, ConfigPart::Worker("nobody".into())];
     assert_eq!(parts, expected);
 }
 
@@ -172,7 +172,7 @@ fn counts_have_limits() {
     }
     for link in 0..=LINKS_MAX {
         let name = format!("s.o{link} -> t.i{link}").parse().expect("a link");
-        config.links.insert(name, Mode::Swap);
+        config.links.insert(name, LinkMode::Swap);
     }
     config.app("s", "source", ()).app("t", "sink", ());
     let said = check(&config, &registry(), PACKETS_DEFAULT).expect_err("too many");
@@ -220,8 +220,8 @@ proptest! {
             config.app_in(worker, name, kind, ());
         }
         for (a, b, c, d) in links {
-            let (from, to) = (Port { app: a, port: b }, Port { app: c, port: d });
-            config.links.insert(LinkName { from, to }, Mode::Swap);
+            let (from, to) = (AppPort { app: a, port: b }, AppPort { app: c, port: d });
+            config.links.insert(LinkName { from, to }, LinkMode::Swap);
         }
         for (name, core) in workers {
             config.workers.insert(name, crate::config::WorkerConfig { core });

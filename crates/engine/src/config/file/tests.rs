@@ -1,7 +1,9 @@
+use caravan_ring::SpinMode;
+use caravan_segment::Pages;
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::Mode;
+use crate::layout::LinkMode;
 
 const WHOLE: &str = r#"
 links = [
@@ -32,27 +34,28 @@ kind = "sink"
 
 #[test]
 fn a_whole_file_is_understood() {
-    let file = File::parse(WHOLE).expect("a good file");
+    let file = ConfigFile::parse(WHOLE).expect("a good file");
     let mut config = Config::new();
     let deep = serde_json::json!({ "a": [1, "two", -3], "b": false, "c": u64::MAX });
     let own = serde_json::json!({ "size": 60, "rate": 1.5, "when": "2026-01-02", "deep": deep });
     config.app_in("left", "source", "source", own).app("sink", "sink", serde_json::json!({}));
     config.link("source.output -> sink.input").expect("a link");
-    config.link_by("sink.back -> source.input", Mode::Copy).expect("a link");
+    config.link_by("sink.back -> source.input", LinkMode::Copy).expect("a link");
     config.core("left", 1);
     assert_eq!(file.config, config);
-    let settings = Settings {
-        packets_max: Some(0x1_0000),
-        headroom: Some(64),
-        spin: Some(SpinMode::Off),
-        hugepages: Some(true),
+    let options = EngineOptions {
+        packets_max: 0x1_0000,
+        headroom: 64,
+        spin: SpinMode::Off,
+        pages: Pages::HugeIfOffered,
+        ..EngineOptions::default()
     };
-    assert_eq!(file.settings, settings);
+    assert_eq!(file.options, options);
 }
 
 #[test]
 fn nothing_is_a_configuration_too() {
-    assert_eq!(File::parse("# nothing\n"), Ok(File::default()));
+    assert_eq!(ConfigFile::parse("# nothing\n"), Ok(ConfigFile::default()));
 }
 
 /// The example at the top of this module, too.
@@ -62,7 +65,7 @@ fn the_documented_example_is_good() {
     let example = source.lines().skip_while(|line| *line != "//! ```toml").skip(1);
     let example = example.take_while(|line| *line != "//! ```").map(|line| line.trim_start_matches("//!"));
     let example = example.collect::<Vec<_>>().join("\n");
-    let file = File::parse(&example).expect("a good file");
+    let file = ConfigFile::parse(&example).expect("a good file");
     file.check(&Registry::standard()).expect("apps that there are");
     assert_eq!((file.config.apps.len(), file.config.links.len()), (2, 1));
 }
@@ -74,13 +77,13 @@ fn every_example_is_good() {
     let files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     assert!(files.len() >= 4, "{files:?}");
     for path in files {
-        let opened = File::open(&path, &Registry::standard());
+        let opened = ConfigFile::open(&path, &Registry::standard());
         assert!(opened.is_ok(), "{}: {opened:#?}", path.display());
     }
 }
 
 fn told(text: &str) -> Vec<String> {
-    let file = File::parse(text).and_then(|file| file.check(&Registry::standard()).map(|()| file));
+    let file = ConfigFile::parse(text).and_then(|file| file.check(&Registry::standard()).map(|()| file));
     file.expect_err(text).iter().map(ToString::to_string).collect()
 }
 
@@ -173,15 +176,15 @@ fn files_that_cannot_be_read_are_named_with_why() {
     let folder = std::env::temp_dir().join(format!("caravan-config-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("engine.toml");
-    let told = |path: &Path| File::open_unchecked(path).expect_err("unreadable")[0].to_string();
+    let told = |path: &Path| ConfigFile::open_unchecked(path).expect_err("unreadable")[0].to_string();
     assert!(told(&path).starts_with(" cannot read it: No such file"), "{}", told(&path));
     assert!(told(&folder).starts_with(" cannot read it: Is a directory"), "{}", told(&folder));
     assert_eq!(told(Path::new("/dev/zero")), " more than 1048576 bytes: this is no configuration");
     std::fs::write(&path, b"# \xc3\xbc\nx = '\xff'").expect("written");
     assert_eq!(told(&path), "2:6: this is not UTF-8: write the file in UTF-8");
     std::fs::write(&path, WHOLE).expect("written");
-    assert!(File::open_unchecked(&path).is_ok());
-    assert!(File::open(&path, &Registry::standard()).is_err());
+    assert!(ConfigFile::open_unchecked(&path).is_ok());
+    assert!(ConfigFile::open(&path, &Registry::standard()).is_err());
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
@@ -229,12 +232,12 @@ proptest! {
     fn no_text_does_harm(pieces in prop::collection::vec(piece(), 0..30)) {
         let text = pieces.concat();
         let registry = Registry::standard();
-        let file = File::parse(&text).and_then(|file| file.check(&registry).map(|()| file));
+        let file = ConfigFile::parse(&text).and_then(|file| file.check(&registry).map(|()| file));
         if let Err(mistakes) = file {
             prop_assert!(!mistakes.is_empty());
             for mistake in mistakes {
                 prop_assert!(!mistake.to_string().contains(char::is_control), "{mistake:?}");
-                if let Some(Place { line, column }) = mistake.place {
+                if let Some(FilePosition { line, column }) = mistake.place {
                     let of_line = text.split('\n').nth(line - 1);
                     prop_assert!(of_line.is_some_and(|of_line| column <= of_line.chars().count() + 1), "{mistake:?}");
                 }
@@ -258,6 +261,6 @@ proptest! {
             text.push_str(&format!("[app.{name}]\nkind = \"k\"\nworker = \"w{name}\"\nsize = {size}\n"));
             config.app_in(&format!("w{name}"), name, "k", serde_json::json!({ "size": size }));
         }
-        prop_assert_eq!(File::parse(&text).expect("a good file").config, config);
+        prop_assert_eq!(ConfigFile::parse(&text).expect("a good file").config, config);
     }
 }

@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
-use super::heights::{height, port};
-use super::layers::{Layers, Stands};
-use super::legend::Legend;
-use super::{Config, Network};
+use super::layers::{Layers, Stands, height, port};
+use super::{Config, Diagram};
 
 /// Pixels around the picture.
 pub const MARGIN: f64 = 24.0;
@@ -42,7 +40,7 @@ const STYLE_DARK: &str = "\
 .head{fill:#6e7681}.farhead{fill:#c9d1d9}.dot{fill:#9da7b1}.missing{stroke:#ff7b72}";
 
 /// Everything, at its place.
-pub fn svg(config: &Config, network: &Network<'_>, layers: &Layers, middles: &[f64]) -> String {
+pub fn svg(config: &Config, network: &Diagram<'_>, layers: &Layers, middles: &[f64]) -> String {
     let workers: Vec<_> = config.workers_used().into_iter().collect();
     let columns = Columns::of(network, layers);
     let legend = Legend::of(config, network, &workers, columns.width);
@@ -52,7 +50,8 @@ pub fn svg(config: &Config, network: &Network<'_>, layers: &Layers, middles: &[f
     let (width, height) = (columns.width.max(legend.width()) + 2.0 * MARGIN, drawn + down + MARGIN);
     let mut out = String::new();
     head(&mut out, width, height, workers.len());
-    let mut picture = Picture { out, network, layers, workers: &workers, columns: &columns, middles, down };
+    let mut picture =
+        DiagramPicture { out, network, layers, workers: &workers, columns: &columns, middles, down };
     (0..network.links.len()).for_each(|link| picture.link(link));
     (0..network.apps.len()).for_each(|app| picture.app(app));
     let mut out = picture.out;
@@ -103,7 +102,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(network: &Network<'_>, layers: &Layers) -> Self {
+    fn of(network: &Diagram<'_>, layers: &Layers) -> Self {
         let mut turns = vec![0_usize; layers.layers.len() + 1];
         let mut layer_of = vec![0; layers.items.len()];
         for (layer, items) in layers.layers.iter().enumerate() {
@@ -136,7 +135,7 @@ impl Columns {
     }
 }
 
-fn app_width(app: &super::App<'_>) -> f64 {
+fn app_width(app: &super::DiagramApp<'_>) -> f64 {
     let longest = |ports: &[&str]| ports.iter().map(|port| text_width(port, PORT_SIZE)).fold(0.0, f64::max);
     let ports = longest(&app.inputs) + longest(&app.outputs) + PADDING;
     let kind = text_width(&kind(app), KIND_SIZE);
@@ -144,7 +143,7 @@ fn app_width(app: &super::App<'_>) -> f64 {
     (widest + 2.0 * PADDING).max(APP_WIDTH_MIN)
 }
 
-fn kind(app: &super::App<'_>) -> String {
+fn kind(app: &super::DiagramApp<'_>) -> String {
     match app.is {
         Some((kind, worker)) => format!("{kind} in {worker}"),
         None => "not there".into(),
@@ -156,9 +155,9 @@ pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * LETTER
 }
 
-struct Picture<'a> {
+struct DiagramPicture<'a> {
     out: String,
-    network: &'a Network<'a>,
+    network: &'a Diagram<'a>,
     layers: &'a Layers,
     workers: &'a [&'a str],
     columns: &'a Columns,
@@ -167,7 +166,7 @@ struct Picture<'a> {
     down: f64,
 }
 
-impl Picture<'_> {
+impl DiagramPicture<'_> {
     /// Left edge, upper edge, width and height of an item. All of a layer are of one width.
     fn place(&self, item: usize) -> (f64, f64, f64, f64) {
         let layer = self.layers.layers.iter().position(|items| items.contains(&item)).unwrap_or(0);
@@ -206,7 +205,7 @@ impl Picture<'_> {
     /// How many links that lead back start or end where this one does, and have lower numbers.
     fn backs_before(&self, number: usize) -> usize {
         let link = self.network.links[number];
-        let meets = |other: &super::Link| other.from.0 == link.from.0 || other.to.0 == link.to.0;
+        let meets = |other: &super::DiagramLink| other.from.0 == link.from.0 || other.to.0 == link.to.0;
         let before = self.network.links[..number].iter().zip(&self.layers.is_back);
         before.filter(|(other, is_back)| **is_back && meets(other)).count()
     }
@@ -216,21 +215,22 @@ impl Picture<'_> {
         let (from, to) = (&self.network.apps[link.from.0], &self.network.apps[link.to.0]);
         let is_far = from.is.map(|is| is.1) != to.is.map(|is| is.1);
         let (x, y, width, _) = self.place(link.from.0);
-        let mut at = (x + width, y + port(link.from.1));
-        let mut path = format!("M{:.1} {:.1}", at.0, at.1);
+        let mut at = CurveEnd { x: x + width, y: y + port(link.from.1), direction: 1.0 };
+        let mut path = format!("M{:.1} {:.1}", at.x, at.y);
         let is_back = self.layers.is_back[number];
-        let (mut turn, on) = (1.0, if is_back { -1.0 } else { 1.0 });
+        let direction = if is_back { -1.0 } else { 1.0 };
         let reach = TURN + TURN_NEXT * (self.backs_before(number) % TURNS) as f64;
         for &bend in &self.layers.bends[number] {
             let (x, _, width, _) = self.place(bend);
             let y = self.down + self.middles[bend];
             let (start, end) = if is_back { (x + width, x) } else { (x, x + width) };
-            curve(&mut path, (at, turn), ((start, y), on), reach);
+            curve(&mut path, at, CurveEnd { x: start, y, direction }, reach);
             let _ = write!(path, "L{end:.1} {y:.1}");
-            (at, turn) = ((end, y), on);
+            at = CurveEnd { x: end, y, direction };
         }
         let (x, y, ..) = self.place(link.to.0);
-        curve(&mut path, (at, turn), ((x - 2.0, y + port(link.to.1)), 1.0), reach);
+        let end = CurveEnd { x: x - 2.0, y: y + port(link.to.1), direction: 1.0 };
+        curve(&mut path, at, end, reach);
         let copies = if link.copies { " copy" } else { "" };
         let (class, marker) = if is_far { ("link far", "b") } else { ("link", "a") };
         let (output, input) = (from.outputs[link.from.1], to.inputs[link.to.1]);
@@ -242,15 +242,21 @@ impl Picture<'_> {
     }
 }
 
-/// A point, and whether a curve runs to the right (1) or to the left (-1) there.
-type Turn = ((f64, f64), f64);
+/// Where a curve starts or ends, and whether it runs to the right (1) or to the left (-1) there.
+#[derive(Clone, Copy)]
+struct CurveEnd {
+    x: f64,
+    y: f64,
+    direction: f64,
+}
 
 /// A curve from one point to another, which reaches so far out where it turns round.
-fn curve(path: &mut String, (from, leaves): Turn, (to, arrives): Turn, reach: f64) {
-    let along = (to.0 - from.0) * leaves;
-    let reach = if leaves == arrives && along > 0.0 { along / 2.0 } else { reach };
-    let (first, second) = (from.0 + leaves * reach, to.0 - arrives * reach);
-    let _ = write!(path, "C{first:.1} {:.1} {second:.1} {:.1} {:.1} {:.1}", from.1, to.1, to.0, to.1);
+fn curve(path: &mut String, from: CurveEnd, to: CurveEnd, reach: f64) {
+    let along = (to.x - from.x) * from.direction;
+    let is_ahead = from.direction == to.direction && along > 0.0;
+    let reach = if is_ahead { along / 2.0 } else { reach };
+    let (first, second) = (from.x + from.direction * reach, to.x - to.direction * reach);
+    let _ = write!(path, "C{first:.1} {:.1} {second:.1} {:.1} {:.1} {:.1}", from.y, to.y, to.x, to.y);
 }
 
 /// A line of text around the height `y`.
@@ -276,4 +282,86 @@ fn escaped(text: &str) -> String {
         }
     }
     out
+}
+
+const KEY_SIZE: f64 = 12.0;
+/// What stands in a line of the legend, however narrow the picture.
+const LEGEND_ITEMS_MIN: usize = 3;
+/// Between two lines of the legend.
+const LEGEND_ROW: f64 = 22.0;
+
+/// What the colours and lines mean.
+pub struct Legend {
+    workers: Vec<String>,
+    /// Classes, marker and meaning of each kind of line that there is.
+    lines: Vec<(&'static str, &'static str, &'static str)>,
+    item_width: f64,
+    in_row: usize,
+}
+
+impl Legend {
+    /// What there is to explain, in lines about as wide as the picture.
+    pub fn of(config: &Config, network: &Diagram<'_>, workers: &[&str], width: f64) -> Self {
+        let core = |worker: &str| config.workers.get(worker).and_then(|worker| worker.core);
+        let named = |worker: &&str| match core(worker) {
+            Some(core) => format!("{worker} (core {core})"),
+            None => (*worker).to_owned(),
+        };
+        let worker = |app: usize| network.apps[app].is.map(|is| is.1);
+        let is_far = |link: &&super::DiagramLink| worker(link.from.0) != worker(link.to.0);
+        let mut lines = Vec::new();
+        if network.links.iter().any(|link| !is_far(&link)) {
+            lines.push(("link", "a", "within a worker"));
+        }
+        if network.links.iter().any(|link| is_far(&link)) {
+            lines.push(("link far", "b", "between workers"));
+        }
+        if network.links.iter().any(|link| link.copies) {
+            lines.push(("link far copy", "b", "packets are copied"));
+        }
+        let workers: Vec<_> = workers.iter().map(named).collect();
+        let words = workers.iter().map(String::as_str).chain(lines.iter().map(|line| line.2));
+        let item_width = words.map(|word| text_width(word, KEY_SIZE)).fold(0.0, f64::max) + 56.0;
+        let in_row = ((width / item_width) as usize).max(LEGEND_ITEMS_MIN);
+        Self { workers, lines, item_width, in_row }
+    }
+
+    fn rows(&self) -> [usize; 2] {
+        [self.workers.len().div_ceil(self.in_row), usize::from(!self.lines.is_empty())]
+    }
+
+    /// Pixels.
+    pub fn width(&self) -> f64 {
+        self.workers.len().min(self.in_row).max(self.lines.len()) as f64 * self.item_width
+    }
+
+    /// Pixels.
+    pub fn height(&self) -> f64 {
+        LEGEND_ROW * self.rows().iter().sum::<usize>() as f64
+    }
+
+    /// Draws it at the top.
+    pub fn draw(&self, out: &mut String) {
+        let at = |place: usize, row: usize| {
+            (MARGIN + place as f64 * self.item_width, MARGIN + LEGEND_ROW * (row as f64 + 0.5))
+        };
+        for (number, worker) in self.workers.iter().enumerate() {
+            let (x, y) = at(number % self.in_row, number / self.in_row);
+            let _ = writeln!(
+                out,
+                "<rect class=\"app w{number}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"24\" height=\"14\" rx=\"3\"/>",
+                y - 7.0
+            );
+            text(out, "text key", "start", x + 32.0, y, worker);
+        }
+        for (place, (class, marker, words)) in self.lines.iter().enumerate() {
+            let (x, y) = at(place, self.rows()[0]);
+            let _ = writeln!(
+                out,
+                "<path class=\"{class}\" marker-end=\"url(#{marker})\" d=\"M{x:.1} {y:.1}L{:.1} {y:.1}\"/>",
+                x + 26.0
+            );
+            text(out, "faint key", "start", x + 32.0, y, words);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Which layer each app stands in, and the places that links take in the layers they pass.
 
-use super::Network;
+use super::{Diagram, DiagramApp};
 
 /// Something that stands in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Layers {
 
 impl Layers {
     /// Puts every app right of those that send to it, as far as there are no cycles.
-    pub fn of(network: &Network<'_>) -> Self {
+    pub fn of(network: &Diagram<'_>) -> Self {
         let order = sequence(network);
         let layer = layer_of_each(network, &order);
         let count = layer.iter().map(|layer| layer + 1).max().unwrap_or(0);
@@ -57,7 +57,7 @@ impl Layers {
     }
 
     /// The app beside which a bend stands, if it is one where a link that leads back starts or ends.
-    pub fn app_beside(&self, network: &Network<'_>, item: usize) -> Option<usize> {
+    pub fn app_beside(&self, network: &Diagram<'_>, item: usize) -> Option<usize> {
         let Stands::Bend(link) = self.items[item] else { return None };
         match (self.is_back[link], self.bends[link].as_slice()) {
             (true, [first, ..]) if *first == item => Some(network.links[link].from.0),
@@ -68,7 +68,7 @@ impl Layers {
 
     /// Pairs of neighbouring items, left and right, with the place of the link on each, as parts of the
     /// item's height.
-    pub fn segments(&self, network: &Network<'_>) -> Vec<Segment> {
+    pub fn segments(&self, network: &Diagram<'_>) -> Vec<LinkSegment> {
         let mut segments = Vec::new();
         for (number, link) in network.links.iter().enumerate() {
             let bends = self.bends[number].iter().map(|bend| (*bend, None));
@@ -79,7 +79,7 @@ impl Layers {
                 chain.insert(0, (link.from.0, Some(link.from.1)));
                 chain.push((link.to.0, Some(link.to.1)));
             }
-            segments.extend(chain.windows(2).map(|pair| Segment { left: pair[0], right: pair[1] }));
+            segments.extend(chain.windows(2).map(|pair| LinkSegment { left: pair[0], right: pair[1] }));
         }
         segments
     }
@@ -87,18 +87,18 @@ impl Layers {
 
 /// A piece of a link between two items of neighbouring layers, each with the port if it is an app.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct LinkSegment {
     pub left: (usize, Option<usize>),
     pub right: (usize, Option<usize>),
 }
 
 /// All apps, so that few links lead back: what nothing sends to comes first; where all is in cycles,
 /// what sends most and is sent least (Eades, Lin and Smyth 1993, but for sinks).
-fn sequence(network: &Network<'_>) -> Vec<usize> {
+fn sequence(network: &Diagram<'_>) -> Vec<usize> {
     let mut left: Vec<_> = (0..network.apps.len()).collect();
     let mut sequence = Vec::new();
     let mut degrees = vec![(0_isize, 0_isize); left.len()];
-    let between = |link: &super::Link| link.from.0 != link.to.0;
+    let between = |link: &super::DiagramLink| link.from.0 != link.to.0;
     for link in network.links.iter().filter(|link| between(link)) {
         degrees[link.from.0].1 += 1;
         degrees[link.to.0].0 += 1;
@@ -119,12 +119,12 @@ fn sequence(network: &Network<'_>) -> Vec<usize> {
     sequence
 }
 
-fn layer_of_each(network: &Network<'_>, sequence: &[usize]) -> Vec<usize> {
+fn layer_of_each(network: &Diagram<'_>, sequence: &[usize]) -> Vec<usize> {
     let mut turn = vec![0; sequence.len()];
     for (place, app) in sequence.iter().enumerate() {
         turn[*app] = place;
     }
-    let forward = |link: &&super::Link| turn[link.from.0] < turn[link.to.0];
+    let forward = |link: &&super::DiagramLink| turn[link.from.0] < turn[link.to.0];
     let mut layer = vec![0; sequence.len()];
     for &app in sequence {
         for link in network.links.iter().filter(forward).filter(|link| link.from.0 == app) {
@@ -141,4 +141,252 @@ fn layer_of_each(network: &Network<'_>, sequence: &[usize]) -> Vec<usize> {
         layer[app] = nearest.map_or(0, |nearest| nearest - 1);
     }
     layer
+}
+
+/// Times that all layers are sorted, to and fro.
+const SWEEPS: usize = 12;
+
+/// The best order found.
+pub fn ordered(network: &Diagram<'_>, mut layers: Layers) -> Layers {
+    beside_their_apps(network, &mut layers);
+    let segments = layers.segments(network);
+    let ports = PortHeights(network);
+    let mut best = layers.layers.clone();
+    let mut fewest = crossings(&layers, &segments, &ports);
+    for sweep in 0..SWEEPS {
+        if fewest == 0 {
+            break;
+        }
+        let count = layers.layers.len();
+        for step in 0..count {
+            let to_right = sweep % 2 == 0;
+            let layer = if to_right { step } else { count - 1 - step };
+            sort(&mut layers, layer, &segments, &ports, to_right);
+            close_up(network, &mut layers, layer, &segments);
+        }
+        let now = crossings(&layers, &segments, &ports);
+        if now < fewest {
+            fewest = now;
+            best.clone_from(&layers.layers);
+        }
+    }
+    layers.layers = best;
+    layers
+}
+
+/// A link that leads back starts and ends just below the apps that it links.
+fn beside_their_apps(network: &Diagram<'_>, layers: &mut Layers) {
+    let apart: Vec<_> = (0..layers.items.len()).map(|item| layers.app_beside(network, item)).collect();
+    for layer in &mut layers.layers {
+        let before = layer.clone();
+        let place = |item: &usize| before.iter().position(|other| other == item);
+        layer.sort_by_key(|item| match apart[*item] {
+            Some(app) => (place(&app), true),
+            None => (place(item), false),
+        });
+    }
+}
+
+struct PortHeights<'a>(&'a Diagram<'a>);
+
+impl PortHeights<'_> {
+    /// How far down its item a segment's end is, from 0 to 1.
+    fn part(&self, (item, port): (usize, Option<usize>), of_inputs: bool) -> f64 {
+        let Some((port, app)) = port.zip(self.0.apps.get(item)) else { return 0.5 };
+        let count = if of_inputs { app.inputs.len() } else { app.outputs.len() };
+        (port as f64 + 0.5) / count as f64
+    }
+}
+
+/// Places of the ends of all segments, within their layers.
+fn ends(layers: &Layers, segments: &[LinkSegment], ports: &PortHeights<'_>) -> Vec<(usize, f64, f64)> {
+    let mut stands = vec![(0, 0.0); layers.items.len()];
+    for (layer, items) in layers.layers.iter().enumerate() {
+        for (place, item) in items.iter().enumerate() {
+            stands[*item] = (layer, place as f64);
+        }
+    }
+    let end = |segment: &LinkSegment| {
+        let ((layer, left), (_, right)) = (stands[segment.left.0], stands[segment.right.0]);
+        (layer, left + ports.part(segment.left, false), right + ports.part(segment.right, true))
+    };
+    segments.iter().map(end).collect()
+}
+
+fn crossings(layers: &Layers, segments: &[LinkSegment], ports: &PortHeights<'_>) -> usize {
+    let ends = ends(layers, segments, ports);
+    let cross = |one: &(usize, f64, f64), other: &(usize, f64, f64)| {
+        one.0 == other.0 && (one.1 - other.1) * (one.2 - other.2) < 0.0
+    };
+    let pairs = ends.iter().enumerate().map(|(place, one)| {
+        let later = &ends[place + 1..];
+        later.iter().filter(|other| cross(one, other)).count()
+    });
+    pairs.sum()
+}
+
+/// Sorts one layer by the means of its neighbours' places; what has none keeps its own.
+fn sort(
+    layers: &mut Layers,
+    layer: usize,
+    segments: &[LinkSegment],
+    ports: &PortHeights<'_>,
+    to_right: bool,
+) {
+    let ends = ends(layers, segments, ports);
+    let mean = |item: usize, place: usize| {
+        let theirs = segments.iter().zip(&ends).filter_map(|(segment, (_, left, right))| match to_right {
+            true if segment.right.0 == item => Some(*left),
+            false if segment.left.0 == item => Some(*right),
+            _ => None,
+        });
+        let theirs: Vec<_> = theirs.collect();
+        if theirs.is_empty() { place as f64 } else { theirs.iter().sum::<f64>() / theirs.len() as f64 }
+    };
+    let mut means: Vec<_> =
+        layers.layers[layer].iter().enumerate().map(|(place, item)| (mean(*item, place), *item)).collect();
+    means.sort_by(|one, other| one.0.total_cmp(&other.0));
+    layers.layers[layer] = means.into_iter().map(|(_, item)| item).collect();
+}
+
+/// Puts a link that leads back within one layer below its app again: it has no neighbours to go by.
+fn close_up(network: &Diagram<'_>, layers: &mut Layers, layer: usize, segments: &[LinkSegment]) {
+    let has_neighbours =
+        |item: usize| segments.iter().any(|segment| segment.left.0 == item || segment.right.0 == item);
+    let (stray, mut items): (Vec<_>, Vec<_>) = layers.layers[layer]
+        .iter()
+        .partition(|item| layers.app_beside(network, **item).is_some() && !has_neighbours(**item));
+    for item in stray {
+        let app = layers.app_beside(network, item);
+        let below = items.iter().position(|other| Some(*other) == app).map_or(items.len(), |app| app + 1);
+        items.insert(below, item);
+    }
+    layers.layers[layer] = items;
+}
+
+/// Pixels of an app above its first port.
+pub const HEAD: f64 = 48.0;
+/// Pixels between two ports of an app.
+pub const ROW: f64 = 18.0;
+/// Pixels of an app below its last port's middle.
+const FOOT: f64 = 14.0;
+/// Pixels that a link takes which passes a layer.
+const BEND: f64 = 8.0;
+/// Pixels between two apps.
+const GAP: f64 = 26.0;
+/// Pixels between a link that passes and what is above or below.
+const GAP_BEND: f64 = 10.0;
+/// Times that all layers are placed, to and fro.
+const HEIGHT_SWEEPS: usize = 16;
+/// How much straighter a link shall be where it passes a layer than where it ends.
+const WEIGHT_BEND: f64 = 6.0;
+
+/// Middles of all items, by number. The topmost one's upper edge is at 0.
+pub fn heights(network: &Diagram<'_>, layers: &Layers) -> Vec<f64> {
+    let tall: Vec<_> = layers.items.iter().map(|item| height(network, *item)).collect();
+    let mut middles = vec![0.0; tall.len()];
+    for layer in &layers.layers {
+        place(layer, &layers.items, &tall, &vec![(0.0, 1.0); layer.len()], &mut middles);
+    }
+    for sweep in 0..HEIGHT_SWEEPS {
+        for step in 0..layers.layers.len() {
+            let to_right = sweep % 2 == 0;
+            let layer = &layers.layers[if to_right { step } else { layers.layers.len() - 1 - step }];
+            // In the end all neighbours count: an app stands between those on its left and right.
+            let both = sweep + 2 >= HEIGHT_SWEEPS;
+            let wanted = wanted(network, layers, layer, &middles, both || to_right, both || !to_right);
+            place(layer, &layers.items, &tall, &wanted, &mut middles);
+        }
+    }
+    let top = middles.iter().zip(&tall).map(|(middle, tall)| middle - tall / 2.0);
+    let top = top.min_by(f64::total_cmp).unwrap_or(0.0);
+    middles.iter().map(|middle| middle - top).collect()
+}
+
+/// Pixels of an item.
+pub fn height(network: &Diagram<'_>, item: Stands) -> f64 {
+    match item {
+        Stands::App(app) => height_of_app(&network.apps[app]),
+        Stands::Bend(_) => BEND,
+    }
+}
+
+/// How far below an app's upper edge the middle of a port is.
+pub fn port(place: usize) -> f64 {
+    HEAD + ROW * (place as f64 + 0.5)
+}
+
+fn height_of_app(app: &DiagramApp<'_>) -> f64 {
+    let rows = app.inputs.len().max(app.outputs.len());
+    HEAD + ROW * rows as f64 + if rows == 0 { 0.0 } else { FOOT - ROW / 2.0 }
+}
+
+/// Where the items of a layer would be best, and how much that counts.
+fn wanted(
+    network: &Diagram<'_>,
+    layers: &Layers,
+    layer: &[usize],
+    middles: &[f64],
+    by_left: bool,
+    by_right: bool,
+) -> Vec<(f64, f64)> {
+    let mut sums = vec![(0.0, 0.0); middles.len()];
+    let offset = |(item, place): (usize, Option<usize>)| match place {
+        Some(place) => port(place) - height(network, layers.items[item]) / 2.0,
+        None => 0.0,
+    };
+    for segment in layers.segments(network) {
+        let (left, right) = (segment.left, segment.right);
+        let bends = [left, right].iter().filter(|end| end.1.is_none()).count();
+        let weight = WEIGHT_BEND.powi(bends as i32);
+        let mut want = |item: usize, at: f64| {
+            sums[item].0 += weight * at;
+            sums[item].1 += weight;
+        };
+        let between = offset(left) - offset(right);
+        if by_left {
+            want(right.0, middles[left.0] + between);
+        }
+        if by_right {
+            want(left.0, middles[right.0] - between);
+        }
+    }
+    let wanted = |item: &usize| match sums[*item] {
+        // Nobody asks: it stays, or stays near its app, and gives way.
+        (_, 0.0) => match layers.app_beside(network, *item) {
+            Some(app) => (middles[app] + height(network, layers.items[app]) / 2.0, 0.01),
+            None => (middles[*item], 0.01),
+        },
+        (sum, weight) => (sum / weight, weight),
+    };
+    layer.iter().map(wanted).collect()
+}
+
+/// Sets the middles of a layer's items so that the weighted sum of squares of their distances from what is
+/// wanted is least and none overlap: isotonic regression, by pooling neighbours that violate the order.
+fn place(layer: &[usize], items: &[Stands], tall: &[f64], wanted: &[(f64, f64)], middles: &mut [f64]) {
+    let mut below = Vec::with_capacity(layer.len());
+    let mut down = 0.0;
+    for (place, item) in layer.iter().enumerate() {
+        if let Some(above) = place.checked_sub(1).map(|above| layer[above]) {
+            let apps = [above, *item].iter().all(|item| matches!(items[*item], Stands::App(_)));
+            down += (tall[above] + tall[*item]) / 2.0 + if apps { GAP } else { GAP_BEND };
+        }
+        below.push(down);
+    }
+    // Each pool: the mean of what its items want, less how far below the first they stand.
+    let mut pools: Vec<(f64, f64, usize)> = Vec::new();
+    for ((at, weight), below) in wanted.iter().zip(&below) {
+        let mut pool = (at - below, *weight, 1);
+        while let Some(&above) = pools.last().filter(|above| above.0 > pool.0) {
+            pools.pop();
+            let weight = above.1 + pool.1;
+            pool = ((above.0 * above.1 + pool.0 * pool.1) / weight, weight, above.2 + pool.2);
+        }
+        pools.push(pool);
+    }
+    let firsts = pools.iter().flat_map(|pool| std::iter::repeat_n(pool.0, pool.2));
+    for ((item, first), below) in layer.iter().zip(firsts).zip(&below) {
+        middles[*item] = first + below;
+    }
 }

@@ -18,8 +18,8 @@ fn network_of(links: &[&str]) -> Config {
 
 /// Names by layer, top to bottom, with a dot for each link that passes.
 fn layers_of(config: &Config) -> Vec<Vec<String>> {
-    let network = Network::of(config);
-    let layers = order::ordered(&network, Layers::of(&network));
+    let network = Diagram::of(config);
+    let layers = layers::ordered(&network, Layers::of(&network));
     let name = |item: &usize| match layers.items[*item] {
         Stands::App(app) => network.apps[app].name.to_owned(),
         Stands::Bend(_) => ".".to_owned(),
@@ -51,12 +51,12 @@ fn each_app_stands_right_of_those_that_send_to_it() {
 #[test]
 fn what_is_aligned_is_drawn_straight() {
     let config = network_of(&["a.o -> b.i", "b.o -> c.i", "b.p -> d.i"]);
-    let network = Network::of(&config);
-    let layers = order::ordered(&network, Layers::of(&network));
-    let heights = heights::heights(&network, &layers);
+    let network = Diagram::of(&config);
+    let layers = layers::ordered(&network, Layers::of(&network));
+    let heights = layers::heights(&network, &layers);
     let [a, b, c, d] = [0, 1, 2, 3].map(|app| heights[app]);
     // One port each: at the same height below the upper edge, of apps that are not of the same height.
-    let top = |app: usize, middle: f64| middle - heights::height(&network, Stands::App(app)) / 2.0;
+    let top = |app: usize, middle: f64| middle - layers::height(&network, Stands::App(app)) / 2.0;
     assert!((top(0, a) - top(1, b)).abs() < 1.0, "{heights:?}");
     assert!(c < b && b < d, "{heights:?}");
 }
@@ -87,7 +87,7 @@ fn is_well_formed(svg: &str) -> bool {
 fn everything_is_drawn_and_named() {
     let mut config = network_of(&["a.out -> b.in1", "b.back -> a.in2"]);
     config.app_in("left", "a", "source", ()).core("left", 3);
-    config.link_by("a.more -> c.in", Mode::Copy).expect("a link");
+    config.link_by("a.more -> c.in", LinkMode::Copy).expect("a link");
     let svg = svg(&config);
     assert!(is_well_formed(&svg), "{svg}");
     for expected in [
@@ -129,23 +129,23 @@ proptest! {
             config.app_in(worker, app, "kind", ());
         }
         for (a, b, c, d) in links {
-            let (from, to) = (super::super::Port { app: a, port: b }, super::super::Port { app: c, port: d });
-            config.links.insert(super::super::LinkName { from, to }, Mode::Swap);
+            let (from, to) = (super::super::AppPort { app: a, port: b }, super::super::AppPort { app: c, port: d });
+            config.links.insert(super::super::LinkName { from, to }, LinkMode::Swap);
         }
         let svg = svg(&config);
         prop_assert!(is_well_formed(&svg), "{svg}");
         prop_assert_eq!(svg.matches("<title>").count(), config.links.len());
-        prop_assert_eq!(svg.matches("class=\"text name\"").count(), Network::of(&config).apps.len());
+        prop_assert_eq!(svg.matches("class=\"text name\"").count(), Diagram::of(&config).apps.len());
         prop_assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         prop_assert!(!svg.contains(|letter: char| letter.is_control() && letter != '\n'));
 
-        let network = Network::of(&config);
-        let layers = order::ordered(&network, Layers::of(&network));
-        let heights = heights::heights(&network, &layers);
+        let network = Diagram::of(&config);
+        let layers = layers::ordered(&network, Layers::of(&network));
+        let heights = layers::heights(&network, &layers);
         for layer in &layers.layers {
             for pair in layer.windows(2) {
-                let room = (heights::height(&network, layers.items[pair[0]])
-                    + heights::height(&network, layers.items[pair[1]])) / 2.0;
+                let room = (layers::height(&network, layers.items[pair[0]])
+                    + layers::height(&network, layers.items[pair[1]])) / 2.0;
                 prop_assert!(heights[pair[1]] - heights[pair[0]] >= room, "{layers:?} {heights:?}");
             }
         }

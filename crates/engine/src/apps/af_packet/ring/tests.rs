@@ -1,9 +1,9 @@
 //! The ring against memory that is filled as the kernel fills it, and as it never should.
 
 use super::*;
-use crate::app::{App, Trouble};
+use crate::app::{App, AppError};
 use crate::io::Io;
-use crate::testing::Bench;
+use crate::testing::AppBench;
 
 const RING_BLOCKS: usize = 2;
 const FIRST: usize = BLOCK_HEADER_BYTES;
@@ -11,15 +11,15 @@ const FIRST: usize = BLOCK_HEADER_BYTES;
 const START: usize = 96;
 const STEP: usize = 256;
 
-struct Taker(Ring);
+struct Taker(PacketRing);
 
 impl App for Taker {
     type Config = ();
 
-    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Mapping::anonymous(RING_BLOCKS * BLOCK_BYTES)
-            .map(|memory| Self(Ring::new(memory)))
-            .map_err(Trouble::new)
+            .map(|memory| Self(PacketRing::new(memory)))
+            .map_err(AppError::new)
     }
 
     fn pull(&mut self, io: &mut Io) {
@@ -33,11 +33,11 @@ impl App for Taker {
     }
 }
 
-fn bench() -> Bench<Taker> {
-    Bench::new((), &[], &["output"], 64).expect("a ring")
+fn bench() -> AppBench<Taker> {
+    AppBench::new((), &[], &["output"], 64).expect("a ring")
 }
 
-impl Bench<Taker> {
+impl AppBench<Taker> {
     fn set(&self, at: usize, words: &[u32]) {
         for (place, word) in words.iter().enumerate() {
             assert!(self.app.0.memory.copy_in(at + 4 * place, &word.to_ne_bytes()));
@@ -64,7 +64,7 @@ impl Bench<Taker> {
 }
 
 /// Writes what the kernel never would.
-type Spoil = fn(&Bench<Taker>);
+type Spoil = fn(&AppBench<Taker>);
 
 fn data(number: u8) -> Vec<u8> {
     (0..60).map(|i| i ^ number).collect()
@@ -121,7 +121,7 @@ fn a_tag_is_put_back() {
 fn a_checksum_that_was_left_to_the_device_is_completed() {
     let mut bench = bench();
     let mut expected = data(0);
-    assert!(checksum::complete(&mut expected, 34, 16));
+    assert!(complete_checksum(&mut expected, 34, 16));
     for status in [0, STATUS_CHECKSUM_UNFINISHED] {
         let start = bench.app.0.block + FIRST;
         bench.frame(start, 0, &data(0), status);
@@ -145,7 +145,7 @@ fn frames_that_no_link_carries_are_counted() {
     bench.frame(FIRST + 18 * STEP, 0, &data(3), 0);
     bench.hand_over(0, 4, FIRST);
     bench.pull();
-    assert_eq!((bench.sent("output"), bench.drops(Drop::Oversize)), (vec![data(3)], 3));
+    assert_eq!((bench.sent("output"), bench.drops(DropReason::Oversize)), (vec![data(3)], 3));
     assert_eq!((bench.status(0), bench.free()), (STATUS_KERNEL, 64));
 }
 
@@ -182,4 +182,33 @@ fn words_that_make_no_sense_cost_the_rest_of_their_block() {
     bench.hand_over(0, 1, last);
     bench.pull();
     assert_eq!((bench.sent("output").len(), bench.app.0.take_broken()), (0, 1), "data behind the end");
+}
+
+#[test]
+fn the_example_of_rfc_1071_is_summed() {
+    let mut frame = [9, 9, 0, 0, 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert!(complete_checksum(&mut frame, 2, 0));
+    assert_eq!(frame[..4], [9, 9, !0xdd, !0xf2]);
+    let mut odd = [0, 0, 0x12];
+    assert!(complete_checksum(&mut odd, 0, 0));
+    assert_eq!(odd, [!0x12, !0, 0x12]);
+}
+
+#[test]
+fn a_checksum_is_never_zero() {
+    let mut frame = [0xff, 0xff, 0, 0];
+    assert!(complete_checksum(&mut frame, 0, 2));
+    assert_eq!(frame, [0xff; 4]);
+}
+
+#[test]
+fn a_field_outside_is_refused() {
+    let before: Vec<u8> = (0..20).collect();
+    let mut frame = before.clone();
+    let far = usize::from(u16::MAX);
+    for (start, field) in [(19, 0), (20, 0), (21, 0), (0, 19), (far, far)] {
+        assert!(!complete_checksum(&mut frame, start, field));
+    }
+    assert_eq!(frame, before);
+    assert!(complete_checksum(&mut frame, 18, 0));
 }

@@ -1,0 +1,448 @@
+//! An app on a device of the kernel's, whatever the device is.
+
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+
+use super::{DeviceFailure, is_away, sys};
+use crate::app::{App, AppError};
+use crate::io::Io;
+use crate::layout::DropReason;
+use crate::limits::PULL_PACKETS;
+use crate::packet::Packet;
+
+/// How long after a device was lost, or was still away, it is looked for again.
+pub(crate) const RETRY: Duration = Duration::from_millis(200);
+/// How often a device is asked whether it is still there.
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
+/// How often the kernel is asked what it dropped.
+pub(crate) const STATISTICS: Duration = Duration::from_millis(100);
+
+/// A device that frames come from and go to.
+pub trait PacketDevice: Debug + Sized + 'static {
+    /// The keys of the app's table in a configuration file.
+    type Config: Clone + Debug + DeserializeOwned;
+
+    /// Says whether the device can be used, without opening it.
+    fn check(config: &Self::Config) -> Result<(), AppError>;
+
+    /// Opens the device when the app starts.
+    fn open(config: &Self::Config) -> Result<Self, DeviceFailure>;
+
+    /// Opens a device that was [away](is_away).
+    fn open_again(config: &Self::Config) -> Result<Self, DeviceFailure> {
+        Self::open(config)
+    }
+
+    /// What failed, and what to do about it.
+    fn explain(failure: &DeviceFailure, config: &Self::Config) -> AppError;
+
+    /// Readable when a frame has arrived.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Whether a frame may be there: without one, no packet is taken for it.
+    fn has_frame(&mut self) -> bool {
+        true
+    }
+
+    /// Moves the oldest frame into an empty packet. The error is the device's.
+    fn receive(&mut self, packet: &mut Packet) -> Result<Received, Errno>;
+
+    /// Gives the kernel what was received from, after the last frame of a breath.
+    fn end_receiving(&mut self) {}
+
+    /// Sends frames. Returns how many were sent, from the first one on; an error is the first one's.
+    fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno>;
+
+    /// Has the kernel send what it was given.
+    fn flush(&mut self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Frames that the kernel was given, and has not sent.
+    fn unsent(&self) -> u32 {
+        0
+    }
+
+    /// Frames that the kernel has dropped since the last call.
+    fn take_drops(&mut self) -> u64 {
+        0
+    }
+
+    /// Whether the device went away or down without saying so to a call.
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    /// Figures of this kind of device, with the number of frames that the kernel has dropped.
+    fn figures(device: Option<&Self>, kernel_drops: u64) -> Vec<(&'static str, u64)> {
+        let _ = (device, kernel_drops);
+        Vec::new()
+    }
+}
+
+/// What [`PacketDevice::receive`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A frame, which is in the packet.
+    Frame,
+    /// A frame that is lost, and why.
+    Dropped(DropReason),
+    /// No frame.
+    Nothing,
+}
+
+/// Sends every frame that a device receives to `output`, and what arrives at `input` through the device. A
+/// device that goes away is opened again when it is back.
+#[derive(Debug)]
+pub struct DeviceApp<D: PacketDevice> {
+    config: D::Config,
+    line: DeviceLine<D>,
+    /// Packets on their way to the kernel: empty between calls.
+    batch: Vec<Packet>,
+    /// Whether the last breath left frames in the device, for want of room or of packets. Once there is some, the
+    /// worker is woken, and the device need not do so.
+    is_held_up: bool,
+    received: u64,
+    transmitted: u64,
+    kernel_drops: u64,
+}
+
+impl<D: PacketDevice> App for DeviceApp<D> {
+    type Config = D::Config;
+
+    fn check(config: &D::Config) -> Result<(), AppError> {
+        D::check(config)
+    }
+
+    fn start(config: D::Config, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+        let line = DeviceLine::start(D::open(&config)).map_err(|failure| D::explain(&failure, &config))?;
+        let (received, transmitted, kernel_drops) = (0, 0, 0);
+        Ok(Self { config, line, batch: Vec::new(), is_held_up: false, received, transmitted, kernel_drops })
+    }
+
+    fn pull(&mut self, io: &mut Io) {
+        let now_ns = io.now_ns();
+        let Some(device) = self.line.device_or(now_ns, || D::open_again(&self.config)) else { return };
+        // Without a link frames are taken and dropped, so that they do not fill the device.
+        let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
+        self.is_held_up = budget == 0;
+        let mut failure = None;
+        for _ in 0..budget {
+            if !device.has_frame() {
+                break;
+            }
+            let Some(mut packet) = io.allocate() else {
+                self.is_held_up = true;
+                break;
+            };
+            match device.receive(&mut packet) {
+                Ok(Received::Frame) => io.transmit(0, packet),
+                Ok(Received::Dropped(why)) => io.discard(packet, why),
+                // Dropped, not freed: that would count as work, and the worker would not sleep.
+                Ok(Received::Nothing) => break,
+                Err(errno) => {
+                    failure = Some(errno);
+                    break;
+                }
+            }
+            self.received += 1;
+        }
+        device.end_receiving();
+        if failure.is_some_and(is_away) {
+            self.line.lose(now_ns);
+        }
+        if self.line.shall_count(now_ns) {
+            self.count_drops(io);
+        }
+        if self.line.shall_look(now_ns) {
+            self.flush(io);
+            if self.line.device().is_some_and(|device| device.has_failed()) {
+                self.line.lose(now_ns);
+            }
+        }
+    }
+
+    fn push(&mut self, io: &mut Io) {
+        if io.waiting(0) == 0 {
+            return;
+        }
+        while let Some(packet) = io.receive(0) {
+            self.batch.push(packet);
+            if self.batch.len() == sys::SEND_PACKETS {
+                self.send(io);
+            }
+        }
+        self.send(io);
+        self.flush(io);
+    }
+
+    fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
+        self.count_drops(io);
+        None
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let device = self.line.peek().filter(|_| !self.is_held_up);
+        device.map(PacketDevice::descriptor).into_iter().collect()
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        let unsent = self.line.peek().is_some_and(|device| device.unsent() > 0);
+        if unsent { Some(self.line.look_ns()) } else { self.line.wake_ns() }
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        let mut figures = vec![
+            ("received", self.received),
+            ("transmitted", self.transmitted),
+            ("up", self.line.peek().is_some().into()),
+            ("losses", self.line.losses()),
+        ];
+        figures.extend(D::figures(self.line.peek(), self.kernel_drops));
+        figures
+    }
+}
+
+impl<D: PacketDevice> DeviceApp<D> {
+    /// Sends the batch, and empties it.
+    fn send(&mut self, io: &mut Io) {
+        while !self.batch.is_empty() {
+            let sent = match self.line.device() {
+                Some(device) => device.send(&self.batch),
+                None => Err(Errno::NODEV),
+            };
+            match sent {
+                Ok(count) => {
+                    self.transmitted += count as u64;
+                    self.batch.drain(..count).for_each(|packet| io.free(packet));
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    // The error is the first one's; the next may be luckier.
+                    io.discard(self.batch.remove(0), drop_reason(errno));
+                    if is_away(errno) {
+                        self.line.lose(io.now_ns());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the kernel send what it was given. If the device is away, that is lost.
+    fn flush(&mut self, io: &mut Io) {
+        let Some(device) = self.line.device() else { return };
+        if device.flush().is_err_and(is_away) {
+            let lost = u64::from(device.unsent());
+            self.transmitted = self.transmitted.saturating_sub(lost);
+            io.count_drops(DropReason::Device, lost);
+            self.line.lose(io.now_ns());
+        }
+    }
+
+    /// Counts what the kernel dropped.
+    fn count_drops(&mut self, io: &mut Io) {
+        let drops = self.line.device().map_or(0, PacketDevice::take_drops);
+        self.kernel_drops += drops;
+        io.count_drops(DropReason::Device, drops);
+    }
+}
+
+/// The reason under which a frame is counted that the kernel did not take.
+fn drop_reason(errno: Errno) -> DropReason {
+    match errno {
+        Errno::MSGSIZE => DropReason::Oversize,
+        // Shorter than an Ethernet header.
+        Errno::INVAL => DropReason::Malformed,
+        // ENOBUFS, EAGAIN, ENOMEM: the device does not keep up. ENETDOWN, ENXIO, EIO: it is away or down.
+        _ => DropReason::Device,
+    }
+}
+
+/// A device that may go away while its app goes on: closed then, and opened again when it is back.
+#[derive(Debug)]
+pub(crate) struct DeviceLine<D> {
+    device: Option<D>,
+    retry_ns: u64,
+    look_ns: u64,
+    statistics_ns: u64,
+    losses: u64,
+}
+
+impl<D> DeviceLine<D> {
+    /// With a device, or without one that was away from the start.
+    pub(crate) fn new(device: Option<D>) -> Self {
+        Self { device, retry_ns: 0, look_ns: 0, statistics_ns: 0, losses: 0 }
+    }
+
+    /// A device to start with: one that is away is waited for, any other failure is one.
+    pub(crate) fn start(opened: Result<D, DeviceFailure>) -> Result<Self, DeviceFailure> {
+        match opened {
+            Ok(device) => Ok(Self::new(Some(device))),
+            Err(failure) if failure.is_away() => Ok(Self::new(None)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The device, if it is there.
+    pub(crate) fn device(&mut self) -> Option<&mut D> {
+        self.device.as_mut()
+    }
+
+    /// The device, if it is there; `open` is asked for it every [`RETRY`] if it is not.
+    pub(crate) fn device_or(
+        &mut self,
+        now_ns: u64,
+        open: impl FnOnce() -> Result<D, DeviceFailure>,
+    ) -> Option<&mut D> {
+        if self.device.is_none() && now_ns >= self.retry_ns {
+            self.retry_ns = now_ns + RETRY.as_nanos() as u64;
+            self.device = open().ok();
+        }
+        self.device.as_mut()
+    }
+
+    /// The device, to be looked at only.
+    pub(crate) fn peek(&self) -> Option<&D> {
+        self.device.as_ref()
+    }
+
+    /// Closes the device.
+    pub(crate) fn lose(&mut self, now_ns: u64) {
+        if self.device.take().is_some() {
+            self.losses += 1;
+            self.retry_ns = now_ns + RETRY.as_nanos() as u64;
+        }
+    }
+
+    /// Whether it is time to [`LOOK`] whether the device is still there.
+    pub(crate) fn shall_look(&mut self, now_ns: u64) -> bool {
+        let due = now_ns >= self.look_ns;
+        if due {
+            self.look_ns = now_ns + LOOK.as_nanos() as u64;
+        }
+        due
+    }
+
+    /// When the next look is due.
+    pub(crate) fn look_ns(&self) -> u64 {
+        self.look_ns
+    }
+
+    /// Whether it is time for [`STATISTICS`].
+    pub(crate) fn shall_count(&mut self, now_ns: u64) -> bool {
+        let due = now_ns >= self.statistics_ns;
+        if due {
+            self.statistics_ns = now_ns + STATISTICS.as_nanos() as u64;
+        }
+        due
+    }
+
+    /// When to be called again though nothing arrives.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        self.device.is_none().then_some(self.retry_ns)
+    }
+
+    /// How often the device went away.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::QUEUE_PACKETS;
+    use crate::testing::AppBench;
+
+    const GONE: DeviceFailure = DeviceFailure { call: "open", errno: Errno::NODEV };
+
+    #[test]
+    fn a_device_that_goes_away_is_opened_again() {
+        let retry = RETRY.as_nanos() as u64;
+        let mut line = DeviceLine::new(Some(1));
+        assert_eq!(line.wake_ns(), None);
+        assert_eq!(line.device_or(5, || Err(GONE)), Some(&mut 1));
+        line.lose(5);
+        line.lose(6);
+        assert_eq!((line.peek(), line.losses(), line.wake_ns()), (None, 1, Some(5 + retry)));
+        assert_eq!(line.device_or(4 + retry, || Ok(2)), None, "too early");
+        assert_eq!(line.device_or(5 + retry, || Err(GONE)), None);
+        assert_eq!(line.device_or(6 + retry, || Ok(2)), None, "too early after a look in vain");
+        assert_eq!(line.device_or(5 + 2 * retry, || Ok(3)), Some(&mut 3));
+        assert_eq!(line.wake_ns(), None);
+    }
+
+    #[test]
+    fn only_a_device_that_can_come_back_is_waited_for() {
+        assert!(DeviceLine::<u8>::start(Err(GONE)).is_ok_and(|line| line.wake_ns() == Some(0)));
+        assert!(DeviceLine::<u8>::start(Err(DeviceFailure { call: "open", errno: Errno::PERM })).is_err());
+    }
+
+    /// Has empty frames without end.
+    #[derive(Debug)]
+    struct Eager(std::fs::File);
+
+    impl PacketDevice for Eager {
+        type Config = ();
+
+        fn check((): &()) -> Result<(), AppError> {
+            Ok(())
+        }
+        fn open((): &()) -> Result<Self, DeviceFailure> {
+            std::fs::File::open("/dev/zero").map(Self).map_err(|_| GONE)
+        }
+        fn explain(failure: &DeviceFailure, (): &()) -> AppError {
+            AppError::new(failure)
+        }
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            std::os::fd::AsFd::as_fd(&self.0)
+        }
+        fn receive(&mut self, _: &mut Packet) -> Result<Received, Errno> {
+            Ok(Received::Frame)
+        }
+        fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
+            Ok(packets.len())
+        }
+    }
+
+    fn pulled(outputs: &[&str], packets: usize) -> AppBench<DeviceApp<Eager>> {
+        let mut bench = AppBench::new((), &[], outputs, packets as u32).unwrap();
+        bench.pull();
+        bench
+    }
+
+    /// Frames taken so far, and whether the device is not slept on.
+    fn taken(bench: &AppBench<DeviceApp<Eager>>) -> (usize, bool) {
+        (bench.app.received as usize, bench.app.descriptors().is_empty())
+    }
+
+    #[test]
+    fn without_a_link_all_is_taken() {
+        assert_eq!(taken(&pulled(&[], PULL_PACKETS)), (PULL_PACKETS, false));
+    }
+
+    #[test]
+    fn what_finds_no_room_stays_until_there_is_some() {
+        let mut bench = pulled(&["output"], 2 * QUEUE_PACKETS);
+        assert_eq!(taken(&bench), (PULL_PACKETS, false));
+        bench.fill("output");
+        bench.pull();
+        assert_eq!(taken(&bench), (PULL_PACKETS, true));
+        bench.sent("output");
+        bench.pull();
+        assert_eq!(taken(&bench), (2 * PULL_PACKETS, false));
+    }
+
+    #[test]
+    fn what_finds_no_packet_stays_until_there_is_one() {
+        let mut bench = pulled(&["output"], PULL_PACKETS - 1);
+        assert_eq!(taken(&bench), (PULL_PACKETS - 1, true));
+        assert_eq!(bench.sent("output").len(), PULL_PACKETS - 1);
+        assert_eq!(taken(&pulled(&["output"], 0)), (0, true));
+        assert_eq!(taken(&pulled(&["output"], PULL_PACKETS)), (PULL_PACKETS, false));
+    }
+}
