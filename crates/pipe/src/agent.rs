@@ -25,13 +25,13 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::Error;
 use crate::connect::tcp;
-use crate::control::{self, Hello, Message, Order, Report};
+use crate::control::{self, AgentOrder, AgentReport, ControlMessage, Hello};
 use crate::limits::{FIRST_WORD_LIMIT, PING_INTERVAL, TERM_GRACE};
 use crate::place::Place;
 
 use hops::Hops;
-use outbox::Outbox;
-use running::Running;
+use outbox::ReportOutbox;
+use running::RunningStages;
 
 pub use processes::keep_held;
 pub use supervisor::supervise;
@@ -60,12 +60,12 @@ pub fn serve(
     caller: Option<(OwnedFd, OwnedFd)>,
     terminated: &Arc<AtomicBool>,
 ) -> Result<(), Error> {
-    let outbox = Outbox::new(to);
-    let shared = Arc::new(Shared {
+    let outbox = ReportOutbox::new(to);
+    let shared = Arc::new(AgentShared {
         outbox: outbox.clone(),
         hops: Hops::new(outbox.clone()),
-        running: Running::new(outbox, caller)?,
-        heard: Mutex::new(Heard { at: Instant::now(), is_paused: false }),
+        running: RunningStages::new(outbox, caller)?,
+        heard: Mutex::new(LastHeard { at: Instant::now(), is_paused: false }),
         silence_ns: AtomicU64::new(nanos(FIRST_WORD_LIMIT)),
         end: Mutex::new(None),
         has_ended: AtomicBool::new(false),
@@ -76,49 +76,49 @@ pub fn serve(
     let end = shared.watch(terminated);
     // Read by a loop that looks again; nothing else hangs on it.
     shared.has_ended.store(true, Ordering::Relaxed);
-    end_within(if matches!(end, End::Done) { EXIT_LIMIT } else { ABORT_LIMIT });
+    end_within(if matches!(end, AgentEnd::Done) { EXIT_LIMIT } else { ABORT_LIMIT });
     let (why, was_killed) = match end {
-        End::Done => return Ok(()),
-        End::Aborted(why) => (why, false),
-        End::Killed => (Error::Cancelled, true),
+        AgentEnd::Done => return Ok(()),
+        AgentEnd::Aborted(why) => (why, false),
+        AgentEnd::Killed => (Error::Cancelled, true),
     };
     if was_killed {
         shared.outbox.mute();
-        shared.outbox.report(Report::Failed("its agent was killed".to_owned()));
+        shared.outbox.report(AgentReport::Failed("its agent was killed".to_owned()));
     }
     shared.hops.cancel();
     shared.running.abort(TERM_GRACE);
-    shared.outbox.report(Report::Gone);
+    shared.outbox.report(AgentReport::Gone);
     Err(why)
 }
 
-struct Shared {
-    outbox: Outbox,
+struct AgentShared {
+    outbox: ReportOutbox,
     hops: Hops,
-    running: Running,
-    heard: Mutex<Heard>,
+    running: RunningStages,
+    heard: Mutex<LastHeard>,
     /// How long the coordinator may be silent.
     silence_ns: AtomicU64,
-    end: Mutex<Option<End>>,
+    end: Mutex<Option<AgentEnd>>,
     has_ended: AtomicBool,
 }
 
-struct Heard {
+struct LastHeard {
     at: Instant,
     is_paused: bool,
 }
 
-enum End {
+enum AgentEnd {
     Done,
     Aborted(Error),
     /// By a signal.
     Killed,
 }
 
-impl Shared {
+impl AgentShared {
     /// Until the end: looks whether the other side is there. Says nothing, as whoever writes may have to wait
     /// for it.
-    fn watch(&self, terminated: &AtomicBool) -> End {
+    fn watch(&self, terminated: &AtomicBool) -> AgentEnd {
         let mut ticked = Instant::now();
         loop {
             if let Some(end) = self.end.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -126,7 +126,7 @@ impl Shared {
             }
             // Set by a signal handler; nothing else hangs on it.
             if terminated.load(Ordering::Relaxed) {
-                return End::Killed;
+                return AgentEnd::Killed;
             }
             let now = Instant::now();
             if now - ticked > TICK_LATE {
@@ -134,7 +134,7 @@ impl Shared {
             }
             ticked = now;
             if self.is_silent(now) {
-                return End::Aborted(Error::Host {
+                return AgentEnd::Aborted(Error::Host {
                     host: "the coordinator".to_owned(),
                     why: "it is silent".to_owned(),
                 });
@@ -150,7 +150,7 @@ impl Shared {
             let now = Instant::now();
             if said.is_none_or(|said| now - said >= PING_INTERVAL) {
                 said = Some(now);
-                self.outbox.report(Report::Ping);
+                self.outbox.report(AgentReport::Ping);
             }
             self.running.tick(now);
             std::thread::park_timeout(TICK);
@@ -170,13 +170,13 @@ impl Shared {
         heard.is_paused = pause.unwrap_or(heard.is_paused);
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: AgentEnd) {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
     }
 
     fn listen(&self, mut from: impl Read) {
         loop {
-            match control::read::<Order>(&mut from) {
+            match control::read::<AgentOrder>(&mut from) {
                 Ok(message) => {
                     self.hear(None);
                     if self.take(message) {
@@ -188,42 +188,43 @@ impl Shared {
                         io::ErrorKind::UnexpectedEof => "it is gone".to_owned(),
                         _ => error.to_string(),
                     };
-                    return self.end(End::Aborted(Error::Host { host: "the coordinator".to_owned(), why }));
+                    return self
+                        .end(AgentEnd::Aborted(Error::Host { host: "the coordinator".to_owned(), why }));
                 }
             }
         }
     }
 
     /// Whether it was the last.
-    fn take(&self, message: Message<Order>) -> bool {
+    fn take(&self, message: ControlMessage<AgentOrder>) -> bool {
         let order = match message {
-            Message::Word(order) => order,
-            Message::Data { hop, bytes } => {
+            ControlMessage::Word(order) => order,
+            ControlMessage::Data { hop, bytes } => {
                 self.hops.relayed(hop, bytes);
                 return false;
             }
         };
         match order {
-            Order::Hello { silence, fabric } => {
+            AgentOrder::Hello { silence, fabric } => {
                 self.silence_ns.store(nanos(silence), Ordering::Relaxed);
-                self.outbox.report(Report::Hello(Box::new(hello(fabric))));
+                self.outbox.report(AgentReport::Hello(Box::new(hello(fabric))));
             }
-            Order::Prepare { files } => self.running.prepare(files),
-            Order::Command(command) => self.running.add(command),
-            Order::Start(part) => self.running.start(part, &self.hops),
-            Order::Credit { hop: Some(hop), bytes } => self.hops.credit(hop, bytes),
-            Order::Credit { hop: None, bytes } => self.running.credit(bytes),
-            Order::Kill { stage } => self.running.kill(stage),
-            Order::Abort => {
-                self.end(End::Aborted(Error::Cancelled));
+            AgentOrder::Prepare { files } => self.running.prepare(files),
+            AgentOrder::Command(command) => self.running.add(command),
+            AgentOrder::Start(part) => self.running.start(part, &self.hops),
+            AgentOrder::Credit { hop: Some(hop), bytes } => self.hops.credit(hop, bytes),
+            AgentOrder::Credit { hop: None, bytes } => self.running.credit(bytes),
+            AgentOrder::Kill { stage } => self.running.kill(stage),
+            AgentOrder::Abort => {
+                self.end(AgentEnd::Aborted(Error::Cancelled));
                 return true;
             }
-            Order::End => {
-                self.end(End::Done);
+            AgentOrder::End => {
+                self.end(AgentEnd::Done);
                 return true;
             }
-            Order::Ping => {}
-            Order::Pause(is_paused) => self.hear(Some(is_paused)),
+            AgentOrder::Ping => {}
+            AgentOrder::Pause(is_paused) => self.hear(Some(is_paused)),
             other => self.hops.take(other),
         }
         false

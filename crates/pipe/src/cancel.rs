@@ -11,10 +11,10 @@ use crate::Error;
 /// Fired once, for all who hold a clone. Its descriptor is readable from then on, for good, so that it
 /// belongs into the poll set of whoever waits for anything else.
 #[derive(Clone, Debug)]
-pub struct Cancel(Arc<Shared>);
+pub struct Cancel(Arc<CancelShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct CancelShared {
     fired: AtomicBool,
     event: OwnedFd,
 }
@@ -24,7 +24,7 @@ impl Cancel {
     pub fn new() -> Result<Self, Error> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|source| Error::System { call: "eventfd", source: source.into() })?;
-        Ok(Self(Arc::new(Shared { fired: AtomicBool::new(false), event })))
+        Ok(Self(Arc::new(CancelShared { fired: AtomicBool::new(false), event })))
     }
 
     /// Wakes all who wait.

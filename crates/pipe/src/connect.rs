@@ -11,15 +11,15 @@ use aead::hkdf;
 use caravan_fabric::Link;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Key};
+use crate::{Error, PipeKey};
 
-pub use words::{Heard, Words};
+pub use words::{Incoming, SideChannel};
 
 /// An authenticated data connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct DataConnection {
     /// What carries it.
-    pub channel: Channel,
+    pub channel: DataChannel,
     /// What seals it, if it is to be sealed.
     pub secret: Secret,
     /// What users see of it: `TCP 10.0.0.1:40112`, `RDMA mlx5_0/1`, `ssh`.
@@ -28,7 +28,7 @@ pub struct Connection {
 
 /// What carries a data connection.
 #[derive(Debug)]
-pub enum Channel {
+pub enum DataChannel {
     /// One stream socket or more, blocking, in the same order on both sides. Blocks go to them in turn.
     Streams(Vec<OwnedFd>),
     /// A link of a fabric.
@@ -37,7 +37,7 @@ pub enum Channel {
 
 /// Which end of a hop this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum HopSide {
     /// It sends the data.
     Sender,
     /// It receives them.
@@ -56,7 +56,7 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     /// Of the key, what is fresh in this connection, and what it is for (RFC 5869).
-    pub(crate) fn derive(key: &Key, salt: &[u8], label: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn derive(key: &PipeKey, salt: &[u8], label: &[u8]) -> Result<Self, Error> {
         let mut secret = [0; 32];
         hkdf::Salt::new(hkdf::HKDF_SHA256, salt)
             .extract(key.bytes())
@@ -74,7 +74,7 @@ impl Secret {
 
 /// Ports for listening: the system's choice, or from a range that a firewall lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ports {
+pub struct PortRange {
     /// The first.
     pub first: u16,
     /// The last.

@@ -1,7 +1,7 @@
 //! What coordinator and agents say to each other, over ssh or, with the agent of this host, a socket.
 //!
 //! Each message is a length of four bytes (big-endian), a byte that says of which sort it is, and that
-//! much of JSON or of relayed data. The coordinator gives [`Order`]s, an agent answers with [`Report`]s.
+//! much of JSON or of relayed data. The coordinator gives [`AgentOrder`]s, an agent answers with [`AgentReport`]s.
 //! Both ends say every [`PING_INTERVAL`] that they are there, and take the other for dead after
 //! [`SILENCE_MAX`] without a word.
 //!
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Key;
-use crate::connect::Ports;
+use crate::PipeKey;
+use crate::connect::PortRange;
 use crate::mover::{HopOptions, MoverOptions};
 use crate::place::Place;
 
-pub use wire::{Message, read, write};
+pub use wire::{ControlMessage, read, write};
 
 /// Changes with any message.
 pub const PROTOCOL: u32 = 2;
@@ -36,34 +36,34 @@ pub fn identity() -> String {
 
 /// From the coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Order {
-    /// Who are you? Answered by [`Report::Hello`].
+pub enum AgentOrder {
+    /// Who are you? Answered by [`AgentReport::Hello`].
     Hello {
         /// How long either end may be silent.
         silence: Duration,
         /// Whether to look for RDMA devices.
         fabric: bool,
     },
-    /// Listen for the other end of a hop: [`Report::Listening`], then [`Report::Connected`] or
-    /// [`Report::Unreachable`].
+    /// Listen for the other end of a hop: [`AgentReport::Listening`], then [`AgentReport::Connected`] or
+    /// [`AgentReport::Unreachable`].
     Listen {
         /// Which hop.
         hop: u32,
         /// What the other end must know.
-        key: Key,
+        key: PipeKey,
         /// Where to listen.
-        ports: Option<Ports>,
+        ports: Option<PortRange>,
         /// How many connections.
         streams: u32,
         /// Which try at it.
         attempt: u32,
     },
-    /// Connect to the other end of a hop: [`Report::Connected`] or [`Report::Unreachable`].
+    /// Connect to the other end of a hop: [`AgentReport::Connected`] or [`AgentReport::Unreachable`].
     Connect {
         /// Which hop.
         hop: u32,
         /// What the other end must know.
-        key: Key,
+        key: PipeKey,
         /// Where it may be.
         addresses: Vec<SocketAddr>,
         /// Names of hosts to look up as well, with the port.
@@ -73,7 +73,7 @@ pub enum Order {
         /// Which try at it.
         attempt: u32,
     },
-    /// Make the first half of a fabric's connection: [`Report::Half`].
+    /// Make the first half of a fabric's connection: [`AgentReport::Half`].
     Initiate {
         /// Which hop.
         hop: u32,
@@ -82,7 +82,7 @@ pub enum Order {
         /// Which try at it.
         attempt: u32,
     },
-    /// Make the second half: [`Report::Half`].
+    /// Make the second half: [`AgentReport::Half`].
     Accept {
         /// Which hop.
         hop: u32,
@@ -91,25 +91,25 @@ pub enum Order {
         /// Which try at it.
         attempt: u32,
     },
-    /// Finish it: [`Report::Connected`] or [`Report::Unreachable`].
+    /// Finish it: [`AgentReport::Connected`] or [`AgentReport::Unreachable`].
     Finish {
         /// Which hop.
         hop: u32,
         /// What both ends must know.
-        key: Key,
+        key: PipeKey,
         /// The other side's half; nothing for the accepting side.
         answer: Vec<u8>,
         /// Which try at it.
         attempt: u32,
     },
-    /// Take the reading end of a pipe from another agent of this host: [`Report::Doorway`].
+    /// Take the reading end of a pipe from another agent of this host: [`AgentReport::Doorway`].
     Open {
         /// The hop that the pipe takes the place of.
         hop: u32,
         /// Which try at it.
         attempt: u32,
     },
-    /// Make a pipe and hand its reading end to the agent behind that doorway: [`Report::Connected`].
+    /// Make a pipe and hand its reading end to the agent behind that doorway: [`AgentReport::Connected`].
     Hand {
         /// The hop that the pipe takes the place of.
         hop: u32,
@@ -118,14 +118,14 @@ pub enum Order {
         /// Which try at it.
         attempt: u32,
     },
-    /// The pipe is handed over: [`Report::Connected`].
+    /// The pipe is handed over: [`AgentReport::Connected`].
     Take {
         /// Which hop.
         hop: u32,
         /// Which try at it.
         attempt: u32,
     },
-    /// The hop's data go over this control channel: [`Report::Connected`].
+    /// The hop's data go over this control channel: [`AgentReport::Connected`].
     Relay {
         /// Which hop.
         hop: u32,
@@ -133,16 +133,16 @@ pub enum Order {
         attempt: u32,
     },
     /// Open these files, so that nothing runs and nothing is overwritten if one cannot be had:
-    /// [`Report::Prepared`], or [`Report::Ended`] for the stage whose file it is.
+    /// [`AgentReport::Prepared`], or [`AgentReport::Ended`] for the stage whose file it is.
     Prepare {
         /// The stage, its file, and how.
-        files: Vec<(u32, PathBuf, Mode)>,
+        files: Vec<(u32, PathBuf, OpenMode)>,
     },
     /// A command to be run once everything starts. Each is an order of its own, as it may have
     /// [`COMMAND_BYTES_MAX`](crate::limits::COMMAND_BYTES_MAX).
-    Command(Command),
+    Command(StageCommand),
     /// All hops are there: run this, and the commands that were told before.
-    Start(Part),
+    Start(AgentPart),
     /// So many bytes of relayed data, or of lines (hop `None`), were taken.
     Credit {
         /// Which hop's.
@@ -172,7 +172,7 @@ pub enum Order {
 
 /// From an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Report {
+pub enum AgentReport {
     /// Who it is.
     Hello(Box<Hello>),
     /// It listens.
@@ -243,7 +243,7 @@ pub enum Report {
     Lines {
         /// Which stage's.
         stage: u32,
-        /// Each without its end of line. What they [count for](line_cost) is given back by [`Order::Credit`].
+        /// Each without its end of line. What they [count for](line_cost) is given back by [`AgentOrder::Credit`].
         texts: Vec<String>,
     },
     /// An outlet has ended before the stream has, and others go on.
@@ -307,7 +307,7 @@ pub struct Hello {
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mode {
+pub enum OpenMode {
     /// For reading.
     Read,
     /// For writing; what it holds goes once everything starts.
@@ -318,9 +318,9 @@ pub enum Mode {
 
 /// What an agent is to run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Part {
+pub struct AgentPart {
     /// Commands.
-    pub commands: Vec<Command>,
+    pub commands: Vec<StageCommand>,
     /// Movers.
     pub movers: Vec<Mover>,
     /// Whether movers' figures are reported every quarter of a second.
@@ -329,15 +329,15 @@ pub struct Part {
 
 /// A command of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Command {
+pub struct StageCommand {
     /// The stage, as all reports name it.
     pub stage: u32,
     /// What it is.
     pub kind: CommandKind,
     /// Its standard input.
-    pub input: End,
+    pub input: CommandEnd,
     /// Its standard output.
-    pub output: End,
+    pub output: CommandEnd,
 }
 
 /// What a command is.
@@ -351,13 +351,13 @@ pub enum CommandKind {
 
 /// One end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum End {
+pub enum CommandEnd {
     /// `/dev/null`.
     Null,
     /// What the user's own command has there; of the agent of this host alone.
     Caller,
     /// A pipe of this agent's. Whoever else names it has its other end; one that was handed over
-    /// ([`Order::Hand`], [`Order::Take`]) bears its hop's number.
+    /// ([`AgentOrder::Hand`], [`AgentOrder::Take`]) bears its hop's number.
     Pipe(u32),
 }
 
@@ -367,16 +367,16 @@ pub struct Mover {
     /// As all reports name it.
     pub mover: u32,
     /// Where bytes come from.
-    pub from: Source,
+    pub from: InletSpec,
     /// Where they go.
-    pub to: Vec<Target>,
+    pub to: Vec<OutletSpec>,
     /// What this end decides.
     pub options: MoverOptions,
 }
 
 /// Where a mover's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
+pub enum InletSpec {
     /// A hop that is connected.
     Hop(u32, HopOptions),
     /// A pipe of this agent's.
@@ -394,7 +394,7 @@ pub enum Source {
 
 /// Where a mover's bytes go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Target {
+pub enum OutletSpec {
     /// A hop that is connected.
     Hop(u32, HopOptions),
     /// A pipe of this agent's.

@@ -10,9 +10,9 @@ use crate::Error;
 /// 128 random bits, fresh for each hop. They travel over control channels (ssh) alone: never in an
 /// argument, an environment or a log.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Key([u8; Self::BYTES]);
+pub struct PipeKey([u8; Self::BYTES]);
 
-impl Key {
+impl PipeKey {
     /// Its length.
     pub const BYTES: usize = 16;
 
@@ -35,9 +35,9 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for PipeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
+        f.write_str("PipeKey")
     }
 }
 
@@ -47,8 +47,8 @@ mod tests {
 
     #[test]
     fn keys_differ_and_do_not_show() {
-        let (a, b) = (Key::random().expect("random"), Key::random().expect("random"));
+        let (a, b) = (PipeKey::random().expect("random"), PipeKey::random().expect("random"));
         assert_ne!(a, b);
-        assert_eq!(format!("{a:?}"), "Key");
+        assert_eq!(format!("{a:?}"), "PipeKey");
     }
 }

@@ -5,11 +5,11 @@
 //! puts them into others. The **coordinator** is the process that the user has started; it talks to
 //! the agents over a control channel and never touches the data.
 //!
-//! A hop is a byte stream with an explicit end: length and digest. What carries it is a [`Connection`]:
+//! A hop is a byte stream with an explicit end: length and digest. What carries it is a [`DataConnection`]:
 //! TCP, a fabric's link, or the control channel itself where nothing else leads there. Stages of one host
 //! are joined by a plain pipe, and nothing of this crate is in between.
 //!
-//! [`Connection`]: connect::Connection
+//! [`DataConnection`]: connect::Connection
 
 #![forbid(unsafe_code)]
 
@@ -29,4 +29,4 @@ pub mod tree;
 mod window;
 
 pub use error::Error;
-pub use key::Key;
+pub use key::PipeKey;

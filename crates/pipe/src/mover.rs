@@ -51,9 +51,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::connect::Connection;
+use crate::connect::DataConnection;
 
-use wait::Timing;
+use wait::MoverTiming;
 
 /// Bytes of a block at most: what a peer may make this side allocate.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
@@ -102,14 +102,14 @@ pub struct MoverOptions {
     /// Bytes that may wait between reading and writing. 0: one block, read and written by one thread.
     pub buffer_bytes: u64,
     /// What happens to an outlet that holds up the others.
-    pub on_slow: OnSlow,
+    pub on_slow: SlowOutlet,
     /// What happens when an outlet fails while others are there.
-    pub on_dead: OnDead,
+    pub on_dead: DeadOutlet,
 }
 
 /// What happens to an outlet that holds up the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OnSlow {
+pub enum SlowOutlet {
     /// All go at its pace.
     #[default]
     Wait,
@@ -119,7 +119,7 @@ pub enum OnSlow {
 
 /// What happens when an outlet fails while others are there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OnDead {
+pub enum DeadOutlet {
     /// All fail.
     #[default]
     Fail,
@@ -129,16 +129,16 @@ pub enum OnDead {
 
 /// Where bytes come from.
 #[derive(Debug)]
-pub enum Inlet {
+pub enum MoverInlet {
     /// A pipe, a file, a socket, a terminal: read until its end.
     Descriptor(OwnedFd),
     /// The receiving end of a hop.
-    Hop(Box<Connection>, HopOptions),
+    Hop(Box<DataConnection>, HopOptions),
 }
 
 /// Where bytes go.
 #[derive(Debug)]
-pub enum Outlet {
+pub enum MoverOutlet {
     /// A pipe, a file, a socket, a terminal.
     Descriptor(OwnedFd),
     /// Whole lines, each behind a prefix, to what others write to as well.
@@ -149,7 +149,7 @@ pub enum Outlet {
         to: Arc<Mutex<File>>,
     },
     /// The sending end of a hop.
-    Hop(Box<Connection>, HopOptions),
+    Hop(Box<DataConnection>, HopOptions),
 }
 
 /// What a mover counts while it runs; others read it.
@@ -183,7 +183,7 @@ impl Gauge {
 
 /// What became of a mover.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct MoverOutcome {
     /// Bytes taken in.
     pub bytes: u64,
     /// Their digest in hexadecimal, if all came and one was wanted.
@@ -218,13 +218,13 @@ pub enum OutletEnd {
 /// Moves until the end of the inlet, or all outlets have stopped, or something fails, or `cancel` is
 /// fired. Blocks the calling thread, which is a mover's own.
 pub fn run(
-    inlet: Inlet,
-    outlets: Vec<Outlet>,
+    inlet: MoverInlet,
+    outlets: Vec<MoverOutlet>,
     options: &MoverOptions,
     gauge: &Gauge,
     cancel: &Cancel,
-) -> Outcome {
-    start::run_timed(inlet, outlets, options, gauge, cancel, Timing::default())
+) -> MoverOutcome {
+    start::run_timed(inlet, outlets, options, gauge, cancel, MoverTiming::default())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod redirection;
 use std::fmt;
 use std::path::PathBuf;
 
-use self::redirection::Start;
+use self::redirection::CommandStart;
 use crate::Error;
 use crate::limits::{COMMAND_BYTES_MAX, PATH_BYTES_MAX};
 
@@ -17,14 +17,14 @@ pub struct Stage {
     /// whole stream goes to each.
     pub hosts: Vec<String>,
     /// What it is.
-    pub kind: Kind,
+    pub kind: StageKind,
     /// As the user wrote it, without the hosts.
     pub text: String,
 }
 
 /// What a stage does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StageKind {
     /// A command for the login shell.
     Shell(String),
     /// This program itself, with these arguments: one half of `caravan cp`.
@@ -75,7 +75,7 @@ impl fmt::Display for Stage {
     }
 }
 
-fn kind(text: &str) -> Result<Kind, String> {
+fn kind(text: &str) -> Result<StageKind, String> {
     if text.trim().is_empty() {
         return Err(
             "it has no command; give one behind the colon, such as db2:'gzip -d' or db2:'>/srv/a.img'"
@@ -93,7 +93,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         ));
     }
     let start = redirection::start(text)?;
-    if let Start::Read(path) | Start::Write { path, .. } = &start {
+    if let CommandStart::Read(path) | CommandStart::Write { path, .. } = &start {
         if path.len() > PATH_BYTES_MAX {
             return Err(format!(
                 "the file's name has {} bytes, and no file can be opened by a name of more than {PATH_BYTES_MAX}",
@@ -102,10 +102,10 @@ fn kind(text: &str) -> Result<Kind, String> {
         }
     }
     Ok(match start {
-        Start::Command => Kind::Shell(text.to_owned()),
-        Start::Alone => Kind::Shell(format!("exec cat {}", text.trim())),
-        Start::Read(path) => Kind::Read(path.into()),
-        Start::Write { path, append } => Kind::Write { path: path.into(), append },
+        CommandStart::Command => StageKind::Shell(text.to_owned()),
+        CommandStart::Alone => StageKind::Shell(format!("exec cat {}", text.trim())),
+        CommandStart::Read(path) => StageKind::Read(path.into()),
+        CommandStart::Write { path, append } => StageKind::Write { path: path.into(), append },
     })
 }
 
@@ -135,8 +135,8 @@ mod tests {
         Stage::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    fn shell(text: &str) -> Kind {
-        Kind::Shell(text.to_owned())
+    fn shell(text: &str) -> StageKind {
+        StageKind::Shell(text.to_owned())
     }
 
     #[test]
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn files_with_plain_names_are_opened_without_a_shell() {
-        let write = |path: &str, append| Kind::Write { path: path.into(), append };
+        let write = |path: &str, append| StageKind::Write { path: path.into(), append };
         for (text, kind) in [
-            (":</scratch/zeroes", Kind::Read("/scratch/zeroes".into())),
-            (": < a-b_c.d+e,f:g@h%i=j ", Kind::Read("a-b_c.d+e,f:g@h%i=j".into())),
+            (":</scratch/zeroes", StageKind::Read("/scratch/zeroes".into())),
+            (": < a-b_c.d+e,f:g@h%i=j ", StageKind::Read("a-b_c.d+e,f:g@h%i=j".into())),
             ("h:>/dev/null", write("/dev/null", false)),
             ("h:>> log", write("log", true)),
             ("h:>größe", write("größe", false)),

@@ -6,13 +6,13 @@ use std::time::Duration;
 /// A window for flow control by credits: the sender takes from it before it sends, and it is given back
 /// what the receiver has taken.
 #[derive(Debug)]
-pub struct Window {
-    state: Mutex<State>,
+pub struct Credit {
+    state: Mutex<CreditState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct CreditState {
     free: u64,
     is_closed: bool,
 }
@@ -20,10 +20,10 @@ struct State {
 /// Between two looks whether there is still somebody to wait for.
 const LOOK: Duration = Duration::from_millis(100);
 
-impl Window {
+impl Credit {
     /// All of it is free.
     pub fn new(bytes: u64) -> Self {
-        Self { state: Mutex::new(State { free: bytes, is_closed: false }), changed: Condvar::new() }
+        Self { state: Mutex::new(CreditState { free: bytes, is_closed: false }), changed: Condvar::new() }
     }
 
     /// Waits until something is free and takes at most `bytes` of it; `None` once it is closed.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn what_is_not_free_is_waited_for() {
-        let window = Arc::new(Window::new(10));
+        let window = Arc::new(Credit::new(10));
         assert_eq!((window.take(4), window.take(100)), (Some(4), Some(6)));
         let other = Arc::clone(&window);
         let waiter = std::thread::spawn(move || (other.take(3), other.take(1)));

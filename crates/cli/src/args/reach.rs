@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use caravan_pipe::coordinator::{self, Options};
+use caravan_pipe::coordinator::{self, PipelineOptions};
 use caravan_pipe::mover;
 use clap::ValueEnum;
 
@@ -31,12 +31,12 @@ pub struct Reach {
 
 impl Reach {
     /// What the coordinator is to know, with the defaults for one to many.
-    pub fn options(&self, moving: &Moving, progress: bool) -> Options {
-        Options {
+    pub fn options(&self, moving: &Moving, progress: bool) -> PipelineOptions {
+        PipelineOptions {
             transport: self.transport.map(|transport| match transport {
-                Transport::Rdma => coordinator::Transport::Rdma,
-                Transport::Tcp => coordinator::Transport::Tcp,
-                Transport::Ssh => coordinator::Transport::Ssh,
+                Transport::Rdma => coordinator::HopTransport::Rdma,
+                Transport::Tcp => coordinator::HopTransport::Tcp,
+                Transport::Ssh => coordinator::HopTransport::Ssh,
             }),
             ports: moving.ports,
             here: self.here.clone(),
@@ -47,8 +47,8 @@ impl Reach {
             rate: moving.rate,
             buffer_bytes: moving.buffer_bytes,
             fan_out: coordinator::FanOut::Default,
-            on_slow: mover::OnSlow::Wait,
-            on_dead: mover::OnDead::Fail,
+            on_slow: mover::SlowOutlet::Wait,
+            on_dead: mover::DeadOutlet::Fail,
             progress,
             silence: self.silence,
         }

@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::lines;
-use super::outbox::Outbox;
-use crate::control::{CommandKind, Report, Status};
-use crate::window::Window;
+use super::outbox::ReportOutbox;
+use crate::control::{AgentReport, CommandKind, Status};
+use crate::window::Credit;
 
 /// How long a command's last words may take after its end: what it left in the background may hold its
 /// standard error open for good.
@@ -38,7 +38,7 @@ pub fn spawn(kind: &CommandKind, input: Stdio, output: Stdio) -> Result<Child, S
 }
 
 /// Waits for it, and reports its standard error and its end.
-pub fn attend(stage: u32, mut child: Child, window: &Arc<Window>, outbox: &Outbox) {
+pub fn attend(stage: u32, mut child: Child, window: &Arc<Credit>, outbox: &ReportOutbox) {
     let (all_said, last_words) = mpsc::channel::<()>();
     if let Some(errors) = child.stderr.take() {
         let (window, outbox) = (Arc::clone(window), outbox.clone());
@@ -53,7 +53,7 @@ pub fn attend(stage: u32, mut child: Child, window: &Arc<Window>, outbox: &Outbo
     };
     // It says so by hanging up.
     let _ = last_words.recv_timeout(LAST_WORDS_LIMIT);
-    outbox.report(Report::Ended { stage, status });
+    outbox.report(AgentReport::Ended { stage, status });
 }
 
 fn status_of(status: ExitStatus) -> Status {

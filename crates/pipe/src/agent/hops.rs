@@ -7,75 +7,75 @@ use std::sync::{Arc, Mutex, PoisonError};
 use caravan_segment::passing::{self, Address, Doorway};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::outbox::Outbox;
-use super::relay::Relay;
+use super::outbox::ReportOutbox;
+use super::relay::HopRelay;
 use crate::cancel::Cancel;
-use crate::connect::fabric::Half;
-use crate::connect::tcp::Listener;
-use crate::connect::{Connection, fabric, tcp};
-use crate::control::{Order, Report};
+use crate::connect::fabric::FabricHalf;
+use crate::connect::tcp::DataListener;
+use crate::connect::{DataConnection, fabric, tcp};
+use crate::control::{AgentOrder, AgentReport};
 use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT};
-use crate::{Error, Key};
+use crate::{Error, PipeKey};
 
 /// All of them; cloned into the threads that wait for connections.
 #[derive(Clone)]
-pub struct Hops(Arc<Shared>);
+pub struct Hops(Arc<HopsShared>);
 
-struct Shared {
-    outbox: Outbox,
-    slots: Mutex<HashMap<u32, Slot>>,
+struct HopsShared {
+    outbox: ReportOutbox,
+    slots: Mutex<HashMap<u32, HopEnd>>,
 }
 
 /// One end of a hop.
 #[derive(Default)]
-struct Slot {
+struct HopEnd {
     /// The coordinator's number for the try at hand; what belongs to an earlier one is dropped.
     attempt: u32,
     cancel: Option<Cancel>,
-    half: Option<Half>,
+    half: Option<FabricHalf>,
     doorway: Option<Doorway>,
-    relay: Option<Relay>,
-    connection: Option<Connection>,
+    relay: Option<HopRelay>,
+    connection: Option<DataConnection>,
     pipe: Option<OwnedFd>,
 }
 
 impl Hops {
-    pub fn new(outbox: Outbox) -> Self {
-        Self(Arc::new(Shared { outbox, slots: Mutex::default() }))
+    pub fn new(outbox: ReportOutbox) -> Self {
+        Self(Arc::new(HopsShared { outbox, slots: Mutex::default() }))
     }
 
     /// An order about a hop; all others are none of its business.
-    pub fn take(&self, order: Order) {
+    pub fn take(&self, order: AgentOrder) {
         match order {
-            Order::Listen { hop, attempt, key, ports, streams, .. } => match Listener::open(ports) {
+            AgentOrder::Listen { hop, attempt, key, ports, streams, .. } => match DataListener::open(ports) {
                 Ok(listener) => {
                     let port = listener.port();
                     let accept = move |cancel: &Cancel| listener.accept(&key, streams, ACCEPT_LIMIT, cancel);
                     self.attempt(hop, attempt, accept);
-                    self.0.outbox.report(Report::Listening { hop, port, attempt });
+                    self.0.outbox.report(AgentReport::Listening { hop, port, attempt });
                 }
                 Err(error) => self.failed(hop, attempt, &error),
             },
-            Order::Connect { hop, attempt, key, addresses, names, streams, .. } => {
+            AgentOrder::Connect { hop, attempt, key, addresses, names, streams, .. } => {
                 self.attempt(hop, attempt, move |cancel| {
                     let mut addresses = addresses;
                     addresses.extend(tcp::resolve(&names, CONNECT_LIMIT / 3));
                     tcp::connect(&addresses, &key, streams, CONNECT_LIMIT, cancel)
                 });
             }
-            Order::Initiate { hop, attempt, offer } => self.half(hop, attempt, fabric::initiate(&offer)),
-            Order::Accept { hop, attempt, request } => self.half(hop, attempt, fabric::accept(&request)),
-            Order::Finish { hop, attempt, key, answer, .. } => self.finish(hop, attempt, key, answer),
-            Order::Open { hop, attempt } => self.open(hop, attempt),
-            Order::Hand { hop, attempt, doorway } => {
+            AgentOrder::Initiate { hop, attempt, offer } => self.half(hop, attempt, fabric::initiate(&offer)),
+            AgentOrder::Accept { hop, attempt, request } => self.half(hop, attempt, fabric::accept(&request)),
+            AgentOrder::Finish { hop, attempt, key, answer, .. } => self.finish(hop, attempt, key, answer),
+            AgentOrder::Open { hop, attempt } => self.open(hop, attempt),
+            AgentOrder::Hand { hop, attempt, doorway } => {
                 self.slot(hop, |slot| slot.begin(attempt));
                 self.piped(hop, attempt, hand(&doorway));
             }
-            Order::Take { hop, attempt } => {
+            AgentOrder::Take { hop, attempt } => {
                 let doorway = self.slot(hop, |slot| slot.doorway.take());
                 self.piped(hop, attempt, taken(doorway));
             }
-            Order::Relay { hop, attempt } => match Relay::open(hop, &self.0.outbox) {
+            AgentOrder::Relay { hop, attempt } => match HopRelay::open(hop, &self.0.outbox) {
                 Ok((connection, relay)) => {
                     self.slot(hop, |slot| {
                         slot.begin(attempt);
@@ -85,8 +85,8 @@ impl Hops {
                 }
                 Err(error) => self.failed(hop, attempt, &error),
             },
-            Order::RelayEnd { hop } => {
-                self.slot(hop, |slot| slot.relay.iter_mut().for_each(Relay::end));
+            AgentOrder::RelayEnd { hop } => {
+                self.slot(hop, |slot| slot.relay.iter_mut().for_each(HopRelay::end));
             }
             _ => {}
         }
@@ -103,7 +103,7 @@ impl Hops {
     }
 
     /// Its connection, once.
-    pub fn connection(&self, hop: u32) -> Option<Connection> {
+    pub fn connection(&self, hop: u32) -> Option<DataConnection> {
         self.slot(hop, |slot| slot.connection.take())
     }
 
@@ -118,7 +118,7 @@ impl Hops {
         slots.drain().for_each(|(_, mut slot)| slot.begin(u32::MAX));
     }
 
-    fn slot<T>(&self, hop: u32, change: impl FnOnce(&mut Slot) -> T) -> T {
+    fn slot<T>(&self, hop: u32, change: impl FnOnce(&mut HopEnd) -> T) -> T {
         change(self.0.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(hop).or_default())
     }
 
@@ -127,7 +127,7 @@ impl Hops {
         &self,
         hop: u32,
         attempt: u32,
-        way: impl FnOnce(&Cancel) -> Result<Connection, Error> + Send + 'static,
+        way: impl FnOnce(&Cancel) -> Result<DataConnection, Error> + Send + 'static,
     ) {
         let cancel = match Cancel::new() {
             Ok(cancel) => cancel,
@@ -151,20 +151,20 @@ impl Hops {
         });
     }
 
-    fn half(&self, hop: u32, attempt: u32, made: Result<(Half, Vec<u8>), Error>) {
+    fn half(&self, hop: u32, attempt: u32, made: Result<(FabricHalf, Vec<u8>), Error>) {
         match made {
             Ok((half, bytes)) => {
                 self.slot(hop, |slot| {
                     slot.begin(attempt);
                     slot.half = Some(half);
                 });
-                self.0.outbox.report(Report::Half { hop, bytes, attempt });
+                self.0.outbox.report(AgentReport::Half { hop, bytes, attempt });
             }
             Err(error) => self.failed(hop, attempt, &error),
         }
     }
 
-    fn finish(&self, hop: u32, attempt: u32, key: Key, answer: Vec<u8>) {
+    fn finish(&self, hop: u32, attempt: u32, key: PipeKey, answer: Vec<u8>) {
         match self.slot(hop, |slot| slot.half.take()) {
             Some(half) => self.attempt(hop, attempt, move |_| half.finish(&answer, &key, CONNECT_LIMIT)),
             None => {
@@ -181,7 +181,7 @@ impl Hops {
                     slot.doorway = Some(doorway);
                 });
                 let bytes = address.to_bytes().to_vec();
-                self.0.outbox.report(Report::Doorway { hop, bytes, attempt });
+                self.0.outbox.report(AgentReport::Doorway { hop, bytes, attempt });
             }
             Err(error) => self.failed(hop, attempt, &error.into()),
         }
@@ -192,24 +192,24 @@ impl Hops {
             Ok(end) => {
                 self.slot(hop, |slot| slot.pipe = Some(end));
                 let description = "pipe".to_owned();
-                self.0.outbox.report(Report::Connected { hop, description, attempt });
+                self.0.outbox.report(AgentReport::Connected { hop, description, attempt });
             }
             Err(error) => self.failed(hop, attempt, &error),
         }
     }
 
-    fn connected(&self, hop: u32, attempt: u32, connection: Connection) {
+    fn connected(&self, hop: u32, attempt: u32, connection: DataConnection) {
         let description = connection.description.clone();
         self.slot(hop, |slot| slot.connection = Some(connection));
-        self.0.outbox.report(Report::Connected { hop, description, attempt });
+        self.0.outbox.report(AgentReport::Connected { hop, description, attempt });
     }
 
     fn failed(&self, hop: u32, attempt: u32, error: &Error) {
-        self.0.outbox.report(Report::Unreachable { hop, why: error.to_string(), attempt });
+        self.0.outbox.report(AgentReport::Unreachable { hop, why: error.to_string(), attempt });
     }
 }
 
-impl Slot {
+impl HopEnd {
     /// Drops what belongs to the try before.
     fn begin(&mut self, attempt: u32) {
         if let Some(cancel) = self.cancel.take() {

@@ -3,17 +3,17 @@
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
-use super::outbox::Outbox;
-use crate::control::{Report, line_cost};
+use super::outbox::ReportOutbox;
+use crate::control::{AgentReport, line_cost};
 use crate::limits::LINE_BYTES_MAX;
-use crate::window::Window;
+use crate::window::Credit;
 
 /// Bytes of lines in one message.
 const BATCH_BYTES_MAX: usize = 32 << 10;
 
 /// Reads until the end. Waits where too much is under way: then the command waits, too. Lines that are there
 /// at once go in one message.
-pub fn forward(stage: u32, from: impl Read, window: &Arc<Window>, outbox: &Outbox) {
+pub fn forward(stage: u32, from: impl Read, window: &Arc<Credit>, outbox: &ReportOutbox) {
     let mut from = BufReader::with_capacity(BATCH_BYTES_MAX, from);
     let mut line = Vec::new();
     let (mut texts, mut bytes) = (Vec::new(), 0);
@@ -32,7 +32,7 @@ pub fn forward(stage: u32, from: impl Read, window: &Arc<Window>, outbox: &Outbo
                 None => return,
             }
         }
-        outbox.report(Report::Lines { stage, texts: std::mem::take(&mut texts) });
+        outbox.report(AgentReport::Lines { stage, texts: std::mem::take(&mut texts) });
         bytes = 0;
     }
 }

@@ -4,28 +4,28 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::control::{self, Message, Report};
+use crate::control::{self, AgentReport, ControlMessage};
 
 /// The one way out; shared by all threads.
 #[derive(Clone)]
-pub struct Outbox(Arc<Shared>);
+pub struct ReportOutbox(Arc<OutboxShared>);
 
-struct Shared {
+struct OutboxShared {
     to: Mutex<Box<dyn Write + Send>>,
     is_mute: AtomicBool,
 }
 
-impl Outbox {
+impl ReportOutbox {
     pub fn new(to: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Shared { to: Mutex::new(Box::new(to)), is_mute: AtomicBool::new(false) }))
+        Self(Arc::new(OutboxShared { to: Mutex::new(Box::new(to)), is_mute: AtomicBool::new(false) }))
     }
 
     /// Whoever does not read any more has hung up, which the reading thread notices.
-    pub fn report(&self, report: Report) {
+    pub fn report(&self, report: AgentReport) {
         // A word more or less: nothing hangs on the order.
-        let is_ending = matches!(report, Report::Ended { .. } | Report::Moved { .. });
+        let is_ending = matches!(report, AgentReport::Ended { .. } | AgentReport::Moved { .. });
         if !(is_ending && self.0.is_mute.load(Ordering::Relaxed)) {
-            self.send(&Message::Word(report));
+            self.send(&ControlMessage::Word(report));
         }
     }
 
@@ -35,10 +35,10 @@ impl Outbox {
     }
 
     pub fn data(&self, hop: u32, bytes: Vec<u8>) {
-        self.send(&Message::Data { hop, bytes });
+        self.send(&ControlMessage::Data { hop, bytes });
     }
 
-    fn send(&self, message: &Message<Report>) {
+    fn send(&self, message: &ControlMessage<AgentReport>) {
         let mut to = self.0.to.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = control::write(&mut **to, message);
     }

@@ -10,17 +10,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 
-use super::outbox::Outbox;
+use super::outbox::ReportOutbox;
 use crate::Error;
-use crate::connect::{Channel, Connection, Secret};
-use crate::control::Report;
+use crate::connect::{DataChannel, DataConnection, Secret};
+use crate::control::AgentReport;
 use crate::limits::{RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
-use crate::window::Window;
+use crate::window::Credit;
 
 /// This side's end of a relayed hop.
-pub struct Relay {
+pub struct HopRelay {
     /// What the coordinator has given us leave to send.
-    window: Arc<Window>,
+    window: Arc<Credit>,
     /// Its queue holds no more than the window that this side has given.
     inbound: Option<Sender<Vec<u8>>>,
     /// Bytes that came; against who sends more than he may.
@@ -28,13 +28,13 @@ pub struct Relay {
     socket: UnixStream,
 }
 
-impl Relay {
+impl HopRelay {
     /// The connection for the mover, and what moves its bytes.
-    pub fn open(hop: u32, outbox: &Outbox) -> Result<(Connection, Self), Error> {
+    pub fn open(hop: u32, outbox: &ReportOutbox) -> Result<(DataConnection, Self), Error> {
         let failed = |source: io::Error| Error::System { call: "socketpair", source };
         let (theirs, ours) = UnixStream::pair().map_err(failed)?;
         let (reading, writing) = (ours.try_clone().map_err(failed)?, ours.try_clone().map_err(failed)?);
-        let window = Arc::new(Window::new(RELAY_WINDOW_BYTES));
+        let window = Arc::new(Credit::new(RELAY_WINDOW_BYTES));
         let under_way = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let (sender, inbound) = mpsc::channel::<Vec<u8>>();
         let (given, out) = (Arc::clone(&window), outbox.clone());
@@ -48,12 +48,12 @@ impl Relay {
                 let bytes = bytes.len() as u64;
                 // Pairs with the fetch_add in take(); the count alone matters.
                 counted.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
-                out.report(Report::Credit { hop, bytes });
+                out.report(AgentReport::Credit { hop, bytes });
             }
             let _ = writing.shutdown(Shutdown::Write);
         });
-        let connection = Connection {
-            channel: Channel::Streams(vec![OwnedFd::from(theirs)]),
+        let connection = DataConnection {
+            channel: DataChannel::Streams(vec![OwnedFd::from(theirs)]),
             secret: Secret::none(),
             description: "ssh".to_owned(),
         };
@@ -88,14 +88,14 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for HopRelay {
     fn drop(&mut self) {
         self.window.close();
         self.close();
     }
 }
 
-fn send(hop: u32, mut from: UnixStream, window: &Window, outbox: &Outbox) {
+fn send(hop: u32, mut from: UnixStream, window: &Credit, outbox: &ReportOutbox) {
     let mut buffer = vec![0; RELAY_BYTES_MAX];
     while let Some(room) = window.take(RELAY_BYTES_MAX as u64) {
         let room = usize::try_from(room).map_or(RELAY_BYTES_MAX, |room| room.min(RELAY_BYTES_MAX));
@@ -110,5 +110,5 @@ fn send(hop: u32, mut from: UnixStream, window: &Window, outbox: &Outbox) {
             Err(_) => break,
         }
     }
-    outbox.report(Report::RelayEnd { hop });
+    outbox.report(AgentReport::RelayEnd { hop });
 }

@@ -16,14 +16,16 @@ use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::process::{Pid, getpid};
 
 use super::hops::Hops;
-use super::outbox::Outbox;
+use super::outbox::ReportOutbox;
 use super::{commands, processes};
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::control::{Command, End, Mode, Mover, MoverResult, Part, Report, Status};
+use crate::control::{
+    AgentPart, AgentReport, CommandEnd, Mover, MoverResult, OpenMode, StageCommand, Status,
+};
 use crate::limits::{LINES_WINDOW_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
-use crate::mover::{self, Gauge, Inlet, Outlet};
-use crate::window::Window;
+use crate::mover::{self, Gauge, MoverInlet, MoverOutlet};
+use crate::window::Credit;
 
 use ends::{Pipes, open};
 
@@ -34,23 +36,23 @@ const FIGURES_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Everything that runs; shared with the threads that wait for it.
 #[derive(Clone)]
-pub struct Running(Arc<Shared>);
+pub struct RunningStages(Arc<RunningShared>);
 
-struct Shared {
-    outbox: Outbox,
+struct RunningShared {
+    outbox: ReportOutbox,
     cancel: Cancel,
-    lines: Arc<Window>,
-    state: Mutex<State>,
+    lines: Arc<Credit>,
+    state: Mutex<RunningState>,
 }
 
 #[derive(Default)]
-struct State {
+struct RunningState {
     /// The user's own standard input and output.
     caller: Option<(OwnedFd, OwnedFd)>,
     /// What is to be run at the start.
-    commands: Vec<Command>,
+    commands: Vec<StageCommand>,
     /// Of stages that are files.
-    files: HashMap<u32, (File, Mode)>,
+    files: HashMap<u32, (File, OpenMode)>,
     /// Of stages that are commands.
     processes: HashMap<u32, Pid>,
     /// Which stage reads a pipe.
@@ -65,15 +67,15 @@ struct State {
     figures: Option<Instant>,
 }
 
-impl Running {
-    pub fn new(outbox: Outbox, caller: Option<(OwnedFd, OwnedFd)>) -> Result<Self, Error> {
-        let state = Mutex::new(State { caller, ..State::default() });
-        let lines = Arc::new(Window::new(LINES_WINDOW_BYTES));
-        Ok(Self(Arc::new(Shared { outbox, cancel: Cancel::new()?, lines, state })))
+impl RunningStages {
+    pub fn new(outbox: ReportOutbox, caller: Option<(OwnedFd, OwnedFd)>) -> Result<Self, Error> {
+        let state = Mutex::new(RunningState { caller, ..RunningState::default() });
+        let lines = Arc::new(Credit::new(LINES_WINDOW_BYTES));
+        Ok(Self(Arc::new(RunningShared { outbox, cancel: Cancel::new()?, lines, state })))
     }
 
     /// Opens files in a thread: a FIFO may take its time.
-    pub fn prepare(&self, files: Vec<(u32, PathBuf, Mode)>) {
+    pub fn prepare(&self, files: Vec<(u32, PathBuf, OpenMode)>) {
         let this = self.clone();
         std::thread::spawn(move || {
             let mut lengths = Vec::new();
@@ -86,12 +88,12 @@ impl Running {
                     Err(error) => return this.ended(stage, Status::Failed(error.to_string())),
                 }
             }
-            this.0.outbox.report(Report::Prepared { lengths });
+            this.0.outbox.report(AgentReport::Prepared { lengths });
         });
     }
 
     /// A command for the start. A host has one of each stage at most.
-    pub fn add(&self, command: Command) {
+    pub fn add(&self, command: StageCommand) {
         self.state(|state| {
             if state.commands.len() < STAGES_MAX {
                 state.commands.push(command);
@@ -100,7 +102,7 @@ impl Running {
     }
 
     /// Starts commands and movers.
-    pub fn start(&self, part: Part, hops: &Hops) {
+    pub fn start(&self, part: AgentPart, hops: &Hops) {
         let mut pipes = Pipes { hops, ends: HashMap::new() };
         if part.figures {
             self.state(|state| state.figures = Some(Instant::now()));
@@ -116,9 +118,10 @@ impl Running {
             let number = mover.mover;
             match self.ends_of(&mover, &mut pipes, &mut shared_output) {
                 Ok((inlet, outlets)) => self.mover(mover, inlet, outlets),
-                Err(error) => {
-                    self.0.outbox.report(Report::Moved { mover: number, result: MoverResult::failed(&error) })
-                }
+                Err(error) => self
+                    .0
+                    .outbox
+                    .report(AgentReport::Moved { mover: number, result: MoverResult::failed(&error) }),
             }
         }
         // What is left of the user's own input and output is nobody's here.
@@ -177,7 +180,7 @@ impl Running {
         spared.truncate(SPARED_MAX);
         if !spared.is_empty() {
             let processes = spared.into_iter().map(processes::describe).collect();
-            self.0.outbox.report(Report::Spared { processes });
+            self.0.outbox.report(AgentReport::Spared { processes });
         }
     }
 
@@ -190,7 +193,7 @@ impl Running {
             Some(state.gauges.iter().map(|(mover, gauge)| (*mover, gauge.read())).collect())
         });
         if let Some(figures) = figures {
-            self.0.outbox.report(Report::Figures(figures));
+            self.0.outbox.report(AgentReport::Figures(figures));
         }
     }
 
@@ -204,7 +207,7 @@ impl Running {
                 let told = state.left.entry(*mover).or_default();
                 for (now, before, has_failed) in [(stopped, told.0, false), (failed, told.1, true)] {
                     let new = (0..64).filter(|bit| (now & !before) >> bit & 1 == 1);
-                    reports.extend(new.map(|outlet| Report::Left { mover: *mover, outlet, has_failed }));
+                    reports.extend(new.map(|outlet| AgentReport::Left { mover: *mover, outlet, has_failed }));
                 }
                 *told = (stopped, failed);
             }
@@ -212,12 +215,12 @@ impl Running {
         reports.into_iter().for_each(|report| self.0.outbox.report(report));
     }
 
-    fn command(&self, command: &Command, pipes: &mut Pipes<'_>) -> Result<(), String> {
+    fn command(&self, command: &StageCommand, pipes: &mut Pipes<'_>) -> Result<(), String> {
         let say = |error: Error| error.to_string();
         let input = match command.input {
-            End::Null => Stdio::null(),
-            End::Caller => self.caller(|caller| &caller.0).map_err(say)?.into(),
-            End::Pipe(pipe) => {
+            CommandEnd::Null => Stdio::null(),
+            CommandEnd::Caller => self.caller(|caller| &caller.0).map_err(say)?.into(),
+            CommandEnd::Pipe(pipe) => {
                 let reading = pipes.reading(pipe).map_err(say)?;
                 let known = rustix::fs::open(descriptor_path(&reading), KNOWN, FileMode::empty());
                 self.state(|state| {
@@ -228,9 +231,9 @@ impl Running {
             }
         };
         let output = match command.output {
-            End::Null => Stdio::null(),
-            End::Caller => self.caller(|caller| &caller.1).map_err(say)?.into(),
-            End::Pipe(pipe) => pipes.writing(pipe).map_err(say)?.into(),
+            CommandEnd::Null => Stdio::null(),
+            CommandEnd::Caller => self.caller(|caller| &caller.1).map_err(say)?.into(),
+            CommandEnd::Pipe(pipe) => pipes.writing(pipe).map_err(say)?.into(),
         };
         let child = commands::spawn(&command.kind, input, output)?;
         self.state(|state| state.processes.insert(command.stage, Pid::from_child(&child)));
@@ -245,7 +248,7 @@ impl Running {
         Ok(())
     }
 
-    fn mover(&self, mover: Mover, inlet: Inlet, outlets: Vec<Outlet>) {
+    fn mover(&self, mover: Mover, inlet: MoverInlet, outlets: Vec<MoverOutlet>) {
         let gauge = Arc::new(Gauge::default());
         self.state(|state| state.gauges.push((mover.mover, Arc::clone(&gauge))));
         let this = self.clone();
@@ -269,10 +272,10 @@ impl Running {
     }
 
     fn ended(&self, stage: u32, status: Status) {
-        self.0.outbox.report(Report::Ended { stage, status });
+        self.0.outbox.report(AgentReport::Ended { stage, status });
     }
 
-    fn state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn state<T>(&self, change: impl FnOnce(&mut RunningState) -> T) -> T {
         change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,6 +1,6 @@
 //! Data connections over TCP.
 //!
-//! A [`Listener`] is told who may come by a key, and [`connect`] finds it at any of its addresses. Both
+//! A [`DataListener`] is told who may come by a key, and [`connect`] finds it at any of its addresses. Both
 //! prove to each other that they know the key before anything else is said. Several streams of one
 //! connection are in the same order on both sides.
 
@@ -23,25 +23,25 @@ use rustix::net::{
 };
 
 use self::accepting::Accepting;
-use self::connecting::{Failed, Terms, Why};
-use super::{Channel, Connection, Ports};
+use self::connecting::{AddressFailure, CallTerms, FailedAddress};
+use super::{DataChannel, DataConnection, PortRange};
 use crate::cancel::Cancel;
 use crate::limits::{ADDRESSES_MAX, CONNECT_AGAIN, CONNECT_LIMIT, CONNECTIONS_MAX, STRANGERS_MAX};
-use crate::{Error, Key};
+use crate::{Error, PipeKey};
 
 pub use names::{addresses, look_up, resolve};
 pub(crate) use tuning::keep_alive;
 
 /// A listening socket on all addresses, for one connection that knows the key.
 #[derive(Debug)]
-pub struct Listener {
+pub struct DataListener {
     socket: OwnedFd,
     port: u16,
 }
 
-impl Listener {
+impl DataListener {
     /// Listens on a port of the system's choice, or the first free one of `ports`.
-    pub fn open(ports: Option<Ports>) -> Result<Self, Error> {
+    pub fn open(ports: Option<PortRange>) -> Result<Self, Error> {
         let Some(ports) = ports else { return Self::at(0).map_err(refused("listen")) };
         let (mut taken, mut forbidden) = (false, false);
         for port in ports.first..=ports.last {
@@ -64,27 +64,32 @@ impl Listener {
     /// keep it from the next.
     pub fn accept(
         self,
-        key: &Key,
+        key: &PipeKey,
         streams: u32,
         limit: Duration,
         cancel: &Cancel,
-    ) -> Result<Connection, Error> {
+    ) -> Result<DataConnection, Error> {
         let count = count(streams)?;
         self.accept_counted(key, Some(count), limit, cancel)
     }
 
     /// The same, but takes as many connections as the peer makes.
-    pub fn accept_any(self, key: &Key, limit: Duration, cancel: &Cancel) -> Result<Connection, Error> {
+    pub fn accept_any(
+        self,
+        key: &PipeKey,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<DataConnection, Error> {
         self.accept_counted(key, None, limit, cancel)
     }
 
     fn accept_counted(
         self,
-        key: &Key,
+        key: &PipeKey,
         count: Option<u16>,
         limit: Duration,
         cancel: &Cancel,
-    ) -> Result<Connection, Error> {
+    ) -> Result<DataConnection, Error> {
         let session = handshake::session()?;
         let until = Instant::now().checked_add(limit);
         let taken = match Accepting::new(key, session, count).run(&self.socket, until, cancel)? {
@@ -135,11 +140,11 @@ impl Listener {
 /// Tries all addresses, a moment apart, and takes the first that knows the key.
 pub fn connect(
     addresses: &[SocketAddr],
-    key: &Key,
+    key: &PipeKey,
     streams: u32,
     limit: Duration,
     cancel: &Cancel,
-) -> Result<Connection, Error> {
+) -> Result<DataConnection, Error> {
     attempt(addresses, key, count(streams)?, limit, cancel)?.map_err(|failed| nowhere(&failed))
 }
 
@@ -147,11 +152,11 @@ pub fn connect(
 /// `patience` is over, or somebody is there who has another key.
 pub fn connect_patiently(
     host: (&str, u16),
-    key: &Key,
+    key: &PipeKey,
     streams: u32,
     patience: Duration,
     cancel: &Cancel,
-) -> Result<Connection, Error> {
+) -> Result<DataConnection, Error> {
     let until = Instant::now().checked_add(patience);
     let (addresses, failures) = look_up(&[(host.0.to_owned(), host.1)], patience, cancel)?;
     if let (true, Some(failure)) = (addresses.is_empty(), failures.first()) {
@@ -162,7 +167,7 @@ pub fn connect_patiently(
             Ok(connection) => return Ok(connection),
             Err(failed) => failed,
         };
-        let is_final = failed.iter().any(|failed| matches!(failed.why, Why::Refused(_)));
+        let is_final = failed.iter().any(|failed| matches!(failed.why, AddressFailure::Refused(_)));
         let next = Instant::now() + CONNECT_AGAIN;
         if is_final || until.is_some_and(|until| until < next) {
             return Err(nowhere(&failed));
@@ -176,14 +181,14 @@ pub fn connect_patiently(
 
 fn attempt(
     addresses: &[SocketAddr],
-    key: &Key,
+    key: &PipeKey,
     count: u16,
     limit: Duration,
     cancel: &Cancel,
-) -> Result<Result<Connection, Vec<Failed>>, Error> {
+) -> Result<Result<DataConnection, Vec<FailedAddress>>, Error> {
     let session = handshake::session()?;
     let until = Instant::now().checked_add(limit);
-    let terms = Terms { key, session: &session, count, limit, until, cancel };
+    let terms = CallTerms { key, session: &session, count, limit, until, cancel };
     let won = match connecting::first(&in_turn(addresses), &terms)? {
         Ok(won) => won,
         Err(failed) => return Ok(Err(failed)),
@@ -198,7 +203,11 @@ fn attempt(
     Ok(Ok(connection(all.collect(), address, secret)))
 }
 
-fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: super::Secret) -> Connection {
+fn connection(
+    sockets: Vec<(OwnedFd, Duration)>,
+    listener: SocketAddr,
+    secret: super::Secret,
+) -> DataConnection {
     // The path is one and the same: what one of them has waited longer for was something else. Both sides
     // have the same figures, and so come to the same.
     let round_trip = sockets.iter().map(|(_, round_trip)| *round_trip).min().unwrap_or_default();
@@ -214,7 +223,7 @@ fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: s
         description += &format!(", {} streams", sockets.len());
     }
     let streams = sockets.into_iter().map(|(socket, _)| socket).collect();
-    Connection { channel: Channel::Streams(streams), secret, description }
+    DataConnection { channel: DataChannel::Streams(streams), secret, description }
 }
 
 /// Both ends are on this host: the path has no length, whatever kept the other side from answering.
@@ -261,7 +270,7 @@ fn count(streams: u32) -> Result<u16, Error> {
         .ok_or_else(|| Error::Usage(format!("a hop has from 1 to {CONNECTIONS_MAX} streams, not {streams}")))
 }
 
-fn nowhere(failed: &[Failed]) -> Error {
+fn nowhere(failed: &[FailedAddress]) -> Error {
     let each: Vec<_> = failed.iter().map(|failed| format!("{} {}", failed.address, failed.why)).collect();
     Error::Unreachable(match each.is_empty() {
         true => "the other side has no address that this host could connect to".to_owned(),
@@ -269,8 +278,8 @@ fn nowhere(failed: &[Failed]) -> Error {
     })
 }
 
-fn none_free(ports: Ports, taken: bool, forbidden: bool) -> String {
-    let Ports { first, last } = ports;
+fn none_free(ports: PortRange, taken: bool, forbidden: bool) -> String {
+    let PortRange { first, last } = ports;
     let range = if first == last { format!("port {first}") } else { format!("ports {first}:{last}") };
     let why = match (taken, forbidden) {
         (true, false) => "taken by other programs: wait for one to end, or name others",
@@ -304,9 +313,9 @@ mod tests {
     #[test]
     fn both_ends_have_the_same_secret_and_no_other_connection_has() {
         let connected = || {
-            let key = Key::from_bytes([5; Key::BYTES]);
+            let key = PipeKey::from_bytes([5; PipeKey::BYTES]);
             let (listener, never) =
-                (Listener::open(None).expect("listens"), Cancel::new().expect("an event"));
+                (DataListener::open(None).expect("listens"), Cancel::new().expect("an event"));
             let (theirs, port, cancel) = (key.clone(), listener.port(), never.clone());
             let limit = Duration::from_secs(20);
             let acceptor = std::thread::spawn(move || listener.accept(&theirs, 2, limit, &cancel));
@@ -321,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_range_is_refused_with_its_reason() {
-        let say = |first, last, taken, forbidden| none_free(Ports { first, last }, taken, forbidden);
+        let say = |first, last, taken, forbidden| none_free(PortRange { first, last }, taken, forbidden);
         assert!(say(4, 9, true, false).contains("ports 4:9: taken by other programs"));
         assert!(say(4, 4, false, true).contains("port 4: for privileged programs alone"));
         assert!(say(4, 9, true, true).contains("taken by other programs, or for privileged ones"));

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutd
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Channel, Connection, Side};
+use super::{DataChannel, DataConnection, HopSide};
 use crate::Error;
 use crate::limits::WORD_BYTES_MAX;
 
@@ -22,7 +22,7 @@ const TAG_BYTES: usize = 32;
 
 /// One of the two ends.
 #[derive(Debug)]
-pub struct Words {
+pub struct SideChannel {
     socket: OwnedFd,
     ours: Voice,
     theirs: Voice,
@@ -32,7 +32,7 @@ pub struct Words {
 
 /// What has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard<T> {
+pub enum Incoming<T> {
     /// A word.
     Word(T),
     /// Nothing that is whole yet.
@@ -47,19 +47,19 @@ struct Voice {
     next: u64,
 }
 
-impl Words {
+impl SideChannel {
     /// Takes the last stream of a connection for words. Both ends must.
-    pub fn beside(connection: &mut Connection, side: Side) -> Result<Self, Error> {
+    pub fn beside(connection: &mut DataConnection, side: HopSide) -> Result<Self, Error> {
         let socket = match &mut connection.channel {
-            Channel::Streams(streams) if streams.len() > 1 => streams.pop(),
+            DataChannel::Streams(streams) if streams.len() > 1 => streams.pop(),
             _ => None,
         };
         let socket = socket.ok_or_else(|| Error::Protocol("has no stream for words".to_owned()))?;
         let of_sender = Voice::new(&connection.secret.0, b"caravan 1 words of the sender")?;
         let of_receiver = Voice::new(&connection.secret.0, b"caravan 1 words of the receiver")?;
         let (ours, theirs) = match side {
-            Side::Sender => (of_sender, of_receiver),
-            Side::Receiver => (of_receiver, of_sender),
+            HopSide::Sender => (of_sender, of_receiver),
+            HopSide::Receiver => (of_receiver, of_sender),
         };
         Ok(Self { socket, ours, theirs, inbox: Vec::new() })
     }
@@ -88,17 +88,17 @@ impl Words {
     }
 
     /// What has come by now. Never blocks; the descriptor is readable when it is time to ask.
-    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Heard<T>, Error> {
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Incoming<T>, Error> {
         loop {
             if let Some(word) = self.next_word()? {
-                return Ok(Heard::Word(word));
+                return Ok(Incoming::Word(word));
             }
             let mut room = [0; 512];
             match recv(&self.socket, &mut room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Heard::End),
+                Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Incoming::End),
                 Ok((count, _)) => self.inbox.extend(room.iter().take(count)),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Heard::Nothing),
+                Err(Errno::AGAIN) => return Ok(Incoming::Nothing),
                 Err(source) => return Err(Error::System { call: "recv", source: source.into() }),
             }
         }
@@ -125,7 +125,7 @@ impl Words {
     }
 }
 
-impl AsFd for Words {
+impl AsFd for SideChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -167,16 +167,16 @@ mod tests {
     use crate::connect::Secret;
 
     /// A sender's and a receiver's end; what is between them is in the test's hands.
-    fn ends() -> (Words, UnixStream, Words, UnixStream) {
+    fn ends() -> (SideChannel, UnixStream, SideChannel, UnixStream) {
         let of = |side| {
             let (ours, between) = UnixStream::pair().expect("a pair");
             let (data, _) = UnixStream::pair().expect("a pair");
-            let streams = Channel::Streams(vec![data.into(), ours.into()]);
+            let streams = DataChannel::Streams(vec![data.into(), ours.into()]);
             let description = String::new();
-            let mut connection = Connection { channel: streams, secret: Secret([9; 32]), description };
-            (Words::beside(&mut connection, side).expect("words"), between)
+            let mut connection = DataConnection { channel: streams, secret: Secret([9; 32]), description };
+            (SideChannel::beside(&mut connection, side).expect("words"), between)
         };
-        let ((sender, at_sender), (receiver, at_receiver)) = (of(Side::Sender), of(Side::Receiver));
+        let ((sender, at_sender), (receiver, at_receiver)) = (of(HopSide::Sender), of(HopSide::Receiver));
         at_sender.set_nonblocking(true).expect("set");
         (sender, at_sender, receiver, at_receiver)
     }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn words_come_as_they_were_said() {
         let (mut sender, at_sender, mut receiver, mut at_receiver) = ends();
-        assert_eq!(receiver.hear::<u8>().expect("open"), Heard::Nothing);
+        assert_eq!(receiver.hear::<u8>().expect("open"), Incoming::Nothing);
         sender.say(&"first").and_then(|()| sender.say(&"second")).expect("said");
         // Byte by byte.
         let (last, bytes) = {
@@ -201,15 +201,15 @@ mod tests {
         let mut heard = Vec::new();
         for byte in bytes {
             at_receiver.write_all(&[byte]).expect("passed on");
-            if let Heard::Word(word) = receiver.hear::<String>().expect("good") {
+            if let Incoming::Word(word) = receiver.hear::<String>().expect("good") {
                 heard.push(word);
             }
         }
         assert_eq!(heard, ["first"]);
         at_receiver.write_all(&[last]).expect("passed on");
-        assert_eq!(receiver.hear::<String>().expect("good"), Heard::Word("second".to_owned()));
+        assert_eq!(receiver.hear::<String>().expect("good"), Incoming::Word("second".to_owned()));
         drop(at_receiver);
-        assert_eq!(receiver.hear::<String>().expect("an end"), Heard::End);
+        assert_eq!(receiver.hear::<String>().expect("an end"), Incoming::End);
     }
 
     #[test]
@@ -226,11 +226,11 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             at_receiver.write_all(&changed).expect("passed on");
             let heard = receiver.hear::<usize>();
-            assert!(matches!(heard, Err(_) | Ok(Heard::Nothing)), "{bit}: {heard:?}");
+            assert!(matches!(heard, Err(_) | Ok(Incoming::Nothing)), "{bit}: {heard:?}");
         }
         let (_, mut sender, mut receiver, mut at_receiver) = word(0);
         at_receiver.write_all(&[&bytes[..], &bytes].concat()).expect("passed on");
-        assert!(matches!(receiver.hear::<usize>(), Ok(Heard::Word(0))));
+        assert!(matches!(receiver.hear::<usize>(), Ok(Incoming::Word(0))));
         assert!(matches!(receiver.hear::<usize>(), Err(Error::Damaged(_))), "again");
         let (both, _, mut receiver, mut at_receiver) = word(1);
         at_receiver.write_all(&both[bytes.len()..]).expect("passed on");
@@ -251,8 +251,8 @@ mod tests {
     #[test]
     fn one_stream_is_none_to_spare() {
         let (stream, _) = UnixStream::pair().expect("a pair");
-        let channel = Channel::Streams(vec![stream.into()]);
-        let mut connection = Connection { channel, secret: Secret([9; 32]), description: String::new() };
-        assert!(matches!(Words::beside(&mut connection, Side::Sender), Err(Error::Protocol(_))));
+        let channel = DataChannel::Streams(vec![stream.into()]);
+        let mut connection = DataConnection { channel, secret: Secret([9; 32]), description: String::new() };
+        assert!(matches!(SideChannel::beside(&mut connection, HopSide::Sender), Err(Error::Protocol(_))));
     }
 }

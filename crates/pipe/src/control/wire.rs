@@ -12,7 +12,7 @@ const DATA: u8 = 1;
 
 /// What comes out of a control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message<T> {
+pub enum ControlMessage<T> {
     /// An order or a report.
     Word(T),
     /// Data of a relayed hop.
@@ -25,14 +25,14 @@ pub enum Message<T> {
 }
 
 /// Writes a message, in one call where `to` takes it whole.
-pub fn write<T: Serialize>(to: &mut (impl Write + ?Sized), message: &Message<T>) -> io::Result<()> {
+pub fn write<T: Serialize>(to: &mut (impl Write + ?Sized), message: &ControlMessage<T>) -> io::Result<()> {
     let mut bytes = vec![0; 4];
     match message {
-        Message::Word(word) => {
+        ControlMessage::Word(word) => {
             bytes.push(JSON);
             serde_json::to_writer(&mut bytes, word)?;
         }
-        Message::Data { hop, bytes: data } => {
+        ControlMessage::Data { hop, bytes: data } => {
             bytes.push(DATA);
             bytes.extend_from_slice(&hop.to_be_bytes());
             bytes.extend_from_slice(data);
@@ -46,7 +46,7 @@ pub fn write<T: Serialize>(to: &mut (impl Write + ?Sized), message: &Message<T>)
 }
 
 /// Reads a message; `UnexpectedEof` where there are no more.
-pub fn read<T: DeserializeOwned>(from: &mut (impl Read + ?Sized)) -> io::Result<Message<T>> {
+pub fn read<T: DeserializeOwned>(from: &mut (impl Read + ?Sized)) -> io::Result<ControlMessage<T>> {
     let mut head = [0; 5];
     from.read_exact(&mut head)?;
     let [a, b, c, d, sort] = head;
@@ -60,13 +60,13 @@ pub fn read<T: DeserializeOwned>(from: &mut (impl Read + ?Sized)) -> io::Result<
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     match sort {
-        JSON => Ok(Message::Word(serde_json::from_slice(&body)?)),
+        JSON => Ok(ControlMessage::Word(serde_json::from_slice(&body)?)),
         DATA => {
             let (hop, bytes) = body.split_first_chunk().ok_or_else(|| malformed("data of no hop"))?;
             if bytes.is_empty() || bytes.len() > RELAY_BYTES_MAX {
                 return Err(malformed("data of a length that is none"));
             }
-            Ok(Message::Data { hop: u32::from_be_bytes(*hop), bytes: bytes.to_vec() })
+            Ok(ControlMessage::Data { hop: u32::from_be_bytes(*hop), bytes: bytes.to_vec() })
         }
         _ => Err(malformed("a message of no known sort")),
     }
@@ -78,28 +78,32 @@ fn malformed(why: &'static str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Order, Report};
+    use super::super::{AgentOrder, AgentReport};
     use super::*;
 
     #[test]
     fn messages_come_as_they_were_written() {
         let mut bytes = Vec::new();
-        write(&mut bytes, &Message::Word(Order::Relay { hop: 7, attempt: 1 })).expect("written");
-        write(&mut bytes, &Message::<Order>::Data { hop: 9, bytes: vec![0, 1, 255] }).expect("written");
+        write(&mut bytes, &ControlMessage::Word(AgentOrder::Relay { hop: 7, attempt: 1 })).expect("written");
+        write(&mut bytes, &ControlMessage::<AgentOrder>::Data { hop: 9, bytes: vec![0, 1, 255] })
+            .expect("written");
         let mut rest = &bytes[..];
-        assert!(matches!(read::<Order>(&mut rest), Ok(Message::Word(Order::Relay { hop: 7, attempt: 1 }))));
+        assert!(matches!(
+            read::<AgentOrder>(&mut rest),
+            Ok(ControlMessage::Word(AgentOrder::Relay { hop: 7, attempt: 1 }))
+        ));
         assert!(
-            matches!(read::<Order>(&mut rest), Ok(Message::Data { hop: 9, bytes }) if bytes == [0, 1, 255])
+            matches!(read::<AgentOrder>(&mut rest), Ok(ControlMessage::Data { hop: 9, bytes }) if bytes == [0, 1, 255])
         );
-        assert_eq!(read::<Order>(&mut rest).expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(read::<AgentOrder>(&mut rest).expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
     fn what_is_none_is_an_error() {
         let mut bytes = Vec::new();
-        write(&mut bytes, &Message::Word(Report::Gone)).expect("written");
+        write(&mut bytes, &ControlMessage::Word(AgentReport::Gone)).expect("written");
         for cut in 0..bytes.len() {
-            assert!(read::<Report>(&mut &bytes[..cut]).is_err(), "{cut}");
+            assert!(read::<AgentReport>(&mut &bytes[..cut]).is_err(), "{cut}");
         }
         let long = [&0x0002_0000_u32.to_be_bytes()[..], &[1], &[0; 0x2_0000]].concat();
         let empty = [0, 0, 0, 4, 1, 0, 0, 0, 7];
@@ -111,7 +115,7 @@ mod tests {
             &[0, 0, 0, 0, 2],
             &[0, 0, 0, 3, 1, 0, 0, 0],
         ] {
-            assert!(read::<Report>(&mut &bad[..]).is_err(), "{bad:?}");
+            assert!(read::<AgentReport>(&mut &bad[..]).is_err(), "{bad:?}");
         }
     }
 }

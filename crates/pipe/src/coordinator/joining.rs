@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::{Options, Transport};
-use crate::Key;
-use crate::control::{Hello, Order, Report};
+use super::{HopTransport, PipelineOptions};
+use crate::PipeKey;
+use crate::control::{AgentOrder, AgentReport, Hello};
 use crate::plan::{HERE, Hop};
 
 /// Addresses of a host that are tried.
@@ -13,7 +13,7 @@ const ADDRESSES_MAX: usize = 16;
 
 /// One way for the data of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum HopMethod {
     /// A pipe, handed from one agent to the other.
     Pipe,
     /// RDMA devices.
@@ -29,8 +29,8 @@ pub enum Way {
 /// A hop that is being joined.
 pub struct Joining {
     hop: Hop,
-    key: Key,
-    ways: VecDeque<Way>,
+    key: PipeKey,
+    ways: VecDeque<HopMethod>,
     tried: Vec<String>,
     /// Which try the way at hand is: what agents say about an earlier one comes too late.
     attempt: u32,
@@ -40,16 +40,16 @@ pub struct Joining {
 
 /// What it is joined by.
 pub struct Joined {
-    pub way: Way,
+    pub way: HopMethod,
     pub description: String,
     /// The ways that did not work, and why.
     pub tried: Vec<String>,
 }
 
 /// What a report has led to.
-pub enum Step {
+pub enum JoiningStep {
     /// Orders, each for an agent.
-    Orders(Vec<(usize, Order)>),
+    Orders(Vec<(usize, AgentOrder)>),
     /// It is joined.
     Joined(Joined),
     /// No way is left; the sentences.
@@ -57,37 +57,37 @@ pub enum Step {
 }
 
 /// The two agents of a hop.
-pub struct Ends<'a> {
+pub struct HopEnds<'a> {
     pub from: &'a Hello,
     pub to: &'a Hello,
     /// The hosts as the user has named them; `None` for this one.
     pub names: [Option<&'a str>; 2],
-    pub options: &'a Options,
+    pub options: &'a PipelineOptions,
 }
 
 impl Joining {
-    pub fn new(hop: Hop, ends: &Ends<'_>) -> Result<Self, crate::Error> {
-        let mut ways: VecDeque<Way> = ways(hop, ends).into();
+    pub fn new(hop: Hop, ends: &HopEnds<'_>) -> Result<Self, crate::Error> {
+        let mut ways: VecDeque<HopMethod> = ways(hop, ends).into();
         let mut tried = Vec::new();
-        if ways.contains(&Way::Fabric) {
+        if ways.contains(&HopMethod::Fabric) {
             for (hello, name) in [(ends.from, ends.names[0]), (ends.to, ends.names[1])] {
                 let why = hello.offer.as_ref().err();
                 tried.extend(why.map(|why| format!("RDMA: {}: {why}", name.unwrap_or(HERE))));
             }
         }
         if !tried.is_empty() {
-            ways.retain(|way| *way != Way::Fabric);
+            ways.retain(|way| *way != HopMethod::Fabric);
         }
         // Where nobody has a device there is nothing to tell, unless one was demanded.
         if tried.len() == 2 && !ways.is_empty() {
             tried.clear();
         }
-        let (key, connected) = (Key::random()?, [None, None]);
+        let (key, connected) = (PipeKey::random()?, [None, None]);
         Ok(Self { hop, key, ways, tried, attempt: 0, connected, is_done: false })
     }
 
     /// Begins with the first way.
-    pub fn begin(&mut self, ends: &Ends<'_>) -> Step {
+    pub fn begin(&mut self, ends: &HopEnds<'_>) -> JoiningStep {
         self.connected = [None, None];
         self.attempt += 1;
         let attempt = self.attempt;
@@ -95,28 +95,28 @@ impl Joining {
         let (key, streams) = (self.key.clone(), ends.options.streams);
         let ports = ends.options.ports;
         let orders = match self.ways.front() {
-            Some(Way::Pipe) => vec![(to, Order::Open { hop, attempt })],
-            Some(Way::Fabric) => {
+            Some(HopMethod::Pipe) => vec![(to, AgentOrder::Open { hop, attempt })],
+            Some(HopMethod::Fabric) => {
                 let offer = ends.to.offer.clone().unwrap_or_default();
-                vec![(from, Order::Initiate { hop, attempt, offer })]
+                vec![(from, AgentOrder::Initiate { hop, attempt, offer })]
             }
-            Some(Way::Tcp) => {
-                vec![(to, Order::Listen { hop, attempt, key, ports, streams })]
+            Some(HopMethod::Tcp) => {
+                vec![(to, AgentOrder::Listen { hop, attempt, key, ports, streams })]
             }
-            Some(Way::TcpReversed) => {
-                vec![(from, Order::Listen { hop, attempt, key, ports, streams })]
+            Some(HopMethod::TcpReversed) => {
+                vec![(from, AgentOrder::Listen { hop, attempt, key, ports, streams })]
             }
-            Some(Way::Relay) => {
-                vec![(from, Order::Relay { hop, attempt }), (to, Order::Relay { hop, attempt })]
+            Some(HopMethod::Relay) => {
+                vec![(from, AgentOrder::Relay { hop, attempt }), (to, AgentOrder::Relay { hop, attempt })]
             }
-            None => return Step::Failed(std::mem::take(&mut self.tried)),
+            None => return JoiningStep::Failed(std::mem::take(&mut self.tried)),
         };
-        Step::Orders(orders)
+        JoiningStep::Orders(orders)
     }
 
     /// Takes what an agent says about this hop.
-    pub fn take(&mut self, agent: usize, report: Report, ends: &Ends<'_>) -> Step {
-        let nothing = Step::Orders(Vec::new());
+    pub fn take(&mut self, agent: usize, report: AgentReport, ends: &HopEnds<'_>) -> JoiningStep {
+        let nothing = JoiningStep::Orders(Vec::new());
         let Some(way) = self.ways.front().copied().filter(|_| !self.is_done) else { return nothing };
         if attempt_of(&report) != Some(self.attempt) {
             return nothing;
@@ -125,26 +125,26 @@ impl Joining {
         let Hop { number: hop, from, to, .. } = self.hop;
         let key = self.key.clone();
         match (way, report) {
-            (_, Report::Unreachable { why, .. }) => {
+            (_, AgentReport::Unreachable { why, .. }) => {
                 let who = if agent == from { ends.names[0] } else { ends.names[1] };
                 self.tried.push(format!("{}: {}: {why}", way.name(), who.unwrap_or(HERE)));
                 self.ways.pop_front();
                 self.begin(ends)
             }
-            (_, Report::Connected { description, .. }) => self.connect(agent, way, description, ends),
-            (Way::Pipe, Report::Doorway { bytes, .. }) if agent == to => {
-                Step::Orders(vec![(from, Order::Hand { hop, attempt, doorway: bytes })])
+            (_, AgentReport::Connected { description, .. }) => self.connect(agent, way, description, ends),
+            (HopMethod::Pipe, AgentReport::Doorway { bytes, .. }) if agent == to => {
+                JoiningStep::Orders(vec![(from, AgentOrder::Hand { hop, attempt, doorway: bytes })])
             }
-            (Way::Fabric, Report::Half { bytes, .. }) if agent == from => {
-                Step::Orders(vec![(to, Order::Accept { hop, attempt, request: bytes })])
+            (HopMethod::Fabric, AgentReport::Half { bytes, .. }) if agent == from => {
+                JoiningStep::Orders(vec![(to, AgentOrder::Accept { hop, attempt, request: bytes })])
             }
-            (Way::Fabric, Report::Half { bytes, .. }) => {
-                let ours = Order::Finish { hop, attempt, key: key.clone(), answer: bytes };
-                let theirs = Order::Finish { hop, attempt, key, answer: Vec::new() };
-                Step::Orders(vec![(from, ours), (to, theirs)])
+            (HopMethod::Fabric, AgentReport::Half { bytes, .. }) => {
+                let ours = AgentOrder::Finish { hop, attempt, key: key.clone(), answer: bytes };
+                let theirs = AgentOrder::Finish { hop, attempt, key, answer: Vec::new() };
+                JoiningStep::Orders(vec![(from, ours), (to, theirs)])
             }
-            (Way::Tcp | Way::TcpReversed, Report::Listening { port, .. }) => {
-                let is_reversed = way == Way::TcpReversed;
+            (HopMethod::Tcp | HopMethod::TcpReversed, AgentReport::Listening { port, .. }) => {
+                let is_reversed = way == HopMethod::TcpReversed;
                 let (listener, name) = match is_reversed {
                     false => (ends.to, ends.names[1]),
                     true => (ends.from, ends.names[0]),
@@ -159,16 +159,22 @@ impl Joining {
                 let known = name.or(ends.options.here.as_deref());
                 let names = known.map(|name| (host_part(name).to_owned(), port)).into_iter().collect();
                 let streams = ends.options.streams;
-                Step::Orders(vec![(
+                JoiningStep::Orders(vec![(
                     connecting,
-                    Order::Connect { hop, attempt, key, addresses, names, streams },
+                    AgentOrder::Connect { hop, attempt, key, addresses, names, streams },
                 )])
             }
             _ => nothing,
         }
     }
 
-    fn connect(&mut self, agent: usize, way: Way, description: String, ends: &Ends<'_>) -> Step {
+    fn connect(
+        &mut self,
+        agent: usize,
+        way: HopMethod,
+        description: String,
+        ends: &HopEnds<'_>,
+    ) -> JoiningStep {
         let attempt = self.attempt;
         let Hop { number: hop, from, to, .. } = self.hop;
         let place = usize::from(agent != from);
@@ -176,22 +182,24 @@ impl Joining {
             *end = Some(description);
         }
         // The reading end of a pipe is on its way once its writing end is there.
-        if way == Way::Pipe && agent == from && self.connected[1].is_none() {
-            return Step::Orders(vec![(to, Order::Take { hop, attempt })]);
+        if way == HopMethod::Pipe && agent == from && self.connected[1].is_none() {
+            return JoiningStep::Orders(vec![(to, AgentOrder::Take { hop, attempt })]);
         }
-        let [Some(sender), Some(receiver)] = &self.connected else { return Step::Orders(Vec::new()) };
+        let [Some(sender), Some(receiver)] = &self.connected else { return JoiningStep::Orders(Vec::new()) };
         self.is_done = true;
         // The side that connected knows the address that led to the other.
-        let description = if way == Way::TcpReversed { receiver } else { sender }.clone();
+        let description = if way == HopMethod::TcpReversed { receiver } else { sender }.clone();
         let description = match way {
-            Way::TcpReversed => format!("{description} (connected by {})", ends.names[1].unwrap_or(HERE)),
+            HopMethod::TcpReversed => {
+                format!("{description} (connected by {})", ends.names[1].unwrap_or(HERE))
+            }
             _ => description,
         };
-        Step::Joined(Joined { way, description, tried: std::mem::take(&mut self.tried) })
+        JoiningStep::Joined(Joined { way, description, tried: std::mem::take(&mut self.tried) })
     }
 }
 
-impl Way {
+impl HopMethod {
     fn name(self) -> &'static str {
         match self {
             Self::Pipe => "a pipe between both",
@@ -203,28 +211,30 @@ impl Way {
     }
 }
 
-fn attempt_of(report: &Report) -> Option<u32> {
+fn attempt_of(report: &AgentReport) -> Option<u32> {
     match report {
-        Report::Listening { attempt, .. }
-        | Report::Half { attempt, .. }
-        | Report::Doorway { attempt, .. }
-        | Report::Connected { attempt, .. }
-        | Report::Unreachable { attempt, .. } => Some(*attempt),
+        AgentReport::Listening { attempt, .. }
+        | AgentReport::Half { attempt, .. }
+        | AgentReport::Doorway { attempt, .. }
+        | AgentReport::Connected { attempt, .. }
+        | AgentReport::Unreachable { attempt, .. } => Some(*attempt),
         _ => None,
     }
 }
 
-fn ways(hop: Hop, ends: &Ends<'_>) -> Vec<Way> {
+fn ways(hop: Hop, ends: &HopEnds<'_>) -> Vec<HopMethod> {
     let is_one_host = ends.from.place.is_same_host(&ends.to.place);
     let can_share = is_one_host && ends.from.place.apart(&ends.to.place).is_none();
     match ends.options.transport {
-        Some(Transport::Rdma) => vec![Way::Fabric],
-        Some(Transport::Tcp) => vec![Way::Tcp, Way::TcpReversed],
-        Some(Transport::Ssh) => vec![Way::Relay],
+        Some(HopTransport::Rdma) => vec![HopMethod::Fabric],
+        Some(HopTransport::Tcp) => vec![HopMethod::Tcp, HopMethod::TcpReversed],
+        Some(HopTransport::Ssh) => vec![HopMethod::Relay],
         None => {
             // Handing a pipe over proves that both are on one host. Where it fails, they only look alike.
-            let pipe = (can_share && hop.can_be_pipe).then_some(Way::Pipe);
-            pipe.into_iter().chain([Way::Fabric, Way::Tcp, Way::TcpReversed, Way::Relay]).collect()
+            let pipe = (can_share && hop.can_be_pipe).then_some(HopMethod::Pipe);
+            pipe.into_iter()
+                .chain([HopMethod::Fabric, HopMethod::Tcp, HopMethod::TcpReversed, HopMethod::Relay])
+                .collect()
         }
     }
 }
@@ -274,14 +284,14 @@ mod tests {
     #[test]
     fn hosts_that_only_look_alike_get_what_other_hosts_have() {
         let (from, to, options) = (hello(), hello(), request(&["a:x", "b:y"]).options);
-        let ends = Ends { from: &from, to: &to, names: [Some("a"), Some("b")], options: &options };
+        let ends = HopEnds { from: &from, to: &to, names: [Some("a"), Some("b")], options: &options };
         let hop = Hop { number: 1, from: 0, to: 1, can_be_pipe: true };
         let mut joining = Joining::new(hop, &ends).expect("random");
-        let Step::Orders(orders) = joining.begin(&ends) else { panic!("no orders") };
-        assert!(matches!(orders[..], [(1, Order::Open { hop: 1, attempt: 1 })]), "{orders:?}");
+        let JoiningStep::Orders(orders) = joining.begin(&ends) else { panic!("no orders") };
+        assert!(matches!(orders[..], [(1, AgentOrder::Open { hop: 1, attempt: 1 })]), "{orders:?}");
         let why = "nobody is there".to_owned();
-        let step = joining.take(0, Report::Unreachable { hop: 1, why, attempt: 1 }, &ends);
-        let Step::Orders(orders) = step else { panic!("no orders") };
-        assert!(matches!(orders[..], [(0, Order::Initiate { hop: 1, attempt: 2, .. })]), "{orders:?}");
+        let step = joining.take(0, AgentReport::Unreachable { hop: 1, why, attempt: 1 }, &ends);
+        let JoiningStep::Orders(orders) = step else { panic!("no orders") };
+        assert!(matches!(orders[..], [(0, AgentOrder::Initiate { hop: 1, attempt: 2, .. })]), "{orders:?}");
     }
 }

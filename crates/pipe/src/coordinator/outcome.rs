@@ -1,8 +1,8 @@
 //! How it all ended: what failed, what of that only followed, and the exit status.
 
-use super::Summary;
+use super::PipelineSummary;
 use crate::control::Status;
-use crate::plan::Plan;
+use crate::plan::PipelinePlan;
 
 /// Exit status for everything that is not a stage's.
 const STATUS_OURS: u8 = 255;
@@ -14,7 +14,7 @@ const SIGNAL_BASE: u8 = 128;
 
 /// Something that ends the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum PipelineTrouble {
     /// The user wants it to end.
     Interrupted,
     /// It could not be set up.
@@ -29,7 +29,7 @@ pub enum Trouble {
     Data(String),
 }
 
-impl Trouble {
+impl PipelineTrouble {
     /// The less, the more it is the cause of the others.
     fn rank(&self) -> u8 {
         match self {
@@ -45,24 +45,26 @@ impl Trouble {
 /// Makes the summary's status, failures and statuses. A status is `None` where a stage was killed. `order`
 /// has the stages as they ended: what failed first is named first.
 pub fn conclude(
-    plan: &Plan,
-    troubles: &[Trouble],
+    plan: &PipelinePlan,
+    troubles: &[PipelineTrouble],
     statuses: &[Option<Status>],
     order: &[u32],
-    summary: &mut Summary,
+    summary: &mut PipelineSummary,
 ) {
-    let mut sorted: Vec<&Trouble> = troubles.iter().collect();
+    let mut sorted: Vec<&PipelineTrouble> = troubles.iter().collect();
     // Stable: those of one rank stay in the order in which they came.
     sorted.sort_by_key(|trouble| trouble.rank());
     let first = sorted.first().map(|trouble| trouble.rank());
     // What is of a lesser rank follows from what is first.
     for trouble in sorted.iter().filter(|trouble| Some(trouble.rank()) == first) {
         let text = match trouble {
-            Trouble::Interrupted => "interrupted".to_owned(),
-            Trouble::SetUp(why) | Trouble::Lost(why) | Trouble::Data(why) => why.clone(),
-            Trouble::Stage { job, why } => format!("{}: {why}", stage_name(plan, *job)),
+            PipelineTrouble::Interrupted => "interrupted".to_owned(),
+            PipelineTrouble::SetUp(why) | PipelineTrouble::Lost(why) | PipelineTrouble::Data(why) => {
+                why.clone()
+            }
+            PipelineTrouble::Stage { job, why } => format!("{}: {why}", stage_name(plan, *job)),
             // Its status is said with the others'.
-            Trouble::Member => continue,
+            PipelineTrouble::Member => continue,
         };
         if !summary.failures.contains(&text) {
             summary.failures.push(text);
@@ -78,8 +80,9 @@ pub fn conclude(
         if let Some(number) = shown.filter(|number| *number > 0) {
             rightmost = Some(number);
             let id = u32::try_from(id).unwrap_or(u32::MAX);
-            let is_said =
-                troubles.iter().any(|trouble| matches!(trouble, Trouble::Stage { job, .. } if *job == id));
+            let is_said = troubles
+                .iter()
+                .any(|trouble| matches!(trouble, PipelineTrouble::Stage { job, .. } if *job == id));
             // Nobody has to be told that `head` has seen enough.
             if !is_said && !is_broken_pipe(status.as_ref()) {
                 let what = what_happened(status.as_ref());
@@ -97,21 +100,21 @@ pub fn conclude(
     failures.sort_by_key(|(place, _)| *place);
     summary.failures.extend(failures.into_iter().map(|(_, text)| text));
     summary.status = match sorted.first() {
-        Some(Trouble::Interrupted) => STATUS_INTERRUPTED,
-        Some(Trouble::Stage { job, .. }) if is_file(plan, *job) => 1,
-        Some(Trouble::Member) => rightmost.unwrap_or(STATUS_OURS),
+        Some(PipelineTrouble::Interrupted) => STATUS_INTERRUPTED,
+        Some(PipelineTrouble::Stage { job, .. }) if is_file(plan, *job) => 1,
+        Some(PipelineTrouble::Member) => rightmost.unwrap_or(STATUS_OURS),
         Some(_) => STATUS_OURS,
         None => rightmost.unwrap_or(0),
     };
 }
 
 /// As failures name it: `stage 2 (fs2): 'zfs recv'`.
-fn stage_name(plan: &Plan, id: u32) -> String {
+fn stage_name(plan: &PipelinePlan, id: u32) -> String {
     let Some(job) = usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)) else { return String::new() };
     format!("stage {} ({}): '{}'", job.stage + 1, plan.name(job.agent), job.text)
 }
 
-fn is_file(plan: &Plan, id: u32) -> bool {
+fn is_file(plan: &PipelinePlan, id: u32) -> bool {
     usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)).is_some_and(|job| job.file.is_some())
 }
 
@@ -157,19 +160,19 @@ fn what_happened(status: Option<&Status>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Job;
+    use crate::plan::StageJob;
 
-    fn concluded(troubles: &[Trouble], statuses: &[Option<Status>]) -> (u8, Vec<String>) {
-        let jobs = (0..statuses.len()).map(|stage| Job {
+    fn concluded(troubles: &[PipelineTrouble], statuses: &[Option<Status>]) -> (u8, Vec<String>) {
+        let jobs = (0..statuses.len()).map(|stage| StageJob {
             stage,
             agent: stage,
             text: format!("cmd{}", stage + 1),
             file: None,
         });
         let agents = (0..statuses.len()).map(|agent| Some(format!("h{}", agent + 1))).collect();
-        let mut plan = Plan::default();
+        let mut plan = PipelinePlan::default();
         (plan.jobs, plan.agents) = (jobs.collect(), agents);
-        let mut summary = Summary::default();
+        let mut summary = PipelineSummary::default();
         // The last one ended first.
         let order: Vec<u32> = (0..4).rev().collect();
         conclude(&plan, troubles, statuses, &order, &mut summary);
@@ -198,14 +201,14 @@ mod tests {
 
     #[test]
     fn the_cause_comes_first_and_what_follows_of_it_not_at_all() {
-        let data = Trouble::Data("h1 -> h2: cut off".to_owned());
-        let lost = Trouble::Lost("h2: gone".to_owned());
+        let data = PipelineTrouble::Data("h1 -> h2: cut off".to_owned());
+        let lost = PipelineTrouble::Lost("h2: gone".to_owned());
         let (status, failures) = concluded(&[data.clone(), lost], &[Some(Status::Exit(1)), None]);
         assert_eq!(status, 255);
         assert_eq!(failures, ["h2: gone", "stage 1 (h1): 'cmd1' exited 1"]);
-        let (status, failures) = concluded(&[data, Trouble::Interrupted], &[None, None]);
+        let (status, failures) = concluded(&[data, PipelineTrouble::Interrupted], &[None, None]);
         assert_eq!((status, failures), (130, vec!["interrupted".to_owned()]));
-        let stage = Trouble::Stage { job: 1, why: "cannot start".to_owned() };
+        let stage = PipelineTrouble::Stage { job: 1, why: "cannot start".to_owned() };
         let (status, failures) = concluded(&[stage], &[None, Some(Status::Failed("x".to_owned()))]);
         assert_eq!((status, failures), (255, vec!["stage 2 (h2): 'cmd2': cannot start".to_owned()]));
     }

@@ -3,10 +3,10 @@
 use std::io::IoSlice;
 use std::time::Instant;
 
-use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX, sentence};
+use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WORD_BYTES_MAX, sentence};
 use super::seal::Seal;
-use super::wait::{Waits, Woken};
-use super::wire::{CLOSED, Want, Wire};
+use super::wait::{WaitSet, Woken};
+use super::wire::{CLOSED, HopWire, Want};
 use crate::Error;
 
 /// Reads in a row: a receiver that never ends to say that it is alive is not listened to for ever.
@@ -14,7 +14,7 @@ const READS_MAX: usize = 16;
 
 /// What the receiver has said last: nothing follows it.
 #[derive(Debug)]
-pub(super) enum Word {
+pub(super) enum LastWord {
     /// Nobody wants the rest.
     Stop,
     /// All of it, so many bytes, is where it belongs.
@@ -28,21 +28,21 @@ pub(super) enum Word {
 }
 
 /// The receiver's mouth.
-pub(super) struct Mouth {
+pub(super) struct BackwardWriter {
     seal: Option<Seal>,
     unsent: Vec<u8>,
 }
 
-impl Mouth {
+impl BackwardWriter {
     /// One that has said nothing.
     pub fn new(seal: Option<Seal>) -> Self {
         Self { seal, unsent: Vec::new() }
     }
 
     /// Says that it is alive, unless there is no room for that now.
-    pub fn say_alive(&mut self, wire: &mut dyn Wire) -> Result<(), Error> {
+    pub fn say_alive(&mut self, wire: &mut dyn HopWire) -> Result<(), Error> {
         if self.unsent.is_empty() {
-            self.add(Kind::Alive, &[])?;
+            self.add(FrameKind::Alive, &[])?;
         }
         self.flush(wire).map(drop)
     }
@@ -50,9 +50,9 @@ impl Mouth {
     /// Says its last word. Waits until a time at most.
     pub fn say_last(
         &mut self,
-        wire: &mut dyn Wire,
-        (kind, payload): (Kind, &[u8]),
-        waits: &Waits,
+        wire: &mut dyn HopWire,
+        (kind, payload): (FrameKind, &[u8]),
+        waits: &WaitSet,
         until: Instant,
     ) -> Result<(), Error> {
         self.add(kind, payload)?;
@@ -64,8 +64,8 @@ impl Mouth {
         Ok(())
     }
 
-    fn add(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
-        let header = Header::plain(kind, payload.len()).encode();
+    fn add(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), Error> {
+        let header = FrameHeader::plain(kind, payload.len()).encode();
         let mut payload = payload.to_vec();
         let tag = self.seal.as_mut().map(|seal| seal.seal(&header, &mut payload)).transpose()?;
         self.unsent.extend_from_slice(&header);
@@ -75,7 +75,7 @@ impl Mouth {
     }
 
     /// Whether all is sent.
-    fn flush(&mut self, wire: &mut dyn Wire) -> Result<bool, Error> {
+    fn flush(&mut self, wire: &mut dyn HopWire) -> Result<bool, Error> {
         while !self.unsent.is_empty() {
             match wire.write(0, &[IoSlice::new(&self.unsent)]) {
                 Ok(Some(sent)) => drop(self.unsent.drain(..sent.min(self.unsent.len()))),
@@ -88,7 +88,7 @@ impl Mouth {
 }
 
 /// The sender's ear.
-pub(super) struct Ear {
+pub(super) struct BackwardReader {
     seal: Option<Seal>,
     /// A frame, or the beginning of one.
     heard: Vec<u8>,
@@ -96,41 +96,41 @@ pub(super) struct Ear {
     pub heard_at: Instant,
 }
 
-impl Ear {
+impl BackwardReader {
     /// One that has heard nothing.
     pub fn new(seal: Option<Seal>) -> Self {
         Self { seal, heard: Vec::new(), heard_at: Instant::now() }
     }
 
     /// Listens to what is there: the last word, if it is among it.
-    pub fn listen(&mut self, wire: &mut dyn Wire) -> Option<Word> {
+    pub fn listen(&mut self, wire: &mut dyn HopWire) -> Option<LastWord> {
         let mut buffer = [0; HEADER_BYTES + WORD_BYTES_MAX + TAG_BYTES];
         for _ in 0..READS_MAX {
             match wire.read(0, &mut buffer) {
                 Ok(None) => return None,
-                Ok(Some(0)) => return Some(Word::Cut(CLOSED.into())),
+                Ok(Some(0)) => return Some(LastWord::Cut(CLOSED.into())),
                 Ok(Some(bytes)) => {
                     self.heard_at = Instant::now();
                     self.heard.extend_from_slice(&buffer[..bytes.min(buffer.len())]);
                 }
-                Err(why) => return Some(Word::Cut(why)),
+                Err(why) => return Some(LastWord::Cut(why)),
             }
             match self.parse() {
                 Ok(None) => {}
                 Ok(Some(word)) => return Some(word),
-                Err(error) => return Some(Word::Bad(error)),
+                Err(error) => return Some(LastWord::Bad(error)),
             }
         }
         None
     }
 
     /// Takes all whole frames out of what was heard.
-    fn parse(&mut self) -> Result<Option<Word>, Error> {
+    fn parse(&mut self) -> Result<Option<LastWord>, Error> {
         loop {
             let Some((head, rest)) = self.heard.split_first_chunk_mut::<HEADER_BYTES>() else {
                 return Ok(None);
             };
-            let header = Header::decode(head, None).map_err(|why| broken(why, self.seal.is_some()))?;
+            let header = FrameHeader::decode(head, None).map_err(|why| broken(why, self.seal.is_some()))?;
             let tag_bytes = if self.seal.is_some() { TAG_BYTES } else { 0 };
             let Some((frame, _)) = rest.split_at_mut_checked(header.length + tag_bytes) else {
                 return Ok(None);
@@ -140,9 +140,11 @@ impl Ear {
                 seal.open(head, *tag, payload)?;
             }
             let word = match header.kind {
-                Kind::Stop => Some(Word::Stop),
-                Kind::Done => payload.first_chunk().map(|bytes| Word::Done(u64::from_le_bytes(*bytes))),
-                Kind::CannotPut => Some(Word::Failed(sentence(payload))),
+                FrameKind::Stop => Some(LastWord::Stop),
+                FrameKind::Done => {
+                    payload.first_chunk().map(|bytes| LastWord::Done(u64::from_le_bytes(*bytes)))
+                }
+                FrameKind::CannotPut => Some(LastWord::Failed(sentence(payload))),
                 _ => None,
             };
             if word.is_some() {

@@ -8,9 +8,9 @@ use super::wait::Watch;
 use crate::Error;
 
 /// An eventfd.
-pub(super) struct Bell(OwnedFd);
+pub(super) struct WakeEvent(OwnedFd);
 
-impl Bell {
+impl WakeEvent {
     /// One that was not rung.
     pub fn new() -> Result<Self, Error> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)

@@ -53,14 +53,14 @@ impl Block {
 }
 
 /// A piece of the stream that is to be sent.
-pub(super) enum Piece<'a> {
+pub(super) enum OutletPiece<'a> {
     /// It is needed no more: it may be encrypted in place.
     Own(&'a mut [u8]),
     /// Others read it, too.
     Shared(&'a [u8]),
 }
 
-impl Piece<'_> {
+impl OutletPiece<'_> {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {

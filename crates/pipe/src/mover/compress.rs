@@ -16,14 +16,14 @@ const GAIN_MIN: usize = 16;
 
 /// Compresses for the sender.
 pub(super) struct Shrinker {
-    kind: Kind,
+    kind: Codec,
     to: Vec<u8>,
     /// Blocks to be skipped after the next failure, and now.
     skips: u32,
     skip: u32,
 }
 
-enum Kind {
+enum Codec {
     Zstd(Compressor<'static>),
     Lz4,
 }
@@ -37,9 +37,9 @@ impl Shrinker {
             Some(Compression::Zstd) => {
                 let compressor =
                     Compressor::new(ZSTD_LEVEL).map_err(|source| Error::System { call: "zstd", source })?;
-                (Kind::Zstd(compressor), bytes)
+                (Codec::Zstd(compressor), bytes)
             }
-            Some(Compression::Lz4) => (Kind::Lz4, lz4_flex::block::get_maximum_output_size(bytes)),
+            Some(Compression::Lz4) => (Codec::Lz4, lz4_flex::block::get_maximum_output_size(bytes)),
         };
         Ok(Some(Self { kind, to: vec![0; room], skips: 1, skip: 0 }))
     }
@@ -53,10 +53,10 @@ impl Shrinker {
         let most = block.len() - block.len().div_ceil(GAIN_MIN);
         let bytes = match &mut self.kind {
             // No room for more than is of use: then it gives up sooner.
-            Kind::Zstd(zstd) => {
+            Codec::Zstd(zstd) => {
                 self.to.get_mut(..most).and_then(|to| zstd.compress_to_buffer(block, to).ok())
             }
-            Kind::Lz4 => lz4_flex::block::compress_into(block, &mut self.to).ok(),
+            Codec::Lz4 => lz4_flex::block::compress_into(block, &mut self.to).ok(),
         };
         match bytes.filter(|bytes| (1..=most).contains(bytes)) {
             Some(bytes) => {

@@ -16,14 +16,14 @@ pub(super) struct Digests {
 
 /// A digest: up to 32 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Digest(Vec<u8>);
+pub(super) struct DigestBytes(Vec<u8>);
 
 /// How a stream ends: its length, and the digests that were wanted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Total {
     pub bytes: u64,
-    xxh3: Option<Digest>,
-    sha256: Option<Digest>,
+    xxh3: Option<DigestBytes>,
+    sha256: Option<DigestBytes>,
 }
 
 impl Digests {
@@ -65,13 +65,13 @@ impl Digests {
     pub fn finish(self) -> Total {
         Total {
             bytes: self.bytes,
-            xxh3: self.xxh3.map(|xxh3| Digest(xxh3.finish_128().to_be_bytes().to_vec())),
-            sha256: self.sha256.map(|sha256| Digest(sha256.finish().as_ref().to_vec())),
+            xxh3: self.xxh3.map(|xxh3| DigestBytes(xxh3.finish_128().to_be_bytes().to_vec())),
+            sha256: self.sha256.map(|sha256| DigestBytes(sha256.finish().as_ref().to_vec())),
         }
     }
 }
 
-impl Digest {
+impl DigestBytes {
     /// The longest, in bytes.
     pub const BYTES_MAX: usize = 32;
 }
@@ -96,7 +96,7 @@ impl Total {
         }))
     }
 
-    fn digest(&self, kind: DigestKind) -> Option<&Digest> {
+    fn digest(&self, kind: DigestKind) -> Option<&DigestBytes> {
         match kind {
             DigestKind::Xxh3 => self.xxh3.as_ref(),
             DigestKind::Sha256 => self.sha256.as_ref(),
@@ -124,6 +124,6 @@ mod tests {
         );
         assert_eq!(total.hex(DigestKind::Off), None);
         assert_eq!(total.encode(DigestKind::Off), [3, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(total.encode(DigestKind::Sha256).len(), 8 + Digest::BYTES_MAX);
+        assert_eq!(total.encode(DigestKind::Sha256).len(), 8 + DigestBytes::BYTES_MAX);
     }
 }

@@ -4,9 +4,9 @@ use std::io::IoSlice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES};
+use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES};
 use super::seal::Seal;
-use super::wire::{Streams, Wire};
+use super::wire::{HopWire, Streams};
 use crate::Error;
 
 /// What is sent, frame after frame.
@@ -36,7 +36,7 @@ impl Forward {
             return Ok(());
         }
         if self.unsent.is_empty() {
-            let head = Header::plain(Kind::Idle, 0).encode();
+            let head = FrameHeader::plain(FrameKind::Idle, 0).encode();
             self.unsent.extend_from_slice(&head);
             if let Some(Some(seal)) = self.seals.get_mut(self.turn) {
                 self.unsent.extend_from_slice(&seal.seal(&head, &mut [])?);

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::block::Block;
-use super::descriptor::{Descriptor, Did};
+use super::descriptor::{DescriptorIo, IoOutcome};
 use super::digest::Total;
-use super::receiver::{Got, Receiver};
+use super::receiver::{Filled, HopReceiver};
 use super::start::block_bytes;
-use super::wait::{Timing, Waits, Watch, Woken, is_there};
+use super::wait::{MoverTiming, WaitSet, Watch, Woken, is_there};
 use super::wire::CLOSED;
-use super::{Inlet, Outlet};
+use super::{MoverInlet, MoverOutlet};
 use crate::Error;
 use crate::limits::PING_INTERVAL;
 
@@ -17,51 +17,51 @@ use crate::limits::PING_INTERVAL;
 const READ_BYTES: usize = 256 << 10;
 
 /// An inlet at work.
-pub(super) enum Source {
-    Descriptor(Descriptor),
-    Hop(Box<Receiver>),
+pub(super) enum InletReader {
+    Descriptor(DescriptorIo),
+    Hop(Box<HopReceiver>),
 }
 
-impl Source {
+impl InletReader {
     /// Begins.
-    pub fn new(inlet: Inlet, timing: Timing) -> Result<Self, Error> {
+    pub fn new(inlet: MoverInlet, timing: MoverTiming) -> Result<Self, Error> {
         match inlet {
-            Inlet::Descriptor(fd) => Ok(Self::Descriptor(Descriptor::to_read(fd))),
-            Inlet::Hop(connection, options) => {
-                Ok(Self::Hop(Box::new(Receiver::new(*connection, options, timing)?)))
+            MoverInlet::Descriptor(fd) => Ok(Self::Descriptor(DescriptorIo::to_read(fd))),
+            MoverInlet::Hop(connection, options) => {
+                Ok(Self::Hop(Box::new(HopReceiver::new(*connection, options, timing)?)))
             }
         }
     }
 
     /// Bytes that it gives at once at most: what comes over a hop comes as it is, what is read from a
     /// descriptor is made to fit the hop that it goes to.
-    pub fn block_bytes(inlet: &Inlet, outlets: &[Outlet]) -> usize {
+    pub fn block_bytes(inlet: &MoverInlet, outlets: &[MoverOutlet]) -> usize {
         match inlet {
-            Inlet::Hop(_, options) => block_bytes(options),
-            Inlet::Descriptor(_) => outlets
+            MoverInlet::Hop(_, options) => block_bytes(options),
+            MoverInlet::Descriptor(_) => outlets
                 .iter()
                 .find_map(|outlet| match outlet {
-                    Outlet::Hop(_, options) => Some(block_bytes(options)),
+                    MoverOutlet::Hop(_, options) => Some(block_bytes(options)),
                     _ => None,
                 })
                 .unwrap_or(READ_BYTES),
         }
     }
 
-    /// Fills a block with the next piece, up to `most` bytes of a descriptor. After [`Got::Nothing`] it
+    /// Fills a block with the next piece, up to `most` bytes of a descriptor. After [`Filled::Nothing`] it
     /// wants the same block again: part of the piece may be there.
-    pub fn fill(&mut self, block: &mut Block, most: usize) -> Result<Got, Error> {
+    pub fn fill(&mut self, block: &mut Block, most: usize) -> Result<Filled, Error> {
         match self {
             Self::Hop(receiver) => receiver.get(block),
             Self::Descriptor(descriptor) => {
                 let most = block.payload_max().min(most);
                 match descriptor.read(&mut block.memory()[..most])? {
-                    Did::Bytes(0) | Did::Closed => Ok(Got::End),
-                    Did::Bytes(bytes) => {
+                    IoOutcome::Bytes(0) | IoOutcome::Closed => Ok(Filled::End),
+                    IoOutcome::Bytes(bytes) => {
                         block.set_length(bytes);
-                        Ok(Got::Data)
+                        Ok(Filled::Data)
                     }
-                    Did::Nothing => Ok(Got::Nothing),
+                    IoOutcome::Nothing => Ok(Filled::Nothing),
                 }
             }
         }
@@ -69,7 +69,7 @@ impl Source {
 
     /// Waits until there may be something to fill a block with, or something else happens, or it is
     /// time to look whether anything has.
-    pub fn wait(&mut self, other: Option<Watch>, waits: &Waits) -> Result<Woken, Error> {
+    pub fn wait(&mut self, other: Option<Watch>, waits: &WaitSet) -> Result<Woken, Error> {
         match self {
             Self::Hop(receiver) => receiver.wait(other, waits),
             Self::Descriptor(descriptor) => descriptor.wait(other, waits, Instant::now() + PING_INTERVAL),
@@ -111,28 +111,28 @@ impl Source {
     }
 
     /// All of it is where it belongs.
-    pub fn done(self, waits: &Waits) {
+    pub fn done(self, waits: &WaitSet) {
         if let Self::Hop(receiver) = self {
             receiver.done(waits);
         }
     }
 
     /// Nobody wants the rest.
-    pub fn stop(self, waits: &Waits) {
+    pub fn stop(self, waits: &WaitSet) {
         if let Self::Hop(receiver) = self {
             receiver.stop(waits);
         }
     }
 
     /// What came is not what it should be: a sender that is still there is told.
-    pub fn refuse(self, error: &Error, waits: &Waits) {
+    pub fn refuse(self, error: &Error, waits: &WaitSet) {
         if !matches!(error, Error::Truncated { .. } | Error::Told(_) | Error::Cancelled) {
             self.fail(&error.to_string(), waits);
         }
     }
 
     /// It cannot go where it should.
-    pub fn fail(self, why: &str, waits: &Waits) {
+    pub fn fail(self, why: &str, waits: &WaitSet) {
         if let Self::Hop(receiver) = self {
             receiver.fail(why, waits);
         }

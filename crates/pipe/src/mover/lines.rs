@@ -8,7 +8,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::outlet::Halt;
-use super::wait::Waits;
+use super::wait::WaitSet;
 use crate::Error;
 use crate::limits::LINE_BYTES_MAX;
 
@@ -16,7 +16,7 @@ use crate::limits::LINE_BYTES_MAX;
 const WRITE_BYTES: usize = 4096;
 
 /// The outlet.
-pub(super) struct Lines {
+pub(super) struct LineOutlet {
     prefix: String,
     to: Arc<Mutex<File>>,
     /// The beginning of a line.
@@ -25,14 +25,14 @@ pub(super) struct Lines {
     whole: Vec<u8>,
 }
 
-impl Lines {
+impl LineOutlet {
     /// Nothing is written yet.
     pub fn new(prefix: String, to: Arc<Mutex<File>>) -> Self {
         Self { prefix, to, line: Vec::new(), whole: Vec::new() }
     }
 
     /// Writes all lines that end in there.
-    pub fn put(&mut self, bytes: &[u8], waits: &Waits) -> Result<(), Halt> {
+    pub fn put(&mut self, bytes: &[u8], waits: &WaitSet) -> Result<(), Halt> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (mut text, ends) = match part.strip_suffix(b"\n") {
                 Some(text) => (text, true),
@@ -53,7 +53,7 @@ impl Lines {
     }
 
     /// Writes what is left, as a line.
-    pub fn finish(&mut self, waits: &Waits) -> Result<(), Halt> {
+    pub fn finish(&mut self, waits: &WaitSet) -> Result<(), Halt> {
         if !self.line.is_empty() {
             self.end_line();
         }
@@ -66,7 +66,7 @@ impl Lines {
         self.whole.push(b'\n');
     }
 
-    fn write(&mut self, waits: &Waits) -> Result<(), Halt> {
+    fn write(&mut self, waits: &WaitSet) -> Result<(), Halt> {
         if self.whole.is_empty() {
             return Ok(());
         }

@@ -11,8 +11,8 @@ use caravan_fabric::Link;
 use caravan_fabric::contract::{Armed, Error as FabricError};
 use rustix::event::PollFlags;
 
-use super::wait::{Waits, Watch, Woken, is_there};
-use super::wire::{Cut, Want, Wire};
+use super::wait::{WaitSet, Watch, Woken, is_there};
+use super::wire::{Cut, HopWire, Want};
 use crate::Error;
 
 /// How often a side that waits asks whether the other is still there.
@@ -59,7 +59,7 @@ impl LinkWire {
         &mut self,
         room: usize,
         other: Option<Watch>,
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error> {
         waits.check()?;
@@ -84,7 +84,7 @@ impl LinkWire {
     }
 }
 
-impl Wire for LinkWire {
+impl HopWire for LinkWire {
     fn streams(&self) -> usize {
         1
     }
@@ -132,7 +132,7 @@ impl Wire for LinkWire {
         _stream: usize,
         want: Want,
         other: Option<Watch>,
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error> {
         // For a quarter at once: a wake-up for each few bytes would cost more than they do.
@@ -169,7 +169,7 @@ impl Wire for LinkWire {
         None
     }
 
-    fn hang_up(&mut self, waits: &Waits, until: Instant) {
+    fn hang_up(&mut self, waits: &WaitSet, until: Instant) {
         while let Ok(false) = self.link.is_delivered() {
             let next = Instant::now() + SETTLE_INTERVAL;
             if next > until || waits.wait(None, None, Some(next)).is_err() {

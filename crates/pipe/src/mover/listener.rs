@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::backward::{Ear, Word};
+use super::backward::{BackwardReader, LastWord};
 use super::forward::Forward;
 use super::start::spawn;
-use super::wait::{Waits, Watch, Woken};
-use super::wire::{Streams, Want, Wire};
+use super::wait::{WaitSet, Watch, Woken};
+use super::wire::{HopWire, Streams, Want};
 use crate::Error;
 use crate::cancel::Cancel;
 
 /// Who listens to the receiver.
-pub(super) enum Ears {
+pub(super) enum BackwardSource {
     /// A thread of their own.
-    Thread(Listener),
+    Thread(BackwardListener),
     /// The sender itself, whenever it looks.
-    Own(Box<Ear>),
+    Own(Box<BackwardReader>),
 }
 
-impl Ears {
+impl BackwardSource {
     /// What tells that there is a word, where a thread listens.
     pub fn news(&self) -> Option<Watch<'_>> {
         match self {
@@ -35,20 +35,20 @@ impl Ears {
 
 /// A thread that hears what the receiver says while the sender's own waits for something else, and that
 /// says that the sender is alive.
-pub(super) struct Listener {
+pub(super) struct BackwardListener {
     /// Fired once there is a word.
     news: Cancel,
-    word: Arc<Mutex<Option<Word>>>,
+    word: Arc<Mutex<Option<LastWord>>>,
     end: Cancel,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Listener {
+impl BackwardListener {
     /// Begins to listen. `times`: how often the sender says that it is alive, and after how long without a
     /// word the receiver is dead.
     pub fn start(
         mut streams: Streams,
-        mut ear: Ear,
+        mut ear: BackwardReader,
         forward: Arc<Mutex<Forward>>,
         times: (Duration, Option<Duration>),
     ) -> Result<Self, Error> {
@@ -56,7 +56,7 @@ impl Listener {
         let word = Arc::new(Mutex::new(None));
         let (heard, rung, ended) = (Arc::clone(&word), news.clone(), end.clone());
         let listen = move || {
-            let last = hear(&mut streams, &mut ear, &forward, times, &Waits::new(&ended));
+            let last = hear(&mut streams, &mut ear, &forward, times, &WaitSet::new(&ended));
             if let Some(last) = last {
                 *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
                 rung.fire();
@@ -72,7 +72,7 @@ impl Listener {
     }
 
     /// The receiver's last word, once.
-    pub fn word(&self) -> Option<Word> {
+    pub fn word(&self) -> Option<LastWord> {
         if !self.news.is_fired() {
             return None;
         }
@@ -83,11 +83,11 @@ impl Listener {
 /// Listens until the receiver's last word, or until it is silent; `None` if it was told to end.
 fn hear(
     streams: &mut Streams,
-    ear: &mut Ear,
+    ear: &mut BackwardReader,
     forward: &Mutex<Forward>,
     (ping, silence): (Duration, Option<Duration>),
-    waits: &Waits,
-) -> Option<Word> {
+    waits: &WaitSet,
+) -> Option<LastWord> {
     loop {
         if let Some(word) = ear.listen(streams) {
             return Some(word);
@@ -95,7 +95,7 @@ fn hear(
         match forward.try_lock() {
             Ok(mut forward) => {
                 if let Err(error) = forward.say_idle(streams, ping) {
-                    return Some(Word::Bad(error));
+                    return Some(LastWord::Bad(error));
                 }
             }
             // Something is being said just now.
@@ -109,7 +109,7 @@ fn hear(
             Ok(Woken::Late) => {
                 if let Some(silence) = silence.filter(|silence| ear.heard_at.elapsed() > *silence) {
                     let silence = silence.as_secs_f64();
-                    return Some(Word::Cut(format!("the other end was silent for {silence} s")));
+                    return Some(LastWord::Cut(format!("the other end was silent for {silence} s")));
                 }
             }
             Ok(_) => {}
@@ -117,7 +117,7 @@ fn hear(
     }
 }
 
-impl Drop for Listener {
+impl Drop for BackwardListener {
     fn drop(&mut self) {
         self.end.fire();
         if let Some(thread) = self.thread.take() {

@@ -2,13 +2,13 @@
 
 use std::os::fd::OwnedFd;
 
-use super::block::Piece;
-use super::descriptor::{Descriptor, Did};
+use super::block::OutletPiece;
+use super::descriptor::{DescriptorIo, IoOutcome};
 use super::digest::Total;
-use super::lines::Lines;
-use super::sender::Sender;
-use super::wait::{Timing, Waits, Watch, is_there};
-use super::{DigestKind, Outlet, OutletEnd};
+use super::lines::LineOutlet;
+use super::sender::HopSender;
+use super::wait::{MoverTiming, WaitSet, Watch, is_there};
+use super::{DigestKind, MoverOutlet, OutletEnd};
 use crate::Error;
 
 /// Why an outlet takes no more.
@@ -40,34 +40,34 @@ impl Halt {
 }
 
 /// An outlet at work.
-pub(super) enum Sink {
-    Descriptor(Descriptor),
-    Lines(Lines),
-    Hop(Box<Sender>),
+pub(super) enum OutletWriter {
+    Descriptor(DescriptorIo),
+    Lines(LineOutlet),
+    Hop(Box<HopSender>),
 }
 
-impl Sink {
+impl OutletWriter {
     /// Begins.
-    pub fn new(outlet: Outlet, timing: Timing) -> Result<Self, Error> {
+    pub fn new(outlet: MoverOutlet, timing: MoverTiming) -> Result<Self, Error> {
         match outlet {
-            Outlet::Descriptor(fd) => Ok(Self::Descriptor(Descriptor::to_write(fd))),
-            Outlet::Lines { prefix, to } => Ok(Self::Lines(Lines::new(prefix, to))),
-            Outlet::Hop(connection, options) => {
-                Ok(Self::Hop(Box::new(Sender::new(*connection, options, timing)?)))
+            MoverOutlet::Descriptor(fd) => Ok(Self::Descriptor(DescriptorIo::to_write(fd))),
+            MoverOutlet::Lines { prefix, to } => Ok(Self::Lines(LineOutlet::new(prefix, to))),
+            MoverOutlet::Hop(connection, options) => {
+                Ok(Self::Hop(Box::new(HopSender::new(*connection, options, timing)?)))
             }
         }
     }
 
     /// What the end of its stream carries.
-    pub fn digest(outlet: &Outlet) -> Option<DigestKind> {
+    pub fn digest(outlet: &MoverOutlet) -> Option<DigestKind> {
         match outlet {
-            Outlet::Hop(_, options) => Some(options.digest),
+            MoverOutlet::Hop(_, options) => Some(options.digest),
             _ => None,
         }
     }
 
     /// Puts all of a piece there.
-    pub fn put(&mut self, piece: Piece, waits: &Waits) -> Result<(), Halt> {
+    pub fn put(&mut self, piece: OutletPiece, waits: &WaitSet) -> Result<(), Halt> {
         match self {
             Self::Hop(sender) => sender.put(piece, waits),
             Self::Lines(lines) => lines.put(piece.bytes(), waits),
@@ -76,7 +76,7 @@ impl Sink {
     }
 
     /// That was all: for a hop, waits until the other end has it. A descriptor ends with its close.
-    pub fn finish(&mut self, total: &Total, waits: &Waits) -> Result<(), Halt> {
+    pub fn finish(&mut self, total: &Total, waits: &WaitSet) -> Result<(), Halt> {
         match self {
             Self::Descriptor(_) => Ok(()),
             Self::Lines(lines) => lines.finish(waits),
@@ -112,7 +112,7 @@ impl Sink {
     }
 
     /// There will be no more, though it has not all. Its descriptor, which nobody may take for ended.
-    pub fn fail(self, why: Option<&str>, waits: &Waits) -> Option<OwnedFd> {
+    pub fn fail(self, why: Option<&str>, waits: &WaitSet) -> Option<OwnedFd> {
         match self {
             Self::Descriptor(descriptor) => Some(descriptor.into_fd()),
             Self::Lines(_) => None,
@@ -126,18 +126,18 @@ impl Sink {
     }
 }
 
-fn put(descriptor: &Descriptor, mut bytes: &[u8], waits: &Waits) -> Result<(), Halt> {
+fn put(descriptor: &DescriptorIo, mut bytes: &[u8], waits: &WaitSet) -> Result<(), Halt> {
     while !bytes.is_empty() {
         // A file never makes it wait.
         waits.check()?;
         match descriptor.write(bytes, waits)? {
-            Did::Bytes(0) => {
+            IoOutcome::Bytes(0) => {
                 let full = std::io::Error::other("it takes no more bytes");
                 return Err(Error::System { call: "write", source: full }.into());
             }
-            Did::Bytes(written) => bytes = bytes.get(written..).unwrap_or_default(),
-            Did::Closed => return Err(Halt::Stopped),
-            Did::Nothing => {}
+            IoOutcome::Bytes(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            IoOutcome::Closed => return Err(Halt::Stopped),
+            IoOutcome::Nothing => {}
         }
     }
     Ok(())

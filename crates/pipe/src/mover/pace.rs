@@ -8,13 +8,13 @@ const BURST: Duration = Duration::from_millis(50);
 /// A rate that is kept to over any time longer than a burst. It drifts by nothing: every time is
 /// counted from when it began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct RateLimit {
     rate: u64,
     since: Instant,
     bytes: u64,
 }
 
-impl Pace {
+impl RateLimit {
     /// From now on.
     pub fn new(rate: u64, now: Instant) -> Self {
         Self { rate: rate.max(1), since: now, bytes: 0 }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn it_is_exact_over_time_and_catches_up_on_a_burst_alone() {
         let begin = Instant::now() + Duration::from_secs(1);
-        let mut pace = Pace::new(1_000_003, begin);
+        let mut pace = RateLimit::new(1_000_003, begin);
         let mut now = begin;
         let mut bytes = 0;
         while bytes < 10_000_030 {
@@ -64,6 +64,6 @@ mod tests {
         let due = pace.take(1_000_003, now);
         assert_eq!(due, now + Duration::from_secs(1) - BURST);
         assert_eq!(pace.piece_bytes(), 50_000);
-        assert_eq!(Pace::new(0, now).piece_bytes(), 1);
+        assert_eq!(RateLimit::new(0, now).piece_bytes(), 1);
     }
 }

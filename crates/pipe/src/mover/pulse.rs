@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::backward::Mouth;
+use super::backward::BackwardWriter;
 use super::start::spawn;
-use super::wait::{Timing, Waits, Woken};
+use super::wait::{MoverTiming, WaitSet, Woken};
 use super::wire::Streams;
 use crate::Error;
 use crate::cancel::Cancel;
@@ -19,11 +19,15 @@ pub(super) struct Pulse {
 
 impl Pulse {
     /// Begins.
-    pub fn start(mut streams: Streams, mouth: Arc<Mutex<Mouth>>, timing: Timing) -> Result<Self, Error> {
+    pub fn start(
+        mut streams: Streams,
+        mouth: Arc<Mutex<BackwardWriter>>,
+        timing: MoverTiming,
+    ) -> Result<Self, Error> {
         let end = Cancel::new()?;
         let ended = end.clone();
         let beat = move || {
-            let waits = Waits::new(&ended);
+            let waits = WaitSet::new(&ended);
             while let Ok(Woken::Late) = waits.wait(None, None, Some(Instant::now() + timing.ping)) {
                 // If the sender is gone, whoever reads from it finds that out.
                 if lock(&mouth).say_alive(&mut streams).is_err() {
@@ -46,6 +50,6 @@ impl Drop for Pulse {
 }
 
 /// For as long as a frame takes.
-pub(super) fn lock(mouth: &Mutex<Mouth>) -> MutexGuard<'_, Mouth> {
+pub(super) fn lock(mouth: &Mutex<BackwardWriter>) -> MutexGuard<'_, BackwardWriter> {
     mouth.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::DigestKind;
-use super::descriptor::Did;
+use super::descriptor::IoOutcome;
 use super::digest::Digests;
-use super::inlet::Source;
-use super::outlet::Sink;
-use super::start::Shape;
+use super::inlet::InletReader;
+use super::outlet::OutletWriter;
+use super::start::MoverShape;
 use crate::Error;
 use crate::limits::PIPE_BYTES;
 
@@ -26,8 +26,10 @@ pub(super) struct Splice {
 
 impl Splice {
     /// Returns `None` where the source's bytes must be seen, or either end cannot be spliced.
-    pub fn between(source: &Source, sink: &Sink, shape: &Shape) -> Option<Self> {
-        let (Source::Descriptor(descriptor), Sink::Hop(sender)) = (source, sink) else { return None };
+    pub fn between(source: &InletReader, sink: &OutletWriter, shape: &MoverShape) -> Option<Self> {
+        let (InletReader::Descriptor(descriptor), OutletWriter::Hop(sender)) = (source, sink) else {
+            return None;
+        };
         let is_digested = shape.digests.iter().any(|digest| *digest != DigestKind::Off);
         if is_digested || !descriptor.splices() || !sender.takes_pipes() {
             return None;
@@ -42,16 +44,16 @@ impl Splice {
     /// has to be copied.
     pub fn fill(
         &mut self,
-        source: &Source,
+        source: &InletReader,
         digests: &mut Digests,
         most: usize,
-    ) -> Result<Option<Did>, Error> {
-        let Source::Descriptor(descriptor) = source else { return Ok(None) };
+    ) -> Result<Option<IoOutcome>, Error> {
+        let InletReader::Descriptor(descriptor) = source else { return Ok(None) };
         if self.is_over {
             return Ok(None);
         }
         let did = descriptor.splice(&self.writing, most.min(self.block_bytes))?;
-        if let Some(Did::Bytes(bytes)) = &did {
+        if let Some(IoOutcome::Bytes(bytes)) = &did {
             digests.count(*bytes);
         }
         self.is_over = did.is_none();

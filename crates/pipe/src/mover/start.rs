@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use super::inlet::Source;
+use super::inlet::InletReader;
 use super::link::LinkWire;
-use super::outlet::Sink;
-use super::wait::{Timing, Waits};
-use super::wire::{Streams, Wire};
+use super::outlet::OutletWriter;
+use super::wait::{MoverTiming, WaitSet};
+use super::wire::{HopWire, Streams};
 use super::{
-    BLOCK_BYTES_MAX, DigestKind, Gauge, HopOptions, Inlet, MoverOptions, Outcome, Outlet, several, single,
+    BLOCK_BYTES_MAX, DigestKind, Gauge, HopOptions, MoverInlet, MoverOptions, MoverOutcome, MoverOutlet,
+    several, single,
 };
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::connect::{Channel, tcp};
+use crate::connect::{DataChannel, tcp};
 
 /// What a mover needs to know of its ends.
-pub(super) struct Shape {
+pub(super) struct MoverShape {
     pub block_bytes: usize,
     /// All that some end wants.
     pub digests: Vec<DigestKind>,
@@ -28,27 +29,27 @@ pub(super) struct Shape {
 
 /// [`run`](super::run), with durations of the caller's.
 pub(super) fn run_timed(
-    inlet: Inlet,
-    outlets: Vec<Outlet>,
+    inlet: MoverInlet,
+    outlets: Vec<MoverOutlet>,
     options: &MoverOptions,
     gauge: &Gauge,
     cancel: &Cancel,
-    timing: Timing,
-) -> Outcome {
-    let mut digests: Vec<_> = outlets.iter().filter_map(Sink::digest).collect();
-    if let Inlet::Hop(_, options) = &inlet {
+    timing: MoverTiming,
+) -> MoverOutcome {
+    let mut digests: Vec<_> = outlets.iter().filter_map(OutletWriter::digest).collect();
+    if let MoverInlet::Hop(_, options) = &inlet {
         digests.insert(0, options.digest);
     }
-    let shape = Shape {
-        block_bytes: Source::block_bytes(&inlet, &outlets),
+    let shape = MoverShape {
+        block_bytes: InletReader::block_bytes(&inlet, &outlets),
         digest: digests.first().copied(),
-        sends: outlets.iter().any(|outlet| matches!(outlet, Outlet::Hop(..))),
+        sends: outlets.iter().any(|outlet| matches!(outlet, MoverOutlet::Hop(..))),
         digests,
         rate: options.rate,
     };
-    let waits = Waits::new(cancel);
-    let source = Source::new(inlet, timing);
-    let sinks: Vec<_> = outlets.into_iter().map(|outlet| Sink::new(outlet, timing)).collect();
+    let waits = WaitSet::new(cancel);
+    let source = InletReader::new(inlet, timing);
+    let sinks: Vec<_> = outlets.into_iter().map(|outlet| OutletWriter::new(outlet, timing)).collect();
     let source = match source {
         Ok(source) if sinks.iter().all(Result::is_ok) => source,
         source => return unstarted(source, sinks, waits),
@@ -70,7 +71,11 @@ pub(super) fn run_timed(
 }
 
 /// One of the ends could not even begin.
-fn unstarted(source: Result<Source, Error>, sinks: Vec<Result<Sink, Error>>, waits: Waits) -> Outcome {
+fn unstarted(
+    source: Result<InletReader, Error>,
+    sinks: Vec<Result<OutletWriter, Error>>,
+    waits: WaitSet,
+) -> MoverOutcome {
     let failed = sinks.iter().find_map(|sink| sink.as_ref().err()).or(source.as_ref().err());
     let why = failed.map(Error::to_string);
     let mut unfinished = Vec::new();
@@ -83,23 +88,23 @@ fn unstarted(source: Result<Source, Error>, sinks: Vec<Result<Sink, Error>>, wai
         source.fail(&why.unwrap_or_default(), &waits);
         Err(Error::Cancelled)
     });
-    Outcome { bytes: 0, digest: None, inlet, outlets, unfinished }
+    MoverOutcome { bytes: 0, digest: None, inlet, outlets, unfinished }
 }
 
 /// What carries a hop, and the same again if it is streams, for a thread that looks after them.
 pub(super) fn wire_of(
-    channel: Channel,
+    channel: DataChannel,
     silence: Option<Duration>,
-) -> Result<(Box<dyn Wire>, Option<Streams>), Error> {
+) -> Result<(Box<dyn HopWire>, Option<Streams>), Error> {
     match channel {
-        Channel::Streams(streams) => {
+        DataChannel::Streams(streams) => {
             if let Some(silence) = silence {
                 streams.iter().for_each(|stream| tcp::keep_alive(stream, silence));
             }
             let streams = Streams::new(streams)?;
             Ok((Box::new(streams.clone()), Some(streams)))
         }
-        Channel::Link(link) => Ok((Box::new(LinkWire::new(*link)), None)),
+        DataChannel::Link(link) => Ok((Box::new(LinkWire::new(*link)), None)),
     }
 }
 

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::start::{Shape, run_timed};
+use super::start::{MoverShape, run_timed};
 use super::*;
-use crate::connect::{Channel, Secret};
+use crate::connect::{DataChannel, Secret};
 
 const BLOCK: u32 = 16 << 10;
 const OPTIONS: HopOptions = HopOptions {
@@ -31,7 +31,7 @@ const OPTIONS: HopOptions = HopOptions {
 };
 const SILENCE: Duration = Duration::from_millis(2000);
 /// So short that a test can outwait them, so long that a busy machine does not.
-const TIMING: Timing = Timing {
+const TIMING: MoverTiming = MoverTiming {
     ping: Duration::from_millis(50),
     slow: Duration::from_millis(100),
     linger: Duration::from_secs(1),
@@ -41,11 +41,11 @@ const TIMING: Timing = Timing {
 struct Running {
     cancel: Cancel,
     gauge: Arc<Gauge>,
-    thread: JoinHandle<Outcome>,
+    thread: JoinHandle<MoverOutcome>,
 }
 
 impl Running {
-    fn start(inlet: Inlet, outlets: Vec<Outlet>, options: MoverOptions) -> Self {
+    fn start(inlet: MoverInlet, outlets: Vec<MoverOutlet>, options: MoverOptions) -> Self {
         let (cancel, gauge) = (Cancel::new().expect("an event"), Arc::new(Gauge::default()));
         let (theirs, counts) = (cancel.clone(), Arc::clone(&gauge));
         let thread =
@@ -53,40 +53,44 @@ impl Running {
         Self { cancel, gauge, thread }
     }
 
-    fn join(self) -> Outcome {
+    fn join(self) -> MoverOutcome {
         self.thread.join().expect("no panic")
     }
 }
 
-fn connection(streams: Vec<OwnedFd>) -> Connection {
-    Connection { channel: Channel::Streams(streams), secret: Secret([3; 32]), description: "a test".into() }
+fn connection(streams: Vec<OwnedFd>) -> DataConnection {
+    DataConnection {
+        channel: DataChannel::Streams(streams),
+        secret: Secret([3; 32]),
+        description: "a test".into(),
+    }
 }
 
 /// Both ends of a hop.
-fn hop(streams: u32) -> (Connection, Connection) {
+fn hop(streams: u32) -> (DataConnection, DataConnection) {
     let pairs = (0..streams).map(|_| UnixStream::pair().expect("a pair"));
     let (near, far) = pairs.map(|(near, far)| (OwnedFd::from(near), OwnedFd::from(far))).unzip();
     (connection(near), connection(far))
 }
 
-fn from_hop(connection: Connection, options: &HopOptions) -> Inlet {
-    Inlet::Hop(Box::new(connection), options.clone())
+fn from_hop(connection: DataConnection, options: &HopOptions) -> MoverInlet {
+    MoverInlet::Hop(Box::new(connection), options.clone())
 }
 
-fn to_hop(connection: Connection, options: &HopOptions) -> Outlet {
-    Outlet::Hop(Box::new(connection), options.clone())
+fn to_hop(connection: DataConnection, options: &HopOptions) -> MoverOutlet {
+    MoverOutlet::Hop(Box::new(connection), options.clone())
 }
 
 /// A pipe as an inlet, and what feeds it.
-fn fed() -> (Inlet, File) {
+fn fed() -> (MoverInlet, File) {
     let (from, feed) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
-    (Inlet::Descriptor(from), feed.into())
+    (MoverInlet::Descriptor(from), feed.into())
 }
 
 /// A pipe as an outlet, and what comes out of it.
-fn drained() -> (Outlet, File) {
+fn drained() -> (MoverOutlet, File) {
     let (drain, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
-    (Outlet::Descriptor(to), drain.into())
+    (MoverOutlet::Descriptor(to), drain.into())
 }
 
 fn all_of(mut drain: impl Read) -> Vec<u8> {
@@ -106,8 +110,8 @@ fn feeding(mut feed: impl Write + Send + 'static, data: &[u8]) -> JoinHandle<()>
 }
 
 /// Of a mover of one thread towards a hop.
-fn shape(digest: DigestKind) -> Shape {
-    Shape {
+fn shape(digest: DigestKind) -> MoverShape {
+    MoverShape {
         block_bytes: BLOCK as usize,
         digests: vec![digest],
         digest: Some(digest),
@@ -116,7 +120,7 @@ fn shape(digest: DigestKind) -> Shape {
     }
 }
 
-fn is_complete(outcome: &Outcome) -> bool {
+fn is_complete(outcome: &MoverOutcome) -> bool {
     let all_took_it = outcome.outlets.iter().all(|outlet| matches!(outlet, Ok(OutletEnd::Complete)));
     matches!(outcome.inlet, Ok(InletEnd::Complete)) && all_took_it && outcome.unfinished.is_empty()
 }

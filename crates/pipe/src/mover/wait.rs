@@ -13,7 +13,7 @@ use crate::limits::PING_INTERVAL;
 
 /// Durations that a test makes shorter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timing {
+pub(super) struct MoverTiming {
     /// How often both ends of a hop say that they are there.
     pub ping: Duration,
     /// How long an outlet may keep a queue full.
@@ -22,7 +22,7 @@ pub(super) struct Timing {
     pub linger: Duration,
 }
 
-impl Default for Timing {
+impl Default for MoverTiming {
     fn default() -> Self {
         let second = Duration::from_secs(1);
         Self { ping: PING_INTERVAL, slow: second, linger: second }
@@ -45,14 +45,14 @@ pub(super) enum Woken {
 
 /// Who may end a wait at any time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waits<'a> {
+pub(super) struct WaitSet<'a> {
     cancel: &'a Cancel,
     halt: Option<&'a Cancel>,
     source: Option<Watch<'a>>,
     waited_ns: Option<&'a AtomicU64>,
 }
 
-impl<'a> Waits<'a> {
+impl<'a> WaitSet<'a> {
     /// Whoever holds `cancel`.
     pub fn new(cancel: &'a Cancel) -> Self {
         Self { cancel, halt: None, source: None, waited_ns: None }

@@ -1,4 +1,4 @@
-//! What carries a hop's bytes: one shape for streams and links. No call but [`Wire::wait`] blocks.
+//! What carries a hop's bytes: one shape for streams and links. No call but [`HopWire::wait`] blocks.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::pipe::SpliceFlags;
 
-use super::wait::{Waits, Watch, Woken};
+use super::wait::{WaitSet, Watch, Woken};
 use crate::Error;
 
 /// What is waited for.
@@ -26,7 +26,7 @@ pub(super) enum Want {
 pub(super) type Cut = String;
 
 /// A byte stream each way, or several.
-pub(super) trait Wire: Send {
+pub(super) trait HopWire: Send {
     /// How many streams.
     fn streams(&self) -> usize;
     /// Takes what has come: `None` if nothing has, 0 bytes at the end.
@@ -52,7 +52,7 @@ pub(super) trait Wire: Send {
         stream: usize,
         want: Want,
         other: Option<Watch>,
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error>;
     /// Says that this side is about to wait for [`news`](Self::news) among other things. False if there
@@ -65,7 +65,7 @@ pub(super) trait Wire: Send {
     /// What tells that the other side is gone, whatever there is to read.
     fn hung_up(&self) -> Option<Watch<'_>>;
     /// There will be no more writes: sees to it that those before are on their way.
-    fn hang_up(&mut self, waits: &Waits, until: Instant);
+    fn hang_up(&mut self, waits: &WaitSet, until: Instant);
     /// Whether a read tells when the other side has closed.
     fn closes(&self) -> bool;
 }
@@ -105,7 +105,7 @@ impl Streams {
     }
 }
 
-impl Wire for Streams {
+impl HopWire for Streams {
     fn streams(&self) -> usize {
         self.0.len()
     }
@@ -154,7 +154,7 @@ impl Wire for Streams {
         stream: usize,
         want: Want,
         other: Option<Watch>,
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error> {
         let flags = if want == Want::Read { PollFlags::IN } else { PollFlags::OUT };
@@ -175,7 +175,7 @@ impl Wire for Streams {
         self.watch(0, PollFlags::RDHUP)
     }
 
-    fn hang_up(&mut self, _waits: &Waits, _until: Instant) {
+    fn hang_up(&mut self, _waits: &WaitSet, _until: Instant) {
         for fd in self.0.iter() {
             // One that is closed already needs no more.
             let _ = rustix::net::shutdown(fd, Shutdown::Write);

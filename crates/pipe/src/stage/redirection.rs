@@ -2,7 +2,7 @@
 
 /// How a command begins.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Start<'a> {
+pub enum CommandStart<'a> {
     /// A command, with or without redirections in front.
     Command,
     /// Nothing but redirections, and a shell has to look at them.
@@ -14,7 +14,7 @@ pub enum Start<'a> {
 }
 
 /// An error where no file is named.
-pub fn start(command: &str) -> Result<Start<'_>, String> {
+pub fn start(command: &str) -> Result<CommandStart<'_>, String> {
     let command = command.trim();
     for operator in [">>", ">", "<"] {
         let Some(rest) = command.strip_prefix(operator) else { continue };
@@ -24,14 +24,14 @@ pub fn start(command: &str) -> Result<Start<'_>, String> {
                 "there is no file behind `{operator}`; name one, such as db2:'{operator}/srv/a.img'"
             )),
             _ if !path.contains(|c| !is_plain(c)) => Ok(match operator {
-                "<" => Start::Read(path),
-                _ => Start::Write { path, append: operator == ">>" },
+                "<" => CommandStart::Read(path),
+                _ => CommandStart::Write { path, append: operator == ">>" },
             }),
-            _ if is_alone(command) => Ok(Start::Alone),
-            _ => Ok(Start::Command),
+            _ if is_alone(command) => Ok(CommandStart::Alone),
+            _ => Ok(CommandStart::Command),
         };
     }
-    Ok(Start::Command)
+    Ok(CommandStart::Command)
 }
 
 /// What every shell takes as it is.

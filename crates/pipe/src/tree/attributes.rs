@@ -56,7 +56,7 @@ pub fn modified(stat: &Stat) -> (i64, u32) {
 
 /// How this process gives attributes to files.
 #[derive(Clone, Copy, Debug)]
-pub struct Giver {
+pub struct AttributeSetter {
     /// Who it is. The superuser alone gives files away.
     user: u32,
     group: u32,
@@ -64,7 +64,7 @@ pub struct Giver {
     mask: u32,
 }
 
-impl Giver {
+impl AttributeSetter {
     /// Of this process.
     pub fn here() -> Self {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());

@@ -11,7 +11,7 @@ use super::complaints::shown_in;
 
 /// A directory of a source.
 #[derive(Debug)]
-pub struct Folder {
+pub struct SourceFolder {
     /// Open for reading.
     pub fd: OwnedFd,
     /// Below which source.
@@ -22,7 +22,7 @@ pub struct Folder {
     pub base: Arc<[u8]>,
 }
 
-impl Folder {
+impl SourceFolder {
     /// A file in it, for people.
     pub fn shown(&self, name: &[u8]) -> String {
         shown_in(&below(&self.base, &self.path), name)
@@ -31,11 +31,11 @@ impl Folder {
 
 /// Something to send.
 #[derive(Debug)]
-pub enum Item {
+pub enum WalkItem {
     /// Anything but a directory.
     Entry {
         /// The directory that it is in.
-        folder: Arc<Folder>,
+        folder: Arc<SourceFolder>,
         /// Its name there.
         name: CString,
         /// What the directory says that it is.
@@ -63,7 +63,7 @@ pub enum Item {
 
 /// A directory to make.
 #[derive(Debug)]
-pub struct Made {
+pub struct MadeFolder {
     /// Below which source.
     pub root: u32,
     /// The path from there.
@@ -80,9 +80,9 @@ pub struct Batch {
     /// From 0; frames are sent in this order.
     pub number: u64,
     /// Directories to make first.
-    pub made: Vec<Made>,
+    pub made: Vec<MadeFolder>,
     /// What to send then.
-    pub items: Vec<Item>,
+    pub items: Vec<WalkItem>,
     /// Directories whose files are in it.
     pub folders: usize,
     /// Bytes of the paths of `made`.

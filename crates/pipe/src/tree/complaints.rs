@@ -11,16 +11,16 @@ const LINES_MAX: u64 = 50;
 
 /// Of one half of a copy.
 #[derive(Debug, Default)]
-pub struct Complaints(Mutex<Counts>);
+pub struct FileComplaints(Mutex<ComplaintCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ComplaintCounts {
     said: u64,
     unsaid: u64,
     failed: u64,
 }
 
-impl Complaints {
+impl FileComplaints {
     /// A file could not be copied.
     pub fn fail(&self, sentence: &str) {
         self.count(sentence, 1);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn failures_are_counted_beyond_the_lines_that_are_said() {
-        let complaints = Complaints::default();
+        let complaints = FileComplaints::default();
         complaints.warn("only a word of warning, by a test");
         complaints.finish().expect("nothing failed");
         (0..LINES_MAX * 2).for_each(|_| complaints.fail("one of many failures, by a test"));

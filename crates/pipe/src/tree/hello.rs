@@ -11,7 +11,7 @@ use super::trust::DIRECTORY;
 
 /// The first frame of the sink.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct TreeHello {
     /// Nothing of what is copied is there, not even in part: nothing need be offered.
     pub is_fresh: bool,
     /// What is there was left by a copy that was cut off: what it has completed need not be sent again.
@@ -28,7 +28,7 @@ pub struct Hello {
     is_same_host: bool,
 }
 
-impl Hello {
+impl TreeHello {
     /// For a sink to fill.
     pub fn new() -> Self {
         Self { is_fresh: true, boot: boot(), ..Self::default() }

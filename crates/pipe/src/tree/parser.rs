@@ -2,14 +2,16 @@
 
 use super::attributes::Attributes;
 use super::format::nonsense;
-use super::records::{Begin, Had, Offered, PATH_BYTES_MAX, Record, SIZE_UNKNOWN, Spot, is_plain_name};
+use super::records::{
+    LargeBegin, OfferedFile, PATH_BYTES_MAX, SIZE_UNKNOWN, SinkHas, TreePath, TreeRecord, is_plain_name,
+};
 use crate::Error;
 
 /// Takes values from the front of what a peer has sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Parser<'a>(pub &'a [u8]);
+pub struct RecordParser<'a>(pub &'a [u8]);
 
-impl<'a> Parser<'a> {
+impl<'a> RecordParser<'a> {
     /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -52,11 +54,11 @@ impl<'a> Parser<'a> {
     }
 
     /// A place: no part of its path leads up, or anywhere but down.
-    pub fn spot(&mut self) -> Result<Spot<'a>, Error> {
+    pub fn spot(&mut self) -> Result<TreePath<'a>, Error> {
         let (root, path) = (self.u32()?, self.long()?);
         let is_good = path.is_empty()
             || path.len() <= PATH_BYTES_MAX && path.split(|byte| *byte == b'/').all(is_plain_name);
-        if is_good { Ok(Spot { root, path }) } else { Err(nonsense("path")) }
+        if is_good { Ok(TreePath { root, path }) } else { Err(nonsense("path")) }
     }
 
     /// A name: nothing at all, or one step down.
@@ -74,31 +76,31 @@ impl<'a> Parser<'a> {
     }
 
     /// The next record of a batch.
-    pub fn record(&mut self) -> Result<Record<'a>, Error> {
+    pub fn record(&mut self) -> Result<TreeRecord<'a>, Error> {
         Ok(match self.byte()? {
-            b'D' => Record::Folder(self.spot()?),
-            b'R' => Record::Root(self.u32()?),
+            b'D' => TreeRecord::Folder(self.spot()?),
+            b'R' => TreeRecord::Root(self.u32()?),
             b'F' => {
                 let (name, attributes, length) = (self.name()?, self.attributes()?, self.u32()?);
-                Record::File { name, attributes, content: self.take(length as usize)? }
+                TreeRecord::File { name, attributes, content: self.take(length as usize)? }
             }
             b'S' => {
                 let (name, attributes, target) = (self.name()?, self.attributes()?, self.long()?);
                 if target.is_empty() || target.len() > PATH_BYTES_MAX || target.contains(&0) {
                     return Err(nonsense("symbolic link"));
                 }
-                Record::Symlink { name, attributes, target }
+                TreeRecord::Symlink { name, attributes, target }
             }
-            b'P' => Record::Fifo { name: self.name()?, attributes: self.attributes()? },
-            b'H' => Record::Link { name: self.name()?, target: self.spot()? },
-            b'L' => Record::Leave { spot: self.spot()?, attributes: self.attributes()? },
+            b'P' => TreeRecord::Fifo { name: self.name()?, attributes: self.attributes()? },
+            b'H' => TreeRecord::Link { name: self.name()?, target: self.spot()? },
+            b'L' => TreeRecord::Leave { spot: self.spot()?, attributes: self.attributes()? },
             _ => return Err(nonsense("record")),
         })
     }
 
     /// The beginning of a large file.
-    pub fn begin(&mut self) -> Result<Begin<'a>, Error> {
-        let begin = Begin {
+    pub fn begin(&mut self) -> Result<LargeBegin<'a>, Error> {
+        let begin = LargeBegin {
             folder: self.spot()?,
             name: self.name()?,
             attributes: self.attributes()?,
@@ -111,18 +113,18 @@ impl<'a> Parser<'a> {
     }
 
     /// A file on offer.
-    pub fn offered(&mut self) -> Result<Offered<'a>, Error> {
+    pub fn offered(&mut self) -> Result<OfferedFile<'a>, Error> {
         let (folder, name, size) = (self.spot()?, self.name()?, self.u64()?);
         let seconds = self.array().map(i64::from_le_bytes)?;
-        Ok(Offered { folder, name, size, modified: (seconds, self.u32()?) })
+        Ok(OfferedFile { folder, name, size, modified: (seconds, self.u32()?) })
     }
 
     /// What the sink has of a file.
-    pub fn had(&mut self) -> Result<Had, Error> {
+    pub fn had(&mut self) -> Result<SinkHas, Error> {
         Ok(match self.byte()? {
-            0 => Had::Nothing,
-            1 => Had::Same,
-            2 => Had::Part { bytes: self.u64()?, digest: self.u128()? },
+            0 => SinkHas::Nothing,
+            1 => SinkHas::Same,
+            2 => SinkHas::Part { bytes: self.u64()?, digest: self.u128()? },
             _ => return Err(nonsense("answer")),
         })
     }

@@ -13,7 +13,7 @@ const ATTRIBUTES_BYTES: usize = 24;
 /// A place in the tree: below which of the sources, and the path from there, with a slash between names.
 /// No path stands for the source itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot<'a> {
+pub struct TreePath<'a> {
     /// Which source.
     pub root: u32,
     /// The path.
@@ -22,9 +22,9 @@ pub struct Spot<'a> {
 
 /// A record of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
+pub enum TreeRecord<'a> {
     /// The names that follow are in this directory.
-    Folder(Spot<'a>),
+    Folder(TreePath<'a>),
     /// The next name is empty, and stands for the source itself.
     Root(u32),
     /// A whole file.
@@ -57,12 +57,12 @@ pub enum Record<'a> {
         /// The name.
         name: &'a [u8],
         /// The file.
-        target: Spot<'a>,
+        target: TreePath<'a>,
     },
     /// All of this directory was sent.
     Leave {
         /// Which.
-        spot: Spot<'a>,
+        spot: TreePath<'a>,
         /// What it is like.
         attributes: Attributes,
     },
@@ -70,9 +70,9 @@ pub enum Record<'a> {
 
 /// The beginning of a large file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begin<'a> {
+pub struct LargeBegin<'a> {
     /// The directory that it is in, or the file itself where it is a source and has no name.
-    pub folder: Spot<'a>,
+    pub folder: TreePath<'a>,
     /// Its name.
     pub name: &'a [u8],
     /// What it is like.
@@ -90,9 +90,9 @@ pub const SIZE_UNKNOWN: u64 = u64::MAX;
 
 /// A file that the sink may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offered<'a> {
+pub struct OfferedFile<'a> {
     /// The directory that it is in.
-    pub folder: Spot<'a>,
+    pub folder: TreePath<'a>,
     /// Its name.
     pub name: &'a [u8],
     /// Its size.
@@ -103,7 +103,7 @@ pub struct Offered<'a> {
 
 /// What the sink has of an offered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Had {
+pub enum SinkHas {
     /// Nothing of use.
     Nothing,
     /// A file of that size and time.
@@ -118,7 +118,7 @@ pub enum Had {
 }
 
 /// Appends a place.
-pub fn put_spot(to: &mut Vec<u8>, spot: Spot<'_>) {
+pub fn put_spot(to: &mut Vec<u8>, spot: TreePath<'_>) {
     to.extend_from_slice(&spot.root.to_le_bytes());
     put_long(to, spot.path);
 }
@@ -142,40 +142,40 @@ fn put_attributes(to: &mut Vec<u8>, attributes: &Attributes) {
 
 /// Appends a record. The content of a file may be left out, and be written behind it: [`patch_size`] says
 /// then how much it was.
-pub fn put(to: &mut Vec<u8>, record: &Record<'_>) {
+pub fn put(to: &mut Vec<u8>, record: &TreeRecord<'_>) {
     match record {
-        Record::Folder(spot) => {
+        TreeRecord::Folder(spot) => {
             to.push(b'D');
             put_spot(to, *spot);
         }
-        Record::Root(root) => {
+        TreeRecord::Root(root) => {
             to.push(b'R');
             to.extend_from_slice(&root.to_le_bytes());
         }
-        Record::File { name, attributes, content } => {
+        TreeRecord::File { name, attributes, content } => {
             to.push(b'F');
             put_name(to, name);
             put_attributes(to, attributes);
             to.extend_from_slice(&(content.len() as u32).to_le_bytes());
             to.extend_from_slice(content);
         }
-        Record::Symlink { name, attributes, target } => {
+        TreeRecord::Symlink { name, attributes, target } => {
             to.push(b'S');
             put_name(to, name);
             put_attributes(to, attributes);
             put_long(to, target);
         }
-        Record::Fifo { name, attributes } => {
+        TreeRecord::Fifo { name, attributes } => {
             to.push(b'P');
             put_name(to, name);
             put_attributes(to, attributes);
         }
-        Record::Link { name, target } => {
+        TreeRecord::Link { name, target } => {
             to.push(b'H');
             put_name(to, name);
             put_spot(to, *target);
         }
-        Record::Leave { spot, attributes } => {
+        TreeRecord::Leave { spot, attributes } => {
             to.push(b'L');
             put_spot(to, *spot);
             put_attributes(to, attributes);
@@ -192,7 +192,7 @@ pub fn patch_size(to: &mut [u8], content: usize) {
 }
 
 /// Appends the beginning of a large file.
-pub fn put_begin(to: &mut Vec<u8>, begin: &Begin<'_>) {
+pub fn put_begin(to: &mut Vec<u8>, begin: &LargeBegin<'_>) {
     put_spot(to, begin.folder);
     put_name(to, begin.name);
     put_attributes(to, &begin.attributes);
@@ -202,7 +202,7 @@ pub fn put_begin(to: &mut Vec<u8>, begin: &Begin<'_>) {
 }
 
 /// Appends an offered file.
-pub fn put_offered(to: &mut Vec<u8>, offered: &Offered<'_>) {
+pub fn put_offered(to: &mut Vec<u8>, offered: &OfferedFile<'_>) {
     put_spot(to, offered.folder);
     put_name(to, offered.name);
     to.extend_from_slice(&offered.size.to_le_bytes());
@@ -211,11 +211,11 @@ pub fn put_offered(to: &mut Vec<u8>, offered: &Offered<'_>) {
 }
 
 /// Appends what the sink has of a file.
-pub fn put_had(to: &mut Vec<u8>, had: Had) {
+pub fn put_had(to: &mut Vec<u8>, had: SinkHas) {
     match had {
-        Had::Nothing => to.push(0),
-        Had::Same => to.push(1),
-        Had::Part { bytes, digest } => {
+        SinkHas::Nothing => to.push(0),
+        SinkHas::Same => to.push(1),
+        SinkHas::Part { bytes, digest } => {
             to.push(2);
             to.extend_from_slice(&bytes.to_le_bytes());
             to.extend_from_slice(&digest.to_le_bytes());

@@ -19,18 +19,18 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use self::held::Wanted;
+use self::held::WantedFolder;
 use self::large::Large;
 use self::late::Late;
-use self::target::Targets;
-use self::worker::Worker;
-use super::attributes::Giver;
+use self::target::CopyTargets;
+use self::worker::SmallFileWorker;
+use super::attributes::AttributeSetter;
 use super::buffers::Buffers;
-use super::complaints::{Complaints, say, shown};
-use super::format::{self, Header, Kind, MAGIC, nonsense};
+use super::complaints::{FileComplaints, say, shown};
+use super::format::{self, MAGIC, TreeFrameKind, TreeHeader, nonsense};
 use super::options::{self, JOBS_MAX, SinkOptions};
-use super::parser::Parser;
-use super::records::Spot;
+use super::parser::RecordParser;
+use super::records::TreePath;
 use crate::Error;
 
 /// Pieces of large files that wait to be written.
@@ -45,14 +45,14 @@ const DESCRIPTORS: u64 = 16_384;
 const PARTS_MAX: usize = 64;
 
 /// A file: below which source, in which directory, and its name.
-type File = (u32, Vec<u8>, Vec<u8>);
+type FileKey = (u32, Vec<u8>, Vec<u8>);
 
 /// What all threads of this half share.
 #[derive(Debug)]
-pub struct Shared<'a> {
-    targets: &'a Targets,
-    complaints: &'a Complaints,
-    giver: Giver,
+pub struct SinkShared<'a> {
+    targets: &'a CopyTargets,
+    complaints: &'a FileComplaints,
+    giver: AttributeSetter,
     late: Late,
     buffers: Buffers,
     files: AtomicU64,
@@ -61,7 +61,7 @@ pub struct Shared<'a> {
     /// In the names of what is not complete: no other copy, and nobody who sends, has the same.
     nonce: u64,
     /// What earlier copies have begun and the source was told of.
-    parts: Mutex<HashMap<File, OwnedFd>>,
+    parts: Mutex<HashMap<FileKey, OwnedFd>>,
     /// Sources of which nothing can be written.
     lost: AtomicU64,
     /// Each file is on the disk before it has its name.
@@ -73,16 +73,16 @@ pub struct Shared<'a> {
 }
 
 /// A batch, and where its records begin.
-struct Work {
+struct BatchWork {
     number: u64,
     payload: Vec<u8>,
     records: usize,
 }
 
 /// A frame of a large file; its end has a number.
-struct Piece {
+struct LargePiece {
     number: Option<u64>,
-    header: Header,
+    header: TreeHeader,
     payload: Vec<u8>,
 }
 
@@ -91,13 +91,13 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
     let options: SinkOptions = options::parse(options)?;
     super::allow_descriptors(DESCRIPTORS);
     let nonce = nonce()?;
-    let targets = Targets::new(&options, nonce)?;
-    let complaints = Complaints::default();
+    let targets = CopyTargets::new(&options, nonce)?;
+    let complaints = FileComplaints::default();
     let workers = options::jobs(options.jobs);
-    let shared = Shared {
+    let shared = SinkShared {
         targets: &targets,
         complaints: &complaints,
-        giver: Giver::here(),
+        giver: AttributeSetter::here(),
         late: Late::default(),
         buffers: Buffers::new(workers * (BATCHES_PER_WORKER + 1) + PIECES_MAX),
         files: AtomicU64::new(0),
@@ -112,8 +112,8 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
     };
     greet(&targets, &mut have)?;
     let received = std::thread::scope(|scope| {
-        let (to_workers, batches) = sync_channel::<Work>(workers * BATCHES_PER_WORKER);
-        let (to_large, pieces) = sync_channel::<Piece>(PIECES_MAX);
+        let (to_workers, batches) = sync_channel::<BatchWork>(workers * BATCHES_PER_WORKER);
+        let (to_large, pieces) = sync_channel::<LargePiece>(PIECES_MAX);
         let (to_offers, offered) = sync_channel::<Vec<u8>>(JOBS_MAX);
         let batches = Arc::new(Mutex::new(batches));
         let (shared, have) = (&shared, &mut have);
@@ -154,7 +154,7 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         complaints.fail(&format!("cannot give {} its name: {error}", shown(path)));
     }
     // If the source is gone by now, that is its own affair: all of it is here.
-    let _ = have.write_all(&format::frame(Kind::Done, &[])).and_then(|()| have.flush());
+    let _ = have.write_all(&format::frame(TreeFrameKind::Done, &[])).and_then(|()| have.flush());
     if options.verbose {
         say(&shared.summary(failed_there));
     }
@@ -162,15 +162,15 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
 }
 
 struct Channels {
-    to_workers: SyncSender<Work>,
-    to_large: SyncSender<Piece>,
+    to_workers: SyncSender<BatchWork>,
+    to_large: SyncSender<LargePiece>,
     to_offers: SyncSender<Vec<u8>>,
 }
 
 /// Says what is there.
-fn greet(targets: &Targets, have: &mut impl Write) -> Result<(), Error> {
+fn greet(targets: &CopyTargets, have: &mut impl Write) -> Result<(), Error> {
     let hello = serde_json::to_vec(&targets.hello()).map_err(|_| nonsense("greeting"))?;
-    let frame = format::frame(Kind::Hello, &hello);
+    let frame = format::frame(TreeFrameKind::Hello, &hello);
     have.write_all(MAGIC)
         .and_then(|()| have.write_all(&frame))
         .and_then(|()| have.flush())
@@ -178,7 +178,7 @@ fn greet(targets: &Targets, have: &mut impl Write) -> Result<(), Error> {
 }
 
 /// Reads the stream until it says that that was all; returns how many files the source could not send.
-fn receive(shared: &Shared<'_>, data: &mut impl Read, channels: &Channels) -> Result<u64, Error> {
+fn receive(shared: &SinkShared<'_>, data: &mut impl Read, channels: &Channels) -> Result<u64, Error> {
     let gone = || Error::Cancelled;
     format::read_magic(data)?;
     let mut position = MAGIC.len() as u64;
@@ -190,34 +190,34 @@ fn receive(shared: &Shared<'_>, data: &mut impl Read, channels: &Channels) -> Re
         if shared.has_fault() {
             return Err(gone());
         }
-        if !matches!(header.kind, Kind::Data) {
+        if !matches!(header.kind, TreeFrameKind::Data) {
             header.check(&payload)?;
         }
         match header.kind {
-            Kind::Batch if !is_within_file => {
+            TreeFrameKind::Batch if !is_within_file => {
                 let records = make_folders(shared, &payload)?;
                 let number = numbers.next().ok_or_else(gone)?;
-                channels.to_workers.send(Work { number, payload, records }).map_err(|_| gone())?;
+                channels.to_workers.send(BatchWork { number, payload, records }).map_err(|_| gone())?;
             }
-            Kind::Begin | Kind::Data | Kind::End => {
-                is_within_file = header.kind != Kind::End;
+            TreeFrameKind::Begin | TreeFrameKind::Data | TreeFrameKind::End => {
+                is_within_file = header.kind != TreeFrameKind::End;
                 let number = if is_within_file { None } else { numbers.next() };
-                channels.to_large.send(Piece { number, header, payload }).map_err(|_| gone())?;
+                channels.to_large.send(LargePiece { number, header, payload }).map_err(|_| gone())?;
             }
-            Kind::Offer => channels.to_offers.send(payload).map_err(|_| gone())?,
-            Kind::Finish if !is_within_file => return Parser(&payload).u64(),
+            TreeFrameKind::Offer => channels.to_offers.send(payload).map_err(|_| gone())?,
+            TreeFrameKind::Finish if !is_within_file => return RecordParser(&payload).u64(),
             _ => return Err(nonsense("frame")),
         }
     }
 }
 
 /// Makes the directories that a batch begins with; returns where its records are.
-fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
-    let mut parser = Parser(payload);
+fn make_folders(shared: &SinkShared<'_>, payload: &[u8]) -> Result<usize, Error> {
+    let mut parser = RecordParser(payload);
     let bytes = parser.u32()? as usize;
-    let mut parser = Parser(parser.take(bytes)?);
+    let mut parser = RecordParser(parser.take(bytes)?);
     while !parser.is_empty() {
-        let (spot, wanted) = (parser.spot()?, Wanted { mode: parser.u32()?, owner: parser.u32()? });
+        let (spot, wanted) = (parser.spot()?, WantedFolder { mode: parser.u32()?, owner: parser.u32()? });
         match shared.targets.make(spot, wanted)? {
             // Figures for people: nothing hangs on their order.
             Ok(()) => _ = shared.folders.fetch_add(1, Ordering::Relaxed),
@@ -234,8 +234,8 @@ fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
     Ok(4 + bytes)
 }
 
-fn write_small(shared: &Shared<'_>, number: usize, batches: &Mutex<Receiver<Work>>) {
-    let mut worker = Worker::new(shared, number);
+fn write_small(shared: &SinkShared<'_>, number: usize, batches: &Mutex<Receiver<BatchWork>>) {
+    let mut worker = SmallFileWorker::new(shared, number);
     loop {
         let work = match batches.lock() {
             Ok(batches) => batches.recv(),
@@ -253,7 +253,7 @@ fn write_small(shared: &Shared<'_>, number: usize, batches: &Mutex<Receiver<Work
     }
 }
 
-fn write_large(shared: &Shared<'_>, pieces: &Receiver<Piece>) {
+fn write_large(shared: &SinkShared<'_>, pieces: &Receiver<LargePiece>) {
     let mut large = Large::new(shared);
     for piece in pieces {
         if !shared.has_fault() && shared.or_fault(large.take(&piece.header, &piece.payload)).is_some() {
@@ -265,14 +265,14 @@ fn write_large(shared: &Shared<'_>, pieces: &Receiver<Piece>) {
     }
 }
 
-impl Shared<'_> {
+impl SinkShared<'_> {
     /// A name for what is not complete.
     fn temporary(&self, of: &str) -> Vec<u8> {
         temporary(self.nonce, of)
     }
 
     /// Keeps what an earlier copy has begun open: what was looked at is what is gone on with.
-    fn keep_part(&self, folder: Spot<'_>, name: &[u8], fd: OwnedFd) -> bool {
+    fn keep_part(&self, folder: TreePath<'_>, name: &[u8], fd: OwnedFd) -> bool {
         let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if parts.len() == PARTS_MAX {
             return false;
@@ -281,7 +281,7 @@ impl Shared<'_> {
         true
     }
 
-    fn take_part(&self, folder: Spot<'_>, name: &[u8]) -> Option<OwnedFd> {
+    fn take_part(&self, folder: TreePath<'_>, name: &[u8]) -> Option<OwnedFd> {
         let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         parts.remove(&(folder.root, folder.path.to_vec(), name.to_vec()))
     }
@@ -297,7 +297,7 @@ impl Shared<'_> {
 
     /// Says why something could not be written. Where nothing more can be, the copy ends: nobody wants the rest to
     /// be sent for nothing.
-    fn fail(&self, spot: Spot<'_>, name: &[u8], error: &io::Error, sentence: &str) {
+    fn fail(&self, spot: TreePath<'_>, name: &[u8], error: &io::Error, sentence: &str) {
         self.complaints.fail(sentence);
         let is_source = spot.path.is_empty() && name.is_empty();
         // Each source fails once, and figures for people have no order.

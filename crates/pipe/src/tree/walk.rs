@@ -13,9 +13,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::attributes::Attributes;
-use super::batch::{Batch, Folder, Item, Made, below};
-use super::complaints::{Complaints, shown};
-use super::hello::Hello;
+use super::batch::{Batch, MadeFolder, SourceFolder, WalkItem, below};
+use super::complaints::{FileComplaints, shown};
+use super::hello::TreeHello;
 use super::options::SourceOptions;
 use super::records::PATH_BYTES_MAX;
 
@@ -41,8 +41,8 @@ pub struct Unwanted;
 #[derive(Debug)]
 pub struct Walk<'a> {
     options: &'a SourceOptions,
-    hello: &'a Hello,
-    complaints: &'a Complaints,
+    hello: &'a TreeHello,
+    complaints: &'a FileComplaints,
     to: SyncSender<Batch>,
     batch: Batch,
     pending_bytes: usize,
@@ -50,7 +50,7 @@ pub struct Walk<'a> {
 
 /// A directory that is being walked.
 struct Level {
-    folder: Arc<Folder>,
+    folder: Arc<SourceFolder>,
     attributes: Attributes,
     /// Directories in it that are still to be walked.
     rest: Vec<CString>,
@@ -60,8 +60,8 @@ impl<'a> Walk<'a> {
     /// One that hands batches to `to`.
     pub fn new(
         options: &'a SourceOptions,
-        hello: &'a Hello,
-        complaints: &'a Complaints,
+        hello: &'a TreeHello,
+        complaints: &'a FileComplaints,
         to: SyncSender<Batch>,
     ) -> Self {
         Self { options, hello, complaints, to, batch: Batch::default(), pending_bytes: 0 }
@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            self.batch.items.push(Item::Root { root, path: c_path, is_followed });
+            self.batch.items.push(WalkItem::Root { root, path: c_path, is_followed });
             return self.cut_if_full();
         }
         if !self.options.recursive {
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
             let Some(name) = level.rest.pop() else {
                 let Some(level) = stack.pop() else { break };
                 let (path, attributes) = (level.folder.path.clone(), level.attributes);
-                self.batch.items.push(Item::Leave { root, path, attributes });
+                self.batch.items.push(WalkItem::Leave { root, path, attributes });
                 self.cut_if_full()?;
                 continue;
             };
@@ -171,8 +171,8 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         self.batch.paths_bytes += path.len();
-        self.batch.made.push(Made { root, path: path.clone(), mode: stat.st_mode, owner: stat.st_uid });
-        let folder = Arc::new(Folder { fd, root, path, base: Arc::clone(base) });
+        self.batch.made.push(MadeFolder { root, path: path.clone(), mode: stat.st_mode, owner: stat.st_uid });
+        let folder = Arc::new(SourceFolder { fd, root, path, base: Arc::clone(base) });
         let rest = self.list(&folder, &stat)?;
         // A directory without files must not make a batch that is too large.
         self.cut_if_full()?;
@@ -180,7 +180,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes the files of a directory; returns the directories in it.
-    fn list(&mut self, folder: &Arc<Folder>, stat: &Stat) -> Result<Vec<CString>, Unwanted> {
+    fn list(&mut self, folder: &Arc<SourceFolder>, stat: &Stat) -> Result<Vec<CString>, Unwanted> {
         let mut space = vec![MaybeUninit::uninit(); LISTING_BYTES];
         let mut names = RawDir::new(&folder.fd, &mut space);
         let mut folders = Vec::new();
@@ -209,7 +209,7 @@ impl<'a> Walk<'a> {
                 self.batch.folders += usize::from(!is_counted);
                 is_counted = true;
                 let folder = Arc::clone(folder);
-                self.batch.items.push(Item::Entry { folder, name: name.to_owned(), kind });
+                self.batch.items.push(WalkItem::Entry { folder, name: name.to_owned(), kind });
                 is_counted &= !self.cut_if_full_says()?;
             } else if self.pending_bytes >= PENDING_BYTES_MAX {
                 let shown = folder.shown(name.to_bytes());
@@ -223,7 +223,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Some file systems do not say what an entry is.
-    fn kind(&self, folder: &Folder, name: &CStr, kind: FileType) -> Option<FileType> {
+    fn kind(&self, folder: &SourceFolder, name: &CStr, kind: FileType) -> Option<FileType> {
         if kind != FileType::Unknown {
             return Some(kind);
         }

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::super::hops::{Hops, pipe};
-use super::Running;
+use super::RunningStages;
 use crate::Error;
-use crate::control::{Mode, Mover, Source, Target};
-use crate::mover::{Inlet, Outlet};
+use crate::control::{InletSpec, Mover, OpenMode, OutletSpec};
+use crate::mover::{MoverInlet, MoverOutlet};
 
 /// Ends of pipes that nobody has taken yet.
 pub(super) struct Pipes<'a> {
@@ -47,35 +47,41 @@ impl Pipes<'_> {
         end.ok_or_else(|| Error::Protocol("names an end of a pipe twice".to_owned()))
     }
 
-    fn connection(&self, hop: u32) -> Result<crate::connect::Connection, Error> {
+    fn connection(&self, hop: u32) -> Result<crate::connect::DataConnection, Error> {
         let missing = || Error::Protocol("names a hop that is not connected".to_owned());
         self.hops.connection(hop).ok_or_else(missing)
     }
 }
 
-impl Running {
+impl RunningStages {
     pub(super) fn ends_of(
         &self,
         mover: &Mover,
         pipes: &mut Pipes<'_>,
         shared_output: &mut Option<Arc<Mutex<File>>>,
-    ) -> Result<(Inlet, Vec<Outlet>), Error> {
+    ) -> Result<(MoverInlet, Vec<MoverOutlet>), Error> {
         let inlet = match &mover.from {
-            Source::Hop(hop, options) => Inlet::Hop(Box::new(pipes.connection(*hop)?), options.clone()),
-            Source::Pipe(pipe) => Inlet::Descriptor(pipes.reading(*pipe)?),
-            Source::File { stage } => Inlet::Descriptor(self.file(*stage)?),
-            Source::Caller => Inlet::Descriptor(self.caller(|caller| &caller.0)?),
-            Source::Null => Inlet::Descriptor(open(Path::new("/dev/null"), Mode::Read)?.0.into()),
+            InletSpec::Hop(hop, options) => {
+                MoverInlet::Hop(Box::new(pipes.connection(*hop)?), options.clone())
+            }
+            InletSpec::Pipe(pipe) => MoverInlet::Descriptor(pipes.reading(*pipe)?),
+            InletSpec::File { stage } => MoverInlet::Descriptor(self.file(*stage)?),
+            InletSpec::Caller => MoverInlet::Descriptor(self.caller(|caller| &caller.0)?),
+            InletSpec::Null => MoverInlet::Descriptor(open(Path::new("/dev/null"), OpenMode::Read)?.0.into()),
         };
         let mut outlets = Vec::new();
         for target in &mover.to {
             outlets.push(match target {
-                Target::Hop(hop, options) => Outlet::Hop(Box::new(pipes.connection(*hop)?), options.clone()),
-                Target::Pipe(pipe) => Outlet::Descriptor(pipes.writing(*pipe)?),
-                Target::File { stage } => Outlet::Descriptor(self.file(*stage)?),
-                Target::Caller => Outlet::Descriptor(self.caller(|caller| &caller.1)?),
-                Target::Null => Outlet::Descriptor(open(Path::new("/dev/null"), Mode::Append)?.0.into()),
-                Target::Lines(prefix) => {
+                OutletSpec::Hop(hop, options) => {
+                    MoverOutlet::Hop(Box::new(pipes.connection(*hop)?), options.clone())
+                }
+                OutletSpec::Pipe(pipe) => MoverOutlet::Descriptor(pipes.writing(*pipe)?),
+                OutletSpec::File { stage } => MoverOutlet::Descriptor(self.file(*stage)?),
+                OutletSpec::Caller => MoverOutlet::Descriptor(self.caller(|caller| &caller.1)?),
+                OutletSpec::Null => {
+                    MoverOutlet::Descriptor(open(Path::new("/dev/null"), OpenMode::Append)?.0.into())
+                }
+                OutletSpec::Lines(prefix) => {
                     let to = match shared_output {
                         Some(to) => Arc::clone(to),
                         None => {
@@ -83,7 +89,7 @@ impl Running {
                             Arc::clone(shared_output.insert(Arc::new(Mutex::new(to))))
                         }
                     };
-                    Outlet::Lines { prefix: prefix.clone(), to }
+                    MoverOutlet::Lines { prefix: prefix.clone(), to }
                 }
             });
         }
@@ -94,7 +100,7 @@ impl Running {
         let opened = self.state(|state| state.files.remove(&stage));
         let (file, mode) =
             opened.ok_or_else(|| Error::Protocol("names a file that is not open".to_owned()))?;
-        if mode == Mode::Write && file.metadata().is_ok_and(|file| file.is_file()) {
+        if mode == OpenMode::Write && file.metadata().is_ok_and(|file| file.is_file()) {
             file.set_len(0).map_err(|source| Error::System { call: "ftruncate", source })?;
         }
         Ok(file.into())
@@ -110,14 +116,14 @@ impl Running {
 }
 
 /// The file, and its length if it has one that counts.
-pub(super) fn open(path: &Path, mode: Mode) -> Result<(File, Option<u64>), Error> {
-    let what = if mode == Mode::Read { "read" } else { "write" };
+pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(File, Option<u64>), Error> {
+    let what = if mode == OpenMode::Read { "read" } else { "write" };
     let failed = |source| Error::File { what, path: path.to_owned(), source };
     let mut options = OpenOptions::new();
     match mode {
-        Mode::Read => options.read(true),
-        Mode::Write => options.write(true).create(true),
-        Mode::Append => options.append(true).create(true),
+        OpenMode::Read => options.read(true),
+        OpenMode::Write => options.write(true).create(true),
+        OpenMode::Append => options.append(true).create(true),
     };
     let file = options.open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;

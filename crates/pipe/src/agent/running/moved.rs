@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Running;
+use super::RunningStages;
 use crate::Error;
-use crate::control::{Mover, MoverResult, Report, Source, Status, Target};
-use crate::mover::{Gauge, InletEnd, Outcome, OutletEnd};
+use crate::control::{AgentReport, InletSpec, Mover, MoverResult, OutletSpec, Status};
+use crate::mover::{Gauge, InletEnd, MoverOutcome, OutletEnd};
 
-impl Running {
+impl RunningStages {
     /// A mover has ended: says so, and kills who must not take its end for the stream's.
-    pub(super) fn moved(&self, mover: &Mover, outcome: Outcome, gauge: &Gauge, took: Duration) {
+    pub(super) fn moved(&self, mover: &Mover, outcome: MoverOutcome, gauge: &Gauge, took: Duration) {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let own_ns =
             Duration::try_from(cpu).map_or(0, |cpu| u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
@@ -40,19 +40,19 @@ impl Running {
         };
         let inlet_failed = result.inlet.is_err();
         tell_causes(&outcome, &mut result);
-        if let Source::File { stage } = &mover.from {
+        if let InletSpec::File { stage } = &mover.from {
             self.ended(*stage, file_status(result.inlet.as_ref().err()));
         }
         for (target, outlet) in mover.to.iter().zip(&result.outlets) {
-            if let Target::File { stage } = target {
+            if let OutletSpec::File { stage } = target {
                 self.ended(*stage, file_status(outlet.as_ref().err()));
             }
         }
         let outlets = result.outlets.clone();
-        self.0.outbox.report(Report::Moved { mover: mover.mover, result });
+        self.0.outbox.report(AgentReport::Moved { mover: mover.mover, result });
         for (target, outlet) in mover.to.iter().zip(&outlets) {
             let reader = match target {
-                Target::Pipe(pipe) if inlet_failed || outlet.is_err() => {
+                OutletSpec::Pipe(pipe) if inlet_failed || outlet.is_err() => {
                     self.state(|state| state.readers.get(pipe).copied())
                 }
                 _ => None,
@@ -64,7 +64,7 @@ impl Running {
 }
 
 /// An end that was only interrupted, because another one failed, is no failure to tell of.
-fn tell_causes(outcome: &Outcome, result: &mut MoverResult) {
+fn tell_causes(outcome: &MoverOutcome, result: &mut MoverResult) {
     let is_cause = |error: Option<&Error>| error.is_some_and(|error| !matches!(error, Error::Cancelled));
     let causes = outcome.outlets.iter().map(|outlet| outlet.as_ref().err());
     let is_known = is_cause(outcome.inlet.as_ref().err()) || causes.into_iter().any(is_cause);

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::super::outcome::Trouble;
+use super::super::outcome::PipelineTrouble;
 use super::{CAUSE_LIMIT, Conductor};
-use crate::control::{MoverResult, Order, Status};
-use crate::mover::OnDead;
+use crate::control::{AgentOrder, MoverResult, Status};
+use crate::mover::DeadOutlet;
 use crate::plan;
 
 impl Conductor<'_> {
@@ -21,7 +21,7 @@ impl Conductor<'_> {
             return;
         }
         if let Status::Failed(why) = &status {
-            let trouble = Trouble::Stage { job, why: why.clone() };
+            let trouble = PipelineTrouble::Stage { job, why: why.clone() };
             let is_branch = self.is_expendable(number) && self.started.is_some();
             self.fail_or_warn(trouble, is_branch);
         }
@@ -34,13 +34,13 @@ impl Conductor<'_> {
 
     /// An outlet has ended while others go on: its branch is told to, unless it only has seen enough.
     pub(super) fn outlet_left(&mut self, mover: u32, outlet: usize, has_failed: bool) {
-        let Some(way) = self.plan.ways.iter().find(|way| way.sender == Some((mover, outlet))).copied() else {
+        let Some(leg) = self.plan.legs.iter().find(|leg| leg.sender == Some((mover, outlet))).copied() else {
             // A chain's own taker is no way of its own: it is behind the mover that receives for it.
-            let receives = |way: &&plan::Way| way.receiver == Some(mover);
-            let agent = self.plan.ways.iter().find(receives).map(|way| way.to);
+            let receives = |leg: &&plan::StreamLeg| leg.receiver == Some(mover);
+            let agent = self.plan.legs.iter().find(receives).map(|leg| leg.to);
             return agent.into_iter().for_each(|agent| self.branch_left(agent, has_failed));
         };
-        self.branch_left(way.to, has_failed);
+        self.branch_left(leg.to, has_failed);
     }
 
     fn branch_left(&mut self, agent: usize, has_failed: bool) {
@@ -50,7 +50,7 @@ impl Conductor<'_> {
         for job in of_branch.map(|(_, job)| job).collect::<Vec<_>>() {
             if has_failed {
                 // It would wait for the rest for good.
-                self.order(agent, Order::Kill { stage: job });
+                self.order(agent, AgentOrder::Kill { stage: job });
             }
             self.left.insert(job);
             self.check_deserter(job);
@@ -61,8 +61,8 @@ impl Conductor<'_> {
     fn check_deserter(&mut self, job: u32) {
         let status = usize::try_from(job).ok().and_then(|job| self.statuses.get(job)).cloned().flatten();
         let has_failed = status.as_ref().is_some_and(|status| *status != Status::Exit(0));
-        if self.left.contains(&job) && has_failed && self.request.options.on_dead == OnDead::Fail {
-            self.fail(Trouble::Member, false);
+        if self.left.contains(&job) && has_failed && self.request.options.on_dead == DeadOutlet::Fail {
+            self.fail(PipelineTrouble::Member, false);
         }
     }
 
@@ -71,37 +71,37 @@ impl Conductor<'_> {
             return;
         }
         let number = self.movers.get(&mover).copied();
-        let continues = self.request.options.on_dead == OnDead::Continue;
+        let continues = self.request.options.on_dead == DeadOutlet::Continue;
         let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
         let errors = self.errors_of(mover, &result);
         self.moved.insert(mover, result);
-        let comes_from = |way: &plan::Way| way.receiver == Some(mover) && self.is_expendable(way.from);
+        let comes_from = |leg: &plan::StreamLeg| leg.receiver == Some(mover) && self.is_expendable(leg.from);
         let is_branch = number.is_some_and(|number| self.is_expendable(number))
-            || self.plan.ways.iter().any(comes_from)
+            || self.plan.legs.iter().any(comes_from)
             || (continues && some_left);
         for error in errors {
-            self.fail_or_warn(Trouble::Data(error), is_branch);
+            self.fail_or_warn(PipelineTrouble::Data(error), is_branch);
         }
     }
 
     /// Why its ends have failed, each with the way that this is of.
     fn errors_of(&self, mover: u32, result: &MoverResult) -> Vec<String> {
         let inlet = result.inlet.as_ref().err().map(|why| {
-            let way = self.plan.ways.iter().find(|way| way.receiver == Some(mover));
-            self.of_way(mover, way, why)
+            let leg = self.plan.legs.iter().find(|leg| leg.receiver == Some(mover));
+            self.of_leg(mover, leg, why)
         });
         let outlets = result.outlets.iter().enumerate().filter_map(|(place, end)| {
-            let way = self.plan.ways.iter().find(|way| way.sender == Some((mover, place)));
-            end.as_ref().err().map(|why| self.of_way(mover, way, why))
+            let leg = self.plan.legs.iter().find(|leg| leg.sender == Some((mover, place)));
+            end.as_ref().err().map(|why| self.of_leg(mover, leg, why))
         });
         inlet.into_iter().chain(outlets).collect()
     }
 
     /// Between which hosts that was; where it is no way, at which.
-    fn of_way(&self, mover: u32, way: Option<&plan::Way>, why: &str) -> String {
-        match (way, self.movers.get(&mover)) {
-            (Some(way), _) if way.hop.is_some() => {
-                format!("{} -> {}: {why}", self.plan.name(way.from), self.plan.name(way.to))
+    fn of_leg(&self, mover: u32, leg: Option<&plan::StreamLeg>, why: &str) -> String {
+        match (leg, self.movers.get(&mover)) {
+            (Some(leg), _) if leg.hop.is_some() => {
+                format!("{} -> {}: {why}", self.plan.name(leg.from), self.plan.name(leg.to))
             }
             (_, Some(agent)) => format!("{}: {why}", self.plan.name(*agent)),
             (_, None) => why.to_owned(),
@@ -130,7 +130,7 @@ impl Conductor<'_> {
                 }
             }
         }
-        self.fail_or_warn(Trouble::Lost(text), is_branch);
+        self.fail_or_warn(PipelineTrouble::Lost(text), is_branch);
     }
 
     /// Whether the others can go on without it: one of several hosts of the last stage, fed by a star.
@@ -139,17 +139,17 @@ impl Conductor<'_> {
         let several = self.plan.jobs.iter().filter(|job| job.stage == last).count() > 1;
         let has_no_other = self.plan.jobs.iter().all(|job| job.agent != number || job.stage == last);
         let is_here = self.plan.agents.get(number).is_some_and(Option::is_none);
-        self.request.options.on_dead == OnDead::Continue && several && has_no_other && !is_here
+        self.request.options.on_dead == DeadOutlet::Continue && several && has_no_other && !is_here
     }
 
-    pub(super) fn fail_or_warn(&mut self, trouble: Trouble, is_branch: bool) {
+    pub(super) fn fail_or_warn(&mut self, trouble: PipelineTrouble, is_branch: bool) {
         self.fail(trouble, false);
         if is_branch {
             self.abort_at = None;
         }
     }
 
-    pub(super) fn fail(&mut self, trouble: Trouble, at_once: bool) {
+    pub(super) fn fail(&mut self, trouble: PipelineTrouble, at_once: bool) {
         let now = Instant::now();
         let at = if at_once || self.started.is_none() { now } else { now + CAUSE_LIMIT };
         self.abort_at = Some(self.abort_at.map_or(at, |earlier| earlier.min(at)));

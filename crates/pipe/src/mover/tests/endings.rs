@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::*;
 
 /// A mover over a hop: the sender's, the receiver's.
-fn pair(inlet: Inlet, outlet: Outlet, sealed: bool) -> (Running, Running) {
+fn pair(inlet: MoverInlet, outlet: MoverOutlet, sealed: bool) -> (Running, Running) {
     let options = HopOptions { sealed, ..OPTIONS };
     let (near, far) = hop(2);
     let sender = Running::start(inlet, vec![to_hop(near, &options)], MoverOptions::default());
@@ -52,7 +52,7 @@ fn a_reader_that_has_seen_enough_stops_a_busy_source() {
 fn a_full_disk_is_told_to_both_sides() {
     let (inlet, feed) = fed();
     let full = File::options().write(true).open("/dev/full").expect("opened");
-    let (sender, receiver) = pair(inlet, Outlet::Descriptor(full.into()), true);
+    let (sender, receiver) = pair(inlet, MoverOutlet::Descriptor(full.into()), true);
     let fed = feeding(feed, &pattern(5 << 20));
     let (sent, received) = (sender.join(), receiver.join());
     let told = "cannot write /dev/full: No space left on device (os error 28)";
@@ -67,7 +67,7 @@ fn a_full_disk_is_told_to_both_sides() {
 fn a_source_that_cannot_be_read_is_told_to_both_sides() {
     let (outlet, drain) = drained();
     let (sender, receiver) =
-        pair(Inlet::Descriptor(File::open("/proc").expect("opened").into()), outlet, false);
+        pair(MoverInlet::Descriptor(File::open("/proc").expect("opened").into()), outlet, false);
     let (sent, received) = (sender.join(), receiver.join());
     let told = "cannot read /proc: Is a directory (os error 21)";
     assert!(matches!(&sent.inlet, Err(error) if error.to_string() == told), "{sent:?}");
@@ -84,12 +84,12 @@ fn whatever_a_mover_waits_for_it_ends_when_it_is_told_to() {
         let (outlet, drain) = drained();
         (outlet, Box::new(drain) as Box<dyn Send>)
     };
-    let busy = || Inlet::Descriptor(File::open("/dev/zero").expect("opened").into());
+    let busy = || MoverInlet::Descriptor(File::open("/dev/zero").expect("opened").into());
     let (idle, _feed) = fed();
     let (near, _near_peer) = hop(1);
     let (far, _far_peer) = hop(1);
     let (idle_hop, _idle_peer) = hop(1);
-    let null = || Outlet::Descriptor(File::create("/dev/null").expect("opened").into());
+    let null = || MoverOutlet::Descriptor(File::create("/dev/null").expect("opened").into());
     let buffered = MoverOptions { buffer_bytes: 1 << 20, ..MoverOptions::default() };
     let slow = MoverOptions { rate: Some(1), ..MoverOptions::default() };
     let (a, b, c) = (full_pipe(), full_pipe(), full_pipe());

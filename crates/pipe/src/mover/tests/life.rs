@@ -48,7 +48,11 @@ fn a_silent_end_is_a_dead_one() {
     let ((a, _peer_a), (b, _peer_b), (c, _peer_c)) = (hop(1), hop(1), hop(1));
     let movers = [
         Running::start(idle, vec![to_hop(a, &OPTIONS)], MoverOptions::default()),
-        Running::start(Inlet::Descriptor(zeros.into()), vec![to_hop(b, &OPTIONS)], MoverOptions::default()),
+        Running::start(
+            MoverInlet::Descriptor(zeros.into()),
+            vec![to_hop(b, &OPTIONS)],
+            MoverOptions::default(),
+        ),
         Running::start(from_hop(c, &OPTIONS), vec![outlet], MoverOptions::default()),
     ];
     for mover in movers {
@@ -86,7 +90,7 @@ fn a_sender_that_is_gone_ends_a_receiver_whose_own_reader_is_stalled() {
         let (near, far) = hop(1);
         let zeros = File::open("/dev/zero").expect("opened");
         let (outlet, drain) = drained();
-        let inlet = Inlet::Descriptor(zeros.into());
+        let inlet = MoverInlet::Descriptor(zeros.into());
         let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
         let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], options);
         // The pipe is full, and so is what is in front of it.

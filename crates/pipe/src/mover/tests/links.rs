@@ -10,16 +10,16 @@ const RING_BYTES: u64 = 64 << 10;
 const FAULTS: Faults =
     Faults { full: 5, short_poll: 5, empty_look: 5, empty_wake: 5, end_at_call: 0, unmapped: false };
 
-fn over(link: Link) -> Connection {
-    Connection {
-        channel: Channel::Link(Box::new(link)),
+fn over(link: Link) -> DataConnection {
+    DataConnection {
+        channel: DataChannel::Link(Box::new(link)),
         secret: Secret([5; 32]),
         description: "a test".into(),
     }
 }
 
 /// Both ends of a hop through mapped memory.
-fn mapped() -> (Connection, Connection) {
+fn mapped() -> (DataConnection, DataConnection) {
     let arena_bytes = Link::mapped_arena_bytes(RING_BYTES).expect("a size");
     let (listener, descriptor) = shm::Listener::listen(arena_bytes).expect("a doorway");
     let near = shm::connect(&descriptor).expect("connected");
@@ -29,7 +29,7 @@ fn mapped() -> (Connection, Connection) {
 }
 
 /// Both ends of a hop over a simulated network, and the network.
-fn simulated(seed: u64, faults: Faults) -> (Connection, Connection, Arc<Network>, JoinHandle<()>) {
+fn simulated(seed: u64, faults: Faults) -> (DataConnection, DataConnection, Arc<Network>, JoinHandle<()>) {
     let arena_bytes = Link::arena_bytes(RING_BYTES).expect("a size");
     let (network, near, far) =
         Network::pair(seed, arena_bytes, Network::capabilities(seed)).expect("a network");
@@ -41,7 +41,11 @@ fn simulated(seed: u64, faults: Faults) -> (Connection, Connection, Arc<Network>
     (over(near), over(far), network, carrier)
 }
 
-fn through((near, far): (Connection, Connection), data: &[u8], options: &HopOptions) -> [Outcome; 2] {
+fn through(
+    (near, far): (DataConnection, DataConnection),
+    data: &[u8],
+    options: &HopOptions,
+) -> [MoverOutcome; 2] {
     let (inlet, feed) = fed();
     let (outlet, drain) = drained();
     let sender = Running::start(inlet, vec![to_hop(near, options)], MoverOptions::default());
@@ -83,7 +87,7 @@ fn a_link_s_other_end_may_stop_or_idle() {
 
 #[test]
 fn a_busy_link_is_stopped_and_a_full_one_ends_when_it_is_told_to() {
-    let zeros = || Inlet::Descriptor(std::fs::File::open("/dev/zero").expect("opened").into());
+    let zeros = || MoverInlet::Descriptor(std::fs::File::open("/dev/zero").expect("opened").into());
     let ((near, far), (outlet, mut drain)) = (mapped(), drained());
     let sender = Running::start(zeros(), vec![to_hop(near, &OPTIONS)], MoverOptions::default());
     let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());

@@ -29,7 +29,7 @@ fn each_outlet_gets_the_whole_stream_down_a_chain() {
 
 #[test]
 fn an_outlet_in_the_way_is_waited_for_or_cut_off() {
-    for on_slow in [OnSlow::Wait, OnSlow::Drop] {
+    for on_slow in [SlowOutlet::Wait, SlowOutlet::Drop] {
         let data = pattern(10 << 20);
         let (inlet, feed) = fed();
         let ((slow, slow_drain), (fast, fast_drain)) = (drained(), drained());
@@ -43,18 +43,18 @@ fn an_outlet_in_the_way_is_waited_for_or_cut_off() {
             told.send(()).expect("heard");
         });
         // Nobody reads the slow one.
-        let patience = if on_slow == OnSlow::Wait { TIMING.slow * 3 } else { Duration::from_secs(10) };
+        let patience = if on_slow == SlowOutlet::Wait { TIMING.slow * 3 } else { Duration::from_secs(10) };
         let dropped = hear.recv_timeout(patience).is_ok();
-        assert_eq!(dropped, on_slow == OnSlow::Drop);
-        if on_slow == OnSlow::Wait {
+        assert_eq!(dropped, on_slow == SlowOutlet::Drop);
+        if on_slow == SlowOutlet::Wait {
             assert!(all_of(slow_drain) == data);
         }
         let outcome = mover.join();
         fast.join().expect("no panic");
         feeder.join().expect("no panic");
         match on_slow {
-            OnSlow::Wait => assert!(is_complete(&outcome), "{outcome:?}"),
-            OnSlow::Drop => {
+            SlowOutlet::Wait => assert!(is_complete(&outcome), "{outcome:?}"),
+            SlowOutlet::Drop => {
                 let ended = matches!(
                     &outcome.outlets[..],
                     [Err(Error::Truncated { why, .. }), Ok(OutletEnd::Complete)] if why.contains("held up")
@@ -68,14 +68,14 @@ fn an_outlet_in_the_way_is_waited_for_or_cut_off() {
 
 #[test]
 fn a_dead_outlet_ends_all_or_itself_alone() {
-    for on_dead in [OnDead::Fail, OnDead::Continue] {
+    for on_dead in [DeadOutlet::Fail, DeadOutlet::Continue] {
         let data = pattern(5 << 20);
         let (near, far) = hop(1);
         let (inlet, feed) = fed();
         let (outlet, drain) = drained();
         let full = File::options().write(true).open("/dev/full").expect("opened");
         let options = MoverOptions { on_dead, ..MoverOptions::default() };
-        let outlets = vec![Outlet::Descriptor(full.into()), to_hop(near, &OPTIONS)];
+        let outlets = vec![MoverOutlet::Descriptor(full.into()), to_hop(near, &OPTIONS)];
         let mover = Running::start(inlet, outlets, options);
         let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
         let feeder = feeding(feed, &data);
@@ -88,11 +88,11 @@ fn a_dead_outlet_ends_all_or_itself_alone() {
         let got = got.join().expect("no panic");
         assert!(matches!(outcome.outlets[0], Err(Error::File { .. })), "{outcome:?}");
         match on_dead {
-            OnDead::Fail => {
+            DeadOutlet::Fail => {
                 assert!(told && matches!(outcome.inlet, Err(Error::Cancelled)), "{outcome:?}");
                 assert!(matches!(outcome.outlets[1], Err(Error::Cancelled)));
             }
-            OnDead::Continue => {
+            DeadOutlet::Continue => {
                 assert!(is_whole && got == data);
                 assert!(matches!(outcome.inlet, Ok(InletEnd::Complete)), "{outcome:?}");
                 assert!(matches!(outcome.outlets[1], Ok(OutletEnd::Complete)));
@@ -155,7 +155,7 @@ fn a_hop_in_the_way_is_cut_off_and_a_dead_one_left_behind() {
     let (inlet, feed) = fed();
     let (outlet, drain) = drained();
     let options =
-        MoverOptions { on_slow: OnSlow::Drop, on_dead: OnDead::Continue, ..MoverOptions::default() };
+        MoverOptions { on_slow: SlowOutlet::Drop, on_dead: DeadOutlet::Continue, ..MoverOptions::default() };
     let outlets = [slow, dead, near].map(|connection| to_hop(connection, &OPTIONS));
     let mover = Running::start(inlet, outlets.into(), options);
     let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
@@ -180,7 +180,7 @@ fn lines_stay_whole_behind_their_prefixes() {
         .into_iter()
         .map(|prefix| {
             let (inlet, mut feed) = fed();
-            let outlet = Outlet::Lines { prefix: prefix.into(), to: Arc::clone(&to) };
+            let outlet = MoverOutlet::Lines { prefix: prefix.into(), to: Arc::clone(&to) };
             let mover = Running::start(inlet, vec![outlet], MoverOptions::default());
             for piece in
                 [&b"on"[..], b"e\n\ntw", b"o\n", &[b'x'; crate::limits::LINE_BYTES_MAX + 3], b"\nend"]

@@ -2,14 +2,14 @@
 
 use std::io::Seek;
 
-use super::super::inlet::Source;
-use super::super::outlet::Sink;
+use super::super::inlet::InletReader;
+use super::super::outlet::OutletWriter;
 use super::super::splice::Splice;
 use super::*;
 
 const PLAIN: HopOptions = HopOptions { digest: DigestKind::Off, ..OPTIONS };
 
-fn moved(inlet: Inlet, streams: u32) -> (Outcome, Outcome, Vec<u8>) {
+fn moved(inlet: MoverInlet, streams: u32) -> (MoverOutcome, MoverOutcome, Vec<u8>) {
     let (near, far) = hop(streams);
     let (outlet, drain) = drained();
     let sender = Running::start(inlet, vec![to_hop(near, &PLAIN)], MoverOptions::default());
@@ -35,7 +35,7 @@ fn files_and_pipes_arrive_as_they_are() {
             let mut file = File::from(file.expect("a file"));
             file.write_all(b"before").and_then(|()| file.write_all(&data)).expect("written");
             file.seek(std::io::SeekFrom::Start(6)).expect("sought");
-            let (sent, received, got) = moved(Inlet::Descriptor(file.into()), streams);
+            let (sent, received, got) = moved(MoverInlet::Descriptor(file.into()), streams);
             assert!(is_complete(&sent) && is_complete(&received), "{sent:?} {received:?}");
             assert!(got == data, "a file of {bytes} bytes over {streams} streams");
             assert_eq!((sent.bytes, received.bytes), (bytes as u64, bytes as u64));
@@ -47,9 +47,9 @@ fn files_and_pipes_arrive_as_they_are() {
 fn it_can_be_spliced_at_all() {
     let spliced = |options: &HopOptions, digest| {
         let (near, _far) = hop(1);
-        let sink = Sink::new(to_hop(near, options), TIMING).expect("begun");
+        let sink = OutletWriter::new(to_hop(near, options), TIMING).expect("begun");
         let (inlet, _feed) = fed();
-        let source = Source::new(inlet, TIMING).expect("begun");
+        let source = InletReader::new(inlet, TIMING).expect("begun");
         Splice::between(&source, &sink, &shape(digest)).is_some()
     };
     assert!(spliced(&PLAIN, DigestKind::Off));

@@ -5,7 +5,12 @@ use proptest::prelude::*;
 use super::*;
 
 /// A stream from a pipe over a hop into a pipe, fed in pieces.
-fn through(data: &[u8], pieces: &[usize], options: &HopOptions, streams: u32) -> (Vec<u8>, Outcome, Outcome) {
+fn through(
+    data: &[u8],
+    pieces: &[usize],
+    options: &HopOptions,
+    streams: u32,
+) -> (Vec<u8>, MoverOutcome, MoverOutcome) {
     let (near, far) = hop(streams);
     let (inlet, mut feed) = fed();
     let (outlet, drain) = drained();
@@ -82,11 +87,11 @@ fn a_file_becomes_a_file_and_compression_shows_on_the_wire() {
         ..OPTIONS
     };
     let from = std::fs::File::open(&scratch).expect("opened");
-    let (inlet, outlet) = (Inlet::Descriptor(from.into()), to_hop(near, &options));
+    let (inlet, outlet) = (MoverInlet::Descriptor(from.into()), to_hop(near, &options));
     let sender = Running::start(inlet, vec![outlet], MoverOptions::default());
     let copy = scratch.with_extension("copy");
     let to = std::fs::File::create(&copy).expect("created");
-    let outlets = vec![Outlet::Descriptor(to.into())];
+    let outlets = vec![MoverOutlet::Descriptor(to.into())];
     let receiver = Running::start(from_hop(far, &options), outlets, MoverOptions::default());
     let gauges = [Arc::clone(&sender.gauge), Arc::clone(&receiver.gauge)];
     assert!(is_complete(&sender.join()) && is_complete(&receiver.join()));

@@ -14,11 +14,11 @@ use super::super::options::{Name, SinkOptions};
 use super::super::records::is_plain_name;
 use super::super::trust::DIRECTORY;
 use super::held::HeldFolders;
-use super::target::Target;
+use super::target::CopyTarget;
 use crate::Error;
 
 /// Each source gets a name in a directory.
-pub fn into(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<Target>, Error> {
+pub fn into(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<CopyTarget>, Error> {
     let flags = if is_link { DIRECTORY - OFlags::NOFOLLOW } else { DIRECTORY };
     let parent = rustix::fs::openat(CWD, trim(path), flags, Mode::empty());
     let parent = Arc::new(parent.map_err(|error| cannot("open", path, error.into()))?);
@@ -28,7 +28,7 @@ pub fn into(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<Tar
             return Err(usage(name, "is no name for a file"));
         }
         let slash: &[u8] = if name.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
-        Ok(Target {
+        Ok(CopyTarget {
             parent: Arc::clone(&parent),
             name: name.to_vec(),
             part: None,
@@ -41,7 +41,7 @@ pub fn into(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<Tar
 }
 
 /// A source becomes exactly that.
-pub fn new(path: &[u8]) -> Result<Target, Error> {
+pub fn new(path: &[u8]) -> Result<CopyTarget, Error> {
     let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
         Some(0) => (&b"/"[..], &path[1..]),
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -51,11 +51,11 @@ pub fn new(path: &[u8]) -> Result<Target, Error> {
     let parent = rustix::fs::openat(CWD, folder, flags, Mode::empty());
     let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error.into()))?);
     let (name, shown) = (name.to_vec(), path.to_vec());
-    Ok(Target { parent, name, part: None, special: None, held: HeldFolders::default(), shown })
+    Ok(CopyTarget { parent, name, part: None, special: None, held: HeldFolders::default(), shown })
 }
 
 /// A device or a pipe takes the content.
-pub fn special(path: &[u8], looked_at: &Stat) -> Result<Target, Error> {
+pub fn special(path: &[u8], looked_at: &Stat) -> Result<CopyTarget, Error> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty());
     let file = file.map_err(|error| cannot("write to", path, error.into()))?;
@@ -67,7 +67,7 @@ pub fn special(path: &[u8], looked_at: &Stat) -> Result<Target, Error> {
     let parent = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty());
     let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error.into()))?);
     let special = Some(Mutex::new(File::from(file)));
-    Ok(Target {
+    Ok(CopyTarget {
         parent,
         name: Vec::new(),
         part: None,

@@ -10,14 +10,14 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::super::attributes::Attributes;
-use super::super::records::Spot;
+use super::super::records::TreePath;
 use super::super::trust::is_own;
-use super::Shared;
+use super::SinkShared;
 use super::held::{Standing, split};
 
 /// Something that waits.
 #[derive(Debug)]
-pub enum Deed {
+pub enum LateStep {
     /// One more name.
     Link {
         /// Below which source.
@@ -44,18 +44,18 @@ pub enum Deed {
 
 /// Counts frames that are done. There are never more in it than frames under way.
 #[derive(Debug, Default)]
-pub struct Late(Mutex<State>);
+pub struct Late(Mutex<LateState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LateState {
     /// All before this one are done, and their deeds.
     next: u64,
-    done: BTreeMap<u64, Vec<Deed>>,
+    done: BTreeMap<u64, Vec<LateStep>>,
 }
 
 impl Late {
     /// Frame `number` is done. Does all deeds whose time has come.
-    pub fn complete(&self, number: u64, deeds: Vec<Deed>, shared: &Shared<'_>) {
+    pub fn complete(&self, number: u64, deeds: Vec<LateStep>, shared: &SinkShared<'_>) {
         let mut state = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         state.done.insert(number, deeds);
         loop {
@@ -68,11 +68,11 @@ impl Late {
     }
 }
 
-impl Deed {
-    fn run(&self, shared: &Shared<'_>) {
+impl LateStep {
+    fn run(&self, shared: &SinkShared<'_>) {
         match self {
             Self::Leave { root, path, attributes } => {
-                let spot = Spot { root: *root, path };
+                let spot = TreePath { root: *root, path };
                 if let Err(error) = leave(shared, spot, attributes) {
                     let shown = shared.targets.shown(spot, b"");
                     let sentence =
@@ -81,8 +81,8 @@ impl Deed {
                 }
             }
             Self::Link { root, folder, name, target_root, target } => {
-                let target = Spot { root: *target_root, path: target };
-                let spot = Spot { root: *root, path: folder.as_deref().unwrap_or(b"") };
+                let target = TreePath { root: *target_root, path: target };
+                let spot = TreePath { root: *root, path: folder.as_deref().unwrap_or(b"") };
                 if let Err(error) = link(shared, spot, folder.is_some(), name, target) {
                     let (shown, target) =
                         (shared.targets.shown(spot, name), shared.targets.shown(target, b""));
@@ -95,7 +95,7 @@ impl Deed {
 
 /// Gives a directory its attributes. One that another user may have put there gets neither an owner nor
 /// permissions that it does not have.
-fn leave(shared: &Shared<'_>, spot: Spot<'_>, attributes: &Attributes) -> io::Result<()> {
+fn leave(shared: &SinkShared<'_>, spot: TreePath<'_>, attributes: &Attributes) -> io::Result<()> {
     let held = shared.targets.leave(spot)?;
     if held.standing != Standing::Kept {
         shared.giver.give(&held.fd, attributes)?;
@@ -114,11 +114,11 @@ fn leave(shared: &Shared<'_>, spot: Spot<'_>, attributes: &Attributes) -> io::Re
 }
 
 fn link(
-    shared: &Shared<'_>,
-    spot: Spot<'_>,
+    shared: &SinkShared<'_>,
+    spot: TreePath<'_>,
     is_in_folder: bool,
     name: &[u8],
-    target: Spot<'_>,
+    target: TreePath<'_>,
 ) -> Result<(), Errno> {
     let (from, from_name) = shared.targets.file(target)?;
     let (folder, name) = match is_in_folder {
@@ -150,8 +150,8 @@ fn link(
 }
 
 /// The directory that a file is in.
-fn above(file: Spot<'_>) -> Spot<'_> {
-    Spot { root: file.root, path: split(file.path).0 }
+fn above(file: TreePath<'_>) -> TreePath<'_> {
+    TreePath { root: file.root, path: split(file.path).0 }
 }
 
 /// Opens a file without reading it. It has to be this user's, or of whom the directory is that gets one more

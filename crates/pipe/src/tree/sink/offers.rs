@@ -8,17 +8,17 @@ use rustix::io::Errno;
 use twox_hash::XxHash3_128;
 
 use super::super::attributes::modified;
-use super::super::format::{self, Kind, PIECE_BYTES, nonsense};
-use super::super::parser::Parser;
-use super::super::records::{self, Had, Offered};
+use super::super::format::{self, PIECE_BYTES, TreeFrameKind, nonsense};
+use super::super::parser::RecordParser;
+use super::super::records::{self, OfferedFile, SinkHas};
 use super::super::source::answers::OFFER_FILES_MAX;
 use super::super::trust::is_own_part;
-use super::Shared;
+use super::SinkShared;
 use crate::Error;
 
 /// Answers one offer. Whether the source still hears it shows in what it sends.
-pub fn answer(shared: &Shared<'_>, offer: &[u8], have: &mut impl Write) -> Result<(), Error> {
-    let mut parser = Parser(offer);
+pub fn answer(shared: &SinkShared<'_>, offer: &[u8], have: &mut impl Write) -> Result<(), Error> {
+    let mut parser = RecordParser(offer);
     let number = parser.u64()?;
     let is_update = parser.byte()? != 0;
     let mut answer = number.to_le_bytes().to_vec();
@@ -30,13 +30,13 @@ pub fn answer(shared: &Shared<'_>, offer: &[u8], have: &mut impl Write) -> Resul
             return Err(nonsense("offer"));
         }
         // What cannot be read is not there, for this purpose.
-        records::put_had(&mut answer, had(shared, &offered, is_update).unwrap_or(Had::Nothing));
+        records::put_had(&mut answer, had(shared, &offered, is_update).unwrap_or(SinkHas::Nothing));
     }
-    let _ = have.write_all(&format::frame(Kind::Answer, &answer)).and_then(|()| have.flush());
+    let _ = have.write_all(&format::frame(TreeFrameKind::Answer, &answer)).and_then(|()| have.flush());
     Ok(())
 }
 
-fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Had, Errno> {
+fn had(shared: &SinkShared<'_>, offered: &OfferedFile<'_>, is_update: bool) -> Result<SinkHas, Errno> {
     let (folder, name) = if offered.name.is_empty() {
         shared.targets.file(offered.folder)?
     } else {
@@ -50,7 +50,7 @@ fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Ha
                 && modified(&stat) == offered.modified
         });
         if is_same {
-            return Ok(Had::Same);
+            return Ok(SinkHas::Same);
         }
     }
     let part = super::super::part_name(&name);
@@ -59,7 +59,7 @@ fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Ha
     let stat = rustix::fs::fstat(&fd)?;
     let bytes = u64::try_from(stat.st_size).unwrap_or(0);
     if !is_own_part(&stat) || bytes == 0 || bytes > offered.size {
-        return Ok(Had::Nothing);
+        return Ok(SinkHas::Nothing);
     }
     let mut hash = XxHash3_128::new();
     let mut space = vec![0; PIECE_BYTES];
@@ -67,11 +67,11 @@ fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Ha
     while position < bytes {
         // Pairs with the Release where the copy ends.
         if shared.is_over.load(Ordering::Acquire) {
-            return Ok(Had::Nothing);
+            return Ok(SinkHas::Nothing);
         }
         let wanted = (bytes - position).min(PIECE_BYTES as u64) as usize;
         match rustix::io::pread(&fd, &mut space[..wanted], position) {
-            Ok(0) => return Ok(Had::Nothing),
+            Ok(0) => return Ok(SinkHas::Nothing),
             Ok(count) => {
                 hash.write(&space[..count]);
                 position += count as u64;
@@ -81,5 +81,5 @@ fn had(shared: &Shared<'_>, offered: &Offered<'_>, is_update: bool) -> Result<Ha
         }
     }
     let is_kept = shared.keep_part(offered.folder, offered.name, fd);
-    Ok(if is_kept { Had::Part { bytes, digest: hash.finish_128() } } else { Had::Nothing })
+    Ok(if is_kept { SinkHas::Part { bytes, digest: hash.finish_128() } } else { SinkHas::Nothing })
 }

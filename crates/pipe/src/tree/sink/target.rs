@@ -14,24 +14,24 @@ use rustix::io::Errno;
 
 use super::super::complaints::shown_in;
 use super::super::format::nonsense;
-use super::super::hello::Hello;
+use super::super::hello::TreeHello;
 use super::super::options::SinkOptions;
-use super::super::records::Spot;
+use super::super::records::TreePath;
 use super::super::trust::{self, DIRECTORY};
 use super::destination::{cannot, into, new, special, trim, usage};
-use super::held::{Held, HeldFolders, Standing, Wanted, admit, open_old, split};
+use super::held::{HeldFolder, HeldFolders, Standing, WantedFolder, admit, open_old, split};
 use super::temporary;
 use crate::Error;
 
 /// What one source becomes.
 #[derive(Debug)]
-pub struct Target {
+pub struct CopyTarget {
     pub(super) parent: Arc<OwnedFd>,
     /// In `parent`; empty if the source's content goes right into that.
     pub(super) name: Vec<u8>,
     /// What a directory is called until it is complete. Only one that gets the name which the user has
     /// written: as long as that is not there, the same command means the same once more.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<TargetPart>,
     /// A device or a pipe that takes the content of one file.
     pub special: Option<Mutex<File>>,
     /// The directories that it has become, as far as they have to be held.
@@ -41,7 +41,7 @@ pub struct Target {
 
 /// What a directory is called until it is complete.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TargetPart {
     name: Vec<u8>,
     /// An earlier copy has begun it.
     resumed: Option<Arc<OwnedFd>>,
@@ -51,8 +51,8 @@ pub(super) struct Part {
 
 /// What all sources become.
 #[derive(Debug)]
-pub struct Targets {
-    all: Vec<Target>,
+pub struct CopyTargets {
+    all: Vec<CopyTarget>,
     is_recursive: bool,
     /// A name that nobody can guess, for a moment.
     temporary: Vec<u8>,
@@ -60,7 +60,7 @@ pub struct Targets {
     is_stepwise: AtomicBool,
 }
 
-impl Targets {
+impl CopyTargets {
     /// Looks at the destination as cp(1) does. Nobody can guess `nonce`.
     pub fn new(options: &SinkOptions, nonce: u64) -> Result<Self, Error> {
         let path = options.destination.0.as_slice();
@@ -88,7 +88,7 @@ impl Targets {
                     return Err(usage(path, "is not there, and was to be a directory"));
                 }
                 let mut target = new(trimmed)?;
-                target.part = Some(Part::of(&target.parent, &target.name, temporary(nonce, "top")));
+                target.part = Some(TargetPart::of(&target.parent, &target.name, temporary(nonce, "top")));
                 vec![target]
             }
             Err(Errno::NOENT) => return Err(usage(path, "is not there: several files take a directory")),
@@ -99,8 +99,8 @@ impl Targets {
     }
 
     /// What is there of them.
-    pub fn hello(&self) -> Hello {
-        let mut hello = Hello::new();
+    pub fn hello(&self) -> TreeHello {
+        let mut hello = TreeHello::new();
         for target in &self.all {
             hello.add_above(&target.parent);
             let name = if target.name.is_empty() { b".".as_slice() } else { &target.name };
@@ -124,12 +124,12 @@ impl Targets {
     }
 
     /// The target of a source.
-    pub fn target(&self, root: u32) -> Result<&Target, Error> {
+    pub fn target(&self, root: u32) -> Result<&CopyTarget, Error> {
         self.all.get(root as usize).ok_or_else(|| nonsense("source"))
     }
 
     /// Makes a directory, whose parent must be there.
-    pub fn make(&self, spot: Spot<'_>, wanted: Wanted) -> Result<io::Result<()>, Error> {
+    pub fn make(&self, spot: TreePath<'_>, wanted: WantedFolder) -> Result<io::Result<()>, Error> {
         let target = self.target(spot.root)?;
         if !self.is_recursive {
             return Err(Error::Protocol("sends a directory, which nobody asked for".to_owned()));
@@ -144,19 +144,19 @@ impl Targets {
         })
     }
 
-    fn make_top(&self, target: &Target, wanted: Wanted) -> io::Result<()> {
+    fn make_top(&self, target: &CopyTarget, wanted: WantedFolder) -> io::Result<()> {
         let resumed = target.part.as_ref().and_then(|part| part.resumed.as_ref());
         let held = if target.name.is_empty() {
-            Ok(Held { fd: Arc::clone(&target.parent), standing: Standing::Old })
+            Ok(HeldFolder { fd: Arc::clone(&target.parent), standing: Standing::Old })
         } else if let Some(fd) = resumed {
-            Ok(Held { fd: Arc::clone(fd), standing: Standing::New })
+            Ok(HeldFolder { fd: Arc::clone(fd), standing: Standing::New })
         } else {
             self.make_held(&target.parent, target.folder_name(), wanted)
         };
         target.held.hold(b"", held)
     }
 
-    fn make_below(&self, target: &Target, spot: Spot<'_>, wanted: Wanted) -> io::Result<()> {
+    fn make_below(&self, target: &CopyTarget, spot: TreePath<'_>, wanted: WantedFolder) -> io::Result<()> {
         let (above, name) = split(spot.path);
         let (held, rest) = target.held.nearest(above).ok_or(Errno::NOENT)?;
         let parent = self.below(&held.fd, rest)?;
@@ -170,12 +170,12 @@ impl Targets {
     }
 
     /// Makes a directory that is to be held, or finds one that may be used.
-    fn make_held(&self, parent: &OwnedFd, name: &[u8], wanted: Wanted) -> io::Result<Held> {
+    fn make_held(&self, parent: &OwnedFd, name: &[u8], wanted: WantedFolder) -> io::Result<HeldFolder> {
         let around = rustix::fs::fstat(parent)?;
         let is_there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if !is_there && !trust::is_private(&around) {
             let fd = trust::make_new(parent, name, &self.temporary)?;
-            return Ok(Held::new(fd, Standing::New));
+            return Ok(HeldFolder::new(fd, Standing::New));
         }
         if !is_there {
             rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
@@ -186,27 +186,27 @@ impl Targets {
             (true, true) => Standing::Old,
             (true, false) => admit(&around, &fd, &stat, wanted)?,
         };
-        Ok(Held::new(fd, standing))
+        Ok(HeldFolder::new(fd, standing))
     }
 
     /// Opens a directory that was made.
-    pub fn folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn folder(&self, spot: TreePath<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         let (held, rest) = target.held.nearest(spot.path).ok_or(Errno::NOENT)?;
         self.below(&held.fd, rest)
     }
 
     /// Opens a directory of which all is there, and says how it came to be.
-    pub fn leave(&self, spot: Spot<'_>) -> Result<Held, Errno> {
+    pub fn leave(&self, spot: TreePath<'_>) -> Result<HeldFolder, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         match target.held.leave(spot.path) {
             Some(held) => held.ok_or(Errno::NOENT),
-            None => Ok(Held { fd: self.folder(spot)?, standing: Standing::Old }),
+            None => Ok(HeldFolder { fd: self.folder(spot)?, standing: Standing::Old }),
         }
     }
 
     /// Whether nobody else can change the names in a directory that was made.
-    pub fn is_private(&self, spot: Spot<'_>) -> bool {
+    pub fn is_private(&self, spot: TreePath<'_>) -> bool {
         let target = self.target(spot.root).ok();
         let held = target.and_then(|target| target.held.nearest(spot.path));
         held.is_some_and(|(held, rest)| {
@@ -216,7 +216,7 @@ impl Targets {
     }
 
     /// Opens a directory that may have been there before anything was made.
-    pub fn old_folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn old_folder(&self, spot: TreePath<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         match target.held.nearest(spot.path) {
             Some((held, rest)) => self.below(&held.fd, rest),
@@ -241,13 +241,13 @@ impl Targets {
     }
 
     /// Where a file itself is: its directory, and its name there.
-    pub fn file(&self, spot: Spot<'_>) -> Result<(Arc<OwnedFd>, Vec<u8>), Errno> {
+    pub fn file(&self, spot: TreePath<'_>) -> Result<(Arc<OwnedFd>, Vec<u8>), Errno> {
         if spot.path.is_empty() {
             let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
             return target.file().map(|(parent, name)| (Arc::clone(parent), name.to_vec()));
         }
         let (folder, name) = split(spot.path);
-        Ok((self.folder(Spot { root: spot.root, path: folder })?, name.to_vec()))
+        Ok((self.folder(TreePath { root: spot.root, path: folder })?, name.to_vec()))
     }
 
     /// Gives directories that are complete their names, and sees to it that all names are on the disk if that is
@@ -278,13 +278,13 @@ impl Targets {
         })
     }
 
-    fn parts(&self) -> impl Iterator<Item = (&Target, &Part)> {
+    fn parts(&self) -> impl Iterator<Item = (&CopyTarget, &TargetPart)> {
         let made = self.all.iter().filter(|target| target.held.has_top());
         made.filter_map(|target| Some((target, target.part.as_ref()?)))
     }
 
     /// A path, for people.
-    pub fn shown(&self, spot: Spot<'_>, name: &[u8]) -> String {
+    pub fn shown(&self, spot: TreePath<'_>, name: &[u8]) -> String {
         let base = self.target(spot.root).map_or(&b"?"[..], |target| &target.shown);
         match (spot.path, name) {
             (b"", name) => shown_in(base, name),
@@ -293,7 +293,7 @@ impl Targets {
     }
 }
 
-impl Target {
+impl CopyTarget {
     /// Where a source that is a file goes.
     pub fn file(&self) -> Result<(&Arc<OwnedFd>, &[u8]), Errno> {
         if self.name.is_empty() { Err(Errno::ISDIR) } else { Ok((&self.parent, &self.name)) }
@@ -311,7 +311,7 @@ impl Target {
     }
 }
 
-impl Part {
+impl TargetPart {
     /// Of what is to be `name`. Where another user can change names, nothing that lies there is gone on with.
     fn of(parent: &OwnedFd, name: &[u8], temporary: Vec<u8>) -> Self {
         let name = super::super::part_name(name);
@@ -354,19 +354,19 @@ mod tests {
             let error = stepwise(top.as_fd(), path).expect_err("refused");
             assert!(matches!(error, Errno::LOOP | Errno::NOTDIR), "{error}");
         }
-        let targets = Targets {
+        let targets = CopyTargets {
             all: vec![new(folder.as_os_str().as_bytes()).expect("a target")],
             is_recursive: true,
             temporary: b"x".to_vec(),
             is_stepwise: AtomicBool::new(false),
         };
         targets
-            .make(Spot { root: 0, path: b"" }, Wanted { mode: 0o755, owner: 0 })
+            .make(TreePath { root: 0, path: b"" }, WantedFolder { mode: 0o755, owner: 0 })
             .expect("asked for")
             .expect("made");
-        targets.folder(Spot { root: 0, path: b"a/b" }).expect("a directory");
+        targets.folder(TreePath { root: 0, path: b"a/b" }).expect("a directory");
         for path in [&b"link/b"[..], b"link"] {
-            let error = targets.folder(Spot { root: 0, path }).expect_err("refused");
+            let error = targets.folder(TreePath { root: 0, path }).expect_err("refused");
             assert!(matches!(error, Errno::LOOP | Errno::NOTDIR), "{error}");
         }
         std::fs::remove_dir_all(&folder).expect("removed");

@@ -13,11 +13,11 @@ use rustix::io::Errno;
 
 use super::super::attributes::Attributes;
 use super::super::format::nonsense;
-use super::super::parser::Parser;
-use super::super::records::{Record, Spot};
+use super::super::parser::RecordParser;
+use super::super::records::{TreePath, TreeRecord};
 use super::super::trust::make_own;
-use super::late::Deed;
-use super::{Shared, target::Target};
+use super::late::LateStep;
+use super::{SinkShared, target::CopyTarget};
 use crate::Error;
 
 /// What a FIFO is called before it has its name.
@@ -25,8 +25,8 @@ const FIFO: &str = "fifo";
 
 /// A thread that writes small files.
 #[derive(Debug)]
-pub struct Worker<'a> {
-    shared: &'a Shared<'a>,
+pub struct SmallFileWorker<'a> {
+    shared: &'a SinkShared<'a>,
     /// The name of what is not complete.
     temporary: Vec<u8>,
     /// The directory used last.
@@ -34,53 +34,57 @@ pub struct Worker<'a> {
 }
 
 /// Where the next records belong.
-enum Location<'a> {
+enum RecordLocation<'a> {
     Nowhere,
     /// In a directory that is open.
-    Folder(Spot<'a>, Arc<OwnedFd>),
+    Folder(TreePath<'a>, Arc<OwnedFd>),
     /// In one that cannot be, which was said.
     Lost,
     /// It is a source itself.
-    Root(u32, &'a Target),
+    Root(u32, &'a CopyTarget),
 }
 
-impl<'a> Worker<'a> {
+impl<'a> SmallFileWorker<'a> {
     /// The one of that number.
-    pub fn new(shared: &'a Shared<'a>, number: usize) -> Self {
+    pub fn new(shared: &'a SinkShared<'a>, number: usize) -> Self {
         Self { shared, temporary: shared.temporary(&number.to_string()), folder: None }
     }
 
     /// Writes what the records say; returns what has to wait.
-    pub fn write(&mut self, records: &[u8]) -> Result<Vec<Deed>, Error> {
-        let mut parser = Parser(records);
-        let mut location = Location::Nowhere;
+    pub fn write(&mut self, records: &[u8]) -> Result<Vec<LateStep>, Error> {
+        let mut parser = RecordParser(records);
+        let mut location = RecordLocation::Nowhere;
         let mut deeds = Vec::new();
         while !parser.is_empty() {
             match parser.record()? {
-                Record::Folder(spot) => location = self.open(spot),
-                Record::Root(root) => location = Location::Root(root, self.shared.targets.target(root)?),
-                Record::Leave { spot, attributes } => {
-                    deeds.push(Deed::Leave { root: spot.root, path: spot.path.to_vec(), attributes });
+                TreeRecord::Folder(spot) => location = self.open(spot),
+                TreeRecord::Root(root) => {
+                    location = RecordLocation::Root(root, self.shared.targets.target(root)?)
                 }
-                Record::Link { name, target } => {
+                TreeRecord::Leave { spot, attributes } => {
+                    deeds.push(LateStep::Leave { root: spot.root, path: spot.path.to_vec(), attributes });
+                }
+                TreeRecord::Link { name, target } => {
                     let (root, folder) = match &location {
-                        Location::Folder(spot, _) => (spot.root, Some(spot.path.to_vec())),
-                        Location::Root(root, _) => (*root, None),
-                        Location::Lost => {
+                        RecordLocation::Folder(spot, _) => (spot.root, Some(spot.path.to_vec())),
+                        RecordLocation::Root(root, _) => (*root, None),
+                        RecordLocation::Lost => {
                             self.shared.complaints.fail_silently();
                             continue;
                         }
-                        Location::Nowhere => return Err(nonsense("link")),
+                        RecordLocation::Nowhere => return Err(nonsense("link")),
                     };
                     if folder.is_some() == name.is_empty() {
                         return Err(nonsense("name"));
                     }
                     let (name, target_root) = (name.to_vec(), target.root);
                     let target = target.path.to_vec();
-                    deeds.push(Deed::Link { root, folder, name, target_root, target });
+                    deeds.push(LateStep::Link { root, folder, name, target_root, target });
                 }
-                Record::File { name, .. } | Record::Symlink { name, .. } | Record::Fifo { name, .. }
-                    if name.is_empty() != matches!(location, Location::Root(..)) =>
+                TreeRecord::File { name, .. }
+                | TreeRecord::Symlink { name, .. }
+                | TreeRecord::Fifo { name, .. }
+                    if name.is_empty() != matches!(location, RecordLocation::Root(..)) =>
                 {
                     return Err(nonsense("name"));
                 }
@@ -90,36 +94,38 @@ impl<'a> Worker<'a> {
         Ok(deeds)
     }
 
-    fn open<'s>(&mut self, spot: Spot<'s>) -> Location<'s> {
+    fn open<'s>(&mut self, spot: TreePath<'s>) -> RecordLocation<'s> {
         if let Some((root, path, folder)) = &self.folder {
             if *root == spot.root && path == spot.path {
-                return Location::Folder(spot, Arc::clone(folder));
+                return RecordLocation::Folder(spot, Arc::clone(folder));
             }
         }
         match self.shared.targets.folder(spot) {
             Ok(folder) => {
                 self.folder = Some((spot.root, spot.path.to_vec(), Arc::clone(&folder)));
-                Location::Folder(spot, folder)
+                RecordLocation::Folder(spot, folder)
             }
             Err(error) => {
                 let shown = self.shared.targets.shown(spot, b"");
                 self.shared.complaints.warn(&format!("cannot write into the directory {shown}: {error}"));
-                Location::Lost
+                RecordLocation::Lost
             }
         }
     }
 
     /// Writes a file, a link or a FIFO.
-    fn one(&self, location: &Location<'_>, record: &Record<'_>) -> Result<(), Error> {
-        let (Record::File { name, .. } | Record::Symlink { name, .. } | Record::Fifo { name, .. }) = record
+    fn one(&self, location: &RecordLocation<'_>, record: &TreeRecord<'_>) -> Result<(), Error> {
+        let (TreeRecord::File { name, .. }
+        | TreeRecord::Symlink { name, .. }
+        | TreeRecord::Fifo { name, .. }) = record
         else {
             return Err(nonsense("record"));
         };
         let (folder, own_name, spot) = match location {
-            Location::Folder(spot, folder) => (folder, *name, *spot),
-            Location::Root(root, target) => {
-                let spot = Spot { root: *root, path: b"" };
-                if let (Some(special), Record::File { content, .. }) = (&target.special, record) {
+            RecordLocation::Folder(spot, folder) => (folder, *name, *spot),
+            RecordLocation::Root(root, target) => {
+                let spot = TreePath { root: *root, path: b"" };
+                if let (Some(special), TreeRecord::File { content, .. }) = (&target.special, record) {
                     let mut special = special.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     let written = special.write_all(content);
                     self.counted(spot, name, content.len(), written.map(|()| true));
@@ -133,20 +139,22 @@ impl<'a> Worker<'a> {
                     }
                 }
             }
-            Location::Lost => {
+            RecordLocation::Lost => {
                 self.shared.complaints.fail_silently();
                 return Ok(());
             }
-            Location::Nowhere => return Err(nonsense("file")),
+            RecordLocation::Nowhere => return Err(nonsense("file")),
         };
         let (bytes, written) = match record {
-            Record::File { attributes, content, .. } => {
+            TreeRecord::File { attributes, content, .. } => {
                 (content.len(), self.file(folder, own_name, attributes, content).map(|()| true))
             }
-            Record::Symlink { attributes, target, .. } => {
+            TreeRecord::Symlink { attributes, target, .. } => {
                 (0, self.symlink(folder, own_name, attributes, target))
             }
-            Record::Fifo { attributes, .. } => (0, self.fifo(folder, own_name, attributes).map(|()| true)),
+            TreeRecord::Fifo { attributes, .. } => {
+                (0, self.fifo(folder, own_name, attributes).map(|()| true))
+            }
             _ => (0, Ok(true)),
         };
         self.counted(spot, name, bytes, written.map_err(Into::into));
@@ -220,7 +228,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Counts what was written; what was there already is not.
-    fn counted(&self, spot: Spot<'_>, name: &[u8], bytes: usize, written: Result<bool, std::io::Error>) {
+    fn counted(&self, spot: TreePath<'_>, name: &[u8], bytes: usize, written: Result<bool, std::io::Error>) {
         match written {
             Ok(false) => {}
             Ok(true) => {

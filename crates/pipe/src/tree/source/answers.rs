@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::{Condvar, Mutex};
 
-use super::super::format::{self, Kind, nonsense};
-use super::super::parser::Parser;
-use super::super::records::Had;
+use super::super::format::{self, TreeFrameKind, nonsense};
+use super::super::parser::RecordParser;
+use super::super::records::SinkHas;
 use crate::Error;
 
 /// Answers of one offer.
@@ -14,27 +14,27 @@ pub const OFFER_FILES_MAX: usize = 512;
 
 /// From the thread that reads them to those who wait for them.
 #[derive(Debug, Default)]
-pub struct Answers {
-    state: Mutex<State>,
+pub struct OfferAnswers {
+    state: Mutex<AnswersState>,
     news: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct AnswersState {
     /// By the number of the offer. Nothing is kept that nobody has asked for.
-    given: HashMap<u64, Option<Vec<Had>>>,
+    given: HashMap<u64, Option<Vec<SinkHas>>>,
     is_done: bool,
     is_closed: bool,
 }
 
-impl Answers {
+impl OfferAnswers {
     /// Before the offer is sent.
     pub fn expect(&self, offer: u64) {
         self.lock().given.insert(offer, None);
     }
 
     /// Waits for the answer. Nothing if the sink has ended.
-    pub fn wait(&self, offer: u64) -> Option<Vec<Had>> {
+    pub fn wait(&self, offer: u64) -> Option<Vec<SinkHas>> {
         let mut state = self.lock();
         loop {
             if let Some(Some(_)) = state.given.get(&offer) {
@@ -72,9 +72,9 @@ impl Answers {
         let header = format::read(from, payload, position)?;
         header.check(payload)?;
         match header.kind {
-            Kind::Done => self.lock().is_done = true,
-            Kind::Answer => {
-                let mut parser = Parser(payload);
+            TreeFrameKind::Done => self.lock().is_done = true,
+            TreeFrameKind::Answer => {
+                let mut parser = RecordParser(payload);
                 let offer = parser.u64()?;
                 let mut had = Vec::new();
                 while !parser.is_empty() && had.len() <= OFFER_FILES_MAX {
@@ -91,7 +91,7 @@ impl Answers {
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, AnswersState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

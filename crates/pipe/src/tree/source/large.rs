@@ -7,31 +7,31 @@ use rustix::io::Errno;
 use twox_hash::XxHash3_128;
 
 use super::super::attributes::Attributes;
-use super::super::format::{self, HEADER_BYTES, Kind, PIECE_BYTES};
-use super::super::records::{self, Begin, Had, SIZE_UNKNOWN};
+use super::super::format::{self, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
+use super::super::records::{self, LargeBegin, SIZE_UNKNOWN, SinkHas};
 use super::outbox::Closed;
-use super::place::{Place, part_name};
-use super::reader::Reader;
+use super::place::{SourceFile, part_name};
+use super::reader::BatchReader;
 
 /// Bytes in front of the content of a piece: where in the file it belongs.
 const OFFSET_BYTES: usize = 8;
 
 /// How a file ended.
-enum Ended {
+enum FileSent {
     /// All of it was sent.
     Whole(u64),
     /// It cannot be sent, which was said.
     Dropped,
 }
 
-impl Reader<'_> {
+impl BatchReader<'_> {
     /// Sends a file of known size.
     pub(super) fn large(
         &mut self,
-        place: &Place<'_>,
+        place: &SourceFile<'_>,
         fd: &OwnedFd,
         stat: &Stat,
-        had: Option<Had>,
+        had: Option<SinkHas>,
     ) -> Result<(), Closed> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let is_apart = part_name(place.name).is_some_and(|name| {
@@ -41,29 +41,29 @@ impl Reader<'_> {
         });
         let had = match had {
             Some(had) => had,
-            None if is_apart || self.shared.hello.is_fresh => Had::Nothing,
+            None if is_apart || self.shared.hello.is_fresh => SinkHas::Nothing,
             None => self.offer_one(place, stat)?,
         };
         let (had_bytes, digest) = match had {
-            Had::Part { bytes, digest } if bytes <= size && !is_apart => (bytes, digest),
+            SinkHas::Part { bytes, digest } if bytes <= size && !is_apart => (bytes, digest),
             _ => (0, 0),
         };
         let kept = if had_bytes > 0 && self.is_prefix(fd, had_bytes, digest)? { had_bytes } else { 0 };
         self.begin_file(place, stat, size, kept, is_apart)?;
         let ended = self.extents(place, fd, (kept, size))?;
-        if let (Ended::Whole(_), Ok(now)) = (&ended, rustix::fs::fstat(fd)) {
+        if let (FileSent::Whole(_), Ok(now)) = (&ended, rustix::fs::fstat(fd)) {
             if now.st_size != stat.st_size || Attributes::of(&now) != Attributes::of(stat) {
                 self.changed(place);
             }
         }
-        if matches!(ended, Ended::Dropped) {
+        if matches!(ended, FileSent::Dropped) {
             self.withdraw(stat);
         }
         self.end_file(&ended)
     }
 
     /// Sends what a pipe or device gives, until it ends.
-    pub(super) fn endless(&mut self, place: &Place<'_>, stat: &Stat) -> Result<(), Closed> {
+    pub(super) fn endless(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<(), Closed> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(place.fd(), place.name, flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -78,7 +78,7 @@ impl Reader<'_> {
     /// Sends what comes from where the descriptor is, whatever the size is said to be.
     pub(super) fn until_its_end(
         &mut self,
-        place: &Place<'_>,
+        place: &SourceFile<'_>,
         fd: &OwnedFd,
         stat: &Stat,
     ) -> Result<(), Closed> {
@@ -87,11 +87,11 @@ impl Reader<'_> {
         let ended = loop {
             let read = self.piece(position, PIECE_BYTES, |space, _| rustix::io::read(fd, space))?;
             match read {
-                Ok(0) => break Ended::Whole(position),
+                Ok(0) => break FileSent::Whole(position),
                 Ok(count) => position += count as u64,
                 Err(error) => {
                     self.failed(place, error)?;
-                    break Ended::Dropped;
+                    break FileSent::Dropped;
                 }
             }
         };
@@ -125,7 +125,12 @@ impl Reader<'_> {
     }
 
     /// Sends all between holes.
-    fn extents(&mut self, place: &Place<'_>, fd: &OwnedFd, range: (u64, u64)) -> Result<Ended, Closed> {
+    fn extents(
+        &mut self,
+        place: &SourceFile<'_>,
+        fd: &OwnedFd,
+        range: (u64, u64),
+    ) -> Result<FileSent, Closed> {
         let (mut position, size) = range;
         let mut end = position;
         while position < size {
@@ -139,16 +144,16 @@ impl Reader<'_> {
                 Ok(0) => {
                     let shown = place.shown();
                     self.shared.complaints.fail(&format!("{shown} was cut short while it was read"));
-                    return Ok(Ended::Dropped);
+                    return Ok(FileSent::Dropped);
                 }
                 Ok(count) => position += count as u64,
                 Err(error) => {
                     self.failed(place, error)?;
-                    return Ok(Ended::Dropped);
+                    return Ok(FileSent::Dropped);
                 }
             }
         }
-        Ok(Ended::Whole(size))
+        Ok(FileSent::Whole(size))
     }
 
     /// Reads a piece and sends what came.
@@ -174,7 +179,7 @@ impl Reader<'_> {
         }
         frame.truncate(start + count);
         if count > 0 {
-            format::seal(&mut frame, Kind::Data);
+            format::seal(&mut frame, TreeFrameKind::Data);
             self.shared.outbox.push(self.batch, frame)?;
         }
         Ok(Ok(count))
@@ -182,7 +187,7 @@ impl Reader<'_> {
 
     fn begin_file(
         &mut self,
-        place: &Place<'_>,
+        place: &SourceFile<'_>,
         stat: &Stat,
         size: u64,
         kept: u64,
@@ -192,19 +197,19 @@ impl Reader<'_> {
         let mut frame = Vec::new();
         format::begin(&mut frame);
         let (folder, name, attributes) = (place.spot(), place.sent_name(), Attributes::of(stat));
-        records::put_begin(&mut frame, &Begin { folder, name, attributes, size, kept, is_apart });
-        format::seal(&mut frame, Kind::Begin);
+        records::put_begin(&mut frame, &LargeBegin { folder, name, attributes, size, kept, is_apart });
+        format::seal(&mut frame, TreeFrameKind::Begin);
         self.shared.outbox.push(self.batch, frame)
     }
 
-    fn end_file(&mut self, ended: &Ended) -> Result<(), Closed> {
+    fn end_file(&mut self, ended: &FileSent) -> Result<(), Closed> {
         let (is_whole, size) = match ended {
-            Ended::Whole(size) => (1, *size),
-            Ended::Dropped => (0, 0),
+            FileSent::Whole(size) => (1, *size),
+            FileSent::Dropped => (0, 0),
         };
         let mut payload = vec![is_whole];
         payload.extend_from_slice(&size.to_le_bytes());
-        self.shared.outbox.push(self.batch, format::frame(Kind::End, &payload))
+        self.shared.outbox.push(self.batch, format::frame(TreeFrameKind::End, &payload))
     }
 }
 

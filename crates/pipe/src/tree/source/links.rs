@@ -10,10 +10,10 @@ const FILES_MAX: usize = 1 << 20;
 
 /// Those that were sent and have more names.
 #[derive(Debug, Default)]
-pub struct Links(Mutex<HashMap<(u64, u64), First>>);
+pub struct LinkedFiles(Mutex<HashMap<(u64, u64), FirstName>>);
 
 #[derive(Debug)]
-struct First {
+struct FirstName {
     root: u32,
     path: Vec<u8>,
     /// Names that were not found yet. They may be outside of what is copied.
@@ -22,7 +22,7 @@ struct First {
 
 /// What is to be done with a file that has several names.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum LinkClaim {
     /// It is the first one.
     First,
     /// It was sent under this name, below that source.
@@ -31,9 +31,9 @@ pub enum Claim {
     Unknown,
 }
 
-impl Links {
+impl LinkedFiles {
     /// Says which it is. Has to be called in the order in which files are sent.
-    pub fn claim(&self, stat: &Stat, root: u32, path: impl FnOnce() -> Vec<u8>) -> Claim {
+    pub fn claim(&self, stat: &Stat, root: u32, path: impl FnOnce() -> Vec<u8>) -> LinkClaim {
         let mut files = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let key = (stat.st_dev, stat.st_ino);
         if let Some(first) = files.get_mut(&key) {
@@ -42,15 +42,15 @@ impl Links {
             if first.rest == 0 {
                 files.remove(&key);
             }
-            return Claim::Again(root, path);
+            return LinkClaim::Again(root, path);
         }
         if files.len() >= FILES_MAX {
-            return Claim::Unknown;
+            return LinkClaim::Unknown;
         }
         #[allow(clippy::useless_conversion, reason = "the field is narrower on some architectures")]
         let rest = u64::from(stat.st_nlink).saturating_sub(1);
-        files.insert(key, First { root, path: path(), rest });
-        Claim::First
+        files.insert(key, FirstName { root, path: path(), rest });
+        LinkClaim::First
     }
 
     /// The file could not be sent after all: its next name is the first.

@@ -3,20 +3,20 @@
 use rustix::fs::{FileType, Stat};
 
 use super::super::attributes::modified;
-use super::super::batch::Item;
-use super::super::format::{self, FRAME_BYTES_MAX, Kind};
-use super::super::records::{self, FILE_RECORD_BYTES, Had, Offered};
+use super::super::batch::WalkItem;
+use super::super::format::{self, FRAME_BYTES_MAX, TreeFrameKind};
+use super::super::records::{self, FILE_RECORD_BYTES, OfferedFile, SinkHas};
 use super::outbox::Closed;
-use super::place::Place;
-use super::reader::Reader;
+use super::place::SourceFile;
+use super::reader::BatchReader;
 
 /// Bytes of an offered file beside its path.
 const OFFERED_BYTES: usize = FILE_RECORD_BYTES + 256;
 
-impl Reader<'_> {
+impl BatchReader<'_> {
     /// Asks the sink what it has of all these files.
-    pub(super) fn offer(&mut self, items: &[Item]) -> Result<Vec<Had>, Closed> {
-        let mut all = vec![Had::Nothing; items.len()];
+    pub(super) fn offer(&mut self, items: &[WalkItem]) -> Result<Vec<SinkHas>, Closed> {
+        let mut all = vec![SinkHas::Nothing; items.len()];
         let offer = self.shared.next_offer();
         let mut frame = Vec::new();
         format::begin(&mut frame);
@@ -25,11 +25,11 @@ impl Reader<'_> {
         let mut offered = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let place = match item {
-                Item::Entry { folder, name, kind: FileType::RegularFile } => {
-                    Place { folder: Some(folder), root: folder.root, name, is_followed: false }
+                WalkItem::Entry { folder, name, kind: FileType::RegularFile } => {
+                    SourceFile { folder: Some(folder), root: folder.root, name, is_followed: false }
                 }
-                Item::Root { root, path, is_followed } => {
-                    Place { folder: None, root: *root, name: path, is_followed: *is_followed }
+                WalkItem::Root { root, path, is_followed } => {
+                    SourceFile { folder: None, root: *root, name: path, is_followed: *is_followed }
                 }
                 _ => continue,
             };
@@ -53,26 +53,26 @@ impl Reader<'_> {
     }
 
     /// Asks the sink what it has of this file.
-    pub(super) fn offer_one(&mut self, place: &Place<'_>, stat: &Stat) -> Result<Had, Closed> {
+    pub(super) fn offer_one(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<SinkHas, Closed> {
         let offer = self.shared.next_offer();
         let mut frame = Vec::new();
         format::begin(&mut frame);
         frame.extend_from_slice(&offer.to_le_bytes());
         frame.push(0);
         put_offered(&mut frame, place, stat);
-        Ok(self.ask(offer, frame)?.first().copied().unwrap_or(Had::Nothing))
+        Ok(self.ask(offer, frame)?.first().copied().unwrap_or(SinkHas::Nothing))
     }
 
-    fn ask(&self, offer: u64, mut frame: Vec<u8>) -> Result<Vec<Had>, Closed> {
-        format::seal(&mut frame, Kind::Offer);
+    fn ask(&self, offer: u64, mut frame: Vec<u8>) -> Result<Vec<SinkHas>, Closed> {
+        format::seal(&mut frame, TreeFrameKind::Offer);
         self.shared.answers.expect(offer);
         self.shared.outbox.push_urgent(frame);
         self.shared.answers.wait(offer).ok_or(Closed)
     }
 }
 
-fn put_offered(frame: &mut Vec<u8>, place: &Place<'_>, stat: &Stat) {
+fn put_offered(frame: &mut Vec<u8>, place: &SourceFile<'_>, stat: &Stat) {
     let (folder, name) = (place.spot(), place.sent_name());
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    records::put_offered(frame, &Offered { folder, name, size, modified: modified(stat) });
+    records::put_offered(frame, &OfferedFile { folder, name, size, modified: modified(stat) });
 }

@@ -15,8 +15,8 @@ pub struct Closed;
 
 /// Between readers and the one who writes.
 #[derive(Debug)]
-pub struct Outbox {
-    state: Mutex<State>,
+pub struct FrameOutbox {
+    state: Mutex<OutboxState>,
     /// A reader may go on.
     room: Condvar,
     /// The writer may.
@@ -25,24 +25,24 @@ pub struct Outbox {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutboxState {
     /// The batch that is being written.
     current: u64,
     /// How many there are, once that is known.
     total: Option<u64>,
-    slots: BTreeMap<u64, Slot>,
+    slots: BTreeMap<u64, BatchFrames>,
     /// Goes before everything else.
     urgent: VecDeque<Vec<u8>>,
     is_closed: bool,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct BatchFrames {
     frames: VecDeque<Vec<u8>>,
     is_finished: bool,
 }
 
-impl Outbox {
+impl FrameOutbox {
     /// For so many readers.
     pub fn new(readers: usize) -> Self {
         let window = readers as u64 * AHEAD;
@@ -140,7 +140,7 @@ impl Outbox {
         state.total == Some(state.current)
     }
 
-    fn wait(&self, is_ready: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Closed> {
+    fn wait(&self, is_ready: impl Fn(&OutboxState) -> bool) -> Result<MutexGuard<'_, OutboxState>, Closed> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -153,7 +153,7 @@ impl Outbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn frames_leave_in_the_order_of_their_batches() {
-        let outbox = Outbox::new(2);
+        let outbox = FrameOutbox::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 outbox.begin(1).expect("within the window");
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_ends_when_it_is_closed() {
-        let outbox = Outbox::new(1);
+        let outbox = FrameOutbox::new(1);
         std::thread::scope(|scope| {
             let far = scope.spawn(|| outbox.begin(1000).is_err());
             let turn = scope.spawn(|| outbox.wait_turn(5).is_err());

@@ -7,28 +7,28 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, Stat};
 use rustix::io::Errno;
 
-use super::super::batch::Folder;
+use super::super::batch::SourceFolder;
 use super::super::complaints::shown;
-use super::super::records::Spot;
+use super::super::records::TreePath;
 
 /// A file that is to be sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    pub(super) folder: Option<&'a Arc<Folder>>,
+pub struct SourceFile<'a> {
+    pub(super) folder: Option<&'a Arc<SourceFolder>>,
     pub(super) root: u32,
     /// Its name in the folder, or its whole path.
     pub(super) name: &'a CStr,
     pub(super) is_followed: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SourceFile<'a> {
     /// The directory.
     pub(super) fn fd(&self) -> BorrowedFd<'a> {
         self.folder.map_or(CWD, |folder| folder.fd.as_fd())
     }
 
-    pub(super) fn spot(&self) -> Spot<'a> {
-        Spot { root: self.root, path: self.folder.map_or(b"", |folder| &folder.path) }
+    pub(super) fn spot(&self) -> TreePath<'a> {
+        TreePath { root: self.root, path: self.folder.map_or(b"", |folder| &folder.path) }
     }
 
     /// As the sink has to know it: nothing for a source itself, which it has a name for.

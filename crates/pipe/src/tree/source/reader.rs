@@ -8,13 +8,13 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::super::attributes::Attributes;
-use super::super::batch::{Batch, Folder, Item};
-use super::super::format::{self, FRAME_BYTES_MAX, HEADER_BYTES, Kind, PIECE_BYTES};
-use super::super::records::{self, FILE_RECORD_BYTES, Had, Record, Spot};
-use super::Shared;
-use super::links::Claim;
+use super::super::batch::{Batch, SourceFolder, WalkItem};
+use super::super::format::{self, FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
+use super::super::records::{self, FILE_RECORD_BYTES, SinkHas, TreePath, TreeRecord};
+use super::SourceShared;
+use super::links::LinkClaim;
 use super::outbox::Closed;
-use super::place::Place;
+use super::place::SourceFile;
 
 /// Bytes of the record of a directory, beside its path.
 const FOLDER_RECORD_BYTES: usize = 1 + 4 + 2;
@@ -23,20 +23,20 @@ const STAT_BLOCK_BYTES: i64 = 512;
 
 /// One thread that reads.
 #[derive(Debug)]
-pub struct Reader<'a> {
-    pub(super) shared: &'a Shared<'a>,
+pub struct BatchReader<'a> {
+    pub(super) shared: &'a SourceShared<'a>,
     pub(super) batch: u64,
     /// The frame that is being filled.
     frame: Vec<u8>,
     /// Where its records begin.
     records: usize,
     /// The directory of the record written last.
-    folder: Option<Arc<Folder>>,
+    folder: Option<Arc<SourceFolder>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BatchReader<'a> {
     /// One of those who share this.
-    pub fn new(shared: &'a Shared<'a>) -> Self {
+    pub fn new(shared: &'a SourceShared<'a>) -> Self {
         Self { shared, batch: 0, frame: shared.buffers.take(), records: 0, folder: None }
     }
 
@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
         self.shared.outbox.begin(self.batch)?;
         self.begin_frame(|frame| {
             for made in &batch.made {
-                records::put_spot(frame, Spot { root: made.root, path: &made.path });
+                records::put_spot(frame, TreePath { root: made.root, path: &made.path });
                 frame.extend_from_slice(&made.mode.to_le_bytes());
                 frame.extend_from_slice(&made.owner.to_le_bytes());
             }
@@ -60,20 +60,20 @@ impl<'a> Reader<'a> {
         for (index, item) in batch.items.iter().enumerate() {
             let had = had.get(index).copied();
             match item {
-                Item::Entry { folder, name, kind } => {
+                WalkItem::Entry { folder, name, kind } => {
                     let (folder, root) = (Some(folder), folder.root);
-                    self.entry(&Place { folder, root, name, is_followed: false }, *kind, had)?;
+                    self.entry(&SourceFile { folder, root, name, is_followed: false }, *kind, had)?;
                 }
-                Item::Root { root, path, is_followed } => {
+                WalkItem::Root { root, path, is_followed } => {
                     self.root(
-                        &Place { folder: None, root: *root, name: path, is_followed: *is_followed },
+                        &SourceFile { folder: None, root: *root, name: path, is_followed: *is_followed },
                         had,
                     )?;
                 }
-                Item::Leave { root, path, attributes } => {
+                WalkItem::Leave { root, path, attributes } => {
                     self.ensure(path.len() + FOLDER_RECORD_BYTES + FILE_RECORD_BYTES)?;
-                    let spot = Spot { root: *root, path };
-                    records::put(&mut self.frame, &Record::Leave { spot, attributes: *attributes });
+                    let spot = TreePath { root: *root, path };
+                    records::put(&mut self.frame, &TreeRecord::Leave { spot, attributes: *attributes });
                 }
             }
         }
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn root(&mut self, place: &Place<'_>, had: Option<Had>) -> Result<(), Closed> {
+    fn root(&mut self, place: &SourceFile<'_>, had: Option<SinkHas>) -> Result<(), Closed> {
         match place.stat() {
             Ok(stat) => {
                 let kind = FileType::from_raw_mode(stat.st_mode);
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn entry(&mut self, place: &Place<'_>, kind: FileType, had: Option<Had>) -> Result<(), Closed> {
+    fn entry(&mut self, place: &SourceFile<'_>, kind: FileType, had: Option<SinkHas>) -> Result<(), Closed> {
         match kind {
             FileType::RegularFile => self.regular(place, had),
             FileType::Symlink => self.symlink(place),
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
                 Ok(stat) => {
                     self.locate(place, FILE_RECORD_BYTES)?;
                     let (name, attributes) = (place.sent_name(), Attributes::of(&stat));
-                    records::put(&mut self.frame, &Record::Fifo { name, attributes });
+                    records::put(&mut self.frame, &TreeRecord::Fifo { name, attributes });
                     Ok(())
                 }
                 Err(error) => self.failed(place, error),
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn symlink(&mut self, place: &Place<'_>) -> Result<(), Closed> {
+    fn symlink(&mut self, place: &SourceFile<'_>) -> Result<(), Closed> {
         let read = place.stat().and_then(|stat| {
             let target = rustix::fs::readlinkat(place.fd(), place.name, Vec::new())?;
             Ok((stat, target))
@@ -130,11 +130,11 @@ impl<'a> Reader<'a> {
         }
         self.locate(place, FILE_RECORD_BYTES + target.as_bytes().len())?;
         let (name, attributes) = (place.sent_name(), Attributes::of(&stat));
-        records::put(&mut self.frame, &Record::Symlink { name, attributes, target: target.as_bytes() });
+        records::put(&mut self.frame, &TreeRecord::Symlink { name, attributes, target: target.as_bytes() });
         Ok(())
     }
 
-    fn regular(&mut self, place: &Place<'_>, had: Option<Had>) -> Result<(), Closed> {
+    fn regular(&mut self, place: &SourceFile<'_>, had: Option<SinkHas>) -> Result<(), Closed> {
         // Never waits for anything but the disk, even if a FIFO has taken the file's place.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let flags = if place.is_followed { flags } else { flags | OFlags::NOFOLLOW };
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
         if stat.st_nlink > 1 && self.is_again(place, &stat)? {
             return Ok(());
         }
-        if had == Some(Had::Same) {
+        if had == Some(SinkHas::Same) {
             return Ok(());
         }
         if stat.st_size <= PIECE_BYTES as i64 && !is_sparse(&fd, &stat) {
@@ -162,33 +162,33 @@ impl<'a> Reader<'a> {
     }
 
     /// Sends one more name of a file that was sent before, if it was.
-    fn is_again(&mut self, place: &Place<'_>, stat: &Stat) -> Result<bool, Closed> {
+    fn is_again(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<bool, Closed> {
         // Which of its names is the first is decided in the order of the stream.
         self.shared.outbox.wait_turn(self.batch)?;
         match self.shared.links.claim(stat, place.root, || place.path()) {
-            Claim::First => Ok(false),
-            Claim::Unknown => {
+            LinkClaim::First => Ok(false),
+            LinkClaim::Unknown => {
                 let shown = place.shown();
                 self.shared
                     .complaints
                     .warn(&format!("{shown} becomes a file of its own: too many have links"));
                 Ok(false)
             }
-            Claim::Again(root, path) => {
+            LinkClaim::Again(root, path) => {
                 self.locate(place, FILE_RECORD_BYTES + path.len())?;
-                let target = Spot { root, path: &path };
-                records::put(&mut self.frame, &Record::Link { name: place.sent_name(), target });
+                let target = TreePath { root, path: &path };
+                records::put(&mut self.frame, &TreeRecord::Link { name: place.sent_name(), target });
                 Ok(true)
             }
         }
     }
 
-    fn small(&mut self, place: &Place<'_>, fd: &OwnedFd, stat: &Stat) -> Result<(), Closed> {
+    fn small(&mut self, place: &SourceFile<'_>, fd: &OwnedFd, stat: &Stat) -> Result<(), Closed> {
         let size = stat.st_size as usize;
         self.locate(place, FILE_RECORD_BYTES + size + 1)?;
         let start = self.frame.len();
         let (name, attributes) = (place.sent_name(), Attributes::of(stat));
-        records::put(&mut self.frame, &Record::File { name, attributes, content: b"" });
+        records::put(&mut self.frame, &TreeRecord::File { name, attributes, content: b"" });
         let content = self.frame.len();
         // One more byte is asked for than there should be: a read that brings less has found the end.
         let result = loop {
@@ -228,18 +228,18 @@ impl<'a> Reader<'a> {
     }
 
     /// Says in the frame in which directory the next name is, once there is room for `bytes` behind that.
-    fn locate(&mut self, place: &Place<'_>, bytes: usize) -> Result<(), Closed> {
+    fn locate(&mut self, place: &SourceFile<'_>, bytes: usize) -> Result<(), Closed> {
         let path = place.spot().path;
         self.ensure(FOLDER_RECORD_BYTES + path.len() + place.name.to_bytes().len() + bytes)?;
         match place.folder {
             Some(folder) if self.folder.as_ref().is_some_and(|last| Arc::ptr_eq(last, folder)) => {}
             Some(folder) => {
                 self.folder = Some(Arc::clone(folder));
-                records::put(&mut self.frame, &Record::Folder(place.spot()));
+                records::put(&mut self.frame, &TreeRecord::Folder(place.spot()));
             }
             None => {
                 self.folder = None;
-                records::put(&mut self.frame, &Record::Root(place.root));
+                records::put(&mut self.frame, &TreeRecord::Root(place.root));
             }
         }
         Ok(())
@@ -257,7 +257,7 @@ impl<'a> Reader<'a> {
         // Beside the header there is at least the length of the directories, which may be 0.
         if self.frame.len() > HEADER_BYTES + 4 {
             let mut frame = std::mem::replace(&mut self.frame, self.shared.buffers.take());
-            format::seal(&mut frame, Kind::Batch);
+            format::seal(&mut frame, TreeFrameKind::Batch);
             self.shared.outbox.push(self.batch, frame)?;
         }
         self.begin_frame(|_| ());
@@ -274,12 +274,12 @@ impl<'a> Reader<'a> {
         self.folder = None;
     }
 
-    pub(super) fn failed(&self, place: &Place<'_>, error: Errno) -> Result<(), Closed> {
+    pub(super) fn failed(&self, place: &SourceFile<'_>, error: Errno) -> Result<(), Closed> {
         self.shared.complaints.fail(&format!("cannot read {}: {error}", place.shown()));
         Ok(())
     }
 
-    pub(super) fn changed(&self, place: &Place<'_>) {
+    pub(super) fn changed(&self, place: &SourceFile<'_>) {
         self.shared.complaints.fail(&format!("{} has changed while it was read", place.shown()));
     }
 
