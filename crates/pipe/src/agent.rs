@@ -8,14 +8,11 @@
 
 mod commands;
 mod hops;
-mod lines;
-mod outbox;
 mod processes;
-mod relay;
 mod running;
-mod supervisor;
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,18 +20,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::Error;
+use self::hops::Hops;
+pub use self::processes::{keep_held, supervise};
+use self::running::RunningStages;
 use crate::connect::tcp;
-use crate::control::{self, AgentOrder, AgentReport, ControlMessage, Hello};
+use crate::control::{AgentOrder, AgentReport, ControlMessage, Hello};
 use crate::limits::{FIRST_WORD_LIMIT, PING_INTERVAL, TERM_GRACE};
 use crate::place::Place;
-
-use hops::Hops;
-use outbox::ReportOutbox;
-use running::RunningStages;
-
-pub use processes::keep_held;
-pub use supervisor::supervise;
+use crate::{Error, control};
 
 /// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
@@ -259,5 +252,43 @@ fn hello(fabric: bool) -> Hello {
         ssh_client: words.next().and_then(|word| word.parse().ok()),
         ssh_address: words.nth(1).and_then(|word| word.parse().ok()),
         offer,
+    }
+}
+
+/// What an agent reports by; shared by all its threads.
+#[derive(Clone)]
+struct ReportOutbox(Arc<OutboxShared>);
+
+struct OutboxShared {
+    to: Mutex<Box<dyn Write + Send>>,
+    is_mute: AtomicBool,
+}
+
+impl ReportOutbox {
+    fn new(to: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(OutboxShared { to: Mutex::new(Box::new(to)), is_mute: AtomicBool::new(false) }))
+    }
+
+    /// Whoever does not read any more has hung up, which the reading thread notices.
+    fn report(&self, report: AgentReport) {
+        // A word more or less: nothing hangs on the order.
+        let is_ending = matches!(report, AgentReport::Ended { .. } | AgentReport::Moved { .. });
+        if !(is_ending && self.0.is_mute.load(Ordering::Relaxed)) {
+            self.send(&ControlMessage::Word(report));
+        }
+    }
+
+    /// From now on no ends of stages and movers are told of.
+    fn mute(&self) {
+        self.0.is_mute.store(true, Ordering::Relaxed);
+    }
+
+    fn data(&self, hop: u32, bytes: Vec<u8>) {
+        self.send(&ControlMessage::Data { hop, bytes });
+    }
+
+    fn send(&self, message: &ControlMessage<AgentReport>) {
+        let mut to = self.0.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = control::write(&mut **to, message);
     }
 }

@@ -2,21 +2,18 @@
 
 mod agents;
 mod conductor;
-mod joining;
-mod outcome;
 
 use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use self::conductor::Conductor;
 use crate::Error;
 use crate::connect::PortRange;
 use crate::mover::{Compression, DeadOutlet, DigestKind, SlowOutlet};
 use crate::plan::PipelinePlan;
 use crate::stage::Stage;
-
-use conductor::Conductor;
 
 /// A pipeline that somebody wants.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@
 //! TCP, a fabric's link, or the control channel itself where nothing else leads there. Stages of one host
 //! are joined by a plain pipe, and nothing of this crate is in between.
 //!
-//! [`DataConnection`]: connect::Connection
+//! [`DataConnection`]: connect::DataConnection
 
 #![forbid(unsafe_code)]
 
@@ -18,15 +18,14 @@ pub mod cancel;
 pub mod connect;
 pub mod control;
 pub mod coordinator;
+mod credit;
 pub mod error;
-pub mod key;
 pub mod limits;
 pub mod mover;
 pub mod place;
 pub mod plan;
 pub mod stage;
 pub mod tree;
-mod window;
 
+pub use connect::PipeKey;
 pub use error::Error;
-pub use key::PipeKey;

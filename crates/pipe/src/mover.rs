@@ -1,43 +1,20 @@
-//! A mover: takes bytes from one place and puts them into others, until their end.
+//! A mover: takes bytes from one inlet and puts them into its outlets, until the end of the stream.
 //!
-//! | file | holds |
-//! |---|---|
-//! | `frame.rs` | what two ends of a hop say to each other |
-//! | `seal.rs`, `digest.rs`, `compress.rs` | what is done to it on the way |
-//! | `wire.rs`, `link.rs` | what carries it |
-//! | `receiver.rs`, `sender.rs` | the two ends of a hop |
-//! | `forward.rs`, `backward.rs` | what each has said and heard |
-//! | `listener.rs`, `pulse.rs` | the threads that keep a hop alive |
-//! | `descriptor.rs`, `lines.rs` | what is not a hop |
-//! | `inlet.rs`, `outlet.rs` | both, as a mover sees them |
-//! | `start.rs` | which mover it takes |
-//! | `single.rs`, `splice.rs` | a mover of one thread, and how it copies nothing where it need not |
-//! | `several.rs`, `queue.rs` | a mover with a buffer, or with several outlets |
-//! | `wait.rs`, `bell.rs`, `pace.rs`, `block.rs` | waiting, waking, rates, memory |
+//! A hop's two ends are [`sender`] and [`receiver`]; they exchange [`frame`]s over a [`wire`]. Pipes, files, sockets
+//! and terminals are [`descriptor`]s; [`ends`] are both, as a mover uses them. A mover with one outlet and no buffer
+//! has one thread ([`single`]); any other has a thread for each outlet and a [`queue`] ([`several`]).
 
 mod backward;
-mod bell;
-mod block;
-mod compress;
 mod descriptor;
-mod digest;
-mod forward;
+mod ends;
 mod frame;
-mod inlet;
-mod lines;
-mod link;
-mod listener;
-mod outlet;
-mod pace;
-mod pulse;
+mod payload;
 mod queue;
 mod receiver;
 mod seal;
 mod sender;
 mod several;
 mod single;
-mod splice;
-mod start;
 mod wait;
 mod wire;
 
@@ -49,11 +26,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::ends::{InletReader, OutletWriter};
+use self::wait::{MoverTiming, WaitSet};
+use self::wire::{HopWire, LinkWire, Streams};
 use crate::Error;
 use crate::cancel::Cancel;
-use crate::connect::DataConnection;
-
-use wait::MoverTiming;
+use crate::connect::{DataChannel, DataConnection, tcp};
 
 /// Bytes of a block at most: what a peer may make this side allocate.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
@@ -224,7 +202,113 @@ pub fn run(
     gauge: &Gauge,
     cancel: &Cancel,
 ) -> MoverOutcome {
-    start::run_timed(inlet, outlets, options, gauge, cancel, MoverTiming::default())
+    run_timed(inlet, outlets, options, gauge, cancel, MoverTiming::default())
+}
+
+/// What a mover needs to know of its ends.
+struct MoverShape {
+    pub block_bytes: usize,
+    /// All that some end wants.
+    pub digests: Vec<DigestKind>,
+    /// The one that is reported.
+    pub digest: Option<DigestKind>,
+    /// Some outlet is a hop.
+    pub sends: bool,
+    pub rate: Option<u64>,
+}
+
+/// [`run`](run), with durations of the caller's.
+fn run_timed(
+    inlet: MoverInlet,
+    outlets: Vec<MoverOutlet>,
+    options: &MoverOptions,
+    gauge: &Gauge,
+    cancel: &Cancel,
+    timing: MoverTiming,
+) -> MoverOutcome {
+    let mut digests: Vec<_> = outlets.iter().filter_map(OutletWriter::digest).collect();
+    if let MoverInlet::Hop(_, options) = &inlet {
+        digests.insert(0, options.digest);
+    }
+    let shape = MoverShape {
+        block_bytes: InletReader::block_bytes(&inlet, &outlets),
+        digest: digests.first().copied(),
+        sends: outlets.iter().any(|outlet| matches!(outlet, MoverOutlet::Hop(..))),
+        digests,
+        rate: options.rate,
+    };
+    let waits = WaitSet::new(cancel);
+    let source = InletReader::new(inlet, timing);
+    let sinks: Vec<_> = outlets.into_iter().map(|outlet| OutletWriter::new(outlet, timing)).collect();
+    let source = match source {
+        Ok(source) if sinks.iter().all(Result::is_ok) => source,
+        source => return unstarted(source, sinks, waits),
+    };
+    let mut sinks: Vec<_> = sinks.into_iter().flatten().collect();
+    if options.buffer_bytes == 0 && sinks.len() == 1 {
+        if let Some(sink) = sinks.pop() {
+            return single::run(source, sink, &shape, gauge, waits);
+        }
+    }
+    match several::run(source, sinks, options, &shape, gauge, timing, waits) {
+        Ok(outcome) => outcome,
+        Err((error, source, sinks)) => {
+            let mut outcome = unstarted(Ok(source), sinks.into_iter().map(Ok).collect(), waits);
+            outcome.inlet = Err(error);
+            outcome
+        }
+    }
+}
+
+/// One of the ends could not even begin.
+fn unstarted(
+    source: Result<InletReader, Error>,
+    sinks: Vec<Result<OutletWriter, Error>>,
+    waits: WaitSet,
+) -> MoverOutcome {
+    let failed = sinks.iter().find_map(|sink| sink.as_ref().err()).or(source.as_ref().err());
+    let why = failed.map(Error::to_string);
+    let mut unfinished = Vec::new();
+    let outlets = sinks.into_iter().map(|sink| {
+        unfinished.extend(sink?.fail(why.as_deref(), &waits));
+        Err(Error::Cancelled)
+    });
+    let outlets = outlets.collect();
+    let inlet = source.and_then(|source| {
+        source.fail(&why.unwrap_or_default(), &waits);
+        Err(Error::Cancelled)
+    });
+    MoverOutcome { bytes: 0, digest: None, inlet, outlets, unfinished }
+}
+
+/// What carries a hop, and the same again if it is streams, for a thread that looks after them.
+fn wire_of(
+    channel: DataChannel,
+    silence: Option<Duration>,
+) -> Result<(Box<dyn HopWire>, Option<Streams>), Error> {
+    match channel {
+        DataChannel::Streams(streams) => {
+            if let Some(silence) = silence {
+                streams.iter().for_each(|stream| tcp::keep_alive(stream, silence));
+            }
+            let streams = Streams::new(streams)?;
+            Ok((Box::new(streams.clone()), Some(streams)))
+        }
+        DataChannel::Link(link) => Ok((Box::new(LinkWire::new(*link)), None)),
+    }
+}
+
+/// Bytes of a block of a hop. Both ends have the same options and so come to the same.
+fn block_bytes(options: &HopOptions) -> usize {
+    options.block_bytes.clamp(1, BLOCK_BYTES_MAX) as usize
+}
+
+/// A thread with a name.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>, Error> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(run)
+        .map_err(|source| Error::System { call: "a new thread", source })
 }
 
 #[cfg(test)]

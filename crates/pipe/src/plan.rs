@@ -9,12 +9,12 @@ mod route;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Error;
-use crate::control::{self, AgentPart, CommandEnd, CommandKind, InletSpec, OpenMode, OutletSpec};
+use crate::control::{AgentPart, CommandEnd, CommandKind, InletSpec, OpenMode, OutletSpec};
 use crate::coordinator::{FanOut, PipelineOptions, PipelineRequest};
 use crate::limits::STAGES_MAX;
 use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
 use crate::stage::{Stage, StageKind};
+use crate::{Error, control};
 
 /// What this host is called.
 pub const HERE: &str = "here";

@@ -1,12 +1,10 @@
-//! What runs on a host: commands, movers, and the pipes between them.
-
-mod ends;
-mod moved;
+//! What runs on a host: commands, movers, the pipes between them, and how they end.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::collections::hash_map::Entry;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,20 +12,19 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::process::{Pid, getpid};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::hops::Hops;
-use super::outbox::ReportOutbox;
-use super::{commands, processes};
-use crate::Error;
+use super::hops::{Hops, pipe};
+use super::{ReportOutbox, commands, processes};
 use crate::cancel::Cancel;
 use crate::control::{
-    AgentPart, AgentReport, CommandEnd, Mover, MoverResult, OpenMode, StageCommand, Status,
+    AgentPart, AgentReport, CommandEnd, InletSpec, Mover, MoverResult, OpenMode, OutletSpec, StageCommand,
+    Status,
 };
+use crate::credit::Credit;
 use crate::limits::{LINES_WINDOW_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
-use crate::mover::{self, Gauge, MoverInlet, MoverOutlet};
-use crate::window::Credit;
-
-use ends::{Pipes, open};
+use crate::mover::{Gauge, InletEnd, MoverInlet, MoverOutcome, MoverOutlet, OutletEnd};
+use crate::{Error, mover};
 
 /// How a pipe is opened that is only to be known.
 const KNOWN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -283,4 +280,200 @@ impl RunningStages {
 /// By which a pipe is opened once more.
 fn descriptor_path(pipe: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", pipe.as_raw_fd())
+}
+
+/// Ends of pipes that nobody has taken yet.
+pub(super) struct Pipes<'a> {
+    pub hops: &'a Hops,
+    pub ends: HashMap<u32, (Option<OwnedFd>, Option<OwnedFd>)>,
+}
+
+impl Pipes<'_> {
+    pub fn reading(&mut self, number: u32) -> Result<OwnedFd, Error> {
+        self.end(number, |ends| ends.0.take())
+    }
+
+    pub fn writing(&mut self, number: u32) -> Result<OwnedFd, Error> {
+        self.end(number, |ends| ends.1.take())
+    }
+
+    fn end(
+        &mut self,
+        number: u32,
+        which: impl Fn(&mut (Option<OwnedFd>, Option<OwnedFd>)) -> Option<OwnedFd>,
+    ) -> Result<OwnedFd, Error> {
+        if let Some(handed) = self.hops.pipe(number) {
+            return Ok(handed);
+        }
+        let ends = match self.ends.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let (reading, writing) = pipe()?;
+                vacant.insert((Some(reading), Some(writing)))
+            }
+        };
+        let end = which(ends);
+        end.ok_or_else(|| Error::Protocol("names an end of a pipe twice".to_owned()))
+    }
+
+    fn connection(&self, hop: u32) -> Result<crate::connect::DataConnection, Error> {
+        let missing = || Error::Protocol("names a hop that is not connected".to_owned());
+        self.hops.connection(hop).ok_or_else(missing)
+    }
+}
+
+impl RunningStages {
+    pub(super) fn ends_of(
+        &self,
+        mover: &Mover,
+        pipes: &mut Pipes<'_>,
+        shared_output: &mut Option<Arc<Mutex<File>>>,
+    ) -> Result<(MoverInlet, Vec<MoverOutlet>), Error> {
+        let inlet = match &mover.from {
+            InletSpec::Hop(hop, options) => {
+                MoverInlet::Hop(Box::new(pipes.connection(*hop)?), options.clone())
+            }
+            InletSpec::Pipe(pipe) => MoverInlet::Descriptor(pipes.reading(*pipe)?),
+            InletSpec::File { stage } => MoverInlet::Descriptor(self.file(*stage)?),
+            InletSpec::Caller => MoverInlet::Descriptor(self.caller(|caller| &caller.0)?),
+            InletSpec::Null => MoverInlet::Descriptor(open(Path::new("/dev/null"), OpenMode::Read)?.0.into()),
+        };
+        let mut outlets = Vec::new();
+        for target in &mover.to {
+            outlets.push(match target {
+                OutletSpec::Hop(hop, options) => {
+                    MoverOutlet::Hop(Box::new(pipes.connection(*hop)?), options.clone())
+                }
+                OutletSpec::Pipe(pipe) => MoverOutlet::Descriptor(pipes.writing(*pipe)?),
+                OutletSpec::File { stage } => MoverOutlet::Descriptor(self.file(*stage)?),
+                OutletSpec::Caller => MoverOutlet::Descriptor(self.caller(|caller| &caller.1)?),
+                OutletSpec::Null => {
+                    MoverOutlet::Descriptor(open(Path::new("/dev/null"), OpenMode::Append)?.0.into())
+                }
+                OutletSpec::Lines(prefix) => {
+                    let to = match shared_output {
+                        Some(to) => Arc::clone(to),
+                        None => {
+                            let to = File::from(self.caller(|caller| &caller.1)?);
+                            Arc::clone(shared_output.insert(Arc::new(Mutex::new(to))))
+                        }
+                    };
+                    MoverOutlet::Lines { prefix: prefix.clone(), to }
+                }
+            });
+        }
+        Ok((inlet, outlets))
+    }
+
+    fn file(&self, stage: u32) -> Result<OwnedFd, Error> {
+        let opened = self.state(|state| state.files.remove(&stage));
+        let (file, mode) =
+            opened.ok_or_else(|| Error::Protocol("names a file that is not open".to_owned()))?;
+        if mode == OpenMode::Write && file.metadata().is_ok_and(|file| file.is_file()) {
+            file.set_len(0).map_err(|source| Error::System { call: "ftruncate", source })?;
+        }
+        Ok(file.into())
+    }
+
+    pub(super) fn caller(&self, which: impl Fn(&(OwnedFd, OwnedFd)) -> &OwnedFd) -> Result<OwnedFd, Error> {
+        let nobody = || Error::Protocol("names a terminal that is not here".to_owned());
+        self.state(|state| {
+            let end = which(state.caller.as_ref().ok_or_else(nobody)?);
+            end.as_fd().try_clone_to_owned().map_err(|source| Error::System { call: "dup", source })
+        })
+    }
+}
+
+/// The file, and its length if it has one that counts.
+pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(File, Option<u64>), Error> {
+    let what = if mode == OpenMode::Read { "read" } else { "write" };
+    let failed = |source| Error::File { what, path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    match mode {
+        OpenMode::Read => options.read(true),
+        OpenMode::Write => options.write(true).create(true),
+        OpenMode::Append => options.append(true).create(true),
+    };
+    let file = options.open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+    }
+    let length = (metadata.is_file() && metadata.len() > 0).then_some(metadata.len());
+    Ok((file, length))
+}
+
+impl RunningStages {
+    /// A mover has ended: says so, and kills who must not take its end for the stream's.
+    pub(super) fn moved(&self, mover: &Mover, outcome: MoverOutcome, gauge: &Gauge, took: Duration) {
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let own_ns =
+            Duration::try_from(cpu).map_or(0, |cpu| u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
+        let [_, wire_bytes, inlet_wait, outlet_wait] = gauge.read();
+        let mut result = MoverResult {
+            bytes: outcome.bytes,
+            wire_bytes,
+            took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            // Figures for people: nothing hangs on their order.
+            cpu_ns: own_ns.saturating_add(gauge.threads_cpu_ns.load(Ordering::Relaxed)),
+            waited_ns: (inlet_wait, outlet_wait),
+            digest: outcome.digest.clone(),
+            inlet: match &outcome.inlet {
+                Ok(end) => Ok(*end == InletEnd::Complete),
+                Err(error) => Err(error.to_string()),
+            },
+            outlets: outcome
+                .outlets
+                .iter()
+                .map(|outlet| match outlet {
+                    Ok(end) => Ok(*end == OutletEnd::Complete),
+                    Err(error) => Err(error.to_string()),
+                })
+                .collect(),
+        };
+        let inlet_failed = result.inlet.is_err();
+        tell_causes(&outcome, &mut result);
+        if let InletSpec::File { stage } = &mover.from {
+            self.ended(*stage, file_status(result.inlet.as_ref().err()));
+        }
+        for (target, outlet) in mover.to.iter().zip(&result.outlets) {
+            if let OutletSpec::File { stage } = target {
+                self.ended(*stage, file_status(outlet.as_ref().err()));
+            }
+        }
+        let outlets = result.outlets.clone();
+        self.0.outbox.report(AgentReport::Moved { mover: mover.mover, result });
+        for (target, outlet) in mover.to.iter().zip(&outlets) {
+            let reader = match target {
+                OutletSpec::Pipe(pipe) if inlet_failed || outlet.is_err() => {
+                    self.state(|state| state.readers.get(pipe).copied())
+                }
+                _ => None,
+            };
+            reader.into_iter().for_each(|stage| self.kill_now(stage));
+        }
+        drop(outcome.unfinished);
+    }
+}
+
+/// An end that was only interrupted, because another one failed, is no failure to tell of.
+fn tell_causes(outcome: &MoverOutcome, result: &mut MoverResult) {
+    let is_cause = |error: Option<&Error>| error.is_some_and(|error| !matches!(error, Error::Cancelled));
+    let causes = outcome.outlets.iter().map(|outlet| outlet.as_ref().err());
+    let is_known = is_cause(outcome.inlet.as_ref().err()) || causes.into_iter().any(is_cause);
+    if !is_known {
+        return;
+    }
+    if matches!(outcome.inlet, Err(Error::Cancelled)) {
+        result.inlet = Ok(false);
+    }
+    for (told, outlet) in result.outlets.iter_mut().zip(&outcome.outlets) {
+        if matches!(outlet, Err(Error::Cancelled)) {
+            *told = Ok(false);
+        }
+    }
+}
+
+fn file_status(why: Option<&String>) -> Status {
+    why.map_or(Status::Exit(0), |why| Status::Failed(why.clone()))
 }

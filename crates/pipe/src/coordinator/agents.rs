@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{AgentSession, Guard};
-use crate::control::{self, AgentOrder, AgentReport, ControlMessage};
+use crate::control;
+use crate::control::{AgentOrder, AgentReport, ControlMessage};
 use crate::limits::RELAY_WINDOW_BYTES;
 
 /// Messages that wait to be written to one agent: orders, and relayed data, which windows limit.

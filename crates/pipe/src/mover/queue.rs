@@ -12,10 +12,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::bell::WakeEvent;
-use super::block::Block;
-use super::digest::Total;
-use super::wait::{WaitSet, Woken};
+use super::frame::Block;
+use super::payload::Total;
+use super::wait::{WaitSet, WakeEvent, Woken};
 use crate::Error;
 use crate::cancel::Cancel;
 

@@ -3,19 +3,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::HopOptions;
-use super::backward::{BackwardWriter, broken};
-use super::block::Block;
-use super::compress::Expander;
-use super::digest::Total;
+use super::backward::{BackwardWriter, Pulse, broken, lock};
 use super::frame::{
-    FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WORD_BYTES_MAX, sentence, sentence_bytes,
+    Block, FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WORD_BYTES_MAX, sentence, sentence_bytes,
 };
-use super::pulse::{Pulse, lock};
+use super::payload::{Expander, Total};
 use super::seal::{FrameDirection, Seal};
-use super::start::{block_bytes, wire_of};
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
 use super::wire::{CLOSED, HopWire, Want};
+use super::{HopOptions, block_bytes, wire_of};
 use crate::Error;
 use crate::connect::DataConnection;
 

@@ -2,22 +2,17 @@
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::HopOptions;
-use super::backward::{BackwardReader, LastWord};
-use super::block::OutletPiece;
-use super::compress::Shrinker;
-use super::digest::Total;
-use super::forward::{Forward, lock};
-use super::frame::{FrameHeader, FrameKind, sentence_bytes};
-use super::listener::{BackwardListener, BackwardSource};
-use super::outlet::Halt;
+use super::backward::{BackwardListener, BackwardReader, BackwardSource, LastWord};
+use super::ends::Halt;
+use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, OutletPiece, TAG_BYTES, sentence_bytes};
+use super::payload::{Shrinker, Total};
 use super::seal::{FrameDirection, Seal};
-use super::start::{block_bytes, wire_of};
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
-use super::wire::{HopWire, Want};
+use super::wire::{HopWire, Streams, Want};
+use super::{HopOptions, block_bytes, wire_of};
 use crate::Error;
 use crate::connect::DataConnection;
 
@@ -345,4 +340,52 @@ impl HopSender {
         }
         Error::Truncated { bytes: self.bytes, why }.into()
     }
+}
+
+/// What is sent, frame after frame.
+pub(super) struct Forward {
+    pub seals: Vec<Option<Seal>>,
+    /// Whose turn it is.
+    pub turn: usize,
+    /// What is left of an `Idle`.
+    pub unsent: Vec<u8>,
+    /// When anything was sent last.
+    pub sent_at: Instant,
+    /// A frame was begun and not ended: nothing can follow.
+    pub is_torn: bool,
+    /// The stream has ended.
+    pub has_ended: bool,
+}
+
+impl Forward {
+    /// Nothing is under way. One seal, or none, for each stream.
+    pub fn new(seals: Vec<Option<Seal>>) -> Self {
+        Self { seals, turn: 0, unsent: Vec::new(), sent_at: Instant::now(), is_torn: false, has_ended: false }
+    }
+
+    /// Says that the sender is alive, if nothing else is being said.
+    pub fn say_idle(&mut self, wire: &mut Streams, ping: Duration) -> Result<(), Error> {
+        if self.is_torn || self.has_ended || self.sent_at.elapsed() < ping {
+            return Ok(());
+        }
+        if self.unsent.is_empty() {
+            let head = FrameHeader::plain(FrameKind::Idle, 0).encode();
+            self.unsent.extend_from_slice(&head);
+            if let Some(Some(seal)) = self.seals.get_mut(self.turn) {
+                self.unsent.extend_from_slice(&seal.seal(&head, &mut [])?);
+            }
+            debug_assert!(self.unsent.len() <= HEADER_BYTES + TAG_BYTES);
+        }
+        if let Ok(Some(sent)) = wire.write(self.turn, &[IoSlice::new(&self.unsent)]) {
+            self.unsent.drain(..sent.min(self.unsent.len()));
+            self.sent_at = Instant::now();
+        }
+        // That the receiver is gone is found out by listening.
+        Ok(())
+    }
+}
+
+/// For as long as a frame takes.
+pub(super) fn lock(forward: &Mutex<Forward>) -> MutexGuard<'_, Forward> {
+    forward.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,17 +8,13 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::bell::WakeEvent;
-use super::block::OutletPiece;
-use super::digest::{Digests, Total};
-use super::inlet::InletReader;
-use super::outlet::{Halt, OutletWriter};
-use super::pace::RateLimit;
+use super::ends::{Halt, InletReader, OutletWriter};
+use super::frame::OutletPiece;
+use super::payload::{Digests, Total};
 use super::queue::{BlockQueue, NextBlock};
 use super::receiver::Filled;
-use super::start::MoverShape;
-use super::wait::{MoverTiming, WaitSet, Woken};
-use super::{DeadOutlet, Gauge, InletEnd, MoverOptions, MoverOutcome, OutletEnd, SlowOutlet};
+use super::wait::{MoverTiming, RateLimit, WaitSet, WakeEvent, Woken};
+use super::{DeadOutlet, Gauge, InletEnd, MoverOptions, MoverOutcome, MoverShape, OutletEnd, SlowOutlet};
 use crate::Error;
 use crate::cancel::Cancel;
 use crate::limits::PING_INTERVAL;

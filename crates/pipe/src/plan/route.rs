@@ -108,7 +108,7 @@ impl PipelinePlan {
     }
 
     fn takers(&self, stage: usize) -> Vec<(usize, StreamTaker)> {
-        let of = |(id, job): (usize, &super::StageJob)| (job.stage == stage).then(|| self.taker(id));
+        let of = |(id, job): (usize, &crate::plan::StageJob)| (job.stage == stage).then(|| self.taker(id));
         self.jobs.iter().enumerate().filter_map(of).collect()
     }
 

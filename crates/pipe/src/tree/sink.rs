@@ -1,36 +1,35 @@
 //! The half of a copy that receives: one thread reads the stream and makes directories, several write small
 //! files, one writes large ones, and one says what is there.
 
-mod destination;
 mod held;
 mod large;
-mod late;
-mod offers;
 mod target;
 mod worker;
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use twox_hash::XxHash3_128;
 
 use self::held::WantedFolder;
 use self::large::Large;
-use self::late::Late;
 use self::target::CopyTargets;
-use self::worker::SmallFileWorker;
-use super::attributes::AttributeSetter;
-use super::buffers::Buffers;
-use super::complaints::{FileComplaints, say, shown};
-use super::format::{self, MAGIC, TreeFrameKind, TreeHeader, nonsense};
-use super::options::{self, JOBS_MAX, SinkOptions};
-use super::parser::RecordParser;
-use super::records::TreePath;
+use self::worker::{Late, SmallFileWorker};
+use super::attributes::{AttributeSetter, modified};
+use super::format::{MAGIC, PIECE_BYTES, TreeFrameKind, TreeHeader, nonsense};
+use super::options::{JOBS_MAX, SinkOptions};
+use super::records::{OfferedFile, RecordParser, SinkHas, TreePath};
+use super::source::outbox::OFFER_FILES_MAX;
+use super::trust::is_own_part;
+use super::{Buffers, FileComplaints, format, options, records, say, shown};
 use crate::Error;
 
 /// Pieces of large files that wait to be written.
@@ -89,7 +88,7 @@ struct LargePiece {
 /// Says what is there, and writes what comes.
 pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Send) -> Result<(), Error> {
     let options: SinkOptions = options::parse(options)?;
-    super::allow_descriptors(DESCRIPTORS);
+    crate::tree::allow_descriptors(DESCRIPTORS);
     let nonce = nonce()?;
     let targets = CopyTargets::new(&options, nonce)?;
     let complaints = FileComplaints::default();
@@ -124,7 +123,7 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         scope.spawn(move || write_large(shared, &pieces));
         scope.spawn(move || {
             for offer in offered {
-                shared.or_fault(offers::answer(shared, &offer, have));
+                shared.or_fault(answer(shared, &offer, have));
             }
         });
         let channels = Channels { to_workers, to_large, to_offers };
@@ -346,4 +345,72 @@ fn nonce() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Answers one offer. Whether the source still hears it shows in what it sends.
+pub fn answer(shared: &SinkShared<'_>, offer: &[u8], have: &mut impl Write) -> Result<(), Error> {
+    let mut parser = RecordParser(offer);
+    let number = parser.u64()?;
+    let is_update = parser.byte()? != 0;
+    let mut answer = number.to_le_bytes().to_vec();
+    let mut count = 0;
+    while !parser.is_empty() {
+        let offered = parser.offered()?;
+        count += 1;
+        if count > OFFER_FILES_MAX {
+            return Err(nonsense("offer"));
+        }
+        // What cannot be read is not there, for this purpose.
+        records::put_had(&mut answer, had(shared, &offered, is_update).unwrap_or(SinkHas::Nothing));
+    }
+    let _ = have.write_all(&format::frame(TreeFrameKind::Answer, &answer)).and_then(|()| have.flush());
+    Ok(())
+}
+
+fn had(shared: &SinkShared<'_>, offered: &OfferedFile<'_>, is_update: bool) -> Result<SinkHas, Errno> {
+    let (folder, name) = if offered.name.is_empty() {
+        shared.targets.file(offered.folder)?
+    } else {
+        (shared.targets.old_folder(offered.folder)?, offered.name.to_vec())
+    };
+    if is_update {
+        let stat = rustix::fs::statat(&folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+        let is_same = stat.is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && u64::try_from(stat.st_size) == Ok(offered.size)
+                && modified(&stat) == offered.modified
+        });
+        if is_same {
+            return Ok(SinkHas::Same);
+        }
+    }
+    let part = crate::tree::part_name(&name);
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&folder, part.as_slice(), flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    if !is_own_part(&stat) || bytes == 0 || bytes > offered.size {
+        return Ok(SinkHas::Nothing);
+    }
+    let mut hash = XxHash3_128::new();
+    let mut space = vec![0; PIECE_BYTES];
+    let mut position = 0;
+    while position < bytes {
+        // Pairs with the Release where the copy ends.
+        if shared.is_over.load(Ordering::Acquire) {
+            return Ok(SinkHas::Nothing);
+        }
+        let wanted = (bytes - position).min(PIECE_BYTES as u64) as usize;
+        match rustix::io::pread(&fd, &mut space[..wanted], position) {
+            Ok(0) => return Ok(SinkHas::Nothing),
+            Ok(count) => {
+                hash.write(&space[..count]);
+                position += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let is_kept = shared.keep_part(offered.folder, offered.name, fd);
+    Ok(if is_kept { SinkHas::Part { bytes, digest: hash.finish_128() } } else { SinkHas::Nothing })
 }

@@ -1,11 +1,7 @@
 //! The half of a copy that sends: one thread walks, several read, one writes.
 
-pub mod answers;
 pub mod large;
-pub mod links;
-mod offering;
 pub mod outbox;
-mod place;
 pub mod reader;
 
 use std::io::{Read, Write};
@@ -13,17 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use self::answers::OfferAnswers;
-use self::links::LinkedFiles;
-use self::outbox::FrameOutbox;
-use self::reader::BatchReader;
-use super::batch::Batch;
-use super::buffers::Buffers;
-use super::complaints::FileComplaints;
-use super::format::{self, MAGIC, TreeFrameKind};
-use super::hello::TreeHello;
-use super::options::{self, SourceOptions};
-use super::walk::Walk;
+use self::outbox::{FrameOutbox, OfferAnswers};
+use self::reader::{BatchReader, LinkedFiles};
+use super::format::{MAGIC, TreeFrameKind};
+use super::options::{SourceOptions, TreeHello};
+use super::walk::{Batch, Walk};
+use super::{Buffers, FileComplaints, format, options};
 use crate::Error;
 
 /// Batches that were walked and not read yet.
@@ -50,7 +41,7 @@ pub struct SourceShared<'a> {
 /// Reads options, then what the sink has, and sends the rest.
 pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Send) -> Result<(), Error> {
     let options: SourceOptions = options::parse(options)?;
-    super::allow_descriptors(DESCRIPTORS);
+    crate::tree::allow_descriptors(DESCRIPTORS);
     let (hello, position) = hello(&mut have)?;
     let complaints = FileComplaints::default();
     let readers = options::jobs(options.jobs);

@@ -8,10 +8,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
-use super::exchange::Exchange;
 use super::handshake::{
-    ANSWER_BYTES, HELLO_BYTES, HandshakeError, HandshakeListener, PeerRefusal, SessionId, check_start,
-    version_only,
+    ANSWER_BYTES, Exchange, HELLO_BYTES, HandshakeError, HandshakeListener, PeerRefusal, SessionId,
+    check_start, version_only,
 };
 use super::wait;
 use crate::cancel::Cancel;

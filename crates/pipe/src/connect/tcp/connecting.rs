@@ -1,18 +1,18 @@
 //! The connecting side: all addresses, a moment apart (RFC 8305), and the first that knows the key is it.
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 
-use super::exchange::Exchange;
-use super::handshake::{GREETING_BYTES, HandshakeCaller, PeerRefusal, SessionId, VERSION, check_start};
+use super::handshake::{
+    Exchange, GREETING_BYTES, HandshakeCaller, PeerRefusal, SessionId, VERSION, check_start,
+};
 use super::{tuning, wait};
 use crate::cancel::Cancel;
 use crate::limits::CONNECT_STAGGER;

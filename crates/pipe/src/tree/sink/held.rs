@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{Mode, Stat};
 
-use super::super::attributes::permissions;
-use super::super::trust::{self, DIRECTORY};
+use crate::tree::attributes::permissions;
+use crate::tree::trust;
+use crate::tree::trust::DIRECTORY;
 
 /// What everybody may do in a directory that is no secret.
 const EVERYBODY_READS: u32 = 0o005;

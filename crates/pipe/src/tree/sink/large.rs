@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::super::attributes::Attributes;
-use super::super::format::{TreeFrameKind, TreeHeader, nonsense};
-use super::super::parser::RecordParser;
-use super::super::records::{LargeBegin, SIZE_UNKNOWN, TreePath};
-use super::super::trust::is_own_part;
 use super::SinkShared;
 use crate::Error;
+use crate::tree::attributes::Attributes;
+use crate::tree::format::{TreeFrameKind, TreeHeader, nonsense};
+use crate::tree::records::{LargeBegin, RecordParser, SIZE_UNKNOWN, TreePath};
+use crate::tree::trust::is_own_part;
 
 /// Written where a device or pipe takes a file with holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -119,7 +118,7 @@ impl<'a> Large<'a> {
         name: Vec<u8>,
         begin: &LargeBegin<'_>,
     ) -> Result<LargeOutput<'a>, Errno> {
-        let part = super::super::part_name(&name);
+        let part = crate::tree::part_name(&name);
         let begun = self.shared.take_part(begin.folder, begin.name);
         if begin.kept > 0 {
             let fd = begun.ok_or(Errno::STALE)?;

@@ -1,4 +1,4 @@
-//! Where a copy goes, and how no path leads out of there.
+//! Where a copy goes: what the destination is, what each source becomes there, and how no path leads out of it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,19 +9,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::super::complaints::shown_in;
-use super::super::format::nonsense;
-use super::super::hello::TreeHello;
-use super::super::options::SinkOptions;
-use super::super::records::TreePath;
-use super::super::trust::{self, DIRECTORY};
-use super::destination::{cannot, into, new, special, trim, usage};
 use super::held::{HeldFolder, HeldFolders, Standing, WantedFolder, admit, open_old, split};
 use super::temporary;
 use crate::Error;
+use crate::tree::format::nonsense;
+use crate::tree::options::{Name, SinkOptions, TreeHello};
+use crate::tree::records::{TreePath, is_plain_name};
+use crate::tree::trust::DIRECTORY;
+use crate::tree::{shown, shown_in, trust};
 
 /// What one source becomes.
 #[derive(Debug)]
@@ -70,24 +68,24 @@ impl CopyTargets {
         let follow = if is_link { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let all = match rustix::fs::statat(CWD, trim(path), follow) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => into(options, path, is_link)?,
+                FileType::Directory => targets_in(options, path, is_link)?,
                 _ if options.into_directory || options.names.len() != 1 => {
                     return Err(usage(path, "is no directory, and several files cannot become one"));
                 }
                 // What a link leads to is replaced, not the link.
                 FileType::RegularFile if is_link => {
                     let real = shown.canonicalize().unwrap_or_else(|_| shown.to_owned());
-                    vec![new(real.as_os_str().as_bytes())?]
+                    vec![exact_target(real.as_os_str().as_bytes())?]
                 }
-                FileType::RegularFile => vec![new(trim(path))?],
-                _ => vec![special(path, &stat)?],
+                FileType::RegularFile => vec![exact_target(trim(path))?],
+                _ => vec![special_target(path, &stat)?],
             },
             Err(Errno::NOENT) if options.names.len() == 1 => {
                 let trimmed = trim(path);
                 if options.into_directory && !(options.recursive && trimmed.len() < path.len()) {
                     return Err(usage(path, "is not there, and was to be a directory"));
                 }
-                let mut target = new(trimmed)?;
+                let mut target = exact_target(trimmed)?;
                 target.part = Some(TargetPart::of(&target.parent, &target.name, temporary(nonce, "top")));
                 vec![target]
             }
@@ -111,7 +109,7 @@ impl CopyTargets {
             if let Ok(stat) = rustix::fs::fstat(&target.parent) {
                 hello.add_future(&stat, &target.name);
             }
-            let name = super::super::part_name(&target.name);
+            let name = crate::tree::part_name(&target.name);
             if let Ok(stat) = rustix::fs::statat(&target.parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 hello.add_target(&stat);
             }
@@ -314,7 +312,7 @@ impl CopyTarget {
 impl TargetPart {
     /// Of what is to be `name`. Where another user can change names, nothing that lies there is gone on with.
     fn of(parent: &OwnedFd, name: &[u8], temporary: Vec<u8>) -> Self {
-        let name = super::super::part_name(name);
+        let name = crate::tree::part_name(name);
         let apart = Self { name: temporary, resumed: None, is_for_next: false };
         let Ok(around) = rustix::fs::fstat(parent) else { return apart };
         let open = rustix::fs::openat(parent, name.as_slice(), DIRECTORY, Mode::empty());
@@ -339,6 +337,82 @@ fn stepwise(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(folder)
 }
 
+/// Each source gets a name in a directory.
+pub fn targets_in(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<CopyTarget>, Error> {
+    let flags = if is_link { DIRECTORY - OFlags::NOFOLLOW } else { DIRECTORY };
+    let parent = rustix::fs::openat(CWD, trim(path), flags, Mode::empty());
+    let parent = Arc::new(parent.map_err(|error| cannot("open", path, error.into()))?);
+    let target = |name: &Option<Name>| {
+        let name = name.as_ref().map_or(&b""[..], |name| &name.0);
+        if !name.is_empty() && !is_plain_name(name) {
+            return Err(usage(name, "is no name for a file"));
+        }
+        let slash: &[u8] = if name.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
+        Ok(CopyTarget {
+            parent: Arc::clone(&parent),
+            name: name.to_vec(),
+            part: None,
+            special: None,
+            held: HeldFolders::default(),
+            shown: [path, slash, name].concat(),
+        })
+    };
+    options.names.iter().map(target).collect()
+}
+
+/// A source becomes exactly that.
+pub fn exact_target(path: &[u8]) -> Result<CopyTarget, Error> {
+    let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (&b"/"[..], &path[1..]),
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&b"."[..], path),
+    };
+    let flags = DIRECTORY - OFlags::NOFOLLOW;
+    let parent = rustix::fs::openat(CWD, folder, flags, Mode::empty());
+    let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error.into()))?);
+    let (name, shown) = (name.to_vec(), path.to_vec());
+    Ok(CopyTarget { parent, name, part: None, special: None, held: HeldFolders::default(), shown })
+}
+
+/// A device or a pipe takes the content.
+pub fn special_target(path: &[u8], looked_at: &Stat) -> Result<CopyTarget, Error> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty());
+    let file = file.map_err(|error| cannot("write to", path, error.into()))?;
+    let opened = rustix::fs::fstat(&file).map_err(|error| cannot("look at", path, error.into()))?;
+    let is_same = (opened.st_dev, opened.st_ino) == (looked_at.st_dev, looked_at.st_ino);
+    if !is_same || FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile {
+        return Err(usage(path, "has become something else meanwhile"));
+    }
+    let parent = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty());
+    let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error.into()))?);
+    let special = Some(Mutex::new(File::from(file)));
+    Ok(CopyTarget {
+        parent,
+        name: Vec::new(),
+        part: None,
+        special,
+        held: HeldFolders::default(),
+        shown: path.to_vec(),
+    })
+}
+
+/// Without slashes at its end.
+pub fn trim(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
+    path.get(..end).unwrap_or(path)
+}
+
+/// It cannot be what the user wants.
+pub fn usage(path: &[u8], what: &str) -> Error {
+    Error::Usage(format!("{} {what}", shown(path)))
+}
+
+/// The system does not do it.
+pub fn cannot(what: &'static str, path: &[u8], source: io::Error) -> Error {
+    Error::File { what, path: Path::new(OsStr::from_bytes(path)).to_owned(), source }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,7 +429,7 @@ mod tests {
             assert!(matches!(error, Errno::LOOP | Errno::NOTDIR), "{error}");
         }
         let targets = CopyTargets {
-            all: vec![new(folder.as_os_str().as_bytes()).expect("a target")],
+            all: vec![exact_target(folder.as_os_str().as_bytes()).expect("a target")],
             is_recursive: true,
             temporary: b"x".to_vec(),
             is_stepwise: AtomicBool::new(false),
@@ -370,5 +444,10 @@ mod tests {
             assert!(matches!(error, Errno::LOOP | Errno::NOTDIR), "{error}");
         }
         std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn slashes_at_the_end_mean_the_same_file() {
+        assert_eq!((trim(b"new//"), trim(b"/"), trim(b"new")), (&b"new"[..], &b"/"[..], &b"new"[..]));
     }
 }

@@ -1,4 +1,4 @@
-//! Sends a file in pieces: large ones, those with holes, and what has no size.
+//! Sends a file in pieces: large files, files with holes, and what has no size. Asks the sink first what it has.
 
 use std::os::fd::OwnedFd;
 
@@ -6,12 +6,13 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use twox_hash::XxHash3_128;
 
-use super::super::attributes::Attributes;
-use super::super::format::{self, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
-use super::super::records::{self, LargeBegin, SIZE_UNKNOWN, SinkHas};
 use super::outbox::Closed;
-use super::place::{SourceFile, part_name};
-use super::reader::BatchReader;
+use super::reader::{BatchReader, SourceFile, part_name_of};
+use crate::tree::attributes::{Attributes, modified};
+use crate::tree::format::{FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
+use crate::tree::records::{FILE_RECORD_BYTES, LargeBegin, OfferedFile, SIZE_UNKNOWN, SinkHas};
+use crate::tree::walk::WalkItem;
+use crate::tree::{format, records};
 
 /// Bytes in front of the content of a piece: where in the file it belongs.
 const OFFSET_BYTES: usize = 8;
@@ -34,7 +35,7 @@ impl BatchReader<'_> {
         had: Option<SinkHas>,
     ) -> Result<(), Closed> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let is_apart = part_name(place.name).is_some_and(|name| {
+        let is_apart = part_name_of(place.name).is_some_and(|name| {
             place.folder.is_some_and(|folder| {
                 rustix::fs::statat(&folder.fd, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
             })
@@ -225,4 +226,71 @@ fn extent(fd: &OwnedFd, position: u64, size: u64) -> (u64, u64) {
         // A file system that knows no holes.
         Err(_) => (position, size),
     }
+}
+
+/// Bytes of an offered file beside its path.
+const OFFERED_BYTES: usize = FILE_RECORD_BYTES + 256;
+
+impl BatchReader<'_> {
+    /// Asks the sink what it has of all these files.
+    pub(super) fn offer(&mut self, items: &[WalkItem]) -> Result<Vec<SinkHas>, Closed> {
+        let mut all = vec![SinkHas::Nothing; items.len()];
+        let offer = self.shared.next_offer();
+        let mut frame = Vec::new();
+        format::begin(&mut frame);
+        frame.extend_from_slice(&offer.to_le_bytes());
+        frame.push(1);
+        let mut offered = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let place = match item {
+                WalkItem::Entry { folder, name, kind: FileType::RegularFile } => {
+                    SourceFile { folder: Some(folder), root: folder.root, name, is_followed: false }
+                }
+                WalkItem::Root { root, path, is_followed } => {
+                    SourceFile { folder: None, root: *root, name: path, is_followed: *is_followed }
+                }
+                _ => continue,
+            };
+            // What cannot be looked at fails when it is opened.
+            let Ok(stat) = place.stat() else { continue };
+            let bytes = OFFERED_BYTES + place.spot().path.len();
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && frame.len() + bytes < FRAME_BYTES_MAX
+            {
+                put_offered(&mut frame, &place, &stat);
+                offered.push(index);
+            }
+        }
+        if offered.is_empty() {
+            return Ok(all);
+        }
+        for (index, had) in offered.iter().zip(self.ask(offer, frame)?) {
+            all[*index] = had;
+        }
+        Ok(all)
+    }
+
+    /// Asks the sink what it has of this file.
+    pub(super) fn offer_one(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<SinkHas, Closed> {
+        let offer = self.shared.next_offer();
+        let mut frame = Vec::new();
+        format::begin(&mut frame);
+        frame.extend_from_slice(&offer.to_le_bytes());
+        frame.push(0);
+        put_offered(&mut frame, place, stat);
+        Ok(self.ask(offer, frame)?.first().copied().unwrap_or(SinkHas::Nothing))
+    }
+
+    fn ask(&self, offer: u64, mut frame: Vec<u8>) -> Result<Vec<SinkHas>, Closed> {
+        format::seal(&mut frame, TreeFrameKind::Offer);
+        self.shared.answers.expect(offer);
+        self.shared.outbox.push_urgent(frame);
+        self.shared.answers.wait(offer).ok_or(Closed)
+    }
+}
+
+fn put_offered(frame: &mut Vec<u8>, place: &SourceFile<'_>, stat: &Stat) {
+    let (folder, name) = (place.spot(), place.sent_name());
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    records::put_offered(frame, &OfferedFile { folder, name, size, modified: modified(stat) });
 }

@@ -1,20 +1,21 @@
-//! Reads the files of a batch into frames.
+//! Reads the files of a batch into frames; a file with several names is sent once.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::super::attributes::Attributes;
-use super::super::batch::{Batch, SourceFolder, WalkItem};
-use super::super::format::{self, FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
-use super::super::records::{self, FILE_RECORD_BYTES, SinkHas, TreePath, TreeRecord};
 use super::SourceShared;
-use super::links::LinkClaim;
 use super::outbox::Closed;
-use super::place::SourceFile;
+use crate::tree::attributes::Attributes;
+use crate::tree::format::{FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
+use crate::tree::records::{FILE_RECORD_BYTES, SinkHas, TreePath, TreeRecord};
+use crate::tree::walk::{Batch, SourceFolder, WalkItem};
+use crate::tree::{format, records, shown};
 
 /// Bytes of the record of a directory, beside its path.
 const FOLDER_RECORD_BYTES: usize = 1 + 4 + 2;
@@ -299,4 +300,107 @@ fn is_sparse(fd: &OwnedFd, stat: &Stat) -> bool {
     let has_hole = rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < stat.st_size as u64);
     // Whether there was one or not, the file is read from its beginning.
     rustix::fs::seek(fd, SeekFrom::Start(0)).is_ok() && has_hole
+}
+
+/// A file that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceFile<'a> {
+    pub(super) folder: Option<&'a Arc<SourceFolder>>,
+    pub(super) root: u32,
+    /// Its name in the folder, or its whole path.
+    pub(super) name: &'a CStr,
+    pub(super) is_followed: bool,
+}
+
+impl<'a> SourceFile<'a> {
+    /// The directory.
+    pub(super) fn fd(&self) -> BorrowedFd<'a> {
+        self.folder.map_or(CWD, |folder| folder.fd.as_fd())
+    }
+
+    pub(super) fn spot(&self) -> TreePath<'a> {
+        TreePath { root: self.root, path: self.folder.map_or(b"", |folder| &folder.path) }
+    }
+
+    /// As the sink has to know it: nothing for a source itself, which it has a name for.
+    pub(super) fn sent_name(&self) -> &'a [u8] {
+        if self.folder.is_some() { self.name.to_bytes() } else { b"" }
+    }
+
+    pub(super) fn shown(&self) -> String {
+        self.folder.map_or_else(|| shown(self.name.to_bytes()), |folder| folder.shown(self.name.to_bytes()))
+    }
+
+    pub(super) fn stat(&self) -> Result<Stat, Errno> {
+        let flags = if self.is_followed { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        rustix::fs::statat(self.fd(), self.name, flags)
+    }
+
+    pub(super) fn path(&self) -> Vec<u8> {
+        match self.folder {
+            None => Vec::new(),
+            Some(folder) if folder.path.is_empty() => self.name.to_bytes().to_vec(),
+            Some(folder) => [&folder.path, &b"/"[..], self.name.to_bytes()].concat(),
+        }
+    }
+}
+
+/// The name under which the sink keeps what is not complete, as far as that can be in a tree, too.
+pub(super) fn part_name_of(name: &CStr) -> Option<CString> {
+    CString::new(crate::tree::part_name(name.to_bytes())).ok()
+}
+
+/// Files whose other names are still to come.
+const FILES_MAX: usize = 1 << 20;
+
+/// Those that were sent and have more names.
+#[derive(Debug, Default)]
+pub struct LinkedFiles(Mutex<HashMap<(u64, u64), FirstName>>);
+
+#[derive(Debug)]
+struct FirstName {
+    root: u32,
+    path: Vec<u8>,
+    /// Names that were not found yet. They may be outside of what is copied.
+    rest: u64,
+}
+
+/// What is to be done with a file that has several names.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LinkClaim {
+    /// It is the first one.
+    First,
+    /// It was sent under this name, below that source.
+    Again(u32, Vec<u8>),
+    /// There are too many to remember: it is sent again, and becomes a file of its own.
+    Unknown,
+}
+
+impl LinkedFiles {
+    /// Says which it is. Has to be called in the order in which files are sent.
+    pub fn claim(&self, stat: &Stat, root: u32, path: impl FnOnce() -> Vec<u8>) -> LinkClaim {
+        let mut files = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let key = (stat.st_dev, stat.st_ino);
+        if let Some(first) = files.get_mut(&key) {
+            let (root, path) = (first.root, first.path.clone());
+            first.rest = first.rest.saturating_sub(1);
+            if first.rest == 0 {
+                files.remove(&key);
+            }
+            return LinkClaim::Again(root, path);
+        }
+        if files.len() >= FILES_MAX {
+            return LinkClaim::Unknown;
+        }
+        #[allow(clippy::useless_conversion, reason = "the field is narrower on some architectures")]
+        let rest = u64::from(stat.st_nlink).saturating_sub(1);
+        files.insert(key, FirstName { root, path: path(), rest });
+        LinkClaim::First
+    }
+
+    /// The file could not be sent after all: its next name is the first.
+    pub fn withdraw(&self, stat: &Stat) {
+        let mut files = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        files.remove(&(stat.st_dev, stat.st_ino));
+    }
 }

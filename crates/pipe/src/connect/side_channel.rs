@@ -1,8 +1,8 @@
-//! What two ends of a connection say to each other beside the data, where no ssh session is there for it.
+//! Messages between the two ends of a connection beside the data, where no ssh session carries them.
 //!
-//! A word is a length of two bytes (big-endian), that much of JSON, and an HMAC-SHA256 over its number and
-//! itself, with a key of its own for each direction: whoever is on the way can read words, and end the
-//! connection, but not change them, leave one out or say one again.
+//! A message is a [frame](crate::framing) of JSON and an HMAC-SHA256 over its number and its text, with a key of its
+//! own for each direction. Whoever is between the hosts can read messages, and end the connection, but cannot change
+//! a message, leave one out or repeat one.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! How many bytes may be under way towards somebody who says when he has taken them.
+//! Flow control by credits: how many bytes may be under way towards a peer that says when it has taken them.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
