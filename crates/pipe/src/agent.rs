@@ -15,7 +15,7 @@ use std::io;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -27,7 +27,7 @@ use crate::connect::tcp;
 use crate::control::{AgentOrder, AgentReport, ControlMessage, Hello};
 use crate::limits::{FIRST_WORD_LIMIT, PING_INTERVAL, TERM_GRACE};
 use crate::place::Place;
-use crate::{Error, control};
+use crate::{Error, control, lock};
 
 /// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
@@ -114,7 +114,7 @@ impl AgentShared {
     fn watch(&self, terminated: &AtomicBool) -> AgentEnd {
         let mut ticked = Instant::now();
         loop {
-            if let Some(end) = self.end.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(end) = lock(&self.end).take() {
                 return end;
             }
             // Set by a signal handler; nothing else hangs on it.
@@ -153,18 +153,18 @@ impl AgentShared {
     fn is_silent(&self, now: Instant) -> bool {
         // Compared with the clock; nothing else hangs on it.
         let silence = Duration::from_nanos(self.silence_ns.load(Ordering::Relaxed));
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = lock(&self.heard);
         !heard.is_paused && now.saturating_duration_since(heard.at) > silence
     }
 
     fn hear(&self, pause: Option<bool>) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&self.heard);
         heard.at = Instant::now();
         heard.is_paused = pause.unwrap_or(heard.is_paused);
     }
 
     fn end(&self, end: AgentEnd) {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
+        lock(&self.end).get_or_insert(end);
     }
 
     fn listen(&self, mut from: impl Read) {
@@ -288,7 +288,7 @@ impl ReportOutbox {
     }
 
     fn send(&self, message: &ControlMessage<AgentReport>) {
-        let mut to = self.0.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = lock(&self.0.to);
         let _ = control::write(&mut **to, message);
     }
 }

@@ -22,8 +22,8 @@ struct CancelShared {
 impl Cancel {
     /// One that is not fired.
     pub fn new() -> Result<Self, Error> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|source| Error::System { call: "eventfd", source: source.into() })?;
+        let event =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
         Ok(Self(Arc::new(CancelShared { fired: AtomicBool::new(false), event })))
     }
 

@@ -94,7 +94,7 @@ impl PipeKey {
     pub fn random() -> Result<Self, Error> {
         let mut bytes = [0; Self::BYTES];
         // Up to 256 bytes come whole.
-        getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+        getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
         Ok(Self(bytes))
     }
 

@@ -1,5 +1,6 @@
 //! Flow control by credits: how many bytes may be under way towards a peer that says when it has taken them.
 
+use crate::lock;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Credit {
 
     /// Waits until something is free and takes at most `bytes` of it; `None` once it is closed.
     pub fn take(&self, bytes: u64) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         loop {
             if state.is_closed {
                 return None;
@@ -44,14 +45,14 @@ impl Credit {
 
     /// Gives back.
     pub fn give(&self, bytes: u64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.free = state.free.saturating_add(bytes);
         self.changed.notify_all();
     }
 
     /// Nobody waits any more.
     pub fn close(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        lock(&self.state).is_closed = true;
         self.changed.notify_all();
     }
 }

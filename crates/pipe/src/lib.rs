@@ -29,3 +29,10 @@ pub mod tree;
 
 pub use connect::PipeKey;
 pub use error::Error;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, whether or not a thread has panicked while it held it: no value of this crate is left half changed.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -305,10 +305,7 @@ fn block_bytes(options: &HopOptions) -> usize {
 
 /// A thread with a name.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>, Error> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(run)
-        .map_err(|source| Error::System { call: "a new thread", source })
+    std::thread::Builder::new().name(name.into()).spawn(run).map_err(Error::system("a new thread"))
 }
 
 #[cfg(test)]

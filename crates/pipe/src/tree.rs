@@ -34,7 +34,7 @@ use twox_hash::XxHash3_128;
 pub use self::attributes::Attributes;
 use self::format::{FRAME_BYTES_MAX, HEADER_BYTES};
 use self::records::NAME_BYTES_MAX;
-use crate::Error;
+use crate::{Error, lock};
 
 const PART: &[u8] = b".part";
 
@@ -85,7 +85,7 @@ impl Buffers {
 
     /// One with room for a frame, and with anything in it.
     pub fn take(&self) -> Vec<u8> {
-        let free = self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let free = lock(&self.free).pop();
         free.unwrap_or_else(|| Vec::with_capacity(HEADER_BYTES + FRAME_BYTES_MAX))
     }
 
@@ -94,7 +94,7 @@ impl Buffers {
         if buffer.capacity() < HEADER_BYTES + FRAME_BYTES_MAX {
             return;
         }
-        let mut free = self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut free = lock(&self.free);
         if free.len() < self.kept_max {
             free.push(buffer);
         }
@@ -123,7 +123,7 @@ impl FileComplaints {
 
     /// More of what was said already.
     pub fn fail_silently(&self) {
-        let mut counts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut counts = lock(&self.0);
         counts.failed += 1;
     }
 
@@ -134,7 +134,7 @@ impl FileComplaints {
 
     /// Says how many lines were held back. An error if any file failed.
     pub fn finish(&self) -> Result<(), Error> {
-        let counts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let counts = lock(&self.0);
         if counts.unsaid > 0 {
             say(&format!("and {} more of this kind", counts.unsaid));
         }
@@ -143,11 +143,11 @@ impl FileComplaints {
 
     /// How many files have failed.
     pub fn failed(&self) -> u64 {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).failed
+        lock(&self.0).failed
     }
 
     fn count(&self, sentence: &str, failed: u64) {
-        let mut counts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut counts = lock(&self.0);
         counts.failed += failed;
         if counts.said == LINES_MAX {
             counts.unsaid += 1;

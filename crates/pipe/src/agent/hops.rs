@@ -11,7 +11,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use caravan_segment::passing;
 use caravan_segment::passing::{Address, Doorway};
@@ -25,7 +25,7 @@ use crate::connect::{DataChannel, DataConnection, Secret, fabric, tcp};
 use crate::control::{AgentOrder, AgentReport};
 use crate::credit::Credit;
 use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT, RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
-use crate::{Error, PipeKey};
+use crate::{Error, PipeKey, lock};
 
 /// All of them; cloned into the threads that wait for connections.
 #[derive(Clone)]
@@ -124,12 +124,12 @@ impl Hops {
 
     /// Nobody waits for connections any more.
     pub fn cancel(&self) {
-        let mut slots = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.0.slots);
         slots.drain().for_each(|(_, mut slot)| slot.begin(u32::MAX));
     }
 
     fn slot<T>(&self, hop: u32, change: impl FnOnce(&mut HopEnd) -> T) -> T {
-        change(self.0.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(hop).or_default())
+        change(lock(&self.0.slots).entry(hop).or_default())
     }
 
     /// Tries one way in a thread of its own, instead of any that is being tried.
@@ -231,7 +231,7 @@ impl HopEnd {
 
 /// A pipe as a shell makes it.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
-    pipe_with(PipeFlags::CLOEXEC).map_err(|source| Error::System { call: "pipe", source: source.into() })
+    pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))
 }
 
 /// The writing end of a pipe whose reading end is handed to whoever opened that doorway.
@@ -262,7 +262,7 @@ pub struct HopRelay {
 impl HopRelay {
     /// The connection for the mover, and what moves its bytes.
     pub fn open(hop: u32, outbox: &ReportOutbox) -> Result<(DataConnection, Self), Error> {
-        let failed = |source: io::Error| Error::System { call: "socketpair", source };
+        let failed = |source: io::Error| Error::system("socketpair")(source);
         let (theirs, ours) = UnixStream::pair().map_err(failed)?;
         let (reading, writing) = (ours.try_clone().map_err(failed)?, ours.try_clone().map_err(failed)?);
         let window = Arc::new(Credit::new(RELAY_WINDOW_BYTES));

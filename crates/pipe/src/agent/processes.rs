@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -17,8 +17,8 @@ use rustix::process::{
     setsid, wait,
 };
 
-use crate::Error;
 use crate::limits::TERM_GRACE;
+use crate::{Error, lock};
 
 /// Between two looks whether they are gone.
 const LOOK: Duration = Duration::from_millis(5);
@@ -78,7 +78,7 @@ fn is_holder(pid: i32) -> bool {
 /// Starts a process that keeps a pipe open as long as anybody reads it: what cannot be ended must not take a cut
 /// for the end of its input. It outlives the agent.
 pub fn hold(pipe: OwnedFd) -> io::Result<()> {
-    let _listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _listing = lock(&LISTING);
     let [name, arguments @ ..] = HOLDER;
     let mut holder = Command::new("/proc/self/exe");
     holder.arg0(name).args(arguments).current_dir("/").process_group(0);
@@ -138,7 +138,7 @@ pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Ve
     signal(&stopped, Signal::TERM);
     signal(&stopped, Signal::CONT);
     loop {
-        let listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let listing = lock(&LISTING);
         let mut left = list();
         left.retain(|process| !spared.contains(process));
         let now = Instant::now();
@@ -163,7 +163,7 @@ pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Ve
 
 /// Stops what is found and not known yet; the second ones are those that this user may not stop.
 fn stop_new(list: impl Fn() -> Vec<Pid>, stopped: &[Pid], spared: &[Pid]) -> (Vec<Pid>, Vec<Pid>) {
-    let _listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _listing = lock(&LISTING);
     let is_new = |process: &Pid| !stopped.contains(process) && !spared.contains(process);
     let new = list().into_iter().filter(is_new);
     new.partition(|process| kill_process(*process, Signal::STOP) != Err(Errno::PERM))

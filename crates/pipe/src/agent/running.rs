@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode as FileMode, OFlags};
@@ -24,7 +24,7 @@ use crate::control::{
 use crate::credit::Credit;
 use crate::limits::{LINES_WINDOW_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
 use crate::mover::{Gauge, InletEnd, MoverInlet, MoverOutcome, MoverOutlet, OutletEnd};
-use crate::{Error, mover};
+use crate::{Error, lock, mover};
 
 /// How a pipe is opened that is only to be known.
 const KNOWN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -273,7 +273,7 @@ impl RunningStages {
     }
 
     fn state<T>(&self, change: impl FnOnce(&mut RunningState) -> T) -> T {
-        change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut lock(&self.0.state))
     }
 }
 
@@ -370,7 +370,7 @@ impl RunningStages {
         let (file, mode) =
             opened.ok_or_else(|| Error::Protocol("names a file that is not open".to_owned()))?;
         if mode == OpenMode::Write && file.metadata().is_ok_and(|file| file.is_file()) {
-            file.set_len(0).map_err(|source| Error::System { call: "ftruncate", source })?;
+            file.set_len(0).map_err(Error::system("ftruncate"))?;
         }
         Ok(file.into())
     }
@@ -379,7 +379,7 @@ impl RunningStages {
         let nobody = || Error::Protocol("names a terminal that is not here".to_owned());
         self.state(|state| {
             let end = which(state.caller.as_ref().ok_or_else(nobody)?);
-            end.as_fd().try_clone_to_owned().map_err(|source| Error::System { call: "dup", source })
+            end.as_fd().try_clone_to_owned().map_err(Error::system("dup"))
         })
     }
 }

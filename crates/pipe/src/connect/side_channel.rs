@@ -99,7 +99,7 @@ impl SideChannel {
                 Ok((count, _)) => self.inbox.extend(room.iter().take(count)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Incoming::Nothing),
-                Err(source) => return Err(Error::System { call: "recv", source: source.into() }),
+                Err(source) => return Err(Error::system("recv")(source)),
             }
         }
     }

@@ -259,7 +259,7 @@ fn wait(set: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), Error> {
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(set, left.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(source) => Err(Error::System { call: "poll", source: source.into() }),
+        Err(source) => Err(Error::system("poll")(source)),
     }
 }
 
@@ -348,7 +348,7 @@ pub fn look_up(
             let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
             let _ = answer.send((at, found));
         });
-        spawned.map_err(|source| Error::System { call: "clone", source })?;
+        spawned.map_err(Error::system("clone"))?;
     }
     drop(answer);
     let until = Instant::now().checked_add(limit);

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{AgentSession, Guard};
 use crate::control;
 use crate::control::{AgentOrder, AgentReport, ControlMessage};
 use crate::limits::RELAY_WINDOW_BYTES;
+use crate::lock;
 
 /// Messages that wait to be written to one agent: orders, and relayed data, which windows limit.
 const QUEUE_MESSAGES_MAX: usize = 1024;
@@ -190,7 +191,7 @@ fn read(
                 continue;
             }
         };
-        let route = routes.lock().unwrap_or_else(PoisonError::into_inner).get(&(number, hop)).cloned();
+        let route = lock(&routes).get(&(number, hop)).cloned();
         if let Some(Err(why)) = route.map(|route| route.pass(order)) {
             return Some(why);
         }

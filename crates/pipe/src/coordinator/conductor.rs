@@ -4,9 +4,9 @@ mod endings;
 mod joining;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::control::{AgentOrder, AgentReport, ControlMessage, Hello, MoverResult
 use crate::limits::{EVENTS_MAX, LINES_WINDOW_BYTES, PING_INTERVAL, SPARED_MAX, TERM_GRACE};
 use crate::mover::DigestKind;
 use crate::plan::{HopCarrier, PipelinePlan};
-use crate::{Error, plan};
+use crate::{Error, lock, plan};
 
 /// Between two looks at the clock and at Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -169,7 +169,7 @@ impl<'a> Conductor<'a> {
             is_given_up.store(true, Ordering::Relaxed);
             self.abort(&events, &sender);
         }
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.routes).clear();
         for agent in self.agents.iter().flatten() {
             agent.order(AgentOrder::End);
         }

@@ -6,7 +6,7 @@
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use super::sender::Forward;
 use super::spawn;
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
 use super::wire::{CLOSED, HopWire, Streams, Want};
-use crate::Error;
 use crate::cancel::Cancel;
+use crate::{Error, lock};
 
 /// Reads in a row: a receiver that never ends to say that it is alive is not listened to for ever.
 const READS_MAX: usize = 16;
@@ -218,7 +218,7 @@ impl BackwardListener {
         let listen = move || {
             let last = hear(&mut streams, &mut ear, &forward, times, &WaitSet::new(&ended));
             if let Some(last) = last {
-                *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+                *lock(&heard) = Some(last);
                 rung.fire();
             }
         };
@@ -236,7 +236,7 @@ impl BackwardListener {
         if !self.news.is_fired() {
             return None;
         }
-        self.word.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.word).take()
     }
 }
 
@@ -323,9 +323,4 @@ impl Drop for Pulse {
             let _ = thread.join();
         }
     }
-}
-
-/// For as long as a frame takes.
-pub(super) fn lock(mouth: &Mutex<BackwardWriter>) -> MutexGuard<'_, BackwardWriter> {
-    mouth.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::event::PollFlags;
@@ -20,8 +20,8 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use super::ends::Halt;
 use super::wait::{WaitSet, Watch, Woken};
-use crate::Error;
 use crate::limits::{LINE_BYTES_MAX, PIPE_BYTES};
+use crate::{Error, lock};
 
 /// Bytes that a pipe has room for where poll(2) says that there is some (`PIPE_BUF`), and about what a
 /// terminal has.
@@ -265,7 +265,7 @@ impl LineOutlet {
         if self.whole.is_empty() {
             return Ok(());
         }
-        let to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let to = lock(&self.to);
         let mut left = &self.whole[..];
         while !left.is_empty() {
             waits.wait(Some((to.as_fd(), PollFlags::OUT)), None, None)?;
@@ -273,7 +273,7 @@ impl LineOutlet {
                 Ok(bytes) => left = left.get(bytes..).unwrap_or_default(),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::PIPE) => return Err(Halt::Stopped),
-                Err(error) => return Err(Error::System { call: "write", source: error.into() }.into()),
+                Err(error) => return Err(Error::system("write")(error).into()),
             }
         }
         self.whole.clear();

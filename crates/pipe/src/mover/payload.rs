@@ -136,8 +136,7 @@ impl Shrinker {
         let (kind, room) = match options.compression {
             None => return Ok(None),
             Some(Compression::Zstd) => {
-                let compressor =
-                    Compressor::new(ZSTD_LEVEL).map_err(|source| Error::System { call: "zstd", source })?;
+                let compressor = Compressor::new(ZSTD_LEVEL).map_err(Error::system("zstd"))?;
                 (Codec::Zstd(compressor), bytes)
             }
             Some(Compression::Lz4) => (Codec::Lz4, lz4_flex::block::get_maximum_output_size(bytes)),
@@ -181,8 +180,7 @@ impl Expander {
     pub fn new(compression: Compression) -> Result<Self, Error> {
         match compression {
             Compression::Zstd => {
-                let decompressor =
-                    Decompressor::new().map_err(|source| Error::System { call: "zstd", source })?;
+                let decompressor = Decompressor::new().map_err(Error::system("zstd"))?;
                 Ok(Self(Some(decompressor)))
             }
             Compression::Lz4 => Ok(Self(None)),

@@ -9,14 +9,14 @@
 //! nothing to do says so, and waits for a bell, so that it can wait for other things as well.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::frame::Block;
 use super::payload::Total;
 use super::wait::{WaitSet, WakeEvent, Woken};
-use crate::Error;
 use crate::cancel::Cancel;
+use crate::{Error, lock};
 
 /// Blocks that there is room for at least: fewer, and the threads would go in step.
 const BLOCKS_MIN: usize = 4;
@@ -237,7 +237,7 @@ impl BlockQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::backward::{BackwardWriter, Pulse, broken, lock};
+use super::backward::{BackwardWriter, Pulse, broken};
 use super::frame::{
     Block, FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WORD_BYTES_MAX, sentence, sentence_bytes,
 };
@@ -12,8 +12,8 @@ use super::seal::{FrameDirection, Seal};
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
 use super::wire::{CLOSED, HopWire, Want};
 use super::{HopOptions, block_bytes, wire_of};
-use crate::Error;
 use crate::connect::DataConnection;
+use crate::{Error, lock};
 
 /// What was got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::backward::{BackwardListener, BackwardReader, BackwardSource, LastWord};
@@ -13,8 +13,8 @@ use super::seal::{FrameDirection, Seal};
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
 use super::wire::{HopWire, Streams, Want};
 use super::{HopOptions, block_bytes, wire_of};
-use crate::Error;
 use crate::connect::DataConnection;
+use crate::{Error, lock};
 
 /// The sending end of a hop.
 pub(super) struct HopSender {
@@ -383,9 +383,4 @@ impl Forward {
         // That the receiver is gone is found out by listening.
         Ok(())
     }
-}
-
-/// For as long as a frame takes.
-pub(super) fn lock(forward: &Mutex<Forward>) -> MutexGuard<'_, Forward> {
-    forward.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
@@ -15,9 +15,9 @@ use super::queue::{BlockQueue, NextBlock};
 use super::receiver::Filled;
 use super::wait::{MoverTiming, RateLimit, WaitSet, WakeEvent, Woken};
 use super::{DeadOutlet, Gauge, InletEnd, MoverOptions, MoverOutcome, MoverShape, OutletEnd, SlowOutlet};
-use crate::Error;
 use crate::cancel::Cancel;
 use crate::limits::PING_INTERVAL;
+use crate::{Error, lock};
 
 /// What all threads of a mover share.
 struct MoverWork<'a> {
@@ -90,7 +90,7 @@ pub(super) fn run(
 }
 
 fn no_thread(source: std::io::Error) -> Error {
-    Error::System { call: "a new thread", source }
+    Error::system("a new thread")(source)
 }
 
 impl MoverWork<'_> {
@@ -235,7 +235,7 @@ impl MoverWork<'_> {
     /// Everything ends, for this reason.
     fn fail(&self, error: &Error) {
         if !matches!(error, Error::Cancelled) {
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = lock(&self.failure);
             failure.get_or_insert_with(|| error.to_string());
         }
         self.queue.halt();
@@ -243,7 +243,7 @@ impl MoverWork<'_> {
     }
 
     fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.failure).clone()
     }
 
     /// All threads have ended: tells the inlet how.

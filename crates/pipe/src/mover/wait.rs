@@ -114,7 +114,7 @@ impl<'a> WaitSet<'a> {
                 Ok(0) if left.is_some_and(|left| left.is_zero()) => return Ok(Woken::Late),
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(source) => return Err(Error::System { call: "poll", source: source.into() }),
+                Err(source) => return Err(Error::system("poll")(source)),
             }
             let [cancel, halt, source, first, _] = set.each_ref().map(|fd| !fd.revents().is_empty());
             return match cancel || halt || source {
@@ -142,9 +142,7 @@ pub(super) struct WakeEvent(OwnedFd);
 impl WakeEvent {
     /// One that was not rung.
     pub fn new() -> Result<Self, Error> {
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map(Self)
-            .map_err(|source| Error::System { call: "eventfd", source: source.into() })
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self).map_err(Error::system("eventfd"))
     }
 
     /// Wakes who waits, or will.

@@ -30,7 +30,7 @@ use super::records::{OfferedFile, RecordParser, SinkHas, TreePath};
 use super::source::outbox::OFFER_FILES_MAX;
 use super::trust::is_own_part;
 use super::{Buffers, FileComplaints, format, options, records, say, shown};
-use crate::Error;
+use crate::{Error, lock};
 
 /// Pieces of large files that wait to be written.
 const PIECES_MAX: usize = 4;
@@ -173,7 +173,7 @@ fn greet(targets: &CopyTargets, have: &mut impl Write) -> Result<(), Error> {
     have.write_all(MAGIC)
         .and_then(|()| have.write_all(&frame))
         .and_then(|()| have.flush())
-        .map_err(|source| Error::System { call: "write", source })
+        .map_err(Error::system("write"))
 }
 
 /// Reads the stream until it says that that was all; returns how many files the source could not send.
@@ -272,7 +272,7 @@ impl SinkShared<'_> {
 
     /// Keeps what an earlier copy has begun open: what was looked at is what is gone on with.
     fn keep_part(&self, folder: TreePath<'_>, name: &[u8], fd: OwnedFd) -> bool {
-        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut parts = lock(&self.parts);
         if parts.len() == PARTS_MAX {
             return false;
         }
@@ -281,14 +281,14 @@ impl SinkShared<'_> {
     }
 
     fn take_part(&self, folder: TreePath<'_>, name: &[u8]) -> Option<OwnedFd> {
-        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut parts = lock(&self.parts);
         parts.remove(&(folder.root, folder.path.to_vec(), name.to_vec()))
     }
 
     fn or_fault<T>(&self, result: Result<T, Error>) -> Option<T> {
         result
             .map_err(|error| {
-                let mut fault = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut fault = lock(&self.fault);
                 fault.get_or_insert(error);
             })
             .ok()
@@ -319,11 +319,11 @@ impl SinkShared<'_> {
     }
 
     fn has_fault(&self) -> bool {
-        self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some()
+        lock(&self.fault).is_some()
     }
 
     fn take_fault(&self) -> Option<Error> {
-        self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+        lock(&self.fault).take()
     }
 
     fn summary(&self, failed_there: u64) -> String {
@@ -343,7 +343,7 @@ fn temporary(nonce: u64, of: &str) -> Vec<u8> {
 
 fn nonce() -> Result<u64, Error> {
     let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 

@@ -143,7 +143,7 @@ fn write(shared: &SourceShared<'_>, data: &mut impl Write) -> Result<(), Error> 
         return Err(Error::Told("the destination has ended before all was copied".to_owned()));
     }
     put(&format::frame(TreeFrameKind::Finish, &shared.complaints.failed().to_le_bytes()))?;
-    data.flush().map_err(|source| Error::System { call: "write", source })
+    data.flush().map_err(Error::system("write"))
 }
 
 impl SourceShared<'_> {

@@ -131,7 +131,7 @@ impl<'a> Accepting<'a> {
                     self.forget_first();
                 }
                 Err(source @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::BADF)) => {
-                    return Err(Error::System { call: "accept", source: source.into() });
+                    return Err(Error::system("accept")(source));
                 }
                 // What became of one connection before it was taken (accept(2)) is no matter of the others.
                 Err(_) => {}

@@ -269,7 +269,7 @@ impl Attempt {
     fn won(self, session: SessionId) -> Result<ProvenConnection, Error> {
         let (address, round_trip) = (self.address, self.round_trip);
         let socket = self.exchange.into_blocking();
-        let socket = socket.map_err(|source| Error::System { call: "ioctl(FIONBIO)", source })?;
+        let socket = socket.map_err(Error::system("ioctl(FIONBIO)"))?;
         Ok(ProvenConnection { socket, address, session, round_trip })
     }
 

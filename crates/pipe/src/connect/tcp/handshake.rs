@@ -221,7 +221,7 @@ fn verify(key: &PipeKey, label: &[u8], parts: &[&[u8]], proof: &[u8]) -> Result<
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     // Up to 256 bytes come whole.
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
     Ok(bytes)
 }
 

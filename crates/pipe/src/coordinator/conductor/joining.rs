@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::PoisonError;
 
 use super::endings::PipelineTrouble;
 use super::{Conductor, Notice};
@@ -10,7 +9,7 @@ use crate::control::{AgentOrder, AgentReport, Hello};
 use crate::coordinator::agents::{AgentChannel, both_ways};
 use crate::coordinator::{Encryption, HopTransport, PipelineOptions};
 use crate::plan::{HERE, Hop, HopCarrier};
-use crate::{PipeKey, plan};
+use crate::{PipeKey, lock, plan};
 
 /// Addresses of a host that are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -334,7 +333,7 @@ impl Conductor<'_> {
         let sender = |agent: usize| self.agents.get(agent).and_then(Option::as_ref).map(AgentChannel::sender);
         let (Some(from), Some(to)) = (sender(ends.from), sender(ends.to)) else { return };
         let [to_from, to_to] = both_ways(from, to);
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = lock(&self.routes);
         // Once for both ends.
         routes.entry((ends.from, hop)).or_insert(to_to);
         routes.entry((ends.to, hop)).or_insert(to_from);

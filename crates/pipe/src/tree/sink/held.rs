@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{Mode, Stat};
 
+use crate::lock;
 use crate::tree::attributes::permissions;
 use crate::tree::trust;
 use crate::tree::trust::DIRECTORY;
@@ -99,7 +100,7 @@ impl HeldFolders {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<HeldFolder>>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.0)
     }
 }
 

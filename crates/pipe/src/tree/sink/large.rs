@@ -11,11 +11,11 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::SinkShared;
-use crate::Error;
 use crate::tree::attributes::Attributes;
 use crate::tree::format::{TreeFrameKind, TreeHeader, nonsense};
 use crate::tree::records::{LargeBegin, RecordParser, SIZE_UNKNOWN, TreePath};
 use crate::tree::trust::is_own_part;
+use crate::{Error, lock};
 
 /// Written where a device or pipe takes a file with holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -168,7 +168,7 @@ impl LargeFile<'_> {
         let written = match &mut self.output {
             None => Ok(()),
             Some(LargeOutput::Special(file)) => {
-                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut file = lock(&file);
                 fill(&mut file, offset - self.position).and_then(|()| file.write_all(bytes))
             }
             Some(LargeOutput::Part { fd, .. }) => write_at(fd, bytes, offset).map_err(Into::into),
@@ -191,7 +191,7 @@ impl LargeFile<'_> {
         let ended = match &mut self.output {
             None => return Ok(()),
             Some(LargeOutput::Special(file)) => {
-                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut file = lock(&file);
                 fill(&mut file, size - self.position)
             }
             Some(LargeOutput::Part { fd, folder, name, part, .. }) => {

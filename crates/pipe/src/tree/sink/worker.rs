@@ -17,11 +17,11 @@ use rustix::io::Errno;
 use super::SinkShared;
 use super::held::{Standing, split};
 use super::target::CopyTarget;
-use crate::Error;
 use crate::tree::attributes::Attributes;
 use crate::tree::format::nonsense;
 use crate::tree::records::{RecordParser, TreePath, TreeRecord};
 use crate::tree::trust::{is_own, make_own};
+use crate::{Error, lock};
 
 /// What a FIFO is called before it has its name.
 const FIFO: &str = "fifo";
@@ -129,7 +129,7 @@ impl<'a> SmallFileWorker<'a> {
             RecordLocation::Root(root, target) => {
                 let spot = TreePath { root: *root, path: b"" };
                 if let (Some(special), TreeRecord::File { content, .. }) = (&target.special, record) {
-                    let mut special = special.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let mut special = lock(&special);
                     let written = special.write_all(content);
                     self.counted(spot, name, content.len(), written.map(|()| true));
                     return Ok(());
@@ -301,7 +301,7 @@ struct LateState {
 impl Late {
     /// Frame `number` is done. Does all deeds whose time has come.
     pub fn complete(&self, number: u64, deeds: Vec<LateStep>, shared: &SinkShared<'_>) {
-        let mut state = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut state = lock(&self.0);
         state.done.insert(number, deeds);
         loop {
             let next = state.next;

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Read;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use crate::Error;
 use crate::tree::format;
 use crate::tree::format::{TreeFrameKind, nonsense};
 use crate::tree::records::{RecordParser, SinkHas};
+use crate::{Error, lock};
 
 /// Frames of one batch that wait to be written.
 const FRAMES_MAX: usize = 3;
@@ -162,7 +162,7 @@ impl FrameOutbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.state)
     }
 }
 
@@ -249,7 +249,7 @@ impl OfferAnswers {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, AnswersState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.state)
     }
 }
 

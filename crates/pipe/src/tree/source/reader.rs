@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::SourceShared;
 use super::outbox::Closed;
+use crate::lock;
 use crate::tree::attributes::Attributes;
 use crate::tree::format::{FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
 use crate::tree::records::{FILE_RECORD_BYTES, SinkHas, TreePath, TreeRecord};
@@ -379,7 +380,7 @@ pub enum LinkClaim {
 impl LinkedFiles {
     /// Says which it is. Has to be called in the order in which files are sent.
     pub fn claim(&self, stat: &Stat, root: u32, path: impl FnOnce() -> Vec<u8>) -> LinkClaim {
-        let mut files = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut files = lock(&self.0);
         let key = (stat.st_dev, stat.st_ino);
         if let Some(first) = files.get_mut(&key) {
             let (root, path) = (first.root, first.path.clone());
@@ -400,7 +401,7 @@ impl LinkedFiles {
 
     /// The file could not be sent after all: its next name is the first.
     pub fn withdraw(&self, stat: &Stat) {
-        let mut files = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut files = lock(&self.0);
         files.remove(&(stat.st_dev, stat.st_ino));
     }
 }
