@@ -204,7 +204,7 @@ impl AgentShared {
             }
             AgentOrder::Prepare { files } => self.running.prepare(files),
             AgentOrder::Command(command) => self.running.add(command),
-            AgentOrder::Start(part) => self.running.start(part, &self.hops),
+            AgentOrder::Start { movers, figures } => self.running.start(movers, figures, &self.hops),
             AgentOrder::Credit { hop: Some(hop), bytes } => self.hops.credit(hop, bytes),
             AgentOrder::Credit { hop: None, bytes } => self.running.credit(bytes),
             AgentOrder::Kill { stage } => self.running.kill(stage),
@@ -218,7 +218,8 @@ impl AgentShared {
             }
             AgentOrder::Ping => {}
             AgentOrder::Pause(is_paused) => self.hear(Some(is_paused)),
-            other => self.hops.take(other),
+            AgentOrder::Hop { hop, attempt, order } => self.hops.take(hop, attempt, order),
+            AgentOrder::RelayEnd { hop } => self.hops.relay_end(hop),
         }
         false
     }

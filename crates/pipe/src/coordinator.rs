@@ -11,6 +11,7 @@ use std::time::Duration;
 use self::conductor::Conductor;
 use crate::Error;
 use crate::connect::PortRange;
+use crate::limits::SILENCE_MAX;
 use crate::mover::{Compression, DeadOutlet, DigestKind, SlowOutlet};
 use crate::plan::PipelinePlan;
 use crate::stage::Stage;
@@ -57,6 +58,27 @@ pub struct PipelineOptions {
     pub progress: bool,
     /// How long a host may be silent before it is taken for dead.
     pub silence: Duration,
+}
+
+impl Default for PipelineOptions {
+    fn default() -> Self {
+        Self {
+            transport: None,
+            ports: None,
+            here: None,
+            sealing: Encryption::Default,
+            digest: DigestKind::Xxh3,
+            compression: None,
+            streams: 1,
+            rate: None,
+            buffer_bytes: 0,
+            fan_out: FanOut::Default,
+            on_slow: SlowOutlet::Wait,
+            on_dead: DeadOutlet::Fail,
+            progress: false,
+            silence: SILENCE_MAX,
+        }
+    }
 }
 
 /// What carries data between hosts.

@@ -20,6 +20,7 @@ pub mod control;
 pub mod coordinator;
 mod credit;
 pub mod error;
+pub mod framing;
 pub mod limits;
 pub mod mover;
 pub mod place;

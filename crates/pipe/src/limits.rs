@@ -7,7 +7,7 @@ use std::time::Duration;
 /// core's cache, and two commands that copy may then move less than in a shell.
 pub const PIPE_BYTES: usize = 1 << 20;
 /// The longest message of a control channel.
-pub const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a piece of data that goes over the control channel as the last resort.
 pub const RELAY_BYTES_MAX: usize = 64 << 10;
 /// Such bytes under way towards an agent that has not said that it took them.

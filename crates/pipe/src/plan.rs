@@ -9,12 +9,12 @@ mod route;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::control::{AgentPart, CommandEnd, CommandKind, InletSpec, OpenMode, OutletSpec};
+use crate::Error;
+use crate::control::{CommandEnd, CommandKind, InletSpec, Mover, OpenMode, OutletSpec, StageCommand};
 use crate::coordinator::{FanOut, PipelineOptions, PipelineRequest};
 use crate::limits::STAGES_MAX;
 use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
 use crate::stage::{Stage, StageKind};
-use crate::{Error, control};
 
 /// What this host is called.
 pub const HERE: &str = "here";
@@ -30,7 +30,7 @@ pub struct PipelinePlan {
     pub hops: Vec<Hop>,
     /// What users see of the stream's way, in its order.
     pub legs: Vec<StreamLeg>,
-    /// What each agent runs; the options of hops are still open.
+    /// What each agent runs, before it is known what carries the hops.
     parts: Vec<AgentPart>,
     /// Whether somebody wants of a mover what no pipe does: a pace, a buffer, figures.
     needs_movers: bool,
@@ -38,6 +38,15 @@ pub struct PipelinePlan {
     has_input: bool,
     numbers: u32,
     movers: u32,
+}
+
+/// What an agent is to run.
+#[derive(Clone, Debug, Default)]
+pub struct AgentPart {
+    /// Its commands.
+    pub commands: Vec<StageCommand>,
+    /// Its movers.
+    pub movers: Vec<Mover>,
 }
 
 /// A stage on one host.
@@ -109,14 +118,8 @@ impl PipelinePlan {
     }
 
     /// What an agent is to run, once it is known what carries each hop.
-    pub fn part(
-        &self,
-        agent: usize,
-        carrier: impl Fn(u32) -> Option<HopCarrier>,
-        figures: bool,
-    ) -> AgentPart {
+    pub fn part(&self, agent: usize, carrier: impl Fn(u32) -> Option<HopCarrier>) -> AgentPart {
         let mut part = self.parts.get(agent).cloned().unwrap_or_default();
-        part.figures = figures;
         for mover in &mut part.movers {
             if let InletSpec::Hop(number, options) = &mut mover.from {
                 match carrier(*number) {
@@ -147,7 +150,7 @@ impl PipelinePlan {
         let commands = &mut part.commands;
         part.movers.retain(|mover| match (&mover.from, mover.to.as_slice()) {
             (InletSpec::Pipe(from), [OutletSpec::Pipe(to)]) if is_handed(*to) && !is_handed(*from) => {
-                let ours = |command: &&mut control::StageCommand| command.output == CommandEnd::Pipe(*from);
+                let ours = |command: &&mut StageCommand| command.output == CommandEnd::Pipe(*from);
                 match commands.iter_mut().find(ours) {
                     Some(command) => command.output = CommandEnd::Pipe(*to),
                     None => return true,
@@ -155,7 +158,7 @@ impl PipelinePlan {
                 false
             }
             (InletSpec::Pipe(from), [OutletSpec::Pipe(to)]) if is_handed(*from) => {
-                let ours = |command: &&mut control::StageCommand| command.input == CommandEnd::Pipe(*to);
+                let ours = |command: &&mut StageCommand| command.input == CommandEnd::Pipe(*to);
                 match commands.iter_mut().find(ours) {
                     Some(command) => command.input = CommandEnd::Pipe(*from),
                     None => return true,
@@ -189,11 +192,6 @@ impl PipelinePlan {
         self.agents.get(agent).and_then(Option::as_deref).unwrap_or(HERE)
     }
 
-    /// The movers of an agent, by their numbers.
-    pub fn movers(part: &AgentPart) -> Vec<u32> {
-        part.movers.iter().map(|mover| mover.mover).collect()
-    }
-
     fn add_jobs(&mut self, number: usize, stage: &Stage) {
         let hosts: Vec<Option<&String>> = match stage.hosts.as_slice() {
             [] => vec![None],
@@ -214,8 +212,7 @@ impl PipelinePlan {
                 StageKind::Program(arguments) => CommandKind::Program(arguments.clone()),
                 StageKind::Read(_) | StageKind::Write { .. } => continue,
             };
-            let command =
-                control::StageCommand { stage: id, kind, input: CommandEnd::Null, output: CommandEnd::Null };
+            let command = StageCommand { stage: id, kind, input: CommandEnd::Null, output: CommandEnd::Null };
             self.part_mut(agent).commands.push(command);
         }
     }
@@ -229,11 +226,8 @@ impl PipelinePlan {
         })
     }
 
-    /// There is one for each agent, as both are made in one place.
+    /// There is one for each agent, because both are made in one place.
     fn part_mut(&mut self, agent: usize) -> &mut AgentPart {
-        if self.parts.len() <= agent {
-            self.parts.resize_with(agent + 1, AgentPart::default);
-        }
         &mut self.parts[agent]
     }
 

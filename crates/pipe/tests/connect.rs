@@ -211,7 +211,7 @@ fn another_version_is_told_which_one_this_is() {
     newer.write_all(b"\x89caravan\0\x09").expect("written");
     let mut answer = Vec::new();
     newer.read_to_end(&mut answer).expect("read");
-    assert_eq!(answer, b"\x89caravan\0\x01");
+    assert_eq!(answer, b"\x89caravan\0\x02");
     comes_through(&key, port, acceptor);
 
     let (listener, address) = stranger();
@@ -222,7 +222,7 @@ fn another_version_is_told_which_one_this_is() {
         let _ = socket.read(&mut [0]);
     });
     let error = refusal(address, &key);
-    assert!(error.contains("speaks version 9 of the protocol, and this host version 1"), "{error}");
+    assert!(error.contains("speaks version 9 of the protocol, and this host version 2"), "{error}");
     newer.join().expect("no panic");
 }
 

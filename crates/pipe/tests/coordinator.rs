@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use caravan_pipe::Error;
 use caravan_pipe::control::{
-    self, AgentOrder, AgentPart, AgentReport, ControlMessage, Hello, MoverResult, Status,
+    self, AgentOrder, AgentReport, ControlMessage, Hello, HopOrder, HopReport, MoverResult, Status,
 };
 use caravan_pipe::coordinator::{
-    AgentSession, Encryption, FanOut, Guard, HopFigures, HopTransport, Launcher, Observer, PipelineOptions,
-    PipelineRequest, PipelineSummary, run,
+    AgentSession, Guard, HopFigures, HopTransport, Launcher, Observer, PipelineOptions, PipelineRequest,
+    PipelineSummary, run,
 };
 use caravan_pipe::limits::{LINES_WINDOW_BYTES, RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
-use caravan_pipe::mover::{DeadOutlet, DigestKind, SlowOutlet};
 use caravan_pipe::place::Place;
+use caravan_pipe::plan::AgentPart;
 use caravan_pipe::stage::Stage;
 
 /// What the agent of host b says before the truth: of its own part, and the hop that it sends on.
@@ -100,16 +100,16 @@ fn serve(
         while let Ok(message) = control::read::<AgentOrder>(&mut from) {
             let said = match message {
                 ControlMessage::Word(AgentOrder::Hello { .. }) => AgentReport::Hello(Box::new(hello.clone())),
-                ControlMessage::Word(AgentOrder::Relay { hop, attempt }) => {
+                ControlMessage::Word(AgentOrder::Hop { hop, attempt, order: HopOrder::Relay }) => {
                     last_hop = hop;
-                    AgentReport::Connected { hop, description: "ssh".to_owned(), attempt }
+                    AgentReport::Hop { hop, attempt, report: HopReport::Connected("ssh".to_owned()) }
                 }
                 ControlMessage::Word(AgentOrder::Command(command)) => {
                     commands.push(command);
                     AgentReport::Ping
                 }
-                ControlMessage::Word(AgentOrder::Start(mut part)) => {
-                    part.commands.append(&mut commands);
+                ControlMessage::Word(AgentOrder::Start { movers, .. }) => {
+                    let part = AgentPart { commands: std::mem::take(&mut commands), movers };
                     // Whoever is given up does not read to the end.
                     let say = |said: Vec<ControlMessage<AgentReport>>| {
                         let _ = said.iter().try_for_each(|message| control::write(&mut socket, message));
@@ -164,19 +164,8 @@ impl Observer for Lines {
 fn piped(lies: Lies) -> (PipelineSummary, Vec<(String, String)>) {
     let options = PipelineOptions {
         transport: Some(HopTransport::Ssh),
-        ports: None,
-        here: None,
-        sealing: Encryption::Default,
-        digest: DigestKind::Xxh3,
-        compression: None,
-        streams: 1,
-        rate: None,
-        buffer_bytes: 0,
-        fan_out: FanOut::Default,
-        on_slow: SlowOutlet::Wait,
-        on_dead: DeadOutlet::Fail,
-        progress: false,
         silence: Duration::from_secs(60),
+        ..PipelineOptions::default()
     };
     let stages = ["a:x", "b:y"].map(|text| Stage::parse(text).expect("a stage")).into();
     let request = PipelineRequest { stages, is_ring: false, options };
@@ -224,8 +213,8 @@ fn no_host_speaks_for_another() {
             vec![ControlMessage::Word(AgentReport::Prepared { lengths: vec![(0, Some(1))] })]
         }),
         ("a hop", |_, _| {
-            let why = String::new();
-            vec![ControlMessage::Word(AgentReport::Unreachable { hop: 99, why, attempt: 1 })]
+            let report = HopReport::Unreachable(String::new());
+            vec![ControlMessage::Word(AgentReport::Hop { hop: 99, attempt: 1, report })]
         }),
     ];
     for (what, lies) in lies {
@@ -258,7 +247,7 @@ fn no_host_makes_memory_grow() {
         ("b: its agent gave credit for data that it was not sent", |_, hop| {
             vec![ControlMessage::Word(AgentReport::Credit { hop, bytes: 1 })]
         }),
-        ("b: its agent says what no agent says: data of a length that is none", |_, hop| {
+        ("b: its agent says what no agent says: data of a length that cannot be", |_, hop| {
             vec![ControlMessage::Data { hop, bytes: vec![0; 2 * RELAY_BYTES_MAX] }]
         }),
     ];

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use caravan_pipe::coordinator::{self, PipelineOptions};
-use caravan_pipe::mover;
 use clap::ValueEnum;
 
 use super::{Moving, Ssh};
@@ -46,11 +45,9 @@ impl Reach {
             streams: moving.streams,
             rate: moving.rate,
             buffer_bytes: moving.buffer_bytes,
-            fan_out: coordinator::FanOut::Default,
-            on_slow: mover::SlowOutlet::Wait,
-            on_dead: mover::DeadOutlet::Fail,
             progress,
             silence: self.silence,
+            ..PipelineOptions::default()
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::cancel::Cancel;
 use crate::connect::fabric::FabricHalf;
 use crate::connect::tcp::DataListener;
 use crate::connect::{DataChannel, DataConnection, Secret, fabric, tcp};
-use crate::control::{AgentOrder, AgentReport};
+use crate::control::{AgentReport, HopOrder, HopReport};
 use crate::credit::Credit;
 use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT, RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
 use crate::{Error, PipeKey, lock};
@@ -33,7 +33,7 @@ pub struct Hops(Arc<HopsShared>);
 
 struct HopsShared {
     outbox: ReportOutbox,
-    slots: Mutex<HashMap<u32, HopEnd>>,
+    ends: Mutex<HashMap<u32, HopEnd>>,
 }
 
 /// One end of a hop.
@@ -51,85 +51,85 @@ struct HopEnd {
 
 impl Hops {
     pub fn new(outbox: ReportOutbox) -> Self {
-        Self(Arc::new(HopsShared { outbox, slots: Mutex::default() }))
+        Self(Arc::new(HopsShared { outbox, ends: Mutex::default() }))
     }
 
-    /// An order about a hop; all others are none of its business.
-    pub fn take(&self, order: AgentOrder) {
+    /// Begins what the coordinator orders about a hop.
+    pub fn take(&self, hop: u32, attempt: u32, order: HopOrder) {
         match order {
-            AgentOrder::Listen { hop, attempt, key, ports, streams, .. } => match DataListener::open(ports) {
+            HopOrder::Listen { key, ports, streams } => match DataListener::open(ports) {
                 Ok(listener) => {
                     let port = listener.port();
                     let accept = move |cancel: &Cancel| listener.accept(&key, streams, ACCEPT_LIMIT, cancel);
                     self.attempt(hop, attempt, accept);
-                    self.0.outbox.report(AgentReport::Listening { hop, port, attempt });
+                    self.report(hop, attempt, HopReport::Listening(port));
                 }
                 Err(error) => self.failed(hop, attempt, &error),
             },
-            AgentOrder::Connect { hop, attempt, key, addresses, names, streams, .. } => {
+            HopOrder::Connect { key, mut addresses, names, streams } => {
                 self.attempt(hop, attempt, move |cancel| {
-                    let mut addresses = addresses;
                     addresses.extend(tcp::resolve(&names, CONNECT_LIMIT / 3));
                     tcp::connect(&addresses, &key, streams, CONNECT_LIMIT, cancel)
                 });
             }
-            AgentOrder::Initiate { hop, attempt, offer } => self.half(hop, attempt, fabric::initiate(&offer)),
-            AgentOrder::Accept { hop, attempt, request } => self.half(hop, attempt, fabric::accept(&request)),
-            AgentOrder::Finish { hop, attempt, key, answer, .. } => self.finish(hop, attempt, key, answer),
-            AgentOrder::Open { hop, attempt } => self.open(hop, attempt),
-            AgentOrder::Hand { hop, attempt, doorway } => {
-                self.slot(hop, |slot| slot.begin(attempt));
+            HopOrder::Initiate(offer) => self.half(hop, attempt, fabric::initiate(&offer)),
+            HopOrder::Accept(request) => self.half(hop, attempt, fabric::accept(&request)),
+            HopOrder::Finish { key, answer } => self.finish(hop, attempt, key, answer),
+            HopOrder::Open => self.open(hop, attempt),
+            HopOrder::Hand(doorway) => {
+                self.end(hop, |end| end.begin(attempt));
                 self.piped(hop, attempt, hand(&doorway));
             }
-            AgentOrder::Take { hop, attempt } => {
-                let doorway = self.slot(hop, |slot| slot.doorway.take());
+            HopOrder::Take => {
+                let doorway = self.end(hop, |end| end.doorway.take());
                 self.piped(hop, attempt, taken(doorway));
             }
-            AgentOrder::Relay { hop, attempt } => match HopRelay::open(hop, &self.0.outbox) {
+            HopOrder::Relay => match HopRelay::open(hop, &self.0.outbox) {
                 Ok((connection, relay)) => {
-                    self.slot(hop, |slot| {
-                        slot.begin(attempt);
-                        slot.relay = Some(relay);
+                    self.end(hop, |end| {
+                        end.begin(attempt);
+                        end.relay = Some(relay);
                     });
                     self.connected(hop, attempt, connection);
                 }
                 Err(error) => self.failed(hop, attempt, &error),
             },
-            AgentOrder::RelayEnd { hop } => {
-                self.slot(hop, |slot| slot.relay.iter_mut().for_each(HopRelay::end));
-            }
-            _ => {}
         }
+    }
+
+    /// The other side has closed a relayed hop.
+    pub fn relay_end(&self, hop: u32) {
+        self.end(hop, |end| end.relay.iter_mut().for_each(HopRelay::end));
     }
 
     /// Data for a relayed hop.
     pub fn relayed(&self, hop: u32, bytes: Vec<u8>) {
-        self.slot(hop, |slot| slot.relay.iter_mut().for_each(|relay| relay.take(bytes.clone())));
+        self.end(hop, |end| end.relay.iter_mut().for_each(|relay| relay.take(bytes.clone())));
     }
 
     /// What was sent over a relayed hop has been taken.
     pub fn credit(&self, hop: u32, bytes: u64) {
-        self.slot(hop, |slot| slot.relay.iter().for_each(|relay| relay.credit(bytes)));
+        self.end(hop, |end| end.relay.iter().for_each(|relay| relay.credit(bytes)));
     }
 
     /// Its connection, once.
     pub fn connection(&self, hop: u32) -> Option<DataConnection> {
-        self.slot(hop, |slot| slot.connection.take())
+        self.end(hop, |end| end.connection.take())
     }
 
     /// Its end of a pipe that was handed over, once.
     pub fn pipe(&self, hop: u32) -> Option<OwnedFd> {
-        self.slot(hop, |slot| slot.pipe.take())
+        self.end(hop, |end| end.pipe.take())
     }
 
     /// Nobody waits for connections any more.
     pub fn cancel(&self) {
-        let mut slots = lock(&self.0.slots);
-        slots.drain().for_each(|(_, mut slot)| slot.begin(u32::MAX));
+        let mut ends = lock(&self.0.ends);
+        ends.drain().for_each(|(_, mut end)| end.begin(u32::MAX));
     }
 
-    fn slot<T>(&self, hop: u32, change: impl FnOnce(&mut HopEnd) -> T) -> T {
-        change(lock(&self.0.slots).entry(hop).or_default())
+    fn end<T>(&self, hop: u32, change: impl FnOnce(&mut HopEnd) -> T) -> T {
+        change(lock(&self.0.ends).entry(hop).or_default())
     }
 
     /// Tries one way in a thread of its own, instead of any that is being tried.
@@ -144,14 +144,14 @@ impl Hops {
             Err(error) => return self.failed(hop, attempt, &error),
         };
         let ours = cancel.clone();
-        self.slot(hop, |slot| {
-            slot.begin(attempt);
-            slot.cancel = Some(cancel);
+        self.end(hop, |end| {
+            end.begin(attempt);
+            end.cancel = Some(cancel);
         });
         let hops = self.clone();
         std::thread::spawn(move || {
             let result = way(&ours);
-            if hops.slot(hop, |slot| slot.attempt) != attempt {
+            if hops.end(hop, |end| end.attempt) != attempt {
                 return;
             }
             match result {
@@ -164,18 +164,18 @@ impl Hops {
     fn half(&self, hop: u32, attempt: u32, made: Result<(FabricHalf, Vec<u8>), Error>) {
         match made {
             Ok((half, bytes)) => {
-                self.slot(hop, |slot| {
-                    slot.begin(attempt);
-                    slot.half = Some(half);
+                self.end(hop, |end| {
+                    end.begin(attempt);
+                    end.half = Some(half);
                 });
-                self.0.outbox.report(AgentReport::Half { hop, bytes, attempt });
+                self.report(hop, attempt, HopReport::Half(bytes));
             }
             Err(error) => self.failed(hop, attempt, &error),
         }
     }
 
     fn finish(&self, hop: u32, attempt: u32, key: PipeKey, answer: Vec<u8>) {
-        match self.slot(hop, |slot| slot.half.take()) {
+        match self.end(hop, |end| end.half.take()) {
             Some(half) => self.attempt(hop, attempt, move |_| half.finish(&answer, &key, CONNECT_LIMIT)),
             None => {
                 self.failed(hop, attempt, &Error::Protocol("finishes what it has not begun".to_owned()));
@@ -186,23 +186,22 @@ impl Hops {
     fn open(&self, hop: u32, attempt: u32) {
         match Doorway::listen() {
             Ok((doorway, address)) => {
-                self.slot(hop, |slot| {
-                    slot.begin(attempt);
-                    slot.doorway = Some(doorway);
+                self.end(hop, |end| {
+                    end.begin(attempt);
+                    end.doorway = Some(doorway);
                 });
                 let bytes = address.to_bytes().to_vec();
-                self.0.outbox.report(AgentReport::Doorway { hop, bytes, attempt });
+                self.report(hop, attempt, HopReport::Doorway(bytes));
             }
             Err(error) => self.failed(hop, attempt, &error.into()),
         }
     }
 
-    fn piped(&self, hop: u32, attempt: u32, end: Result<OwnedFd, Error>) {
-        match end {
-            Ok(end) => {
-                self.slot(hop, |slot| slot.pipe = Some(end));
-                let description = "pipe".to_owned();
-                self.0.outbox.report(AgentReport::Connected { hop, description, attempt });
+    fn piped(&self, hop: u32, attempt: u32, pipe: Result<OwnedFd, Error>) {
+        match pipe {
+            Ok(pipe) => {
+                self.end(hop, |end| end.pipe = Some(pipe));
+                self.report(hop, attempt, HopReport::Connected("pipe".to_owned()));
             }
             Err(error) => self.failed(hop, attempt, &error),
         }
@@ -210,12 +209,16 @@ impl Hops {
 
     fn connected(&self, hop: u32, attempt: u32, connection: DataConnection) {
         let description = connection.description.clone();
-        self.slot(hop, |slot| slot.connection = Some(connection));
-        self.0.outbox.report(AgentReport::Connected { hop, description, attempt });
+        self.end(hop, |end| end.connection = Some(connection));
+        self.report(hop, attempt, HopReport::Connected(description));
     }
 
     fn failed(&self, hop: u32, attempt: u32, error: &Error) {
-        self.0.outbox.report(AgentReport::Unreachable { hop, why: error.to_string(), attempt });
+        self.report(hop, attempt, HopReport::Unreachable(error.to_string()));
+    }
+
+    fn report(&self, hop: u32, attempt: u32, report: HopReport) {
+        self.0.outbox.report(AgentReport::Hop { hop, attempt, report });
     }
 }
 

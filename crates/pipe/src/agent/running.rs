@@ -18,8 +18,7 @@ use super::hops::{Hops, pipe};
 use super::{ReportOutbox, commands, processes};
 use crate::cancel::Cancel;
 use crate::control::{
-    AgentPart, AgentReport, CommandEnd, InletSpec, Mover, MoverResult, OpenMode, OutletSpec, StageCommand,
-    Status,
+    AgentReport, CommandEnd, InletSpec, Mover, MoverResult, OpenMode, OutletSpec, StageCommand, Status,
 };
 use crate::credit::Credit;
 use crate::limits::{LINES_WINDOW_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
@@ -99,19 +98,19 @@ impl RunningStages {
     }
 
     /// Starts commands and movers.
-    pub fn start(&self, part: AgentPart, hops: &Hops) {
+    pub fn start(&self, movers: Vec<Mover>, figures: bool, hops: &Hops) {
         let mut pipes = Pipes { hops, ends: HashMap::new() };
-        if part.figures {
+        if figures {
             self.state(|state| state.figures = Some(Instant::now()));
         }
         let commands = self.state(|state| std::mem::take(&mut state.commands));
-        for command in commands.iter().chain(&part.commands) {
+        for command in &commands {
             if let Err(why) = self.command(command, &mut pipes) {
                 self.ended(command.stage, Status::Failed(why));
             }
         }
         let mut shared_output = None;
-        for mover in part.movers {
+        for mover in movers {
             let number = mover.mover;
             match self.ends_of(&mover, &mut pipes, &mut shared_output) {
                 Ok((inlet, outlets)) => self.mover(mover, inlet, outlets),

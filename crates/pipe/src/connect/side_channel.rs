@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{DataChannel, DataConnection, HopSide};
-use crate::Error;
 use crate::limits::WORD_BYTES_MAX;
+use crate::{Error, framing};
 
 const TAG_BYTES: usize = 32;
 
@@ -73,10 +73,8 @@ impl SideChannel {
     /// Says a word. Words are few and short; one for which there is no room is an end of the connection.
     pub fn say<T: Serialize>(&mut self, word: &T) -> io::Result<()> {
         let body = serde_json::to_vec(word)?;
-        let length = u16::try_from(body.len()).ok().filter(|_| body.len() <= WORD_BYTES_MAX);
-        let length = length.ok_or_else(|| io::Error::other("a word is too long"))?;
         let tag = self.ours.sign(&body);
-        let mut rest = &[&length.to_be_bytes()[..], &body, tag.as_ref()].concat()[..];
+        let mut rest = &framing::frame(&[&body, tag.as_ref()], WORD_BYTES_MAX + TAG_BYTES)?[..];
         while !rest.is_empty() {
             match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(count) => rest = rest.get(count..).unwrap_or_default(),
@@ -110,17 +108,16 @@ impl SideChannel {
     }
 
     fn next_word<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
-        let Some((length, rest)) = self.inbox.split_first_chunk() else { return Ok(None) };
-        let length = usize::from(u16::from_be_bytes(*length));
-        if length > WORD_BYTES_MAX {
-            return Err(Error::Protocol("says too long a word".to_owned()));
-        }
-        let Some((body, rest)) = rest.split_at_checked(length) else { return Ok(None) };
-        let Some((tag, _)) = rest.split_at_checked(TAG_BYTES) else { return Ok(None) };
+        let first = framing::first(&self.inbox, WORD_BYTES_MAX + TAG_BYTES);
+        let first = first.map_err(|_| Error::Protocol("sent too long a message".to_owned()))?;
+        let Some((body, bytes)) = first else { return Ok(None) };
+        let split = body.split_last_chunk::<TAG_BYTES>();
+        let (body, tag) =
+            split.ok_or_else(|| Error::Protocol("sent a message without a proof".to_owned()))?;
         self.theirs.verify(body, tag)?;
         let word = serde_json::from_slice(body);
-        let word = word.map_err(|_| Error::Protocol("says a word that is none".to_owned()))?;
-        self.inbox.drain(..2 + length + TAG_BYTES);
+        let word = word.map_err(|_| Error::Protocol("sent a message that makes no sense".to_owned()))?;
+        self.inbox.drain(..bytes);
         Ok(Some(word))
     }
 }

@@ -19,7 +19,7 @@ use super::{HopFigures, HopTransport, Launcher, Observer, PipelineRequest, Pipel
 use crate::control::{AgentOrder, AgentReport, ControlMessage, Hello, MoverResult, Status, line_cost};
 use crate::limits::{EVENTS_MAX, LINES_WINDOW_BYTES, PING_INTERVAL, SPARED_MAX, TERM_GRACE};
 use crate::mover::DigestKind;
-use crate::plan::{HopCarrier, PipelinePlan};
+use crate::plan::{AgentPart, HopCarrier, PipelinePlan};
 use crate::{Error, lock, plan};
 
 /// Between two looks at the clock and at Ctrl-C.
@@ -311,11 +311,7 @@ impl<'a> Conductor<'a> {
             AgentReport::Prepared { lengths } => lengths.iter().all(|(stage, _)| job(*stage)),
             AgentReport::Moved { mover, .. } | AgentReport::Left { mover, .. } => has_mover(*mover),
             AgentReport::Figures(figures) => figures.iter().all(|(mover, _)| has_mover(*mover)),
-            AgentReport::Listening { hop, .. }
-            | AgentReport::Half { hop, .. }
-            | AgentReport::Doorway { hop, .. }
-            | AgentReport::Connected { hop, .. }
-            | AgentReport::Unreachable { hop, .. } => {
+            AgentReport::Hop { hop, .. } => {
                 let mut hops = self.plan.hops.iter();
                 hops.any(|known| known.number == *hop && [known.from, known.to].contains(&number))
             }
@@ -361,12 +357,8 @@ impl<'a> Conductor<'a> {
             }
             AgentReport::Gone => self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true),
             AgentReport::Ping | AgentReport::Credit { .. } | AgentReport::RelayEnd { .. } => {}
-            AgentReport::Listening { hop, .. }
-            | AgentReport::Half { hop, .. }
-            | AgentReport::Doorway { hop, .. }
-            | AgentReport::Connected { hop, .. }
-            | AgentReport::Unreachable { hop, .. } => {
-                self.step(hop, |joining, ends| joining.take(number, report, ends))
+            AgentReport::Hop { hop, attempt, report } => {
+                self.step(hop, |joining, ends| joining.take(number, attempt, report, ends));
             }
         }
     }
@@ -402,12 +394,12 @@ impl<'a> Conductor<'a> {
     fn start(&mut self) -> bool {
         for number in 0..self.agents.len() {
             let carrier = |hop| self.joined.get(&hop).map(|(carrier, _)| carrier.clone());
-            let mut part = self.plan.part(number, carrier, self.request.options.progress);
-            self.movers.extend(PipelinePlan::movers(&part).into_iter().map(|mover| (mover, number)));
-            for command in std::mem::take(&mut part.commands) {
+            let AgentPart { commands, movers } = self.plan.part(number, carrier);
+            self.movers.extend(movers.iter().map(|mover| (mover.mover, number)));
+            for command in commands {
                 self.order(number, AgentOrder::Command(command));
             }
-            self.order(number, AgentOrder::Start(part));
+            self.order(number, AgentOrder::Start { movers, figures: self.request.options.progress });
         }
         self.started = Some(Instant::now());
         true

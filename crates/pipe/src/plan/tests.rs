@@ -1,31 +1,13 @@
 //! Which hops and movers a pipeline takes.
 
-use std::time::Duration;
-
 use super::*;
 use crate::control::Mover;
-use crate::coordinator::Encryption;
 use crate::mover::DigestKind;
 
 /// For these stages, with what users get by default.
 pub fn request(stages: &[&str]) -> PipelineRequest {
     let stages = stages.iter().map(|text| Stage::parse(text).expect("a stage")).collect();
-    let options = PipelineOptions {
-        transport: None,
-        ports: None,
-        here: None,
-        sealing: Encryption::Default,
-        digest: DigestKind::Xxh3,
-        compression: None,
-        streams: 1,
-        rate: None,
-        buffer_bytes: 0,
-        fan_out: FanOut::Default,
-        on_slow: SlowOutlet::Wait,
-        on_dead: DeadOutlet::Fail,
-        progress: false,
-        silence: Duration::from_secs(3),
-    };
+    let options = PipelineOptions::default();
     PipelineRequest { stages, is_ring: false, options }
 }
 
@@ -45,7 +27,7 @@ fn connected(_: u32) -> Option<HopCarrier> {
 }
 
 fn part(plan: &PipelinePlan, agent: usize, carrier: fn(u32) -> Option<HopCarrier>) -> AgentPart {
-    plan.part(agent, carrier, false)
+    plan.part(agent, carrier)
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::{Error, PipeKey};
 /// What every hello and greeting begins with, and what no other protocol does.
 pub const MAGIC: [u8; 8] = *b"\x89caravan";
 /// Changes with any message.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = MAGIC.len() + 2 + 2 + 2 + SESSION_BYTES + NONCE_BYTES;
 /// Bytes of a greeting with its proof.

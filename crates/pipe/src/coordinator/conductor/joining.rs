@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::endings::PipelineTrouble;
 use super::{Conductor, Notice};
-use crate::control::{AgentOrder, AgentReport, Hello};
+use crate::control::{AgentOrder, Hello, HopOrder, HopReport};
 use crate::coordinator::agents::{AgentChannel, both_ways};
 use crate::coordinator::{Encryption, HopTransport, PipelineOptions};
 use crate::plan::{HERE, Hop, HopCarrier};
@@ -52,7 +52,7 @@ pub struct Joined {
 /// What a report has led to.
 pub enum JoiningStep {
     /// Orders, each for an agent.
-    Orders(Vec<(usize, AgentOrder)>),
+    Orders(Vec<(usize, HopOrder)>),
     /// It is joined.
     Joined(Joined),
     /// No way is left; the sentences.
@@ -93,24 +93,23 @@ impl Joining {
     pub fn begin(&mut self, ends: &HopEnds<'_>) -> JoiningStep {
         self.connected = [None, None];
         self.attempt += 1;
-        let attempt = self.attempt;
-        let Hop { number: hop, from, to, .. } = self.hop;
+        let Hop { from, to, .. } = self.hop;
         let (key, streams) = (self.key.clone(), ends.options.streams);
         let ports = ends.options.ports;
         let orders = match self.ways.front() {
-            Some(HopMethod::Pipe) => vec![(to, AgentOrder::Open { hop, attempt })],
+            Some(HopMethod::Pipe) => vec![(to, HopOrder::Open)],
             Some(HopMethod::Fabric) => {
                 let offer = ends.to.offer.clone().unwrap_or_default();
-                vec![(from, AgentOrder::Initiate { hop, attempt, offer })]
+                vec![(from, HopOrder::Initiate(offer))]
             }
             Some(HopMethod::Tcp) => {
-                vec![(to, AgentOrder::Listen { hop, attempt, key, ports, streams })]
+                vec![(to, HopOrder::Listen { key, ports, streams })]
             }
             Some(HopMethod::TcpReversed) => {
-                vec![(from, AgentOrder::Listen { hop, attempt, key, ports, streams })]
+                vec![(from, HopOrder::Listen { key, ports, streams })]
             }
             Some(HopMethod::Relay) => {
-                vec![(from, AgentOrder::Relay { hop, attempt }), (to, AgentOrder::Relay { hop, attempt })]
+                vec![(from, HopOrder::Relay), (to, HopOrder::Relay)]
             }
             None => return JoiningStep::Failed(std::mem::take(&mut self.tried)),
         };
@@ -118,35 +117,34 @@ impl Joining {
     }
 
     /// Takes what an agent says about this hop.
-    pub fn take(&mut self, agent: usize, report: AgentReport, ends: &HopEnds<'_>) -> JoiningStep {
+    pub fn take(&mut self, agent: usize, attempt: u32, report: HopReport, ends: &HopEnds<'_>) -> JoiningStep {
         let nothing = JoiningStep::Orders(Vec::new());
         let Some(way) = self.ways.front().copied().filter(|_| !self.is_done) else { return nothing };
-        if attempt_of(&report) != Some(self.attempt) {
+        if attempt != self.attempt {
             return nothing;
         }
-        let attempt = self.attempt;
-        let Hop { number: hop, from, to, .. } = self.hop;
+        let Hop { from, to, .. } = self.hop;
         let key = self.key.clone();
         match (way, report) {
-            (_, AgentReport::Unreachable { why, .. }) => {
+            (_, HopReport::Unreachable(why)) => {
                 let who = if agent == from { ends.names[0] } else { ends.names[1] };
                 self.tried.push(format!("{}: {}: {why}", way.name(), who.unwrap_or(HERE)));
                 self.ways.pop_front();
                 self.begin(ends)
             }
-            (_, AgentReport::Connected { description, .. }) => self.connect(agent, way, description, ends),
-            (HopMethod::Pipe, AgentReport::Doorway { bytes, .. }) if agent == to => {
-                JoiningStep::Orders(vec![(from, AgentOrder::Hand { hop, attempt, doorway: bytes })])
+            (_, HopReport::Connected(description)) => self.connect(agent, way, description, ends),
+            (HopMethod::Pipe, HopReport::Doorway(bytes)) if agent == to => {
+                JoiningStep::Orders(vec![(from, HopOrder::Hand(bytes))])
             }
-            (HopMethod::Fabric, AgentReport::Half { bytes, .. }) if agent == from => {
-                JoiningStep::Orders(vec![(to, AgentOrder::Accept { hop, attempt, request: bytes })])
+            (HopMethod::Fabric, HopReport::Half(bytes)) if agent == from => {
+                JoiningStep::Orders(vec![(to, HopOrder::Accept(bytes))])
             }
-            (HopMethod::Fabric, AgentReport::Half { bytes, .. }) => {
-                let ours = AgentOrder::Finish { hop, attempt, key: key.clone(), answer: bytes };
-                let theirs = AgentOrder::Finish { hop, attempt, key, answer: Vec::new() };
+            (HopMethod::Fabric, HopReport::Half(bytes)) => {
+                let ours = HopOrder::Finish { key: key.clone(), answer: bytes };
+                let theirs = HopOrder::Finish { key, answer: Vec::new() };
                 JoiningStep::Orders(vec![(from, ours), (to, theirs)])
             }
-            (HopMethod::Tcp | HopMethod::TcpReversed, AgentReport::Listening { port, .. }) => {
+            (HopMethod::Tcp | HopMethod::TcpReversed, HopReport::Listening(port)) => {
                 let is_reversed = way == HopMethod::TcpReversed;
                 let (listener, name) = match is_reversed {
                     false => (ends.to, ends.names[1]),
@@ -162,10 +160,7 @@ impl Joining {
                 let known = name.or(ends.options.here.as_deref());
                 let names = known.map(|name| (host_part(name).to_owned(), port)).into_iter().collect();
                 let streams = ends.options.streams;
-                JoiningStep::Orders(vec![(
-                    connecting,
-                    AgentOrder::Connect { hop, attempt, key, addresses, names, streams },
-                )])
+                JoiningStep::Orders(vec![(connecting, HopOrder::Connect { key, addresses, names, streams })])
             }
             _ => nothing,
         }
@@ -178,15 +173,14 @@ impl Joining {
         description: String,
         ends: &HopEnds<'_>,
     ) -> JoiningStep {
-        let attempt = self.attempt;
-        let Hop { number: hop, from, to, .. } = self.hop;
+        let Hop { from, to, .. } = self.hop;
         let place = usize::from(agent != from);
         if let Some(end) = self.connected.get_mut(place) {
             *end = Some(description);
         }
         // The reading end of a pipe is on its way once its writing end is there.
         if way == HopMethod::Pipe && agent == from && self.connected[1].is_none() {
-            return JoiningStep::Orders(vec![(to, AgentOrder::Take { hop, attempt })]);
+            return JoiningStep::Orders(vec![(to, HopOrder::Take)]);
         }
         let [Some(sender), Some(receiver)] = &self.connected else { return JoiningStep::Orders(Vec::new()) };
         self.is_done = true;
@@ -211,17 +205,6 @@ impl HopMethod {
             Self::TcpReversed => "TCP the other way round",
             Self::Relay => "ssh",
         }
-    }
-}
-
-fn attempt_of(report: &AgentReport) -> Option<u32> {
-    match report {
-        AgentReport::Listening { attempt, .. }
-        | AgentReport::Half { attempt, .. }
-        | AgentReport::Doorway { attempt, .. }
-        | AgentReport::Connected { attempt, .. }
-        | AgentReport::Unreachable { attempt, .. } => Some(*attempt),
-        _ => None,
     }
 }
 
@@ -296,14 +279,15 @@ impl Conductor<'_> {
     pub(super) fn step(&mut self, hop: u32, step: impl FnOnce(&mut Joining, &HopEnds<'_>) -> JoiningStep) {
         let Some(mut joining) = self.joinings.remove(&hop) else { return };
         let step = self.with_ends(hop, |ends| step(&mut joining, ends));
+        let attempt = joining.attempt;
         self.joinings.insert(hop, joining);
         match step {
             Some(JoiningStep::Orders(orders)) => {
                 for (number, order) in orders {
-                    if matches!(order, AgentOrder::Relay { .. }) {
+                    if matches!(order, HopOrder::Relay) {
                         self.route(hop);
                     }
-                    self.order(number, order);
+                    self.order(number, AgentOrder::Hop { hop, attempt, order });
                 }
             }
             Some(JoiningStep::Joined(joined)) => self.join_hop(hop, joined),
@@ -420,11 +404,11 @@ mod tests {
         let hop = Hop { number: 1, from: 0, to: 1, can_be_pipe: true };
         let mut joining = Joining::new(hop, &ends).expect("random");
         let JoiningStep::Orders(orders) = joining.begin(&ends) else { panic!("no orders") };
-        assert!(matches!(orders[..], [(1, AgentOrder::Open { hop: 1, attempt: 1 })]), "{orders:?}");
+        assert!(matches!(orders[..], [(1, HopOrder::Open)]) && joining.attempt == 1, "{orders:?}");
         let why = "nobody is there".to_owned();
-        let step = joining.take(0, AgentReport::Unreachable { hop: 1, why, attempt: 1 }, &ends);
+        let step = joining.take(0, 1, HopReport::Unreachable(why), &ends);
         let JoiningStep::Orders(orders) = step else { panic!("no orders") };
-        assert!(matches!(orders[..], [(0, AgentOrder::Initiate { hop: 1, attempt: 2, .. })]), "{orders:?}");
+        assert!(matches!(orders[..], [(0, HopOrder::Initiate(_))]) && joining.attempt == 2, "{orders:?}");
     }
 
     #[test]
