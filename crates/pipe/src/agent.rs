@@ -37,7 +37,7 @@ const TICK_LATE: Duration = Duration::from_millis(1000);
 /// milliseconds. What it has not ended by then, the outer process does: within 5 s of the last word of a
 /// coordinator that was cut off.
 const ABORT_LIMIT: Duration = Duration::from_millis(1000);
-/// The same once all is done. Longer, as only what hangs is killed then: commands' own children live on after
+/// How long the inner process may take to end once all is done. Longer, because only what hangs is killed then: commands' own children live on after
 /// an end that went well.
 const EXIT_LIMIT: Duration = Duration::from_millis(4000);
 
@@ -188,7 +188,7 @@ impl AgentShared {
         }
     }
 
-    /// Whether it was the last.
+    /// Does what a message orders. Returns whether it was the last.
     fn take(&self, message: ControlMessage<AgentOrder>) -> bool {
         let order = match message {
             ControlMessage::Word(order) => order,

@@ -35,7 +35,7 @@ impl Cancel {
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was.
+    /// Whether it was fired.
     pub fn is_fired(&self) -> bool {
         // Pairs with the Release in fire().
         self.0.fired.load(Ordering::Acquire)

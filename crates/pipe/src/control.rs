@@ -233,7 +233,7 @@ pub enum HopReport {
     Unreachable(String),
 }
 
-/// What a line of standard error counts for in the window of lines: its text, and what it takes to keep it.
+/// What a line of standard error counts for in the credit of lines: its text, and what it takes to keep it.
 pub fn line_cost(text: &str) -> u64 {
     text.len() as u64 + 32
 }
@@ -345,7 +345,7 @@ pub enum OutletSpec {
     },
     /// The standard output of the user's own command.
     Caller,
-    /// The same, line by line, each with this in front.
+    /// The standard output of the user's own command, line by line, each behind this prefix.
     Lines(String),
     /// Nowhere.
     Null,
@@ -379,7 +379,7 @@ pub struct MoverResult {
     pub digest: Option<String>,
     /// Whether all of it came (`Ok(true)`), nobody wanted the rest (`Ok(false)`), or why it failed.
     pub inlet: Result<bool, String>,
-    /// The same for each outlet: all was taken, its reader has closed, or why it failed.
+    /// For each outlet, whether all was taken (`Ok(true)`), its reader has closed (`Ok(false)`), or why it failed.
     pub outlets: Vec<Result<bool, String>>,
 }
 

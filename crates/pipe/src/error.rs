@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A system call failed that nobody expects to.
     #[error("{call}: {source}")]

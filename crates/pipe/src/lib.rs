@@ -1,16 +1,4 @@
-//! Pipes between hosts.
-//!
-//! A **pipeline** is a row of **stages**, commands on hosts, joined by **hops**. On each host an **agent**
-//! runs the commands and the **movers**: a mover takes bytes from one place (a pipe, a file, a hop) and
-//! puts them into others. The **coordinator** is the process that the user has started; it talks to
-//! the agents over a control channel and never touches the data.
-//!
-//! A hop is a byte stream with an explicit end: length and digest. What carries it is a [`DataConnection`]:
-//! TCP, a fabric's link, or the control channel itself where nothing else leads there. Stages of one host
-//! are joined by a plain pipe, and nothing of this crate is in between.
-//!
-//! [`DataConnection`]: connect::DataConnection
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod agent;

@@ -146,7 +146,7 @@ pub struct Gauge {
     pub threads_cpu_ns: AtomicU64,
     /// Bit n (below 64) is set once outlet n has closed before the stream's end while others go on.
     pub stopped_outlets: AtomicU64,
-    /// The same for outlets that have failed or were dropped.
+    /// Bit n (below 64) is set once outlet n has failed or was dropped while others go on.
     pub failed_outlets: AtomicU64,
 }
 
@@ -168,7 +168,7 @@ pub struct MoverOutcome {
     pub digest: Option<String>,
     /// How the inlet ended; [`Error::Cancelled`] if nothing is wrong with it but something else failed.
     pub inlet: Result<InletEnd, Error>,
-    /// How each outlet ended, in their order; [`Error::Cancelled`] as above.
+    /// How each outlet ended, in their order; [`Error::Cancelled`] if only something else failed.
     pub outlets: Vec<Result<OutletEnd, Error>>,
     /// Descriptors of outlets that were not given all of the stream. Their readers must not take a close
     /// for its end: kill them before this is dropped.

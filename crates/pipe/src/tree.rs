@@ -104,7 +104,7 @@ impl Buffers {
 /// Lines that are of use to somebody; a full disk fails a million files in the same way.
 const LINES_MAX: u64 = 50;
 
-/// Of one half of a copy.
+/// What went wrong with single files in one half of a copy.
 #[derive(Debug, Default)]
 pub struct FileComplaints(Mutex<ComplaintCounts>);
 

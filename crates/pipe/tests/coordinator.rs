@@ -17,7 +17,7 @@ use caravan_pipe::coordinator::{
     AgentSession, Guard, HopFigures, HopTransport, Launcher, Observer, PipelineOptions, PipelineRequest,
     PipelineSummary, run,
 };
-use caravan_pipe::limits::{LINES_WINDOW_BYTES, RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
+use caravan_pipe::limits::{LINES_CREDIT_BYTES, RELAY_BYTES_MAX, RELAY_CREDIT_BYTES};
 use caravan_pipe::place::Place;
 use caravan_pipe::plan::AgentPart;
 use caravan_pipe::stage::Stage;
@@ -235,14 +235,14 @@ fn no_host_makes_memory_grow() {
         ("b: its agent sent more lines than it was given leave for", |part, _| {
             let stage = part.commands[0].stage;
             let lines = || lines(stage, vec!["x".repeat(LINE_BYTES)]);
-            (0..LINES_WINDOW_BYTES as usize / LINE_BYTES).map(|_| lines()).collect()
+            (0..LINES_CREDIT_BYTES as usize / LINE_BYTES).map(|_| lines()).collect()
         }),
         ("b: its agent sent more lines than it was given leave for", |part, _| {
             vec![lines(part.commands[0].stage, Vec::new())]
         }),
         ("b: its agent sent more data than it was given leave for", |_, hop| {
             let data = |_| ControlMessage::Data { hop, bytes: vec![0; RELAY_BYTES_MAX] };
-            (0..=RELAY_WINDOW_BYTES as usize / RELAY_BYTES_MAX).map(data).collect()
+            (0..=RELAY_CREDIT_BYTES as usize / RELAY_BYTES_MAX).map(data).collect()
         }),
         ("b: its agent gave credit for data that it was not sent", |_, hop| {
             vec![ControlMessage::Word(AgentReport::Credit { hop, bytes: 1 })]

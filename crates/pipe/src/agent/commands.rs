@@ -39,12 +39,12 @@ pub fn spawn(kind: &CommandKind, input: Stdio, output: Stdio) -> Result<Child, S
 }
 
 /// Waits for it, and reports its standard error and its end.
-pub fn attend(stage: u32, mut child: Child, window: &Arc<Credit>, outbox: &ReportOutbox) {
+pub fn attend(stage: u32, mut child: Child, credit: &Arc<Credit>, outbox: &ReportOutbox) {
     let (all_said, last_words) = mpsc::channel::<()>();
     if let Some(errors) = child.stderr.take() {
-        let (window, outbox) = (Arc::clone(window), outbox.clone());
+        let (credit, outbox) = (Arc::clone(credit), outbox.clone());
         std::thread::spawn(move || {
-            forward(stage, errors, &window, &outbox);
+            forward(stage, errors, &credit, &outbox);
             drop(all_said);
         });
     }
@@ -71,7 +71,7 @@ const BATCH_BYTES_MAX: usize = 32 << 10;
 
 /// Reads until the end. Waits where too much is under way: then the command waits, too. Lines that are there
 /// at once go in one message.
-pub fn forward(stage: u32, from: impl Read, window: &Arc<Credit>, outbox: &ReportOutbox) {
+pub fn forward(stage: u32, from: impl Read, credit: &Arc<Credit>, outbox: &ReportOutbox) {
     let mut from = BufReader::with_capacity(BATCH_BYTES_MAX, from);
     let mut line = Vec::new();
     let (mut texts, mut bytes) = (Vec::new(), 0);
@@ -85,7 +85,7 @@ pub fn forward(stage: u32, from: impl Read, window: &Arc<Credit>, outbox: &Repor
         }
         let mut wanted = bytes;
         while wanted > 0 {
-            match window.take(wanted) {
+            match credit.take(wanted) {
                 Some(taken) => wanted -= taken,
                 None => return,
             }

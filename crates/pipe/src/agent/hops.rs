@@ -24,7 +24,7 @@ use crate::connect::tcp::DataListener;
 use crate::connect::{DataChannel, DataConnection, Secret, fabric, tcp};
 use crate::control::{AgentReport, HopOrder, HopReport};
 use crate::credit::Credit;
-use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT, RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
+use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT, RELAY_BYTES_MAX, RELAY_CREDIT_BYTES};
 use crate::{Error, PipeKey, lock};
 
 /// All of them; cloned into the threads that wait for connections.
@@ -254,8 +254,8 @@ fn taken(doorway: Option<Doorway>) -> Result<OwnedFd, Error> {
 /// This side's end of a relayed hop.
 pub struct HopRelay {
     /// What the coordinator has given us leave to send.
-    window: Arc<Credit>,
-    /// Its queue holds no more than the window that this side has given.
+    credit: Arc<Credit>,
+    /// Its queue holds no more than the credit that this side has given.
     inbound: Option<Sender<Vec<u8>>>,
     /// Bytes that came; against who sends more than he may.
     under_way: Arc<std::sync::atomic::AtomicU64>,
@@ -268,10 +268,10 @@ impl HopRelay {
         let failed = |source: io::Error| Error::system("socketpair")(source);
         let (theirs, ours) = UnixStream::pair().map_err(failed)?;
         let (reading, writing) = (ours.try_clone().map_err(failed)?, ours.try_clone().map_err(failed)?);
-        let window = Arc::new(Credit::new(RELAY_WINDOW_BYTES));
+        let credit = Arc::new(Credit::new(RELAY_CREDIT_BYTES));
         let under_way = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let (sender, inbound) = mpsc::channel::<Vec<u8>>();
-        let (given, out) = (Arc::clone(&window), outbox.clone());
+        let (given, out) = (Arc::clone(&credit), outbox.clone());
         std::thread::spawn(move || send(hop, reading, &given, &out));
         let (counted, out) = (Arc::clone(&under_way), outbox.clone());
         std::thread::spawn(move || {
@@ -291,13 +291,13 @@ impl HopRelay {
             secret: Secret::none(),
             description: "ssh".to_owned(),
         };
-        Ok((connection, Self { window, inbound: Some(sender), under_way, socket: ours }))
+        Ok((connection, Self { credit, inbound: Some(sender), under_way, socket: ours }))
     }
 
     /// Bytes from the other side.
     pub fn take(&mut self, bytes: Vec<u8>) {
         let before = self.under_way.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
-        if before + bytes.len() as u64 > RELAY_WINDOW_BYTES {
+        if before + bytes.len() as u64 > RELAY_CREDIT_BYTES {
             // More than it may: it is no coordinator of ours.
             return self.close();
         }
@@ -308,7 +308,7 @@ impl HopRelay {
 
     /// The other side took as much.
     pub fn credit(&self, bytes: u64) {
-        self.window.give(bytes);
+        self.credit.give(bytes);
     }
 
     /// Nothing more comes from the other side.
@@ -324,23 +324,23 @@ impl HopRelay {
 
 impl Drop for HopRelay {
     fn drop(&mut self) {
-        self.window.close();
+        self.credit.close();
         self.close();
     }
 }
 
-fn send(hop: u32, mut from: UnixStream, window: &Credit, outbox: &ReportOutbox) {
+fn send(hop: u32, mut from: UnixStream, credit: &Credit, outbox: &ReportOutbox) {
     let mut buffer = vec![0; RELAY_BYTES_MAX];
-    while let Some(room) = window.take(RELAY_BYTES_MAX as u64) {
+    while let Some(room) = credit.take(RELAY_BYTES_MAX as u64) {
         let room = usize::try_from(room).map_or(RELAY_BYTES_MAX, |room| room.min(RELAY_BYTES_MAX));
         let Some(piece) = buffer.get_mut(..room) else { break };
         match from.read(piece) {
             Ok(0) => break,
             Ok(got) => {
-                window.give((room - got) as u64);
+                credit.give((room - got) as u64);
                 outbox.data(hop, piece.iter().take(got).copied().collect());
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => window.give(room as u64),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => credit.give(room as u64),
             Err(_) => break,
         }
     }

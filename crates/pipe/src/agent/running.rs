@@ -21,7 +21,7 @@ use crate::control::{
     AgentReport, CommandEnd, InletSpec, Mover, MoverResult, OpenMode, OutletSpec, StageCommand, Status,
 };
 use crate::credit::Credit;
-use crate::limits::{LINES_WINDOW_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
+use crate::limits::{LINES_CREDIT_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
 use crate::mover::{Gauge, InletEnd, MoverInlet, MoverOutcome, MoverOutlet, OutletEnd};
 use crate::{Error, lock, mover};
 
@@ -66,7 +66,7 @@ struct RunningState {
 impl RunningStages {
     pub fn new(outbox: ReportOutbox, caller: Option<(OwnedFd, OwnedFd)>) -> Result<Self, Error> {
         let state = Mutex::new(RunningState { caller, ..RunningState::default() });
-        let lines = Arc::new(Credit::new(LINES_WINDOW_BYTES));
+        let lines = Arc::new(Credit::new(LINES_CREDIT_BYTES));
         Ok(Self(Arc::new(RunningShared { outbox, cancel: Cancel::new()?, lines, state })))
     }
 

@@ -72,7 +72,7 @@ impl DataListener {
         self.accept_counted(key, Some(count), limit, cancel)
     }
 
-    /// The same, but takes as many connections as the peer makes.
+    /// Takes as many connections of one peer that knows the key as that peer makes.
     pub fn accept_any(
         self,
         key: &PipeKey,
@@ -147,7 +147,7 @@ pub fn connect(
     attempt(addresses, key, count(streams)?, limit, cancel)?.map_err(|failed| nowhere(&failed))
 }
 
-/// The same for a host that is named as users do, and where nobody may listen yet: tries again until
+/// Connects to a host by its name, where nobody may listen yet: tries all its addresses again until
 /// `patience` is over, or somebody is there who has another key.
 pub fn connect_patiently(
     host: (&str, u16),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{AgentSession, Guard};
 use crate::control;
 use crate::control::{AgentOrder, AgentReport, ControlMessage};
-use crate::limits::RELAY_WINDOW_BYTES;
+use crate::limits::RELAY_CREDIT_BYTES;
 use crate::lock;
 
 /// Messages that wait to be written to one agent: orders, and relayed data, which windows limit.
@@ -35,7 +35,7 @@ pub struct RelayRoute {
     to: SyncSender<ControlMessage<AgentOrder>>,
     /// Bytes that were passed on and that the other agent has not given credit for.
     under_way: Arc<AtomicU64>,
-    /// The same of the other way.
+    /// Bytes that were passed on in the other direction without credit.
     back: Arc<AtomicU64>,
 }
 
@@ -57,7 +57,7 @@ impl RelayRoute {
         match &order {
             ControlMessage::Data { bytes, .. } => {
                 let bytes = bytes.len() as u64;
-                if self.under_way.fetch_add(bytes, Ordering::Relaxed) + bytes > RELAY_WINDOW_BYTES {
+                if self.under_way.fetch_add(bytes, Ordering::Relaxed) + bytes > RELAY_CREDIT_BYTES {
                     return Err("its agent sent more data than it was given leave for".to_owned());
                 }
             }

@@ -175,7 +175,7 @@ impl Block {
         &self.bytes[..self.length]
     }
 
-    /// The same, to be encrypted in place.
+    /// What it holds, to be encrypted in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.length]
     }
@@ -195,7 +195,7 @@ impl Block {
         self.length = length.min(self.payload_max());
     }
 
-    /// The same payload in no more memory than it takes.
+    /// Returns a block with this payload and no more memory than that takes.
     pub fn shrunk(&self) -> Self {
         let mut shrunk = Self::new(self.length);
         shrunk.bytes[..self.length].copy_from_slice(self.payload());

@@ -240,12 +240,12 @@ impl HopReceiver {
         let _ = self.say_last(FrameKind::Done, &bytes.to_le_bytes(), waits);
     }
 
-    /// Nobody wants the rest. The same.
+    /// Says that nobody wants the rest. A sender that is gone by now need not be told.
     pub fn stop(self, waits: &WaitSet) {
         let _ = self.say_last(FrameKind::Stop, &[], waits);
     }
 
-    /// It cannot go where it should. The same.
+    /// Says why the stream cannot go where it should. A sender that is gone by now need not be told.
     pub fn fail(self, why: &str, waits: &WaitSet) {
         let _ = self.say_last(FrameKind::CannotPut, sentence_bytes(why), waits);
     }

@@ -14,7 +14,7 @@
 //! Sources: RFC 5116 and NIST SP 800-38D (AES-GCM), RFC 5869 (HKDF).
 
 use aead::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag};
-use aead::hkdf::{HKDF_SHA256, KeyType, Prk};
+use aead::hkdf::{HKDF_SHA256, Prk};
 
 use super::frame::TAG_BYTES;
 use crate::Error;
@@ -96,14 +96,8 @@ impl Seal {
 }
 
 fn derive(from: &Prk, info: &[&[u8]]) -> Result<[u8; SECRET_BYTES], Error> {
-    struct Bytes;
-    impl KeyType for Bytes {
-        fn len(&self) -> usize {
-            SECRET_BYTES
-        }
-    }
     let mut secret = [0; SECRET_BYTES];
-    from.expand(info, Bytes)
+    from.expand(info, HKDF_SHA256)
         .and_then(|expanded| expanded.fill(&mut secret))
         .map_err(|_| library("derives a key"))?;
     Ok(secret)

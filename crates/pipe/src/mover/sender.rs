@@ -177,7 +177,7 @@ impl HopSender {
         Ok(self.ears.news())
     }
 
-    /// Whether it has.
+    /// Fails with what the receiver has said, if it has said anything.
     pub fn look(&mut self) -> Result<(), Halt> {
         let word = match &mut self.ears {
             BackwardSource::Thread(listener) => listener.word(),
@@ -218,7 +218,7 @@ impl HopSender {
         self.send_with(header, payload, None, waits, until)
     }
 
-    /// The same; with a pipe, that has the payload.
+    /// Sends a frame, whole; with a pipe, the payload is in the pipe.
     fn send_with(
         &mut self,
         header: FrameHeader,

@@ -58,17 +58,17 @@ impl<'a> WaitSet<'a> {
         Self { cancel, halt: None, source: None, waited_ns: None }
     }
 
-    /// The same, and how long all waits take is counted there.
+    /// Counts there how long all waits take.
     pub fn counted(self, waited_ns: &'a AtomicU64) -> Self {
         Self { waited_ns: Some(waited_ns), ..self }
     }
 
-    /// And whoever holds `halt`.
+    /// Lets whoever holds `halt` end a wait, too.
     pub fn with_halt(self, halt: &'a Cancel) -> Self {
         Self { halt: Some(halt), ..self }
     }
 
-    /// And a source that is gone.
+    /// Ends a wait once this source of the stream is gone.
     pub fn with_source(self, source: Option<Watch<'a>>) -> Self {
         Self { source, ..self }
     }
@@ -156,7 +156,7 @@ impl WakeEvent {
         (self.0.as_fd(), PollFlags::IN)
     }
 
-    /// It was heard.
+    /// Makes it as if it had not been rung.
     pub fn quiet(&self) {
         let mut count = [0; 8];
         // If it was not rung after all, there is nothing to be done.

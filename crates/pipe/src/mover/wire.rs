@@ -39,7 +39,7 @@ pub(super) trait HopWire: Send {
     fn read(&mut self, stream: usize, to: &mut [u8]) -> Result<Option<usize>, Cut>;
     /// Sends what there is room for: `None` if there is none.
     fn write(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut>;
-    /// The same, of what is not to go alone: more follows at once.
+    /// Sends what there is room for, of what is not to go alone: more follows at once.
     fn write_ahead(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
         self.write(stream, parts)
     }

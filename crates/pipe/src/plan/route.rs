@@ -24,7 +24,7 @@ enum StreamTaker {
     File(u32),
     /// The standard output of the user's own command.
     Caller,
-    /// The same, line by line.
+    /// The standard output of the user's own command, line by line, each behind this prefix.
     Lines(String),
     Nothing,
 }

@@ -23,7 +23,7 @@ use twox_hash::XxHash3_128;
 use crate::Error;
 
 /// The beginning of a stream; the digit changes with any frame or record.
-pub const MAGIC: &[u8; 8] = b"cvntree2";
+pub const MAGIC: &[u8; 8] = b"cvntree3";
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 24;
 /// Bytes of a file in one piece; a smaller file travels whole, with others.

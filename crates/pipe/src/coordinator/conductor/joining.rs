@@ -8,11 +8,9 @@ use super::{Conductor, Notice};
 use crate::control::{AgentOrder, Hello, HopOrder, HopReport};
 use crate::coordinator::agents::{AgentChannel, both_ways};
 use crate::coordinator::{Encryption, HopTransport, PipelineOptions};
+use crate::limits::ADDRESSES_MAX;
 use crate::plan::{HERE, Hop, HopCarrier};
 use crate::{PipeKey, lock, plan};
-
-/// Addresses of a host that are tried.
-const ADDRESSES_MAX: usize = 16;
 
 /// One way for the data of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

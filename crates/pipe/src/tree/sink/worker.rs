@@ -181,7 +181,7 @@ impl<'a> SmallFileWorker<'a> {
         self.removed_if_failed(folder, written)
     }
 
-    /// Whether it was not there already.
+    /// Makes a symbolic link. Returns false if the same link was there already.
     fn symlink(
         &self,
         folder: &OwnedFd,

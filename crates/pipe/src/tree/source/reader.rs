@@ -14,6 +14,7 @@ use super::outbox::Closed;
 use crate::lock;
 use crate::tree::attributes::Attributes;
 use crate::tree::format::{FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
+use crate::tree::options::FileId;
 use crate::tree::records::{FILE_RECORD_BYTES, SinkHas, TreePath, TreeRecord};
 use crate::tree::walk::{Batch, SourceFolder, WalkItem};
 use crate::tree::{format, records, shown};
@@ -356,7 +357,7 @@ const FILES_MAX: usize = 1 << 20;
 
 /// Those that were sent and have more names.
 #[derive(Debug, Default)]
-pub struct LinkedFiles(Mutex<HashMap<(u64, u64), FirstName>>);
+pub struct LinkedFiles(Mutex<HashMap<FileId, FirstName>>);
 
 #[derive(Debug)]
 struct FirstName {
@@ -381,7 +382,7 @@ impl LinkedFiles {
     /// Says which it is. Has to be called in the order in which files are sent.
     pub fn claim(&self, stat: &Stat, root: u32, path: impl FnOnce() -> Vec<u8>) -> LinkClaim {
         let mut files = lock(&self.0);
-        let key = (stat.st_dev, stat.st_ino);
+        let key = FileId::of(stat);
         if let Some(first) = files.get_mut(&key) {
             let (root, path) = (first.root, first.path.clone());
             first.rest = first.rest.saturating_sub(1);
@@ -402,6 +403,6 @@ impl LinkedFiles {
     /// The file could not be sent after all: its next name is the first.
     pub fn withdraw(&self, stat: &Stat) {
         let mut files = lock(&self.0);
-        files.remove(&(stat.st_dev, stat.st_ino));
+        files.remove(&FileId::of(stat));
     }
 }
