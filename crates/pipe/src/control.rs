@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::connect::PortRange;
 use crate::framing::malformed;
 use crate::limits::{MESSAGE_BYTES_MAX, RELAY_BYTES_MAX};
-use crate::mover::{HopOptions, MoverOptions};
+use crate::mover::{HopOptions, MoverFigures, MoverOptions};
 use crate::place::Place;
 use crate::{PipeKey, framing};
 
@@ -190,9 +190,8 @@ pub enum AgentReport {
         /// Whether it failed or was dropped; otherwise its reader has closed.
         has_failed: bool,
     },
-    /// Movers, and what they have counted so far: bytes, bytes on the wire, nanoseconds waited for the inlet, and for
-    /// the outlets.
-    Figures(Vec<(u32, [u64; 4])>),
+    /// Movers, and what they have counted so far.
+    Figures(Vec<(u32, MoverFigures)>),
     /// This side has taken bytes of a relayed hop.
     Credit {
         /// The number of the hop.
@@ -373,8 +372,10 @@ pub struct MoverResult {
     pub took_ns: u64,
     /// Nanoseconds of processor time of its thread.
     pub cpu_ns: u64,
-    /// Nanoseconds it waited for its inlet and for its outlets.
-    pub waited_ns: (u64, u64),
+    /// Nanoseconds it waited for its inlet.
+    pub inlet_wait_ns: u64,
+    /// Nanoseconds it waited for its outlets.
+    pub outlet_wait_ns: u64,
     /// The digest of all of it.
     pub digest: Option<String>,
     /// Whether all of it came (`Ok(true)`), nobody wanted the rest (`Ok(false)`), or why it failed.
@@ -391,7 +392,8 @@ impl MoverResult {
             wire_bytes: 0,
             took_ns: 0,
             cpu_ns: 0,
-            waited_ns: (0, 0),
+            inlet_wait_ns: 0,
+            outlet_wait_ns: 0,
             digest: None,
             inlet: Err(why.to_string()),
             outlets: Vec::new(),

@@ -215,10 +215,10 @@ pub fn run(
 ) -> Result<PipelineSummary, Error> {
     let plan = PipelinePlan::new(request, !std::io::stdin().is_terminal())?;
     let (notices, heard) = mpsc::channel();
-    let flags = (Arc::clone(interrupted), Arc::clone(stopped));
+    let (interrupted, stopped) = (Arc::clone(interrupted), Arc::clone(stopped));
     std::thread::scope(|scope| {
-        let conducting =
-            scope.spawn(move || Conductor::new(plan, request, notices, flags).run(scope, launcher));
+        let conducting = scope
+            .spawn(move || Conductor::new(plan, request, notices, interrupted, stopped).run(scope, launcher));
         for notice in heard {
             notice.tell(observer);
         }

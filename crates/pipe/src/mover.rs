@@ -150,12 +150,30 @@ pub struct Gauge {
     pub failed_outlets: AtomicU64,
 }
 
+/// What a [`Gauge`] shows at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoverFigures {
+    /// Bytes moved: taken in and put out.
+    pub bytes: u64,
+    /// Bytes on the wire.
+    pub wire_bytes: u64,
+    /// Nanoseconds waited for the inlet.
+    pub inlet_wait_ns: u64,
+    /// Nanoseconds waited for the outlets.
+    pub outlet_wait_ns: u64,
+}
+
 impl Gauge {
-    /// The first four, in the order of their fields.
-    pub fn read(&self) -> [u64; 4] {
-        [&self.bytes, &self.wire_bytes, &self.inlet_wait_ns, &self.outlet_wait_ns]
-            // Figures for people: nothing hangs on their order.
-            .map(|figure| figure.load(Ordering::Relaxed))
+    /// Reads the figures, from any thread, while the mover runs.
+    pub fn read(&self) -> MoverFigures {
+        // Figures for people: nothing hangs on their order.
+        let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        MoverFigures {
+            bytes: read(&self.bytes),
+            wire_bytes: read(&self.wire_bytes),
+            inlet_wait_ns: read(&self.inlet_wait_ns),
+            outlet_wait_ns: read(&self.outlet_wait_ns),
+        }
     }
 }
 

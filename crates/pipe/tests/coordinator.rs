@@ -18,6 +18,7 @@ use caravan_pipe::coordinator::{
     PipelineSummary, run,
 };
 use caravan_pipe::limits::{LINES_CREDIT_BYTES, RELAY_BYTES_MAX, RELAY_CREDIT_BYTES};
+use caravan_pipe::mover::MoverFigures;
 use caravan_pipe::place::Place;
 use caravan_pipe::plan::AgentPart;
 use caravan_pipe::stage::Stage;
@@ -186,7 +187,7 @@ fn lines(stage: u32, texts: Vec<String>) -> ControlMessage<AgentReport> {
 }
 
 fn figures(mover: u32) -> ControlMessage<AgentReport> {
-    ControlMessage::Word(AgentReport::Figures(vec![(mover, [0; 4])]))
+    ControlMessage::Word(AgentReport::Figures(vec![(mover, MoverFigures::default())]))
 }
 
 #[test]

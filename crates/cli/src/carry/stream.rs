@@ -9,7 +9,9 @@ use caravan_pipe::Error;
 use caravan_pipe::cancel::Cancel;
 use caravan_pipe::connect::HopSide;
 use caravan_pipe::coordinator::{HopFigures, Observer, PipelineSummary};
-use caravan_pipe::mover::{self, DigestKind, Gauge, MoverInlet, MoverOptions, MoverOutcome, MoverOutlet};
+use caravan_pipe::mover::{
+    self, DigestKind, Gauge, MoverFigures, MoverInlet, MoverOptions, MoverOutcome, MoverOutlet,
+};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -102,7 +104,7 @@ impl Stream<'_> {
     }
 
     fn figures(&self, gauge: &Gauge, seconds: f64) -> HopFigures {
-        let [bytes, wire_bytes, inlet_wait_ns, outlet_wait_ns] = gauge.read();
+        let MoverFigures { bytes, wire_bytes, inlet_wait_ns, outlet_wait_ns } = gauge.read();
         let (inlet_wait, outlet_wait) = (inlet_wait_ns as f64 / 1e9, outlet_wait_ns as f64 / 1e9);
         let (reader_wait, network_wait, writer_wait) = match self.facts.side {
             HopSide::Sender => (inlet_wait, outlet_wait, 0.0),

@@ -22,7 +22,7 @@ use crate::control::{
 };
 use crate::credit::Credit;
 use crate::limits::{LINES_CREDIT_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
-use crate::mover::{Gauge, InletEnd, MoverInlet, MoverOutcome, MoverOutlet, OutletEnd};
+use crate::mover::{Gauge, InletEnd, MoverFigures, MoverInlet, MoverOutcome, MoverOutlet, OutletEnd};
 use crate::{Error, lock, mover};
 
 /// How a pipe is opened that is only to be known.
@@ -408,14 +408,15 @@ impl RunningStages {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let own_ns =
             Duration::try_from(cpu).map_or(0, |cpu| u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
-        let [_, wire_bytes, inlet_wait, outlet_wait] = gauge.read();
+        let MoverFigures { wire_bytes, inlet_wait_ns, outlet_wait_ns, .. } = gauge.read();
         let mut result = MoverResult {
             bytes: outcome.bytes,
             wire_bytes,
             took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
             // Figures for people: nothing hangs on their order.
             cpu_ns: own_ns.saturating_add(gauge.threads_cpu_ns.load(Ordering::Relaxed)),
-            waited_ns: (inlet_wait, outlet_wait),
+            inlet_wait_ns,
+            outlet_wait_ns,
             digest: outcome.digest.clone(),
             inlet: match &outcome.inlet {
                 Ok(end) => Ok(*end == InletEnd::Complete),

@@ -19,7 +19,7 @@ use super::agents::{AgentChannel, AgentEvent, RelayRoutes};
 use super::{HopFigures, HopTransport, Launcher, Observer, PipelineRequest, PipelineSummary};
 use crate::control::{AgentOrder, ControlMessage, Hello, MoverResult, Status};
 use crate::limits::{EVENTS_MAX, PING_INTERVAL, TERM_GRACE};
-use crate::mover::DigestKind;
+use crate::mover::{DigestKind, MoverFigures};
 use crate::plan::{AgentPart, HopCarrier, PipelinePlan};
 use crate::{Error, lock, plan};
 
@@ -91,7 +91,7 @@ pub struct Conductor<'a> {
     moved: HashMap<u32, MoverResult>,
     /// Stages that stopped reading before the stream's end, while others went on.
     left: HashSet<u32>,
-    figures: HashMap<u32, [u64; 4]>,
+    figures: HashMap<u32, MoverFigures>,
     statuses: Vec<Option<Status>>,
     /// Stages in the order of their ends.
     ended: Vec<u32>,
@@ -113,7 +113,8 @@ impl<'a> Conductor<'a> {
         plan: PipelinePlan,
         request: &'a PipelineRequest,
         notices: Sender<Notice>,
-        (interrupted, stopped): (Arc<AtomicBool>, Arc<AtomicBool>),
+        interrupted: Arc<AtomicBool>,
+        stopped: Arc<AtomicBool>,
     ) -> Self {
         let (agents, jobs) = (plan.agents.len(), plan.jobs.len());
         Self {
@@ -369,7 +370,7 @@ impl Conductor<'_> {
             None => ("pipe".to_owned(), DigestKind::Off),
         };
         let first = sender.or(receiver);
-        let [bytes, _, reader, network] = live(first);
+        let now = live(first);
         // A mover that sends counts what it sends, over all of its outlets; one that only receives, what it receives.
         let sends = |mover: u32| {
             let is_its = |leg: &plan::StreamLeg| {
@@ -383,12 +384,12 @@ impl Conductor<'_> {
             to: self.plan.name(leg.to).to_owned(),
             transport,
             is_measured: first.is_some(),
-            bytes,
-            wire_bytes: done(counts_wire).map_or(live(counts_wire)[1], |result| result.wire_bytes),
+            bytes: now.bytes,
+            wire_bytes: done(counts_wire).map_or(live(counts_wire).wire_bytes, |result| result.wire_bytes),
             seconds: elapsed,
-            reader_wait: seconds(reader),
-            network_wait: seconds(network),
-            writer_wait: seconds(live(receiver)[3]),
+            reader_wait: seconds(now.inlet_wait_ns),
+            network_wait: seconds(now.outlet_wait_ns),
+            writer_wait: seconds(live(receiver).outlet_wait_ns),
             cpu: 0.0,
             total: leg.file.and_then(|job| self.lengths.get(&job)).copied(),
             digest: None,
@@ -396,12 +397,12 @@ impl Conductor<'_> {
         if let Some(result) = done(first) {
             figures.bytes = result.bytes;
             figures.seconds = seconds(result.took_ns);
-            figures.reader_wait = seconds(result.waited_ns.0);
-            figures.network_wait = seconds(result.waited_ns.1);
+            figures.reader_wait = seconds(result.inlet_wait_ns);
+            figures.network_wait = seconds(result.outlet_wait_ns);
             figures.digest = result.digest.clone().map(|digest| (digest_kind, digest));
         }
         figures.writer_wait =
-            done(receiver).map_or(figures.writer_wait, |result| seconds(result.waited_ns.1));
+            done(receiver).map_or(figures.writer_wait, |result| seconds(result.outlet_wait_ns));
         let ends = [sender, receiver].into_iter().filter_map(done);
         // A sum of nothing would be a negative zero.
         figures.cpu = ends.fold(0.0, |sum, result| sum + seconds(result.cpu_ns));

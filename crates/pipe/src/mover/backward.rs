@@ -193,6 +193,15 @@ impl BackwardSource {
     }
 }
 
+/// How the two ends of a hop know that the other one is alive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Liveness {
+    /// How often the sender says that it is alive.
+    pub ping: Duration,
+    /// After how long without a frame the receiver is dead; `None`: never.
+    pub silence: Option<Duration>,
+}
+
 /// A thread that hears what the receiver says while the sender's own waits for something else, and that
 /// says that the sender is alive.
 pub(super) struct BackwardListener {
@@ -204,19 +213,18 @@ pub(super) struct BackwardListener {
 }
 
 impl BackwardListener {
-    /// Begins to listen. `times`: how often the sender says that it is alive, and after how long without a
-    /// word the receiver is dead.
+    /// Begins to listen.
     pub fn start(
         mut streams: Streams,
         mut ear: BackwardReader,
         forward: Arc<Mutex<Forward>>,
-        times: (Duration, Option<Duration>),
+        liveness: Liveness,
     ) -> Result<Self, Error> {
         let (news, end) = (Cancel::new()?, Cancel::new()?);
         let word = Arc::new(Mutex::new(None));
         let (heard, rung, ended) = (Arc::clone(&word), news.clone(), end.clone());
         let listen = move || {
-            let last = hear(&mut streams, &mut ear, &forward, times, &WaitSet::new(&ended));
+            let last = hear(&mut streams, &mut ear, &forward, liveness, &WaitSet::new(&ended));
             if let Some(last) = last {
                 *lock(&heard) = Some(last);
                 rung.fire();
@@ -245,7 +253,7 @@ fn hear(
     streams: &mut Streams,
     ear: &mut BackwardReader,
     forward: &Mutex<Forward>,
-    (ping, silence): (Duration, Option<Duration>),
+    Liveness { ping, silence }: Liveness,
     waits: &WaitSet,
 ) -> Option<LastWord> {
     loop {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::backward::{BackwardListener, BackwardReader, BackwardSource, LastWord};
+use super::backward::{BackwardListener, BackwardReader, BackwardSource, LastWord, Liveness};
 use super::ends::Halt;
 use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, OutletPiece, TAG_BYTES, sentence_bytes};
 use super::payload::{Shrinker, Total};
@@ -46,8 +46,8 @@ impl HopSender {
         let ear = BackwardReader::new(seal(FrameDirection::Backward, 0)?);
         let ears = match streams {
             Some(streams) => {
-                let times = (timing.ping, options.silence);
-                BackwardSource::Thread(BackwardListener::start(streams, ear, Arc::clone(&forward), times)?)
+                let liveness = Liveness { ping: timing.ping, silence: options.silence };
+                BackwardSource::Thread(BackwardListener::start(streams, ear, Arc::clone(&forward), liveness)?)
             }
             None => BackwardSource::Own(Box::new(ear)),
         };

@@ -216,7 +216,7 @@ fn a_file_becomes_a_file_and_compression_shows_on_the_wire() {
     assert!(is_complete(&sender.join()) && is_complete(&receiver.join()));
     assert!(std::fs::read(&copy).expect("read") == data);
     for gauge in gauges {
-        let [bytes, wire_bytes, ..] = gauge.read();
+        let MoverFigures { bytes, wire_bytes, .. } = gauge.read();
         assert!(bytes == 3 << 20 && (1..100_000).contains(&wire_bytes), "{bytes} as {wire_bytes}");
     }
     std::fs::remove_file(scratch).and_then(|()| std::fs::remove_file(copy)).expect("removed");
@@ -332,7 +332,7 @@ fn a_sender_that_is_gone_ends_a_receiver_whose_own_reader_is_stalled() {
         let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
         let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], options);
         // The pipe is full, and so is what is in front of it.
-        while sender.gauge.read()[0] < 1 << 20 {
+        while sender.gauge.read().bytes < 1 << 20 {
             std::thread::yield_now();
         }
         std::thread::sleep(TIMING.ping);
@@ -517,7 +517,7 @@ fn a_busy_link_is_stopped_and_a_full_one_ends_when_it_is_told_to() {
     let (near, _far) = mapped();
     let sender = Running::start(zeros(), vec![to_hop(near, &OPTIONS)], MoverOptions::default());
     // It looks up now and then while there is no room.
-    while sender.gauge.read()[3] == 0 {
+    while sender.gauge.read().outlet_wait_ns == 0 {
         std::thread::yield_now();
     }
     sender.cancel.fire();
