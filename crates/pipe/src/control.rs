@@ -295,7 +295,7 @@ pub enum CommandEnd {
     /// What the user's own command has there; of the agent of this host alone.
     Caller,
     /// A pipe of this agent's. Whoever else names it has its other end; one that was handed over
-    /// ([`AgentOrder::Hand`], [`AgentOrder::Take`]) bears its hop's number.
+    /// ([`HopOrder::Hand`], [`HopOrder::Take`]) bears its hop's number.
     Pipe(u32),
 }
 
@@ -413,7 +413,7 @@ pub enum ControlMessage<T> {
     Data {
         /// Which hop's.
         hop: u32,
-        /// At most [`RELAY_BYTES_MAX`](crate::limits::RELAY_BYTES_MAX) of them.
+        /// At most [`RELAY_BYTES_MAX`] of them.
         bytes: Vec<u8>,
     },
 }

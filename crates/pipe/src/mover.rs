@@ -1,8 +1,8 @@
 //! A mover: takes bytes from one inlet and puts them into its outlets, until the end of the stream.
 //!
-//! A hop's two ends are [`sender`] and [`receiver`]; they exchange [`frame`]s over a [`wire`]. Pipes, files, sockets
-//! and terminals are [`descriptor`]s; [`ends`] are both, as a mover uses them. A mover with one outlet and no buffer
-//! has one thread ([`single`]); any other has a thread for each outlet and a [`queue`] ([`several`]).
+//! A hop's two ends are `sender` and `receiver`; they exchange `frame`s over a `wire`. Pipes, files, sockets
+//! and terminals are `descriptor`s; `ends` are both, as a mover uses them. A mover with one outlet and no buffer
+//! has one thread (`single`); any other has a thread for each outlet and a `queue` (`several`).
 
 mod backward;
 mod descriptor;

@@ -191,7 +191,7 @@ fn read(
                 continue;
             }
         };
-        let route = lock(&routes).get(&(number, hop)).cloned();
+        let route = lock(routes).get(&(number, hop)).cloned();
         if let Some(Err(why)) = route.map(|route| route.pass(order)) {
             return Some(why);
         }

@@ -125,7 +125,7 @@ pub struct TreeHello {
 
 impl TreeHello {
     /// Returns the hello of a sink here, for the sink to fill.
-    pub fn new() -> Self {
+    pub fn here() -> Self {
         Self {
             is_fresh: true,
             is_resumed: false,

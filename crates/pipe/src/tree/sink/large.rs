@@ -168,7 +168,7 @@ impl LargeFile<'_> {
         let written = match &mut self.output {
             None => Ok(()),
             Some(LargeOutput::Special(file)) => {
-                let mut file = lock(&file);
+                let mut file = lock(file);
                 fill(&mut file, offset - self.position).and_then(|()| file.write_all(bytes))
             }
             Some(LargeOutput::Part { fd, .. }) => write_at(fd, bytes, offset).map_err(Into::into),
@@ -191,7 +191,7 @@ impl LargeFile<'_> {
         let ended = match &mut self.output {
             None => return Ok(()),
             Some(LargeOutput::Special(file)) => {
-                let mut file = lock(&file);
+                let mut file = lock(file);
                 fill(&mut file, size - self.position)
             }
             Some(LargeOutput::Part { fd, folder, name, part, .. }) => {

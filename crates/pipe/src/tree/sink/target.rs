@@ -98,7 +98,7 @@ impl CopyTargets {
 
     /// What is there of them.
     pub fn hello(&self) -> TreeHello {
-        let mut hello = TreeHello::new();
+        let mut hello = TreeHello::here();
         for target in &self.all {
             hello.add_above(&target.parent);
             let name = if target.name.is_empty() { b".".as_slice() } else { &target.name };

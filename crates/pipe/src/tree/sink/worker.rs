@@ -129,7 +129,7 @@ impl<'a> SmallFileWorker<'a> {
             RecordLocation::Root(root, target) => {
                 let spot = TreePath { root: *root, path: b"" };
                 if let (Some(special), TreeRecord::File { content, .. }) = (&target.special, record) {
-                    let mut special = lock(&special);
+                    let mut special = lock(special);
                     let written = special.write_all(content);
                     self.counted(spot, name, content.len(), written.map(|()| true));
                     return Ok(());
