@@ -32,6 +32,7 @@ use self::wire::{HopWire, LinkWire, Streams};
 use crate::Error;
 use crate::cancel::Cancel;
 use crate::connect::{DataChannel, DataConnection, tcp};
+use crate::limits::BLOCK_BYTES;
 
 /// Bytes of a block at most: what a peer may make this side allocate.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
@@ -50,6 +51,18 @@ pub struct HopOptions {
     /// After how long without a word the other end is dead. `None` where something else notices that it is
     /// gone, and an end may be stopped for as long as its user likes.
     pub silence: Option<Duration>,
+}
+
+impl Default for HopOptions {
+    fn default() -> Self {
+        Self {
+            digest: DigestKind::Xxh3,
+            sealed: false,
+            compression: None,
+            block_bytes: BLOCK_BYTES,
+            silence: None,
+        }
+    }
 }
 
 /// A digest of a whole stream.

@@ -13,7 +13,7 @@ use super::frame::OutletPiece;
 use super::payload::{Digests, Total};
 use super::queue::{BlockQueue, NextBlock};
 use super::receiver::Filled;
-use super::wait::{MoverTiming, RateLimit, WaitSet, WakeEvent, Woken};
+use super::wait::{MoverRate, MoverTiming, WaitSet, WakeEvent, Woken};
 use super::{DeadOutlet, Gauge, InletEnd, MoverOptions, MoverOutcome, MoverShape, OutletEnd, SlowOutlet};
 use crate::cancel::Cancel;
 use crate::limits::PING_INTERVAL;
@@ -105,7 +105,7 @@ impl MoverWork<'_> {
         let inlet_waits = waits.counted(&self.gauge.inlet_wait_ns);
         let room_waits = waits.counted(&self.gauge.outlet_wait_ns);
         let mut digests = Digests::new(self.shape.digests.iter().copied());
-        let mut pace = self.shape.rate.map(|rate| RateLimit::new(rate, Instant::now()));
+        let mut pace = self.shape.rate.map(|rate| MoverRate::new(rate, Instant::now()));
         let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
         let drop_after = (self.options.on_slow == SlowOutlet::Drop).then_some(self.timing.slow);
         let mut block = self.queue.block();

@@ -14,7 +14,7 @@ use super::ends::{Halt, InletReader, OutletWriter};
 use super::frame::{Block, OutletPiece};
 use super::payload::Digests;
 use super::receiver::Filled;
-use super::wait::{RateLimit, WaitSet, Woken};
+use super::wait::{MoverRate, WaitSet, Woken};
 use super::{DigestKind, Gauge, InletEnd, MoverOutcome, MoverShape, OutletEnd};
 use crate::Error;
 use crate::limits::PIPE_BYTES;
@@ -89,7 +89,7 @@ fn move_all(
     let inlet_waits = waits.counted(&gauge.inlet_wait_ns);
     let outlet_waits = waits.counted(&gauge.outlet_wait_ns);
     let mut block = Block::new(shape.block_bytes);
-    let mut pace = shape.rate.map(|rate| RateLimit::new(rate, Instant::now()));
+    let mut pace = shape.rate.map(|rate| MoverRate::new(rate, Instant::now()));
     let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
     loop {
         // Where neither end ever waits, nobody else would notice.

@@ -170,13 +170,13 @@ const BURST: Duration = Duration::from_millis(50);
 /// A rate that is kept to over any time longer than a burst. It drifts by nothing: every time is
 /// counted from when it began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RateLimit {
+pub(super) struct MoverRate {
     rate: u64,
     since: Instant,
     bytes: u64,
 }
 
-impl RateLimit {
+impl MoverRate {
     /// From now on.
     pub fn new(rate: u64, now: Instant) -> Self {
         Self { rate: rate.max(1), since: now, bytes: 0 }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn it_is_exact_over_time_and_catches_up_on_a_burst_alone() {
         let begin = Instant::now() + Duration::from_secs(1);
-        let mut pace = RateLimit::new(1_000_003, begin);
+        let mut pace = MoverRate::new(1_000_003, begin);
         let mut now = begin;
         let mut bytes = 0;
         while bytes < 10_000_030 {
@@ -226,6 +226,6 @@ mod tests {
         let due = pace.take(1_000_003, now);
         assert_eq!(due, now + Duration::from_secs(1) - BURST);
         assert_eq!(pace.piece_bytes(), 50_000);
-        assert_eq!(RateLimit::new(0, now).piece_bytes(), 1);
+        assert_eq!(MoverRate::new(0, now).piece_bytes(), 1);
     }
 }

@@ -3,8 +3,7 @@
 use super::{Hop, PipelinePlan, StreamLeg, mover_options};
 use crate::control::{CommandEnd, InletSpec, Mover, OpenMode, OutletSpec};
 use crate::coordinator::{FanOut, PipelineOptions, PipelineRequest};
-use crate::limits::BLOCK_BYTES;
-use crate::mover::{DeadOutlet, DigestKind, HopOptions, MoverOptions, SlowOutlet};
+use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
 use crate::stage::{Stage, StageKind};
 
 /// What gives the stream.
@@ -159,8 +158,9 @@ impl PipelinePlan {
             return self.legs.push(leg);
         }
         let hop = self.add_hop(agent, *to, true);
-        self.add_target(agent, sender, OutletSpec::Hop(hop, undecided()));
-        let receiver = self.add_mover(*to, InletSpec::Hop(hop, undecided()), mover_options(options, None));
+        self.add_target(agent, sender, OutletSpec::Hop(hop, HopOptions::default()));
+        let receiver =
+            self.add_mover(*to, InletSpec::Hop(hop, HopOptions::default()), mover_options(options, None));
         let target = self.target(*to, taker);
         self.add_target(*to, receiver, target);
         let (sender, receiver) = (Some((sender, 0)), Some(receiver));
@@ -217,8 +217,9 @@ impl PipelinePlan {
         let mut tail = (agent, first);
         for (to, taker) in far {
             let hop = self.add_hop(tail.0, to, false);
-            let place = self.add_target(tail.0, tail.1, OutletSpec::Hop(hop, undecided()));
-            let receiver = self.add_mover(to, InletSpec::Hop(hop, undecided()), mover_options(options, None));
+            let place = self.add_target(tail.0, tail.1, OutletSpec::Hop(hop, HopOptions::default()));
+            let receiver =
+                self.add_mover(to, InletSpec::Hop(hop, HopOptions::default()), mover_options(options, None));
             let target = self.target(to, &taker);
             self.add_target(to, receiver, target);
             let (sender, from) = (Some((tail.1, place)), tail.0);
@@ -281,16 +282,5 @@ impl PipelinePlan {
         let Some(mover) = movers.iter_mut().find(|known| known.mover == mover) else { return 0 };
         mover.to.push(target);
         mover.to.len() - 1
-    }
-}
-
-/// Until it is known what carries the hop.
-fn undecided() -> HopOptions {
-    HopOptions {
-        digest: DigestKind::Off,
-        sealed: false,
-        compression: None,
-        block_bytes: BLOCK_BYTES,
-        silence: None,
     }
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::control::Mover;
-use crate::mover::DigestKind;
 
 /// For these stages, with what users get by default.
 pub fn request(stages: &[&str]) -> PipelineRequest {
@@ -16,14 +15,7 @@ fn plan(stages: &[&str], input: bool) -> PipelinePlan {
 }
 
 fn connected(_: u32) -> Option<HopCarrier> {
-    let options = HopOptions {
-        digest: DigestKind::Off,
-        sealed: true,
-        compression: None,
-        block_bytes: 7,
-        silence: None,
-    };
-    Some(HopCarrier::Connection(options))
+    Some(HopCarrier::Connection(HopOptions { sealed: true, ..HopOptions::default() }))
 }
 
 fn part(plan: &PipelinePlan, agent: usize, carrier: fn(u32) -> Option<HopCarrier>) -> AgentPart {

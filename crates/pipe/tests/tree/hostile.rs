@@ -7,7 +7,7 @@ use caravan_pipe::tree::Attributes;
 use caravan_pipe::tree::format::{FRAME_BYTES_MAX, MAGIC, TreeFrameKind, frame};
 use caravan_pipe::tree::records::{self, LargeBegin, TreePath, TreeRecord};
 
-use super::common::{SourceFolder, Wanted, tree_of};
+use super::common::{ScratchFolder, Wanted, tree_of};
 
 const PLAIN: Attributes = Attributes { mode: 0o644, owner: 0, group: 0, seconds: 1, nanoseconds: 0 };
 const TOP: TreePath<'static> = TreePath { root: 0, path: b"" };
@@ -59,7 +59,7 @@ fn file(name: &[u8]) -> TreeRecord<'_> {
 
 /// Each stream is refused, or does harm to nothing but the destination.
 fn refused(name: &str, frames: &[Vec<u8>]) {
-    let folder = SourceFolder::new();
+    let folder = ScratchFolder::new();
     let (outside, to) = (folder.join("outside"), folder.join("to"));
     fs::create_dir(&outside).expect("a folder");
     fs::write(outside.join("victim"), b"untouched").expect("a file");
@@ -171,7 +171,7 @@ fn nothing_is_written_through_a_link_that_came_before() {
 
 #[test]
 fn a_part_that_is_a_link_is_not_written_through() {
-    let folder = SourceFolder::new();
+    let folder = ScratchFolder::new();
     fs::write(folder.join("victim"), b"untouched").expect("a file");
     let link = TreeRecord::Symlink { name: b".x.part", attributes: PLAIN, target: b"../victim" };
     let large = LargeBegin { folder: TOP, name: b"x", attributes: PLAIN, size: 4, kept: 0, is_apart: false };
@@ -268,7 +268,7 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_file_cannot_become_a_tree() {
-    let folder = SourceFolder::new();
+    let folder = ScratchFolder::new();
     let stream = [MAGIC.to_vec(), batch(&[TOP], &[TreeRecord::Folder(TOP), file(b"x")]), finish()].concat();
     let wanted = Wanted::file(Path::new("x"), &folder.join("to"));
     let error = wanted.replay(&stream[..]).expect_err("refused").to_string();

@@ -14,7 +14,7 @@ use caravan_pipe::tree::records::{LargeBegin, TreePath, TreeRecord};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::process::{Gid, Uid};
 
-use super::common::{SourceFolder, Wanted, bytes};
+use super::common::{ScratchFolder, Wanted, bytes};
 use super::hostile::{batch_of, begin, data, end, finish};
 
 /// The user who swaps.
@@ -32,7 +32,7 @@ fn attributes(mode: u32) -> Attributes {
 
 /// A directory of the stranger's, and a file of the superuser's beside it.
 struct Besieged {
-    folder: SourceFolder,
+    folder: ScratchFolder,
     victim: PathBuf,
     field: PathBuf,
 }
@@ -51,7 +51,7 @@ impl Besieged {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
             return None;
         }
-        let folder = SourceFolder::new();
+        let folder = ScratchFolder::new();
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o711)).expect("a mode");
         let (victim, field) = (folder.join("victim"), folder.join("field"));
         fs::write(&victim, SECRET).expect("a file");

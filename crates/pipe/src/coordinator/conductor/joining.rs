@@ -12,7 +12,7 @@ use crate::limits::ADDRESSES_MAX;
 use crate::plan::{HERE, Hop, HopCarrier};
 use crate::{PipeKey, lock, plan};
 
-/// One way for the data of a hop.
+/// One method for the data of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HopMethod {
     /// A pipe, handed from one agent to the other.
@@ -31,9 +31,9 @@ pub enum HopMethod {
 pub struct Joining {
     hop: Hop,
     key: PipeKey,
-    ways: VecDeque<HopMethod>,
+    methods: VecDeque<HopMethod>,
     tried: Vec<String>,
-    /// Which try the way at hand is: what agents say about an earlier one comes too late.
+    /// Which try the method at hand is: what agents say about an earlier one comes too late.
     attempt: u32,
     connected: [Option<String>; 2],
     is_done: bool,
@@ -41,9 +41,9 @@ pub struct Joining {
 
 /// What it is joined by.
 pub struct Joined {
-    pub way: HopMethod,
+    pub method: HopMethod,
     pub description: String,
-    /// The ways that did not work, and why.
+    /// The methods that did not work, and why.
     pub tried: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub enum JoiningStep {
     Orders(Vec<(usize, HopOrder)>),
     /// It is joined.
     Joined(Joined),
-    /// No way is left; the sentences.
+    /// No method is left; the sentences.
     Failed(Vec<String>),
 }
 
@@ -68,33 +68,33 @@ pub struct HopEnds<'a> {
 
 impl Joining {
     pub fn new(hop: Hop, ends: &HopEnds<'_>) -> Result<Self, crate::Error> {
-        let mut ways: VecDeque<HopMethod> = ways(hop, ends).into();
+        let mut methods: VecDeque<HopMethod> = methods(hop, ends).into();
         let mut tried = Vec::new();
-        if ways.contains(&HopMethod::Fabric) {
+        if methods.contains(&HopMethod::Fabric) {
             for (hello, name) in [(ends.from, ends.names[0]), (ends.to, ends.names[1])] {
                 let why = hello.offer.as_ref().err();
                 tried.extend(why.map(|why| format!("RDMA: {}: {why}", name.unwrap_or(HERE))));
             }
         }
         if !tried.is_empty() {
-            ways.retain(|way| *way != HopMethod::Fabric);
+            methods.retain(|method| *method != HopMethod::Fabric);
         }
         // Where nobody has a device there is nothing to tell, unless one was demanded.
-        if tried.len() == 2 && !ways.is_empty() {
+        if tried.len() == 2 && !methods.is_empty() {
             tried.clear();
         }
         let (key, connected) = (PipeKey::random()?, [None, None]);
-        Ok(Self { hop, key, ways, tried, attempt: 0, connected, is_done: false })
+        Ok(Self { hop, key, methods, tried, attempt: 0, connected, is_done: false })
     }
 
-    /// Begins with the first way.
+    /// Begins with the first method.
     pub fn begin(&mut self, ends: &HopEnds<'_>) -> JoiningStep {
         self.connected = [None, None];
         self.attempt += 1;
         let Hop { from, to, .. } = self.hop;
         let (key, streams) = (self.key.clone(), ends.options.streams);
         let ports = ends.options.ports;
-        let orders = match self.ways.front() {
+        let orders = match self.methods.front() {
             Some(HopMethod::Pipe) => vec![(to, HopOrder::Open)],
             Some(HopMethod::Fabric) => {
                 let offer = ends.to.offer.clone().unwrap_or_default();
@@ -117,20 +117,20 @@ impl Joining {
     /// Takes what an agent says about this hop.
     pub fn take(&mut self, agent: usize, attempt: u32, report: HopReport, ends: &HopEnds<'_>) -> JoiningStep {
         let nothing = JoiningStep::Orders(Vec::new());
-        let Some(way) = self.ways.front().copied().filter(|_| !self.is_done) else { return nothing };
+        let Some(method) = self.methods.front().copied().filter(|_| !self.is_done) else { return nothing };
         if attempt != self.attempt {
             return nothing;
         }
         let Hop { from, to, .. } = self.hop;
         let key = self.key.clone();
-        match (way, report) {
+        match (method, report) {
             (_, HopReport::Unreachable(why)) => {
                 let who = if agent == from { ends.names[0] } else { ends.names[1] };
-                self.tried.push(format!("{}: {}: {why}", way.name(), who.unwrap_or(HERE)));
-                self.ways.pop_front();
+                self.tried.push(format!("{}: {}: {why}", method.name(), who.unwrap_or(HERE)));
+                self.methods.pop_front();
                 self.begin(ends)
             }
-            (_, HopReport::Connected(description)) => self.connect(agent, way, description, ends),
+            (_, HopReport::Connected(description)) => self.connect(agent, method, description, ends),
             (HopMethod::Pipe, HopReport::Doorway(bytes)) if agent == to => {
                 JoiningStep::Orders(vec![(from, HopOrder::Hand(bytes))])
             }
@@ -143,7 +143,7 @@ impl Joining {
                 JoiningStep::Orders(vec![(from, ours), (to, theirs)])
             }
             (HopMethod::Tcp | HopMethod::TcpReversed, HopReport::Listening(port)) => {
-                let is_reversed = way == HopMethod::TcpReversed;
+                let is_reversed = method == HopMethod::TcpReversed;
                 let (listener, name) = match is_reversed {
                     false => (ends.to, ends.names[1]),
                     true => (ends.from, ends.names[0]),
@@ -167,7 +167,7 @@ impl Joining {
     fn connect(
         &mut self,
         agent: usize,
-        way: HopMethod,
+        method: HopMethod,
         description: String,
         ends: &HopEnds<'_>,
     ) -> JoiningStep {
@@ -177,20 +177,20 @@ impl Joining {
             *end = Some(description);
         }
         // The reading end of a pipe is on its way once its writing end is there.
-        if way == HopMethod::Pipe && agent == from && self.connected[1].is_none() {
+        if method == HopMethod::Pipe && agent == from && self.connected[1].is_none() {
             return JoiningStep::Orders(vec![(to, HopOrder::Take)]);
         }
         let [Some(sender), Some(receiver)] = &self.connected else { return JoiningStep::Orders(Vec::new()) };
         self.is_done = true;
         // The side that connected knows the address that led to the other.
-        let description = if way == HopMethod::TcpReversed { receiver } else { sender }.clone();
-        let description = match way {
+        let description = if method == HopMethod::TcpReversed { receiver } else { sender }.clone();
+        let description = match method {
             HopMethod::TcpReversed => {
                 format!("{description} (connected by {})", ends.names[1].unwrap_or(HERE))
             }
             _ => description,
         };
-        JoiningStep::Joined(Joined { way, description, tried: std::mem::take(&mut self.tried) })
+        JoiningStep::Joined(Joined { method, description, tried: std::mem::take(&mut self.tried) })
     }
 }
 
@@ -206,7 +206,7 @@ impl HopMethod {
     }
 }
 
-fn ways(hop: Hop, ends: &HopEnds<'_>) -> Vec<HopMethod> {
+fn methods(hop: Hop, ends: &HopEnds<'_>) -> Vec<HopMethod> {
     let is_one_host = ends.from.place.is_same_host(&ends.to.place);
     let can_share = is_one_host && ends.from.place.apart(&ends.to.place).is_none();
     match ends.options.transport {
@@ -324,19 +324,19 @@ impl Conductor<'_> {
     pub(super) fn join_hop(&mut self, hop: u32, joined: Joined) {
         let options = &self.request.options;
         let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop).copied() else { return };
-        let is_sealed = is_sealed(joined.way, options.sealing);
+        let is_sealed = is_sealed(joined.method, options.sealing);
         let (from, to) = (self.plan.name(ends.from), self.plan.name(ends.to));
         for why in &joined.tried {
             let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: not by {why}")));
         }
-        let carrier = match joined.way {
+        let carrier = match joined.method {
             HopMethod::Pipe => HopCarrier::Pipe,
             // Through this process, which Ctrl-Z stops for as long as the user likes. Who is silent on the
             // control channels is noticed there.
             HopMethod::Relay => HopCarrier::Connection(plan::hop_options(options, is_sealed, None)),
             _ => HopCarrier::Connection(plan::hop_options(options, is_sealed, Some(options.silence))),
         };
-        let secrecy = match (joined.way, is_sealed) {
+        let secrecy = match (joined.method, is_sealed) {
             (HopMethod::Pipe, _) => "",
             (HopMethod::Relay, _) => ", encrypted by ssh",
             (_, true) => ", encrypted",
@@ -344,17 +344,17 @@ impl Conductor<'_> {
         };
         let text = format!("{}{secrecy}", joined.description);
         let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: {text}")));
-        if let Some(warning) = warning(joined.way, options.sealing) {
+        if let Some(warning) = warning(joined.method, options.sealing) {
             let _ = self.notices.send(Notice::Warn(format!("{from} -> {to}: {warning}")));
         }
         self.joined.insert(hop, (carrier, text));
     }
 }
 
-/// Whether Caravan itself encrypts what goes that way. That both ends are on one host is no reason not to: only a
+/// Whether Caravan itself encrypts what goes by that method. That both ends are on one host is no reason not to: only a
 /// pipe proves it, as machines that were restored from one snapshot are alike in all that they can say of themselves.
-fn is_sealed(way: HopMethod, sealing: Encryption) -> bool {
-    match (way, sealing) {
+fn is_sealed(method: HopMethod, sealing: Encryption) -> bool {
+    match (method, sealing) {
         // A pipe leaves nothing, and ssh encrypts.
         (HopMethod::Pipe | HopMethod::Relay, _)
         | (_, Encryption::Never)
@@ -363,12 +363,12 @@ fn is_sealed(way: HopMethod, sealing: Encryption) -> bool {
     }
 }
 
-/// What all users must know of a way that others can listen to.
-fn warning(way: HopMethod, sealing: Encryption) -> Option<String> {
-    if is_sealed(way, sealing) {
+/// What all users must know of a method on which others can listen.
+fn warning(method: HopMethod, sealing: Encryption) -> Option<String> {
+    if is_sealed(method, sealing) {
         return None;
     }
-    let carrier = match way {
+    let carrier = match method {
         HopMethod::Pipe | HopMethod::Relay => return None,
         HopMethod::Fabric => "RDMA",
         HopMethod::Tcp | HopMethod::TcpReversed => "TCP",
@@ -416,7 +416,7 @@ mod tests {
                 "over {carrier} in the clear, {why}: whoever is on the way can read and change the data"
             ))
         };
-        for (way, sealing, sealed, expected) in [
+        for (method, sealing, sealed, expected) in [
             (HopMethod::Tcp, Encryption::Default, true, None),
             (HopMethod::TcpReversed, Encryption::Always, true, None),
             (HopMethod::Tcp, Encryption::Never, false, clear("TCP", "as --insecure says")),
@@ -427,8 +427,8 @@ mod tests {
             (HopMethod::Relay, Encryption::Always, false, None),
             (HopMethod::Pipe, Encryption::Never, false, None),
         ] {
-            assert_eq!(is_sealed(way, sealing), sealed, "{way:?} {sealing:?}");
-            assert_eq!(warning(way, sealing), expected, "{way:?} {sealing:?}");
+            assert_eq!(is_sealed(method, sealing), sealed, "{method:?} {sealing:?}");
+            assert_eq!(warning(method, sealing), expected, "{method:?} {sealing:?}");
         }
     }
 }
