@@ -17,6 +17,9 @@ use crate::cancel::Cancel;
 use crate::limits::{HANDSHAKE_LIMIT, STRANGERS_MAX};
 use crate::{Error, PipeKey};
 
+/// Sessions of a peer that has started again of which connections are kept: of its last tries.
+const SESSIONS_MAX: usize = 4;
+
 /// All connections of one session, in their order.
 #[derive(Debug)]
 pub struct AcceptedSession {
@@ -56,7 +59,8 @@ pub struct Accepting<'a> {
     /// How many it must have; `None`: as many as it says.
     pub count: Option<u16>,
     pending: Vec<PendingPeer>,
-    taken: Option<PartialSession>,
+    /// Sessions of which some connections have come, the latest at the end.
+    taken: Vec<PartialSession>,
     strangers: Strangers,
 }
 
@@ -69,7 +73,7 @@ struct PartialSession {
 impl<'a> Accepting<'a> {
     /// Nobody has come yet.
     pub fn new(key: &'a PipeKey, session: SessionId, count: Option<u16>) -> Self {
-        Self { key, session, count, pending: Vec::new(), taken: None, strangers: Strangers::default() }
+        Self { key, session, count, pending: Vec::new(), taken: Vec::new(), strangers: Strangers::default() }
     }
 
     /// Takes connections until one session is whole, or who was turned away if that has not come by
@@ -177,25 +181,29 @@ impl<'a> Accepting<'a> {
         Ok(())
     }
 
-    /// It knows the key. One that does and comes with another session has started again: it counts, and
-    /// not what is left of its last try.
+    /// Takes a connection that knows the key. A peer that comes with another session has started again; what is left
+    /// of its last try may still come after that.
     fn take(&mut self, pending: PendingPeer, round_trip: Duration) {
         let Some(listening) = pending.greeted else { return };
         let Ok(socket) = pending.exchange.into_blocking() else { return };
-        let (index, count) = (usize::from(listening.index), usize::from(listening.count));
-        let part = match self.taken.take() {
-            Some(part) if part.session == listening.session && part.sockets.len() == count => part,
-            _ => PartialSession { session: listening.session, sockets: (0..count).map(|_| None).collect() },
-        };
-        let part = self.taken.insert(part);
-        if let Some(place) = part.sockets.get_mut(index) {
+        let (session, count) = (listening.session, usize::from(listening.count));
+        let is_same = |part: &PartialSession| part.session == session && part.sockets.len() == count;
+        let part = self.taken.iter().position(is_same).unwrap_or_else(|| {
+            if self.taken.len() == SESSIONS_MAX {
+                self.taken.remove(0);
+            }
+            self.taken.push(PartialSession { session, sockets: (0..count).map(|_| None).collect() });
+            self.taken.len() - 1
+        });
+        if let Some(place) = self.taken[part].sockets.get_mut(usize::from(listening.index)) {
             *place = Some((socket, round_trip));
         }
     }
 
     fn whole(&mut self) -> Option<AcceptedSession> {
-        let part = self.taken.take_if(|part| part.sockets.iter().all(Option::is_some))?;
-        Some(AcceptedSession { session: part.session, sockets: part.sockets.into_iter().flatten().collect() })
+        let whole = self.taken.iter().position(|part| part.sockets.iter().all(Option::is_some))?;
+        let PartialSession { session, sockets } = self.taken.swap_remove(whole);
+        Some(AcceptedSession { session, sockets: sockets.into_iter().flatten().collect() })
     }
 }
 
