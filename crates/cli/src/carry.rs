@@ -20,12 +20,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use caravan_pipe::cancel::Cancel;
-use caravan_pipe::connect::tcp::{Listener, addresses, connect_patiently};
-use caravan_pipe::connect::{Channel, Connection, Ports, Side, Words};
-use caravan_pipe::coordinator::{Observer, Sealing};
+use caravan_pipe::connect::tcp::{DataListener, addresses, connect_patiently};
+use caravan_pipe::connect::{DataChannel, DataConnection, HopSide, PortRange, SideChannel};
+use caravan_pipe::coordinator::{Encryption, Observer};
 use caravan_pipe::limits::BLOCK_BYTES;
-use caravan_pipe::mover::{HopOptions, Inlet, MoverOptions, Outlet};
-use caravan_pipe::{Error, Key};
+use caravan_pipe::mover::{HopOptions, MoverInlet, MoverOptions, MoverOutlet};
+use caravan_pipe::{Error, PipeKey};
 
 use self::file::Output;
 use self::stream::{Facts, Moved, Stream};
@@ -64,7 +64,7 @@ pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
     let mut teller = Teller::new(&telling);
     let (key, is_shown) = match &args.secret.file {
         Some(file) => (key::from_file_or_new(file, &mut teller)?, false),
-        None => (Key::random()?, true),
+        None => (PipeKey::random()?, true),
     };
     let output = Output::open(to.file.as_deref()).map_err(of_a_file)?;
     let listener = listen(to.port, args.ports)?;
@@ -87,7 +87,7 @@ fn refuse(why: &str) -> ! {
 struct Sending<'a> {
     args: &'a Send,
     host: (&'a str, u16),
-    key: Key,
+    key: PipeKey,
     interrupt: Interrupt,
 }
 
@@ -97,7 +97,7 @@ impl Sending<'_> {
         let moving = &self.args.moving;
         let hop = HopOptions {
             digest: moving.digest_kind(),
-            sealed: moving.sealing() != Sealing::Never,
+            sealed: moving.sealing() != Encryption::Never,
             compression: moving.compression_kind(),
             block_bytes: BLOCK_BYTES,
             silence: None,
@@ -108,7 +108,7 @@ impl Sending<'_> {
         let cancel = Cancel::new()?;
         let connecting = || connect_patiently(self.host, &self.key, moving.streams + 1, PATIENCE, &cancel);
         let mut connection = attended(&self.interrupt, &cancel, connecting)?;
-        let words = Words::beside(&mut connection, Side::Sender)?;
+        let words = SideChannel::beside(&mut connection, HopSide::Sender)?;
         let mut talk = Talk::new(words, self.host.0.to_owned(), self.interrupt);
         talk.offer(Terms { hop: hop.clone(), total })?;
         let facts = Facts {
@@ -117,31 +117,31 @@ impl Sending<'_> {
             transport: transport(&connection, &hop),
             total,
             digest: hop.digest,
-            side: Side::Sender,
+            side: HopSide::Sender,
         };
         teller.note(&format!("here -> {}: {}", facts.to, facts.transport));
         let options =
             MoverOptions { rate: moving.rate, buffer_bytes: moving.buffer_bytes, ..MoverOptions::default() };
-        let outlet = Outlet::Hop(Box::new(connection), hop);
+        let outlet = MoverOutlet::Hop(Box::new(connection), hop);
         let mut stream = Stream { facts, talk: &mut talk, teller, cancel: &cancel };
-        let moved = stream.run(Inlet::Descriptor(input), outlet, &options)?;
+        let moved = stream.run(MoverInlet::Descriptor(input), outlet, &options)?;
         Ok(moved.and(|| talk.hear_the_end()))
     }
 }
 
 struct Receiving<'a> {
     args: &'a Recv,
-    key: Key,
+    key: PipeKey,
     interrupt: Interrupt,
 }
 
 impl Receiving<'_> {
     /// What failed before anything was moved is an error.
-    fn run(self, listener: Listener, output: Output, teller: &mut Teller) -> Result<Moved, Error> {
+    fn run(self, listener: DataListener, output: Output, teller: &mut Teller) -> Result<Moved, Error> {
         let cancel = Cancel::new()?;
         let accepting = || listener.accept_any(&self.key, Duration::MAX, &cancel);
         let mut connection = attended(&self.interrupt, &cancel, accepting)?;
-        let words = Words::beside(&mut connection, Side::Receiver)?;
+        let words = SideChannel::beside(&mut connection, HopSide::Receiver)?;
         let from = words.peer().map_or_else(|| "there".to_owned(), |peer| peer.ip().to_string());
         let mut talk = Talk::new(words, from.clone(), self.interrupt);
         let Terms { hop, total } = talk.agree(self.args.insecure)?;
@@ -151,7 +151,7 @@ impl Receiving<'_> {
             transport: transport(&connection, &hop),
             total,
             digest: hop.digest,
-            side: Side::Receiver,
+            side: HopSide::Receiver,
         };
         teller.note(&format!("{} -> here: {}", facts.from, facts.transport));
         if !hop.sealed {
@@ -163,7 +163,7 @@ impl Receiving<'_> {
             ..MoverOptions::default()
         };
         let (inlet, outlet) =
-            (Inlet::Hop(Box::new(connection), hop), Outlet::Descriptor(output.descriptor()?));
+            (MoverInlet::Hop(Box::new(connection), hop), MoverOutlet::Descriptor(output.descriptor()?));
         let mut stream = Stream { facts, talk: &mut talk, teller, cancel: &cancel };
         let moved = stream.run(inlet, outlet, &options)?.and(|| output.complete());
         talk.tell_the_end(moved.failure());
@@ -188,16 +188,16 @@ fn input(file: Option<&Path>) -> Result<(OwnedFd, Option<u64>), Error> {
 }
 
 /// Where the user wants it; else on the usual port, or any other.
-fn listen(port: Option<u16>, ports: Option<Ports>) -> Result<Listener, Error> {
-    let only = |port| Ports { first: port, last: port };
+fn listen(port: Option<u16>, ports: Option<PortRange>) -> Result<DataListener, Error> {
+    let only = |port| PortRange { first: port, last: port };
     match port.map(only).or(ports) {
-        Some(ports) => Listener::open(Some(ports)),
-        None => Listener::open(Some(only(Recv::PORT_DEFAULT))).or_else(|_| Listener::open(None)),
+        Some(ports) => DataListener::open(Some(ports)),
+        None => DataListener::open(Some(only(Recv::PORT_DEFAULT))).or_else(|_| DataListener::open(None)),
     }
 }
 
 /// What is to be done on the other host.
-fn invite(listener: &Listener, key: Option<&Key>, teller: &mut Teller) {
+fn invite(listener: &DataListener, key: Option<&PipeKey>, teller: &mut Teller) {
     let port = listener.port();
     let own = addresses().unwrap_or_default();
     let all: Vec<_> = own.iter().map(IpAddr::to_string).collect();
@@ -217,10 +217,10 @@ fn invite(listener: &Listener, key: Option<&Key>, teller: &mut Teller) {
 }
 
 /// What users see of what carries the data.
-fn transport(connection: &Connection, hop: &HopOptions) -> String {
+fn transport(connection: &DataConnection, hop: &HopOptions) -> String {
     let streams = match &connection.channel {
-        Channel::Streams(streams) => streams.len(),
-        Channel::Link(_) => 1,
+        DataChannel::Streams(streams) => streams.len(),
+        DataChannel::Link(_) => 1,
     };
     // The one for words is none of the data's.
     let described = connection.description.rsplit_once(", ").filter(|(_, last)| last.ends_with(" streams"));

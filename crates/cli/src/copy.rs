@@ -6,8 +6,8 @@ mod location;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use caravan_pipe::coordinator::{self, Request};
-use caravan_pipe::stage::{Kind, Stage};
+use caravan_pipe::coordinator::{self, PipelineRequest};
+use caravan_pipe::stage::{Stage, StageKind};
 use caravan_pipe::tree::options::{Name, SinkOptions, SourceOptions};
 use caravan_segment::printable;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub fn run(args: &Copy) -> Result<ExitCode, Error> {
 }
 
 /// What would be copied, and over what.
-fn planned(args: &Copy, request: &Request) -> Result<String, Error> {
+fn planned(args: &Copy, request: &PipelineRequest) -> Result<String, Error> {
     let shown: Vec<_> = args.paths.iter().map(|path| path.to_string_lossy()).collect();
     let Some((destination, sources)) = shown.split_last() else { return Ok(String::new()) };
     let mut lines: Vec<_> = sources.iter().map(|source| format!("{source} -> {destination}")).collect();
@@ -65,7 +65,7 @@ fn planned(args: &Copy, request: &Request) -> Result<String, Error> {
 }
 
 /// The pipeline: what the second half says is there goes back to the first.
-fn request(args: &Copy) -> Result<Request, Error> {
+fn request(args: &Copy) -> Result<PipelineRequest, Error> {
     let Some((destination, sources)) = args.paths.split_last() else {
         return Err(Error::Sentence("a copy takes a source and a destination".to_owned()));
     };
@@ -110,7 +110,7 @@ fn request(args: &Copy) -> Result<Request, Error> {
     };
     let read = format!("read {}", several(&sources));
     let write = format!("write {}", short(&destination));
-    Ok(Request {
+    Ok(PipelineRequest {
         stages: vec![
             stage(first.host.as_deref(), "copy-source", &source, read)?,
             stage(destination.host.as_deref(), "copy-sink", &sink, write)?,
@@ -139,7 +139,7 @@ fn stage(host: Option<&str>, command: &str, options: &impl Serialize, text: Stri
         rest = more;
     }
     let hosts = host.map(|host| vec![host.to_owned()]).unwrap_or_default();
-    Ok(Stage { hosts, kind: Kind::Program(arguments), text })
+    Ok(Stage { hosts, kind: StageKind::Program(arguments), text })
 }
 
 fn several(sources: &[Location]) -> String {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn options<T: serde::de::DeserializeOwned>(stage: &Stage, command: &str) -> T {
-        let Kind::Program(arguments) = &stage.kind else { panic!("{stage:?}") };
+        let StageKind::Program(arguments) = &stage.kind else { panic!("{stage:?}") };
         assert_eq!(arguments[..2], [command, "--"]);
         serde_json::from_str(&arguments[2..].concat()).expect("options")
     }
@@ -223,7 +223,7 @@ mod tests {
         let mut copy = parsed(&["x", "y"]);
         copy.paths = paths.chain(["dst".into()]).collect();
         let request = request(&copy).expect("a request");
-        let Kind::Program(arguments) = &request.stages[0].kind else { panic!() };
+        let StageKind::Program(arguments) = &request.stages[0].kind else { panic!() };
         assert!(arguments.len() > 3 && arguments.iter().all(|argument| argument.len() <= ARGUMENT_BYTES_MAX));
         let source: SourceOptions = options(&request.stages[0], "copy-source");
         assert_eq!(source.paths.len(), 9000);

@@ -8,7 +8,7 @@ mod teller;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use caravan_pipe::coordinator::{self, Request, describe};
+use caravan_pipe::coordinator::{self, PipelineRequest, describe};
 
 use crate::args::{Pipe, Reach, Telling};
 use crate::error::Error;
@@ -20,12 +20,12 @@ pub use self::teller::Teller;
 
 /// Runs the pipeline to its end; the exit status is its own.
 pub fn run(args: &Pipe) -> Result<ExitCode, Error> {
-    let request = Request { stages: args.stages.clone(), is_ring: false, options: args.options() };
+    let request = PipelineRequest { stages: args.stages.clone(), is_ring: false, options: args.options() };
     conduct(&request, &args.reach, &args.telling)
 }
 
 /// Runs, or only describes, any pipeline, and tells of it.
-pub fn conduct(request: &Request, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
+pub fn conduct(request: &PipelineRequest, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
     if telling.dry_run {
         let lines = describe(request)?.join("\n");
         writeln!(stdout(), "{lines}").map_err(Error::Output)?;

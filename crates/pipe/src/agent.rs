@@ -8,33 +8,26 @@
 
 mod commands;
 mod hops;
-mod lines;
-mod outbox;
 mod processes;
-mod relay;
 mod running;
-mod supervisor;
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::Error;
+use self::hops::Hops;
+pub use self::processes::{keep_held, supervise};
+use self::running::RunningStages;
 use crate::connect::tcp;
-use crate::control::{self, Hello, Message, Order, Report};
+use crate::control::{AgentOrder, AgentReport, ControlMessage, Hello};
 use crate::limits::{FIRST_WORD_LIMIT, PING_INTERVAL, TERM_GRACE};
 use crate::place::Place;
-
-use hops::Hops;
-use outbox::Outbox;
-use running::Running;
-
-pub use processes::keep_held;
-pub use supervisor::supervise;
+use crate::{Error, control, lock};
 
 /// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
@@ -44,7 +37,7 @@ const TICK_LATE: Duration = Duration::from_millis(1000);
 /// milliseconds. What it has not ended by then, the outer process does: within 5 s of the last word of a
 /// coordinator that was cut off.
 const ABORT_LIMIT: Duration = Duration::from_millis(1000);
-/// The same once all is done. Longer, as only what hangs is killed then: commands' own children live on after
+/// How long the inner process may take to end once all is done. Longer, because only what hangs is killed then: commands' own children live on after
 /// an end that went well.
 const EXIT_LIMIT: Duration = Duration::from_millis(4000);
 
@@ -60,12 +53,12 @@ pub fn serve(
     caller: Option<(OwnedFd, OwnedFd)>,
     terminated: &Arc<AtomicBool>,
 ) -> Result<(), Error> {
-    let outbox = Outbox::new(to);
-    let shared = Arc::new(Shared {
+    let outbox = ReportOutbox::new(to);
+    let shared = Arc::new(AgentShared {
         outbox: outbox.clone(),
         hops: Hops::new(outbox.clone()),
-        running: Running::new(outbox, caller)?,
-        heard: Mutex::new(Heard { at: Instant::now(), is_paused: false }),
+        running: RunningStages::new(outbox, caller)?,
+        heard: Mutex::new(LastHeard { at: Instant::now(), is_paused: false }),
         silence_ns: AtomicU64::new(nanos(FIRST_WORD_LIMIT)),
         end: Mutex::new(None),
         has_ended: AtomicBool::new(false),
@@ -76,57 +69,57 @@ pub fn serve(
     let end = shared.watch(terminated);
     // Read by a loop that looks again; nothing else hangs on it.
     shared.has_ended.store(true, Ordering::Relaxed);
-    end_within(if matches!(end, End::Done) { EXIT_LIMIT } else { ABORT_LIMIT });
+    end_within(if matches!(end, AgentEnd::Done) { EXIT_LIMIT } else { ABORT_LIMIT });
     let (why, was_killed) = match end {
-        End::Done => return Ok(()),
-        End::Aborted(why) => (why, false),
-        End::Killed => (Error::Cancelled, true),
+        AgentEnd::Done => return Ok(()),
+        AgentEnd::Aborted(why) => (why, false),
+        AgentEnd::Killed => (Error::Cancelled, true),
     };
     if was_killed {
         shared.outbox.mute();
-        shared.outbox.report(Report::Failed("its agent was killed".to_owned()));
+        shared.outbox.report(AgentReport::Failed("its agent was killed".to_owned()));
     }
     shared.hops.cancel();
     shared.running.abort(TERM_GRACE);
-    shared.outbox.report(Report::Gone);
+    shared.outbox.report(AgentReport::Gone);
     Err(why)
 }
 
-struct Shared {
-    outbox: Outbox,
+struct AgentShared {
+    outbox: ReportOutbox,
     hops: Hops,
-    running: Running,
-    heard: Mutex<Heard>,
+    running: RunningStages,
+    heard: Mutex<LastHeard>,
     /// How long the coordinator may be silent.
     silence_ns: AtomicU64,
-    end: Mutex<Option<End>>,
+    end: Mutex<Option<AgentEnd>>,
     has_ended: AtomicBool,
 }
 
-struct Heard {
+struct LastHeard {
     at: Instant,
     is_paused: bool,
 }
 
-enum End {
+enum AgentEnd {
     Done,
     Aborted(Error),
     /// By a signal.
     Killed,
 }
 
-impl Shared {
+impl AgentShared {
     /// Until the end: looks whether the other side is there. Says nothing, as whoever writes may have to wait
     /// for it.
-    fn watch(&self, terminated: &AtomicBool) -> End {
+    fn watch(&self, terminated: &AtomicBool) -> AgentEnd {
         let mut ticked = Instant::now();
         loop {
-            if let Some(end) = self.end.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(end) = lock(&self.end).take() {
                 return end;
             }
             // Set by a signal handler; nothing else hangs on it.
             if terminated.load(Ordering::Relaxed) {
-                return End::Killed;
+                return AgentEnd::Killed;
             }
             let now = Instant::now();
             if now - ticked > TICK_LATE {
@@ -134,7 +127,7 @@ impl Shared {
             }
             ticked = now;
             if self.is_silent(now) {
-                return End::Aborted(Error::Host {
+                return AgentEnd::Aborted(Error::Host {
                     host: "the coordinator".to_owned(),
                     why: "it is silent".to_owned(),
                 });
@@ -150,7 +143,7 @@ impl Shared {
             let now = Instant::now();
             if said.is_none_or(|said| now - said >= PING_INTERVAL) {
                 said = Some(now);
-                self.outbox.report(Report::Ping);
+                self.outbox.report(AgentReport::Ping);
             }
             self.running.tick(now);
             std::thread::park_timeout(TICK);
@@ -160,23 +153,23 @@ impl Shared {
     fn is_silent(&self, now: Instant) -> bool {
         // Compared with the clock; nothing else hangs on it.
         let silence = Duration::from_nanos(self.silence_ns.load(Ordering::Relaxed));
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = lock(&self.heard);
         !heard.is_paused && now.saturating_duration_since(heard.at) > silence
     }
 
     fn hear(&self, pause: Option<bool>) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&self.heard);
         heard.at = Instant::now();
         heard.is_paused = pause.unwrap_or(heard.is_paused);
     }
 
-    fn end(&self, end: End) {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
+    fn end(&self, end: AgentEnd) {
+        lock(&self.end).get_or_insert(end);
     }
 
     fn listen(&self, mut from: impl Read) {
         loop {
-            match control::read::<Order>(&mut from) {
+            match control::read::<AgentOrder>(&mut from) {
                 Ok(message) => {
                     self.hear(None);
                     if self.take(message) {
@@ -188,43 +181,45 @@ impl Shared {
                         io::ErrorKind::UnexpectedEof => "it is gone".to_owned(),
                         _ => error.to_string(),
                     };
-                    return self.end(End::Aborted(Error::Host { host: "the coordinator".to_owned(), why }));
+                    return self
+                        .end(AgentEnd::Aborted(Error::Host { host: "the coordinator".to_owned(), why }));
                 }
             }
         }
     }
 
-    /// Whether it was the last.
-    fn take(&self, message: Message<Order>) -> bool {
+    /// Does what a message orders. Returns whether it was the last.
+    fn take(&self, message: ControlMessage<AgentOrder>) -> bool {
         let order = match message {
-            Message::Word(order) => order,
-            Message::Data { hop, bytes } => {
+            ControlMessage::Word(order) => order,
+            ControlMessage::Data { hop, bytes } => {
                 self.hops.relayed(hop, bytes);
                 return false;
             }
         };
         match order {
-            Order::Hello { silence, fabric } => {
+            AgentOrder::Hello { silence, fabric } => {
                 self.silence_ns.store(nanos(silence), Ordering::Relaxed);
-                self.outbox.report(Report::Hello(Box::new(hello(fabric))));
+                self.outbox.report(AgentReport::Hello(Box::new(hello(fabric))));
             }
-            Order::Prepare { files } => self.running.prepare(files),
-            Order::Command(command) => self.running.add(command),
-            Order::Start(part) => self.running.start(part, &self.hops),
-            Order::Credit { hop: Some(hop), bytes } => self.hops.credit(hop, bytes),
-            Order::Credit { hop: None, bytes } => self.running.credit(bytes),
-            Order::Kill { stage } => self.running.kill(stage),
-            Order::Abort => {
-                self.end(End::Aborted(Error::Cancelled));
+            AgentOrder::Prepare { files } => self.running.prepare(files),
+            AgentOrder::Command(command) => self.running.add(command),
+            AgentOrder::Start { movers, figures } => self.running.start(movers, figures, &self.hops),
+            AgentOrder::Credit { hop: Some(hop), bytes } => self.hops.credit(hop, bytes),
+            AgentOrder::Credit { hop: None, bytes } => self.running.credit(bytes),
+            AgentOrder::Kill { stage } => self.running.kill(stage),
+            AgentOrder::Abort => {
+                self.end(AgentEnd::Aborted(Error::Cancelled));
                 return true;
             }
-            Order::End => {
-                self.end(End::Done);
+            AgentOrder::End => {
+                self.end(AgentEnd::Done);
                 return true;
             }
-            Order::Ping => {}
-            Order::Pause(is_paused) => self.hear(Some(is_paused)),
-            other => self.hops.take(other),
+            AgentOrder::Ping => {}
+            AgentOrder::Pause(is_paused) => self.hear(Some(is_paused)),
+            AgentOrder::Hop { hop, attempt, order } => self.hops.take(hop, attempt, order),
+            AgentOrder::RelayEnd { hop } => self.hops.relay_end(hop),
         }
         false
     }
@@ -258,5 +253,43 @@ fn hello(fabric: bool) -> Hello {
         ssh_client: words.next().and_then(|word| word.parse().ok()),
         ssh_address: words.nth(1).and_then(|word| word.parse().ok()),
         offer,
+    }
+}
+
+/// What an agent reports by; shared by all its threads.
+#[derive(Clone)]
+struct ReportOutbox(Arc<OutboxShared>);
+
+struct OutboxShared {
+    to: Mutex<Box<dyn Write + Send>>,
+    is_mute: AtomicBool,
+}
+
+impl ReportOutbox {
+    fn new(to: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(OutboxShared { to: Mutex::new(Box::new(to)), is_mute: AtomicBool::new(false) }))
+    }
+
+    /// Whoever does not read any more has hung up, which the reading thread notices.
+    fn report(&self, report: AgentReport) {
+        // A word more or less: nothing hangs on the order.
+        let is_ending = matches!(report, AgentReport::Ended { .. } | AgentReport::Moved { .. });
+        if !(is_ending && self.0.is_mute.load(Ordering::Relaxed)) {
+            self.send(&ControlMessage::Word(report));
+        }
+    }
+
+    /// From now on no ends of stages and movers are told of.
+    fn mute(&self) {
+        self.0.is_mute.store(true, Ordering::Relaxed);
+    }
+
+    fn data(&self, hop: u32, bytes: Vec<u8>) {
+        self.send(&ControlMessage::Data { hop, bytes });
+    }
+
+    fn send(&self, message: &ControlMessage<AgentReport>) {
+        let mut to = lock(&self.0.to);
+        let _ = control::write(&mut **to, message);
     }
 }

@@ -11,10 +11,10 @@ use crate::Error;
 /// Fired once, for all who hold a clone. Its descriptor is readable from then on, for good, so that it
 /// belongs into the poll set of whoever waits for anything else.
 #[derive(Clone, Debug)]
-pub struct Cancel(Arc<Shared>);
+pub struct Cancel(Arc<CancelShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct CancelShared {
     fired: AtomicBool,
     event: OwnedFd,
 }
@@ -22,9 +22,9 @@ struct Shared {
 impl Cancel {
     /// One that is not fired.
     pub fn new() -> Result<Self, Error> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|source| Error::System { call: "eventfd", source: source.into() })?;
-        Ok(Self(Arc::new(Shared { fired: AtomicBool::new(false), event })))
+        let event =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
+        Ok(Self(Arc::new(CancelShared { fired: AtomicBool::new(false), event })))
     }
 
     /// Wakes all who wait.
@@ -35,7 +35,7 @@ impl Cancel {
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was.
+    /// Whether it was fired.
     pub fn is_fired(&self) -> bool {
         // Pairs with the Release in fire().
         self.0.fired.load(Ordering::Acquire)

@@ -1,25 +1,25 @@
-//! How two agents come to a data connection: each has proved to the other that it knows the hop's key.
+//! How two agents make a data connection: each has proved to the other that it knows the hop's key.
 
 pub mod fabric;
+mod side_channel;
 pub mod tcp;
-mod words;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
 
 use aead::hkdf;
 use caravan_fabric::Link;
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Key};
-
-pub use words::{Heard, Words};
+pub use self::side_channel::{Incoming, SideChannel};
+use crate::Error;
 
 /// An authenticated data connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct DataConnection {
     /// What carries it.
-    pub channel: Channel,
+    pub channel: DataChannel,
     /// What seals it, if it is to be sealed.
     pub secret: Secret,
     /// What users see of it: `TCP 10.0.0.1:40112`, `RDMA mlx5_0/1`, `ssh`.
@@ -28,7 +28,7 @@ pub struct Connection {
 
 /// What carries a data connection.
 #[derive(Debug)]
-pub enum Channel {
+pub enum DataChannel {
     /// One stream socket or more, blocking, in the same order on both sides. Blocks go to them in turn.
     Streams(Vec<OwnedFd>),
     /// A link of a fabric.
@@ -37,7 +37,7 @@ pub enum Channel {
 
 /// Which end of a hop this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum HopSide {
     /// It sends the data.
     Sender,
     /// It receives them.
@@ -56,7 +56,7 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     /// Of the key, what is fresh in this connection, and what it is for (RFC 5869).
-    pub(crate) fn derive(key: &Key, salt: &[u8], label: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn derive(key: &PipeKey, salt: &[u8], label: &[u8]) -> Result<Self, Error> {
         let mut secret = [0; 32];
         hkdf::Salt::new(hkdf::HKDF_SHA256, salt)
             .extract(key.bytes())
@@ -74,9 +74,55 @@ impl Secret {
 
 /// Ports for listening: the system's choice, or from a range that a firewall lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ports {
+pub struct PortRange {
     /// The first.
     pub first: u16,
     /// The last.
     pub last: u16,
+}
+
+/// 128 random bits, fresh for each hop. They travel over control channels (ssh) alone: never in an
+/// argument, an environment or a log.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PipeKey([u8; Self::BYTES]);
+
+impl PipeKey {
+    /// Its length.
+    pub const BYTES: usize = 16;
+
+    /// A new one, from getrandom(2).
+    pub fn random() -> Result<Self, Error> {
+        let mut bytes = [0; Self::BYTES];
+        // Up to 256 bytes come whole.
+        getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
+        Ok(Self(bytes))
+    }
+
+    /// For whoever derives others from it.
+    pub fn bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+
+    /// One that somebody was told.
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for PipeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PipeKey")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_and_do_not_show() {
+        let (a, b) = (PipeKey::random().expect("random"), PipeKey::random().expect("random"));
+        assert_ne!(a, b);
+        assert_eq!(format!("{a:?}"), "PipeKey");
+    }
 }

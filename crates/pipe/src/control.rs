@@ -1,30 +1,29 @@
 //! What coordinator and agents say to each other, over ssh or, with the agent of this host, a socket.
 //!
-//! Each message is a length of four bytes (big-endian), a byte that says of which sort it is, and that
-//! much of JSON or of relayed data. The coordinator gives [`Order`]s, an agent answers with [`Report`]s.
-//! Both ends say every [`PING_INTERVAL`] that they are there, and take the other for dead after
-//! [`SILENCE_MAX`] without a word.
+//! Each message is a [frame](crate::framing): a byte for its kind, and JSON or relayed data. The coordinator gives
+//! [`AgentOrder`]s, an agent answers with [`AgentReport`]s. Both ends send a ping every [`PING_INTERVAL`], and take the
+//! other for dead after [`SILENCE_MAX`] without a message.
 //!
 //! [`PING_INTERVAL`]: crate::limits::PING_INTERVAL
 //! [`SILENCE_MAX`]: crate::limits::SILENCE_MAX
 
-mod wire;
-
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::Key;
-use crate::connect::Ports;
-use crate::mover::{HopOptions, MoverOptions};
+use crate::connect::PortRange;
+use crate::framing::malformed;
+use crate::limits::{MESSAGE_BYTES_MAX, RELAY_BYTES_MAX};
+use crate::mover::{HopOptions, MoverFigures, MoverOptions};
 use crate::place::Place;
-
-pub use wire::{Message, read, write};
+use crate::{PipeKey, framing};
 
 /// Changes with any message.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Begins each line that an agent's start says before the first message; shells' greetings do not.
 pub const MARK: &str = "caravan-agent";
@@ -34,256 +33,206 @@ pub fn identity() -> String {
     format!("caravan {} agent {PROTOCOL}", env!("CARGO_PKG_VERSION"))
 }
 
-/// From the coordinator.
+/// What the coordinator tells an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Order {
-    /// Who are you? Answered by [`Report::Hello`].
+#[non_exhaustive]
+pub enum AgentOrder {
+    /// Asks who the agent is: [`AgentReport::Hello`].
     Hello {
         /// How long either end may be silent.
         silence: Duration,
         /// Whether to look for RDMA devices.
         fabric: bool,
     },
-    /// Listen for the other end of a hop: [`Report::Listening`], then [`Report::Connected`] or
-    /// [`Report::Unreachable`].
-    Listen {
-        /// Which hop.
+    /// Connects an end of a hop: [`AgentReport::Hop`].
+    Hop {
+        /// The number of the hop.
         hop: u32,
+        /// The number of the attempt at connecting it. A new attempt ends the one before.
+        attempt: u32,
+        /// What to do.
+        order: HopOrder,
+    },
+    /// Opens these files, so that nothing runs and nothing is overwritten if one cannot be opened:
+    /// [`AgentReport::Prepared`], or [`AgentReport::Ended`] for the stage whose file it is.
+    Prepare {
+        /// Stages, their files, and how to open them.
+        files: Vec<(u32, PathBuf, OpenMode)>,
+    },
+    /// A command that runs once everything starts. Each is an order of its own, because it may have
+    /// [`COMMAND_BYTES_MAX`](crate::limits::COMMAND_BYTES_MAX).
+    Command(StageCommand),
+    /// All hops are connected: run the commands that were ordered before, and these movers.
+    Start {
+        /// The movers of this agent.
+        movers: Vec<Mover>,
+        /// Whether to report the movers' figures every quarter of a second.
+        figures: bool,
+    },
+    /// The receiver has taken bytes of a relayed hop, or the user has been shown lines.
+    Credit {
+        /// The number of the hop; `None` for lines.
+        hop: Option<u32>,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// The other side has closed a relayed hop.
+    RelayEnd {
+        /// The number of the hop.
+        hop: u32,
+    },
+    /// Kill everything.
+    Abort,
+    /// Kill a stage, because nothing more will come to it.
+    Kill {
+        /// The number of the stage.
+        stage: u32,
+    },
+    /// All is done: end.
+    End,
+    /// The coordinator is alive.
+    Ping,
+    /// The coordinator is about to be stopped (Ctrl-Z; `true`), or goes on. Its silence means nothing meanwhile.
+    Pause(bool),
+}
+
+/// How an agent is to connect its end of a hop.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum HopOrder {
+    /// Listen for the other end: [`HopReport::Listening`], then [`HopReport::Connected`].
+    Listen {
         /// What the other end must know.
-        key: Key,
+        key: PipeKey,
         /// Where to listen.
-        ports: Option<Ports>,
+        ports: Option<PortRange>,
         /// How many connections.
         streams: u32,
-        /// Which try at it.
-        attempt: u32,
     },
-    /// Connect to the other end of a hop: [`Report::Connected`] or [`Report::Unreachable`].
+    /// Connect to the other end: [`HopReport::Connected`].
     Connect {
-        /// Which hop.
-        hop: u32,
         /// What the other end must know.
-        key: Key,
+        key: PipeKey,
         /// Where it may be.
         addresses: Vec<SocketAddr>,
         /// Names of hosts to look up as well, with the port.
         names: Vec<(String, u16)>,
         /// How many connections.
         streams: u32,
-        /// Which try at it.
-        attempt: u32,
     },
-    /// Make the first half of a fabric's connection: [`Report::Half`].
-    Initiate {
-        /// Which hop.
-        hop: u32,
-        /// The other side's offer.
-        offer: Vec<u8>,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// Make the second half: [`Report::Half`].
-    Accept {
-        /// Which hop.
-        hop: u32,
-        /// What the initiating side has said.
-        request: Vec<u8>,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// Finish it: [`Report::Connected`] or [`Report::Unreachable`].
+    /// Make the first half of a fabric's connection from the other side's offer: [`HopReport::Half`].
+    Initiate(Vec<u8>),
+    /// Make the second half from what the initiating side has reported: [`HopReport::Half`].
+    Accept(Vec<u8>),
+    /// Finish a fabric's connection: [`HopReport::Connected`].
     Finish {
-        /// Which hop.
-        hop: u32,
         /// What both ends must know.
-        key: Key,
+        key: PipeKey,
         /// The other side's half; nothing for the accepting side.
         answer: Vec<u8>,
-        /// Which try at it.
-        attempt: u32,
     },
-    /// Take the reading end of a pipe from another agent of this host: [`Report::Doorway`].
-    Open {
-        /// The hop that the pipe takes the place of.
-        hop: u32,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// Make a pipe and hand its reading end to the agent behind that doorway: [`Report::Connected`].
-    Hand {
-        /// The hop that the pipe takes the place of.
-        hop: u32,
-        /// What the other agent has said.
-        doorway: Vec<u8>,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// The pipe is handed over: [`Report::Connected`].
-    Take {
-        /// Which hop.
-        hop: u32,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// The hop's data go over this control channel: [`Report::Connected`].
-    Relay {
-        /// Which hop.
-        hop: u32,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// Open these files, so that nothing runs and nothing is overwritten if one cannot be had:
-    /// [`Report::Prepared`], or [`Report::Ended`] for the stage whose file it is.
-    Prepare {
-        /// The stage, its file, and how.
-        files: Vec<(u32, PathBuf, Mode)>,
-    },
-    /// A command to be run once everything starts. Each is an order of its own, as it may have
-    /// [`COMMAND_BYTES_MAX`](crate::limits::COMMAND_BYTES_MAX).
-    Command(Command),
-    /// All hops are there: run this, and the commands that were told before.
-    Start(Part),
-    /// So many bytes of relayed data, or of lines (hop `None`), were taken.
-    Credit {
-        /// Which hop's.
-        hop: Option<u32>,
-        /// How many.
-        bytes: u64,
-    },
-    /// The agent's end of a relayed hop is closed by the other side.
-    RelayEnd {
-        /// Which hop.
-        hop: u32,
-    },
-    /// Kill everything.
-    Abort,
-    /// A stage's reader will not come: kill the stage.
-    Kill {
-        /// Which stage.
-        stage: u32,
-    },
-    /// All is done: end.
-    End,
-    /// Are you there?
-    Ping,
-    /// The coordinator is about to be stopped (Ctrl-Z), or goes on: its silence means nothing meanwhile.
-    Pause(bool),
+    /// Take the reading end of a pipe from another agent of this host: [`HopReport::Doorway`].
+    Open,
+    /// Make a pipe and hand its reading end to the agent behind that doorway: [`HopReport::Connected`].
+    Hand(Vec<u8>),
+    /// The other agent has handed the pipe over: [`HopReport::Connected`].
+    Take,
+    /// The hop's data go over this control channel: [`HopReport::Connected`].
+    Relay,
 }
 
-/// From an agent.
+/// What an agent tells the coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Report {
-    /// Who it is.
+#[non_exhaustive]
+pub enum AgentReport {
+    /// Who the agent is.
     Hello(Box<Hello>),
-    /// It listens.
-    Listening {
-        /// For which hop.
+    /// What became of an order about a hop.
+    Hop {
+        /// The number of the hop.
         hop: u32,
-        /// Where.
-        port: u16,
-        /// Which try at it.
+        /// The number of the attempt, as the order had it.
         attempt: u32,
+        /// What happened.
+        report: HopReport,
     },
-    /// Half of a fabric's connection.
-    Half {
-        /// Of which hop.
-        hop: u32,
-        /// For the other side.
-        bytes: Vec<u8>,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// A doorway for a pipe.
-    Doorway {
-        /// Instead of which hop.
-        hop: u32,
-        /// For the other side.
-        bytes: Vec<u8>,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// A hop's end is there.
-    Connected {
-        /// Which hop's.
-        hop: u32,
-        /// What carries it.
-        description: String,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// A hop's end could not be had in this way.
-    Unreachable {
-        /// Which hop's.
-        hop: u32,
-        /// Why.
-        why: String,
-        /// Which try at it.
-        attempt: u32,
-    },
-    /// The files are open; of which stage, and their lengths where they have one.
+    /// The files are open.
     Prepared {
-        /// In no order.
+        /// Stages and the lengths of their files, where they have one; in no order.
         lengths: Vec<(u32, Option<u64>)>,
     },
     /// A stage has ended.
     Ended {
-        /// Which.
+        /// The number of the stage.
         stage: u32,
-        /// How.
+        /// How it ended.
         status: Status,
     },
     /// A mover has ended.
     Moved {
-        /// Which.
+        /// The number of the mover.
         mover: u32,
         /// What became of it.
         result: MoverResult,
     },
     /// Lines of a stage's standard error.
     Lines {
-        /// Which stage's.
+        /// The number of the stage.
         stage: u32,
-        /// Each without its end of line. What they [count for](line_cost) is given back by [`Order::Credit`].
+        /// Lines without their ends. [`AgentOrder::Credit`] gives back what they [cost](line_cost).
         texts: Vec<String>,
     },
     /// An outlet has ended before the stream has, and others go on.
     Left {
-        /// Which mover's.
+        /// The number of the mover.
         mover: u32,
-        /// Its place among the mover's outlets.
+        /// The index of the outlet among the mover's.
         outlet: usize,
-        /// It failed, or was dropped; otherwise its reader has closed.
+        /// Whether it failed or was dropped; otherwise its reader has closed.
         has_failed: bool,
     },
-    /// What movers have counted so far: mover, bytes, bytes on the wire, waited for the inlet, for the
-    /// outlets (ns).
-    Figures(Vec<(u32, [u64; 4])>),
-    /// So many bytes of relayed data were taken.
+    /// Movers, and what they have counted so far.
+    Figures(Vec<(u32, MoverFigures)>),
+    /// This side has taken bytes of a relayed hop.
     Credit {
-        /// Which hop's.
+        /// The number of the hop.
         hop: u32,
-        /// How many.
+        /// How many bytes.
         bytes: u64,
     },
     /// This end of a relayed hop is closed.
     RelayEnd {
-        /// Which hop.
+        /// The number of the hop.
         hop: u32,
     },
-    /// Processes that it could not end; a description of each.
+    /// Processes that the agent could not end.
     Spared {
-        /// As users are told of them: at most [`SPARED_MAX`](crate::limits::SPARED_MAX).
+        /// Descriptions for the user: at most [`SPARED_MAX`](crate::limits::SPARED_MAX).
         processes: Vec<String>,
     },
-    /// Nothing of this agent runs any more, but for what it has told of.
+    /// Nothing of this agent runs any more, except for the processes that it has reported.
     Gone,
-    /// The agent itself fails; the sentence.
+    /// The agent itself has failed; the reason.
     Failed(String),
-    /// It is there.
+    /// The agent is alive.
     Ping,
 }
 
-/// What a line of standard error counts for in the window of lines: its text, and what it takes to keep it.
+/// What became of an end of a hop.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum HopReport {
+    /// The agent listens on this port.
+    Listening(u16),
+    /// This side's half of a fabric's connection, for the other side.
+    Half(Vec<u8>),
+    /// A doorway for a pipe, for the other side.
+    Doorway(Vec<u8>),
+    /// The end is connected; what carries it, for the user.
+    Connected(String),
+    /// The end could not be connected; the reason.
+    Unreachable(String),
+}
+
+/// What a line of standard error counts for in the credit of lines: its text, and what it takes to keep it.
 pub fn line_cost(text: &str) -> u64 {
     text.len() as u64 + 32
 }
@@ -307,7 +256,7 @@ pub struct Hello {
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mode {
+pub enum OpenMode {
     /// For reading.
     Read,
     /// For writing; what it holds goes once everything starts.
@@ -316,28 +265,17 @@ pub enum Mode {
     Append,
 }
 
-/// What an agent is to run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Part {
-    /// Commands.
-    pub commands: Vec<Command>,
-    /// Movers.
-    pub movers: Vec<Mover>,
-    /// Whether movers' figures are reported every quarter of a second.
-    pub figures: bool,
-}
-
 /// A command of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Command {
+pub struct StageCommand {
     /// The stage, as all reports name it.
     pub stage: u32,
     /// What it is.
     pub kind: CommandKind,
     /// Its standard input.
-    pub input: End,
+    pub input: CommandEnd,
     /// Its standard output.
-    pub output: End,
+    pub output: CommandEnd,
 }
 
 /// What a command is.
@@ -351,13 +289,13 @@ pub enum CommandKind {
 
 /// One end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum End {
+pub enum CommandEnd {
     /// `/dev/null`.
     Null,
     /// What the user's own command has there; of the agent of this host alone.
     Caller,
     /// A pipe of this agent's. Whoever else names it has its other end; one that was handed over
-    /// ([`Order::Hand`], [`Order::Take`]) bears its hop's number.
+    /// ([`HopOrder::Hand`], [`HopOrder::Take`]) bears its hop's number.
     Pipe(u32),
 }
 
@@ -367,16 +305,16 @@ pub struct Mover {
     /// As all reports name it.
     pub mover: u32,
     /// Where bytes come from.
-    pub from: Source,
+    pub from: InletSpec,
     /// Where they go.
-    pub to: Vec<Target>,
+    pub to: Vec<OutletSpec>,
     /// What this end decides.
     pub options: MoverOptions,
 }
 
 /// Where a mover's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
+pub enum InletSpec {
     /// A hop that is connected.
     Hop(u32, HopOptions),
     /// A pipe of this agent's.
@@ -394,7 +332,7 @@ pub enum Source {
 
 /// Where a mover's bytes go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Target {
+pub enum OutletSpec {
     /// A hop that is connected.
     Hop(u32, HopOptions),
     /// A pipe of this agent's.
@@ -406,7 +344,7 @@ pub enum Target {
     },
     /// The standard output of the user's own command.
     Caller,
-    /// The same, line by line, each with this in front.
+    /// The standard output of the user's own command, line by line, each behind this prefix.
     Lines(String),
     /// Nowhere.
     Null,
@@ -434,13 +372,15 @@ pub struct MoverResult {
     pub took_ns: u64,
     /// Nanoseconds of processor time of its thread.
     pub cpu_ns: u64,
-    /// Nanoseconds it waited for its inlet and for its outlets.
-    pub waited_ns: (u64, u64),
+    /// Nanoseconds it waited for its inlet.
+    pub inlet_wait_ns: u64,
+    /// Nanoseconds it waited for its outlets.
+    pub outlet_wait_ns: u64,
     /// The digest of all of it.
     pub digest: Option<String>,
     /// Whether all of it came (`Ok(true)`), nobody wanted the rest (`Ok(false)`), or why it failed.
     pub inlet: Result<bool, String>,
-    /// The same for each outlet: all was taken, its reader has closed, or why it failed.
+    /// For each outlet, whether all was taken (`Ok(true)`), its reader has closed (`Ok(false)`), or why it failed.
     pub outlets: Vec<Result<bool, String>>,
 }
 
@@ -452,10 +392,102 @@ impl MoverResult {
             wire_bytes: 0,
             took_ns: 0,
             cpu_ns: 0,
-            waited_ns: (0, 0),
+            inlet_wait_ns: 0,
+            outlet_wait_ns: 0,
             digest: None,
             inlet: Err(why.to_string()),
             outlets: Vec::new(),
+        }
+    }
+}
+
+const JSON: u8 = 0;
+const DATA: u8 = 1;
+
+/// What comes out of a control channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlMessage<T> {
+    /// An order or a report.
+    Word(T),
+    /// Data of a relayed hop.
+    Data {
+        /// Which hop's.
+        hop: u32,
+        /// At most [`RELAY_BYTES_MAX`] of them.
+        bytes: Vec<u8>,
+    },
+}
+
+/// Writes a message, in one call where `to` takes it whole.
+pub fn write<T: Serialize>(to: &mut (impl Write + ?Sized), message: &ControlMessage<T>) -> io::Result<()> {
+    let frame = match message {
+        ControlMessage::Word(word) => {
+            framing::frame(&[&[JSON], &serde_json::to_vec(word)?], MESSAGE_BYTES_MAX)?
+        }
+        ControlMessage::Data { hop, bytes } => {
+            framing::frame(&[&[DATA], &hop.to_be_bytes(), bytes], MESSAGE_BYTES_MAX)?
+        }
+    };
+    to.write_all(&frame)?;
+    to.flush()
+}
+
+/// Reads a message; the error is `UnexpectedEof` at the end of the channel.
+pub fn read<T: DeserializeOwned>(from: &mut (impl Read + ?Sized)) -> io::Result<ControlMessage<T>> {
+    let body = framing::read(from, MESSAGE_BYTES_MAX)?;
+    match body.split_first() {
+        Some((&JSON, json)) => Ok(ControlMessage::Word(serde_json::from_slice(json)?)),
+        Some((&DATA, rest)) => {
+            let (hop, bytes) = rest.split_first_chunk().ok_or_else(|| malformed("data of no hop"))?;
+            if bytes.is_empty() || bytes.len() > RELAY_BYTES_MAX {
+                return Err(malformed("data of a length that cannot be"));
+            }
+            Ok(ControlMessage::Data { hop: u32::from_be_bytes(*hop), bytes: bytes.to_vec() })
+        }
+        _ => Err(malformed("a message of an unknown kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_as_they_were_written() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &ControlMessage::Word(AgentOrder::RelayEnd { hop: 7 })).expect("written");
+        write(&mut bytes, &ControlMessage::<AgentOrder>::Data { hop: 9, bytes: vec![0, 1, 255] })
+            .expect("written");
+        let mut rest = &bytes[..];
+        assert!(matches!(
+            read::<AgentOrder>(&mut rest),
+            Ok(ControlMessage::Word(AgentOrder::RelayEnd { hop: 7 }))
+        ));
+        assert!(
+            matches!(read::<AgentOrder>(&mut rest), Ok(ControlMessage::Data { hop: 9, bytes }) if bytes == [0, 1, 255])
+        );
+        assert_eq!(read::<AgentOrder>(&mut rest).expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_is_none_is_an_error() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &ControlMessage::Word(AgentReport::Gone)).expect("written");
+        for cut in 0..bytes.len() {
+            assert!(read::<AgentReport>(&mut &bytes[..cut]).is_err(), "{cut}");
+        }
+        let long = [&0x0002_0001_u32.to_be_bytes()[..], &[1], &[0; 0x2_0000]].concat();
+        let empty = [0, 0, 0, 5, 1, 0, 0, 0, 7];
+        for bad in [
+            &long[..],
+            &empty,
+            &[0xff; 8],
+            &[0, 0, 0, 3, 0, b'{', b'}'],
+            &[0, 0, 0, 0],
+            &[0, 0, 0, 1, 2],
+            &[0, 0, 0, 4, 1, 0, 0, 0],
+        ] {
+            assert!(read::<AgentReport>(&mut &bad[..]).is_err(), "{bad:?}");
         }
     }
 }

@@ -2,44 +2,42 @@
 
 mod agents;
 mod conductor;
-mod joining;
-mod outcome;
 
 use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use self::conductor::Conductor;
 use crate::Error;
-use crate::connect::Ports;
-use crate::mover::{Compression, DigestKind, OnDead, OnSlow};
-use crate::plan::Plan;
+use crate::connect::PortRange;
+use crate::limits::SILENCE_MAX;
+use crate::mover::{Compression, DeadOutlet, DigestKind, SlowOutlet};
+use crate::plan::PipelinePlan;
 use crate::stage::Stage;
-
-use conductor::Conductor;
 
 /// A pipeline that somebody wants.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct PipelineRequest {
     /// From left to right.
     pub stages: Vec<Stage>,
     /// The last stage's output goes to the first one's input, as the halves of `caravan cp` want it.
     pub is_ring: bool,
     /// Everything else.
-    pub options: Options,
+    pub options: PipelineOptions,
 }
 
 /// What the user may choose.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct PipelineOptions {
     /// Nothing but this carries data between hosts.
-    pub transport: Option<Transport>,
+    pub transport: Option<HopTransport>,
     /// Where data connections listen.
-    pub ports: Option<Ports>,
+    pub ports: Option<PortRange>,
     /// The name or address under which other hosts reach this one.
     pub here: Option<String>,
     /// What is encrypted.
-    pub sealing: Sealing,
+    pub sealing: Encryption,
     /// What the end of a stream carries.
     pub digest: DigestKind,
     /// How data between hosts are compressed.
@@ -53,18 +51,39 @@ pub struct Options {
     /// How a stream gets to several hosts.
     pub fan_out: FanOut,
     /// What happens to a host that holds up the others.
-    pub on_slow: OnSlow,
+    pub on_slow: SlowOutlet,
     /// What happens when one of several hosts fails.
-    pub on_dead: OnDead,
+    pub on_dead: DeadOutlet,
     /// Whether the observer gets [`Observer::progress`].
     pub progress: bool,
     /// How long a host may be silent before it is taken for dead.
     pub silence: Duration,
 }
 
+impl Default for PipelineOptions {
+    fn default() -> Self {
+        Self {
+            transport: None,
+            ports: None,
+            here: None,
+            sealing: Encryption::Default,
+            digest: DigestKind::Xxh3,
+            compression: None,
+            streams: 1,
+            rate: None,
+            buffer_bytes: 0,
+            fan_out: FanOut::Default,
+            on_slow: SlowOutlet::Wait,
+            on_dead: DeadOutlet::Fail,
+            progress: false,
+            silence: SILENCE_MAX,
+        }
+    }
+}
+
 /// What carries data between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum HopTransport {
     /// RDMA devices.
     Rdma,
     /// TCP.
@@ -75,7 +94,7 @@ pub enum Transport {
 
 /// What is encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sealing {
+pub enum Encryption {
     /// TCP between hosts.
     #[default]
     Default,
@@ -102,11 +121,11 @@ pub trait Launcher: Sync {
     /// An agent on a host, as the stage names it; `None` is this host. Blocks until it is ready for the
     /// first message, or until soon after `is_given_up` is set: then nobody wants it any more, and it is
     /// [`Error::Cancelled`]. Called from several threads.
-    fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<Session, Error>;
+    fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<AgentSession, Error>;
 }
 
 /// A started agent.
-pub struct Session {
+pub struct AgentSession {
     /// What it says.
     pub from: Box<dyn Read + Send>,
     /// What it is told. Its close makes the agent end, whatever it does.
@@ -169,7 +188,7 @@ pub struct HopFigures {
 
 /// How it all ended.
 #[derive(Clone, Debug, Default)]
-pub struct Summary {
+pub struct PipelineSummary {
     /// The exit status of the whole: 0, the rightmost failing stage's (128 + n for signal n), 255 if it
     /// could not be set up or a host or connection was lost.
     pub status: u8,
@@ -188,18 +207,18 @@ pub struct Summary {
 /// is ended and the status is 130; once `stopped` is (by SIGTSTP), agents are told to be patient and this
 /// process stops until it is continued. The observer is called on this thread.
 pub fn run(
-    request: &Request,
+    request: &PipelineRequest,
     launcher: &dyn Launcher,
     observer: &mut dyn Observer,
     interrupted: &Arc<AtomicBool>,
     stopped: &Arc<AtomicBool>,
-) -> Result<Summary, Error> {
-    let plan = Plan::new(request, !std::io::stdin().is_terminal())?;
+) -> Result<PipelineSummary, Error> {
+    let plan = PipelinePlan::new(request, !std::io::stdin().is_terminal())?;
     let (notices, heard) = mpsc::channel();
-    let flags = (Arc::clone(interrupted), Arc::clone(stopped));
+    let (interrupted, stopped) = (Arc::clone(interrupted), Arc::clone(stopped));
     std::thread::scope(|scope| {
-        let conducting =
-            scope.spawn(move || Conductor::new(plan, request, notices, flags).run(scope, launcher));
+        let conducting = scope
+            .spawn(move || Conductor::new(plan, request, notices, interrupted, stopped).run(scope, launcher));
         for notice in heard {
             notice.tell(observer);
         }
@@ -208,7 +227,7 @@ pub fn run(
 }
 
 /// What `run` would do, a sentence a line, without doing anything: which hosts, commands and hops.
-pub fn describe(request: &Request) -> Result<Vec<String>, Error> {
-    let plan = Plan::new(request, !std::io::stdin().is_terminal())?;
+pub fn describe(request: &PipelineRequest) -> Result<Vec<String>, Error> {
+    let plan = PipelinePlan::new(request, !std::io::stdin().is_terminal())?;
     Ok(plan.describe())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// Every failure of this crate.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A system call failed that nobody expects to.
     #[error("{call}: {source}")]
@@ -16,7 +17,7 @@ pub enum Error {
     },
     /// getrandom(2) failed.
     #[error("the system gives no random bytes: {0}")]
-    Random(rustix::io::Errno),
+    Random(io::Error),
     /// A file of a stage.
     #[error("cannot {what} {path}: {source}", path = path.display())]
     File {
@@ -70,4 +71,11 @@ pub enum Error {
     /// Whoever waits was told to end.
     #[error("interrupted")]
     Cancelled,
+}
+
+impl Error {
+    /// Returns what makes an error of the failure of that call.
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Self {
+        move |source| Self::System { call, source: source.into() }
+    }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 /// core's cache, and two commands that copy may then move less than in a shell.
 pub const PIPE_BYTES: usize = 1 << 20;
 /// The longest message of a control channel.
-pub const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a piece of data that goes over the control channel as the last resort.
 pub const RELAY_BYTES_MAX: usize = 64 << 10;
-/// Such bytes under way towards an agent that has not said that it took them.
-pub const RELAY_WINDOW_BYTES: u64 = 1 << 20;
+/// Bytes of a relayed hop that may be under way towards an agent that has not said that it took them.
+pub const RELAY_CREDIT_BYTES: u64 = 1 << 20;
 /// Lines of standard error under way that the coordinator has not said it printed, in bytes.
-pub const LINES_WINDOW_BYTES: u64 = 256 << 10;
+pub const LINES_CREDIT_BYTES: u64 = 256 << 10;
 /// What an agent may have said and the coordinator not taken: it reads on once it has.
 pub const EVENTS_MAX: usize = 1024;
 /// The longest line of standard error; longer ones are broken there.

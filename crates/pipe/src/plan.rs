@@ -10,28 +10,28 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Error;
-use crate::control::{self, CommandKind, End, Mode, Part, Source, Target};
-use crate::coordinator::{FanOut, Options, Request};
+use crate::control::{CommandEnd, CommandKind, InletSpec, Mover, OpenMode, OutletSpec, StageCommand};
+use crate::coordinator::{FanOut, PipelineOptions, PipelineRequest};
 use crate::limits::STAGES_MAX;
-use crate::mover::{HopOptions, MoverOptions, OnDead, OnSlow};
-use crate::stage::{Kind, Stage};
+use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
+use crate::stage::{Stage, StageKind};
 
 /// What this host is called.
 pub const HERE: &str = "here";
 
 /// A pipeline, laid out.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct PipelinePlan {
     /// Hosts, as ssh takes them; `None` is this one. Each once.
     pub agents: Vec<Option<String>>,
     /// Stages, one for each host of each; its place is the number that reports name it by.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<StageJob>,
     /// Between different agents.
     pub hops: Vec<Hop>,
     /// What users see of the stream's way, in its order.
-    pub ways: Vec<Way>,
-    /// What each agent runs; the options of hops are still open.
-    parts: Vec<Part>,
+    pub legs: Vec<StreamLeg>,
+    /// What each agent runs, before it is known what carries the hops.
+    parts: Vec<AgentPart>,
     /// Whether somebody wants of a mover what no pipe does: a pace, a buffer, figures.
     needs_movers: bool,
     /// Whether the user's standard input is anything but a terminal.
@@ -40,9 +40,18 @@ pub struct Plan {
     movers: u32,
 }
 
+/// What an agent is to run.
+#[derive(Clone, Debug, Default)]
+pub struct AgentPart {
+    /// Its commands.
+    pub commands: Vec<StageCommand>,
+    /// Its movers.
+    pub movers: Vec<Mover>,
+}
+
 /// A stage on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct StageJob {
     /// Which stage of the pipeline, from 0.
     pub stage: usize,
     /// Where.
@@ -50,7 +59,7 @@ pub struct Job {
     /// As the user wrote it.
     pub text: String,
     /// Its file, if it is one.
-    pub file: Option<(PathBuf, Mode)>,
+    pub file: Option<(PathBuf, OpenMode)>,
 }
 
 /// Data between two agents.
@@ -68,7 +77,7 @@ pub struct Hop {
 
 /// A part of the stream's way that users see figures of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct StreamLeg {
     /// The agent that sends.
     pub from: usize,
     /// The agent that receives.
@@ -85,16 +94,16 @@ pub struct Way {
 
 /// What has become of a hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum HopCarrier {
     /// A pipe was handed over.
     Pipe,
     /// It is connected.
     Connection(HopOptions),
 }
 
-impl Plan {
+impl PipelinePlan {
     /// Lays a pipeline out. `input` says whether there is anything to read for a first stage on another host.
-    pub fn new(request: &Request, input: bool) -> Result<Self, Error> {
+    pub fn new(request: &PipelineRequest, input: bool) -> Result<Self, Error> {
         check(request)?;
         let options = &request.options;
         let needs_movers = options.rate.is_some() || options.buffer_bytes > 0 || options.progress;
@@ -109,21 +118,20 @@ impl Plan {
     }
 
     /// What an agent is to run, once it is known what carries each hop.
-    pub fn part(&self, agent: usize, carrier: impl Fn(u32) -> Option<Carrier>, figures: bool) -> Part {
+    pub fn part(&self, agent: usize, carrier: impl Fn(u32) -> Option<HopCarrier>) -> AgentPart {
         let mut part = self.parts.get(agent).cloned().unwrap_or_default();
-        part.figures = figures;
         for mover in &mut part.movers {
-            if let Source::Hop(number, options) = &mut mover.from {
+            if let InletSpec::Hop(number, options) = &mut mover.from {
                 match carrier(*number) {
-                    Some(Carrier::Connection(agreed)) => *options = agreed,
-                    _ => mover.from = Source::Pipe(*number),
+                    Some(HopCarrier::Connection(agreed)) => *options = agreed,
+                    _ => mover.from = InletSpec::Pipe(*number),
                 }
             }
             for target in &mut mover.to {
-                if let Target::Hop(number, options) = target {
+                if let OutletSpec::Hop(number, options) = target {
                     match carrier(*number) {
-                        Some(Carrier::Connection(agreed)) => *options = agreed,
-                        _ => *target = Target::Pipe(*number),
+                        Some(HopCarrier::Connection(agreed)) => *options = agreed,
+                        _ => *target = OutletSpec::Pipe(*number),
                     }
                 }
             }
@@ -133,26 +141,26 @@ impl Plan {
     }
 
     /// Where a pipe was handed over, commands have it themselves, and the movers between go.
-    fn join_handed(&self, part: &mut Part, carrier: impl Fn(u32) -> Option<Carrier>) {
+    fn join_handed(&self, part: &mut AgentPart, carrier: impl Fn(u32) -> Option<HopCarrier>) {
         if self.needs_movers {
             return;
         }
         let handed: Vec<u32> = self.hops.iter().map(|hop| hop.number).collect();
-        let is_handed = |number: u32| handed.contains(&number) && carrier(number) == Some(Carrier::Pipe);
+        let is_handed = |number: u32| handed.contains(&number) && carrier(number) == Some(HopCarrier::Pipe);
         let commands = &mut part.commands;
         part.movers.retain(|mover| match (&mover.from, mover.to.as_slice()) {
-            (Source::Pipe(from), [Target::Pipe(to)]) if is_handed(*to) && !is_handed(*from) => {
-                let ours = |command: &&mut control::Command| command.output == End::Pipe(*from);
+            (InletSpec::Pipe(from), [OutletSpec::Pipe(to)]) if is_handed(*to) && !is_handed(*from) => {
+                let ours = |command: &&mut StageCommand| command.output == CommandEnd::Pipe(*from);
                 match commands.iter_mut().find(ours) {
-                    Some(command) => command.output = End::Pipe(*to),
+                    Some(command) => command.output = CommandEnd::Pipe(*to),
                     None => return true,
                 }
                 false
             }
-            (Source::Pipe(from), [Target::Pipe(to)]) if is_handed(*from) => {
-                let ours = |command: &&mut control::Command| command.input == End::Pipe(*to);
+            (InletSpec::Pipe(from), [OutletSpec::Pipe(to)]) if is_handed(*from) => {
+                let ours = |command: &&mut StageCommand| command.input == CommandEnd::Pipe(*to);
                 match commands.iter_mut().find(ours) {
-                    Some(command) => command.input = End::Pipe(*from),
+                    Some(command) => command.input = CommandEnd::Pipe(*from),
                     None => return true,
                 }
                 false
@@ -168,9 +176,9 @@ impl Plan {
             let what = if job.file.is_some() { "file" } else { "command" };
             lines.push(format!("stage {} on {}: {what} '{}'", job.stage + 1, self.name(job.agent), job.text));
         }
-        for way in &self.ways {
-            let (from, to) = (self.name(way.from), self.name(way.to));
-            lines.push(match (way.hop, way.sender) {
+        for leg in &self.legs {
+            let (from, to) = (self.name(leg.from), self.name(leg.to));
+            lines.push(match (leg.hop, leg.sender) {
                 (Some(_), _) => format!("{from} -> {to}: whatever both have"),
                 (None, Some(_)) => format!("{from}: moved by caravan"),
                 (None, None) => format!("{from}: a pipe between two commands"),
@@ -184,11 +192,6 @@ impl Plan {
         self.agents.get(agent).and_then(Option::as_deref).unwrap_or(HERE)
     }
 
-    /// The movers of an agent, by their numbers.
-    pub fn movers(part: &Part) -> Vec<u32> {
-        part.movers.iter().map(|mover| mover.mover).collect()
-    }
-
     fn add_jobs(&mut self, number: usize, stage: &Stage) {
         let hosts: Vec<Option<&String>> = match stage.hosts.as_slice() {
             [] => vec![None],
@@ -197,19 +200,19 @@ impl Plan {
         for host in hosts {
             let agent = self.agent(host);
             let file = match &stage.kind {
-                Kind::Read(path) => Some((path.clone(), Mode::Read)),
-                Kind::Write { path, append: true } => Some((path.clone(), Mode::Append)),
-                Kind::Write { path, append: false } => Some((path.clone(), Mode::Write)),
-                Kind::Shell(_) | Kind::Program(_) => None,
+                StageKind::Read(path) => Some((path.clone(), OpenMode::Read)),
+                StageKind::Write { path, append: true } => Some((path.clone(), OpenMode::Append)),
+                StageKind::Write { path, append: false } => Some((path.clone(), OpenMode::Write)),
+                StageKind::Shell(_) | StageKind::Program(_) => None,
             };
             let id = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
-            self.jobs.push(Job { stage: number, agent, text: stage.text.clone(), file });
+            self.jobs.push(StageJob { stage: number, agent, text: stage.text.clone(), file });
             let kind = match &stage.kind {
-                Kind::Shell(text) => CommandKind::Shell(text.clone()),
-                Kind::Program(arguments) => CommandKind::Program(arguments.clone()),
-                Kind::Read(_) | Kind::Write { .. } => continue,
+                StageKind::Shell(text) => CommandKind::Shell(text.clone()),
+                StageKind::Program(arguments) => CommandKind::Program(arguments.clone()),
+                StageKind::Read(_) | StageKind::Write { .. } => continue,
             };
-            let command = control::Command { stage: id, kind, input: End::Null, output: End::Null };
+            let command = StageCommand { stage: id, kind, input: CommandEnd::Null, output: CommandEnd::Null };
             self.part_mut(agent).commands.push(command);
         }
     }
@@ -218,16 +221,13 @@ impl Plan {
         let found = self.agents.iter().position(|known| known.as_ref() == host);
         found.unwrap_or_else(|| {
             self.agents.push(host.cloned());
-            self.parts.push(Part::default());
+            self.parts.push(AgentPart::default());
             self.agents.len() - 1
         })
     }
 
-    /// There is one for each agent, as both are made in one place.
-    fn part_mut(&mut self, agent: usize) -> &mut Part {
-        if self.parts.len() <= agent {
-            self.parts.resize_with(agent + 1, Part::default);
-        }
+    /// There is one for each agent, because both are made in one place.
+    fn part_mut(&mut self, agent: usize) -> &mut AgentPart {
         &mut self.parts[agent]
     }
 
@@ -237,7 +237,7 @@ impl Plan {
     }
 }
 
-fn check(request: &Request) -> Result<(), Error> {
+fn check(request: &PipelineRequest) -> Result<(), Error> {
     let stages = &request.stages;
     let refuse = |why: String| Err(Error::Usage(why));
     if stages.is_empty() {
@@ -255,13 +255,13 @@ fn check(request: &Request) -> Result<(), Error> {
     }
     let options = &request.options;
     if options.fan_out == FanOut::Chain {
-        if options.on_dead == OnDead::Continue {
+        if options.on_dead == DeadOutlet::Continue {
             return refuse(
                 "in a chain the hosts behind a dead one are cut off: --on-dead continue takes --star"
                     .to_owned(),
             );
         }
-        if options.on_slow == OnSlow::Drop {
+        if options.on_slow == SlowOutlet::Drop {
             return refuse(
                 "in a chain a slow host cannot be dropped without those behind it: --on-slow drop takes --star"
                     .to_owned(),
@@ -272,7 +272,7 @@ fn check(request: &Request) -> Result<(), Error> {
 }
 
 /// What both ends of a connected hop agree on.
-pub fn hop_options(options: &Options, sealed: bool, silence: Option<Duration>) -> HopOptions {
+pub fn hop_options(options: &PipelineOptions, sealed: bool, silence: Option<Duration>) -> HopOptions {
     HopOptions {
         digest: options.digest,
         sealed,
@@ -282,7 +282,7 @@ pub fn hop_options(options: &Options, sealed: bool, silence: Option<Duration>) -
     }
 }
 
-fn mover_options(options: &Options, rate: Option<u64>) -> MoverOptions {
+fn mover_options(options: &PipelineOptions, rate: Option<u64>) -> MoverOptions {
     MoverOptions {
         rate,
         buffer_bytes: options.buffer_bytes,

@@ -1,16 +1,12 @@
 //! A stage as it is written: `[user@]host[,host...]:'CMD'`, `:'CMD'` for this host.
 
-mod hosts;
-mod redirection;
-
 use std::fmt;
 use std::path::PathBuf;
 
 use caravan_segment::printable;
 
-use self::redirection::Start;
 use crate::Error;
-use crate::limits::{COMMAND_BYTES_MAX, PATH_BYTES_MAX};
+use crate::limits::{COMMAND_BYTES_MAX, HOSTS_MAX, PATH_BYTES_MAX};
 
 /// A stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +15,14 @@ pub struct Stage {
     /// whole stream goes to each.
     pub hosts: Vec<String>,
     /// What it is.
-    pub kind: Kind,
+    pub kind: StageKind,
     /// As the user wrote it, without the hosts.
     pub text: String,
 }
 
 /// What a stage does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StageKind {
     /// A command for the login shell.
     Shell(String),
     /// This program itself, with these arguments: one half of `caravan cp`.
@@ -58,9 +54,9 @@ impl Stage {
                  or is given with -o Port=N"
             )));
         }
-        let (hosts, command) = hosts::split(text)
-            .ok_or_else(|| Error::Usage(format!("`{shown}` has no host and no colon: {FORM}")))?;
-        let hosts = hosts::parse(hosts).map_err(|why| Error::Usage(format!("stage `{shown}`: {why}")))?;
+        let (hosts, command) =
+            split(text).ok_or_else(|| Error::Usage(format!("`{shown}` has no host and no colon: {FORM}")))?;
+        let hosts = parse(hosts).map_err(|why| Error::Usage(format!("stage `{shown}`: {why}")))?;
         let kind = kind(command).map_err(|why| Error::Usage(format!("stage `{shown}`: {why}")))?;
         Ok(Self { hosts, kind, text: command.to_owned() })
     }
@@ -71,13 +67,13 @@ impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, host) in self.hosts.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
-            write!(f, "{comma}{}", hosts::written(host))?;
+            write!(f, "{comma}{}", written(host))?;
         }
         write!(f, ":{}", self.text)
     }
 }
 
-fn kind(text: &str) -> Result<Kind, String> {
+fn kind(text: &str) -> Result<StageKind, String> {
     if text.trim().is_empty() {
         return Err(
             "it has no command; give one behind the colon, such as db2:'gzip -d' or db2:'>/srv/a.img'"
@@ -94,8 +90,8 @@ fn kind(text: &str) -> Result<Kind, String> {
             text.len()
         ));
     }
-    let start = redirection::start(text)?;
-    if let Start::Read(path) | Start::Write { path, .. } = &start {
+    let start = start(text)?;
+    if let CommandStart::Read(path) | CommandStart::Write { path, .. } = &start {
         if path.len() > PATH_BYTES_MAX {
             return Err(format!(
                 "the file's name has {} bytes, and no file can be opened by a name of more than {PATH_BYTES_MAX}",
@@ -104,10 +100,10 @@ fn kind(text: &str) -> Result<Kind, String> {
         }
     }
     Ok(match start {
-        Start::Command => Kind::Shell(text.to_owned()),
-        Start::Alone => Kind::Shell(format!("exec cat {}", text.trim())),
-        Start::Read(path) => Kind::Read(path.into()),
-        Start::Write { path, append } => Kind::Write { path: path.into(), append },
+        CommandStart::Command => StageKind::Shell(text.to_owned()),
+        CommandStart::Alone => StageKind::Shell(format!("exec cat {}", text.trim())),
+        CommandStart::Read(path) => StageKind::Read(path.into()),
+        CommandStart::Write { path, append } => StageKind::Write { path: path.into(), append },
     })
 }
 
@@ -122,6 +118,194 @@ fn shown(text: &str) -> String {
     }
 }
 
+/// Hosts and command. The colons of an address in brackets do not end the hosts.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let mut is_in_brackets = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            '[' => is_in_brackets = true,
+            ']' => is_in_brackets = false,
+            ':' if !is_in_brackets => return Some((&text[..at], &text[at + 1..])),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The hosts as ssh takes them; none is this host.
+fn parse(text: &str) -> Result<Vec<String>, String> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let count = text.split(',').count();
+    if count > HOSTS_MAX {
+        return Err(format!("it has {count} hosts, and a stage takes at most {HOSTS_MAX}"));
+    }
+    let mut hosts = Vec::new();
+    for text in text.split(',') {
+        let host = host(text)?;
+        if hosts.contains(&host) {
+            return Err(format!("it names {host} twice; a host gets the stream once"));
+        }
+        hosts.push(host);
+    }
+    Ok(hosts)
+}
+
+/// A host as it is written in a stage: an address with colons is in brackets.
+fn written(host: &str) -> String {
+    match host.rsplit_once('@') {
+        _ if !host.contains(':') => host.to_owned(),
+        Some((user, address)) => format!("{user}@[{address}]"),
+        None => format!("[{host}]"),
+    }
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let (user, name) = match text.rsplit_once('@') {
+        Some((user, name)) => (Some(user), name),
+        None => (None, text),
+    };
+    let address = name.strip_prefix('[').map(|rest| rest.strip_suffix(']').unwrap_or(""));
+    let bare = address.unwrap_or(name);
+    match user {
+        Some("") => return Err(format!("a user has no name in `{text}`; leave out the @, or give one")),
+        _ if name.is_empty() => {
+            return Err(
+                "a host has no name; they are separated by single commas, such as a,b:'CMD'".to_owned()
+            );
+        }
+        _ if address.is_some_and(|address| address.is_empty() || address.contains(['[', ']']))
+            || address.is_none() && name.contains(['[', ']'])
+            || user.is_some_and(|user| user.contains(['[', ']'])) =>
+        {
+            return Err(format!("`{text}` is no address in brackets; write it like root@[2001:db8::1]"));
+        }
+        _ if text.starts_with('-') || bare.starts_with('-') => {
+            return Err(format!("`{text}` begins with a dash, which ssh would take for an option"));
+        }
+        _ if text.contains(is_refused) => {
+            return Err(format!(
+                "`{text}` has a character that no host's name has; quote the command, not the host: db2:'CMD'"
+            ));
+        }
+        _ => {}
+    }
+    Ok(match user {
+        Some(user) => format!("{user}@{bare}"),
+        None => bare.to_owned(),
+    })
+}
+
+/// What ssh itself refuses, because a user's configuration may hand the name to a shell.
+fn is_refused(c: char) -> bool {
+    c.is_whitespace() || c.is_control() || "'`\"$\\;&<>|(){}*?!#~".contains(c)
+}
+
+/// How a command begins.
+#[derive(Debug, PartialEq, Eq)]
+enum CommandStart<'a> {
+    /// A command, with or without redirections in front.
+    Command,
+    /// Nothing but redirections, and a shell has to look at them.
+    Alone,
+    /// One file to read, with a plain name.
+    Read(&'a str),
+    /// One file to write, with a plain name.
+    Write { path: &'a str, append: bool },
+}
+
+/// An error where no file is named.
+fn start(command: &str) -> Result<CommandStart<'_>, String> {
+    let command = command.trim();
+    for operator in [">>", ">", "<"] {
+        let Some(rest) = command.strip_prefix(operator) else { continue };
+        let path = rest.trim_start();
+        return match path {
+            "" => Err(format!(
+                "there is no file behind `{operator}`; name one, such as db2:'{operator}/srv/a.img'"
+            )),
+            _ if !path.contains(|c| !is_plain(c)) => Ok(match operator {
+                "<" => CommandStart::Read(path),
+                _ => CommandStart::Write { path, append: operator == ">>" },
+            }),
+            _ if is_alone(command) => Ok(CommandStart::Alone),
+            _ => Ok(CommandStart::Command),
+        };
+    }
+    Ok(CommandStart::Command)
+}
+
+/// What every shell takes as it is.
+fn is_plain(c: char) -> bool {
+    c.is_alphanumeric() || "._/+,:@%=-".contains(c)
+}
+
+/// Whether there are only redirections. What is in doubt is none: the shell itself says what is wrong with it.
+fn is_alone(command: &str) -> bool {
+    let mut rest = command;
+    while !rest.is_empty() {
+        let Some(behind) = redirection(rest) else { return false };
+        rest = behind.trim_start_matches([' ', '\t']);
+    }
+    true
+}
+
+/// What is behind the redirection at the start.
+fn redirection(text: &str) -> Option<&str> {
+    let text = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let operators = [">>", ">&", ">|", ">", "<&", "<"];
+    // Here-documents, and files open both ways, are for a command that knows what to do with them.
+    if text.starts_with("<<") || text.starts_with("<>") {
+        return None;
+    }
+    let text = operators.iter().find_map(|operator| text.strip_prefix(operator))?;
+    let word = text.trim_start_matches([' ', '\t']);
+    let length = word_length(word)?;
+    (length > 0).then(|| &word[length..])
+}
+
+/// The bytes of the shell's word at the start; `None` if something in it is not closed.
+fn word_length(text: &str) -> Option<usize> {
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        let rest = &text[at + c.len_utf8()..];
+        at += c.len_utf8()
+            + match c {
+                ' ' | '\t' | '\n' | '\r' | ';' | '&' | '|' | '<' | '>' | '(' | ')' => return Some(at),
+                '\\' => rest.chars().next()?.len_utf8(),
+                '\'' => rest.find('\'')? + 1,
+                '"' | '`' => closed_length(rest, None, c)?,
+                '$' if rest.starts_with('(') => closed_length(rest, Some('('), ')')?,
+                '$' if rest.starts_with('{') => closed_length(rest, Some('{'), '}')?,
+                _ => 0,
+            };
+    }
+    Some(at)
+}
+
+/// The bytes up to and with `close`, where each `open` takes one more of them. Quotes count within
+/// parentheses and braces, not within double quotes.
+fn closed_length(text: &str, open: Option<char>, close: char) -> Option<usize> {
+    let mut depth = usize::from(open.is_none());
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => _ = chars.next(),
+            '\'' if open.is_some() => _ = chars.find(|(_, c)| *c == '\'')?,
+            _ if c == close => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at + c.len_utf8());
+                }
+            }
+            _ if Some(c) == open => depth += 1,
+            _ => {}
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -132,8 +316,8 @@ mod tests {
         Stage::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    fn shell(text: &str) -> Kind {
-        Kind::Shell(text.to_owned())
+    fn shell(text: &str) -> StageKind {
+        StageKind::Shell(text.to_owned())
     }
 
     #[test]
@@ -158,10 +342,10 @@ mod tests {
 
     #[test]
     fn files_with_plain_names_are_opened_without_a_shell() {
-        let write = |path: &str, append| Kind::Write { path: path.into(), append };
+        let write = |path: &str, append| StageKind::Write { path: path.into(), append };
         for (text, kind) in [
-            (":</scratch/zeroes", Kind::Read("/scratch/zeroes".into())),
-            (": < a-b_c.d+e,f:g@h%i=j ", Kind::Read("a-b_c.d+e,f:g@h%i=j".into())),
+            (":</scratch/zeroes", StageKind::Read("/scratch/zeroes".into())),
+            (": < a-b_c.d+e,f:g@h%i=j ", StageKind::Read("a-b_c.d+e,f:g@h%i=j".into())),
             ("h:>/dev/null", write("/dev/null", false)),
             ("h:>> log", write("log", true)),
             ("h:>größe", write("größe", false)),

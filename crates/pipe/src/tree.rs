@@ -16,13 +16,8 @@
 //! following a symbolic link anywhere in it.
 
 mod attributes;
-mod batch;
-mod buffers;
-mod complaints;
 pub mod format;
-mod hello;
 pub mod options;
-mod parser;
 pub mod records;
 mod sink;
 mod source;
@@ -30,13 +25,16 @@ pub mod trust;
 mod walk;
 
 use std::io::{Read, Write};
+use std::sync::Mutex;
 
+use caravan_segment::printable;
 use rustix::process::{Resource, Rlimit};
 use twox_hash::XxHash3_128;
 
 pub use self::attributes::Attributes;
+use self::format::{FRAME_BYTES_MAX, HEADER_BYTES};
 use self::records::NAME_BYTES_MAX;
-use crate::Error;
+use crate::{Error, lock};
 
 const PART: &[u8] = b".part";
 
@@ -72,6 +70,109 @@ fn allow_descriptors(wanted: u64) {
     }
 }
 
+/// Kept for use.
+#[derive(Debug)]
+pub struct Buffers {
+    free: Mutex<Vec<Vec<u8>>>,
+    kept_max: usize,
+}
+
+impl Buffers {
+    /// Keeps so many at most.
+    pub fn new(kept_max: usize) -> Self {
+        Self { free: Mutex::new(Vec::new()), kept_max }
+    }
+
+    /// One with room for a frame, and with anything in it.
+    pub fn take(&self) -> Vec<u8> {
+        let free = lock(&self.free).pop();
+        free.unwrap_or_else(|| Vec::with_capacity(HEADER_BYTES + FRAME_BYTES_MAX))
+    }
+
+    /// One that is no longer needed.
+    pub fn give_back(&self, buffer: Vec<u8>) {
+        if buffer.capacity() < HEADER_BYTES + FRAME_BYTES_MAX {
+            return;
+        }
+        let mut free = lock(&self.free);
+        if free.len() < self.kept_max {
+            free.push(buffer);
+        }
+    }
+}
+
+/// Lines that are of use to somebody; a full disk fails a million files in the same way.
+const LINES_MAX: u64 = 50;
+
+/// What went wrong with single files in one half of a copy.
+#[derive(Debug, Default)]
+pub struct FileComplaints(Mutex<ComplaintCounts>);
+
+#[derive(Debug, Default)]
+struct ComplaintCounts {
+    said: u64,
+    unsaid: u64,
+    failed: u64,
+}
+
+impl FileComplaints {
+    /// A file could not be copied.
+    pub fn fail(&self, sentence: &str) {
+        self.count(sentence, 1);
+    }
+
+    /// More of what was said already.
+    pub fn fail_silently(&self) {
+        let mut counts = lock(&self.0);
+        counts.failed += 1;
+    }
+
+    /// Something that users should know, although nothing failed.
+    pub fn warn(&self, sentence: &str) {
+        self.count(sentence, 0);
+    }
+
+    /// Says how many lines were held back. An error if any file failed.
+    pub fn finish(&self) -> Result<(), Error> {
+        let counts = lock(&self.0);
+        if counts.unsaid > 0 {
+            say(&format!("and {} more of this kind", counts.unsaid));
+        }
+        if counts.failed == 0 { Ok(()) } else { Err(Error::Files(counts.failed)) }
+    }
+
+    /// How many files have failed.
+    pub fn failed(&self) -> u64 {
+        lock(&self.0).failed
+    }
+
+    fn count(&self, sentence: &str, failed: u64) {
+        let mut counts = lock(&self.0);
+        counts.failed += failed;
+        if counts.said == LINES_MAX {
+            counts.unsaid += 1;
+            return;
+        }
+        counts.said += 1;
+        say(sentence);
+    }
+}
+
+/// A line on standard error, which may be closed: then there is nobody to tell.
+pub fn say(sentence: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "caravan: {sentence}");
+}
+
+/// A directory's path and a name in it, for people.
+pub fn shown_in(folder: &[u8], name: &[u8]) -> String {
+    match (folder, name) {
+        (b"", name) => printable(name),
+        (folder, b"") => printable(folder),
+        (folder, name) if folder.ends_with(b"/") => printable(folder) + &printable(name),
+        (folder, name) => format!("{}/{}", printable(folder), printable(name)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +184,23 @@ mod tests {
         assert_eq!((a.len(), b.len()), (NAME_BYTES_MAX, NAME_BYTES_MAX));
         assert_ne!(a, b);
         assert_eq!(part_name(&[b'x'; 249]).len(), NAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn names_cannot_forge_lines_or_move_the_cursor() {
+        assert_eq!(printable(b"a\nb\x1b[2J\xff\xc3\xa4"), "a\\nb\\u{1b}[2J\\xff\u{e4}");
+        assert_eq!(shown_in(b"dir", b"x"), "dir/x");
+        assert_eq!(shown_in(b"/", b"x"), "/x");
+        assert_eq!(shown_in(b"", b"x"), "x");
+    }
+
+    #[test]
+    fn failures_are_counted_beyond_the_lines_that_are_said() {
+        let complaints = FileComplaints::default();
+        complaints.warn("only a word of warning, by a test");
+        complaints.finish().expect("nothing failed");
+        (0..LINES_MAX * 2).for_each(|_| complaints.fail("one of many failures, by a test"));
+        assert_eq!(complaints.failed(), LINES_MAX * 2);
+        assert!(complaints.finish().expect_err("failed").to_string().contains("100 "));
     }
 }

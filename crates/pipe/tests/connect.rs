@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use caravan_pipe::cancel::Cancel;
-use caravan_pipe::connect::tcp::{Listener, addresses, connect, look_up};
-use caravan_pipe::connect::{Channel, Connection, Ports};
+use caravan_pipe::connect::tcp::{DataListener, addresses, connect, look_up};
+use caravan_pipe::connect::{DataChannel, DataConnection, PortRange};
 use caravan_pipe::limits::{HANDSHAKE_LIMIT, STRANGERS_MAX, STREAMS_MAX};
-use caravan_pipe::{Error, Key};
+use caravan_pipe::{Error, PipeKey};
 
 /// Far more than any of these takes on a slow and busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -19,14 +19,14 @@ const HELLO: usize = 78;
 const GREETING: usize = 106;
 const ANSWER: usize = 36;
 
-type Acceptor = JoinHandle<Result<Connection, Error>>;
+type Acceptor = JoinHandle<Result<DataConnection, Error>>;
 
 fn never() -> Cancel {
     Cancel::new().expect("an event")
 }
 
-fn key() -> Key {
-    Key::random().expect("random")
+fn key() -> PipeKey {
+    PipeKey::random().expect("random")
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -41,32 +41,32 @@ fn stranger() -> (TcpListener, SocketAddr) {
 }
 
 /// A listener that takes one connection, and its port.
-fn accepting(key: &Key, streams: u32) -> (u16, Acceptor) {
-    let listener = Listener::open(None).expect("listens");
+fn accepting(key: &PipeKey, streams: u32) -> (u16, Acceptor) {
+    let listener = DataListener::open(None).expect("listens");
     let (port, key) = (listener.port(), key.clone());
     (port, thread::spawn(move || listener.accept(&key, streams, LONG, &never())))
 }
 
-fn accepted(acceptor: Acceptor) -> Connection {
+fn accepted(acceptor: Acceptor) -> DataConnection {
     acceptor.join().expect("no panic").expect("accepts")
 }
 
-fn refusal(address: SocketAddr, key: &Key) -> String {
+fn refusal(address: SocketAddr, key: &PipeKey) -> String {
     connect(&[address], key, 1, LONG, &never()).expect_err("refused").to_string()
 }
 
-fn sockets(connection: Connection) -> Vec<TcpStream> {
-    let Channel::Streams(streams) = connection.channel else { panic!("no streams") };
+fn sockets(connection: DataConnection) -> Vec<TcpStream> {
+    let DataChannel::Streams(streams) = connection.channel else { panic!("no streams") };
     streams.into_iter().map(TcpStream::from).collect()
 }
 
 /// That a good peer gets through to it.
-fn comes_through(key: &Key, port: u16, acceptor: Acceptor) {
+fn comes_through(key: &PipeKey, port: u16, acceptor: Acceptor) {
     let ours = connect(&[loopback(port)], key, 1, LONG, &never()).expect("connects");
     said_arrives(ours, accepted(acceptor));
 }
 
-fn said_arrives(ours: Connection, theirs: Connection) {
+fn said_arrives(ours: DataConnection, theirs: DataConnection) {
     assert_eq!(ours.description, theirs.description);
     for (index, (mut a, mut b)) in sockets(ours).into_iter().zip(sockets(theirs)).enumerate() {
         let index = index as u8;
@@ -102,7 +102,7 @@ fn streams_are_in_the_same_order_on_both_sides() {
         let ours = connect(&[loopback(port)], &key, count, LONG, &never()).expect("connects");
         assert!(ours.description.ends_with(&format!(", {count} streams")), "{}", ours.description);
         let theirs = accepted(acceptor);
-        assert!(matches!(&theirs.channel, Channel::Streams(streams) if streams.len() == count as usize));
+        assert!(matches!(&theirs.channel, DataChannel::Streams(streams) if streams.len() == count as usize));
         said_arrives(ours, theirs);
     }
 }
@@ -110,19 +110,19 @@ fn streams_are_in_the_same_order_on_both_sides() {
 #[test]
 fn a_listener_may_take_as_many_as_come() {
     let key = key();
-    let listener = Listener::open(None).expect("listens");
+    let listener = DataListener::open(None).expect("listens");
     let (port, theirs) = (listener.port(), key.clone());
     let acceptor = thread::spawn(move || listener.accept_any(&theirs, LONG, &never()));
     let ours = connect(&[loopback(port)], &key, 3, LONG, &never()).expect("connects");
     let theirs = accepted(acceptor);
-    assert!(matches!(&theirs.channel, Channel::Streams(streams) if streams.len() == 3));
+    assert!(matches!(&theirs.channel, DataChannel::Streams(streams) if streams.len() == 3));
     said_arrives(ours, theirs);
 }
 
 #[test]
 fn another_number_of_streams_is_turned_away() {
     let key = key();
-    let listener = Listener::open(None).expect("listens");
+    let listener = DataListener::open(None).expect("listens");
     let (port, theirs) = (listener.port(), key.clone());
     let acceptor = thread::spawn(move || listener.accept(&theirs, 2, Duration::from_secs(3), &never()));
     assert!(refusal(loopback(port), &key).contains("closed it again"));
@@ -153,7 +153,7 @@ fn sockets_are_set_up_for_data() {
 #[test]
 fn a_wrong_key_is_named_on_both_sides() {
     let (right, wrong) = (key(), key());
-    let listener = Listener::open(None).expect("listens");
+    let listener = DataListener::open(None).expect("listens");
     let port = listener.port();
     let acceptor = thread::spawn(move || listener.accept(&right, 1, Duration::from_secs(3), &never()));
     let error = refusal(loopback(port), &wrong);
@@ -211,7 +211,7 @@ fn another_version_is_told_which_one_this_is() {
     newer.write_all(b"\x89caravan\0\x09").expect("written");
     let mut answer = Vec::new();
     newer.read_to_end(&mut answer).expect("read");
-    assert_eq!(answer, b"\x89caravan\0\x01");
+    assert_eq!(answer, b"\x89caravan\0\x02");
     comes_through(&key, port, acceptor);
 
     let (listener, address) = stranger();
@@ -222,7 +222,7 @@ fn another_version_is_told_which_one_this_is() {
         let _ = socket.read(&mut [0]);
     });
     let error = refusal(address, &key);
-    assert!(error.contains("speaks version 9 of the protocol, and this host version 1"), "{error}");
+    assert!(error.contains("speaks version 9 of the protocol, and this host version 2"), "{error}");
     newer.join().expect("no panic");
 }
 
@@ -271,7 +271,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, passing: usize, keep: &mut dyn F
 }
 
 /// All that the two sides of a connection say before any data.
-fn recorded(key: &Key) -> [Vec<u8>; 2] {
+fn recorded(key: &PipeKey) -> [Vec<u8>; 2] {
     let (port, acceptor) = accepting(key, 1);
     let between = Between::of(port, [usize::MAX; 2]);
     let ours = connect(&[between.address], key, 1, LONG, &never()).expect("connects");
@@ -388,10 +388,11 @@ fn every_address_that_failed_is_named_with_its_reason() {
 fn a_range_without_a_free_port_is_named() {
     let (_taken, address) = stranger();
     let port = address.port();
-    let error = Listener::open(Some(Ports { first: port, last: port })).expect_err("taken").to_string();
+    let error =
+        DataListener::open(Some(PortRange { first: port, last: port })).expect_err("taken").to_string();
     assert!(error.contains(&format!("cannot listen on port {port}: taken by other programs")), "{error}");
     let last = port.saturating_add(20);
-    let listener = Listener::open(Some(Ports { first: port, last })).expect("the next one");
+    let listener = DataListener::open(Some(PortRange { first: port, last })).expect("the next one");
     assert!((port + 1..=last).contains(&listener.port()), "{}", listener.port());
 }
 
@@ -400,7 +401,7 @@ fn whoever_waits_can_be_told_to_end() {
     let (silent, address) = stranger();
     let cancel = never();
     let (at_acceptor, at_caller) = (cancel.clone(), cancel.clone());
-    let listener = Listener::open(None).expect("listens");
+    let listener = DataListener::open(None).expect("listens");
     let port = listener.port();
     let acceptor = thread::spawn(move || listener.accept(&key(), 1, LONG, &at_acceptor));
     let caller = thread::spawn(move || connect(&[address], &key(), 1, LONG, &at_caller));

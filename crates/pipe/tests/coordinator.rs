@@ -10,18 +10,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use caravan_pipe::Error;
-use caravan_pipe::control::{self, Hello, Message, MoverResult, Order, Part, Report, Status};
-use caravan_pipe::coordinator::{
-    FanOut, Guard, HopFigures, Launcher, Observer, Options, Request, Sealing, Session, Summary, Transport,
-    run,
+use caravan_pipe::control::{
+    self, AgentOrder, AgentReport, ControlMessage, Hello, HopOrder, HopReport, MoverResult, Status,
 };
-use caravan_pipe::limits::{LINES_WINDOW_BYTES, RELAY_BYTES_MAX, RELAY_WINDOW_BYTES};
-use caravan_pipe::mover::{DigestKind, OnDead, OnSlow};
+use caravan_pipe::coordinator::{
+    AgentSession, Guard, HopFigures, HopTransport, Launcher, Observer, PipelineOptions, PipelineRequest,
+    PipelineSummary, run,
+};
+use caravan_pipe::limits::{LINES_CREDIT_BYTES, RELAY_BYTES_MAX, RELAY_CREDIT_BYTES};
+use caravan_pipe::mover::MoverFigures;
 use caravan_pipe::place::Place;
+use caravan_pipe::plan::AgentPart;
 use caravan_pipe::stage::Stage;
 
 /// What the agent of host b says before the truth: of its own part, and the hop that it sends on.
-type Lies = fn(&Part, u32) -> Vec<Message<Report>>;
+type Lies = fn(&AgentPart, u32) -> Vec<ControlMessage<AgentReport>>;
 
 /// Starts agents that run nothing. That of host a tells of an exit with 7 before b speaks.
 struct Liars {
@@ -32,7 +35,7 @@ struct Liars {
 }
 
 impl Launcher for Liars {
-    fn launch(&self, host: Option<&str>, _: &AtomicBool) -> Result<Session, Error> {
+    fn launch(&self, host: Option<&str>, _: &AtomicBool) -> Result<AgentSession, Error> {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let from = ours.try_clone().expect("cloned");
         let (lies, a_speaks) = (self.lies, self.a_has_spoken.0.clone());
@@ -57,30 +60,30 @@ impl Launcher for Liars {
             }
             _ => drop(serve(theirs, |part, _, mut say| say(truth(part, 0)))),
         }
-        Ok(Session { from: Box::new(from), to: Box::new(ours), guard: Box::new(Ends(end)) })
+        Ok(AgentSession { from: Box::new(from), to: Box::new(ours), guard: Box::new(Ends(end)) })
     }
 }
 
 /// All stages exit so, and all movers have moved all.
-fn truth(part: &Part, code: u8) -> Vec<Message<Report>> {
+fn truth(part: &AgentPart, code: u8) -> Vec<ControlMessage<AgentReport>> {
     let stages = part.commands.iter().map(|command| ended(command.stage, code));
     let movers = part.movers.iter().map(|mover| moved(mover.mover));
     stages.chain(movers).collect()
 }
 
-fn ended(stage: u32, code: u8) -> Message<Report> {
-    Message::Word(Report::Ended { stage, status: Status::Exit(code) })
+fn ended(stage: u32, code: u8) -> ControlMessage<AgentReport> {
+    ControlMessage::Word(AgentReport::Ended { stage, status: Status::Exit(code) })
 }
 
-fn moved(mover: u32) -> Message<Report> {
+fn moved(mover: u32) -> ControlMessage<AgentReport> {
     let all = MoverResult { inlet: Ok(true), outlets: vec![Ok(true)], ..MoverResult::failed(&"") };
-    Message::Word(Report::Moved { mover, result: all })
+    ControlMessage::Word(AgentReport::Moved { mover, result: all })
 }
 
 /// An agent, up to what it says once it is told to start.
 fn serve(
     mut socket: UnixStream,
-    play: impl FnOnce(&Part, u32, Box<dyn FnMut(Vec<Message<Report>>) + '_>) + Send + 'static,
+    play: impl FnOnce(&AgentPart, u32, Box<dyn FnMut(Vec<ControlMessage<AgentReport>>) + '_>) + Send + 'static,
 ) -> JoinHandle<()> {
     let mut play = Some(play);
     let mut from = socket.try_clone().expect("cloned");
@@ -95,31 +98,31 @@ fn serve(
     std::thread::spawn(move || {
         let mut last_hop = 0;
         let mut commands = Vec::new();
-        while let Ok(message) = control::read::<Order>(&mut from) {
+        while let Ok(message) = control::read::<AgentOrder>(&mut from) {
             let said = match message {
-                Message::Word(Order::Hello { .. }) => Report::Hello(Box::new(hello.clone())),
-                Message::Word(Order::Relay { hop, attempt }) => {
+                ControlMessage::Word(AgentOrder::Hello { .. }) => AgentReport::Hello(Box::new(hello.clone())),
+                ControlMessage::Word(AgentOrder::Hop { hop, attempt, order: HopOrder::Relay }) => {
                     last_hop = hop;
-                    Report::Connected { hop, description: "ssh".to_owned(), attempt }
+                    AgentReport::Hop { hop, attempt, report: HopReport::Connected("ssh".to_owned()) }
                 }
-                Message::Word(Order::Command(command)) => {
+                ControlMessage::Word(AgentOrder::Command(command)) => {
                     commands.push(command);
-                    Report::Ping
+                    AgentReport::Ping
                 }
-                Message::Word(Order::Start(mut part)) => {
-                    part.commands.append(&mut commands);
+                ControlMessage::Word(AgentOrder::Start { movers, .. }) => {
+                    let part = AgentPart { commands: std::mem::take(&mut commands), movers };
                     // Whoever is given up does not read to the end.
-                    let say = |said: Vec<Message<Report>>| {
+                    let say = |said: Vec<ControlMessage<AgentReport>>| {
                         let _ = said.iter().try_for_each(|message| control::write(&mut socket, message));
                     };
                     play.take().expect("it starts once")(&part, last_hop, Box::new(say));
-                    Report::Ping
+                    AgentReport::Ping
                 }
-                Message::Word(Order::Abort) => Report::Gone,
-                Message::Word(Order::End) => return,
-                _ => Report::Ping,
+                ControlMessage::Word(AgentOrder::Abort) => AgentReport::Gone,
+                ControlMessage::Word(AgentOrder::End) => return,
+                _ => AgentReport::Ping,
             };
-            if control::write(&mut socket, &Message::Word(said)).is_err() {
+            if control::write(&mut socket, &ControlMessage::Word(said)).is_err() {
                 return;
             }
         }
@@ -159,25 +162,14 @@ impl Observer for Lines {
     fn progress(&mut self, _: &[HopFigures]) {}
 }
 
-fn piped(lies: Lies) -> (Summary, Vec<(String, String)>) {
-    let options = Options {
-        transport: Some(Transport::Ssh),
-        ports: None,
-        here: None,
-        sealing: Sealing::Default,
-        digest: DigestKind::Xxh3,
-        compression: None,
-        streams: 1,
-        rate: None,
-        buffer_bytes: 0,
-        fan_out: FanOut::Default,
-        on_slow: OnSlow::Wait,
-        on_dead: OnDead::Fail,
-        progress: false,
+fn piped(lies: Lies) -> (PipelineSummary, Vec<(String, String)>) {
+    let options = PipelineOptions {
+        transport: Some(HopTransport::Ssh),
         silence: Duration::from_secs(60),
+        ..PipelineOptions::default()
     };
     let stages = ["a:x", "b:y"].map(|text| Stage::parse(text).expect("a stage")).into();
-    let request = Request { stages, is_ring: false, options };
+    let request = PipelineRequest { stages, is_ring: false, options };
     let ((a_speaks, a_has_spoken), (b_runs, b_has_ended)) = (channel(), channel());
     let launcher = Liars {
         lies,
@@ -190,12 +182,12 @@ fn piped(lies: Lies) -> (Summary, Vec<(String, String)>) {
     (summary, observer.lines)
 }
 
-fn lines(stage: u32, texts: Vec<String>) -> Message<Report> {
-    Message::Word(Report::Lines { stage, texts })
+fn lines(stage: u32, texts: Vec<String>) -> ControlMessage<AgentReport> {
+    ControlMessage::Word(AgentReport::Lines { stage, texts })
 }
 
-fn figures(mover: u32) -> Message<Report> {
-    Message::Word(Report::Figures(vec![(mover, [0; 4])]))
+fn figures(mover: u32) -> ControlMessage<AgentReport> {
+    ControlMessage::Word(AgentReport::Figures(vec![(mover, MoverFigures::default())]))
 }
 
 #[test]
@@ -215,13 +207,15 @@ fn no_host_speaks_for_another() {
         ("lines", |_, _| vec![lines(0, vec!["forged".to_owned()])]),
         ("a mover's end", |part, _| vec![moved(99 + part.movers[0].mover)]),
         ("an outlet's end", |_, _| {
-            vec![Message::Word(Report::Left { mover: 99, outlet: 0, has_failed: false })]
+            vec![ControlMessage::Word(AgentReport::Left { mover: 99, outlet: 0, has_failed: false })]
         }),
         ("figures", |_, _| vec![figures(99)]),
-        ("a file's length", |_, _| vec![Message::Word(Report::Prepared { lengths: vec![(0, Some(1))] })]),
+        ("a file's length", |_, _| {
+            vec![ControlMessage::Word(AgentReport::Prepared { lengths: vec![(0, Some(1))] })]
+        }),
         ("a hop", |_, _| {
-            let why = String::new();
-            vec![Message::Word(Report::Unreachable { hop: 99, why, attempt: 1 })]
+            let report = HopReport::Unreachable(String::new());
+            vec![ControlMessage::Word(AgentReport::Hop { hop: 99, attempt: 1, report })]
         }),
     ];
     for (what, lies) in lies {
@@ -242,20 +236,20 @@ fn no_host_makes_memory_grow() {
         ("b: its agent sent more lines than it was given leave for", |part, _| {
             let stage = part.commands[0].stage;
             let lines = || lines(stage, vec!["x".repeat(LINE_BYTES)]);
-            (0..LINES_WINDOW_BYTES as usize / LINE_BYTES).map(|_| lines()).collect()
+            (0..LINES_CREDIT_BYTES as usize / LINE_BYTES).map(|_| lines()).collect()
         }),
         ("b: its agent sent more lines than it was given leave for", |part, _| {
             vec![lines(part.commands[0].stage, Vec::new())]
         }),
         ("b: its agent sent more data than it was given leave for", |_, hop| {
-            let data = |_| Message::Data { hop, bytes: vec![0; RELAY_BYTES_MAX] };
-            (0..=RELAY_WINDOW_BYTES as usize / RELAY_BYTES_MAX).map(data).collect()
+            let data = |_| ControlMessage::Data { hop, bytes: vec![0; RELAY_BYTES_MAX] };
+            (0..=RELAY_CREDIT_BYTES as usize / RELAY_BYTES_MAX).map(data).collect()
         }),
         ("b: its agent gave credit for data that it was not sent", |_, hop| {
-            vec![Message::Word(Report::Credit { hop, bytes: 1 })]
+            vec![ControlMessage::Word(AgentReport::Credit { hop, bytes: 1 })]
         }),
-        ("b: its agent says what no agent says: data of a length that is none", |_, hop| {
-            vec![Message::Data { hop, bytes: vec![0; 2 * RELAY_BYTES_MAX] }]
+        ("b: its agent says what no agent says: data of a length that cannot be", |_, hop| {
+            vec![ControlMessage::Data { hop, bytes: vec![0; 2 * RELAY_BYTES_MAX] }]
         }),
     ];
     for (expected, lies) in lies {

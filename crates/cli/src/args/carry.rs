@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use caravan_pipe::connect::Ports;
+use caravan_pipe::connect::PortRange;
 
 use super::{Moving, Telling, moving};
 
@@ -86,7 +86,7 @@ pub struct Recv {
     pub buffer_bytes: u64,
     /// Listen on the first of these ports that is free: 40000:40010
     #[arg(short = 'p', long, value_name = "LO:HI", value_parser = moving::ports)]
-    pub ports: Option<Ports>,
+    pub ports: Option<PortRange>,
     /// Take data that are not encrypted, too, if the sending side wants it so
     #[arg(long)]
     pub insecure: bool,

@@ -1,8 +1,8 @@
 //! What every command that moves data takes: how fast, through how much memory, and how it is checked and
 //! sealed on its way.
 
-use caravan_pipe::connect::Ports;
-use caravan_pipe::coordinator::Sealing;
+use caravan_pipe::connect::PortRange;
+use caravan_pipe::coordinator::Encryption;
 use caravan_pipe::limits::STREAMS_MAX;
 use caravan_pipe::mover::{Compression, DigestKind};
 use clap::ValueEnum;
@@ -34,16 +34,16 @@ pub struct Moving {
     pub insecure: bool,
     /// Listen for data on one of these ports, which a firewall lets through: 40000:40010
     #[arg(short = 'p', long, value_name = "LO:HI", value_parser = ports)]
-    pub ports: Option<Ports>,
+    pub ports: Option<PortRange>,
 }
 
 impl Moving {
     /// What --encrypt and --insecure come to.
-    pub fn sealing(&self) -> Sealing {
+    pub fn sealing(&self) -> Encryption {
         match (self.encrypt, self.insecure) {
-            (true, _) => Sealing::Always,
-            (false, true) => Sealing::Never,
-            (false, false) => Sealing::Default,
+            (true, _) => Encryption::Always,
+            (false, true) => Encryption::Never,
+            (false, false) => Encryption::Default,
         }
     }
 
@@ -107,10 +107,10 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 /// `LO:HI`, or a single port.
-pub fn ports(text: &str) -> Result<Ports, String> {
+pub fn ports(text: &str) -> Result<PortRange, String> {
     let (first, last) = text.split_once([':', '-']).unwrap_or((text, text));
     match (first.parse(), last.parse()) {
-        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports { first, last }),
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(PortRange { first, last }),
         _ => Err("it takes two ports, the lower one first, such as 40000:40010, or a single one (`caravan cp` keeps \
                   times and permissions without -p)"
             .into()),
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn ports_are_a_range_or_one() {
-        assert_eq!(ports("40000:40010"), Ok(Ports { first: 40_000, last: 40_010 }));
-        assert_eq!(ports("40000-40010"), Ok(Ports { first: 40_000, last: 40_010 }));
-        assert_eq!(ports("7"), Ok(Ports { first: 7, last: 7 }));
+        assert_eq!(ports("40000:40010"), Ok(PortRange { first: 40_000, last: 40_010 }));
+        assert_eq!(ports("40000-40010"), Ok(PortRange { first: 40_000, last: 40_010 }));
+        assert_eq!(ports("7"), Ok(PortRange { first: 7, last: 7 }));
         for text in ["", "0", "0:7", "9:7", "1:65536", "a:b", "1:2:3", ":5"] {
             assert!(ports(text).expect_err(text).contains("the lower one first"), "{text}");
         }

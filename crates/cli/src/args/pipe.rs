@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use caravan_pipe::coordinator::{self, Options};
+use caravan_pipe::coordinator::{self, PipelineOptions};
 use caravan_pipe::mover;
 use caravan_pipe::stage::Stage;
 use clap::{ArgAction, ValueEnum};
@@ -61,21 +61,21 @@ pub struct Pipe {
 
 impl Pipe {
     /// What the coordinator is to know.
-    pub fn options(&self) -> Options {
+    pub fn options(&self) -> PipelineOptions {
         let spreading = &self.spreading;
-        Options {
+        PipelineOptions {
             fan_out: match (spreading.chain, spreading.star) {
                 (true, _) => coordinator::FanOut::Chain,
                 (_, true) => coordinator::FanOut::Star,
                 (false, false) => coordinator::FanOut::Default,
             },
             on_slow: match spreading.on_slow {
-                OnSlow::Wait => mover::OnSlow::Wait,
-                OnSlow::Drop => mover::OnSlow::Drop,
+                OnSlow::Wait => mover::SlowOutlet::Wait,
+                OnSlow::Drop => mover::SlowOutlet::Drop,
             },
             on_dead: match spreading.on_dead {
-                OnDead::Fail => mover::OnDead::Fail,
-                OnDead::Continue => mover::OnDead::Continue,
+                OnDead::Fail => mover::DeadOutlet::Fail,
+                OnDead::Continue => mover::DeadOutlet::Continue,
             },
             ..self.reach.options(&self.moving, self.telling.progress)
         }
@@ -143,7 +143,7 @@ fn stage(text: &str) -> Result<Stage, String> {
 mod tests {
     use std::time::Duration;
 
-    use caravan_pipe::coordinator::{FanOut, Sealing};
+    use caravan_pipe::coordinator::{Encryption, FanOut};
     use clap::Parser;
 
     use super::super::{Args, Command};
@@ -158,21 +158,21 @@ mod tests {
     #[test]
     fn every_option_reaches_the_coordinator_or_ssh() {
         let options = parsed(&[":true"]).options();
-        assert_eq!((options.sealing, options.fan_out), (Sealing::Default, FanOut::Default));
+        assert_eq!((options.sealing, options.fan_out), (Encryption::Default, FanOut::Default));
         assert_eq!((options.streams, options.silence), (1, caravan_pipe::limits::SILENCE_MAX));
         let words = "-v -v -n -p 4000:4010 -H lab -t tcp --encrypt --hash sha256 -c lz4 -L 10M -m 1Mi -P 4 \
                      --progress --json --star --on-slow drop --on-dead continue --no-bootstrap -F f -J j -o A=b \
                      -o C=d -i k --ssh other --silence 10 a:x";
         let pipe = parsed(&words.split_whitespace().collect::<Vec<_>>());
         let options = pipe.options();
-        assert_eq!(options.transport, Some(coordinator::Transport::Tcp));
+        assert_eq!(options.transport, Some(coordinator::HopTransport::Tcp));
         assert_eq!(options.ports.map(|ports| (ports.first, ports.last)), Some((4000, 4010)));
         assert_eq!(options.here.as_deref(), Some("lab"));
-        assert_eq!((options.sealing, options.digest), (Sealing::Always, mover::DigestKind::Sha256));
+        assert_eq!((options.sealing, options.digest), (Encryption::Always, mover::DigestKind::Sha256));
         assert_eq!(options.compression, Some(mover::Compression::Lz4));
         assert_eq!((options.streams, options.rate, options.buffer_bytes), (4, Some(10_000_000), 1 << 20));
-        assert_eq!((options.fan_out, options.on_slow), (FanOut::Star, mover::OnSlow::Drop));
-        assert_eq!((options.on_dead, options.progress), (mover::OnDead::Continue, true));
+        assert_eq!((options.fan_out, options.on_slow), (FanOut::Star, mover::SlowOutlet::Drop));
+        assert_eq!((options.on_dead, options.progress), (mover::DeadOutlet::Continue, true));
         assert_eq!(options.silence, Duration::from_secs(10));
         let ssh = pipe.reach.ssh;
         assert_eq!((ssh.options.len(), ssh.program), (2, "other".into()));

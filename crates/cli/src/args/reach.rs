@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use caravan_pipe::coordinator::{self, Options};
-use caravan_pipe::mover;
+use caravan_pipe::coordinator::{self, PipelineOptions};
 use clap::ValueEnum;
 
 use super::{Moving, Ssh};
@@ -31,12 +30,12 @@ pub struct Reach {
 
 impl Reach {
     /// What the coordinator is to know, with the defaults for one to many.
-    pub fn options(&self, moving: &Moving, progress: bool) -> Options {
-        Options {
+    pub fn options(&self, moving: &Moving, progress: bool) -> PipelineOptions {
+        PipelineOptions {
             transport: self.transport.map(|transport| match transport {
-                Transport::Rdma => coordinator::Transport::Rdma,
-                Transport::Tcp => coordinator::Transport::Tcp,
-                Transport::Ssh => coordinator::Transport::Ssh,
+                Transport::Rdma => coordinator::HopTransport::Rdma,
+                Transport::Tcp => coordinator::HopTransport::Tcp,
+                Transport::Ssh => coordinator::HopTransport::Ssh,
             }),
             ports: moving.ports,
             here: self.here.clone(),
@@ -46,11 +45,9 @@ impl Reach {
             streams: moving.streams,
             rate: moving.rate,
             buffer_bytes: moving.buffer_bytes,
-            fan_out: coordinator::FanOut::Default,
-            on_slow: mover::OnSlow::Wait,
-            on_dead: mover::OnDead::Fail,
             progress,
             silence: self.silence,
+            ..PipelineOptions::default()
         }
     }
 }

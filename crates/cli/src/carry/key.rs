@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use caravan_pipe::coordinator::Observer;
-use caravan_pipe::{Error, Key};
+use caravan_pipe::{Error, PipeKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::geteuid;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -16,29 +16,29 @@ use crate::interrupt::{GLANCE, Interrupt};
 use crate::pipe::Teller;
 
 /// Digits of a key.
-const DIGITS: usize = 2 * Key::BYTES;
+const DIGITS: usize = 2 * PipeKey::BYTES;
 /// More is no key, whatever else is in the file or comes from the terminal.
 const TEXT_BYTES_MAX: u64 = 256;
 /// How often a typed key may be none.
 const TRIES: u32 = 3;
 
 /// As it is shown.
-pub fn text(key: &Key) -> String {
+pub fn text(key: &PipeKey) -> String {
     key.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The key in a file that nobody else may read.
-pub fn from_file(path: &Path) -> Result<Key, Error> {
+pub fn from_file(path: &Path) -> Result<PipeKey, Error> {
     let file = File::open(path).map_err(|source| failed("read", path, source))?;
     read(file, path)
 }
 
 /// The same; where there is no such file, it gets a new key.
-pub fn from_file_or_new(path: &Path, teller: &mut Teller) -> Result<Key, Error> {
+pub fn from_file_or_new(path: &Path, teller: &mut Teller) -> Result<PipeKey, Error> {
     match File::open(path) {
         Ok(file) => read(file, path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let key = Key::random()?;
+            let key = PipeKey::random()?;
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
             file.and_then(|mut file| file.write_all(format!("{}\n", text(&key)).as_bytes()))
                 .map_err(|source| failed("write", path, source))?;
@@ -51,7 +51,7 @@ pub fn from_file_or_new(path: &Path, teller: &mut Teller) -> Result<Key, Error> 
 }
 
 /// Asks for it on the terminal of the user, whatever standard input and output are.
-pub fn asked(host: &str, port: u16, interrupt: &Interrupt) -> Result<Key, Error> {
+pub fn asked(host: &str, port: u16, interrupt: &Interrupt) -> Result<PipeKey, Error> {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").map_err(|_| {
         Error::Usage(
             "there is no terminal on which to ask for the key: put it into a file that nobody else may read, and \
@@ -61,7 +61,7 @@ pub fn asked(host: &str, port: u16, interrupt: &Interrupt) -> Result<Key, Error>
     })?;
     let mut terminal = Hidden::of(terminal)?;
     for _ in 0..TRIES {
-        terminal.say(&format!("Key that `caravan recv` on {host} port {port} shows: "))?;
+        terminal.say(&format!("PipeKey that `caravan recv` on {host} port {port} shows: "))?;
         let typed = terminal.line(interrupt);
         terminal.say("\n")?;
         match parse(&typed?) {
@@ -72,7 +72,7 @@ pub fn asked(host: &str, port: u16, interrupt: &Interrupt) -> Result<Key, Error>
     Err(Error::Usage(format!("no key was typed within {TRIES} tries")))
 }
 
-fn read(file: File, path: &Path) -> Result<Key, Error> {
+fn read(file: File, path: &Path) -> Result<PipeKey, Error> {
     let facts = file.metadata().map_err(|source| failed("read", path, source))?;
     if facts.mode() & 0o077 != 0 || ![0, geteuid().as_raw()].contains(&facts.uid()) {
         let path = path.display();
@@ -93,11 +93,11 @@ fn read(file: File, path: &Path) -> Result<Key, Error> {
 }
 
 /// Spaces and dashes are nothing.
-fn parse(text: &str) -> Option<Key> {
+fn parse(text: &str) -> Option<PipeKey> {
     let digits: String = text.chars().filter(|letter| !letter.is_whitespace() && *letter != '-').collect();
     let is_key = digits.len() == DIGITS && digits.chars().all(|digit| digit.is_ascii_hexdigit());
     let number = u128::from_str_radix(&digits, 16).ok().filter(|_| is_key)?;
-    Some(Key::from_bytes(number.to_be_bytes()))
+    Some(PipeKey::from_bytes(number.to_be_bytes()))
 }
 
 fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_key_is_read_as_it_is_shown() {
-        let key = Key::random().expect("random");
+        let key = PipeKey::random().expect("random");
         let shown = text(&key);
         assert_eq!(parse(&shown), Some(key.clone()));
         assert_eq!(parse(&format!(" {}-{} \n", &shown[..7], shown[7..].to_uppercase())), Some(key));

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use caravan_pipe::Error;
 use caravan_pipe::cancel::Cancel;
-use caravan_pipe::connect::Side;
-use caravan_pipe::coordinator::{HopFigures, Observer, Summary};
-use caravan_pipe::mover::{self, DigestKind, Gauge, Inlet, MoverOptions, Outcome, Outlet};
+use caravan_pipe::connect::HopSide;
+use caravan_pipe::coordinator::{HopFigures, Observer, PipelineSummary};
+use caravan_pipe::mover::{
+    self, DigestKind, Gauge, MoverFigures, MoverInlet, MoverOptions, MoverOutcome, MoverOutlet,
+};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -29,7 +31,7 @@ pub struct Facts {
     pub total: Option<u64>,
     pub digest: DigestKind,
     /// Which of the two this is.
-    pub side: Side,
+    pub side: HopSide,
 }
 
 /// A stream that is about to move.
@@ -50,7 +52,12 @@ pub struct Moved {
 
 impl Stream<'_> {
     /// Moves it in a thread of its own, and listens meanwhile to the other side and to the user.
-    pub fn run(&mut self, inlet: Inlet, outlet: Outlet, options: &MoverOptions) -> Result<Moved, Error> {
+    pub fn run(
+        &mut self,
+        inlet: MoverInlet,
+        outlet: MoverOutlet,
+        options: &MoverOptions,
+    ) -> Result<Moved, Error> {
         let (gauge, done, began) = (Gauge::default(), Cancel::new()?, Instant::now());
         let cpu = cpu_seconds();
         let (outcome, given_up) = thread::scope(|scope| {
@@ -73,7 +80,7 @@ impl Stream<'_> {
         figures.digest = outcome.digest.clone().map(|digest| (self.facts.digest, digest));
         figures.cpu = cpu_seconds() - cpu;
         let failure = self.cause(outcome, given_up);
-        if let (Some(failure), Side::Sender) = (&failure, self.facts.side) {
+        if let (Some(failure), HopSide::Sender) = (&failure, self.facts.side) {
             self.talk.tell_the_end(Some(failure));
         }
         Ok(Moved { figures, seconds, failure })
@@ -97,11 +104,11 @@ impl Stream<'_> {
     }
 
     fn figures(&self, gauge: &Gauge, seconds: f64) -> HopFigures {
-        let [bytes, wire_bytes, inlet_wait_ns, outlet_wait_ns] = gauge.read();
+        let MoverFigures { bytes, wire_bytes, inlet_wait_ns, outlet_wait_ns } = gauge.read();
         let (inlet_wait, outlet_wait) = (inlet_wait_ns as f64 / 1e9, outlet_wait_ns as f64 / 1e9);
         let (reader_wait, network_wait, writer_wait) = match self.facts.side {
-            Side::Sender => (inlet_wait, outlet_wait, 0.0),
-            Side::Receiver => (0.0, inlet_wait, outlet_wait),
+            HopSide::Sender => (inlet_wait, outlet_wait, 0.0),
+            HopSide::Receiver => (0.0, inlet_wait, outlet_wait),
         };
         HopFigures {
             from: self.facts.from.clone(),
@@ -122,7 +129,7 @@ impl Stream<'_> {
 
     /// Why it failed: what the user or the other side wanted, then what happened here, and where that is only
     /// that the other side is gone, why that is.
-    fn cause(&mut self, outcome: Outcome, given_up: Option<Error>) -> Option<Error> {
+    fn cause(&mut self, outcome: MoverOutcome, given_up: Option<Error>) -> Option<Error> {
         let failed =
             outcome.inlet.err().into_iter().chain(outcome.outlets.into_iter().filter_map(Result::err));
         let failed =
@@ -156,7 +163,7 @@ impl Moved {
 
 /// Tells it, and gives the exit status.
 pub fn tell(ending: Ending, moved: Result<Moved, Error>) -> ExitCode {
-    ending.tell(moved.map(|Moved { figures, seconds, failure }| Summary {
+    ending.tell(moved.map(|Moved { figures, seconds, failure }| PipelineSummary {
         status: failure.as_ref().map_or(0, status),
         failures: failure.iter().map(Error::to_string).collect(),
         hops: vec![figures],

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use caravan_pipe::cancel::Cancel;
-use caravan_pipe::connect::{Heard, Words};
+use caravan_pipe::connect::{Incoming, SideChannel};
 use caravan_pipe::mover::HopOptions;
 use caravan_pipe::{Error, limits};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,7 +45,7 @@ pub struct Terms {
 /// One side of it.
 #[derive(Debug)]
 pub struct Talk {
-    words: Words,
+    words: SideChannel,
     peer: String,
     interrupt: Interrupt,
     /// How it ended for the other side.
@@ -53,7 +53,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    pub fn new(words: Words, peer: String, interrupt: Interrupt) -> Self {
+    pub fn new(words: SideChannel, peer: String, interrupt: Interrupt) -> Self {
         Self { words, peer, interrupt, end: None }
     }
 
@@ -130,7 +130,7 @@ impl Talk {
         }
         self.words.close();
         let until = Instant::now() + CLOSE_LIMIT;
-        while Instant::now() < until && !matches!(self.words.hear::<Word>(), Ok(Heard::End) | Err(_)) {
+        while Instant::now() < until && !matches!(self.words.hear::<Word>(), Ok(Incoming::End) | Err(_)) {
             if wait(&mut [PollFd::new(&self.words, PollFlags::IN)], GLANCE).is_err() {
                 return;
             }
@@ -144,11 +144,11 @@ impl Talk {
     /// Of what has come, what says how it ended.
     fn hear(&mut self) -> Result<(), Error> {
         self.end = match self.words.hear() {
-            Ok(Heard::Nothing) => None,
-            Ok(Heard::Word(Word::Done)) => Some(Ok(())),
-            Ok(Heard::Word(Word::Failed(why))) => Some(Err(self.told(&why))),
-            Ok(Heard::Word(Word::Offer(_) | Word::Ready)) => return Err(out_of_turn()),
-            Ok(Heard::End) => Some(Err(self.gone("it has ended without a word, or was killed"))),
+            Ok(Incoming::Nothing) => None,
+            Ok(Incoming::Word(Word::Done)) => Some(Ok(())),
+            Ok(Incoming::Word(Word::Failed(why))) => Some(Err(self.told(&why))),
+            Ok(Incoming::Word(Word::Offer(_) | Word::Ready)) => return Err(out_of_turn()),
+            Ok(Incoming::End) => Some(Err(self.gone("it has ended without a word, or was killed"))),
             Err(Error::System { source, .. }) => Some(Err(self.gone(&format!("it is lost: {source}")))),
             Err(error) => return Err(error),
         };
@@ -159,12 +159,12 @@ impl Talk {
         let until = limit.map(|limit| Instant::now() + limit);
         loop {
             match self.words.hear()? {
-                Heard::Word(word) => return Ok(word),
-                Heard::End => return Err(self.gone("it has ended without a word, or was killed")),
-                Heard::Nothing if until.is_some_and(|until| until <= Instant::now()) => {
+                Incoming::Word(word) => return Ok(word),
+                Incoming::End => return Err(self.gone("it has ended without a word, or was killed")),
+                Incoming::Nothing if until.is_some_and(|until| until <= Instant::now()) => {
                     return Err(self.gone("it is connected, and says nothing"));
                 }
-                Heard::Nothing => wait(&mut [PollFd::new(&self.words, PollFlags::IN)], GLANCE)?,
+                Incoming::Nothing => wait(&mut [PollFd::new(&self.words, PollFlags::IN)], GLANCE)?,
             }
             self.check_interrupt()?;
         }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use caravan_pipe::coordinator::{HopFigures, Summary};
+use caravan_pipe::coordinator::{HopFigures, PipelineSummary};
 use serde_json::{Value, json};
 
 use super::figures;
@@ -45,7 +45,7 @@ impl Ending {
     }
 
     /// Tells it, the cause first, and gives the exit status.
-    pub fn tell(self, outcome: Result<Summary, caravan_pipe::Error>) -> ExitCode {
+    pub fn tell(self, outcome: Result<PipelineSummary, caravan_pipe::Error>) -> ExitCode {
         let summary = outcome.unwrap_or_else(|error| failed(&error));
         for failure in &summary.failures {
             say(&format!("caravan: {failure}"));
@@ -72,12 +72,12 @@ impl Ending {
 }
 
 /// It could not be set up.
-fn failed(error: &caravan_pipe::Error) -> Summary {
+fn failed(error: &caravan_pipe::Error) -> PipelineSummary {
     let status = if matches!(error, caravan_pipe::Error::Cancelled) { 130 } else { 255 };
-    Summary { status, failures: vec![error.to_string()], ..Summary::default() }
+    PipelineSummary { status, failures: vec![error.to_string()], ..PipelineSummary::default() }
 }
 
-fn object(summary: &Summary) -> Value {
+fn object(summary: &PipelineSummary) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "status": summary.status,
@@ -124,7 +124,7 @@ mod tests {
             digest: Some((DigestKind::Sha256, "ab".to_owned())),
             ..HopFigures::default()
         };
-        let summary = Summary {
+        let summary = PipelineSummary {
             status: 3,
             failures: vec!["stage 1 (a): 'false' exited 3".to_owned()],
             hops: vec![hop],

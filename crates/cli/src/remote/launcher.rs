@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use caravan_pipe::Error;
 use caravan_pipe::control::{MARK, identity};
-use caravan_pipe::coordinator::{Guard, Launcher, Session};
+use caravan_pipe::coordinator::{AgentSession, Guard, Launcher};
 
 use super::local;
 use super::ssh::Ssh;
@@ -40,7 +40,7 @@ impl Agents {
 }
 
 impl Launcher for Agents {
-    fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<Session, Error> {
+    fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<AgentSession, Error> {
         let Some(host) = host else { return local::launch() };
         let started = match self.start(host, false, is_given_up) {
             // One at a time, so that people see who asks, and only one reads the answer.
@@ -61,7 +61,7 @@ impl Launcher for Agents {
             };
             Error::Host { host: host.to_owned(), why }
         })?;
-        Ok(Session {
+        Ok(AgentSession {
             from: Box::new(channel.from),
             to: Box::new(channel.to),
             guard: Box::new(Remote(channel.ssh)),

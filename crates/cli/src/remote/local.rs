@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use caravan_pipe::Error;
-use caravan_pipe::coordinator::{Guard, Session};
+use caravan_pipe::coordinator::{AgentSession, Guard};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -33,7 +33,7 @@ const TERM_LIMIT: Duration = Duration::from_millis(750);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Starts it.
-pub fn launch() -> Result<Session, Error> {
+pub fn launch() -> Result<AgentSession, Error> {
     let failed = |call| move |source| Error::System { call, source };
     let (ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
     let mut command = Command::new("/proc/self/exe");
@@ -44,7 +44,7 @@ pub fn launch() -> Result<Session, Error> {
     drop(command);
     give(&ours, io::stdin()).map_err(failed("sendmsg"))?;
     let from = ours.try_clone().map_err(failed("dup"))?;
-    Ok(Session { from: Box::new(from), to: Box::new(Sender(ours)), guard: Box::new(guard) })
+    Ok(AgentSession { from: Box::new(from), to: Box::new(Sender(ours)), guard: Box::new(guard) })
 }
 
 /// Gives a descriptor to the other end.

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use caravan_pipe::control::{self, Message, Order};
+use caravan_pipe::control::{self, AgentOrder, ControlMessage};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 
@@ -115,8 +115,8 @@ fn an_agent_that_was_never_spoken_to_ends() {
 fn an_agent_whose_words_nobody_takes_ends() {
     let rig = Rig::new(&[]);
     let (live, mut to, from) = agent(&rig);
-    let hello = Order::Hello { silence: Duration::from_secs(2), fabric: false };
-    control::write(&mut to, &Message::Word(hello)).expect("written");
+    let hello = AgentOrder::Hello { silence: Duration::from_secs(2), fabric: false };
+    control::write(&mut to, &ControlMessage::Word(hello)).expect("written");
     // A descriptor of our own, as the agent's is to block.
     let pipe = format!("/proc/self/fd/{}", from.get_ref().as_raw_fd());
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");

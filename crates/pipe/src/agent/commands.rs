@@ -1,15 +1,16 @@
-//! Commands of stages: how they start, and how their end becomes a status.
+//! Commands of stages: how they start, how their standard error reaches the coordinator line by line, and how their
+//! end becomes a status.
 
+use std::io::{BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use super::lines;
-use super::outbox::Outbox;
-use crate::control::{CommandKind, Report, Status};
-use crate::window::Window;
+use super::ReportOutbox;
+use crate::control::{AgentReport, CommandKind, Status, line_cost};
+use crate::credit::Credit;
+use crate::limits::LINE_BYTES_MAX;
 
 /// How long a command's last words may take after its end: what it left in the background may hold its
 /// standard error open for good.
@@ -38,12 +39,12 @@ pub fn spawn(kind: &CommandKind, input: Stdio, output: Stdio) -> Result<Child, S
 }
 
 /// Waits for it, and reports its standard error and its end.
-pub fn attend(stage: u32, mut child: Child, window: &Arc<Window>, outbox: &Outbox) {
+pub fn attend(stage: u32, mut child: Child, credit: &Arc<Credit>, outbox: &ReportOutbox) {
     let (all_said, last_words) = mpsc::channel::<()>();
     if let Some(errors) = child.stderr.take() {
-        let (window, outbox) = (Arc::clone(window), outbox.clone());
+        let (credit, outbox) = (Arc::clone(credit), outbox.clone());
         std::thread::spawn(move || {
-            lines::forward(stage, errors, &window, &outbox);
+            forward(stage, errors, &credit, &outbox);
             drop(all_said);
         });
     }
@@ -53,7 +54,7 @@ pub fn attend(stage: u32, mut child: Child, window: &Arc<Window>, outbox: &Outbo
     };
     // It says so by hanging up.
     let _ = last_words.recv_timeout(LAST_WORDS_LIMIT);
-    outbox.report(Report::Ended { stage, status });
+    outbox.report(AgentReport::Ended { stage, status });
 }
 
 fn status_of(status: ExitStatus) -> Status {
@@ -62,5 +63,71 @@ fn status_of(status: ExitStatus) -> Status {
         (Some(code), _) => Status::Exit(code),
         (None, Some(signal)) => Status::Signal(signal),
         (None, None) => Status::Failed(status.to_string()),
+    }
+}
+
+/// Bytes of lines in one message.
+const BATCH_BYTES_MAX: usize = 32 << 10;
+
+/// Reads until the end. Waits where too much is under way: then the command waits, too. Lines that are there
+/// at once go in one message.
+pub fn forward(stage: u32, from: impl Read, credit: &Arc<Credit>, outbox: &ReportOutbox) {
+    let mut from = BufReader::with_capacity(BATCH_BYTES_MAX, from);
+    let mut line = Vec::new();
+    let (mut texts, mut bytes) = (Vec::new(), 0);
+    while next(&mut from, &mut line) {
+        let text = String::from_utf8_lossy(&line).into_owned();
+        bytes += line_cost(&text);
+        texts.push(text);
+        line.clear();
+        if from.buffer().contains(&b'\n') && bytes < BATCH_BYTES_MAX as u64 {
+            continue;
+        }
+        let mut wanted = bytes;
+        while wanted > 0 {
+            match credit.take(wanted) {
+                Some(taken) => wanted -= taken,
+                None => return,
+            }
+        }
+        outbox.report(AgentReport::Lines { stage, texts: std::mem::take(&mut texts) });
+        bytes = 0;
+    }
+}
+
+/// The next line without its end, or as much of it as a line may have. Whether there was one.
+fn next(from: &mut BufReader<impl Read>, line: &mut Vec<u8>) -> bool {
+    use std::io::BufRead;
+    loop {
+        let Ok(buffer) = from.fill_buf() else { return !line.is_empty() };
+        if buffer.is_empty() {
+            return !line.is_empty();
+        }
+        let room = LINE_BYTES_MAX - line.len();
+        let end = buffer.iter().take(room).position(|byte| *byte == b'\n');
+        let taken = end.unwrap_or(room.min(buffer.len()));
+        line.extend(buffer.iter().take(taken));
+        from.consume(taken + usize::from(end.is_some()));
+        if end.is_some() || line.len() == LINE_BYTES_MAX {
+            return true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_and_not_too_long() {
+        let long = "x".repeat(LINE_BYTES_MAX + 3);
+        let text = format!("a\n\nb c\n{long}\nlast");
+        let mut from = BufReader::with_capacity(7, text.as_bytes());
+        let (mut line, mut lines) = (Vec::new(), Vec::new());
+        while next(&mut from, &mut line) {
+            lines.push(String::from_utf8(std::mem::take(&mut line)).expect("text"));
+        }
+        let (whole, rest) = long.split_at(LINE_BYTES_MAX);
+        assert_eq!(lines, ["a", "", "b c", whole, rest, "last"]);
     }
 }

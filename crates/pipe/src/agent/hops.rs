@@ -1,125 +1,135 @@
-//! An agent's ends of hops, until movers and commands take them.
+//! An agent's ends of hops, until movers and commands take them, and hops whose data go over the control channel.
+//!
+//! Where nothing else leads to the other side, a hop is relayed: the mover gets one end of a socket pair, and two
+//! threads carry what it writes to the coordinator, and what comes from there to it. Each direction has a credit of
+//! bytes that may be under way.
 
 use std::collections::HashMap;
+use std::io;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, mpsc};
 
-use caravan_segment::passing::{self, Doorway, DoorwayAddress};
+use caravan_segment::passing;
+use caravan_segment::passing::{Doorway, DoorwayAddress};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::outbox::Outbox;
-use super::relay::Relay;
+use super::ReportOutbox;
 use crate::cancel::Cancel;
-use crate::connect::fabric::Half;
-use crate::connect::tcp::Listener;
-use crate::connect::{Connection, fabric, tcp};
-use crate::control::{Order, Report};
-use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT};
-use crate::{Error, Key};
+use crate::connect::fabric::FabricHalf;
+use crate::connect::tcp::DataListener;
+use crate::connect::{DataChannel, DataConnection, Secret, fabric, tcp};
+use crate::control::{AgentReport, HopOrder, HopReport};
+use crate::credit::Credit;
+use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT, RELAY_BYTES_MAX, RELAY_CREDIT_BYTES};
+use crate::{Error, PipeKey, lock};
 
 /// All of them; cloned into the threads that wait for connections.
 #[derive(Clone)]
-pub struct Hops(Arc<Shared>);
+pub struct Hops(Arc<HopsShared>);
 
-struct Shared {
-    outbox: Outbox,
-    slots: Mutex<HashMap<u32, Slot>>,
+struct HopsShared {
+    outbox: ReportOutbox,
+    ends: Mutex<HashMap<u32, HopEnd>>,
 }
 
 /// One end of a hop.
 #[derive(Default)]
-struct Slot {
+struct HopEnd {
     /// The coordinator's number for the try at hand; what belongs to an earlier one is dropped.
     attempt: u32,
     cancel: Option<Cancel>,
-    half: Option<Half>,
+    half: Option<FabricHalf>,
     doorway: Option<Doorway>,
-    relay: Option<Relay>,
-    connection: Option<Connection>,
+    relay: Option<HopRelay>,
+    connection: Option<DataConnection>,
     pipe: Option<OwnedFd>,
 }
 
 impl Hops {
-    pub fn new(outbox: Outbox) -> Self {
-        Self(Arc::new(Shared { outbox, slots: Mutex::default() }))
+    pub fn new(outbox: ReportOutbox) -> Self {
+        Self(Arc::new(HopsShared { outbox, ends: Mutex::default() }))
     }
 
-    /// An order about a hop; all others are none of its business.
-    pub fn take(&self, order: Order) {
+    /// Begins what the coordinator orders about a hop.
+    pub fn take(&self, hop: u32, attempt: u32, order: HopOrder) {
         match order {
-            Order::Listen { hop, attempt, key, ports, streams, .. } => match Listener::open(ports) {
+            HopOrder::Listen { key, ports, streams } => match DataListener::open(ports) {
                 Ok(listener) => {
                     let port = listener.port();
                     let accept = move |cancel: &Cancel| listener.accept(&key, streams, ACCEPT_LIMIT, cancel);
                     self.attempt(hop, attempt, accept);
-                    self.0.outbox.report(Report::Listening { hop, port, attempt });
+                    self.report(hop, attempt, HopReport::Listening(port));
                 }
                 Err(error) => self.failed(hop, attempt, &error),
             },
-            Order::Connect { hop, attempt, key, addresses, names, streams, .. } => {
+            HopOrder::Connect { key, mut addresses, names, streams } => {
                 self.attempt(hop, attempt, move |cancel| {
-                    let mut addresses = addresses;
                     addresses.extend(tcp::resolve(&names, CONNECT_LIMIT / 3));
                     tcp::connect(&addresses, &key, streams, CONNECT_LIMIT, cancel)
                 });
             }
-            Order::Initiate { hop, attempt, offer } => self.half(hop, attempt, fabric::initiate(&offer)),
-            Order::Accept { hop, attempt, request } => self.half(hop, attempt, fabric::accept(&request)),
-            Order::Finish { hop, attempt, key, answer, .. } => self.finish(hop, attempt, key, answer),
-            Order::Open { hop, attempt } => self.open(hop, attempt),
-            Order::Hand { hop, attempt, doorway } => {
-                self.slot(hop, |slot| slot.begin(attempt));
+            HopOrder::Initiate(offer) => self.half(hop, attempt, fabric::initiate(&offer)),
+            HopOrder::Accept(request) => self.half(hop, attempt, fabric::accept(&request)),
+            HopOrder::Finish { key, answer } => self.finish(hop, attempt, key, answer),
+            HopOrder::Open => self.open(hop, attempt),
+            HopOrder::Hand(doorway) => {
+                self.end(hop, |end| end.begin(attempt));
                 self.piped(hop, attempt, hand(&doorway));
             }
-            Order::Take { hop, attempt } => {
-                let doorway = self.slot(hop, |slot| slot.doorway.take());
+            HopOrder::Take => {
+                let doorway = self.end(hop, |end| end.doorway.take());
                 self.piped(hop, attempt, taken(doorway));
             }
-            Order::Relay { hop, attempt } => match Relay::open(hop, &self.0.outbox) {
+            HopOrder::Relay => match HopRelay::open(hop, &self.0.outbox) {
                 Ok((connection, relay)) => {
-                    self.slot(hop, |slot| {
-                        slot.begin(attempt);
-                        slot.relay = Some(relay);
+                    self.end(hop, |end| {
+                        end.begin(attempt);
+                        end.relay = Some(relay);
                     });
                     self.connected(hop, attempt, connection);
                 }
                 Err(error) => self.failed(hop, attempt, &error),
             },
-            Order::RelayEnd { hop } => {
-                self.slot(hop, |slot| slot.relay.iter_mut().for_each(Relay::end));
-            }
-            _ => {}
         }
+    }
+
+    /// The other side has closed a relayed hop.
+    pub fn relay_end(&self, hop: u32) {
+        self.end(hop, |end| end.relay.iter_mut().for_each(HopRelay::end));
     }
 
     /// Data for a relayed hop.
     pub fn relayed(&self, hop: u32, bytes: Vec<u8>) {
-        self.slot(hop, |slot| slot.relay.iter_mut().for_each(|relay| relay.take(bytes.clone())));
+        self.end(hop, |end| end.relay.iter_mut().for_each(|relay| relay.take(bytes.clone())));
     }
 
     /// What was sent over a relayed hop has been taken.
     pub fn credit(&self, hop: u32, bytes: u64) {
-        self.slot(hop, |slot| slot.relay.iter().for_each(|relay| relay.credit(bytes)));
+        self.end(hop, |end| end.relay.iter().for_each(|relay| relay.credit(bytes)));
     }
 
     /// Its connection, once.
-    pub fn connection(&self, hop: u32) -> Option<Connection> {
-        self.slot(hop, |slot| slot.connection.take())
+    pub fn connection(&self, hop: u32) -> Option<DataConnection> {
+        self.end(hop, |end| end.connection.take())
     }
 
     /// Its end of a pipe that was handed over, once.
     pub fn pipe(&self, hop: u32) -> Option<OwnedFd> {
-        self.slot(hop, |slot| slot.pipe.take())
+        self.end(hop, |end| end.pipe.take())
     }
 
     /// Nobody waits for connections any more.
     pub fn cancel(&self) {
-        let mut slots = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.drain().for_each(|(_, mut slot)| slot.begin(u32::MAX));
+        let mut ends = lock(&self.0.ends);
+        ends.drain().for_each(|(_, mut end)| end.begin(u32::MAX));
     }
 
-    fn slot<T>(&self, hop: u32, change: impl FnOnce(&mut Slot) -> T) -> T {
-        change(self.0.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(hop).or_default())
+    fn end<T>(&self, hop: u32, change: impl FnOnce(&mut HopEnd) -> T) -> T {
+        change(lock(&self.0.ends).entry(hop).or_default())
     }
 
     /// Tries one way in a thread of its own, instead of any that is being tried.
@@ -127,21 +137,21 @@ impl Hops {
         &self,
         hop: u32,
         attempt: u32,
-        way: impl FnOnce(&Cancel) -> Result<Connection, Error> + Send + 'static,
+        way: impl FnOnce(&Cancel) -> Result<DataConnection, Error> + Send + 'static,
     ) {
         let cancel = match Cancel::new() {
             Ok(cancel) => cancel,
             Err(error) => return self.failed(hop, attempt, &error),
         };
         let ours = cancel.clone();
-        self.slot(hop, |slot| {
-            slot.begin(attempt);
-            slot.cancel = Some(cancel);
+        self.end(hop, |end| {
+            end.begin(attempt);
+            end.cancel = Some(cancel);
         });
         let hops = self.clone();
         std::thread::spawn(move || {
             let result = way(&ours);
-            if hops.slot(hop, |slot| slot.attempt) != attempt {
+            if hops.end(hop, |end| end.attempt) != attempt {
                 return;
             }
             match result {
@@ -151,21 +161,21 @@ impl Hops {
         });
     }
 
-    fn half(&self, hop: u32, attempt: u32, made: Result<(Half, Vec<u8>), Error>) {
+    fn half(&self, hop: u32, attempt: u32, made: Result<(FabricHalf, Vec<u8>), Error>) {
         match made {
             Ok((half, bytes)) => {
-                self.slot(hop, |slot| {
-                    slot.begin(attempt);
-                    slot.half = Some(half);
+                self.end(hop, |end| {
+                    end.begin(attempt);
+                    end.half = Some(half);
                 });
-                self.0.outbox.report(Report::Half { hop, bytes, attempt });
+                self.report(hop, attempt, HopReport::Half(bytes));
             }
             Err(error) => self.failed(hop, attempt, &error),
         }
     }
 
-    fn finish(&self, hop: u32, attempt: u32, key: Key, answer: Vec<u8>) {
-        match self.slot(hop, |slot| slot.half.take()) {
+    fn finish(&self, hop: u32, attempt: u32, key: PipeKey, answer: Vec<u8>) {
+        match self.end(hop, |end| end.half.take()) {
             Some(half) => self.attempt(hop, attempt, move |_| half.finish(&answer, &key, CONNECT_LIMIT)),
             None => {
                 self.failed(hop, attempt, &Error::Protocol("finishes what it has not begun".to_owned()));
@@ -176,40 +186,43 @@ impl Hops {
     fn open(&self, hop: u32, attempt: u32) {
         match Doorway::listen() {
             Ok((doorway, address)) => {
-                self.slot(hop, |slot| {
-                    slot.begin(attempt);
-                    slot.doorway = Some(doorway);
+                self.end(hop, |end| {
+                    end.begin(attempt);
+                    end.doorway = Some(doorway);
                 });
                 let bytes = address.to_bytes().to_vec();
-                self.0.outbox.report(Report::Doorway { hop, bytes, attempt });
+                self.report(hop, attempt, HopReport::Doorway(bytes));
             }
             Err(error) => self.failed(hop, attempt, &error.into()),
         }
     }
 
-    fn piped(&self, hop: u32, attempt: u32, end: Result<OwnedFd, Error>) {
-        match end {
-            Ok(end) => {
-                self.slot(hop, |slot| slot.pipe = Some(end));
-                let description = "pipe".to_owned();
-                self.0.outbox.report(Report::Connected { hop, description, attempt });
+    fn piped(&self, hop: u32, attempt: u32, pipe: Result<OwnedFd, Error>) {
+        match pipe {
+            Ok(pipe) => {
+                self.end(hop, |end| end.pipe = Some(pipe));
+                self.report(hop, attempt, HopReport::Connected("pipe".to_owned()));
             }
             Err(error) => self.failed(hop, attempt, &error),
         }
     }
 
-    fn connected(&self, hop: u32, attempt: u32, connection: Connection) {
+    fn connected(&self, hop: u32, attempt: u32, connection: DataConnection) {
         let description = connection.description.clone();
-        self.slot(hop, |slot| slot.connection = Some(connection));
-        self.0.outbox.report(Report::Connected { hop, description, attempt });
+        self.end(hop, |end| end.connection = Some(connection));
+        self.report(hop, attempt, HopReport::Connected(description));
     }
 
     fn failed(&self, hop: u32, attempt: u32, error: &Error) {
-        self.0.outbox.report(Report::Unreachable { hop, why: error.to_string(), attempt });
+        self.report(hop, attempt, HopReport::Unreachable(error.to_string()));
+    }
+
+    fn report(&self, hop: u32, attempt: u32, report: HopReport) {
+        self.0.outbox.report(AgentReport::Hop { hop, attempt, report });
     }
 }
 
-impl Slot {
+impl HopEnd {
     /// Drops what belongs to the try before.
     fn begin(&mut self, attempt: u32) {
         if let Some(cancel) = self.cancel.take() {
@@ -221,7 +234,7 @@ impl Slot {
 
 /// A pipe as a shell makes it.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
-    pipe_with(PipeFlags::CLOEXEC).map_err(|source| Error::System { call: "pipe", source: source.into() })
+    pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))
 }
 
 /// The writing end of a pipe whose reading end is handed to whoever opened that doorway.
@@ -236,4 +249,100 @@ fn taken(doorway: Option<Doorway>) -> Result<OwnedFd, Error> {
     let nothing = || Error::Protocol("hands over nothing".to_owned());
     let delivery = doorway.ok_or_else(nothing)?.accept()?;
     delivery.descriptors.into_iter().next().ok_or_else(nothing)
+}
+
+/// This side's end of a relayed hop.
+pub struct HopRelay {
+    /// What the coordinator has given us leave to send.
+    credit: Arc<Credit>,
+    /// Its queue holds no more than the credit that this side has given.
+    inbound: Option<Sender<Vec<u8>>>,
+    /// Bytes that came; against who sends more than he may.
+    under_way: Arc<std::sync::atomic::AtomicU64>,
+    socket: UnixStream,
+}
+
+impl HopRelay {
+    /// The connection for the mover, and what moves its bytes.
+    pub fn open(hop: u32, outbox: &ReportOutbox) -> Result<(DataConnection, Self), Error> {
+        let failed = |source: io::Error| Error::system("socketpair")(source);
+        let (theirs, ours) = UnixStream::pair().map_err(failed)?;
+        let (reading, writing) = (ours.try_clone().map_err(failed)?, ours.try_clone().map_err(failed)?);
+        let credit = Arc::new(Credit::new(RELAY_CREDIT_BYTES));
+        let under_way = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let (sender, inbound) = mpsc::channel::<Vec<u8>>();
+        let (given, out) = (Arc::clone(&credit), outbox.clone());
+        std::thread::spawn(move || send(hop, reading, &given, &out));
+        let (counted, out) = (Arc::clone(&under_way), outbox.clone());
+        std::thread::spawn(move || {
+            let mut writing = writing;
+            for bytes in inbound {
+                // A mover that has closed takes nothing more, but the credit is the other side's.
+                let _ = writing.write_all(&bytes);
+                let bytes = bytes.len() as u64;
+                // Pairs with the fetch_add in take(); the count alone matters.
+                counted.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
+                out.report(AgentReport::Credit { hop, bytes });
+            }
+            let _ = writing.shutdown(Shutdown::Write);
+        });
+        let connection = DataConnection {
+            channel: DataChannel::Streams(vec![OwnedFd::from(theirs)]),
+            secret: Secret::none(),
+            description: "ssh".to_owned(),
+        };
+        Ok((connection, Self { credit, inbound: Some(sender), under_way, socket: ours }))
+    }
+
+    /// Bytes from the other side.
+    pub fn take(&mut self, bytes: Vec<u8>) {
+        let before = self.under_way.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        if before + bytes.len() as u64 > RELAY_CREDIT_BYTES {
+            // More than it may: it is no coordinator of ours.
+            return self.close();
+        }
+        if let Some(inbound) = &self.inbound {
+            let _ = inbound.send(bytes);
+        }
+    }
+
+    /// The other side took as much.
+    pub fn credit(&self, bytes: u64) {
+        self.credit.give(bytes);
+    }
+
+    /// Nothing more comes from the other side.
+    pub fn end(&mut self) {
+        self.inbound = None;
+    }
+
+    fn close(&mut self) {
+        self.inbound = None;
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for HopRelay {
+    fn drop(&mut self) {
+        self.credit.close();
+        self.close();
+    }
+}
+
+fn send(hop: u32, mut from: UnixStream, credit: &Credit, outbox: &ReportOutbox) {
+    let mut buffer = vec![0; RELAY_BYTES_MAX];
+    while let Some(room) = credit.take(RELAY_BYTES_MAX as u64) {
+        let room = usize::try_from(room).map_or(RELAY_BYTES_MAX, |room| room.min(RELAY_BYTES_MAX));
+        let Some(piece) = buffer.get_mut(..room) else { break };
+        match from.read(piece) {
+            Ok(0) => break,
+            Ok(got) => {
+                credit.give((room - got) as u64);
+                outbox.data(hop, piece.iter().take(got).copied().collect());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => credit.give(room as u64),
+            Err(_) => break,
+        }
+    }
+    outbox.report(AgentReport::RelayEnd { hop });
 }

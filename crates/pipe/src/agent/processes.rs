@@ -1,18 +1,24 @@
-//! Processes and what came of them, through `/proc`.
+//! Processes and their descendants, through `/proc`, and the outer process of an agent.
 
-use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use caravan_segment::process::{self, ProcessStat};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, set_child_subreaper,
+    setsid, wait,
+};
+
+use crate::limits::TERM_GRACE;
+use crate::{Error, lock};
 
 /// Between two looks whether they are gone.
 const LOOK: Duration = Duration::from_millis(5);
@@ -41,7 +47,7 @@ fn is_holder(pid: i32) -> bool {
 /// Starts a process that keeps a pipe open as long as anybody reads it: what cannot be ended must not take a cut
 /// for the end of its input. It outlives the agent.
 pub fn hold(pipe: OwnedFd) -> io::Result<()> {
-    let _listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _listing = lock(&LISTING);
     let [name, arguments @ ..] = HOLDER;
     let mut holder = Command::new("/proc/self/exe");
     holder.arg0(name).args(arguments).current_dir("/").process_group(0);
@@ -106,7 +112,7 @@ pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Ve
     signal(&stopped, Signal::TERM);
     signal(&stopped, Signal::CONT);
     loop {
-        let listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let listing = lock(&LISTING);
         let mut left = list();
         left.retain(|process| !spared.contains(process));
         let now = Instant::now();
@@ -130,10 +136,56 @@ pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Ve
 
 /// Stops what is found and not known yet; the second ones are those that this user may not stop.
 fn stop_new(list: impl Fn() -> Vec<Pid>, stopped: &[Pid], spared: &[Pid]) -> (Vec<Pid>, Vec<Pid>) {
-    let _listing = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _listing = lock(&LISTING);
     let is_new = |process: &Pid| !stopped.contains(process) && !spared.contains(process);
     let new = list().into_iter().filter(is_new);
     new.partition(|process| kill_process(*process, Signal::STOP) != Err(Errno::PERM))
+}
+
+/// Between two looks at the flag.
+const SIGNAL_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Runs the inner process of an agent, and kills all that came of it unless it exits with 0. `terminated`
+/// is set by whoever wants it to end. Returns whether it exited with 0.
+pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, Error> {
+    let failed = |call| move |source: std::io::Error| Error::System { call, source };
+    let adopt = set_child_subreaper(Some(getpid()));
+    adopt.map_err(|source| failed("prctl(PR_SET_CHILD_SUBREAPER)")(source.into()))?;
+    let child = command.spawn().map_err(failed("spawn"))?;
+    let inner = Pid::from_child(&child);
+    let ended = pidfd_open(inner, PidfdFlags::empty());
+    let ended = ended.map_err(|source| failed("pidfd_open")(source.into()))?;
+    let mut was_told = false;
+    let status = loop {
+        if let Some(status) = reap(inner).map_err(|source| failed("wait")(source.into()))? {
+            break status;
+        }
+        // A signal ends the wait early, which does no harm.
+        let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&SIGNAL_LOOK));
+        // Set by a signal handler; nothing else hangs on it.
+        if terminated.load(Ordering::Relaxed) && !was_told {
+            was_told = true;
+            signal(&[inner], Signal::TERM);
+        }
+    };
+    let went_well = status.exit_status() == Some(0);
+    if !went_well {
+        // The inner process has told of what cannot be ended, and seen to its input.
+        end(|| descendants(getpid()), TERM_GRACE, || ());
+    }
+    Ok(went_well)
+}
+
+/// Takes leave of all children that have ended, adopted ones too, and says how the inner process has.
+fn reap(inner: Pid) -> Result<Option<WaitStatus>, Errno> {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((process, status))) if process == inner => return Ok(Some(status)),
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]

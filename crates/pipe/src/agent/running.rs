@@ -1,31 +1,29 @@
-//! What runs on a host: commands, movers, and the pipes between them.
-
-mod ends;
-mod moved;
+//! What runs on a host: commands, movers, the pipes between them, and how they end.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::collections::hash_map::Entry;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode as FileMode, OFlags};
 use rustix::process::{Pid, getpid};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::hops::Hops;
-use super::outbox::Outbox;
-use super::{commands, processes};
-use crate::Error;
+use super::hops::{Hops, pipe};
+use super::{ReportOutbox, commands, processes};
 use crate::cancel::Cancel;
-use crate::control::{Command, End, Mode, Mover, MoverResult, Part, Report, Status};
-use crate::limits::{LINES_WINDOW_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
-use crate::mover::{self, Gauge, Inlet, Outlet};
-use crate::window::Window;
-
-use ends::{Pipes, open};
+use crate::control::{
+    AgentReport, CommandEnd, InletSpec, Mover, MoverResult, OpenMode, OutletSpec, StageCommand, Status,
+};
+use crate::credit::Credit;
+use crate::limits::{LINES_CREDIT_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
+use crate::mover::{Gauge, InletEnd, MoverFigures, MoverInlet, MoverOutcome, MoverOutlet, OutletEnd};
+use crate::{Error, lock, mover};
 
 /// How a pipe is opened that is only to be known.
 const KNOWN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -34,23 +32,23 @@ const FIGURES_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Everything that runs; shared with the threads that wait for it.
 #[derive(Clone)]
-pub struct Running(Arc<Shared>);
+pub struct RunningStages(Arc<RunningShared>);
 
-struct Shared {
-    outbox: Outbox,
+struct RunningShared {
+    outbox: ReportOutbox,
     cancel: Cancel,
-    lines: Arc<Window>,
-    state: Mutex<State>,
+    lines: Arc<Credit>,
+    state: Mutex<RunningState>,
 }
 
 #[derive(Default)]
-struct State {
+struct RunningState {
     /// The user's own standard input and output.
     caller: Option<(OwnedFd, OwnedFd)>,
     /// What is to be run at the start.
-    commands: Vec<Command>,
+    commands: Vec<StageCommand>,
     /// Of stages that are files.
-    files: HashMap<u32, (File, Mode)>,
+    files: HashMap<u32, (File, OpenMode)>,
     /// Of stages that are commands.
     processes: HashMap<u32, Pid>,
     /// Which stage reads a pipe.
@@ -65,15 +63,15 @@ struct State {
     figures: Option<Instant>,
 }
 
-impl Running {
-    pub fn new(outbox: Outbox, caller: Option<(OwnedFd, OwnedFd)>) -> Result<Self, Error> {
-        let state = Mutex::new(State { caller, ..State::default() });
-        let lines = Arc::new(Window::new(LINES_WINDOW_BYTES));
-        Ok(Self(Arc::new(Shared { outbox, cancel: Cancel::new()?, lines, state })))
+impl RunningStages {
+    pub fn new(outbox: ReportOutbox, caller: Option<(OwnedFd, OwnedFd)>) -> Result<Self, Error> {
+        let state = Mutex::new(RunningState { caller, ..RunningState::default() });
+        let lines = Arc::new(Credit::new(LINES_CREDIT_BYTES));
+        Ok(Self(Arc::new(RunningShared { outbox, cancel: Cancel::new()?, lines, state })))
     }
 
     /// Opens files in a thread: a FIFO may take its time.
-    pub fn prepare(&self, files: Vec<(u32, PathBuf, Mode)>) {
+    pub fn prepare(&self, files: Vec<(u32, PathBuf, OpenMode)>) {
         let this = self.clone();
         std::thread::spawn(move || {
             let mut lengths = Vec::new();
@@ -86,12 +84,12 @@ impl Running {
                     Err(error) => return this.ended(stage, Status::Failed(error.to_string())),
                 }
             }
-            this.0.outbox.report(Report::Prepared { lengths });
+            this.0.outbox.report(AgentReport::Prepared { lengths });
         });
     }
 
     /// A command for the start. A host has one of each stage at most.
-    pub fn add(&self, command: Command) {
+    pub fn add(&self, command: StageCommand) {
         self.state(|state| {
             if state.commands.len() < STAGES_MAX {
                 state.commands.push(command);
@@ -100,25 +98,26 @@ impl Running {
     }
 
     /// Starts commands and movers.
-    pub fn start(&self, part: Part, hops: &Hops) {
+    pub fn start(&self, movers: Vec<Mover>, figures: bool, hops: &Hops) {
         let mut pipes = Pipes { hops, ends: HashMap::new() };
-        if part.figures {
+        if figures {
             self.state(|state| state.figures = Some(Instant::now()));
         }
         let commands = self.state(|state| std::mem::take(&mut state.commands));
-        for command in commands.iter().chain(&part.commands) {
+        for command in &commands {
             if let Err(why) = self.command(command, &mut pipes) {
                 self.ended(command.stage, Status::Failed(why));
             }
         }
         let mut shared_output = None;
-        for mover in part.movers {
+        for mover in movers {
             let number = mover.mover;
             match self.ends_of(&mover, &mut pipes, &mut shared_output) {
                 Ok((inlet, outlets)) => self.mover(mover, inlet, outlets),
-                Err(error) => {
-                    self.0.outbox.report(Report::Moved { mover: number, result: MoverResult::failed(&error) })
-                }
+                Err(error) => self
+                    .0
+                    .outbox
+                    .report(AgentReport::Moved { mover: number, result: MoverResult::failed(&error) }),
             }
         }
         // What is left of the user's own input and output is nobody's here.
@@ -177,7 +176,7 @@ impl Running {
         spared.truncate(SPARED_MAX);
         if !spared.is_empty() {
             let processes = spared.into_iter().map(processes::describe).collect();
-            self.0.outbox.report(Report::Spared { processes });
+            self.0.outbox.report(AgentReport::Spared { processes });
         }
     }
 
@@ -190,7 +189,7 @@ impl Running {
             Some(state.gauges.iter().map(|(mover, gauge)| (*mover, gauge.read())).collect())
         });
         if let Some(figures) = figures {
-            self.0.outbox.report(Report::Figures(figures));
+            self.0.outbox.report(AgentReport::Figures(figures));
         }
     }
 
@@ -204,7 +203,7 @@ impl Running {
                 let told = state.left.entry(*mover).or_default();
                 for (now, before, has_failed) in [(stopped, told.0, false), (failed, told.1, true)] {
                     let new = (0..64).filter(|bit| (now & !before) >> bit & 1 == 1);
-                    reports.extend(new.map(|outlet| Report::Left { mover: *mover, outlet, has_failed }));
+                    reports.extend(new.map(|outlet| AgentReport::Left { mover: *mover, outlet, has_failed }));
                 }
                 *told = (stopped, failed);
             }
@@ -212,12 +211,12 @@ impl Running {
         reports.into_iter().for_each(|report| self.0.outbox.report(report));
     }
 
-    fn command(&self, command: &Command, pipes: &mut Pipes<'_>) -> Result<(), String> {
+    fn command(&self, command: &StageCommand, pipes: &mut Pipes<'_>) -> Result<(), String> {
         let say = |error: Error| error.to_string();
         let input = match command.input {
-            End::Null => Stdio::null(),
-            End::Caller => self.caller(|caller| &caller.0).map_err(say)?.into(),
-            End::Pipe(pipe) => {
+            CommandEnd::Null => Stdio::null(),
+            CommandEnd::Caller => self.caller(|caller| &caller.0).map_err(say)?.into(),
+            CommandEnd::Pipe(pipe) => {
                 let reading = pipes.reading(pipe).map_err(say)?;
                 let known = rustix::fs::open(descriptor_path(&reading), KNOWN, FileMode::empty());
                 self.state(|state| {
@@ -228,9 +227,9 @@ impl Running {
             }
         };
         let output = match command.output {
-            End::Null => Stdio::null(),
-            End::Caller => self.caller(|caller| &caller.1).map_err(say)?.into(),
-            End::Pipe(pipe) => pipes.writing(pipe).map_err(say)?.into(),
+            CommandEnd::Null => Stdio::null(),
+            CommandEnd::Caller => self.caller(|caller| &caller.1).map_err(say)?.into(),
+            CommandEnd::Pipe(pipe) => pipes.writing(pipe).map_err(say)?.into(),
         };
         let child = commands::spawn(&command.kind, input, output)?;
         self.state(|state| state.processes.insert(command.stage, Pid::from_child(&child)));
@@ -245,7 +244,7 @@ impl Running {
         Ok(())
     }
 
-    fn mover(&self, mover: Mover, inlet: Inlet, outlets: Vec<Outlet>) {
+    fn mover(&self, mover: Mover, inlet: MoverInlet, outlets: Vec<MoverOutlet>) {
         let gauge = Arc::new(Gauge::default());
         self.state(|state| state.gauges.push((mover.mover, Arc::clone(&gauge))));
         let this = self.clone();
@@ -269,15 +268,212 @@ impl Running {
     }
 
     fn ended(&self, stage: u32, status: Status) {
-        self.0.outbox.report(Report::Ended { stage, status });
+        self.0.outbox.report(AgentReport::Ended { stage, status });
     }
 
-    fn state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+    fn state<T>(&self, change: impl FnOnce(&mut RunningState) -> T) -> T {
+        change(&mut lock(&self.0.state))
     }
 }
 
 /// By which a pipe is opened once more.
 fn descriptor_path(pipe: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", pipe.as_raw_fd())
+}
+
+/// Ends of pipes that nobody has taken yet.
+pub(super) struct Pipes<'a> {
+    pub hops: &'a Hops,
+    pub ends: HashMap<u32, (Option<OwnedFd>, Option<OwnedFd>)>,
+}
+
+impl Pipes<'_> {
+    pub fn reading(&mut self, number: u32) -> Result<OwnedFd, Error> {
+        self.end(number, |ends| ends.0.take())
+    }
+
+    pub fn writing(&mut self, number: u32) -> Result<OwnedFd, Error> {
+        self.end(number, |ends| ends.1.take())
+    }
+
+    fn end(
+        &mut self,
+        number: u32,
+        which: impl Fn(&mut (Option<OwnedFd>, Option<OwnedFd>)) -> Option<OwnedFd>,
+    ) -> Result<OwnedFd, Error> {
+        if let Some(handed) = self.hops.pipe(number) {
+            return Ok(handed);
+        }
+        let ends = match self.ends.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let (reading, writing) = pipe()?;
+                vacant.insert((Some(reading), Some(writing)))
+            }
+        };
+        let end = which(ends);
+        end.ok_or_else(|| Error::Protocol("names an end of a pipe twice".to_owned()))
+    }
+
+    fn connection(&self, hop: u32) -> Result<crate::connect::DataConnection, Error> {
+        let missing = || Error::Protocol("names a hop that is not connected".to_owned());
+        self.hops.connection(hop).ok_or_else(missing)
+    }
+}
+
+impl RunningStages {
+    pub(super) fn ends_of(
+        &self,
+        mover: &Mover,
+        pipes: &mut Pipes<'_>,
+        shared_output: &mut Option<Arc<Mutex<File>>>,
+    ) -> Result<(MoverInlet, Vec<MoverOutlet>), Error> {
+        let inlet = match &mover.from {
+            InletSpec::Hop(hop, options) => {
+                MoverInlet::Hop(Box::new(pipes.connection(*hop)?), options.clone())
+            }
+            InletSpec::Pipe(pipe) => MoverInlet::Descriptor(pipes.reading(*pipe)?),
+            InletSpec::File { stage } => MoverInlet::Descriptor(self.file(*stage)?),
+            InletSpec::Caller => MoverInlet::Descriptor(self.caller(|caller| &caller.0)?),
+            InletSpec::Null => MoverInlet::Descriptor(open(Path::new("/dev/null"), OpenMode::Read)?.0.into()),
+        };
+        let mut outlets = Vec::new();
+        for target in &mover.to {
+            outlets.push(match target {
+                OutletSpec::Hop(hop, options) => {
+                    MoverOutlet::Hop(Box::new(pipes.connection(*hop)?), options.clone())
+                }
+                OutletSpec::Pipe(pipe) => MoverOutlet::Descriptor(pipes.writing(*pipe)?),
+                OutletSpec::File { stage } => MoverOutlet::Descriptor(self.file(*stage)?),
+                OutletSpec::Caller => MoverOutlet::Descriptor(self.caller(|caller| &caller.1)?),
+                OutletSpec::Null => {
+                    MoverOutlet::Descriptor(open(Path::new("/dev/null"), OpenMode::Append)?.0.into())
+                }
+                OutletSpec::Lines(prefix) => {
+                    let to = match shared_output {
+                        Some(to) => Arc::clone(to),
+                        None => {
+                            let to = File::from(self.caller(|caller| &caller.1)?);
+                            Arc::clone(shared_output.insert(Arc::new(Mutex::new(to))))
+                        }
+                    };
+                    MoverOutlet::Lines { prefix: prefix.clone(), to }
+                }
+            });
+        }
+        Ok((inlet, outlets))
+    }
+
+    fn file(&self, stage: u32) -> Result<OwnedFd, Error> {
+        let opened = self.state(|state| state.files.remove(&stage));
+        let (file, mode) =
+            opened.ok_or_else(|| Error::Protocol("names a file that is not open".to_owned()))?;
+        if mode == OpenMode::Write && file.metadata().is_ok_and(|file| file.is_file()) {
+            file.set_len(0).map_err(Error::system("ftruncate"))?;
+        }
+        Ok(file.into())
+    }
+
+    pub(super) fn caller(&self, which: impl Fn(&(OwnedFd, OwnedFd)) -> &OwnedFd) -> Result<OwnedFd, Error> {
+        let nobody = || Error::Protocol("names a terminal that is not here".to_owned());
+        self.state(|state| {
+            let end = which(state.caller.as_ref().ok_or_else(nobody)?);
+            end.as_fd().try_clone_to_owned().map_err(Error::system("dup"))
+        })
+    }
+}
+
+/// The file, and its length if it has one that counts.
+pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(File, Option<u64>), Error> {
+    let what = if mode == OpenMode::Read { "read" } else { "write" };
+    let failed = |source| Error::File { what, path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    match mode {
+        OpenMode::Read => options.read(true),
+        OpenMode::Write => options.write(true).create(true),
+        OpenMode::Append => options.append(true).create(true),
+    };
+    let file = options.open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+    }
+    let length = (metadata.is_file() && metadata.len() > 0).then_some(metadata.len());
+    Ok((file, length))
+}
+
+impl RunningStages {
+    /// A mover has ended: says so, and kills who must not take its end for the stream's.
+    pub(super) fn moved(&self, mover: &Mover, outcome: MoverOutcome, gauge: &Gauge, took: Duration) {
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let own_ns =
+            Duration::try_from(cpu).map_or(0, |cpu| u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
+        let MoverFigures { wire_bytes, inlet_wait_ns, outlet_wait_ns, .. } = gauge.read();
+        let mut result = MoverResult {
+            bytes: outcome.bytes,
+            wire_bytes,
+            took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            // Figures for people: nothing hangs on their order.
+            cpu_ns: own_ns.saturating_add(gauge.threads_cpu_ns.load(Ordering::Relaxed)),
+            inlet_wait_ns,
+            outlet_wait_ns,
+            digest: outcome.digest.clone(),
+            inlet: match &outcome.inlet {
+                Ok(end) => Ok(*end == InletEnd::Complete),
+                Err(error) => Err(error.to_string()),
+            },
+            outlets: outcome
+                .outlets
+                .iter()
+                .map(|outlet| match outlet {
+                    Ok(end) => Ok(*end == OutletEnd::Complete),
+                    Err(error) => Err(error.to_string()),
+                })
+                .collect(),
+        };
+        let inlet_failed = result.inlet.is_err();
+        tell_causes(&outcome, &mut result);
+        if let InletSpec::File { stage } = &mover.from {
+            self.ended(*stage, file_status(result.inlet.as_ref().err()));
+        }
+        for (target, outlet) in mover.to.iter().zip(&result.outlets) {
+            if let OutletSpec::File { stage } = target {
+                self.ended(*stage, file_status(outlet.as_ref().err()));
+            }
+        }
+        let outlets = result.outlets.clone();
+        self.0.outbox.report(AgentReport::Moved { mover: mover.mover, result });
+        for (target, outlet) in mover.to.iter().zip(&outlets) {
+            let reader = match target {
+                OutletSpec::Pipe(pipe) if inlet_failed || outlet.is_err() => {
+                    self.state(|state| state.readers.get(pipe).copied())
+                }
+                _ => None,
+            };
+            reader.into_iter().for_each(|stage| self.kill_now(stage));
+        }
+        drop(outcome.unfinished);
+    }
+}
+
+/// An end that was only interrupted, because another one failed, is no failure to tell of.
+fn tell_causes(outcome: &MoverOutcome, result: &mut MoverResult) {
+    let is_cause = |error: Option<&Error>| error.is_some_and(|error| !matches!(error, Error::Cancelled));
+    let causes = outcome.outlets.iter().map(|outlet| outlet.as_ref().err());
+    let is_known = is_cause(outcome.inlet.as_ref().err()) || causes.into_iter().any(is_cause);
+    if !is_known {
+        return;
+    }
+    if matches!(outcome.inlet, Err(Error::Cancelled)) {
+        result.inlet = Ok(false);
+    }
+    for (told, outlet) in result.outlets.iter_mut().zip(&outcome.outlets) {
+        if matches!(outlet, Err(Error::Cancelled)) {
+            *told = Ok(false);
+        }
+    }
+}
+
+fn file_status(why: Option<&String>) -> Status {
+    why.map_or(Status::Exit(0), |why| Status::Failed(why.clone()))
 }

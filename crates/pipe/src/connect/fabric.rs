@@ -5,7 +5,7 @@
 //! | offer: its ports, how large a ring it can lock | -> | [`initiate`]: chooses, makes its half |
 //! | [`accept`]: makes its half | <- | request |
 //! | answer | -> | |
-//! | [`Half::finish`] | | [`Half::finish`] |
+//! | [`FabricHalf::finish`] | | [`FabricHalf::finish`] |
 //!
 //! The messages go over control channels, which have authenticated both sides. A byte in front of the
 //! offer and of the request says how large the rings are to be, as a power of two.
@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use caravan_fabric::{Exposure, Link, verbs};
 
-use super::{Channel, Connection, Secret};
+use super::{DataChannel, DataConnection, Secret};
 use crate::limits::{FABRIC_RING_BYTES, FABRIC_RING_BYTES_MIN};
-use crate::{Error, Key};
+use crate::{Error, PipeKey};
 
 /// What this host has, for the other side; an error says in a sentence why there is nothing.
 pub fn offer() -> Result<Vec<u8>, Error> {
@@ -26,7 +26,7 @@ pub fn offer() -> Result<Vec<u8>, Error> {
 
 /// Half of a connection.
 #[derive(Debug)]
-pub struct Half {
+pub struct FabricHalf {
     pending: verbs::PendingEndpoint,
     ring_bytes: u64,
     /// All that both sides have said: no two connections have said the same.
@@ -36,25 +36,25 @@ pub struct Half {
 }
 
 /// Makes this side's half towards what has made that offer, and what the other side is to accept.
-pub fn initiate(offer: &[u8]) -> Result<(Half, Vec<u8>), Error> {
+pub fn initiate(offer: &[u8]) -> Result<(FabricHalf, Vec<u8>), Error> {
     let (theirs, ports) = ring_bytes(offer)?;
     let ring_bytes = theirs.min(lockable_ring_bytes()?);
     let (pending, request) = verbs::connect(ports, &Link::exposure(ring_bytes)?)?;
     let request = behind(ring_bytes, request);
-    Ok((Half { pending, ring_bytes, said: request.clone(), is_accepting: false }, request))
+    Ok((FabricHalf { pending, ring_bytes, said: request.clone(), is_accepting: false }, request))
 }
 
 /// Makes the other half, and what the initiating side is to finish with.
-pub fn accept(request: &[u8]) -> Result<(Half, Vec<u8>), Error> {
+pub fn accept(request: &[u8]) -> Result<(FabricHalf, Vec<u8>), Error> {
     let (ring_bytes, half) = ring_bytes(request)?;
     let (pending, answer) = verbs::accept(half, &Link::exposure(ring_bytes)?)?;
     let said = [request, &answer].concat();
-    Ok((Half { pending, ring_bytes, said, is_accepting: true }, answer))
+    Ok((FabricHalf { pending, ring_bytes, said, is_accepting: true }, answer))
 }
 
-impl Half {
+impl FabricHalf {
     /// Both sides, at once: the initiating one with the other's answer, the other one with nothing.
-    pub fn finish(self, answer: &[u8], key: &Key, limit: Duration) -> Result<Connection, Error> {
+    pub fn finish(self, answer: &[u8], key: &PipeKey, limit: Duration) -> Result<DataConnection, Error> {
         let Self { pending, ring_bytes, mut said, is_accepting } = self;
         if !is_accepting {
             said.extend_from_slice(answer);
@@ -63,7 +63,7 @@ impl Half {
         let link = Link::new(endpoint, ring_bytes)?;
         let secret = Secret::derive(key, &said, b"caravan 1 fabric")?;
         let description = format!("RDMA {}", link.description());
-        Ok(Connection { channel: Channel::Link(Box::new(link)), secret, description })
+        Ok(DataConnection { channel: DataChannel::Link(Box::new(link)), secret, description })
     }
 }
 

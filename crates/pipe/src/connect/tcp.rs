@@ -1,20 +1,21 @@
 //! Data connections over TCP.
 //!
-//! A [`Listener`] is told who may come by a key, and [`connect`] finds it at any of its addresses. Both
+//! A [`DataListener`] is told who may come by a key, and [`connect`] finds it at any of its addresses. Both
 //! prove to each other that they know the key before anything else is said. Several streams of one
 //! connection are in the same order on both sides.
 
 mod accepting;
 mod connecting;
-mod exchange;
 mod handshake;
-mod names;
 mod tuning;
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use caravan_fabric::verbs::own_addresses;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -23,25 +24,23 @@ use rustix::net::{
 };
 
 use self::accepting::Accepting;
-use self::connecting::{Failed, Terms, Why};
-use super::{Channel, Connection, Ports};
+use self::connecting::{AddressFailure, CallTerms, FailedAddress};
+pub(crate) use self::tuning::keep_alive;
+use super::{DataChannel, DataConnection, PortRange};
 use crate::cancel::Cancel;
 use crate::limits::{ADDRESSES_MAX, CONNECT_AGAIN, CONNECT_LIMIT, CONNECTIONS_MAX, STRANGERS_MAX};
-use crate::{Error, Key};
-
-pub use names::{addresses, look_up, resolve};
-pub(crate) use tuning::keep_alive;
+use crate::{Error, PipeKey};
 
 /// A listening socket on all addresses, for one connection that knows the key.
 #[derive(Debug)]
-pub struct Listener {
+pub struct DataListener {
     socket: OwnedFd,
     port: u16,
 }
 
-impl Listener {
+impl DataListener {
     /// Listens on a port of the system's choice, or the first free one of `ports`.
-    pub fn open(ports: Option<Ports>) -> Result<Self, Error> {
+    pub fn open(ports: Option<PortRange>) -> Result<Self, Error> {
         let Some(ports) = ports else { return Self::at(0).map_err(refused("listen")) };
         let (mut taken, mut forbidden) = (false, false);
         for port in ports.first..=ports.last {
@@ -64,27 +63,32 @@ impl Listener {
     /// keep it from the next.
     pub fn accept(
         self,
-        key: &Key,
+        key: &PipeKey,
         streams: u32,
         limit: Duration,
         cancel: &Cancel,
-    ) -> Result<Connection, Error> {
+    ) -> Result<DataConnection, Error> {
         let count = count(streams)?;
         self.accept_counted(key, Some(count), limit, cancel)
     }
 
-    /// The same, but takes as many connections as the peer makes.
-    pub fn accept_any(self, key: &Key, limit: Duration, cancel: &Cancel) -> Result<Connection, Error> {
+    /// Takes as many connections of one peer that knows the key as that peer makes.
+    pub fn accept_any(
+        self,
+        key: &PipeKey,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<DataConnection, Error> {
         self.accept_counted(key, None, limit, cancel)
     }
 
     fn accept_counted(
         self,
-        key: &Key,
+        key: &PipeKey,
         count: Option<u16>,
         limit: Duration,
         cancel: &Cancel,
-    ) -> Result<Connection, Error> {
+    ) -> Result<DataConnection, Error> {
         let session = handshake::session()?;
         let until = Instant::now().checked_add(limit);
         let taken = match Accepting::new(key, session, count).run(&self.socket, until, cancel)? {
@@ -135,23 +139,23 @@ impl Listener {
 /// Tries all addresses, a moment apart, and takes the first that knows the key.
 pub fn connect(
     addresses: &[SocketAddr],
-    key: &Key,
+    key: &PipeKey,
     streams: u32,
     limit: Duration,
     cancel: &Cancel,
-) -> Result<Connection, Error> {
+) -> Result<DataConnection, Error> {
     attempt(addresses, key, count(streams)?, limit, cancel)?.map_err(|failed| nowhere(&failed))
 }
 
-/// The same for a host that is named as users do, and where nobody may listen yet: tries again until
+/// Connects to a host by its name, where nobody may listen yet: tries all its addresses again until
 /// `patience` is over, or somebody is there who has another key.
 pub fn connect_patiently(
     host: (&str, u16),
-    key: &Key,
+    key: &PipeKey,
     streams: u32,
     patience: Duration,
     cancel: &Cancel,
-) -> Result<Connection, Error> {
+) -> Result<DataConnection, Error> {
     let until = Instant::now().checked_add(patience);
     let (addresses, failures) = look_up(&[(host.0.to_owned(), host.1)], patience, cancel)?;
     if let (true, Some(failure)) = (addresses.is_empty(), failures.first()) {
@@ -162,7 +166,7 @@ pub fn connect_patiently(
             Ok(connection) => return Ok(connection),
             Err(failed) => failed,
         };
-        let is_final = failed.iter().any(|failed| matches!(failed.why, Why::Refused(_)));
+        let is_final = failed.iter().any(|failed| matches!(failed.why, AddressFailure::Refused(_)));
         let next = Instant::now() + CONNECT_AGAIN;
         if is_final || until.is_some_and(|until| until < next) {
             return Err(nowhere(&failed));
@@ -176,14 +180,14 @@ pub fn connect_patiently(
 
 fn attempt(
     addresses: &[SocketAddr],
-    key: &Key,
+    key: &PipeKey,
     count: u16,
     limit: Duration,
     cancel: &Cancel,
-) -> Result<Result<Connection, Vec<Failed>>, Error> {
+) -> Result<Result<DataConnection, Vec<FailedAddress>>, Error> {
     let session = handshake::session()?;
     let until = Instant::now().checked_add(limit);
-    let terms = Terms { key, session: &session, count, limit, until, cancel };
+    let terms = CallTerms { key, session: &session, count, limit, until, cancel };
     let won = match connecting::first(&in_turn(addresses), &terms)? {
         Ok(won) => won,
         Err(failed) => return Ok(Err(failed)),
@@ -198,7 +202,11 @@ fn attempt(
     Ok(Ok(connection(all.collect(), address, secret)))
 }
 
-fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: super::Secret) -> Connection {
+fn connection(
+    sockets: Vec<(OwnedFd, Duration)>,
+    listener: SocketAddr,
+    secret: crate::connect::Secret,
+) -> DataConnection {
     // The path is one and the same: what one of them has waited longer for was something else. Both sides
     // have the same figures, and so come to the same.
     let round_trip = sockets.iter().map(|(_, round_trip)| *round_trip).min().unwrap_or_default();
@@ -214,7 +222,7 @@ fn connection(sockets: Vec<(OwnedFd, Duration)>, listener: SocketAddr, secret: s
         description += &format!(", {} streams", sockets.len());
     }
     let streams = sockets.into_iter().map(|(socket, _)| socket).collect();
-    Connection { channel: Channel::Streams(streams), secret, description }
+    DataConnection { channel: DataChannel::Streams(streams), secret, description }
 }
 
 /// Both ends are on this host: the path has no length, whatever kept the other side from answering.
@@ -251,7 +259,7 @@ fn wait(set: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), Error> {
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(set, left.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(source) => Err(Error::System { call: "poll", source: source.into() }),
+        Err(source) => Err(Error::system("poll")(source)),
     }
 }
 
@@ -261,7 +269,7 @@ fn count(streams: u32) -> Result<u16, Error> {
         .ok_or_else(|| Error::Usage(format!("a hop has from 1 to {CONNECTIONS_MAX} streams, not {streams}")))
 }
 
-fn nowhere(failed: &[Failed]) -> Error {
+fn nowhere(failed: &[FailedAddress]) -> Error {
     let each: Vec<_> = failed.iter().map(|failed| format!("{} {}", failed.address, failed.why)).collect();
     Error::Unreachable(match each.is_empty() {
         true => "the other side has no address that this host could connect to".to_owned(),
@@ -269,8 +277,8 @@ fn nowhere(failed: &[Failed]) -> Error {
     })
 }
 
-fn none_free(ports: Ports, taken: bool, forbidden: bool) -> String {
-    let Ports { first, last } = ports;
+fn none_free(ports: PortRange, taken: bool, forbidden: bool) -> String {
+    let PortRange { first, last } = ports;
     let range = if first == last { format!("port {first}") } else { format!("ports {first}:{last}") };
     let why = match (taken, forbidden) {
         (true, false) => "taken by other programs: wait for one to end, or name others",
@@ -283,6 +291,88 @@ fn none_free(ports: Ports, taken: bool, forbidden: bool) -> String {
 
 fn refused(call: &'static str) -> impl Fn(Errno) -> Error {
     move |source| Error::System { call, source: source.into() }
+}
+
+/// How often a wait for the resolver looks whether it was cancelled.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Addresses of this host that another one may reach: up, not loopback, not link-local. Those from which
+/// it reaches the world come first.
+pub fn addresses() -> Result<Vec<IpAddr>, Error> {
+    // Documentation's addresses (RFC 5737, RFC 3849) belong to nobody: they are reached by the way to
+    // everybody. Nothing is sent.
+    let everybody: [IpAddr; 2] =
+        [Ipv4Addr::new(198, 51, 100, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    let mut all: Vec<_> = everybody.into_iter().filter_map(source).collect();
+    let own = own_addresses();
+    all.retain(|address| own.contains(address));
+    for address in own {
+        if !all.contains(&address) {
+            all.push(address);
+        }
+    }
+    all.truncate(ADDRESSES_MAX);
+    Ok(all)
+}
+
+/// The address from which this host sends to that one.
+fn source(to: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Any port will do (discard).
+    socket.connect((to, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Addresses of names, in their order; those that are found within `limit`.
+pub fn resolve(names: &[(String, u16)], limit: Duration) -> Vec<SocketAddr> {
+    Cancel::new()
+        .and_then(|never| look_up(names, limit, &never))
+        .map_or_else(|_| Vec::new(), |(found, _)| found)
+}
+
+/// Asks the system's resolver for all names at once: their addresses, in the order of the names, and a
+/// sentence for each that has none. Those that take longer than `limit` have none.
+pub fn look_up(
+    names: &[(String, u16)],
+    limit: Duration,
+    cancel: &Cancel,
+) -> Result<(Vec<SocketAddr>, Vec<String>), Error> {
+    let names = names.get(..ADDRESSES_MAX).unwrap_or(names);
+    let (answer, answers) = channel();
+    for (at, (name, port)) in names.iter().enumerate() {
+        let (answer, name, port) = (answer.clone(), name.clone(), *port);
+        // getaddrinfo(3) takes as long as it likes; a thread that nobody waits for any more ends with it.
+        let thread = thread::Builder::new().name("resolver".to_owned());
+        let spawned = thread.spawn(move || {
+            let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+            let _ = answer.send((at, found));
+        });
+        spawned.map_err(Error::system("clone"))?;
+    }
+    drop(answer);
+    let until = Instant::now().checked_add(limit);
+    let mut found: Vec<_> = names.iter().map(|_| None).collect();
+    loop {
+        let left = until.map_or(GLANCE, |until| until.saturating_duration_since(Instant::now()));
+        match answers.recv_timeout(left.min(GLANCE)) {
+            Ok((at, answer)) => found[at] = Some(answer),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if cancel.is_fired() => return Err(Error::Cancelled),
+            Err(RecvTimeoutError::Timeout) if left.is_zero() => break,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    let (mut addresses, mut failures) = (Vec::new(), Vec::new());
+    for ((name, _), found) in names.iter().zip(found) {
+        match found {
+            Some(Ok(found)) => addresses.extend(found),
+            Some(Err(error)) => failures.push(format!("{name} is not known here: {error}")),
+            None => failures
+                .push(format!("the resolver did not answer for {name} within {} s", limit.as_secs_f64())),
+        }
+    }
+    Ok((addresses, failures))
 }
 
 #[cfg(test)]
@@ -304,9 +394,9 @@ mod tests {
     #[test]
     fn both_ends_have_the_same_secret_and_no_other_connection_has() {
         let connected = || {
-            let key = Key::from_bytes([5; Key::BYTES]);
+            let key = PipeKey::from_bytes([5; PipeKey::BYTES]);
             let (listener, never) =
-                (Listener::open(None).expect("listens"), Cancel::new().expect("an event"));
+                (DataListener::open(None).expect("listens"), Cancel::new().expect("an event"));
             let (theirs, port, cancel) = (key.clone(), listener.port(), never.clone());
             let limit = Duration::from_secs(20);
             let acceptor = std::thread::spawn(move || listener.accept(&theirs, 2, limit, &cancel));
@@ -321,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_range_is_refused_with_its_reason() {
-        let say = |first, last, taken, forbidden| none_free(Ports { first, last }, taken, forbidden);
+        let say = |first, last, taken, forbidden| none_free(PortRange { first, last }, taken, forbidden);
         assert!(say(4, 9, true, false).contains("ports 4:9: taken by other programs"));
         assert!(say(4, 4, false, true).contains("port 4: for privileged programs alone"));
         assert!(say(4, 9, true, true).contains("taken by other programs, or for privileged ones"));

@@ -4,65 +4,70 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Guard, Session};
-use crate::control::{self, Message, Order, Report};
-use crate::limits::RELAY_WINDOW_BYTES;
+use super::{AgentSession, Guard};
+use crate::control;
+use crate::control::{AgentOrder, AgentReport, ControlMessage};
+use crate::limits::RELAY_CREDIT_BYTES;
+use crate::lock;
 
 /// Messages that wait to be written to one agent: orders, and relayed data, which windows limit.
 const QUEUE_MESSAGES_MAX: usize = 1024;
 
 /// What happened at an agent.
-pub enum Event {
+pub enum AgentEvent {
     /// It was started, or not.
-    Launched(usize, Result<Session, crate::Error>),
+    Launched(usize, Result<AgentSession, crate::Error>),
     /// It says something.
-    Report(usize, Report),
+    Report(usize, AgentReport),
     /// Its channel has ended: why, if it has said what no agent says.
     Lost(usize, Option<String>),
 }
 
 /// Where data of relayed hops go: from an agent and a hop to the other agent.
-pub type Routes = Arc<Mutex<HashMap<(usize, u32), Route>>>;
+pub type RelayRoutes = Arc<Mutex<HashMap<(usize, u32), RelayRoute>>>;
 
 /// One way of a relayed hop.
 #[derive(Clone)]
-pub struct Route {
-    to: SyncSender<Message<Order>>,
+pub struct RelayRoute {
+    to: SyncSender<ControlMessage<AgentOrder>>,
     /// Bytes that were passed on and that the other agent has not given credit for.
     under_way: Arc<AtomicU64>,
-    /// The same of the other way.
+    /// Bytes that were passed on in the other direction without credit.
     back: Arc<AtomicU64>,
 }
 
 /// Both ways of a relayed hop: to one agent, and to the other.
-pub fn both_ways(one: SyncSender<Message<Order>>, other: SyncSender<Message<Order>>) -> [Route; 2] {
+pub fn both_ways(
+    one: SyncSender<ControlMessage<AgentOrder>>,
+    other: SyncSender<ControlMessage<AgentOrder>>,
+) -> [RelayRoute; 2] {
     let (under_way, back) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let to_one = Route { to: one, under_way: Arc::clone(&under_way), back: Arc::clone(&back) };
-    [to_one, Route { to: other, under_way: back, back: under_way }]
+    let to_one = RelayRoute { to: one, under_way: Arc::clone(&under_way), back: Arc::clone(&back) };
+    [to_one, RelayRoute { to: other, under_way: back, back: under_way }]
 }
 
-impl Route {
+impl RelayRoute {
     /// Passes data or credit on. Fails where an agent sends more than it may, or gives credit for what it
     /// was not sent.
-    fn pass(&self, order: Message<Order>) -> Result<(), String> {
+    fn pass(&self, order: ControlMessage<AgentOrder>) -> Result<(), String> {
         // Counts alone matter: each message is passed on by the queue.
         match &order {
-            Message::Data { bytes, .. } => {
+            ControlMessage::Data { bytes, .. } => {
                 let bytes = bytes.len() as u64;
-                if self.under_way.fetch_add(bytes, Ordering::Relaxed) + bytes > RELAY_WINDOW_BYTES {
+                if self.under_way.fetch_add(bytes, Ordering::Relaxed) + bytes > RELAY_CREDIT_BYTES {
                     return Err("its agent sent more data than it was given leave for".to_owned());
                 }
             }
-            Message::Word(Order::Credit { bytes, .. }) => {
+            ControlMessage::Word(AgentOrder::Credit { bytes, .. }) => {
                 let given = |left: u64| left.checked_sub(*bytes);
                 if self.back.fetch_update(Ordering::Relaxed, Ordering::Relaxed, given).is_err() {
                     return Err("its agent gave credit for data that it was not sent".to_owned());
                 }
             }
-            Message::Word(_) => {}
+            ControlMessage::Word(_) => {}
         }
         // Blocks where the other one does not read: windows keep that short, its silence ends it.
         let _ = self.to.send(order);
@@ -71,8 +76,8 @@ impl Route {
 }
 
 /// A started agent.
-pub struct Agent {
-    orders: SyncSender<Message<Order>>,
+pub struct AgentChannel {
+    orders: SyncSender<ControlMessage<AgentOrder>>,
     guard: Box<dyn Guard>,
     begin: Instant,
     /// Milliseconds after `begin` at which it was last heard.
@@ -83,9 +88,14 @@ pub struct Agent {
     pub is_lost: bool,
 }
 
-impl Agent {
+impl AgentChannel {
     /// Starts both threads.
-    pub fn new(number: usize, session: Session, events: SyncSender<Event>, routes: Routes) -> Self {
+    pub fn new(
+        number: usize,
+        session: AgentSession,
+        events: SyncSender<AgentEvent>,
+        routes: RelayRoutes,
+    ) -> Self {
         let (orders, queue) = sync_channel(QUEUE_MESSAGES_MAX);
         let begin = Instant::now();
         let heard_ms = Arc::new(AtomicU64::new(0));
@@ -97,21 +107,21 @@ impl Agent {
                 // A figure that is only compared with the clock: nothing hangs on its order.
                 heard.store(now, Ordering::Relaxed);
             });
-            let _ = events.send(Event::Lost(number, why));
+            let _ = events.send(AgentEvent::Lost(number, why));
         });
         Self { orders, guard: session.guard, begin, heard_ms, lines_bytes: Arc::default(), is_lost: false }
     }
 
     /// Gives an order. One that has no room any more has not read a thousand others: it is as good as
     /// dead, and its silence ends it.
-    pub fn order(&self, order: Order) {
-        match self.orders.try_send(Message::Word(order)) {
+    pub fn order(&self, order: AgentOrder) {
+        match self.orders.try_send(ControlMessage::Word(order)) {
             Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
 
     /// For the thread that gives credit.
-    pub fn sender(&self) -> SyncSender<Message<Order>> {
+    pub fn sender(&self) -> SyncSender<ControlMessage<AgentOrder>> {
         self.orders.clone()
     }
 
@@ -140,7 +150,7 @@ impl Agent {
     }
 }
 
-fn write(mut to: Box<dyn Write + Send>, queue: &Receiver<Message<Order>>) {
+fn write(mut to: Box<dyn Write + Send>, queue: &Receiver<ControlMessage<AgentOrder>>) {
     for message in queue {
         if control::write(&mut *to, &message).is_err() {
             // The reading thread notices that it has ended.
@@ -153,12 +163,12 @@ fn write(mut to: Box<dyn Write + Send>, queue: &Receiver<Message<Order>>) {
 fn read(
     mut from: Box<dyn Read + Send>,
     number: usize,
-    events: &SyncSender<Event>,
-    routes: &Routes,
+    events: &SyncSender<AgentEvent>,
+    routes: &RelayRoutes,
     hear: impl Fn(),
 ) -> Option<String> {
     loop {
-        let message = match control::read::<Report>(&mut *from) {
+        let message = match control::read::<AgentReport>(&mut *from) {
             Ok(message) => message,
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 return Some(format!("its agent says what no agent says: {error}"));
@@ -167,19 +177,21 @@ fn read(
         };
         hear();
         let (hop, order) = match message {
-            Message::Data { hop, bytes } => (hop, Message::Data { hop, bytes }),
-            Message::Word(Report::Credit { hop, bytes }) => {
-                (hop, Message::Word(Order::Credit { hop: Some(hop), bytes }))
+            ControlMessage::Data { hop, bytes } => (hop, ControlMessage::Data { hop, bytes }),
+            ControlMessage::Word(AgentReport::Credit { hop, bytes }) => {
+                (hop, ControlMessage::Word(AgentOrder::Credit { hop: Some(hop), bytes }))
             }
-            Message::Word(Report::RelayEnd { hop }) => (hop, Message::Word(Order::RelayEnd { hop })),
-            Message::Word(report) => {
-                if events.send(Event::Report(number, report)).is_err() {
+            ControlMessage::Word(AgentReport::RelayEnd { hop }) => {
+                (hop, ControlMessage::Word(AgentOrder::RelayEnd { hop }))
+            }
+            ControlMessage::Word(report) => {
+                if events.send(AgentEvent::Report(number, report)).is_err() {
                     return None;
                 }
                 continue;
             }
         };
-        let route = routes.lock().unwrap_or_else(PoisonError::into_inner).get(&(number, hop)).cloned();
+        let route = lock(routes).get(&(number, hop)).cloned();
         if let Some(Err(why)) = route.map(|route| route.pass(order)) {
             return Some(why);
         }

@@ -1,26 +1,27 @@
 //! The thread that conducts: starts agents, joins hops, starts the stages, waits for their ends.
 
 mod endings;
-mod figures;
-mod hops;
+mod joining;
+mod reports;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::agents::{Agent, Event, Routes};
-use super::joining::Joining;
-use super::outcome::{self, Trouble};
-use super::{HopFigures, Launcher, Observer, Request, Summary, Transport};
-use crate::Error;
-use crate::control::{Hello, Message, MoverResult, Order, Report, Status, line_cost};
-use crate::limits::{EVENTS_MAX, LINES_WINDOW_BYTES, PING_INTERVAL, SPARED_MAX, TERM_GRACE};
-use crate::plan::{Carrier, Plan};
+use self::endings::PipelineTrouble;
+use self::joining::Joining;
+use super::agents::{AgentChannel, AgentEvent, RelayRoutes};
+use super::{HopFigures, HopTransport, Launcher, Observer, PipelineRequest, PipelineSummary};
+use crate::control::{AgentOrder, ControlMessage, Hello, MoverResult, Status};
+use crate::limits::{EVENTS_MAX, PING_INTERVAL, TERM_GRACE};
+use crate::mover::{DigestKind, MoverFigures};
+use crate::plan::{AgentPart, HopCarrier, PipelinePlan};
+use crate::{Error, lock, plan};
 
 /// Between two looks at the clock and at Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -41,7 +42,7 @@ pub enum Notice {
         bytes: u64,
         /// What of the agent's window is taken.
         taken: Arc<AtomicU64>,
-        credit: SyncSender<Message<Order>>,
+        credit: SyncSender<ControlMessage<AgentOrder>>,
     },
     /// With what says that it was shown: while one waits, no other is sent.
     Progress(Vec<HopFigures>, Arc<AtomicBool>),
@@ -63,7 +64,7 @@ impl Notice {
                 // A count that the agent's next lines are held against; nothing else hangs on it.
                 taken.fetch_sub(bytes, Ordering::Relaxed);
                 // An agent that is gone needs none.
-                let _ = credit.send(Message::Word(Order::Credit { hop: None, bytes }));
+                let _ = credit.send(ControlMessage::Word(AgentOrder::Credit { hop: None, bytes }));
             }
         }
     }
@@ -71,18 +72,18 @@ impl Notice {
 
 /// All that is known of a pipeline.
 pub struct Conductor<'a> {
-    plan: Plan,
-    request: &'a Request,
+    plan: PipelinePlan,
+    request: &'a PipelineRequest,
     /// Lines are as many as the agents' windows let through, progress is one at a time, all others are a few for
     /// each hop and each agent: so there is no need for a limit of its own, at which Ctrl-C would have to wait.
     notices: Sender<Notice>,
     progress_waits: Arc<AtomicBool>,
     interrupted: Arc<AtomicBool>,
     stopped: Arc<AtomicBool>,
-    agents: Vec<Option<Agent>>,
+    agents: Vec<Option<AgentChannel>>,
     hellos: Vec<Option<Hello>>,
     joinings: HashMap<u32, Joining>,
-    joined: HashMap<u32, (Carrier, String)>,
+    joined: HashMap<u32, (HopCarrier, String)>,
     is_prepared: Vec<bool>,
     lengths: HashMap<u32, u64>,
     /// Which agent has which movers.
@@ -90,29 +91,30 @@ pub struct Conductor<'a> {
     moved: HashMap<u32, MoverResult>,
     /// Stages that stopped reading before the stream's end, while others went on.
     left: HashSet<u32>,
-    figures: HashMap<u32, [u64; 4]>,
+    figures: HashMap<u32, MoverFigures>,
     statuses: Vec<Option<Status>>,
     /// Stages in the order of their ends.
     ended: Vec<u32>,
     is_gone: Vec<bool>,
     /// How many processes each agent has told of that it could not end.
     spared: Vec<usize>,
-    troubles: Vec<Trouble>,
+    troubles: Vec<PipelineTrouble>,
     /// When to give up waiting for a better explanation.
     abort_at: Option<Instant>,
     is_aborting: bool,
     pinged: Instant,
     ticked: Instant,
     started: Option<Instant>,
-    routes: Routes,
+    routes: RelayRoutes,
 }
 
 impl<'a> Conductor<'a> {
     pub fn new(
-        plan: Plan,
-        request: &'a Request,
+        plan: PipelinePlan,
+        request: &'a PipelineRequest,
         notices: Sender<Notice>,
-        (interrupted, stopped): (Arc<AtomicBool>, Arc<AtomicBool>),
+        interrupted: Arc<AtomicBool>,
+        stopped: Arc<AtomicBool>,
     ) -> Self {
         let (agents, jobs) = (plan.agents.len(), plan.jobs.len());
         Self {
@@ -142,7 +144,7 @@ impl<'a> Conductor<'a> {
             pinged: Instant::now(),
             ticked: Instant::now(),
             started: None,
-            routes: Routes::default(),
+            routes: RelayRoutes::default(),
         }
     }
 
@@ -151,7 +153,7 @@ impl<'a> Conductor<'a> {
         mut self,
         scope: &'scope Scope<'scope, '_>,
         launcher: &'scope dyn Launcher,
-    ) -> Result<Summary, Error> {
+    ) -> Result<PipelineSummary, Error> {
         let begin = Instant::now();
         let (sender, events) = sync_channel(EVENTS_MAX);
         let is_given_up = Arc::new(AtomicBool::new(false));
@@ -159,7 +161,7 @@ impl<'a> Conductor<'a> {
             let (sender, is_given_up) = (sender.clone(), Arc::clone(&is_given_up));
             scope.spawn(move || {
                 let launched = launcher.launch(host.as_deref(), &is_given_up);
-                let _ = sender.send(Event::Launched(number, launched));
+                let _ = sender.send(AgentEvent::Launched(number, launched));
             });
         }
         let went_well = self.conduct(&events, &sender);
@@ -169,12 +171,12 @@ impl<'a> Conductor<'a> {
             is_given_up.store(true, Ordering::Relaxed);
             self.abort(&events, &sender);
         }
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.routes).clear();
         for agent in self.agents.iter().flatten() {
-            agent.order(Order::End);
+            agent.order(AgentOrder::End);
         }
-        let mut summary = Summary { hops: self.ways(), ..Summary::default() };
-        outcome::conclude(&self.plan, &self.troubles, &self.statuses, &self.ended, &mut summary);
+        let mut summary = PipelineSummary { hops: self.hop_figures(), ..PipelineSummary::default() };
+        endings::conclude(&self.plan, &self.troubles, &self.statuses, &self.ended, &mut summary);
         let started = self.started.unwrap_or(ended);
         summary.seconds = ((started - begin).as_secs_f64(), (ended - started).as_secs_f64());
         // Each may take a while: all at once.
@@ -185,7 +187,7 @@ impl<'a> Conductor<'a> {
     }
 
     /// Whether all of it went well.
-    fn conduct(&mut self, events: &Receiver<Event>, sender: &SyncSender<Event>) -> bool {
+    fn conduct(&mut self, events: &Receiver<AgentEvent>, sender: &SyncSender<AgentEvent>) -> bool {
         self.until(events, sender, |this| this.hellos.iter().all(Option::is_some))
             && self.join()
             && self.until(events, sender, |this| {
@@ -198,8 +200,8 @@ impl<'a> Conductor<'a> {
     /// Takes events until `is_done`, or until something has failed.
     fn until(
         &mut self,
-        events: &Receiver<Event>,
-        sender: &SyncSender<Event>,
+        events: &Receiver<AgentEvent>,
+        sender: &SyncSender<AgentEvent>,
         is_done: impl Fn(&Self) -> bool,
     ) -> bool {
         loop {
@@ -220,8 +222,9 @@ impl<'a> Conductor<'a> {
 
     fn tick(&mut self) {
         // Set by a signal handler; nothing else hangs on it.
-        if self.interrupted.load(Ordering::Relaxed) && !self.troubles.contains(&Trouble::Interrupted) {
-            self.troubles.push(Trouble::Interrupted);
+        if self.interrupted.load(Ordering::Relaxed) && !self.troubles.contains(&PipelineTrouble::Interrupted)
+        {
+            self.troubles.push(PipelineTrouble::Interrupted);
             self.abort_at = Some(Instant::now());
         }
         if self.stopped.swap(false, Ordering::Relaxed) {
@@ -250,13 +253,13 @@ impl<'a> Conductor<'a> {
         }
         if now - self.pinged >= PING_INTERVAL {
             self.pinged = now;
-            self.agents.iter().flatten().for_each(|agent| agent.order(Order::Ping));
+            self.agents.iter().flatten().for_each(|agent| agent.order(AgentOrder::Ping));
         }
     }
 
     /// Stops this process until somebody lets it go on.
     fn pause(&mut self) {
-        self.agents.iter().flatten().for_each(|agent| agent.order(Order::Pause(true)));
+        self.agents.iter().flatten().for_each(|agent| agent.order(AgentOrder::Pause(true)));
         // Until ssh has it: there is no answer to wait for.
         std::thread::sleep(PAUSE_FLUSH);
         let _ = kill_process(getpid(), Signal::STOP);
@@ -264,36 +267,36 @@ impl<'a> Conductor<'a> {
         std::thread::sleep(PAUSE_FLUSH);
         self.agents.iter().flatten().for_each(|agent| {
             agent.forgive();
-            agent.order(Order::Pause(false));
+            agent.order(AgentOrder::Pause(false));
         });
     }
 
-    fn take(&mut self, event: Event, sender: &SyncSender<Event>) {
+    fn take(&mut self, event: AgentEvent, sender: &SyncSender<AgentEvent>) {
         match event {
-            Event::Launched(number, Ok(session)) => {
-                let agent = Agent::new(number, session, sender.clone(), Arc::clone(&self.routes));
+            AgentEvent::Launched(number, Ok(session)) => {
+                let agent = AgentChannel::new(number, session, sender.clone(), Arc::clone(&self.routes));
                 let options = &self.request.options;
-                let fabric = matches!(options.transport, None | Some(Transport::Rdma));
-                agent.order(Order::Hello { silence: options.silence, fabric });
+                let fabric = matches!(options.transport, None | Some(HopTransport::Rdma));
+                agent.order(AgentOrder::Hello { silence: options.silence, fabric });
                 if let Some(slot) = self.agents.get_mut(number) {
                     *slot = Some(agent);
                 }
             }
             // This side has given it up, for a reason that is known.
-            Event::Launched(_, Err(Error::Cancelled)) => {}
-            Event::Launched(_, Err(error)) => self.fail(Trouble::SetUp(error.to_string()), true),
-            Event::Lost(number, why) => {
+            AgentEvent::Launched(_, Err(Error::Cancelled)) => {}
+            AgentEvent::Launched(_, Err(error)) => self.fail(PipelineTrouble::SetUp(error.to_string()), true),
+            AgentEvent::Lost(number, why) => {
                 let agent = self.agents.get_mut(number).and_then(Option::as_mut);
                 let agent = agent.filter(|agent| !agent.is_lost);
                 let why = agent.map(|agent| why.unwrap_or_else(|| agent.why_lost()));
                 why.into_iter().for_each(|why| self.lose(number, why));
             }
             // Of one that is given up nothing counts any more.
-            Event::Report(number, _) if self.is_lost(number) => {}
-            Event::Report(number, report) if !self.is_its_own(number, &report) => {
+            AgentEvent::Report(number, _) if self.is_lost(number) => {}
+            AgentEvent::Report(number, report) if !self.is_its_own(number, &report) => {
                 self.lose(number, "its agent reports on what is another's".to_owned());
             }
-            Event::Report(number, report) => self.hear(number, report),
+            AgentEvent::Report(number, report) => self.hear(number, report),
         }
     }
 
@@ -301,98 +304,7 @@ impl<'a> Conductor<'a> {
         self.agents.get(number).and_then(Option::as_ref).is_none_or(|agent| agent.is_lost)
     }
 
-    /// Whether an agent reports on what it was told to do: none speaks for another one.
-    fn is_its_own(&self, number: usize, report: &Report) -> bool {
-        let job = |stage: u32| self.plan.jobs.get(stage as usize).is_some_and(|job| job.agent == number);
-        let has_mover = |mover: u32| self.movers.get(&mover) == Some(&number);
-        match report {
-            Report::Ended { stage, .. } | Report::Lines { stage, .. } => job(*stage),
-            Report::Prepared { lengths } => lengths.iter().all(|(stage, _)| job(*stage)),
-            Report::Moved { mover, .. } | Report::Left { mover, .. } => has_mover(*mover),
-            Report::Figures(figures) => figures.iter().all(|(mover, _)| has_mover(*mover)),
-            Report::Listening { hop, .. }
-            | Report::Half { hop, .. }
-            | Report::Doorway { hop, .. }
-            | Report::Connected { hop, .. }
-            | Report::Unreachable { hop, .. } => {
-                let mut hops = self.plan.hops.iter();
-                hops.any(|known| known.number == *hop && [known.from, known.to].contains(&number))
-            }
-            // Of itself. Credit and ends of relayed hops are held against their routes.
-            Report::Hello(_)
-            | Report::Spared { .. }
-            | Report::Gone
-            | Report::Failed(_)
-            | Report::Ping
-            | Report::Credit { .. }
-            | Report::RelayEnd { .. } => true,
-        }
-    }
-
-    fn hear(&mut self, number: usize, report: Report) {
-        match report {
-            Report::Hello(hello) => {
-                if let Some(slot) = self.hellos.get_mut(number) {
-                    slot.get_or_insert(*hello);
-                }
-            }
-            Report::Prepared { lengths } => {
-                let known = lengths.into_iter().filter_map(|(job, length)| Some((job, length?)));
-                self.lengths.extend(known);
-                self.is_prepared.iter_mut().skip(number).take(1).for_each(|is| *is = true);
-            }
-            Report::Ended { stage, status } => self.stage_ended(number, stage, status),
-            Report::Moved { mover, result } => self.mover_ended(mover, result),
-            Report::Left { mover, outlet, has_failed } => self.outlet_left(mover, outlet, has_failed),
-            Report::Lines { texts, .. } => self.lines(number, texts),
-            Report::Spared { processes } => self.tell_spared(number, processes),
-            Report::Figures(figures) => {
-                self.figures.extend(figures);
-                if !self.progress_waits.swap(true, Ordering::Relaxed) {
-                    let waits = Arc::clone(&self.progress_waits);
-                    let _ = self.notices.send(Notice::Progress(self.ways(), waits));
-                }
-            }
-            Report::Failed(why) => self.lose(number, why),
-            // One that was not told to: it was cut off before it could say so.
-            Report::Gone if !self.is_aborting => {
-                self.lose(number, "its agent was cut off, and has killed what it had started".to_owned());
-            }
-            Report::Gone => self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true),
-            Report::Ping | Report::Credit { .. } | Report::RelayEnd { .. } => {}
-            Report::Listening { hop, .. }
-            | Report::Half { hop, .. }
-            | Report::Doorway { hop, .. }
-            | Report::Connected { hop, .. }
-            | Report::Unreachable { hop, .. } => {
-                self.step(hop, |joining, ends| joining.take(number, report, ends))
-            }
-        }
-    }
-
-    fn lines(&mut self, number: usize, texts: Vec<String>) {
-        let Some(agent) = self.agents.get(number).and_then(Option::as_ref) else { return };
-        let bytes = texts.iter().map(|text| line_cost(text)).sum();
-        let taken = Arc::clone(&agent.lines_bytes);
-        // Given back once they are told.
-        if texts.is_empty() || taken.fetch_add(bytes, Ordering::Relaxed) + bytes > LINES_WINDOW_BYTES {
-            return self.lose(number, "its agent sent more lines than it was given leave for".to_owned());
-        }
-        let (host, credit) = (self.plan.name(number).to_owned(), agent.sender());
-        let _ = self.notices.send(Notice::Lines { host, texts, bytes, taken, credit });
-    }
-
-    fn tell_spared(&mut self, number: usize, processes: Vec<String>) {
-        let Some(told) = self.spared.get_mut(number) else { return };
-        for process in processes.into_iter().take(SPARED_MAX - *told) {
-            *told += 1;
-            let text =
-                format!("{}: cannot end {process}. It was told no end of its input", self.plan.name(number));
-            let _ = self.notices.send(Notice::Warn(text));
-        }
-    }
-
-    fn order(&self, number: usize, order: Order) {
+    fn order(&self, number: usize, order: AgentOrder) {
         if let Some(Some(agent)) = self.agents.get(number) {
             agent.order(order);
         }
@@ -401,21 +313,22 @@ impl<'a> Conductor<'a> {
     fn start(&mut self) -> bool {
         for number in 0..self.agents.len() {
             let carrier = |hop| self.joined.get(&hop).map(|(carrier, _)| carrier.clone());
-            let mut part = self.plan.part(number, carrier, self.request.options.progress);
-            self.movers.extend(Plan::movers(&part).into_iter().map(|mover| (mover, number)));
-            for command in std::mem::take(&mut part.commands) {
-                self.order(number, Order::Command(command));
+            let AgentPart { commands, movers } = self.plan.part(number, carrier);
+            self.movers.extend(movers.iter().map(|mover| (mover.mover, number)));
+            for command in commands {
+                self.order(number, AgentOrder::Command(command));
             }
-            self.order(number, Order::Start(part));
+            self.order(number, AgentOrder::Start { movers, figures: self.request.options.progress });
         }
         self.started = Some(Instant::now());
         true
     }
 
     /// Has everything killed, and waits until it is.
-    fn abort(&mut self, events: &Receiver<Event>, sender: &SyncSender<Event>) {
+    fn abort(&mut self, events: &Receiver<AgentEvent>, sender: &SyncSender<AgentEvent>) {
         self.is_aborting = true;
-        let abort = |this: &Self| this.agents.iter().flatten().for_each(|agent| agent.order(Order::Abort));
+        let abort =
+            |this: &Self| this.agents.iter().flatten().for_each(|agent| agent.order(AgentOrder::Abort));
         abort(self);
         let deadline = Instant::now() + TERM_GRACE + GONE_LIMIT;
         let is_over = |this: &Self| {
@@ -423,7 +336,7 @@ impl<'a> Conductor<'a> {
         };
         while Instant::now() < deadline && !is_over(self) {
             match events.recv_timeout(GLANCE) {
-                Ok(event @ Event::Launched(..)) => {
+                Ok(event @ AgentEvent::Launched(..)) => {
                     self.take(event, sender);
                     abort(self);
                 }
@@ -431,5 +344,68 @@ impl<'a> Conductor<'a> {
                 Err(_) => {}
             }
         }
+    }
+}
+
+impl Conductor<'_> {
+    pub(super) fn hop_figures(&self) -> Vec<HopFigures> {
+        // Before that there is none to tell of.
+        let Some(started) = self.started else { return Vec::new() };
+        let elapsed = started.elapsed().as_secs_f64();
+        self.plan.legs.iter().map(|leg| self.figures_of(leg, elapsed)).collect()
+    }
+
+    pub(super) fn figures_of(&self, leg: &plan::StreamLeg, elapsed: f64) -> HopFigures {
+        let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
+        let sender = leg.sender.map(|(mover, _)| mover).filter(|mover| self.movers.contains_key(mover));
+        let receiver = leg.receiver.filter(|mover| self.movers.contains_key(mover));
+        let live = |mover: Option<u32>| {
+            mover.and_then(|mover| self.figures.get(&mover)).copied().unwrap_or_default()
+        };
+        let done = |mover: Option<u32>| mover.and_then(|mover| self.moved.get(&mover));
+        let (transport, digest_kind) = match leg.hop.and_then(|hop| self.joined.get(&hop)) {
+            Some((HopCarrier::Connection(options), text)) => (text.clone(), options.digest),
+            Some((HopCarrier::Pipe, text)) => (text.clone(), DigestKind::Off),
+            None if sender.is_some() => ("here".to_owned(), DigestKind::Off),
+            None => ("pipe".to_owned(), DigestKind::Off),
+        };
+        let first = sender.or(receiver);
+        let now = live(first);
+        // A mover that sends counts what it sends, over all of its outlets; one that only receives, what it receives.
+        let sends = |mover: u32| {
+            let is_its = |leg: &plan::StreamLeg| {
+                leg.hop.is_some() && leg.sender.is_some_and(|(sender, _)| sender == mover)
+            };
+            self.plan.legs.iter().any(is_its)
+        };
+        let counts_wire = receiver.filter(|receiver| !sends(*receiver)).or(first);
+        let mut figures = HopFigures {
+            from: self.plan.name(leg.from).to_owned(),
+            to: self.plan.name(leg.to).to_owned(),
+            transport,
+            is_measured: first.is_some(),
+            bytes: now.bytes,
+            wire_bytes: done(counts_wire).map_or(live(counts_wire).wire_bytes, |result| result.wire_bytes),
+            seconds: elapsed,
+            reader_wait: seconds(now.inlet_wait_ns),
+            network_wait: seconds(now.outlet_wait_ns),
+            writer_wait: seconds(live(receiver).outlet_wait_ns),
+            cpu: 0.0,
+            total: leg.file.and_then(|job| self.lengths.get(&job)).copied(),
+            digest: None,
+        };
+        if let Some(result) = done(first) {
+            figures.bytes = result.bytes;
+            figures.seconds = seconds(result.took_ns);
+            figures.reader_wait = seconds(result.inlet_wait_ns);
+            figures.network_wait = seconds(result.outlet_wait_ns);
+            figures.digest = result.digest.clone().map(|digest| (digest_kind, digest));
+        }
+        figures.writer_wait =
+            done(receiver).map_or(figures.writer_wait, |result| seconds(result.outlet_wait_ns));
+        let ends = [sender, receiver].into_iter().filter_map(done);
+        // A sum of nothing would be a negative zero.
+        figures.cpu = ends.fold(0.0, |sum, result| sum + seconds(result.cpu_ns));
+        figures
     }
 }

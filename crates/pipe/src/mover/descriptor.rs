@@ -5,9 +5,11 @@
 //! call by call. Where a pipe cannot be opened again (it is another user's), no more is written at once
 //! than what poll(2) promises room for.
 
+use std::fs::File;
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::event::PollFlags;
@@ -16,9 +18,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::wait::{Waits, Watch, Woken};
-use crate::Error;
-use crate::limits::PIPE_BYTES;
+use super::ends::Halt;
+use super::wait::{WaitSet, Watch, Woken};
+use crate::limits::{LINE_BYTES_MAX, PIPE_BYTES};
+use crate::{Error, lock};
 
 /// Bytes that a pipe has room for where poll(2) says that there is some (`PIPE_BUF`), and about what a
 /// terminal has.
@@ -26,7 +29,7 @@ const SMALL_BYTES: [usize; 2] = [4096, 256];
 
 /// How to keep a call from blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum IoMode {
     /// Files and devices: it does not block for long, or nothing helps.
     Direct,
     /// It is a socket: `MSG_DONTWAIT`.
@@ -39,9 +42,9 @@ enum Way {
 
 /// A descriptor that is read or written.
 #[derive(Debug)]
-pub(super) struct Descriptor {
+pub(super) struct DescriptorIo {
     fd: OwnedFd,
-    way: Way,
+    way: IoMode,
     /// Its other end can close.
     has_reader: bool,
     /// A read will not block.
@@ -52,7 +55,7 @@ pub(super) struct Descriptor {
 
 /// What a call has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Did {
+pub(super) enum IoOutcome {
     /// So many bytes.
     Bytes(usize),
     /// Nothing: there is nothing now.
@@ -61,11 +64,11 @@ pub(super) enum Did {
     Closed,
 }
 
-impl Descriptor {
+impl DescriptorIo {
     /// To be read.
     pub fn to_read(fd: OwnedFd) -> Self {
         let descriptor = Self::new(fd, OFlags::RDONLY);
-        if descriptor.way == Way::Direct {
+        if descriptor.way == IoMode::Direct {
             // Advice: without it, it is only slower.
             let _ = rustix::fs::fadvise(&descriptor.fd, 0, None, Advice::Sequential);
         }
@@ -80,12 +83,12 @@ impl Descriptor {
     fn new(fd: OwnedFd, flags: OFlags) -> Self {
         let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
         let (way, has_reader) = match kind {
-            Ok(FileType::Socket) => (Way::Socket, true),
-            Ok(FileType::Fifo) => (Way::Small(SMALL_BYTES[0]), true),
-            Ok(FileType::CharacterDevice) if fd.is_terminal() => (Way::Small(SMALL_BYTES[1]), false),
+            Ok(FileType::Socket) => (IoMode::Socket, true),
+            Ok(FileType::Fifo) => (IoMode::Small(SMALL_BYTES[0]), true),
+            Ok(FileType::CharacterDevice) if fd.is_terminal() => (IoMode::Small(SMALL_BYTES[1]), false),
             // To read from one of these may block as long as it likes.
-            Ok(FileType::CharacterDevice) if flags == OFlags::RDONLY => (Way::Small(usize::MAX), false),
-            _ => (Way::Direct, false),
+            Ok(FileType::CharacterDevice) if flags == OFlags::RDONLY => (IoMode::Small(usize::MAX), false),
+            _ => (IoMode::Direct, false),
         };
         if kind == Ok(FileType::Fifo)
             && rustix::pipe::fcntl_getpipe_size(&fd).is_ok_and(|now| now < PIPE_BYTES)
@@ -93,7 +96,7 @@ impl Descriptor {
             // Larger is faster; what the user has used up of such memory is none of ours.
             let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_BYTES);
         }
-        if !matches!(way, Way::Small(bytes) if bytes != usize::MAX) {
+        if !matches!(way, IoMode::Small(bytes) if bytes != usize::MAX) {
             let splices = kind == Ok(FileType::RegularFile);
             return Self { fd, way, has_reader, is_ready: false, splices };
         }
@@ -102,7 +105,7 @@ impl Descriptor {
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(own) => {
                 let splices = kind == Ok(FileType::Fifo);
-                Self { fd: own, way: Way::Own, has_reader, is_ready: false, splices }
+                Self { fd: own, way: IoMode::Own, has_reader, is_ready: false, splices }
             }
             Err(_) => Self { fd, way, has_reader, is_ready: false, splices: false },
         }
@@ -120,19 +123,19 @@ impl Descriptor {
     }
 
     /// Reads what is there; 0 bytes are its end.
-    pub fn read(&mut self, to: &mut [u8]) -> Result<Did, Error> {
-        if matches!(self.way, Way::Small(_)) && !std::mem::take(&mut self.is_ready) {
-            return Ok(Did::Nothing);
+    pub fn read(&mut self, to: &mut [u8]) -> Result<IoOutcome, Error> {
+        if matches!(self.way, IoMode::Small(_)) && !std::mem::take(&mut self.is_ready) {
+            return Ok(IoOutcome::Nothing);
         }
         loop {
             let did = match self.way {
-                Way::Socket => rustix::net::recv(&self.fd, &mut *to, RecvFlags::DONTWAIT).map(|(n, _)| n),
+                IoMode::Socket => rustix::net::recv(&self.fd, &mut *to, RecvFlags::DONTWAIT).map(|(n, _)| n),
                 _ => rustix::io::read(&self.fd, &mut *to),
             };
             return match did {
-                Ok(bytes) => Ok(Did::Bytes(bytes)),
+                Ok(bytes) => Ok(IoOutcome::Bytes(bytes)),
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Ok(Did::Nothing),
+                Err(Errno::AGAIN) => Ok(IoOutcome::Nothing),
                 Err(error) => Err(self.error("read", error)),
             };
         }
@@ -144,12 +147,12 @@ impl Descriptor {
     }
 
     /// Moves what is there into a pipe, without a copy; 0 bytes are its end. `None` if the system cannot.
-    pub fn splice(&self, to: &OwnedFd, most: usize) -> Result<Option<Did>, Error> {
+    pub fn splice(&self, to: &OwnedFd, most: usize) -> Result<Option<IoOutcome>, Error> {
         loop {
             return match splice(&self.fd, None, to, None, most, SpliceFlags::NONBLOCK) {
-                Ok(bytes) => Ok(Some(Did::Bytes(bytes))),
+                Ok(bytes) => Ok(Some(IoOutcome::Bytes(bytes))),
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Ok(Some(Did::Nothing)),
+                Err(Errno::AGAIN) => Ok(Some(IoOutcome::Nothing)),
                 Err(Errno::INVAL) => Ok(None),
                 Err(error) => Err(self.error("read", error)),
             };
@@ -157,33 +160,33 @@ impl Descriptor {
     }
 
     /// Waits until a read may do something.
-    pub fn wait(&mut self, other: Option<Watch>, waits: &Waits, until: Instant) -> Result<Woken, Error> {
+    pub fn wait(&mut self, other: Option<Watch>, waits: &WaitSet, until: Instant) -> Result<Woken, Error> {
         let woken = waits.wait(Some((self.fd.as_fd(), PollFlags::IN)), other, Some(until))?;
         self.is_ready = woken == Woken::Ready;
         Ok(woken)
     }
 
     /// Writes what there is room for, or waits.
-    pub fn write(&self, from: &[u8], waits: &Waits) -> Result<Did, Error> {
+    pub fn write(&self, from: &[u8], waits: &WaitSet) -> Result<IoOutcome, Error> {
         let (mut may_write, most) = match self.way {
-            Way::Small(most) => (false, most),
+            IoMode::Small(most) => (false, most),
             _ => (true, usize::MAX),
         };
         let from = &from[..from.len().min(most)];
         loop {
             if may_write {
                 let did = match self.way {
-                    Way::Socket => {
+                    IoMode::Socket => {
                         rustix::net::send(&self.fd, from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
                     }
                     _ => rustix::io::write(&self.fd, from),
                 };
                 match did {
-                    Ok(bytes) => return Ok(Did::Bytes(bytes)),
+                    Ok(bytes) => return Ok(IoOutcome::Bytes(bytes)),
                     Err(Errno::INTR) => continue,
                     Err(Errno::AGAIN) => {}
-                    Err(Errno::PIPE) => return Ok(Did::Closed),
-                    Err(Errno::CONNRESET) if self.way == Way::Socket => return Ok(Did::Closed),
+                    Err(Errno::PIPE) => return Ok(IoOutcome::Closed),
+                    Err(Errno::CONNRESET) if self.way == IoMode::Socket => return Ok(IoOutcome::Closed),
                     Err(error) => return Err(self.error("write", error)),
                 }
             }
@@ -201,5 +204,79 @@ impl Descriptor {
             Ok(path) if path.is_absolute() => Error::File { what, path, source },
             _ => Error::System { call: what, source },
         }
+    }
+}
+
+/// Bytes that are written at once: a pipe that poll(2) says has room takes them without a wait.
+const WRITE_BYTES: usize = 4096;
+
+/// The outlet.
+pub(super) struct LineOutlet {
+    prefix: String,
+    to: Arc<Mutex<File>>,
+    /// The beginning of a line.
+    line: Vec<u8>,
+    /// Whole lines with their prefixes.
+    whole: Vec<u8>,
+}
+
+impl LineOutlet {
+    /// Nothing is written yet.
+    pub fn new(prefix: String, to: Arc<Mutex<File>>) -> Self {
+        Self { prefix, to, line: Vec::new(), whole: Vec::new() }
+    }
+
+    /// Writes all lines that end in there.
+    pub fn put(&mut self, bytes: &[u8], waits: &WaitSet) -> Result<(), Halt> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (mut text, ends) = match part.strip_suffix(b"\n") {
+                Some(text) => (text, true),
+                None => (part, false),
+            };
+            while self.line.len() + text.len() > LINE_BYTES_MAX {
+                let (now, later) = text.split_at(LINE_BYTES_MAX - self.line.len());
+                self.line.extend_from_slice(now);
+                text = later;
+                self.end_line();
+            }
+            self.line.extend_from_slice(text);
+            if ends {
+                self.end_line();
+            }
+        }
+        self.write(waits)
+    }
+
+    /// Writes what is left, as a line.
+    pub fn finish(&mut self, waits: &WaitSet) -> Result<(), Halt> {
+        if !self.line.is_empty() {
+            self.end_line();
+        }
+        self.write(waits)
+    }
+
+    fn end_line(&mut self) {
+        self.whole.extend_from_slice(self.prefix.as_bytes());
+        self.whole.append(&mut self.line);
+        self.whole.push(b'\n');
+    }
+
+    fn write(&mut self, waits: &WaitSet) -> Result<(), Halt> {
+        if self.whole.is_empty() {
+            return Ok(());
+        }
+        let to = lock(&self.to);
+        let mut left = &self.whole[..];
+        while !left.is_empty() {
+            waits.wait(Some((to.as_fd(), PollFlags::OUT)), None, None)?;
+            match rustix::io::write(&*to, &left[..left.len().min(WRITE_BYTES)]) {
+                Ok(bytes) => left = left.get(bytes..).unwrap_or_default(),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::PIPE) => return Err(Halt::Stopped),
+                Err(error) => return Err(Error::system("write")(error).into()),
+            }
+        }
+        self.whole.clear();
+        Ok(())
     }
 }

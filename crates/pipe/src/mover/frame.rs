@@ -29,7 +29,7 @@
 //!
 //! Two kinds differ in two bits at least: one flipped bit makes none of another.
 
-use super::digest::Digest;
+use super::payload::DigestBytes;
 
 /// Bytes of a header.
 pub(super) const HEADER_BYTES: usize = 12;
@@ -42,7 +42,7 @@ pub(super) const WORD_BYTES_MAX: usize = SENTENCE_BYTES_MAX;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Data = 0x03,
     Idle = 0x05,
     End = 0x06,
@@ -53,7 +53,7 @@ pub(super) enum Kind {
     CannotPut = 0x12,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 8] = [
         Self::Data,
         Self::Idle,
@@ -74,7 +74,7 @@ impl Kind {
     fn lengths(self) -> std::ops::RangeInclusive<usize> {
         match self {
             Self::Data | Self::Idle | Self::Alive | Self::Stop => 0..=0,
-            Self::End => 8..=8 + Digest::BYTES_MAX,
+            Self::End => 8..=8 + DigestBytes::BYTES_MAX,
             Self::Done => 8..=8,
             Self::Failed | Self::CannotPut => 0..=SENTENCE_BYTES_MAX,
         }
@@ -83,8 +83,8 @@ impl Kind {
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub kind: Kind,
+pub(super) struct FrameHeader {
+    pub kind: FrameKind,
     /// The payload is compressed.
     pub is_compressed: bool,
     /// Bytes of payload on the wire, without the tag.
@@ -93,9 +93,9 @@ pub(super) struct Header {
     pub raw_length: usize,
 }
 
-impl Header {
+impl FrameHeader {
     /// Of a frame whose payload is as it is.
-    pub fn plain(kind: Kind, length: usize) -> Self {
+    pub fn plain(kind: FrameKind, length: usize) -> Self {
         Self { kind, is_compressed: false, length, raw_length: length }
     }
 
@@ -117,7 +117,7 @@ impl Header {
         let [l0, l1, l2, l3, r0, r1, r2, r3] = length;
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         let raw_length = u32::from_le_bytes([r0, r1, r2, r3]) as usize;
-        let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
+        let kind = FrameKind::ALL.into_iter().find(|known| *known as u8 == kind);
         let Some(kind) = kind.filter(|kind| kind.is_forward() == block_bytes.is_some()) else {
             return Err("sent a frame of an unknown kind");
         };
@@ -126,7 +126,7 @@ impl Header {
         }
         let header = Self { kind, is_compressed: coding == 1, length, raw_length };
         let fits = match (kind, block_bytes) {
-            (Kind::Data, Some(block_bytes)) => {
+            (FrameKind::Data, Some(block_bytes)) => {
                 (1..=block_bytes).contains(&raw_length) && length > 0 && header.compares()
             }
             _ => kind.lengths().contains(&length) && !header.is_compressed && header.compares(),
@@ -148,6 +148,74 @@ pub(super) fn sentence_bytes(sentence: &str) -> &[u8] {
     &sentence.as_bytes()[..end]
 }
 
+/// Bytes behind the payload, so that a tag and the next frame's header can be read along with it.
+pub(super) const SLACK_BYTES: usize = TAG_BYTES + HEADER_BYTES;
+
+/// Up to a block of a stream. `length <= payload_max == bytes.len() - SLACK_BYTES`.
+#[derive(Debug)]
+pub(super) struct Block {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Block {
+    /// An empty one.
+    pub fn new(payload_max: usize) -> Self {
+        Self { bytes: vec![0; payload_max + SLACK_BYTES], length: 0 }
+    }
+
+    /// What it holds.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// What it holds, to be encrypted in place.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.length]
+    }
+
+    /// All its memory, to be filled; then [`set_length`](Self::set_length).
+    pub fn memory(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Bytes of payload that there is room for.
+    pub fn payload_max(&self) -> usize {
+        self.bytes.len() - SLACK_BYTES
+    }
+
+    /// Says that so many bytes are filled.
+    pub fn set_length(&mut self, length: usize) {
+        self.length = length.min(self.payload_max());
+    }
+
+    /// Returns a block with this payload and no more memory than that takes.
+    pub fn shrunk(&self) -> Self {
+        let mut shrunk = Self::new(self.length);
+        shrunk.bytes[..self.length].copy_from_slice(self.payload());
+        shrunk.length = self.length;
+        shrunk
+    }
+}
+
+/// A piece of the stream that is to be sent.
+pub(super) enum OutletPiece<'a> {
+    /// It is needed no more: it may be encrypted in place.
+    Own(&'a mut [u8]),
+    /// Others read it, too.
+    Shared(&'a [u8]),
+}
+
+impl OutletPiece<'_> {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,17 +224,17 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_and_no_flipped_bit_makes_another_kind() {
-        for kind in Kind::ALL {
-            let length = if kind == Kind::Data { 100 } else { *kind.lengths().start() };
-            let header = Header::plain(kind, length);
+        for kind in FrameKind::ALL {
+            let length = if kind == FrameKind::Data { 100 } else { *kind.lengths().start() };
+            let header = FrameHeader::plain(kind, length);
             let block = kind.is_forward().then_some(BLOCK);
-            assert_eq!(Header::decode(&header.encode(), block), Ok(header));
+            assert_eq!(FrameHeader::decode(&header.encode(), block), Ok(header));
             let other_way = if block.is_some() { None } else { Some(BLOCK) };
-            assert!(Header::decode(&header.encode(), other_way).is_err());
+            assert!(FrameHeader::decode(&header.encode(), other_way).is_err());
             for bit in 0..8 * HEADER_BYTES {
                 let mut bytes = header.encode();
                 bytes[bit / 8] ^= 1 << (bit % 8);
-                assert!(Header::decode(&bytes, block).is_err(), "{kind:?} with bit {bit} flipped");
+                assert!(FrameHeader::decode(&bytes, block).is_err(), "{kind:?} with bit {bit} flipped");
             }
         }
     }
@@ -174,15 +242,19 @@ mod tests {
     #[test]
     fn lengths_have_limits() {
         let data = |is_compressed, length, raw_length| {
-            let header = Header { kind: Kind::Data, is_compressed, length, raw_length };
-            Header::decode(&header.encode(), Some(BLOCK)).is_ok()
+            let header = FrameHeader { kind: FrameKind::Data, is_compressed, length, raw_length };
+            FrameHeader::decode(&header.encode(), Some(BLOCK)).is_ok()
         };
         assert!(data(false, BLOCK, BLOCK) && data(true, 1, BLOCK) && data(true, BLOCK - 1, BLOCK));
         assert!(!data(false, BLOCK + 1, BLOCK + 1) && !data(true, 5, BLOCK + 1));
         assert!(!data(false, 0, 0) && !data(true, 0, 7) && !data(true, 7, 7) && !data(false, 6, 7));
-        let word = |kind, length| Header::decode(&Header::plain(kind, length).encode(), Some(BLOCK)).is_ok();
-        assert!(word(Kind::Failed, SENTENCE_BYTES_MAX) && !word(Kind::Failed, SENTENCE_BYTES_MAX + 1));
-        assert!(!word(Kind::Idle, 1) && !word(Kind::End, 7));
+        let word = |kind, length| {
+            FrameHeader::decode(&FrameHeader::plain(kind, length).encode(), Some(BLOCK)).is_ok()
+        };
+        assert!(
+            word(FrameKind::Failed, SENTENCE_BYTES_MAX) && !word(FrameKind::Failed, SENTENCE_BYTES_MAX + 1)
+        );
+        assert!(!word(FrameKind::Idle, 1) && !word(FrameKind::End, 7));
     }
 
     #[test]

@@ -9,15 +9,14 @@
 //! nothing to do says so, and waits for a bell, so that it can wait for other things as well.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::bell::Bell;
-use super::block::Block;
-use super::digest::Total;
-use super::wait::{Waits, Woken};
-use crate::Error;
+use super::frame::Block;
+use super::payload::Total;
+use super::wait::{WaitSet, WakeEvent, Woken};
 use crate::cancel::Cancel;
+use crate::{Error, lock};
 
 /// Blocks that there is room for at least: fewer, and the threads would go in step.
 const BLOCKS_MIN: usize = 4;
@@ -29,29 +28,29 @@ const OVERHEAD_BYTES: usize = 256;
 const SHRINK_BELOW: usize = 4;
 
 /// The queue.
-pub(super) struct Queue {
-    state: Mutex<State>,
+pub(super) struct BlockQueue {
+    state: Mutex<QueueState>,
     bytes_max: usize,
     block_bytes: usize,
     /// Rung when there is room, for an inlet that waits for it.
-    room: Bell,
-    outlets: Vec<Signals>,
+    room: WakeEvent,
+    outlets: Vec<OutletSignals>,
 }
 
 /// How an outlet's thread is woken.
-pub(super) struct Signals {
+pub(super) struct OutletSignals {
     /// There is something to take.
-    pub news: Bell,
+    pub news: WakeEvent,
     /// It is to end.
     pub halt: Cancel,
 }
 
-struct State {
+struct QueueState {
     blocks: VecDeque<Arc<Block>>,
     /// The number of the first of them.
     first: u64,
     bytes: usize,
-    outlets: Vec<Reader>,
+    outlets: Vec<OutletProgress>,
     end: Option<Arc<Total>>,
     inlet_sleeps: bool,
     spare: Vec<Block>,
@@ -59,7 +58,7 @@ struct State {
 
 /// How far an outlet is.
 #[derive(Clone, Copy, Debug)]
-struct Reader {
+struct OutletProgress {
     /// The next block that it takes.
     next: u64,
     is_open: bool,
@@ -70,20 +69,22 @@ struct Reader {
 }
 
 /// What an outlet finds.
-pub(super) enum Taken {
+pub(super) enum NextBlock {
     Block(Arc<Block>),
     End(Arc<Total>),
     Nothing,
 }
 
-impl Queue {
+impl BlockQueue {
     /// For so many outlets.
     pub fn new(outlets: usize, bytes_max: u64, block_bytes: usize) -> Result<Self, Error> {
         let least = BLOCKS_MIN * (block_bytes + OVERHEAD_BYTES);
-        let reader = Reader { next: 0, is_open: true, sleeps: false, lags_since: None, was_too_slow: false };
-        let signals = (0..outlets).map(|_| Ok(Signals { news: Bell::new()?, halt: Cancel::new()? }));
+        let reader =
+            OutletProgress { next: 0, is_open: true, sleeps: false, lags_since: None, was_too_slow: false };
+        let signals =
+            (0..outlets).map(|_| Ok(OutletSignals { news: WakeEvent::new()?, halt: Cancel::new()? }));
         Ok(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 blocks: VecDeque::new(),
                 first: 0,
                 bytes: 0,
@@ -94,7 +95,7 @@ impl Queue {
             }),
             bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX).max(least),
             block_bytes,
-            room: Bell::new()?,
+            room: WakeEvent::new()?,
             outlets: signals.collect::<Result<_, Error>>()?,
         })
     }
@@ -108,7 +109,7 @@ impl Queue {
 
     /// Queues a block once there is room for it. `drop_after`: an outlet that keeps the queue full for so
     /// long, while another would take more, is cut off.
-    pub fn push(&self, block: Block, drop_after: Option<Duration>, waits: &Waits) -> Result<(), Error> {
+    pub fn push(&self, block: Block, drop_after: Option<Duration>, waits: &WaitSet) -> Result<(), Error> {
         let block = match block.payload().len() < block.payload_max() / SHRINK_BELOW {
             true => {
                 let shrunk = block.shrunk();
@@ -154,7 +155,7 @@ impl Queue {
         self.outlets.iter().for_each(|signals| signals.halt.fire());
     }
 
-    fn cut_off(&self, state: &mut State, outlet: usize) {
+    fn cut_off(&self, state: &mut QueueState, outlet: usize) {
         if let Some(reader) = state.outlets.get_mut(outlet) {
             reader.was_too_slow = true;
             reader.is_open = false;
@@ -165,7 +166,7 @@ impl Queue {
         }
     }
 
-    fn wake(&self, state: &mut State) {
+    fn wake(&self, state: &mut QueueState) {
         for (reader, signals) in state.outlets.iter_mut().zip(&self.outlets) {
             if std::mem::take(&mut reader.sleeps) {
                 signals.news.ring();
@@ -175,11 +176,11 @@ impl Queue {
 
     // --- an outlet's side -------------------------------------------------------------------
 
-    /// The next block for an outlet. After [`Taken::Nothing`] there is a ring once there is something.
-    pub fn take(&self, outlet: usize) -> Taken {
+    /// The next block for an outlet. After [`NextBlock::Nothing`] there is a ring once there is something.
+    pub fn take(&self, outlet: usize) -> NextBlock {
         let mut state = self.lock();
         let (first, end) = (state.first, state.end.clone());
-        let Some(reader) = state.outlets.get_mut(outlet) else { return Taken::Nothing };
+        let Some(reader) = state.outlets.get_mut(outlet) else { return NextBlock::Nothing };
         let at = usize::try_from(reader.next.saturating_sub(first)).unwrap_or(usize::MAX);
         let next = reader.next + 1;
         let Some(block) = state.blocks.get(at).cloned() else {
@@ -187,15 +188,15 @@ impl Queue {
                 if let Some(reader) = state.outlets.get_mut(outlet) {
                     reader.sleeps = true;
                 }
-                return Taken::Nothing;
+                return NextBlock::Nothing;
             };
-            return Taken::End(end);
+            return NextBlock::End(end);
         };
         if let Some(reader) = state.outlets.get_mut(outlet) {
             reader.next = next;
         }
         self.trimmed(&mut state);
-        Taken::Block(block)
+        NextBlock::Block(block)
     }
 
     /// Its memory may be used again, if this was the last to need it.
@@ -210,7 +211,7 @@ impl Queue {
     }
 
     /// What wakes that outlet's thread.
-    pub fn signals(&self, outlet: usize) -> Option<&Signals> {
+    pub fn signals(&self, outlet: usize) -> Option<&OutletSignals> {
         self.outlets.get(outlet)
     }
 
@@ -229,18 +230,18 @@ impl Queue {
         self.lock().outlets.get(outlet).is_some_and(|reader| reader.was_too_slow)
     }
 
-    fn trimmed(&self, state: &mut State) {
+    fn trimmed(&self, state: &mut QueueState) {
         if state.trim() && std::mem::take(&mut state.inlet_sleeps) {
             self.room.ring();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        lock(&self.state)
     }
 }
 
-impl State {
+impl QueueState {
     /// Lets go of all blocks that every open outlet has taken. Whether there were any.
     fn trim(&mut self) -> bool {
         let ends = self.first + self.blocks.len() as u64;

@@ -5,23 +5,19 @@ use std::time::Instant;
 
 use caravan_segment::printable;
 
-use super::HopOptions;
-use super::backward::{Mouth, broken};
-use super::block::Block;
-use super::compress::Expander;
-use super::digest::Total;
-use super::frame::{HEADER_BYTES, Header, Kind, TAG_BYTES, WORD_BYTES_MAX, sentence_bytes};
-use super::pulse::{Pulse, lock};
-use super::seal::{Direction, Seal};
-use super::start::{block_bytes, wire_of};
-use super::wait::{Timing, Waits, Watch, Woken};
-use super::wire::{CLOSED, Want, Wire};
-use crate::Error;
-use crate::connect::Connection;
+use super::backward::{BackwardWriter, Pulse, broken};
+use super::frame::{Block, FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WORD_BYTES_MAX, sentence_bytes};
+use super::payload::{Expander, Total};
+use super::seal::{FrameDirection, Seal};
+use super::wait::{MoverTiming, WaitSet, Watch, Woken};
+use super::wire::{CLOSED, HopWire, Want};
+use super::{HopOptions, block_bytes, wire_of};
+use crate::connect::DataConnection;
+use crate::{Error, lock};
 
 /// What was got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Got {
+pub(super) enum Filled {
     /// A piece of the stream.
     Data,
     /// The stream has ended.
@@ -39,15 +35,15 @@ struct Lane {
 }
 
 /// The receiving end of a hop.
-pub(super) struct Receiver {
-    wire: Box<dyn Wire>,
+pub(super) struct HopReceiver {
+    wire: Box<dyn HopWire>,
     lanes: Vec<Lane>,
     /// Whose turn it is.
     turn: usize,
     options: HopOptions,
-    timing: Timing,
+    timing: MoverTiming,
     /// The frame that is being read, and how much has come of what follows its header.
-    frame: Option<Header>,
+    frame: Option<FrameHeader>,
     frame_bytes: usize,
     /// For compressed blocks and for what is not a block.
     aside: Block,
@@ -59,22 +55,22 @@ pub(super) struct Receiver {
     waits_since: Option<Instant>,
     /// The payload of the `End`.
     end: Option<Vec<u8>>,
-    mouth: Arc<Mutex<Mouth>>,
+    mouth: Arc<Mutex<BackwardWriter>>,
     pulse: Option<Pulse>,
 }
 
-impl Receiver {
+impl HopReceiver {
     /// Begins to say that it is alive.
-    pub fn new(connection: Connection, options: HopOptions, timing: Timing) -> Result<Self, Error> {
+    pub fn new(connection: DataConnection, options: HopOptions, timing: MoverTiming) -> Result<Self, Error> {
         let secret = connection.secret;
         let seal =
             |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
         let (wire, streams) = wire_of(connection.channel, options.silence)?;
         let lanes = (0..wire.streams() as u32).map(|stream| {
-            Ok(Lane { seal: seal(Direction::Forward, stream)?, head: [0; HEADER_BYTES], head_bytes: 0 })
+            Ok(Lane { seal: seal(FrameDirection::Forward, stream)?, head: [0; HEADER_BYTES], head_bytes: 0 })
         });
         let lanes = lanes.collect::<Result<_, Error>>()?;
-        let mouth = Arc::new(Mutex::new(Mouth::new(seal(Direction::Backward, 0)?)));
+        let mouth = Arc::new(Mutex::new(BackwardWriter::new(seal(FrameDirection::Backward, 0)?)));
         let pulse = streams.map(|streams| Pulse::start(streams, Arc::clone(&mouth), timing)).transpose()?;
         Ok(Self {
             wire,
@@ -100,16 +96,16 @@ impl Receiver {
         self.wire_bytes
     }
 
-    /// Gets the next piece of the stream. After [`Got::Nothing`] it wants the same block again: part of
+    /// Gets the next piece of the stream. After [`Filled::Nothing`] it wants the same block again: part of
     /// the piece may be there.
-    pub fn get(&mut self, block: &mut Block) -> Result<Got, Error> {
-        let Some(header) = self.read(block)? else { return Ok(Got::Nothing) };
+    pub fn get(&mut self, block: &mut Block) -> Result<Filled, Error> {
+        let Some(header) = self.read(block)? else { return Ok(Filled::Nothing) };
         self.waits_since = None;
         self.take(header, block)
     }
 
     /// Waits until something may have come.
-    pub fn wait(&mut self, other: Option<Watch>, waits: &Waits) -> Result<Woken, Error> {
+    pub fn wait(&mut self, other: Option<Watch>, waits: &WaitSet) -> Result<Woken, Error> {
         let since = *self.waits_since.get_or_insert_with(Instant::now);
         let silence = self.options.silence.filter(|_| self.pulse.is_some());
         let until = silence.and_then(|silence| since.checked_add(silence));
@@ -133,7 +129,7 @@ impl Receiver {
 
     /// Reads on; the header of the frame if one is complete. A block that is not compressed is read
     /// where it belongs, anything else aside.
-    fn read(&mut self, block: &mut Block) -> Result<Option<Header>, Error> {
+    fn read(&mut self, block: &mut Block) -> Result<Option<FrameHeader>, Error> {
         let tag_bytes = if self.options.sealed { TAG_BYTES } else { 0 };
         loop {
             let Some(lane) = self.lanes.get_mut(self.turn) else {
@@ -149,7 +145,7 @@ impl Receiver {
                     }
                     continue;
                 }
-                let header = Header::decode(&lane.head, Some(block_bytes(&self.options)))
+                let header = FrameHeader::decode(&lane.head, Some(block_bytes(&self.options)))
                     .map_err(|why| broken(why, self.options.sealed))?;
                 if header.is_compressed && self.expander.is_none() {
                     return Err(broken(
@@ -180,7 +176,7 @@ impl Receiver {
     }
 
     /// A whole frame is there.
-    fn take(&mut self, header: Header, block: &mut Block) -> Result<Got, Error> {
+    fn take(&mut self, header: FrameHeader, block: &mut Block) -> Result<Filled, Error> {
         let tag_bytes = if self.options.sealed { TAG_BYTES } else { 0 };
         let wanted = header.length + tag_bytes;
         let extra = self.frame_bytes.saturating_sub(wanted);
@@ -188,7 +184,7 @@ impl Receiver {
         self.frame = None;
         let place = if is_in_place(&header) { &mut *block } else { &mut self.aside };
         let memory = place.memory();
-        let Some(lane) = self.lanes.get_mut(self.turn) else { return Ok(Got::Nothing) };
+        let Some(lane) = self.lanes.get_mut(self.turn) else { return Ok(Filled::Nothing) };
         let head = lane.head;
         lane.head[..extra].copy_from_slice(&memory[wanted..wanted + extra]);
         lane.head_bytes = extra;
@@ -196,26 +192,26 @@ impl Receiver {
         if let (Some(seal), Some(tag)) = (&mut lane.seal, tag.first_chunk()) {
             seal.open(&head, *tag, payload)?;
         }
-        if header.kind != Kind::Idle {
+        if header.kind != FrameKind::Idle {
             self.turn = (self.turn + 1) % self.lanes.len();
         }
         let payload = &self.aside.memory()[..header.length];
         match header.kind {
-            Kind::Data => {
+            FrameKind::Data => {
                 if let (true, Some(expander)) = (header.is_compressed, &mut self.expander) {
                     expander.expand(payload, &mut block.memory()[..header.raw_length])?;
                 }
                 block.set_length(header.raw_length);
                 self.bytes += header.raw_length as u64;
-                Ok(Got::Data)
+                Ok(Filled::Data)
             }
-            Kind::End => {
+            FrameKind::End => {
                 self.end = Some(payload.to_vec());
-                Ok(Got::End)
+                Ok(Filled::End)
             }
-            Kind::Failed => Err(Error::Told(printable(payload))),
+            FrameKind::Failed => Err(Error::Told(printable(payload))),
             // Nothing but that it is alive: whoever waits has a look at the rest of the world, too.
-            _ => Ok(Got::Nothing),
+            _ => Ok(Filled::Nothing),
         }
     }
 
@@ -239,22 +235,22 @@ impl Receiver {
     }
 
     /// All of it is where it belongs. A sender that is gone by now need not be told.
-    pub fn done(self, waits: &Waits) {
+    pub fn done(self, waits: &WaitSet) {
         let bytes = self.bytes;
-        let _ = self.say_last(Kind::Done, &bytes.to_le_bytes(), waits);
+        let _ = self.say_last(FrameKind::Done, &bytes.to_le_bytes(), waits);
     }
 
-    /// Nobody wants the rest. The same.
-    pub fn stop(self, waits: &Waits) {
-        let _ = self.say_last(Kind::Stop, &[], waits);
+    /// Says that nobody wants the rest. A sender that is gone by now need not be told.
+    pub fn stop(self, waits: &WaitSet) {
+        let _ = self.say_last(FrameKind::Stop, &[], waits);
     }
 
-    /// It cannot go where it should. The same.
-    pub fn fail(self, why: &str, waits: &Waits) {
-        let _ = self.say_last(Kind::CannotPut, sentence_bytes(why), waits);
+    /// Says why the stream cannot go where it should. A sender that is gone by now need not be told.
+    pub fn fail(self, why: &str, waits: &WaitSet) {
+        let _ = self.say_last(FrameKind::CannotPut, sentence_bytes(why), waits);
     }
 
-    fn say_last(mut self, kind: Kind, payload: &[u8], waits: &Waits) -> Result<(), Error> {
+    fn say_last(mut self, kind: FrameKind, payload: &[u8], waits: &WaitSet) -> Result<(), Error> {
         self.pulse = None;
         let until = Instant::now() + self.timing.linger;
         lock(&self.mouth).say_last(&mut *self.wire, (kind, payload), waits, until)?;
@@ -287,6 +283,6 @@ impl Receiver {
     }
 }
 
-fn is_in_place(header: &Header) -> bool {
-    header.kind == Kind::Data && !header.is_compressed
+fn is_in_place(header: &FrameHeader) -> bool {
+    header.kind == FrameKind::Data && !header.is_compressed
 }

@@ -14,7 +14,7 @@
 //! Sources: RFC 5116 and NIST SP 800-38D (AES-GCM), RFC 5869 (HKDF).
 
 use aead::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag};
-use aead::hkdf::{HKDF_SHA256, KeyType, Prk};
+use aead::hkdf::{HKDF_SHA256, Prk};
 
 use super::frame::TAG_BYTES;
 use crate::Error;
@@ -29,7 +29,7 @@ const NEXT_INFO: &[u8] = b"caravan hop 1 next";
 
 /// Which way frames go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(super) enum FrameDirection {
     Forward = 0,
     Backward = 1,
 }
@@ -47,7 +47,7 @@ pub(super) struct Seal {
 
 impl Seal {
     /// The first key.
-    pub fn new(secret: &Secret, direction: Direction, stream: u32) -> Result<Self, Error> {
+    pub fn new(secret: &Secret, direction: FrameDirection, stream: u32) -> Result<Self, Error> {
         let from = Prk::new_less_safe(HKDF_SHA256, &secret.0);
         let secret = derive(&from, &[DIRECTION_INFO, &[direction as u8], &stream.to_le_bytes()])?;
         let key = key_of(&secret)?;
@@ -96,14 +96,8 @@ impl Seal {
 }
 
 fn derive(from: &Prk, info: &[&[u8]]) -> Result<[u8; SECRET_BYTES], Error> {
-    struct Bytes;
-    impl KeyType for Bytes {
-        fn len(&self) -> usize {
-            SECRET_BYTES
-        }
-    }
     let mut secret = [0; SECRET_BYTES];
-    from.expand(info, Bytes)
+    from.expand(info, HKDF_SHA256)
         .and_then(|expanded| expanded.fill(&mut secret))
         .map_err(|_| library("derives a key"))?;
     Ok(secret)
@@ -123,14 +117,14 @@ fn library(what: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn pair(direction: Direction, stream: u32) -> (Seal, Seal) {
+    fn pair(direction: FrameDirection, stream: u32) -> (Seal, Seal) {
         let seal = || Seal::new(&Secret([7; 32]), direction, stream).expect("a key");
         (seal(), seal())
     }
 
     #[test]
     fn what_is_sealed_opens_once_in_its_turn_in_its_direction() {
-        let (mut near, mut far) = pair(Direction::Forward, 0);
+        let (mut near, mut far) = pair(FrameDirection::Forward, 0);
         for blocks_max in [KEY_BLOCKS_MAX, 5] {
             (near.blocks_max, far.blocks_max) = (blocks_max, blocks_max);
             for length in [0, 1, 15, 16, 100] {
@@ -143,7 +137,7 @@ mod tests {
         }
         let mut payload = *b"abc";
         let tag = near.seal(b"head", &mut payload).expect("sealed");
-        for (direction, stream) in [(Direction::Backward, 0), (Direction::Forward, 1)] {
+        for (direction, stream) in [(FrameDirection::Backward, 0), (FrameDirection::Forward, 1)] {
             assert!(pair(direction, stream).1.open(b"head", tag, &mut payload.clone()).is_err());
         }
         assert!(far.open(b"heal", tag, &mut payload.clone()).is_err(), "another header");

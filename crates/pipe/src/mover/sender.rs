@@ -3,58 +3,53 @@
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::HopOptions;
-use super::backward::{Ear, Word};
-use super::block::Piece;
-use super::compress::Shrinker;
-use super::digest::Total;
-use super::forward::{Forward, lock};
-use super::frame::{Header, Kind, sentence_bytes};
-use super::listener::{Ears, Listener};
-use super::outlet::Halt;
-use super::seal::{Direction, Seal};
-use super::start::{block_bytes, wire_of};
-use super::wait::{Timing, Waits, Watch, Woken};
-use super::wire::{Want, Wire};
-use crate::Error;
-use crate::connect::Connection;
+use super::backward::{BackwardListener, BackwardReader, BackwardSource, LastWord, Liveness};
+use super::ends::Halt;
+use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, OutletPiece, TAG_BYTES, sentence_bytes};
+use super::payload::{Shrinker, Total};
+use super::seal::{FrameDirection, Seal};
+use super::wait::{MoverTiming, WaitSet, Watch, Woken};
+use super::wire::{HopWire, Streams, Want};
+use super::{HopOptions, block_bytes, wire_of};
+use crate::connect::DataConnection;
+use crate::{Error, lock};
 
 /// The sending end of a hop.
-pub(super) struct Sender {
-    wire: Box<dyn Wire>,
+pub(super) struct HopSender {
+    wire: Box<dyn HopWire>,
     forward: Arc<Mutex<Forward>>,
     options: HopOptions,
-    timing: Timing,
+    timing: MoverTiming,
     shrinker: Option<Shrinker>,
     /// For blocks that others read, too, and must not see encrypted.
     aside: Vec<u8>,
     /// What is left of a frame that was interrupted: it goes in front of a last one that says why.
     rest: Vec<u8>,
-    ears: Ears,
-    word: Option<Word>,
+    ears: BackwardSource,
+    word: Option<LastWord>,
     bytes: u64,
     wire_bytes: u64,
 }
 
-impl Sender {
+impl HopSender {
     /// Begins to listen.
-    pub fn new(connection: Connection, options: HopOptions, timing: Timing) -> Result<Self, Error> {
+    pub fn new(connection: DataConnection, options: HopOptions, timing: MoverTiming) -> Result<Self, Error> {
         let secret = connection.secret;
         let seal =
             |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
         let (wire, streams) = wire_of(connection.channel, options.silence)?;
-        let seals = (0..wire.streams() as u32).map(|stream| seal(Direction::Forward, stream));
+        let seals = (0..wire.streams() as u32).map(|stream| seal(FrameDirection::Forward, stream));
         let seals = seals.collect::<Result<_, Error>>()?;
         let forward = Arc::new(Mutex::new(Forward::new(seals)));
-        let ear = Ear::new(seal(Direction::Backward, 0)?);
+        let ear = BackwardReader::new(seal(FrameDirection::Backward, 0)?);
         let ears = match streams {
             Some(streams) => {
-                let times = (timing.ping, options.silence);
-                Ears::Thread(Listener::start(streams, ear, Arc::clone(&forward), times)?)
+                let liveness = Liveness { ping: timing.ping, silence: options.silence };
+                BackwardSource::Thread(BackwardListener::start(streams, ear, Arc::clone(&forward), liveness)?)
             }
-            None => Ears::Own(Box::new(ear)),
+            None => BackwardSource::Own(Box::new(ear)),
         };
         let shrinker = Shrinker::new(&options)?;
         Ok(Self {
@@ -78,34 +73,34 @@ impl Sender {
     }
 
     /// Sends a piece of the stream.
-    pub fn put(&mut self, piece: Piece, waits: &Waits) -> Result<(), Halt> {
+    pub fn put(&mut self, piece: OutletPiece, waits: &WaitSet) -> Result<(), Halt> {
         let most = block_bytes(&self.options);
         match piece {
-            Piece::Own(bytes) => {
-                bytes.chunks_mut(most).try_for_each(|bytes| self.put_block(Piece::Own(bytes), waits))
+            OutletPiece::Own(bytes) => {
+                bytes.chunks_mut(most).try_for_each(|bytes| self.put_block(OutletPiece::Own(bytes), waits))
             }
-            Piece::Shared(bytes) => {
-                bytes.chunks(most).try_for_each(|bytes| self.put_block(Piece::Shared(bytes), waits))
+            OutletPiece::Shared(bytes) => {
+                bytes.chunks(most).try_for_each(|bytes| self.put_block(OutletPiece::Shared(bytes), waits))
             }
         }
     }
 
-    fn put_block(&mut self, piece: Piece, waits: &Waits) -> Result<(), Halt> {
+    fn put_block(&mut self, piece: OutletPiece, waits: &WaitSet) -> Result<(), Halt> {
         let raw_length = piece.bytes().len();
-        let plain = Header::plain(Kind::Data, raw_length);
+        let plain = FrameHeader::plain(FrameKind::Data, raw_length);
         // Both are taken out while the rest of the sender is at work with them.
         let mut shrinker = self.shrinker.take();
         let mut aside = std::mem::take(&mut self.aside);
         let small = shrinker.as_mut().and_then(|shrinker| shrinker.shrink(piece.bytes()));
         let sent = match (small, piece) {
             (Some(small), _) => {
-                let header = Header { is_compressed: true, length: small.len(), ..plain };
-                self.send(header, Piece::Own(small), waits, None)
+                let header = FrameHeader { is_compressed: true, length: small.len(), ..plain };
+                self.send(header, OutletPiece::Own(small), waits, None)
             }
-            (None, Piece::Shared(bytes)) if self.options.sealed => {
+            (None, OutletPiece::Shared(bytes)) if self.options.sealed => {
                 aside.clear();
                 aside.extend_from_slice(bytes);
-                self.send(plain, Piece::Own(&mut aside), waits, None)
+                self.send(plain, OutletPiece::Own(&mut aside), waits, None)
             }
             (None, piece) => self.send(plain, piece, waits, None),
         };
@@ -120,17 +115,22 @@ impl Sender {
     }
 
     /// Sends a piece of the stream that is in a pipe, at most a block.
-    pub fn put_pipe(&mut self, pipe: &OwnedFd, bytes: usize, waits: &Waits) -> Result<(), Halt> {
-        let header = Header::plain(Kind::Data, bytes);
-        self.send_with(header, Piece::Shared(&[]), Some(pipe), waits, None)?;
+    pub fn put_pipe(&mut self, pipe: &OwnedFd, bytes: usize, waits: &WaitSet) -> Result<(), Halt> {
+        let header = FrameHeader::plain(FrameKind::Data, bytes);
+        self.send_with(header, OutletPiece::Shared(&[]), Some(pipe), waits, None)?;
         self.bytes += bytes as u64;
         Ok(())
     }
 
     /// Says that this was all, and waits until the receiver says that it is where it belongs.
-    pub fn finish(&mut self, total: &Total, waits: &Waits) -> Result<(), Halt> {
+    pub fn finish(&mut self, total: &Total, waits: &WaitSet) -> Result<(), Halt> {
         let mut payload = total.encode(self.options.digest);
-        self.send(Header::plain(Kind::End, payload.len()), Piece::Own(&mut payload), waits, None)?;
+        self.send(
+            FrameHeader::plain(FrameKind::End, payload.len()),
+            OutletPiece::Own(&mut payload),
+            waits,
+            None,
+        )?;
         loop {
             match self.look() {
                 Err(Halt::Done(bytes)) if bytes == total.bytes => return Ok(()),
@@ -146,11 +146,11 @@ impl Sender {
     }
 
     /// Says why there will be no more, and waits a little until the receiver has heard it.
-    pub fn fail(mut self, why: &str, waits: &Waits) {
+    pub fn fail(mut self, why: &str, waits: &WaitSet) {
         let until = Instant::now() + self.timing.linger;
         let mut payload = sentence_bytes(why).to_vec();
-        let header = Header::plain(Kind::Failed, payload.len());
-        if self.send(header, Piece::Own(&mut payload), waits, Some(until)).is_err() {
+        let header = FrameHeader::plain(FrameKind::Failed, payload.len());
+        if self.send(header, OutletPiece::Own(&mut payload), waits, Some(until)).is_err() {
             return;
         }
         self.wire.hang_up(waits, until);
@@ -164,7 +164,7 @@ impl Sender {
 
     /// What happens when the receiver has said something. Before a wait; after it, [`look`](Self::look).
     pub fn watch(&mut self) -> Result<Option<Watch<'_>>, Halt> {
-        if matches!(self.ears, Ears::Own(_)) {
+        if matches!(self.ears, BackwardSource::Own(_)) {
             loop {
                 match self.wire.arm() {
                     Ok(true) => break,
@@ -177,11 +177,11 @@ impl Sender {
         Ok(self.ears.news())
     }
 
-    /// Whether it has.
+    /// Fails with what the receiver has said, if it has said anything.
     pub fn look(&mut self) -> Result<(), Halt> {
         let word = match &mut self.ears {
-            Ears::Thread(listener) => listener.word(),
-            Ears::Own(ear) => {
+            BackwardSource::Thread(listener) => listener.word(),
+            BackwardSource::Own(ear) => {
                 self.wire.disarm();
                 ear.listen(&mut *self.wire)
             }
@@ -191,40 +191,40 @@ impl Sender {
         }
         match self.word.take() {
             None => Ok(()),
-            Some(Word::Stop) => Err(Halt::Stopped),
-            Some(Word::Done(bytes)) => Err(Halt::Done(bytes)),
-            Some(Word::Failed(why)) => Err(Error::Told(why).into()),
-            Some(Word::Cut(why)) => Err(Error::Truncated { bytes: self.bytes, why }.into()),
-            Some(Word::Bad(error)) => Err(error.into()),
+            Some(LastWord::Stop) => Err(Halt::Stopped),
+            Some(LastWord::Done(bytes)) => Err(Halt::Done(bytes)),
+            Some(LastWord::Failed(why)) => Err(Error::Told(why).into()),
+            Some(LastWord::Cut(why)) => Err(Error::Truncated { bytes: self.bytes, why }.into()),
+            Some(LastWord::Bad(error)) => Err(error.into()),
         }
     }
 
     /// Waits for a word.
-    fn wait(&mut self, waits: &Waits, until: Option<Instant>) -> Result<Woken, Error> {
+    fn wait(&mut self, waits: &WaitSet, until: Option<Instant>) -> Result<Woken, Error> {
         match &self.ears {
-            Ears::Thread(listener) => waits.wait(Some(listener.watch()), None, until),
-            Ears::Own(_) => self.wire.wait(0, Want::Read, None, waits, until),
+            BackwardSource::Thread(listener) => waits.wait(Some(listener.watch()), None, until),
+            BackwardSource::Own(_) => self.wire.wait(0, Want::Read, None, waits, until),
         }
     }
 
     /// Sends a frame, whole.
     fn send(
         &mut self,
-        header: Header,
-        payload: Piece,
-        waits: &Waits,
+        header: FrameHeader,
+        payload: OutletPiece,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<(), Halt> {
         self.send_with(header, payload, None, waits, until)
     }
 
-    /// The same; with a pipe, that has the payload.
+    /// Sends a frame, whole; with a pipe, the payload is in the pipe.
     fn send_with(
         &mut self,
-        header: Header,
-        payload: Piece,
+        header: FrameHeader,
+        payload: OutletPiece,
         pipe: Option<&OwnedFd>,
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<(), Halt> {
         let forward = Arc::clone(&self.forward);
@@ -241,19 +241,19 @@ impl Sender {
         if forward.has_ended {
             return Err(Error::Cancelled.into());
         }
-        forward.has_ended = header.kind == Kind::End;
+        forward.has_ended = header.kind == FrameKind::End;
         let turn = forward.turn;
         forward.turn = (turn + 1) % forward.seals.len().max(1);
         forward.is_torn = true;
         let head = header.encode();
         let mut tag = None;
         let payload = match (payload, forward.seals.get_mut(turn)) {
-            (Piece::Own(payload), Some(Some(seal))) => {
+            (OutletPiece::Own(payload), Some(Some(seal))) => {
                 tag = Some(seal.seal(&head, payload)?);
                 &*payload
             }
-            (Piece::Own(payload), _) => &*payload,
-            (Piece::Shared(payload), _) => payload,
+            (OutletPiece::Own(payload), _) => &*payload,
+            (OutletPiece::Shared(payload), _) => payload,
         };
         let unsent = std::mem::take(&mut forward.unsent);
         let parts = [&unsent[..], &head[..], payload, tag.as_ref().map_or(&[][..], |tag| &tag[..])];
@@ -268,7 +268,7 @@ impl Sender {
     }
 
     /// Moves so many bytes from a pipe to a stream. Where that is interrupted nothing can follow.
-    fn splice(&mut self, stream: usize, pipe: &OwnedFd, bytes: usize, waits: &Waits) -> Result<(), Halt> {
+    fn splice(&mut self, stream: usize, pipe: &OwnedFd, bytes: usize, waits: &WaitSet) -> Result<(), Halt> {
         let mut left = bytes;
         while left > 0 {
             match self.wire.splice(stream, pipe, left) {
@@ -287,7 +287,7 @@ impl Sender {
         &mut self,
         (stream, is_ahead): (usize, bool),
         mut parts: [&[u8]; 4],
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<(), Halt> {
         while parts.iter().any(|part| !part.is_empty()) {
@@ -313,7 +313,7 @@ impl Sender {
                     }
                     match woken? {
                         Woken::Late => return Err(Error::Cancelled.into()),
-                        Woken::Ready if matches!(self.ears, Ears::Thread(_)) => {}
+                        Woken::Ready if matches!(self.ears, BackwardSource::Thread(_)) => {}
                         _ => self.look()?,
                     }
                 }
@@ -324,7 +324,7 @@ impl Sender {
     }
 
     /// The connection is gone: but the receiver may have said why before.
-    fn cut(&mut self, why: String, waits: &Waits) -> Halt {
+    fn cut(&mut self, why: String, waits: &WaitSet) -> Halt {
         let until = Instant::now() + self.timing.linger;
         loop {
             match self.look() {
@@ -339,5 +339,48 @@ impl Sender {
             }
         }
         Error::Truncated { bytes: self.bytes, why }.into()
+    }
+}
+
+/// What is sent, frame after frame.
+pub(super) struct Forward {
+    pub seals: Vec<Option<Seal>>,
+    /// Whose turn it is.
+    pub turn: usize,
+    /// What is left of an `Idle`.
+    pub unsent: Vec<u8>,
+    /// When anything was sent last.
+    pub sent_at: Instant,
+    /// A frame was begun and not ended: nothing can follow.
+    pub is_torn: bool,
+    /// The stream has ended.
+    pub has_ended: bool,
+}
+
+impl Forward {
+    /// Nothing is under way. One seal, or none, for each stream.
+    pub fn new(seals: Vec<Option<Seal>>) -> Self {
+        Self { seals, turn: 0, unsent: Vec::new(), sent_at: Instant::now(), is_torn: false, has_ended: false }
+    }
+
+    /// Says that the sender is alive, if nothing else is being said.
+    pub fn say_idle(&mut self, wire: &mut Streams, ping: Duration) -> Result<(), Error> {
+        if self.is_torn || self.has_ended || self.sent_at.elapsed() < ping {
+            return Ok(());
+        }
+        if self.unsent.is_empty() {
+            let head = FrameHeader::plain(FrameKind::Idle, 0).encode();
+            self.unsent.extend_from_slice(&head);
+            if let Some(Some(seal)) = self.seals.get_mut(self.turn) {
+                self.unsent.extend_from_slice(&seal.seal(&head, &mut [])?);
+            }
+            debug_assert!(self.unsent.len() <= HEADER_BYTES + TAG_BYTES);
+        }
+        if let Ok(Some(sent)) = wire.write(self.turn, &[IoSlice::new(&self.unsent)]) {
+            self.unsent.drain(..sent.min(self.unsent.len()));
+            self.sent_at = Instant::now();
+        }
+        // That the receiver is gone is found out by listening.
+        Ok(())
     }
 }

@@ -2,34 +2,30 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::bell::Bell;
-use super::block::Piece;
-use super::digest::{Digests, Total};
-use super::inlet::Source;
-use super::outlet::{Halt, Sink};
-use super::pace::Pace;
-use super::queue::{Queue, Taken};
-use super::receiver::Got;
-use super::start::Shape;
-use super::wait::{Timing, Waits, Woken};
-use super::{Gauge, InletEnd, MoverOptions, OnDead, OnSlow, Outcome, OutletEnd};
-use crate::Error;
+use super::ends::{Halt, InletReader, OutletWriter};
+use super::frame::OutletPiece;
+use super::payload::{Digests, Total};
+use super::queue::{BlockQueue, NextBlock};
+use super::receiver::Filled;
+use super::wait::{MoverRate, MoverTiming, WaitSet, WakeEvent, Woken};
+use super::{DeadOutlet, Gauge, InletEnd, MoverOptions, MoverOutcome, MoverShape, OutletEnd, SlowOutlet};
 use crate::cancel::Cancel;
 use crate::limits::PING_INTERVAL;
+use crate::{Error, lock};
 
 /// What all threads of a mover share.
-struct Work<'a> {
-    queue: Queue,
+struct MoverWork<'a> {
+    queue: BlockQueue,
     options: &'a MoverOptions,
-    shape: &'a Shape,
+    shape: &'a MoverShape,
     gauge: &'a Gauge,
-    timing: Timing,
+    timing: MoverTiming,
     /// Fired once nothing is to be read any more.
     inlet_halt: Cancel,
     /// Why everything ends early: the first reason.
@@ -41,21 +37,21 @@ type Finished = (Result<OutletEnd, Error>, Option<OwnedFd>);
 
 /// Moves all of it.
 pub(super) fn run(
-    mut source: Source,
-    sinks: Vec<Sink>,
+    mut source: InletReader,
+    sinks: Vec<OutletWriter>,
     options: &MoverOptions,
-    shape: &Shape,
+    shape: &MoverShape,
     gauge: &Gauge,
-    timing: Timing,
-    waits: Waits,
-) -> Result<Outcome, (Error, Source, Vec<Sink>)> {
-    let made = Queue::new(sinks.len(), options.buffer_bytes, shape.block_bytes)
+    timing: MoverTiming,
+    waits: WaitSet,
+) -> Result<MoverOutcome, (Error, InletReader, Vec<OutletWriter>)> {
+    let made = BlockQueue::new(sinks.len(), options.buffer_bytes, shape.block_bytes)
         .and_then(|queue| Ok((queue, Cancel::new()?)));
     let (queue, inlet_halt) = match made {
         Ok(made) => made,
         Err(error) => return Err((error, source, sinks)),
     };
-    let work = Work { queue, options, shape, gauge, timing, inlet_halt, failure: Mutex::new(None) };
+    let work = MoverWork { queue, options, shape, gauge, timing, inlet_halt, failure: Mutex::new(None) };
     let mut taken = (0, None);
     let (inlet, finished) = std::thread::scope(|scope| {
         let (mut threads, mut inlet) = (Vec::new(), Ok(()));
@@ -90,39 +86,39 @@ pub(super) fn run(
     let (outlets, unfinished): (Vec<_>, Vec<_>) = finished.into_iter().unzip();
     let inlet = work.ended(source, inlet, &outlets, &waits);
     let digest = digest.filter(|_| inlet.is_ok());
-    Ok(Outcome { bytes, digest, inlet, outlets, unfinished: unfinished.into_iter().flatten().collect() })
+    Ok(MoverOutcome { bytes, digest, inlet, outlets, unfinished: unfinished.into_iter().flatten().collect() })
 }
 
 fn no_thread(source: std::io::Error) -> Error {
-    Error::System { call: "a new thread", source }
+    Error::system("a new thread")(source)
 }
 
-impl Work<'_> {
+impl MoverWork<'_> {
     /// Reads until the end, verifies it, and queues it all. `taken`: bytes, and their digest in the end.
     fn inlet(
         &self,
-        source: &mut Source,
+        source: &mut InletReader,
         taken: &mut (u64, Option<String>),
-        waits: Waits,
+        waits: WaitSet,
     ) -> Result<(), Error> {
         let waits = waits.with_halt(&self.inlet_halt);
         let inlet_waits = waits.counted(&self.gauge.inlet_wait_ns);
         let room_waits = waits.counted(&self.gauge.outlet_wait_ns);
         let mut digests = Digests::new(self.shape.digests.iter().copied());
-        let mut pace = self.shape.rate.map(|rate| Pace::new(rate, Instant::now()));
+        let mut pace = self.shape.rate.map(|rate| MoverRate::new(rate, Instant::now()));
         let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
-        let drop_after = (self.options.on_slow == OnSlow::Drop).then_some(self.timing.slow);
+        let drop_after = (self.options.on_slow == SlowOutlet::Drop).then_some(self.timing.slow);
         let mut block = self.queue.block();
         loop {
             // Where neither end ever waits, nobody else would notice.
             waits.check()?;
             match source.fill(&mut block, most)? {
-                Got::End => break,
-                Got::Nothing => {
+                Filled::End => break,
+                Filled::Nothing => {
                     source.wait(None, &inlet_waits)?;
                     continue;
                 }
-                Got::Data => {}
+                Filled::Data => {}
             }
             digests.update(block.payload());
             let bytes = block.payload().len();
@@ -152,7 +148,7 @@ impl Work<'_> {
     }
 
     /// Puts all that is queued into one outlet.
-    fn outlet(&self, at: usize, mut sink: Sink, all_waits: Waits) -> Finished {
+    fn outlet(&self, at: usize, mut sink: OutletWriter, all_waits: WaitSet) -> Finished {
         let Some(signals) = self.queue.signals(at) else { return (Err(Error::Cancelled), None) };
         let waits = all_waits.with_halt(&signals.halt);
         let mut bytes = 0;
@@ -172,7 +168,7 @@ impl Work<'_> {
             }
             Err(halt) => {
                 let end = halt.into_end();
-                if let (Err(error), OnDead::Fail) = (&end, self.options.on_dead) {
+                if let (Err(error), DeadOutlet::Fail) = (&end, self.options.on_dead) {
                     self.fail(error);
                 }
                 (end, sink.fail(None, &all_waits))
@@ -203,21 +199,21 @@ impl Work<'_> {
     fn put_all(
         &self,
         at: usize,
-        news: &Bell,
-        sink: &mut Sink,
+        news: &WakeEvent,
+        sink: &mut OutletWriter,
         bytes: &mut u64,
-        waits: &Waits,
+        waits: &WaitSet,
     ) -> Result<Arc<Total>, Halt> {
         let mut wire_bytes = 0;
         loop {
             waits.check()?;
             match self.queue.take(at) {
-                Taken::End(total) => return Ok(total),
-                Taken::Block(mut block) => {
+                NextBlock::End(total) => return Ok(total),
+                NextBlock::Block(mut block) => {
                     *bytes += block.payload().len() as u64;
                     match Arc::get_mut(&mut block) {
-                        Some(own) => sink.put(Piece::Own(own.payload_mut()), waits)?,
-                        None => sink.put(Piece::Shared(block.payload()), waits)?,
+                        Some(own) => sink.put(OutletPiece::Own(own.payload_mut()), waits)?,
+                        None => sink.put(OutletPiece::Shared(block.payload()), waits)?,
                     }
                     self.queue.give_back(block);
                     if let Some(now) = sink.wire_bytes() {
@@ -225,7 +221,7 @@ impl Work<'_> {
                         wire_bytes = now;
                     }
                 }
-                Taken::Nothing => {
+                NextBlock::Nothing => {
                     let next = Instant::now() + PING_INTERVAL;
                     if waits.wait(Some(news.watch()), sink.watch()?, Some(next))? == Woken::Ready {
                         news.quiet();
@@ -239,7 +235,7 @@ impl Work<'_> {
     /// Everything ends, for this reason.
     fn fail(&self, error: &Error) {
         if !matches!(error, Error::Cancelled) {
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = lock(&self.failure);
             failure.get_or_insert_with(|| error.to_string());
         }
         self.queue.halt();
@@ -247,16 +243,16 @@ impl Work<'_> {
     }
 
     fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.failure).clone()
     }
 
     /// All threads have ended: tells the inlet how.
     fn ended(
         &self,
-        source: Source,
+        source: InletReader,
         inlet: Result<(), Error>,
         outlets: &[Result<OutletEnd, Error>],
-        waits: &Waits,
+        waits: &WaitSet,
     ) -> Result<InletEnd, Error> {
         let is_read = match inlet {
             Ok(()) => true,

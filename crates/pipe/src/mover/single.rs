@@ -1,35 +1,44 @@
-//! One outlet and no buffer: one thread reads a block and writes it.
+//! A mover with one outlet and no buffer: one thread reads a block and writes it.
+//!
+//! Where nothing has to look at the bytes (no digest, not sealed, not compressed), splice(2) moves them from a
+//! descriptor to a stream, through a pipe of the mover's own.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::block::{Block, Piece};
-use super::descriptor::Did;
-use super::digest::Digests;
-use super::inlet::Source;
-use super::outlet::{Halt, Sink};
-use super::pace::Pace;
-use super::receiver::Got;
-use super::splice::Splice;
-use super::start::Shape;
-use super::wait::{Waits, Woken};
-use super::{Gauge, InletEnd, Outcome, OutletEnd};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use super::descriptor::IoOutcome;
+use super::ends::{Halt, InletReader, OutletWriter};
+use super::frame::{Block, OutletPiece};
+use super::payload::Digests;
+use super::receiver::Filled;
+use super::wait::{MoverRate, WaitSet, Woken};
+use super::{DigestKind, Gauge, InletEnd, MoverOutcome, MoverShape, OutletEnd};
 use crate::Error;
+use crate::limits::PIPE_BYTES;
 
 /// Who has ended it.
-enum Ended {
+enum EndedBy {
     Inlet(Error),
     Outlet(Halt),
 }
 
 /// Moves all of it.
-pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gauge, waits: Waits) -> Outcome {
+pub(super) fn run(
+    mut source: InletReader,
+    mut sink: OutletWriter,
+    shape: &MoverShape,
+    gauge: &Gauge,
+    waits: WaitSet,
+) -> MoverOutcome {
     let mut digests = Digests::new(shape.digests.iter().copied());
     let mut splice = Splice::between(&source, &sink, shape);
     let moved = move_all(&mut source, &mut sink, (&mut splice, &mut digests), shape, gauge, waits);
     let bytes = digests.bytes();
     let total = digests.finish();
-    let verified = moved.and_then(|()| source.verify(&total).map_err(Ended::Inlet));
+    let verified = moved.and_then(|()| source.verify(&total).map_err(EndedBy::Inlet));
     let outlet_waits = waits.counted(&gauge.outlet_wait_ns);
     let ended = match verified {
         Ok(()) => match sink.finish(&total, &outlet_waits) {
@@ -40,19 +49,19 @@ pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gau
                 source.done(&waits);
                 let inlet = Ok(InletEnd::Complete);
                 let outlets = vec![Ok(OutletEnd::Complete)];
-                return Outcome { bytes, digest, inlet, outlets, unfinished: Vec::new() };
+                return MoverOutcome { bytes, digest, inlet, outlets, unfinished: Vec::new() };
             }
-            Err(halt) => Ended::Outlet(halt),
+            Err(halt) => EndedBy::Outlet(halt),
         },
         Err(ended) => ended,
     };
     let mut unfinished = Vec::new();
     let (inlet, outlet) = match ended {
-        Ended::Outlet(Halt::Stopped) => {
+        EndedBy::Outlet(Halt::Stopped) => {
             source.stop(&waits);
             (Ok(InletEnd::Unread), Ok(OutletEnd::Stopped))
         }
-        Ended::Outlet(halt) => {
+        EndedBy::Outlet(halt) => {
             let outlet = halt.into_end();
             unfinished.extend(sink.fail(None, &waits));
             if let Err(why) = &outlet {
@@ -60,61 +69,61 @@ pub(super) fn run(mut source: Source, mut sink: Sink, shape: &Shape, gauge: &Gau
             }
             (Err(Error::Cancelled), outlet)
         }
-        Ended::Inlet(error) => {
+        EndedBy::Inlet(error) => {
             source.refuse(&error, &waits);
             unfinished.extend(sink.fail(Some(&error.to_string()), &waits));
             (Err(error), Err(Error::Cancelled))
         }
     };
-    Outcome { bytes, digest: None, inlet, outlets: vec![outlet], unfinished }
+    MoverOutcome { bytes, digest: None, inlet, outlets: vec![outlet], unfinished }
 }
 
 fn move_all(
-    source: &mut Source,
-    sink: &mut Sink,
+    source: &mut InletReader,
+    sink: &mut OutletWriter,
     (splice, digests): (&mut Option<Splice>, &mut Digests),
-    shape: &Shape,
+    shape: &MoverShape,
     gauge: &Gauge,
-    waits: Waits,
-) -> Result<(), Ended> {
+    waits: WaitSet,
+) -> Result<(), EndedBy> {
     let inlet_waits = waits.counted(&gauge.inlet_wait_ns);
     let outlet_waits = waits.counted(&gauge.outlet_wait_ns);
     let mut block = Block::new(shape.block_bytes);
-    let mut pace = shape.rate.map(|rate| Pace::new(rate, Instant::now()));
+    let mut pace = shape.rate.map(|rate| MoverRate::new(rate, Instant::now()));
     let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
     loop {
         // Where neither end ever waits, nobody else would notice.
-        waits.check().map_err(Ended::Inlet)?;
+        waits.check().map_err(EndedBy::Inlet)?;
         let did = splice.as_mut().map(|splice| splice.fill(source, digests, most)).transpose();
-        let (got, piped) = match did.map_err(Ended::Inlet)?.flatten() {
-            Some(Did::Bytes(0) | Did::Closed) => (Got::End, None),
-            Some(Did::Bytes(bytes)) => (Got::Data, Some(bytes)),
-            Some(Did::Nothing) => (Got::Nothing, None),
-            None => (source.fill(&mut block, most).map_err(Ended::Inlet)?, None),
+        let (got, piped) = match did.map_err(EndedBy::Inlet)?.flatten() {
+            Some(IoOutcome::Bytes(0) | IoOutcome::Closed) => (Filled::End, None),
+            Some(IoOutcome::Bytes(bytes)) => (Filled::Data, Some(bytes)),
+            Some(IoOutcome::Nothing) => (Filled::Nothing, None),
+            None => (source.fill(&mut block, most).map_err(EndedBy::Inlet)?, None),
         };
         match got {
-            Got::End => return Ok(()),
-            Got::Nothing => {
-                let other = sink.watch().map_err(Ended::Outlet)?;
-                source.wait(other, &inlet_waits).map_err(Ended::Inlet)?;
-                sink.look().map_err(Ended::Outlet)?;
+            Filled::End => return Ok(()),
+            Filled::Nothing => {
+                let other = sink.watch().map_err(EndedBy::Outlet)?;
+                source.wait(other, &inlet_waits).map_err(EndedBy::Inlet)?;
+                sink.look().map_err(EndedBy::Outlet)?;
                 continue;
             }
-            Got::Data => {}
+            Filled::Data => {}
         }
         let put_waits = outlet_waits.with_source(source.hung_up());
         let (bytes, put) = match (piped, &splice, &mut *sink) {
-            (Some(bytes), Some(splice), Sink::Hop(sender)) => {
+            (Some(bytes), Some(splice), OutletWriter::Hop(sender)) => {
                 (bytes, sender.put_pipe(splice.pipe(), bytes, &put_waits))
             }
             (_, _, sink) => {
                 digests.update(block.payload());
-                (block.payload().len(), sink.put(Piece::Own(block.payload_mut()), &put_waits))
+                (block.payload().len(), sink.put(OutletPiece::Own(block.payload_mut()), &put_waits))
             }
         };
         put.map_err(|halt| match source.check() {
-            Err(error) if matches!(halt, Halt::Failed(Error::Cancelled)) => Ended::Inlet(error),
-            _ => Ended::Outlet(halt),
+            Err(error) if matches!(halt, Halt::Failed(Error::Cancelled)) => EndedBy::Inlet(error),
+            _ => EndedBy::Outlet(halt),
         })?;
         // Figures for people: nothing hangs on their order.
         gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -124,12 +133,63 @@ fn move_all(
         if let Some(pace) = &mut pace {
             let next = pace.take(bytes, Instant::now());
             loop {
-                let other = sink.watch().map_err(Ended::Outlet)?;
-                if waits.wait(None, other, Some(next)).map_err(Ended::Inlet)? == Woken::Late {
+                let other = sink.watch().map_err(EndedBy::Outlet)?;
+                if waits.wait(None, other, Some(next)).map_err(EndedBy::Inlet)? == Woken::Late {
                     break;
                 }
-                sink.look().map_err(Ended::Outlet)?;
+                sink.look().map_err(EndedBy::Outlet)?;
             }
         }
+    }
+}
+
+/// The pipe between source and sink; it is empty after each piece.
+pub(super) struct Splice {
+    reading: OwnedFd,
+    writing: OwnedFd,
+    block_bytes: usize,
+    /// The source cannot be spliced any further: its rest is copied.
+    is_over: bool,
+}
+
+impl Splice {
+    /// Returns `None` where the source's bytes must be seen, or either end cannot be spliced.
+    pub fn between(source: &InletReader, sink: &OutletWriter, shape: &MoverShape) -> Option<Self> {
+        let (InletReader::Descriptor(descriptor), OutletWriter::Hop(sender)) = (source, sink) else {
+            return None;
+        };
+        let is_digested = shape.digests.iter().any(|digest| *digest != DigestKind::Off);
+        if is_digested || !descriptor.splices() || !sender.takes_pipes() {
+            return None;
+        }
+        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        // A smaller pipe only makes smaller pieces.
+        let _ = fcntl_setpipe_size(&writing, PIPE_BYTES);
+        Some(Self { reading, writing, block_bytes: shape.block_bytes, is_over: false })
+    }
+
+    /// Moves the next piece of the source, up to `most` bytes, into the pipe and counts it. Returns `None` if the rest
+    /// has to be copied.
+    pub fn fill(
+        &mut self,
+        source: &InletReader,
+        digests: &mut Digests,
+        most: usize,
+    ) -> Result<Option<IoOutcome>, Error> {
+        let InletReader::Descriptor(descriptor) = source else { return Ok(None) };
+        if self.is_over {
+            return Ok(None);
+        }
+        let did = descriptor.splice(&self.writing, most.min(self.block_bytes))?;
+        if let Some(IoOutcome::Bytes(bytes)) = &did {
+            digests.count(*bytes);
+        }
+        self.is_over = did.is_none();
+        Ok(did)
+    }
+
+    /// The end of the pipe from which the piece is read.
+    pub fn pipe(&self) -> &OwnedFd {
+        &self.reading
     }
 }

@@ -1,10 +1,10 @@
-//! Waiting: for one thing, or for whatever makes the wait pointless.
+//! Waiting for one thing, or for whatever makes the wait pointless; waking a thread that waits; keeping to a rate.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::Error;
@@ -13,7 +13,7 @@ use crate::limits::PING_INTERVAL;
 
 /// Durations that a test makes shorter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timing {
+pub(super) struct MoverTiming {
     /// How often both ends of a hop say that they are there.
     pub ping: Duration,
     /// How long an outlet may keep a queue full.
@@ -22,7 +22,7 @@ pub(super) struct Timing {
     pub linger: Duration,
 }
 
-impl Default for Timing {
+impl Default for MoverTiming {
     fn default() -> Self {
         let second = Duration::from_secs(1);
         Self { ping: PING_INTERVAL, slow: second, linger: second }
@@ -45,30 +45,30 @@ pub(super) enum Woken {
 
 /// Who may end a wait at any time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waits<'a> {
+pub(super) struct WaitSet<'a> {
     cancel: &'a Cancel,
     halt: Option<&'a Cancel>,
     source: Option<Watch<'a>>,
     waited_ns: Option<&'a AtomicU64>,
 }
 
-impl<'a> Waits<'a> {
+impl<'a> WaitSet<'a> {
     /// Whoever holds `cancel`.
     pub fn new(cancel: &'a Cancel) -> Self {
         Self { cancel, halt: None, source: None, waited_ns: None }
     }
 
-    /// The same, and how long all waits take is counted there.
+    /// Counts there how long all waits take.
     pub fn counted(self, waited_ns: &'a AtomicU64) -> Self {
         Self { waited_ns: Some(waited_ns), ..self }
     }
 
-    /// And whoever holds `halt`.
+    /// Lets whoever holds `halt` end a wait, too.
     pub fn with_halt(self, halt: &'a Cancel) -> Self {
         Self { halt: Some(halt), ..self }
     }
 
-    /// And a source that is gone.
+    /// Ends a wait once this source of the stream is gone.
     pub fn with_source(self, source: Option<Watch<'a>>) -> Self {
         Self { source, ..self }
     }
@@ -114,7 +114,7 @@ impl<'a> Waits<'a> {
                 Ok(0) if left.is_some_and(|left| left.is_zero()) => return Ok(Woken::Late),
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(source) => return Err(Error::System { call: "poll", source: source.into() }),
+                Err(source) => return Err(Error::system("poll")(source)),
             }
             let [cancel, halt, source, first, _] = set.each_ref().map(|fd| !fd.revents().is_empty());
             return match cancel || halt || source {
@@ -134,4 +134,98 @@ pub(super) fn is_there((fd, flags): Watch) -> bool {
 
 fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
+}
+
+/// An eventfd.
+pub(super) struct WakeEvent(OwnedFd);
+
+impl WakeEvent {
+    /// One that was not rung.
+    pub fn new() -> Result<Self, Error> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self).map_err(Error::system("eventfd"))
+    }
+
+    /// Wakes who waits, or will.
+    pub fn ring(&self) {
+        // It cannot be full: each ring follows a sleep.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Readable once it has been rung.
+    pub fn watch(&self) -> Watch<'_> {
+        (self.0.as_fd(), PollFlags::IN)
+    }
+
+    /// Makes it as if it had not been rung.
+    pub fn quiet(&self) {
+        let mut count = [0; 8];
+        // If it was not rung after all, there is nothing to be done.
+        let _ = rustix::io::read(&self.0, &mut count);
+    }
+}
+
+/// What may be caught up on after a pause; also what is read at once, so that it flows evenly.
+const BURST: Duration = Duration::from_millis(50);
+
+/// A rate that is kept to over any time longer than a burst. It drifts by nothing: every time is
+/// counted from when it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MoverRate {
+    rate: u64,
+    since: Instant,
+    bytes: u64,
+}
+
+impl MoverRate {
+    /// From now on.
+    pub fn new(rate: u64, now: Instant) -> Self {
+        Self { rate: rate.max(1), since: now, bytes: 0 }
+    }
+
+    /// Bytes that a piece should have at most.
+    pub fn piece_bytes(&self) -> usize {
+        let bytes = u128::from(self.rate) * BURST.as_nanos() / 1_000_000_000;
+        usize::try_from(bytes).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// So many more bytes go; returns when the next ones may.
+    pub fn take(&mut self, bytes: usize, now: Instant) -> Instant {
+        if now > self.due() + BURST {
+            (self.since, self.bytes) = (now - BURST, 0);
+        }
+        self.bytes += bytes as u64;
+        self.due()
+    }
+
+    fn due(&self) -> Instant {
+        let ns = u128::from(self.bytes) * 1_000_000_000 / u128::from(self.rate);
+        // 500 years are as good as for ever.
+        self.since + Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX / 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_exact_over_time_and_catches_up_on_a_burst_alone() {
+        let begin = Instant::now() + Duration::from_secs(1);
+        let mut pace = MoverRate::new(1_000_003, begin);
+        let mut now = begin;
+        let mut bytes = 0;
+        while bytes < 10_000_030 {
+            // Sleeps last a little too long.
+            now = pace.take(777, now) + Duration::from_micros(300);
+            bytes += 777;
+        }
+        let took = (now - begin).as_secs_f64();
+        let wanted = bytes as f64 / 1_000_003.0;
+        assert!((took - wanted).abs() < 0.001, "{took} s of {wanted}");
+        now += Duration::from_secs(100);
+        let due = pace.take(1_000_003, now);
+        assert_eq!(due, now + Duration::from_secs(1) - BURST);
+        assert_eq!(pace.piece_bytes(), 50_000);
+        assert_eq!(MoverRate::new(0, now).piece_bytes(), 1);
+    }
 }

@@ -1,16 +1,22 @@
-//! What carries a hop's bytes: one shape for streams and links. No call but [`Wire::wait`] blocks.
+//! What carries a hop's bytes: one trait for stream sockets and links. No call but [`HopWire::wait`] blocks.
+//!
+//! A link of a fabric (mapped memory or RDMA) belongs to one thread. Its end says nothing by itself to the other
+//! side, so whatever ends a hop is sent in a frame, and the link stays until that is on its way. Every
+//! [`CHECK_INTERVAL`], the link asks whether the other process is still there.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use caravan_fabric::Link;
+use caravan_fabric::contract::{Armed, Error as FabricError};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::pipe::SpliceFlags;
 
-use super::wait::{Waits, Watch, Woken};
+use super::wait::{WaitSet, Watch, Woken, is_there};
 use crate::Error;
 
 /// What is waited for.
@@ -26,14 +32,14 @@ pub(super) enum Want {
 pub(super) type Cut = String;
 
 /// A byte stream each way, or several.
-pub(super) trait Wire: Send {
+pub(super) trait HopWire: Send {
     /// How many streams.
     fn streams(&self) -> usize;
     /// Takes what has come: `None` if nothing has, 0 bytes at the end.
     fn read(&mut self, stream: usize, to: &mut [u8]) -> Result<Option<usize>, Cut>;
     /// Sends what there is room for: `None` if there is none.
     fn write(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut>;
-    /// The same, of what is not to go alone: more follows at once.
+    /// Sends what there is room for, of what is not to go alone: more follows at once.
     fn write_ahead(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
         self.write(stream, parts)
     }
@@ -52,7 +58,7 @@ pub(super) trait Wire: Send {
         stream: usize,
         want: Want,
         other: Option<Watch>,
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error>;
     /// Says that this side is about to wait for [`news`](Self::news) among other things. False if there
@@ -65,7 +71,7 @@ pub(super) trait Wire: Send {
     /// What tells that the other side is gone, whatever there is to read.
     fn hung_up(&self) -> Option<Watch<'_>>;
     /// There will be no more writes: sees to it that those before are on their way.
-    fn hang_up(&mut self, waits: &Waits, until: Instant);
+    fn hang_up(&mut self, waits: &WaitSet, until: Instant);
     /// Whether a read tells when the other side has closed.
     fn closes(&self) -> bool;
 }
@@ -105,7 +111,7 @@ impl Streams {
     }
 }
 
-impl Wire for Streams {
+impl HopWire for Streams {
     fn streams(&self) -> usize {
         self.0.len()
     }
@@ -154,7 +160,7 @@ impl Wire for Streams {
         stream: usize,
         want: Want,
         other: Option<Watch>,
-        waits: &Waits,
+        waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error> {
         let flags = if want == Want::Read { PollFlags::IN } else { PollFlags::OUT };
@@ -175,7 +181,7 @@ impl Wire for Streams {
         self.watch(0, PollFlags::RDHUP)
     }
 
-    fn hang_up(&mut self, _waits: &Waits, _until: Instant) {
+    fn hang_up(&mut self, _waits: &WaitSet, _until: Instant) {
         for fd in self.0.iter() {
             // One that is closed already needs no more.
             let _ = rustix::net::shutdown(fd, Shutdown::Write);
@@ -200,3 +206,171 @@ fn why(error: Errno) -> Cut {
 
 /// Why, when the other end has closed.
 pub(super) const CLOSED: &str = "the other end closed the connection before the end";
+
+/// How often a side that waits asks whether the other is still there.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Bytes that are published at once, so that the other side reads while this one goes on.
+const PUBLISH_BYTES: usize = 64 << 10;
+/// How long a look at what is still under way takes.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// A link as one stream.
+pub(super) struct LinkWire {
+    link: Link,
+    /// Why the peer is gone.
+    gone: Option<Cut>,
+}
+
+impl LinkWire {
+    /// Over a link that nothing has been said on.
+    pub fn new(link: Link) -> Self {
+        Self { link, gone: None }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<usize, FabricError> {
+        let mut appended = 0;
+        let most = PUBLISH_BYTES.min(self.link.ring_bytes() as usize / 4);
+        for piece in bytes.chunks(most.max(1)) {
+            let taken = self.link.append(piece)?;
+            self.link.publish()?;
+            appended += taken;
+            if taken < piece.len() {
+                break;
+            }
+        }
+        Ok(appended)
+    }
+
+    fn check(&mut self) {
+        if let Err(error) = self.link.check_peer() {
+            self.gone = Some(error.to_string());
+        }
+    }
+
+    fn try_wait(
+        &mut self,
+        room: usize,
+        other: Option<Watch>,
+        waits: &WaitSet,
+        until: Option<Instant>,
+    ) -> Result<Woken, Error> {
+        waits.check()?;
+        if self.link.arm(room)? == Armed::LookAgain {
+            return Ok(Woken::Ready);
+        }
+        let tick = Instant::now() + CHECK_INTERVAL;
+        let next = until.map_or(tick, |until| until.min(tick));
+        let woken = match self.link.wait_fd() {
+            Some(bell) => waits.wait(Some((bell, PollFlags::IN)), other, Some(next)),
+            None => Ok(Woken::Ready),
+        };
+        self.disarm();
+        match woken? {
+            Woken::Late if until.is_some_and(|until| until <= Instant::now()) => Ok(Woken::Late),
+            Woken::Late => {
+                self.check();
+                Ok(Woken::Ready)
+            }
+            woken => Ok(woken),
+        }
+    }
+}
+
+impl HopWire for LinkWire {
+    fn streams(&self) -> usize {
+        1
+    }
+
+    fn read(&mut self, _stream: usize, to: &mut [u8]) -> Result<Option<usize>, Cut> {
+        let unread = match self.link.unread() {
+            0 => self.link.refresh().map_err(|error| error.to_string())?,
+            unread => unread,
+        };
+        if unread == 0 {
+            return self.gone.clone().map_or(Ok(None), Err);
+        }
+        let bytes = self.link.read(to);
+        self.link.release().map_err(|error| error.to_string())?;
+        Ok(Some(bytes))
+    }
+
+    fn write(&mut self, _stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
+        if let Some(why) = &self.gone {
+            return Err(why.clone());
+        }
+        let mut sent = 0;
+        let mut looked = false;
+        for part in parts {
+            let mut left = &part[..];
+            while !left.is_empty() {
+                let bytes = self.append(left).map_err(|error| error.to_string())?;
+                (sent, left) = (sent + bytes, left.get(bytes..).unwrap_or_default());
+                if left.is_empty() {
+                    break;
+                }
+                if looked {
+                    return Ok((sent > 0).then_some(sent));
+                }
+                // Room comes with what the peer says.
+                self.link.refresh().map_err(|error| error.to_string())?;
+                looked = true;
+            }
+        }
+        Ok((sent > 0).then_some(sent))
+    }
+
+    fn wait(
+        &mut self,
+        _stream: usize,
+        want: Want,
+        other: Option<Watch>,
+        waits: &WaitSet,
+        until: Option<Instant>,
+    ) -> Result<Woken, Error> {
+        // For a quarter at once: a wake-up for each few bytes would cost more than they do.
+        let room = if want == Want::Write { self.link.ring_bytes() as usize / 4 } else { 0 };
+        match self.try_wait(room, other, waits, until) {
+            Err(Error::Fabric(error)) => {
+                self.gone = Some(error.to_string());
+                Ok(Woken::Ready)
+            }
+            woken => woken,
+        }
+    }
+
+    fn arm(&mut self) -> Result<bool, Cut> {
+        let armed = self.link.arm(0).map_err(|error| error.to_string())?;
+        Ok(armed == Armed::Wait)
+    }
+
+    fn news(&self) -> Option<Watch<'_>> {
+        self.link.wait_fd().map(|bell| (bell, PollFlags::IN))
+    }
+
+    fn disarm(&mut self) {
+        if self.news().is_some_and(is_there) {
+            if let Err(error) = self.link.acknowledge() {
+                self.gone = Some(error.to_string());
+            }
+        }
+        self.link.awake();
+        self.check();
+    }
+
+    fn hung_up(&self) -> Option<Watch<'_>> {
+        None
+    }
+
+    fn hang_up(&mut self, waits: &WaitSet, until: Instant) {
+        while let Ok(false) = self.link.is_delivered() {
+            let next = Instant::now() + SETTLE_INTERVAL;
+            if next > until || waits.wait(None, None, Some(next)).is_err() {
+                break;
+            }
+        }
+    }
+
+    fn closes(&self) -> bool {
+        false
+    }
+}

@@ -1,15 +1,14 @@
 //! The stream's way from a giver to its takers.
 
-use super::{Hop, Plan, Way, mover_options};
-use crate::control::{End, Mode, Mover, Source, Target};
-use crate::coordinator::{FanOut, Options, Request};
-use crate::limits::BLOCK_BYTES;
-use crate::mover::{DigestKind, HopOptions, MoverOptions, OnDead, OnSlow};
-use crate::stage::{Kind, Stage};
+use super::{Hop, PipelinePlan, StreamLeg, mover_options};
+use crate::control::{CommandEnd, InletSpec, Mover, OpenMode, OutletSpec};
+use crate::coordinator::{FanOut, PipelineOptions, PipelineRequest};
+use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
+use crate::stage::{Stage, StageKind};
 
 /// What gives the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Giver {
+enum StreamGiver {
     Command(u32),
     File(u32),
     /// The standard input of the user's own command.
@@ -19,18 +18,18 @@ enum Giver {
 
 /// What takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Taker {
+enum StreamTaker {
     Command(u32),
     File(u32),
     /// The standard output of the user's own command.
     Caller,
-    /// The same, line by line.
+    /// The standard output of the user's own command, line by line, each behind this prefix.
     Lines(String),
     Nothing,
 }
 
-impl Plan {
-    pub(super) fn lay_routes(&mut self, request: &Request, first: &Stage, last: &Stage, input: bool) {
+impl PipelinePlan {
+    pub(super) fn lay_routes(&mut self, request: &PipelineRequest, first: &Stage, last: &Stage, input: bool) {
         let options = &request.options;
         let count = request.stages.len();
         if request.is_ring {
@@ -38,14 +37,14 @@ impl Plan {
             self.route(self.giver(back), vec![self.taker(0)], options);
         } else {
             let is_here = first.hosts.is_empty();
-            let reads = !matches!(first.kind, Kind::Read(_));
+            let reads = !matches!(first.kind, StageKind::Read(_));
             if reads && (is_here || input) {
                 let here = self.agent(None);
                 let takers = self.takers(0);
-                self.route((here, Giver::Caller), takers, options);
+                self.route((here, StreamGiver::Caller), takers, options);
             } else if reads {
                 for (agent, taker) in self.takers(0) {
-                    self.route((agent, Giver::Nothing), vec![(agent, taker)], options);
+                    self.route((agent, StreamGiver::Nothing), vec![(agent, taker)], options);
                 }
             }
         }
@@ -54,117 +53,131 @@ impl Plan {
             let from = self.jobs.iter().position(|job| job.stage + 1 == stage).unwrap_or(0);
             let giver = match request.stages.get(stage).map(|stage| &stage.kind) {
                 // `<file` in the middle discards what comes before it.
-                Some(Kind::Read(_)) => {
+                Some(StageKind::Read(_)) => {
                     let (agent, giver) = self.giver(from);
-                    self.route((agent, giver), vec![(agent, Taker::Nothing)], options);
+                    self.route((agent, giver), vec![(agent, StreamTaker::Nothing)], options);
                     continue;
                 }
                 _ => self.giver(from),
             };
             self.route(giver, takers, options);
         }
-        if !request.is_ring && !matches!(last.kind, Kind::Write { .. }) {
+        if !request.is_ring && !matches!(last.kind, StageKind::Write { .. }) {
             self.route_output(count - 1, last.hosts.len() > 1, options);
         }
     }
 
     /// The last stage's output goes to the user's own.
-    fn route_output(&mut self, stage: usize, several: bool, options: &Options) {
+    fn route_output(&mut self, stage: usize, several: bool, options: &PipelineOptions) {
         let here = self.agent(None);
         let last: Vec<usize> =
             self.jobs.iter().enumerate().filter(|(_, job)| job.stage == stage).map(|(id, _)| id).collect();
         for id in last {
             let (agent, giver) = self.giver(id);
             let taker = match self.agents.get(agent) {
-                Some(Some(host)) if several => Taker::Lines(format!("[{host}] ")),
-                _ => Taker::Caller,
+                Some(Some(host)) if several => StreamTaker::Lines(format!("[{host}] ")),
+                _ => StreamTaker::Caller,
             };
             self.route((agent, giver), vec![(here, taker)], options);
         }
     }
 
-    fn giver(&self, job: usize) -> (usize, Giver) {
+    fn giver(&self, job: usize) -> (usize, StreamGiver) {
         let id = u32::try_from(job).unwrap_or(u32::MAX);
         match self.jobs.get(job) {
             Some(job) => match &job.file {
-                None => (job.agent, Giver::Command(id)),
-                Some((_, Mode::Read)) => (job.agent, Giver::File(id)),
-                Some(_) => (job.agent, Giver::Nothing),
+                None => (job.agent, StreamGiver::Command(id)),
+                Some((_, OpenMode::Read)) => (job.agent, StreamGiver::File(id)),
+                Some(_) => (job.agent, StreamGiver::Nothing),
             },
-            None => (0, Giver::Nothing),
+            None => (0, StreamGiver::Nothing),
         }
     }
 
-    fn taker(&self, job: usize) -> (usize, Taker) {
+    fn taker(&self, job: usize) -> (usize, StreamTaker) {
         let id = u32::try_from(job).unwrap_or(u32::MAX);
         match self.jobs.get(job) {
             Some(job) => match &job.file {
-                None => (job.agent, Taker::Command(id)),
-                Some((_, Mode::Read)) => (job.agent, Taker::Nothing),
-                Some(_) => (job.agent, Taker::File(id)),
+                None => (job.agent, StreamTaker::Command(id)),
+                Some((_, OpenMode::Read)) => (job.agent, StreamTaker::Nothing),
+                Some(_) => (job.agent, StreamTaker::File(id)),
             },
-            None => (0, Taker::Nothing),
+            None => (0, StreamTaker::Nothing),
         }
     }
 
-    fn takers(&self, stage: usize) -> Vec<(usize, Taker)> {
-        let of = |(id, job): (usize, &super::Job)| (job.stage == stage).then(|| self.taker(id));
+    fn takers(&self, stage: usize) -> Vec<(usize, StreamTaker)> {
+        let of = |(id, job): (usize, &crate::plan::StageJob)| (job.stage == stage).then(|| self.taker(id));
         self.jobs.iter().enumerate().filter_map(of).collect()
     }
 
     /// Whoever gives a stream keeps to the pace; what passes it on has no other.
-    fn route(&mut self, (agent, giver): (usize, Giver), takers: Vec<(usize, Taker)>, options: &Options) {
+    fn route(
+        &mut self,
+        (agent, giver): (usize, StreamGiver),
+        takers: Vec<(usize, StreamTaker)>,
+        options: &PipelineOptions,
+    ) {
         let [(to, taker)] = takers.as_slice() else {
             return self.fan_out((agent, giver), takers, options);
         };
         // Terminals are for commands themselves, and one mover is enough for a pace or for figures.
-        let is_terminal = giver == Giver::Caller && !self.has_input;
-        let is_measured = *taker == Taker::Caller && !self.ways.is_empty();
+        let is_terminal = giver == StreamGiver::Caller && !self.has_input;
+        let is_measured = *taker == StreamTaker::Caller && !self.legs.is_empty();
         let may_join = is_terminal || is_measured || !self.needs_movers;
         if agent == *to && may_join && self.join(agent, giver, taker) {
             return;
         }
-        if *taker == Taker::Nothing && matches!(giver, Giver::Command(_) | Giver::Nothing | Giver::Caller) {
+        if *taker == StreamTaker::Nothing
+            && matches!(giver, StreamGiver::Command(_) | StreamGiver::Nothing | StreamGiver::Caller)
+        {
             return;
         }
-        if giver == Giver::Nothing && !matches!(taker, Taker::File(_)) {
+        if giver == StreamGiver::Nothing && !matches!(taker, StreamTaker::File(_)) {
             return;
         }
         // A file that nothing flows into is made where it is.
-        let agent = if giver == Giver::Nothing { *to } else { agent };
+        let agent = if giver == StreamGiver::Nothing { *to } else { agent };
         let from = self.source(agent, giver);
         let sender = self.add_mover(agent, from, mover_options(options, options.rate));
         let file = match giver {
-            Giver::File(id) => Some(id),
+            StreamGiver::File(id) => Some(id),
             _ => None,
         };
         if agent == *to {
             let target = self.target(*to, taker);
             self.add_target(agent, sender, target);
-            let way =
-                Way { from: agent, to: *to, hop: None, sender: Some((sender, 0)), receiver: None, file };
-            return self.ways.push(way);
+            let leg = StreamLeg {
+                from: agent,
+                to: *to,
+                hop: None,
+                sender: Some((sender, 0)),
+                receiver: None,
+                file,
+            };
+            return self.legs.push(leg);
         }
         let hop = self.add_hop(agent, *to, true);
-        self.add_target(agent, sender, Target::Hop(hop, undecided()));
-        let receiver = self.add_mover(*to, Source::Hop(hop, undecided()), mover_options(options, None));
+        self.add_target(agent, sender, OutletSpec::Hop(hop, HopOptions::default()));
+        let receiver =
+            self.add_mover(*to, InletSpec::Hop(hop, HopOptions::default()), mover_options(options, None));
         let target = self.target(*to, taker);
         self.add_target(*to, receiver, target);
         let (sender, receiver) = (Some((sender, 0)), Some(receiver));
-        self.ways.push(Way { from: agent, to: *to, hop: Some(hop), sender, receiver, file });
+        self.legs.push(StreamLeg { from: agent, to: *to, hop: Some(hop), sender, receiver, file });
     }
 
     /// Where nothing of ours needs to be between the two. Whether that was so.
-    fn join(&mut self, agent: usize, giver: Giver, taker: &Taker) -> bool {
+    fn join(&mut self, agent: usize, giver: StreamGiver, taker: &StreamTaker) -> bool {
         let (output, input) = match (giver, taker) {
-            (Giver::Command(giver), Taker::Command(taker)) => {
-                let pipe = End::Pipe(self.next_number());
+            (StreamGiver::Command(giver), StreamTaker::Command(taker)) => {
+                let pipe = CommandEnd::Pipe(self.next_number());
                 let (sender, receiver) = (None, None);
-                self.ways.push(Way { from: agent, to: agent, hop: None, sender, receiver, file: None });
+                self.legs.push(StreamLeg { from: agent, to: agent, hop: None, sender, receiver, file: None });
                 (Some((giver, pipe)), Some((*taker, pipe)))
             }
-            (Giver::Caller, Taker::Command(taker)) => (None, Some((*taker, End::Caller))),
-            (Giver::Command(giver), Taker::Caller) => (Some((giver, End::Caller)), None),
+            (StreamGiver::Caller, StreamTaker::Command(taker)) => (None, Some((*taker, CommandEnd::Caller))),
+            (StreamGiver::Command(giver), StreamTaker::Caller) => (Some((giver, CommandEnd::Caller)), None),
             _ => return false,
         };
         for command in &mut self.part_mut(agent).commands {
@@ -178,12 +191,17 @@ impl Plan {
         true
     }
 
-    fn fan_out(&mut self, (agent, giver): (usize, Giver), takers: Vec<(usize, Taker)>, options: &Options) {
-        let may_lose_some = options.on_dead == OnDead::Continue || options.on_slow == OnSlow::Drop;
+    fn fan_out(
+        &mut self,
+        (agent, giver): (usize, StreamGiver),
+        takers: Vec<(usize, StreamTaker)>,
+        options: &PipelineOptions,
+    ) {
+        let may_lose_some = options.on_dead == DeadOutlet::Continue || options.on_slow == SlowOutlet::Drop;
         let is_star =
             options.fan_out == FanOut::Star || (options.fan_out == FanOut::Default && may_lose_some);
         let file = match giver {
-            Giver::File(id) => Some(id),
+            StreamGiver::File(id) => Some(id),
             _ => None,
         };
         let from = self.source(agent, giver);
@@ -194,53 +212,54 @@ impl Plan {
             let target = self.target(to, &taker);
             let place = self.add_target(agent, first, target);
             let sender = Some((first, place));
-            self.ways.push(Way { from: agent, to, hop: None, sender, receiver: None, file });
+            self.legs.push(StreamLeg { from: agent, to, hop: None, sender, receiver: None, file });
         }
         let mut tail = (agent, first);
         for (to, taker) in far {
             let hop = self.add_hop(tail.0, to, false);
-            let place = self.add_target(tail.0, tail.1, Target::Hop(hop, undecided()));
-            let receiver = self.add_mover(to, Source::Hop(hop, undecided()), mover_options(options, None));
+            let place = self.add_target(tail.0, tail.1, OutletSpec::Hop(hop, HopOptions::default()));
+            let receiver =
+                self.add_mover(to, InletSpec::Hop(hop, HopOptions::default()), mover_options(options, None));
             let target = self.target(to, &taker);
             self.add_target(to, receiver, target);
             let (sender, from) = (Some((tail.1, place)), tail.0);
-            self.ways.push(Way { from, to, hop: Some(hop), sender, receiver: Some(receiver), file });
+            self.legs.push(StreamLeg { from, to, hop: Some(hop), sender, receiver: Some(receiver), file });
             if !is_star {
                 tail = (to, receiver);
             }
         }
     }
 
-    fn source(&mut self, agent: usize, giver: Giver) -> Source {
+    fn source(&mut self, agent: usize, giver: StreamGiver) -> InletSpec {
         match giver {
-            Giver::Command(stage) => {
+            StreamGiver::Command(stage) => {
                 let pipe = self.next_number();
                 let commands = &mut self.part_mut(agent).commands;
                 commands.iter_mut().filter(|command| command.stage == stage).for_each(|command| {
-                    command.output = End::Pipe(pipe);
+                    command.output = CommandEnd::Pipe(pipe);
                 });
-                Source::Pipe(pipe)
+                InletSpec::Pipe(pipe)
             }
-            Giver::File(stage) => Source::File { stage },
-            Giver::Caller => Source::Caller,
-            Giver::Nothing => Source::Null,
+            StreamGiver::File(stage) => InletSpec::File { stage },
+            StreamGiver::Caller => InletSpec::Caller,
+            StreamGiver::Nothing => InletSpec::Null,
         }
     }
 
-    fn target(&mut self, agent: usize, taker: &Taker) -> Target {
+    fn target(&mut self, agent: usize, taker: &StreamTaker) -> OutletSpec {
         match taker {
-            Taker::Command(stage) => {
+            StreamTaker::Command(stage) => {
                 let pipe = self.next_number();
                 let commands = &mut self.part_mut(agent).commands;
                 commands.iter_mut().filter(|command| command.stage == *stage).for_each(|command| {
-                    command.input = End::Pipe(pipe);
+                    command.input = CommandEnd::Pipe(pipe);
                 });
-                Target::Pipe(pipe)
+                OutletSpec::Pipe(pipe)
             }
-            Taker::File(stage) => Target::File { stage: *stage },
-            Taker::Caller => Target::Caller,
-            Taker::Lines(prefix) => Target::Lines(prefix.clone()),
-            Taker::Nothing => Target::Null,
+            StreamTaker::File(stage) => OutletSpec::File { stage: *stage },
+            StreamTaker::Caller => OutletSpec::Caller,
+            StreamTaker::Lines(prefix) => OutletSpec::Lines(prefix.clone()),
+            StreamTaker::Nothing => OutletSpec::Null,
         }
     }
 
@@ -250,7 +269,7 @@ impl Plan {
         number
     }
 
-    fn add_mover(&mut self, agent: usize, from: Source, options: MoverOptions) -> u32 {
+    fn add_mover(&mut self, agent: usize, from: InletSpec, options: MoverOptions) -> u32 {
         let mover = self.movers;
         self.movers += 1;
         self.part_mut(agent).movers.push(Mover { mover, from, to: Vec::new(), options });
@@ -258,21 +277,10 @@ impl Plan {
     }
 
     /// Its place among the mover's targets.
-    fn add_target(&mut self, agent: usize, mover: u32, target: Target) -> usize {
+    fn add_target(&mut self, agent: usize, mover: u32, target: OutletSpec) -> usize {
         let movers = &mut self.part_mut(agent).movers;
         let Some(mover) = movers.iter_mut().find(|known| known.mover == mover) else { return 0 };
         mover.to.push(target);
         mover.to.len() - 1
-    }
-}
-
-/// Until it is known what carries the hop.
-fn undecided() -> HopOptions {
-    HopOptions {
-        digest: DigestKind::Off,
-        sealed: false,
-        compression: None,
-        block_bytes: BLOCK_BYTES,
-        silence: None,
     }
 }

@@ -1,51 +1,25 @@
 //! Which hops and movers a pipeline takes.
 
-use std::time::Duration;
-
 use super::*;
 use crate::control::Mover;
-use crate::coordinator::Sealing;
-use crate::mover::DigestKind;
 
 /// For these stages, with what users get by default.
-pub fn request(stages: &[&str]) -> Request {
+pub fn request(stages: &[&str]) -> PipelineRequest {
     let stages = stages.iter().map(|text| Stage::parse(text).expect("a stage")).collect();
-    let options = Options {
-        transport: None,
-        ports: None,
-        here: None,
-        sealing: Sealing::Default,
-        digest: DigestKind::Xxh3,
-        compression: None,
-        streams: 1,
-        rate: None,
-        buffer_bytes: 0,
-        fan_out: FanOut::Default,
-        on_slow: OnSlow::Wait,
-        on_dead: OnDead::Fail,
-        progress: false,
-        silence: Duration::from_secs(3),
-    };
-    Request { stages, is_ring: false, options }
+    let options = PipelineOptions::default();
+    PipelineRequest { stages, is_ring: false, options }
 }
 
-fn plan(stages: &[&str], input: bool) -> Plan {
-    Plan::new(&request(stages), input).expect("a plan")
+fn plan(stages: &[&str], input: bool) -> PipelinePlan {
+    PipelinePlan::new(&request(stages), input).expect("a plan")
 }
 
-fn connected(_: u32) -> Option<Carrier> {
-    let options = HopOptions {
-        digest: DigestKind::Off,
-        sealed: true,
-        compression: None,
-        block_bytes: 7,
-        silence: None,
-    };
-    Some(Carrier::Connection(options))
+fn connected(_: u32) -> Option<HopCarrier> {
+    Some(HopCarrier::Connection(HopOptions { sealed: true, ..HopOptions::default() }))
 }
 
-fn part(plan: &Plan, agent: usize, carrier: fn(u32) -> Option<Carrier>) -> Part {
-    plan.part(agent, carrier, false)
+fn part(plan: &PipelinePlan, agent: usize, carrier: fn(u32) -> Option<HopCarrier>) -> AgentPart {
+    plan.part(agent, carrier)
 }
 
 #[test]
@@ -53,11 +27,11 @@ fn hosts_are_agents_once_and_the_caller_is_here() {
     let plan = plan(&["a:x", "b:y", "a:z"], true);
     let names: Vec<_> = (0..plan.agents.len()).map(|agent| plan.name(agent)).collect();
     assert_eq!(names, ["a", "b", "here"]);
-    let ways: Vec<_> = plan.ways.iter().map(|way| (plan.name(way.from), plan.name(way.to))).collect();
-    assert_eq!(ways, [("here", "a"), ("a", "b"), ("b", "a"), ("a", "here")]);
+    let legs: Vec<_> = plan.legs.iter().map(|leg| (plan.name(leg.from), plan.name(leg.to))).collect();
+    assert_eq!(legs, [("here", "a"), ("a", "b"), ("b", "a"), ("a", "here")]);
     assert_eq!(plan.hops.len(), 4);
     // What another host would read of a terminal is nothing.
-    assert_eq!(super::Plan::new(&request(&["a:x"]), false).expect("a plan").hops.len(), 1);
+    assert_eq!(super::PipelinePlan::new(&request(&["a:x"]), false).expect("a plan").hops.len(), 1);
 }
 
 #[test]
@@ -66,7 +40,9 @@ fn stages_of_one_host_share_a_pipe_and_nothing_is_between() {
     let here = part(&plan, 0, connected);
     assert!(here.movers.is_empty() && plan.hops.is_empty());
     let ends: Vec<_> = here.commands.iter().map(|command| (command.input, command.output)).collect();
-    let [(End::Caller, End::Pipe(one)), (End::Pipe(other), End::Caller)] = ends.as_slice() else {
+    let [(CommandEnd::Caller, CommandEnd::Pipe(one)), (CommandEnd::Pipe(other), CommandEnd::Caller)] =
+        ends.as_slice()
+    else {
         panic!("{ends:?}");
     };
     assert_eq!(one, other);
@@ -76,7 +52,7 @@ fn stages_of_one_host_share_a_pipe_and_nothing_is_between() {
 fn a_pace_takes_a_mover_even_on_one_host() {
     let mut request = request(&[":x", ":y"]);
     request.options.rate = Some(1000);
-    let plan = Plan::new(&request, false).expect("a plan");
+    let plan = PipelinePlan::new(&request, false).expect("a plan");
     let here = part(&plan, 0, connected);
     let rates: Vec<_> = here.movers.iter().map(|mover| mover.options.rate).collect();
     assert_eq!(rates, [Some(1000)]);
@@ -93,10 +69,10 @@ fn every_stream_keeps_to_the_pace() {
     ] {
         let mut request = request(stages);
         request.options.rate = Some(1000);
-        let plan = Plan::new(&request, input).expect("a plan");
+        let plan = PipelinePlan::new(&request, input).expect("a plan");
         let parts = (0..plan.agents.len()).map(|agent| part(&plan, agent, connected));
         let movers: Vec<_> = parts.flat_map(|part| part.movers).collect();
-        let gives = |mover: &&Mover| !matches!(mover.from, Source::Hop(..));
+        let gives = |mover: &&Mover| !matches!(mover.from, InletSpec::Hop(..));
         assert!(movers.iter().all(|mover| mover.options.rate.is_some() == gives(&mover)), "{stages:?}");
         assert_eq!(movers.iter().filter(gives).count(), expected, "{stages:?}");
     }
@@ -105,40 +81,40 @@ fn every_stream_keeps_to_the_pace() {
 #[test]
 fn a_pipe_that_is_handed_over_needs_no_movers() {
     let plan = plan(&["a:x", "b:y"], false);
-    let by_pipe = |_: u32| Some(Carrier::Pipe);
+    let by_pipe = |_: u32| Some(HopCarrier::Pipe);
     let (a, b) = (part(&plan, 0, by_pipe), part(&plan, 1, by_pipe));
     let number = plan.hops[0].number;
-    assert_eq!(a.commands[0].output, End::Pipe(number));
-    assert_eq!(b.commands[0].input, End::Pipe(number));
+    assert_eq!(a.commands[0].output, CommandEnd::Pipe(number));
+    assert_eq!(b.commands[0].input, CommandEnd::Pipe(number));
     assert!(a.movers.is_empty());
     // Its output goes to the caller, which is another agent.
-    assert_eq!(b.commands[0].output, End::Pipe(plan.hops[1].number));
+    assert_eq!(b.commands[0].output, CommandEnd::Pipe(plan.hops[1].number));
     let hop = part(&plan, 0, connected).movers;
-    assert!(matches!(hop[0].to[0], Target::Hop(to, ref options) if to == number && options.sealed));
+    assert!(matches!(hop[0].to[0], OutletSpec::Hop(to, ref options) if to == number && options.sealed));
 }
 
 #[test]
 fn several_hosts_are_a_chain_and_a_star_where_some_may_be_lost() {
     let chain = plan(&[":x", "a,b,c:y"], false);
-    let ways = |plan: &Plan| -> Vec<_> {
-        let named = plan.ways.iter().map(|way| format!("{}>{}", plan.name(way.from), plan.name(way.to)));
+    let legs = |plan: &PipelinePlan| -> Vec<_> {
+        let named = plan.legs.iter().map(|leg| format!("{}>{}", plan.name(leg.from), plan.name(leg.to)));
         named.take(3).collect()
     };
-    assert_eq!(ways(&chain), ["here>a", "a>b", "b>c"]);
+    assert_eq!(legs(&chain), ["here>a", "a>b", "b>c"]);
     let mut request = request(&[":x", "a,b,c:y"]);
-    request.options.on_dead = OnDead::Continue;
-    let star = Plan::new(&request, false).expect("a plan");
-    assert_eq!(ways(&star), ["here>a", "here>b", "here>c"]);
+    request.options.on_dead = DeadOutlet::Continue;
+    let star = PipelinePlan::new(&request, false).expect("a plan");
+    assert_eq!(legs(&star), ["here>a", "here>b", "here>c"]);
     let lines = part(&star, 0, connected)
         .movers
         .iter()
-        .filter(|mover| matches!(mover.to.as_slice(), [Target::Lines(prefix)] if prefix.starts_with('[')))
+        .filter(|mover| matches!(mover.to.as_slice(), [OutletSpec::Lines(prefix)] if prefix.starts_with('[')))
         .count();
     assert_eq!(lines, 3, "outputs come line by line");
     request.options.fan_out = FanOut::Chain;
-    let refused = Plan::new(&request, false).expect_err("refused");
+    let refused = PipelinePlan::new(&request, false).expect_err("refused");
     assert!(refused.to_string().contains("--star"), "{refused}");
-    let refused = Plan::new(&super::tests::request(&["a,b:x", "c:y"]), false).expect_err("refused");
+    let refused = PipelinePlan::new(&super::tests::request(&["a,b:x", "c:y"]), false).expect_err("refused");
     assert!(refused.to_string().contains("stage 1"), "{refused}");
 }
 
@@ -158,11 +134,11 @@ fn files_are_stages_that_every_case_ends() {
         for agent in 0..plan.agents.len() {
             for mover in part(&plan, agent, connected).movers {
                 known.extend(match mover.from {
-                    Source::File { stage } => Some(stage),
+                    InletSpec::File { stage } => Some(stage),
                     _ => None,
                 });
                 known.extend(mover.to.iter().filter_map(|target| match target {
-                    Target::File { stage } => Some(*stage),
+                    OutletSpec::File { stage } => Some(*stage),
                     _ => None,
                 }));
             }

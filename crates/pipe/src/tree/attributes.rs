@@ -13,7 +13,7 @@ const MODE_BITS: u32 = 0o7777;
 /// Setuid and setgid: they mean something else with another owner.
 const IDENTITY_BITS: u32 = 0o6000;
 
-/// Of one file.
+/// The attributes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Permissions.
@@ -56,7 +56,7 @@ pub fn modified(stat: &Stat) -> (i64, u32) {
 
 /// How this process gives attributes to files.
 #[derive(Clone, Copy, Debug)]
-pub struct Giver {
+pub struct AttributeSetter {
     /// Who it is. The superuser alone gives files away.
     user: u32,
     group: u32,
@@ -64,7 +64,7 @@ pub struct Giver {
     mask: u32,
 }
 
-impl Giver {
+impl AttributeSetter {
     /// Of this process.
     pub fn here() -> Self {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -128,11 +128,7 @@ impl Giver {
         if self.gives_away(attributes) {
             chownat(&link, "", owner(attributes), group(attributes), AtFlags::EMPTY_PATH)?;
         }
-        match utimensat(&link, "", &attributes.times(), AtFlags::EMPTY_PATH) {
-            // Before Linux 5.8. A time is all that another link of that name could get.
-            Err(Errno::INVAL) => utimensat(&folder, name, &attributes.times(), AtFlags::SYMLINK_NOFOLLOW),
-            given => given,
-        }
+        utimensat(&link, "", &attributes.times(), AtFlags::EMPTY_PATH)
     }
 
     /// Whether a symbolic link is there already as it is to be.

@@ -5,13 +5,13 @@
 //!
 //! | frame | from | holds |
 //! |---|---|---|
-//! | [`Kind::Hello`] | sink | JSON: what is there |
-//! | [`Kind::Batch`] | source | directories to make, then small files, links and ends of directories |
-//! | [`Kind::Begin`], [`Kind::Data`], [`Kind::End`] | source | a large file; nothing but offers is in between |
-//! | [`Kind::Offer`] | source | files; does the sink have any of them? |
-//! | [`Kind::Answer`] | sink | what it has of each of them |
-//! | [`Kind::Finish`] | source | that was all |
-//! | [`Kind::Done`] | sink | all of it is written |
+//! | [`TreeFrameKind::Hello`] | sink | JSON: what is there |
+//! | [`TreeFrameKind::Batch`] | source | directories to make, then small files, links and ends of directories |
+//! | [`TreeFrameKind::Begin`], [`TreeFrameKind::Data`], [`TreeFrameKind::End`] | source | a large file; nothing but offers is in between |
+//! | [`TreeFrameKind::Offer`] | source | files; does the sink have any of them? |
+//! | [`TreeFrameKind::Answer`] | sink | what it has of each of them |
+//! | [`TreeFrameKind::Finish`] | source | that was all |
+//! | [`TreeFrameKind::Done`] | sink | all of it is written |
 //!
 //! Frames of one direction are in the order of the walk. A directory stands before what is in it, its end
 //! behind that.
@@ -23,7 +23,7 @@ use twox_hash::XxHash3_128;
 use crate::Error;
 
 /// The beginning of a stream; the digit changes with any frame or record.
-pub const MAGIC: &[u8; 8] = b"cvntree2";
+pub const MAGIC: &[u8; 8] = b"cvntree3";
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 24;
 /// Bytes of a file in one piece; a smaller file travels whole, with others.
@@ -33,7 +33,7 @@ pub const FRAME_BYTES_MAX: usize = PIECE_BYTES + (64 << 10);
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TreeFrameKind {
     /// Directories, small files, links.
     Batch = 1,
     /// A large file begins.
@@ -54,7 +54,7 @@ pub enum Kind {
     Done = 9,
 }
 
-impl Kind {
+impl TreeFrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Batch,
@@ -73,15 +73,15 @@ impl Kind {
 
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct TreeHeader {
     /// What it is.
-    pub kind: Kind,
+    pub kind: TreeFrameKind,
     /// How many bytes follow.
     pub bytes: usize,
     digest: u128,
 }
 
-impl Header {
+impl TreeHeader {
     /// Whether these are the bytes that were sent.
     pub fn check(&self, payload: &[u8]) -> Result<(), Error> {
         if payload.len() == self.bytes && XxHash3_128::oneshot(payload) == self.digest {
@@ -98,7 +98,7 @@ pub fn begin(frame: &mut Vec<u8>) {
 }
 
 /// Writes the header of a frame that [`begin`] has begun.
-pub fn seal(frame: &mut [u8], kind: Kind) {
+pub fn seal(frame: &mut [u8], kind: TreeFrameKind) {
     let Some((header, payload)) = frame.split_at_mut_checked(HEADER_BYTES) else { return };
     header[0] = kind as u8;
     header[1..4].fill(0);
@@ -108,7 +108,7 @@ pub fn seal(frame: &mut [u8], kind: Kind) {
 }
 
 /// A whole frame.
-pub fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: TreeFrameKind, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len());
     begin(&mut frame);
     frame.extend_from_slice(payload);
@@ -128,11 +128,11 @@ pub fn read_magic(from: &mut impl Read) -> Result<(), Error> {
 
 /// Reads a frame into `payload`, in place of what is there. `position` counts the bytes read so far. The
 /// digest is still to be checked, by whoever has the time.
-pub fn read(from: &mut impl Read, payload: &mut Vec<u8>, position: &mut u64) -> Result<Header, Error> {
+pub fn read(from: &mut impl Read, payload: &mut Vec<u8>, position: &mut u64) -> Result<TreeHeader, Error> {
     let mut bytes = [0; HEADER_BYTES];
     from.read_exact(&mut bytes).map_err(|error| cut_off(*position, &error))?;
     let [kind, 0, 0, 0, l0, l1, l2, l3, digest @ ..] = bytes else { return Err(nonsense("frame")) };
-    let kind = Kind::from_byte(kind).ok_or_else(|| nonsense("frame"))?;
+    let kind = TreeFrameKind::from_byte(kind).ok_or_else(|| nonsense("frame"))?;
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
     if length > FRAME_BYTES_MAX {
         return Err(Error::Protocol(format!(
@@ -143,7 +143,7 @@ pub fn read(from: &mut impl Read, payload: &mut Vec<u8>, position: &mut u64) -> 
     payload.resize(length, 0);
     from.read_exact(payload).map_err(|error| cut_off(*position, &error))?;
     *position += (HEADER_BYTES + length) as u64;
-    Ok(Header { kind, bytes: length, digest: u128::from_le_bytes(digest) })
+    Ok(TreeHeader { kind, bytes: length, digest: u128::from_le_bytes(digest) })
 }
 
 /// What is sent makes no sense.
@@ -165,11 +165,14 @@ mod tests {
 
     #[test]
     fn a_frame_arrives_as_it_was_sent_or_not_at_all() {
-        let sent = frame(Kind::Batch, b"some bytes");
+        let sent = frame(TreeFrameKind::Batch, b"some bytes");
         let (mut payload, mut position) = (Vec::new(), 0);
         let header = read(&mut &sent[..], &mut payload, &mut position).expect("a frame");
         header.check(&payload).expect("undamaged");
-        assert_eq!((header.kind, payload.as_slice(), position), (Kind::Batch, &b"some bytes"[..], 34));
+        assert_eq!(
+            (header.kind, payload.as_slice(), position),
+            (TreeFrameKind::Batch, &b"some bytes"[..], 34)
+        );
         for cut in 0..sent.len() {
             let error = read(&mut &sent[..cut], &mut payload, &mut 0).expect_err("cut off");
             assert!(matches!(error, Error::Truncated { .. }), "{cut}: {error}");
@@ -189,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_length_beyond_all_measure_is_refused_before_any_memory_is_taken() {
-        let mut sent = frame(Kind::Data, b"");
+        let mut sent = frame(TreeFrameKind::Data, b"");
         sent[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
         let mut payload = Vec::new();
         let error = read(&mut &sent[..], &mut payload, &mut 0).expect_err("refused");

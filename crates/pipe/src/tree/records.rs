@@ -1,6 +1,8 @@
-//! What is in frames: records of directories, files and links, and the checks of all that a peer says.
+//! What is in frames: records of directories, files and links. Whatever a peer can write is checked here, once.
 
 use super::attributes::Attributes;
+use super::format::nonsense;
+use crate::Error;
 
 /// The longest path below a root, as the system has it for any path.
 pub const PATH_BYTES_MAX: usize = 4096;
@@ -13,7 +15,7 @@ const ATTRIBUTES_BYTES: usize = 24;
 /// A place in the tree: below which of the sources, and the path from there, with a slash between names.
 /// No path stands for the source itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot<'a> {
+pub struct TreePath<'a> {
     /// Which source.
     pub root: u32,
     /// The path.
@@ -22,9 +24,9 @@ pub struct Spot<'a> {
 
 /// A record of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
+pub enum TreeRecord<'a> {
     /// The names that follow are in this directory.
-    Folder(Spot<'a>),
+    Folder(TreePath<'a>),
     /// The next name is empty, and stands for the source itself.
     Root(u32),
     /// A whole file.
@@ -57,12 +59,12 @@ pub enum Record<'a> {
         /// The name.
         name: &'a [u8],
         /// The file.
-        target: Spot<'a>,
+        target: TreePath<'a>,
     },
     /// All of this directory was sent.
     Leave {
         /// Which.
-        spot: Spot<'a>,
+        spot: TreePath<'a>,
         /// What it is like.
         attributes: Attributes,
     },
@@ -70,9 +72,9 @@ pub enum Record<'a> {
 
 /// The beginning of a large file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begin<'a> {
+pub struct LargeBegin<'a> {
     /// The directory that it is in, or the file itself where it is a source and has no name.
-    pub folder: Spot<'a>,
+    pub folder: TreePath<'a>,
     /// Its name.
     pub name: &'a [u8],
     /// What it is like.
@@ -90,9 +92,9 @@ pub const SIZE_UNKNOWN: u64 = u64::MAX;
 
 /// A file that the sink may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offered<'a> {
+pub struct OfferedFile<'a> {
     /// The directory that it is in.
-    pub folder: Spot<'a>,
+    pub folder: TreePath<'a>,
     /// Its name.
     pub name: &'a [u8],
     /// Its size.
@@ -103,7 +105,7 @@ pub struct Offered<'a> {
 
 /// What the sink has of an offered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Had {
+pub enum SinkHas {
     /// Nothing of use.
     Nothing,
     /// A file of that size and time.
@@ -118,7 +120,7 @@ pub enum Had {
 }
 
 /// Appends a place.
-pub fn put_spot(to: &mut Vec<u8>, spot: Spot<'_>) {
+pub fn put_spot(to: &mut Vec<u8>, spot: TreePath<'_>) {
     to.extend_from_slice(&spot.root.to_le_bytes());
     put_long(to, spot.path);
 }
@@ -142,40 +144,40 @@ fn put_attributes(to: &mut Vec<u8>, attributes: &Attributes) {
 
 /// Appends a record. The content of a file may be left out, and be written behind it: [`patch_size`] says
 /// then how much it was.
-pub fn put(to: &mut Vec<u8>, record: &Record<'_>) {
+pub fn put(to: &mut Vec<u8>, record: &TreeRecord<'_>) {
     match record {
-        Record::Folder(spot) => {
+        TreeRecord::Folder(spot) => {
             to.push(b'D');
             put_spot(to, *spot);
         }
-        Record::Root(root) => {
+        TreeRecord::Root(root) => {
             to.push(b'R');
             to.extend_from_slice(&root.to_le_bytes());
         }
-        Record::File { name, attributes, content } => {
+        TreeRecord::File { name, attributes, content } => {
             to.push(b'F');
             put_name(to, name);
             put_attributes(to, attributes);
             to.extend_from_slice(&(content.len() as u32).to_le_bytes());
             to.extend_from_slice(content);
         }
-        Record::Symlink { name, attributes, target } => {
+        TreeRecord::Symlink { name, attributes, target } => {
             to.push(b'S');
             put_name(to, name);
             put_attributes(to, attributes);
             put_long(to, target);
         }
-        Record::Fifo { name, attributes } => {
+        TreeRecord::Fifo { name, attributes } => {
             to.push(b'P');
             put_name(to, name);
             put_attributes(to, attributes);
         }
-        Record::Link { name, target } => {
+        TreeRecord::Link { name, target } => {
             to.push(b'H');
             put_name(to, name);
             put_spot(to, *target);
         }
-        Record::Leave { spot, attributes } => {
+        TreeRecord::Leave { spot, attributes } => {
             to.push(b'L');
             put_spot(to, *spot);
             put_attributes(to, attributes);
@@ -192,7 +194,7 @@ pub fn patch_size(to: &mut [u8], content: usize) {
 }
 
 /// Appends the beginning of a large file.
-pub fn put_begin(to: &mut Vec<u8>, begin: &Begin<'_>) {
+pub fn put_begin(to: &mut Vec<u8>, begin: &LargeBegin<'_>) {
     put_spot(to, begin.folder);
     put_name(to, begin.name);
     put_attributes(to, &begin.attributes);
@@ -202,7 +204,7 @@ pub fn put_begin(to: &mut Vec<u8>, begin: &Begin<'_>) {
 }
 
 /// Appends an offered file.
-pub fn put_offered(to: &mut Vec<u8>, offered: &Offered<'_>) {
+pub fn put_offered(to: &mut Vec<u8>, offered: &OfferedFile<'_>) {
     put_spot(to, offered.folder);
     put_name(to, offered.name);
     to.extend_from_slice(&offered.size.to_le_bytes());
@@ -211,11 +213,11 @@ pub fn put_offered(to: &mut Vec<u8>, offered: &Offered<'_>) {
 }
 
 /// Appends what the sink has of a file.
-pub fn put_had(to: &mut Vec<u8>, had: Had) {
+pub fn put_had(to: &mut Vec<u8>, had: SinkHas) {
     match had {
-        Had::Nothing => to.push(0),
-        Had::Same => to.push(1),
-        Had::Part { bytes, digest } => {
+        SinkHas::Nothing => to.push(0),
+        SinkHas::Same => to.push(1),
+        SinkHas::Part { bytes, digest } => {
             to.push(2);
             to.extend_from_slice(&bytes.to_le_bytes());
             to.extend_from_slice(&digest.to_le_bytes());
@@ -228,4 +230,127 @@ pub fn is_plain_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..")
         && name.len() <= NAME_BYTES_MAX
         && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
+/// Takes values from the front of what a peer has sent.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordParser<'a>(pub &'a [u8]);
+
+impl<'a> RecordParser<'a> {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// So many bytes.
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| nonsense("record"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        self.take(N)?.try_into().map_err(|_| nonsense("record"))
+    }
+
+    /// A byte.
+    pub fn byte(&mut self) -> Result<u8, Error> {
+        self.array().map(|[byte]| byte)
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Result<u32, Error> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> Result<u64, Error> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Sixteen bytes.
+    pub fn u128(&mut self) -> Result<u128, Error> {
+        self.array().map(u128::from_le_bytes)
+    }
+
+    fn long(&mut self) -> Result<&'a [u8], Error> {
+        let length = self.array().map(u16::from_le_bytes)?;
+        self.take(length.into())
+    }
+
+    /// A place: no part of its path leads up, or anywhere but down.
+    pub fn spot(&mut self) -> Result<TreePath<'a>, Error> {
+        let (root, path) = (self.u32()?, self.long()?);
+        let is_good = path.is_empty()
+            || path.len() <= PATH_BYTES_MAX && path.split(|byte| *byte == b'/').all(is_plain_name);
+        if is_good { Ok(TreePath { root, path }) } else { Err(nonsense("path")) }
+    }
+
+    /// A name: nothing at all, or one step down.
+    fn name(&mut self) -> Result<&'a [u8], Error> {
+        let length = self.byte()?;
+        let name = self.take(length.into())?;
+        if name.is_empty() || is_plain_name(name) { Ok(name) } else { Err(nonsense("name")) }
+    }
+
+    fn attributes(&mut self) -> Result<Attributes, Error> {
+        let (mode, owner, group, nanoseconds) = (self.u32()?, self.u32()?, self.u32()?, self.u32()?);
+        let seconds = self.array().map(i64::from_le_bytes)?;
+        let attributes = Attributes { mode, owner, group, seconds, nanoseconds };
+        if attributes.is_possible() { Ok(attributes) } else { Err(nonsense("mode or time")) }
+    }
+
+    /// The next record of a batch.
+    pub fn record(&mut self) -> Result<TreeRecord<'a>, Error> {
+        Ok(match self.byte()? {
+            b'D' => TreeRecord::Folder(self.spot()?),
+            b'R' => TreeRecord::Root(self.u32()?),
+            b'F' => {
+                let (name, attributes, length) = (self.name()?, self.attributes()?, self.u32()?);
+                TreeRecord::File { name, attributes, content: self.take(length as usize)? }
+            }
+            b'S' => {
+                let (name, attributes, target) = (self.name()?, self.attributes()?, self.long()?);
+                if target.is_empty() || target.len() > PATH_BYTES_MAX || target.contains(&0) {
+                    return Err(nonsense("symbolic link"));
+                }
+                TreeRecord::Symlink { name, attributes, target }
+            }
+            b'P' => TreeRecord::Fifo { name: self.name()?, attributes: self.attributes()? },
+            b'H' => TreeRecord::Link { name: self.name()?, target: self.spot()? },
+            b'L' => TreeRecord::Leave { spot: self.spot()?, attributes: self.attributes()? },
+            _ => return Err(nonsense("record")),
+        })
+    }
+
+    /// The beginning of a large file.
+    pub fn begin(&mut self) -> Result<LargeBegin<'a>, Error> {
+        let begin = LargeBegin {
+            folder: self.spot()?,
+            name: self.name()?,
+            attributes: self.attributes()?,
+            size: self.u64()?,
+            kept: self.u64()?,
+            is_apart: self.byte()? != 0,
+        };
+        let is_good = begin.size == SIZE_UNKNOWN || begin.size <= i64::MAX as u64;
+        if is_good && begin.kept <= begin.size { Ok(begin) } else { Err(nonsense("size of a file")) }
+    }
+
+    /// A file on offer.
+    pub fn offered(&mut self) -> Result<OfferedFile<'a>, Error> {
+        let (folder, name, size) = (self.spot()?, self.name()?, self.u64()?);
+        let seconds = self.array().map(i64::from_le_bytes)?;
+        Ok(OfferedFile { folder, name, size, modified: (seconds, self.u32()?) })
+    }
+
+    /// What the sink has of a file.
+    pub fn had(&mut self) -> Result<SinkHas, Error> {
+        Ok(match self.byte()? {
+            0 => SinkHas::Nothing,
+            1 => SinkHas::Same,
+            2 => SinkHas::Part { bytes: self.u64()?, digest: self.u128()? },
+            _ => return Err(nonsense("answer")),
+        })
+    }
 }

@@ -1,38 +1,37 @@
 //! The half of a copy that receives: one thread reads the stream and makes directories, several write small
 //! files, one writes large ones, and one says what is there.
 
-mod destination;
 mod held;
 mod large;
-mod late;
-mod offers;
 mod target;
 mod worker;
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use caravan_segment::printable;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use twox_hash::XxHash3_128;
 
-use self::held::Wanted;
+use self::held::WantedFolder;
 use self::large::Large;
-use self::late::Late;
-use self::target::Targets;
-use self::worker::Worker;
-use super::attributes::Giver;
-use super::buffers::Buffers;
-use super::complaints::{Complaints, say};
-use super::format::{self, Header, Kind, MAGIC, nonsense};
-use super::options::{self, JOBS_MAX, SinkOptions};
-use super::parser::Parser;
-use super::records::Spot;
-use crate::Error;
+use self::target::CopyTargets;
+use self::worker::{Late, SmallFileWorker};
+use super::attributes::{AttributeSetter, modified};
+use super::format::{MAGIC, PIECE_BYTES, TreeFrameKind, TreeHeader, nonsense};
+use super::options::{JOBS_MAX, SinkOptions};
+use super::records::{OfferedFile, RecordParser, SinkHas, TreePath};
+use super::source::outbox::OFFER_FILES_MAX;
+use super::trust::is_own_part;
+use super::{Buffers, FileComplaints, format, options, records, say};
+use crate::{Error, lock};
 
 /// Pieces of large files that wait to be written.
 const PIECES_MAX: usize = 4;
@@ -46,14 +45,14 @@ const DESCRIPTORS: u64 = 16_384;
 const PARTS_MAX: usize = 64;
 
 /// A file: below which source, in which directory, and its name.
-type File = (u32, Vec<u8>, Vec<u8>);
+type FileKey = (u32, Vec<u8>, Vec<u8>);
 
 /// What all threads of this half share.
 #[derive(Debug)]
-pub struct Shared<'a> {
-    targets: &'a Targets,
-    complaints: &'a Complaints,
-    giver: Giver,
+pub struct SinkShared<'a> {
+    targets: &'a CopyTargets,
+    complaints: &'a FileComplaints,
+    giver: AttributeSetter,
     late: Late,
     buffers: Buffers,
     files: AtomicU64,
@@ -62,7 +61,7 @@ pub struct Shared<'a> {
     /// In the names of what is not complete: no other copy, and nobody who sends, has the same.
     nonce: u64,
     /// What earlier copies have begun and the source was told of.
-    parts: Mutex<HashMap<File, OwnedFd>>,
+    parts: Mutex<HashMap<FileKey, OwnedFd>>,
     /// Sources of which nothing can be written.
     lost: AtomicU64,
     /// Each file is on the disk before it has its name.
@@ -74,31 +73,31 @@ pub struct Shared<'a> {
 }
 
 /// A batch, and where its records begin.
-struct Work {
+struct BatchWork {
     number: u64,
     payload: Vec<u8>,
     records: usize,
 }
 
 /// A frame of a large file; its end has a number.
-struct Piece {
+struct LargePiece {
     number: Option<u64>,
-    header: Header,
+    header: TreeHeader,
     payload: Vec<u8>,
 }
 
 /// Says what is there, and writes what comes.
 pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Send) -> Result<(), Error> {
     let options: SinkOptions = options::parse(options)?;
-    super::allow_descriptors(DESCRIPTORS);
+    crate::tree::allow_descriptors(DESCRIPTORS);
     let nonce = nonce()?;
-    let targets = Targets::new(&options, nonce)?;
-    let complaints = Complaints::default();
+    let targets = CopyTargets::new(&options, nonce)?;
+    let complaints = FileComplaints::default();
     let workers = options::jobs(options.jobs);
-    let shared = Shared {
+    let shared = SinkShared {
         targets: &targets,
         complaints: &complaints,
-        giver: Giver::here(),
+        giver: AttributeSetter::here(),
         late: Late::default(),
         buffers: Buffers::new(workers * (BATCHES_PER_WORKER + 1) + PIECES_MAX),
         files: AtomicU64::new(0),
@@ -113,8 +112,8 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
     };
     greet(&targets, &mut have)?;
     let received = std::thread::scope(|scope| {
-        let (to_workers, batches) = sync_channel::<Work>(workers * BATCHES_PER_WORKER);
-        let (to_large, pieces) = sync_channel::<Piece>(PIECES_MAX);
+        let (to_workers, batches) = sync_channel::<BatchWork>(workers * BATCHES_PER_WORKER);
+        let (to_large, pieces) = sync_channel::<LargePiece>(PIECES_MAX);
         let (to_offers, offered) = sync_channel::<Vec<u8>>(JOBS_MAX);
         let batches = Arc::new(Mutex::new(batches));
         let (shared, have) = (&shared, &mut have);
@@ -125,7 +124,7 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         scope.spawn(move || write_large(shared, &pieces));
         scope.spawn(move || {
             for offer in offered {
-                shared.or_fault(offers::answer(shared, &offer, have));
+                shared.or_fault(answer(shared, &offer, have));
             }
         });
         let channels = Channels { to_workers, to_large, to_offers };
@@ -155,7 +154,7 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
         complaints.fail(&format!("cannot give {} its name: {error}", printable(path)));
     }
     // If the source is gone by now, that is its own affair: all of it is here.
-    let _ = have.write_all(&format::frame(Kind::Done, &[])).and_then(|()| have.flush());
+    let _ = have.write_all(&format::frame(TreeFrameKind::Done, &[])).and_then(|()| have.flush());
     if options.verbose {
         say(&shared.summary(failed_there));
     }
@@ -163,23 +162,23 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
 }
 
 struct Channels {
-    to_workers: SyncSender<Work>,
-    to_large: SyncSender<Piece>,
+    to_workers: SyncSender<BatchWork>,
+    to_large: SyncSender<LargePiece>,
     to_offers: SyncSender<Vec<u8>>,
 }
 
 /// Says what is there.
-fn greet(targets: &Targets, have: &mut impl Write) -> Result<(), Error> {
+fn greet(targets: &CopyTargets, have: &mut impl Write) -> Result<(), Error> {
     let hello = serde_json::to_vec(&targets.hello()).map_err(|_| nonsense("greeting"))?;
-    let frame = format::frame(Kind::Hello, &hello);
+    let frame = format::frame(TreeFrameKind::Hello, &hello);
     have.write_all(MAGIC)
         .and_then(|()| have.write_all(&frame))
         .and_then(|()| have.flush())
-        .map_err(|source| Error::System { call: "write", source })
+        .map_err(Error::system("write"))
 }
 
 /// Reads the stream until it says that that was all; returns how many files the source could not send.
-fn receive(shared: &Shared<'_>, data: &mut impl Read, channels: &Channels) -> Result<u64, Error> {
+fn receive(shared: &SinkShared<'_>, data: &mut impl Read, channels: &Channels) -> Result<u64, Error> {
     let gone = || Error::Cancelled;
     format::read_magic(data)?;
     let mut position = MAGIC.len() as u64;
@@ -191,34 +190,34 @@ fn receive(shared: &Shared<'_>, data: &mut impl Read, channels: &Channels) -> Re
         if shared.has_fault() {
             return Err(gone());
         }
-        if !matches!(header.kind, Kind::Data) {
+        if !matches!(header.kind, TreeFrameKind::Data) {
             header.check(&payload)?;
         }
         match header.kind {
-            Kind::Batch if !is_within_file => {
+            TreeFrameKind::Batch if !is_within_file => {
                 let records = make_folders(shared, &payload)?;
                 let number = numbers.next().ok_or_else(gone)?;
-                channels.to_workers.send(Work { number, payload, records }).map_err(|_| gone())?;
+                channels.to_workers.send(BatchWork { number, payload, records }).map_err(|_| gone())?;
             }
-            Kind::Begin | Kind::Data | Kind::End => {
-                is_within_file = header.kind != Kind::End;
+            TreeFrameKind::Begin | TreeFrameKind::Data | TreeFrameKind::End => {
+                is_within_file = header.kind != TreeFrameKind::End;
                 let number = if is_within_file { None } else { numbers.next() };
-                channels.to_large.send(Piece { number, header, payload }).map_err(|_| gone())?;
+                channels.to_large.send(LargePiece { number, header, payload }).map_err(|_| gone())?;
             }
-            Kind::Offer => channels.to_offers.send(payload).map_err(|_| gone())?,
-            Kind::Finish if !is_within_file => return Parser(&payload).u64(),
+            TreeFrameKind::Offer => channels.to_offers.send(payload).map_err(|_| gone())?,
+            TreeFrameKind::Finish if !is_within_file => return RecordParser(&payload).u64(),
             _ => return Err(nonsense("frame")),
         }
     }
 }
 
 /// Makes the directories that a batch begins with; returns where its records are.
-fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
-    let mut parser = Parser(payload);
+fn make_folders(shared: &SinkShared<'_>, payload: &[u8]) -> Result<usize, Error> {
+    let mut parser = RecordParser(payload);
     let bytes = parser.u32()? as usize;
-    let mut parser = Parser(parser.take(bytes)?);
+    let mut parser = RecordParser(parser.take(bytes)?);
     while !parser.is_empty() {
-        let (spot, wanted) = (parser.spot()?, Wanted { mode: parser.u32()?, owner: parser.u32()? });
+        let (spot, wanted) = (parser.spot()?, WantedFolder { mode: parser.u32()?, owner: parser.u32()? });
         match shared.targets.make(spot, wanted)? {
             // Figures for people: nothing hangs on their order.
             Ok(()) => _ = shared.folders.fetch_add(1, Ordering::Relaxed),
@@ -235,8 +234,8 @@ fn make_folders(shared: &Shared<'_>, payload: &[u8]) -> Result<usize, Error> {
     Ok(4 + bytes)
 }
 
-fn write_small(shared: &Shared<'_>, number: usize, batches: &Mutex<Receiver<Work>>) {
-    let mut worker = Worker::new(shared, number);
+fn write_small(shared: &SinkShared<'_>, number: usize, batches: &Mutex<Receiver<BatchWork>>) {
+    let mut worker = SmallFileWorker::new(shared, number);
     loop {
         let work = match batches.lock() {
             Ok(batches) => batches.recv(),
@@ -254,7 +253,7 @@ fn write_small(shared: &Shared<'_>, number: usize, batches: &Mutex<Receiver<Work
     }
 }
 
-fn write_large(shared: &Shared<'_>, pieces: &Receiver<Piece>) {
+fn write_large(shared: &SinkShared<'_>, pieces: &Receiver<LargePiece>) {
     let mut large = Large::new(shared);
     for piece in pieces {
         if !shared.has_fault() && shared.or_fault(large.take(&piece.header, &piece.payload)).is_some() {
@@ -266,15 +265,15 @@ fn write_large(shared: &Shared<'_>, pieces: &Receiver<Piece>) {
     }
 }
 
-impl Shared<'_> {
+impl SinkShared<'_> {
     /// A name for what is not complete.
     fn temporary(&self, of: &str) -> Vec<u8> {
         temporary(self.nonce, of)
     }
 
     /// Keeps what an earlier copy has begun open: what was looked at is what is gone on with.
-    fn keep_part(&self, folder: Spot<'_>, name: &[u8], fd: OwnedFd) -> bool {
-        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    fn keep_part(&self, folder: TreePath<'_>, name: &[u8], fd: OwnedFd) -> bool {
+        let mut parts = lock(&self.parts);
         if parts.len() == PARTS_MAX {
             return false;
         }
@@ -282,15 +281,15 @@ impl Shared<'_> {
         true
     }
 
-    fn take_part(&self, folder: Spot<'_>, name: &[u8]) -> Option<OwnedFd> {
-        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    fn take_part(&self, folder: TreePath<'_>, name: &[u8]) -> Option<OwnedFd> {
+        let mut parts = lock(&self.parts);
         parts.remove(&(folder.root, folder.path.to_vec(), name.to_vec()))
     }
 
     fn or_fault<T>(&self, result: Result<T, Error>) -> Option<T> {
         result
             .map_err(|error| {
-                let mut fault = self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut fault = lock(&self.fault);
                 fault.get_or_insert(error);
             })
             .ok()
@@ -298,7 +297,7 @@ impl Shared<'_> {
 
     /// Says why something could not be written. Where nothing more can be, the copy ends: nobody wants the rest to
     /// be sent for nothing.
-    fn fail(&self, spot: Spot<'_>, name: &[u8], error: &io::Error, sentence: &str) {
+    fn fail(&self, spot: TreePath<'_>, name: &[u8], error: &io::Error, sentence: &str) {
         self.complaints.fail(sentence);
         let is_source = spot.path.is_empty() && name.is_empty();
         // Each source fails once, and figures for people have no order.
@@ -321,11 +320,11 @@ impl Shared<'_> {
     }
 
     fn has_fault(&self) -> bool {
-        self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some()
+        lock(&self.fault).is_some()
     }
 
     fn take_fault(&self) -> Option<Error> {
-        self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+        lock(&self.fault).take()
     }
 
     fn summary(&self, failed_there: u64) -> String {
@@ -345,6 +344,74 @@ fn temporary(nonce: u64, of: &str) -> Vec<u8> {
 
 fn nonce() -> Result<u64, Error> {
     let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Answers one offer. Whether the source still hears it shows in what it sends.
+pub fn answer(shared: &SinkShared<'_>, offer: &[u8], have: &mut impl Write) -> Result<(), Error> {
+    let mut parser = RecordParser(offer);
+    let number = parser.u64()?;
+    let is_update = parser.byte()? != 0;
+    let mut answer = number.to_le_bytes().to_vec();
+    let mut count = 0;
+    while !parser.is_empty() {
+        let offered = parser.offered()?;
+        count += 1;
+        if count > OFFER_FILES_MAX {
+            return Err(nonsense("offer"));
+        }
+        // What cannot be read is not there, for this purpose.
+        records::put_had(&mut answer, had(shared, &offered, is_update).unwrap_or(SinkHas::Nothing));
+    }
+    let _ = have.write_all(&format::frame(TreeFrameKind::Answer, &answer)).and_then(|()| have.flush());
+    Ok(())
+}
+
+fn had(shared: &SinkShared<'_>, offered: &OfferedFile<'_>, is_update: bool) -> Result<SinkHas, Errno> {
+    let (folder, name) = if offered.name.is_empty() {
+        shared.targets.file(offered.folder)?
+    } else {
+        (shared.targets.old_folder(offered.folder)?, offered.name.to_vec())
+    };
+    if is_update {
+        let stat = rustix::fs::statat(&folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+        let is_same = stat.is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && u64::try_from(stat.st_size) == Ok(offered.size)
+                && modified(&stat) == offered.modified
+        });
+        if is_same {
+            return Ok(SinkHas::Same);
+        }
+    }
+    let part = crate::tree::part_name(&name);
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&folder, part.as_slice(), flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    if !is_own_part(&stat) || bytes == 0 || bytes > offered.size {
+        return Ok(SinkHas::Nothing);
+    }
+    let mut hash = XxHash3_128::new();
+    let mut space = vec![0; PIECE_BYTES];
+    let mut position = 0;
+    while position < bytes {
+        // Pairs with the Release where the copy ends.
+        if shared.is_over.load(Ordering::Acquire) {
+            return Ok(SinkHas::Nothing);
+        }
+        let wanted = (bytes - position).min(PIECE_BYTES as u64) as usize;
+        match rustix::io::pread(&fd, &mut space[..wanted], position) {
+            Ok(0) => return Ok(SinkHas::Nothing),
+            Ok(count) => {
+                hash.write(&space[..count]);
+                position += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let is_kept = shared.keep_part(offered.folder, offered.name, fd);
+    Ok(if is_kept { SinkHas::Part { bytes, digest: hash.finish_128() } } else { SinkHas::Nothing })
 }

@@ -1,11 +1,7 @@
 //! The half of a copy that sends: one thread walks, several read, one writes.
 
-pub mod answers;
 pub mod large;
-pub mod links;
-mod offering;
 pub mod outbox;
-mod place;
 pub mod reader;
 
 use std::io::{Read, Write};
@@ -13,17 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use self::answers::Answers;
-use self::links::Links;
-use self::outbox::Outbox;
-use self::reader::Reader;
-use super::batch::Batch;
-use super::buffers::Buffers;
-use super::complaints::Complaints;
-use super::format::{self, Kind, MAGIC};
-use super::hello::Hello;
-use super::options::{self, SourceOptions};
-use super::walk::Walk;
+use self::outbox::{FrameOutbox, OfferAnswers};
+use self::reader::{BatchReader, LinkedFiles};
+use super::format::{MAGIC, TreeFrameKind};
+use super::options::{SourceOptions, TreeHello};
+use super::walk::{Batch, Walk};
+use super::{Buffers, FileComplaints, format, options};
 use crate::Error;
 
 /// Batches that were walked and not read yet.
@@ -35,13 +26,13 @@ const DESCRIPTORS: u64 = 8192;
 
 /// What all threads of this half share.
 #[derive(Debug)]
-pub struct Shared<'a> {
+pub struct SourceShared<'a> {
     options: &'a SourceOptions,
-    hello: &'a Hello,
-    complaints: &'a Complaints,
-    outbox: Outbox,
-    answers: Answers,
-    links: Links,
+    hello: &'a TreeHello,
+    complaints: &'a FileComplaints,
+    outbox: FrameOutbox,
+    answers: OfferAnswers,
+    links: LinkedFiles,
     buffers: Buffers,
     /// Numbers offers.
     offers: AtomicU64,
@@ -50,17 +41,17 @@ pub struct Shared<'a> {
 /// Reads options, then what the sink has, and sends the rest.
 pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Send) -> Result<(), Error> {
     let options: SourceOptions = options::parse(options)?;
-    super::allow_descriptors(DESCRIPTORS);
+    crate::tree::allow_descriptors(DESCRIPTORS);
     let (hello, position) = hello(&mut have)?;
-    let complaints = Complaints::default();
+    let complaints = FileComplaints::default();
     let readers = options::jobs(options.jobs);
-    let shared = Shared {
+    let shared = SourceShared {
         options: &options,
         hello: &hello,
         complaints: &complaints,
-        outbox: Outbox::new(readers),
-        answers: Answers::default(),
-        links: Links::default(),
+        outbox: FrameOutbox::new(readers),
+        answers: OfferAnswers::default(),
+        links: LinkedFiles::default(),
         buffers: Buffers::new(readers * BUFFERS_PER_READER),
         offers: AtomicU64::new(0),
     };
@@ -100,7 +91,7 @@ pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Sen
     complaints.finish()
 }
 
-fn hello(have: &mut impl Read) -> Result<(Hello, u64), Error> {
+fn hello(have: &mut impl Read) -> Result<(TreeHello, u64), Error> {
     format::read_magic(have).map_err(|error| match error {
         // It has said itself what was in the way.
         Error::Truncated { .. } => Error::Told("the destination takes nothing".to_owned()),
@@ -109,16 +100,16 @@ fn hello(have: &mut impl Read) -> Result<(Hello, u64), Error> {
     let (mut payload, mut position) = (Vec::new(), MAGIC.len() as u64);
     let header = format::read(have, &mut payload, &mut position)?;
     header.check(&payload)?;
-    if header.kind != Kind::Hello {
+    if header.kind != TreeFrameKind::Hello {
         return Err(format::nonsense("greeting"));
     }
-    let hello: Hello = serde_json::from_slice(&payload).map_err(|_| format::nonsense("greeting"))?;
+    let hello: TreeHello = serde_json::from_slice(&payload).map_err(|_| format::nonsense("greeting"))?;
     Ok((hello.received(), position))
 }
 
 /// One reader, until there are no more batches.
-fn read(shared: &Shared<'_>, batches: Arc<Mutex<Receiver<Batch>>>) {
-    let mut reader = Reader::new(shared);
+fn read(shared: &SourceShared<'_>, batches: Arc<Mutex<Receiver<Batch>>>) {
+    let mut reader = BatchReader::new(shared);
     loop {
         let batch = match batches.lock() {
             Ok(batches) => batches.recv(),
@@ -131,7 +122,7 @@ fn read(shared: &Shared<'_>, batches: Arc<Mutex<Receiver<Batch>>>) {
     }
 }
 
-fn write(shared: &Shared<'_>, data: &mut impl Write) -> Result<(), Error> {
+fn write(shared: &SourceShared<'_>, data: &mut impl Write) -> Result<(), Error> {
     let mut position = 0;
     let mut put = |bytes: &[u8]| {
         position += bytes.len() as u64;
@@ -151,11 +142,11 @@ fn write(shared: &Shared<'_>, data: &mut impl Write) -> Result<(), Error> {
     if !shared.outbox.is_complete() {
         return Err(Error::Told("the destination has ended before all was copied".to_owned()));
     }
-    put(&format::frame(Kind::Finish, &shared.complaints.failed().to_le_bytes()))?;
-    data.flush().map_err(|source| Error::System { call: "write", source })
+    put(&format::frame(TreeFrameKind::Finish, &shared.complaints.failed().to_le_bytes()))?;
+    data.flush().map_err(Error::system("write"))
 }
 
-impl Shared<'_> {
+impl SourceShared<'_> {
     fn next_offer(&self) -> u64 {
         // Only that no two are the same matters.
         self.offers.fetch_add(1, Ordering::Relaxed)

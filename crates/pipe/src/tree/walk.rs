@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -14,11 +14,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::attributes::Attributes;
-use super::batch::{Batch, Folder, Item, Made, below};
-use super::complaints::Complaints;
-use super::hello::Hello;
-use super::options::SourceOptions;
+use super::options::{SourceOptions, TreeHello};
 use super::records::PATH_BYTES_MAX;
+use super::{FileComplaints, shown_in};
 
 /// Files of a batch: enough that a frame of files of 1 KB is worth a system call, and few enough that small
 /// trees occupy all readers.
@@ -42,8 +40,8 @@ pub struct Unwanted;
 #[derive(Debug)]
 pub struct Walk<'a> {
     options: &'a SourceOptions,
-    hello: &'a Hello,
-    complaints: &'a Complaints,
+    hello: &'a TreeHello,
+    complaints: &'a FileComplaints,
     to: SyncSender<Batch>,
     batch: Batch,
     pending_bytes: usize,
@@ -51,7 +49,7 @@ pub struct Walk<'a> {
 
 /// A directory that is being walked.
 struct Level {
-    folder: Arc<Folder>,
+    folder: Arc<SourceFolder>,
     attributes: Attributes,
     /// Directories in it that are still to be walked.
     rest: Vec<CString>,
@@ -61,8 +59,8 @@ impl<'a> Walk<'a> {
     /// One that hands batches to `to`.
     pub fn new(
         options: &'a SourceOptions,
-        hello: &'a Hello,
-        complaints: &'a Complaints,
+        hello: &'a TreeHello,
+        complaints: &'a FileComplaints,
         to: SyncSender<Batch>,
     ) -> Self {
         Self { options, hello, complaints, to, batch: Batch::default(), pending_bytes: 0 }
@@ -96,7 +94,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            self.batch.items.push(Item::Root { root, path: c_path, is_followed });
+            self.batch.items.push(WalkItem::Root { root, path: c_path, is_followed });
             return self.cut_if_full();
         }
         if !self.options.recursive {
@@ -127,7 +125,7 @@ impl<'a> Walk<'a> {
             let Some(name) = level.rest.pop() else {
                 let Some(level) = stack.pop() else { break };
                 let (path, attributes) = (level.folder.path.clone(), level.attributes);
-                self.batch.items.push(Item::Leave { root, path, attributes });
+                self.batch.items.push(WalkItem::Leave { root, path, attributes });
                 self.cut_if_full()?;
                 continue;
             };
@@ -172,8 +170,8 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         self.batch.paths_bytes += path.len();
-        self.batch.made.push(Made { root, path: path.clone(), mode: stat.st_mode, owner: stat.st_uid });
-        let folder = Arc::new(Folder { fd, root, path, base: Arc::clone(base) });
+        self.batch.made.push(MadeFolder { root, path: path.clone(), mode: stat.st_mode, owner: stat.st_uid });
+        let folder = Arc::new(SourceFolder { fd, root, path, base: Arc::clone(base) });
         let rest = self.list(&folder, &stat)?;
         // A directory without files must not make a batch that is too large.
         self.cut_if_full()?;
@@ -181,7 +179,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes the files of a directory; returns the directories in it.
-    fn list(&mut self, folder: &Arc<Folder>, stat: &Stat) -> Result<Vec<CString>, Unwanted> {
+    fn list(&mut self, folder: &Arc<SourceFolder>, stat: &Stat) -> Result<Vec<CString>, Unwanted> {
         let mut space = vec![MaybeUninit::uninit(); LISTING_BYTES];
         let mut names = RawDir::new(&folder.fd, &mut space);
         let mut folders = Vec::new();
@@ -210,7 +208,7 @@ impl<'a> Walk<'a> {
                 self.batch.folders += usize::from(!is_counted);
                 is_counted = true;
                 let folder = Arc::clone(folder);
-                self.batch.items.push(Item::Entry { folder, name: name.to_owned(), kind });
+                self.batch.items.push(WalkItem::Entry { folder, name: name.to_owned(), kind });
                 is_counted &= !self.cut_if_full_says()?;
             } else if self.pending_bytes >= PENDING_BYTES_MAX {
                 let shown = folder.shown(name.to_bytes());
@@ -224,7 +222,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Some file systems do not say what an entry is.
-    fn kind(&self, folder: &Folder, name: &CStr, kind: FileType) -> Option<FileType> {
+    fn kind(&self, folder: &SourceFolder, name: &CStr, kind: FileType) -> Option<FileType> {
         if kind != FileType::Unknown {
             return Some(kind);
         }
@@ -260,4 +258,90 @@ impl<'a> Walk<'a> {
         let next = Batch { number: self.batch.number + 1, ..Batch::default() };
         self.to.send(std::mem::replace(&mut self.batch, next)).map_err(|_| Unwanted)
     }
+}
+
+/// A directory of a source.
+#[derive(Debug)]
+pub struct SourceFolder {
+    /// Open for reading.
+    pub fd: OwnedFd,
+    /// Below which source.
+    pub root: u32,
+    /// The path from there.
+    pub path: Vec<u8>,
+    /// The source, as the user wrote it.
+    pub base: Arc<[u8]>,
+}
+
+impl SourceFolder {
+    /// A file in it, for people.
+    pub fn shown(&self, name: &[u8]) -> String {
+        shown_in(&below(&self.base, &self.path), name)
+    }
+}
+
+/// Something to send.
+#[derive(Debug)]
+pub enum WalkItem {
+    /// Anything but a directory.
+    Entry {
+        /// The directory that it is in.
+        folder: Arc<SourceFolder>,
+        /// Its name there.
+        name: CString,
+        /// What the directory says that it is.
+        kind: FileType,
+    },
+    /// A source that is no directory.
+    Root {
+        /// Which source.
+        root: u32,
+        /// Its path.
+        path: CString,
+        /// Whether a symbolic link stands for what it leads to.
+        is_followed: bool,
+    },
+    /// All of a directory was sent.
+    Leave {
+        /// Below which source.
+        root: u32,
+        /// The path from there.
+        path: Vec<u8>,
+        /// What it is like.
+        attributes: Attributes,
+    },
+}
+
+/// A directory to make.
+#[derive(Debug)]
+pub struct MadeFolder {
+    /// Below which source.
+    pub root: u32,
+    /// The path from there.
+    pub path: Vec<u8>,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its owner.
+    pub owner: u32,
+}
+
+/// What one reader takes.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// From 0; frames are sent in this order.
+    pub number: u64,
+    /// Directories to make first.
+    pub made: Vec<MadeFolder>,
+    /// What to send then.
+    pub items: Vec<WalkItem>,
+    /// Directories whose files are in it.
+    pub folders: usize,
+    /// Bytes of the paths of `made`.
+    pub paths_bytes: usize,
+}
+
+/// A path and one more name behind it.
+pub fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if path.is_empty() || path.ends_with(b"/") || name.is_empty() { b"" } else { b"/" };
+    [path, slash, name].concat()
 }

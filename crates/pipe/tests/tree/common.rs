@@ -16,9 +16,9 @@ use caravan_pipe::tree::{self};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// A folder of a test's own, gone at its end.
-pub struct Folder(pub PathBuf);
+pub struct ScratchFolder(pub PathBuf);
 
-impl Folder {
+impl ScratchFolder {
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         fn open(path: &Path) {
             if path.symlink_metadata().is_ok_and(|data| data.is_dir()) {

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use caravan_pipe::Error;
 
-use super::common::{Folder, Wanted, What, bytes, tree_of};
+use super::common::{ScratchFolder, Wanted, What, bytes, tree_of};
 
 const MIB: usize = 1 << 20;
 
 #[test]
 fn a_stream_cut_anywhere_leaves_whole_files_and_says_so() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let from = folder.join("from");
     fs::create_dir_all(from.join("sub/empty")).expect("folders");
     for number in 0..20 {
@@ -54,7 +54,7 @@ fn a_stream_cut_anywhere_leaves_whole_files_and_says_so() {
 #[test]
 fn a_copy_goes_on_where_it_was_cut() {
     for cut in [100, MIB / 2, MIB + 77, 3 * MIB, 5 * MIB + 1] {
-        let folder = Folder::new();
+        let folder = ScratchFolder::new();
         let (from, to) = (folder.join("from"), folder.join("to"));
         fs::write(&from, bytes(6 * MIB, 5)).expect("a file");
         let wanted = Wanted::file(&from, &to);
@@ -73,7 +73,7 @@ fn a_copy_goes_on_where_it_was_cut() {
 
 #[test]
 fn a_tree_goes_on_where_it_was_cut() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, to) = (folder.join("from"), folder.join("to"));
     fs::create_dir_all(from.join("sub/deep")).expect("folders");
     fs::write(from.join("first"), bytes(MIB, 4)).expect("a file");
@@ -97,7 +97,7 @@ fn a_tree_goes_on_where_it_was_cut() {
 
 #[test]
 fn what_is_no_beginning_of_the_file_is_written_anew() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, to, part) = (folder.join("from"), folder.join("to"), folder.join(".to.part"));
     let content = bytes(3 * MIB, 5);
     fs::write(&from, &content).expect("a file");
@@ -115,7 +115,7 @@ fn what_is_no_beginning_of_the_file_is_written_anew() {
 
 #[test]
 fn a_file_of_the_tree_may_have_the_name_of_a_part() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, to) = (folder.join("from"), folder.join("to"));
     fs::create_dir(&from).expect("a folder");
     fs::write(from.join("x"), bytes(2 * MIB, 1)).expect("a file");
@@ -133,7 +133,7 @@ fn a_file_of_the_tree_may_have_the_name_of_a_part() {
 #[test]
 fn sparse_files_stay_sparse_after_a_cut_too() {
     use std::os::unix::fs::{FileExt, MetadataExt};
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, to) = (folder.join("from"), folder.join("to"));
     let file = fs::File::create(&from).expect("a file");
     file.set_len(64 * MIB as u64).expect("a hole");

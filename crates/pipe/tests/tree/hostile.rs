@@ -4,25 +4,25 @@ use std::fs;
 use std::path::Path;
 
 use caravan_pipe::tree::Attributes;
-use caravan_pipe::tree::format::{FRAME_BYTES_MAX, Kind, MAGIC, frame};
-use caravan_pipe::tree::records::{self, Begin, Record, Spot};
+use caravan_pipe::tree::format::{FRAME_BYTES_MAX, MAGIC, TreeFrameKind, frame};
+use caravan_pipe::tree::records::{self, LargeBegin, TreePath, TreeRecord};
 
-use super::common::{Folder, Wanted, tree_of};
+use super::common::{ScratchFolder, Wanted, tree_of};
 
 const PLAIN: Attributes = Attributes { mode: 0o644, owner: 0, group: 0, seconds: 1, nanoseconds: 0 };
-const TOP: Spot<'static> = Spot { root: 0, path: b"" };
+const TOP: TreePath<'static> = TreePath { root: 0, path: b"" };
 
-fn spot(path: &[u8]) -> Spot<'_> {
-    Spot { root: 0, path }
+fn spot(path: &[u8]) -> TreePath<'_> {
+    TreePath { root: 0, path }
 }
 
-fn batch(folders: &[Spot<'_>], all: &[Record<'_>]) -> Vec<u8> {
+fn batch(folders: &[TreePath<'_>], all: &[TreeRecord<'_>]) -> Vec<u8> {
     let folders: Vec<_> = folders.iter().map(|folder| (*folder, 0o755)).collect();
     batch_of(&folders, all)
 }
 
 /// Directories with their permissions, then records.
-pub fn batch_of(folders: &[(Spot<'_>, u32)], all: &[Record<'_>]) -> Vec<u8> {
+pub fn batch_of(folders: &[(TreePath<'_>, u32)], all: &[TreeRecord<'_>]) -> Vec<u8> {
     let mut made = Vec::new();
     for (folder, mode) in folders {
         records::put_spot(&mut made, *folder);
@@ -32,34 +32,34 @@ pub fn batch_of(folders: &[(Spot<'_>, u32)], all: &[Record<'_>]) -> Vec<u8> {
     let mut payload = (made.len() as u32).to_le_bytes().to_vec();
     payload.extend_from_slice(&made);
     all.iter().for_each(|record| records::put(&mut payload, record));
-    frame(Kind::Batch, &payload)
+    frame(TreeFrameKind::Batch, &payload)
 }
 
-pub fn begin(begin: &Begin<'_>) -> Vec<u8> {
+pub fn begin(begin: &LargeBegin<'_>) -> Vec<u8> {
     let mut payload = Vec::new();
     records::put_begin(&mut payload, begin);
-    frame(Kind::Begin, &payload)
+    frame(TreeFrameKind::Begin, &payload)
 }
 
 pub fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
-    frame(Kind::Data, &[&offset.to_le_bytes(), bytes].concat())
+    frame(TreeFrameKind::Data, &[&offset.to_le_bytes(), bytes].concat())
 }
 
 pub fn end(size: u64) -> Vec<u8> {
-    frame(Kind::End, &[&[1], &size.to_le_bytes()[..]].concat())
+    frame(TreeFrameKind::End, &[&[1], &size.to_le_bytes()[..]].concat())
 }
 
 pub fn finish() -> Vec<u8> {
-    frame(Kind::Finish, &[0; 8])
+    frame(TreeFrameKind::Finish, &[0; 8])
 }
 
-fn file(name: &[u8]) -> Record<'_> {
-    Record::File { name, attributes: PLAIN, content: b"evil" }
+fn file(name: &[u8]) -> TreeRecord<'_> {
+    TreeRecord::File { name, attributes: PLAIN, content: b"evil" }
 }
 
 /// Each stream is refused, or does harm to nothing but the destination.
 fn refused(name: &str, frames: &[Vec<u8>]) {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (outside, to) = (folder.join("outside"), folder.join("to"));
     fs::create_dir(&outside).expect("a folder");
     fs::write(outside.join("victim"), b"untouched").expect("a file");
@@ -100,11 +100,14 @@ fn no_path_leads_out() {
     for path in paths {
         let shown = String::from_utf8_lossy(path).into_owned();
         refused(&shown, &[batch(&[TOP, spot(path)], &[]), finish()]);
-        refused(&shown, &[batch(&[TOP], &[Record::Folder(spot(path)), file(b"victim")]), finish()]);
-        refused(&shown, &[batch(&[TOP], &[Record::Leave { spot: spot(path), attributes: PLAIN }]), finish()]);
-        let link = Record::Link { name: b"x", target: spot(path) };
-        refused(&shown, &[batch(&[TOP], &[Record::Folder(TOP), link]), finish()]);
-        let large = Begin {
+        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(spot(path)), file(b"victim")]), finish()]);
+        refused(
+            &shown,
+            &[batch(&[TOP], &[TreeRecord::Leave { spot: spot(path), attributes: PLAIN }]), finish()],
+        );
+        let link = TreeRecord::Link { name: b"x", target: spot(path) };
+        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), link]), finish()]);
+        let large = LargeBegin {
             folder: spot(path),
             name: b"victim",
             attributes: PLAIN,
@@ -120,15 +123,16 @@ fn no_path_leads_out() {
 fn no_name_is_a_path() {
     for name in [&b".."[..], b".", b"a/b", b"../victim", b"/etc/x", b"a\0", b""] {
         let shown = String::from_utf8_lossy(name).into_owned();
-        refused(&shown, &[batch(&[TOP], &[Record::Folder(TOP), file(name)]), finish()]);
-        let symlink = Record::Symlink { name, attributes: PLAIN, target: b"x" };
-        refused(&shown, &[batch(&[TOP], &[Record::Folder(TOP), symlink]), finish()]);
-        let fifo = Record::Fifo { name, attributes: PLAIN };
-        refused(&shown, &[batch(&[TOP], &[Record::Folder(TOP), fifo]), finish()]);
-        let link = Record::Link { name, target: spot(b"a") };
-        refused(&shown, &[batch(&[TOP], &[Record::Folder(TOP), link]), finish()]);
+        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), file(name)]), finish()]);
+        let symlink = TreeRecord::Symlink { name, attributes: PLAIN, target: b"x" };
+        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), symlink]), finish()]);
+        let fifo = TreeRecord::Fifo { name, attributes: PLAIN };
+        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), fifo]), finish()]);
+        let link = TreeRecord::Link { name, target: spot(b"a") };
+        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), link]), finish()]);
         if !name.is_empty() {
-            let large = Begin { folder: TOP, name, attributes: PLAIN, size: 1, kept: 0, is_apart: false };
+            let large =
+                LargeBegin { folder: TOP, name, attributes: PLAIN, size: 1, kept: 0, is_apart: false };
             refused(&shown, &[batch(&[TOP], &[]), begin(&large), data(0, b"x"), end(1), finish()]);
         }
     }
@@ -137,23 +141,23 @@ fn no_name_is_a_path() {
 #[test]
 fn nothing_is_written_through_a_link_that_came_before() {
     for target in [&b"../outside"[..], b"/tmp", b"..", b"."] {
-        let link = Record::Symlink { name: b"link", attributes: PLAIN, target };
-        let first = || batch(&[TOP], &[Record::Folder(TOP), link]);
+        let link = TreeRecord::Symlink { name: b"link", attributes: PLAIN, target };
+        let first = || batch(&[TOP], &[TreeRecord::Folder(TOP), link]);
         // The link itself is as it should be; what goes through it fails, file by file.
         refused(
             "a file",
-            &[first(), batch(&[], &[Record::Folder(spot(b"link")), file(b"victim")]), finish()],
+            &[first(), batch(&[], &[TreeRecord::Folder(spot(b"link")), file(b"victim")]), finish()],
         );
         refused("a folder", &[first(), batch(&[spot(b"link")], &[]), finish()]);
         refused("below", &[first(), batch(&[spot(b"link/x")], &[]), finish()]);
         let attributes = Attributes { mode: 0o777, ..PLAIN };
         refused(
             "a mode",
-            &[first(), batch(&[], &[Record::Leave { spot: spot(b"link"), attributes }]), finish()],
+            &[first(), batch(&[], &[TreeRecord::Leave { spot: spot(b"link"), attributes }]), finish()],
         );
-        let hard = Record::Link { name: b"x", target: spot(b"link/victim") };
-        refused("a hard link", &[first(), batch(&[], &[Record::Folder(TOP), hard]), finish()]);
-        let large = Begin {
+        let hard = TreeRecord::Link { name: b"x", target: spot(b"link/victim") };
+        refused("a hard link", &[first(), batch(&[], &[TreeRecord::Folder(TOP), hard]), finish()]);
+        let large = LargeBegin {
             folder: spot(b"link"),
             name: b"victim",
             attributes: PLAIN,
@@ -167,21 +171,21 @@ fn nothing_is_written_through_a_link_that_came_before() {
 
 #[test]
 fn a_part_that_is_a_link_is_not_written_through() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     fs::write(folder.join("victim"), b"untouched").expect("a file");
-    let link = Record::Symlink { name: b".x.part", attributes: PLAIN, target: b"../victim" };
-    let large = Begin { folder: TOP, name: b"x", attributes: PLAIN, size: 4, kept: 0, is_apart: false };
+    let link = TreeRecord::Symlink { name: b".x.part", attributes: PLAIN, target: b"../victim" };
+    let large = LargeBegin { folder: TOP, name: b"x", attributes: PLAIN, size: 4, kept: 0, is_apart: false };
     let frames =
-        [batch(&[TOP], &[Record::Folder(TOP), link]), begin(&large), data(0, b"evil"), end(4), finish()];
+        [batch(&[TOP], &[TreeRecord::Folder(TOP), link]), begin(&large), data(0, b"evil"), end(4), finish()];
     let stream = [MAGIC.to_vec(), frames.concat()].concat();
     // Whether the link was there before or after, it is not followed.
     for _ in 0..2 {
         let _ = Wanted::tree(Path::new("x"), &folder.join("to")).replay(&stream[..]);
         assert_eq!(fs::read(folder.join("victim")).expect("read"), b"untouched");
     }
-    let kept = Begin { kept: 2, ..large };
+    let kept = LargeBegin { kept: 2, ..large };
     let frames =
-        [batch(&[TOP], &[Record::Folder(TOP), link]), begin(&kept), data(2, b"il"), end(4), finish()];
+        [batch(&[TOP], &[TreeRecord::Folder(TOP), link]), begin(&kept), data(2, b"il"), end(4), finish()];
     let stream = [MAGIC.to_vec(), frames.concat()].concat();
     let _ = Wanted::tree(Path::new("x"), &folder.join("to/x")).replay(&stream[..]);
     assert_eq!(fs::read(folder.join("victim")).expect("read"), b"untouched");
@@ -189,9 +193,9 @@ fn a_part_that_is_a_link_is_not_written_through() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let large = Begin { folder: TOP, name: b"x", attributes: PLAIN, size: 4, kept: 0, is_apart: false };
+    let large = LargeBegin { folder: TOP, name: b"x", attributes: PLAIN, size: 4, kept: 0, is_apart: false };
     let top = || batch(&[TOP], &[]);
-    let other = Spot { root: 1, path: b"" };
+    let other = TreePath { root: 1, path: b"" };
     let bad_mode = Attributes { mode: 0o170_000, ..PLAIN };
     let bad_time = Attributes { nanoseconds: 1_000_000_000, ..PLAIN };
     for (name, frames) in [
@@ -201,7 +205,7 @@ fn what_makes_no_sense_is_refused() {
         ("a name without a folder", vec![batch(&[TOP], &[file(b"x")]), finish()]),
         (
             "a folder that was not made",
-            vec![top(), batch(&[], &[Record::Folder(spot(b"no")), file(b"x")]), finish()],
+            vec![top(), batch(&[], &[TreeRecord::Folder(spot(b"no")), file(b"x")]), finish()],
         ),
         ("data of nothing", vec![top(), data(0, b"x"), finish()]),
         ("an end of nothing", vec![top(), end(0), finish()]),
@@ -212,32 +216,41 @@ fn what_makes_no_sense_is_refused() {
         ("beyond the end", vec![top(), begin(&large), data(u64::MAX, b"1"), end(4), finish()]),
         ("backwards", vec![top(), begin(&large), data(2, b"1"), data(0, b"1"), end(4), finish()]),
         ("another size", vec![top(), begin(&large), data(0, b"1234"), end(5), finish()]),
-        ("more kept than there is", vec![top(), begin(&Begin { kept: 5, ..large }), finish()]),
-        ("an endless size", vec![top(), begin(&Begin { size: u64::MAX - 1, ..large }), finish()]),
-        ("a part that is not there", vec![top(), begin(&Begin { kept: 4, ..large }), end(4), finish()]),
-        ("a mode", vec![batch(&[TOP], &[Record::Leave { spot: TOP, attributes: bad_mode }]), finish()]),
-        ("a time", vec![batch(&[TOP], &[Record::Leave { spot: TOP, attributes: bad_time }]), finish()]),
-        ("a record", vec![frame(Kind::Batch, &[0, 0, 0, 0, b'?']), finish()]),
-        ("directories without an end", vec![frame(Kind::Batch, &[255, 0, 0, 0]), finish()]),
-        ("an answer", vec![frame(Kind::Answer, &[]), finish()]),
-        ("an offer", vec![frame(Kind::Offer, &[0; 11]), finish()]),
+        ("more kept than there is", vec![top(), begin(&LargeBegin { kept: 5, ..large }), finish()]),
+        ("an endless size", vec![top(), begin(&LargeBegin { size: u64::MAX - 1, ..large }), finish()]),
+        ("a part that is not there", vec![top(), begin(&LargeBegin { kept: 4, ..large }), end(4), finish()]),
+        ("a mode", vec![batch(&[TOP], &[TreeRecord::Leave { spot: TOP, attributes: bad_mode }]), finish()]),
+        ("a time", vec![batch(&[TOP], &[TreeRecord::Leave { spot: TOP, attributes: bad_time }]), finish()]),
+        ("a record", vec![frame(TreeFrameKind::Batch, &[0, 0, 0, 0, b'?']), finish()]),
+        ("directories without an end", vec![frame(TreeFrameKind::Batch, &[255, 0, 0, 0]), finish()]),
+        ("an answer", vec![frame(TreeFrameKind::Answer, &[]), finish()]),
+        ("an offer", vec![frame(TreeFrameKind::Offer, &[0; 11]), finish()]),
         (
             "a link to itself",
             vec![
-                batch(&[TOP], &[Record::Folder(TOP), Record::Link { name: b"x", target: spot(b"x") }]),
+                batch(
+                    &[TOP],
+                    &[TreeRecord::Folder(TOP), TreeRecord::Link { name: b"x", target: spot(b"x") }],
+                ),
                 finish(),
             ],
         ),
         (
             "a link to a folder",
-            vec![batch(&[TOP], &[Record::Folder(TOP), Record::Link { name: b"x", target: TOP }]), finish()],
+            vec![
+                batch(&[TOP], &[TreeRecord::Folder(TOP), TreeRecord::Link { name: b"x", target: TOP }]),
+                finish(),
+            ],
         ),
         (
             "a link without a target",
             vec![
                 batch(
                     &[TOP],
-                    &[Record::Folder(TOP), Record::Symlink { name: b"x", attributes: PLAIN, target: b"" }],
+                    &[
+                        TreeRecord::Folder(TOP),
+                        TreeRecord::Symlink { name: b"x", attributes: PLAIN, target: b"" },
+                    ],
                 ),
                 finish(),
             ],
@@ -245,18 +258,18 @@ fn what_makes_no_sense_is_refused() {
     ] {
         refused(name, &frames);
     }
-    let mut length = frame(Kind::Batch, &[]);
+    let mut length = frame(TreeFrameKind::Batch, &[]);
     length[4..8].copy_from_slice(&(FRAME_BYTES_MAX as u32 + 1).to_le_bytes());
     refused("a length", &[length]);
-    let mut damaged = batch(&[TOP], &[Record::Folder(TOP), file(b"x")]);
+    let mut damaged = batch(&[TOP], &[TreeRecord::Folder(TOP), file(b"x")]);
     *damaged.last_mut().expect("a byte") ^= 1;
     refused("a flipped bit", &[damaged, finish()]);
 }
 
 #[test]
 fn a_file_cannot_become_a_tree() {
-    let folder = Folder::new();
-    let stream = [MAGIC.to_vec(), batch(&[TOP], &[Record::Folder(TOP), file(b"x")]), finish()].concat();
+    let folder = ScratchFolder::new();
+    let stream = [MAGIC.to_vec(), batch(&[TOP], &[TreeRecord::Folder(TOP), file(b"x")]), finish()].concat();
     let wanted = Wanted::file(Path::new("x"), &folder.join("to"));
     let error = wanted.replay(&stream[..]).expect_err("refused").to_string();
     assert!(error.contains("nobody asked for"), "{error}");

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use super::common::{Folder, Wanted, bytes, tree_of};
+use super::common::{ScratchFolder, Wanted, bytes, tree_of};
 
 fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -15,7 +15,7 @@ fn text(path: &Path) -> String {
 
 #[test]
 fn names_end_up_where_cp_puts_them() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let path = |name: &str| folder.join(name);
     fs::create_dir_all(path("dir/sub")).expect("folders");
     fs::write(path("dir/sub/f"), "f").expect("a file");
@@ -50,7 +50,7 @@ fn names_end_up_where_cp_puts_them() {
 
 #[test]
 fn what_cannot_be_is_said_and_changes_nothing() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let path = |name: &str| folder.join(name);
     fs::create_dir(path("dir")).expect("a folder");
     fs::write(path("dir/x"), "x").expect("a file");
@@ -84,7 +84,7 @@ fn what_cannot_be_is_said_and_changes_nothing() {
 
 #[test]
 fn a_tree_is_not_copied_into_itself_for_ever() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     fs::create_dir_all(folder.join("dir/sub")).expect("folders");
     fs::write(folder.join("dir/x"), "x").expect("a file");
     symlink("dir", folder.join("link")).expect("a link");
@@ -100,7 +100,7 @@ fn a_tree_is_not_copied_into_itself_for_ever() {
 
 #[test]
 fn devices_and_pipes_take_and_give_content() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, fifo, to) = (folder.join("from"), folder.join("fifo"), folder.join("to"));
     let content = bytes(3 << 20, 3);
     fs::write(&from, &content).expect("a file");
@@ -129,7 +129,7 @@ fn devices_and_pipes_take_and_give_content() {
 
 #[test]
 fn one_file_that_fails_does_not_stop_the_others() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, to) = (folder.join("from"), folder.join("to"));
     fs::create_dir(&from).expect("a folder");
     for name in ["a", "b", "blocked", "c"] {
@@ -151,7 +151,7 @@ fn one_file_that_fails_does_not_stop_the_others() {
 
 #[test]
 fn a_file_of_a_million_bytes_of_nothing_is_no_hole() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, to) = (folder.join("from"), folder.join("to"));
     fs::write(&from, vec![0; 1_000_000]).expect("a file");
     Wanted::file(&from, &to).run().ok();
@@ -160,7 +160,7 @@ fn a_file_of_a_million_bytes_of_nothing_is_no_hole() {
 
 #[test]
 fn permissions_are_never_wider_than_they_will_be() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, to) = (folder.join("from"), folder.join("to"));
     fs::write(&from, bytes(3 << 20, 3)).expect("a file");
     fs::set_permissions(&from, fs::Permissions::from_mode(0o604)).expect("a mode");
@@ -174,7 +174,7 @@ fn permissions_are_never_wider_than_they_will_be() {
 #[test]
 fn what_cannot_be_written_is_not_sent() {
     const MIB: usize = 1 << 20;
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, large, file) = (folder.join("from"), folder.join("from/large"), folder.join("file"));
     fs::create_dir(&from).expect("a folder");
     fs::write(&large, bytes(100 * MIB, 3)).expect("a file");
@@ -191,7 +191,7 @@ fn what_cannot_be_written_is_not_sent() {
 
 #[test]
 fn files_that_misstate_their_size_are_copied() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     // Of /sys, with 4096 bytes that are not there; of /proc, with none; and more than one piece.
     for path in ["/sys/class/net/lo/mtu", "/proc/version", "/proc/kallsyms"] {
         let Ok(content) = fs::read(path) else { continue };
@@ -205,7 +205,7 @@ fn files_that_misstate_their_size_are_copied() {
 /// A disk of 2 MiB takes the superuser to make; elsewhere /dev/full above has to do.
 #[test]
 fn a_full_disk_leaves_nothing_half_written() {
-    let folder = Folder::new();
+    let folder = ScratchFolder::new();
     let (from, disk) = (folder.join("from"), folder.join("disk"));
     fs::create_dir(&from).expect("a folder");
     fs::create_dir(&disk).expect("a folder");

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::common::{Folder, Wanted, bytes, set_modified, tree_of};
+use super::common::{ScratchFolder, Wanted, bytes, set_modified, tree_of};
 
 /// Something to make somewhere.
 #[derive(Clone, Debug)]
-enum Made {
+enum MadeTree {
     Folder(u32),
     File(usize, u32),
     Sparse(u64, u64),
@@ -34,23 +34,23 @@ const NAMES: [&[u8]; 10] = [
     b"*",
 ];
 
-fn made() -> impl Strategy<Value = Made> {
+fn made() -> impl Strategy<Value = MadeTree> {
     let modes = prop::sample::select(vec![0o755, 0o700, 0o500, 0o555, 0o2775, 0o1777]);
     let file_modes = prop::sample::select(vec![0o644, 0o600, 0o400, 0o755, 0o4755, 0o000, 0o666]);
     let sizes = prop::sample::select(vec![0, 1, 100, 4096, 70_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1]);
     let targets = prop::sample::select(vec!["a", "../..", "/etc/passwd", "nowhere", "..c/x"]);
     prop_oneof![
-        4 => modes.prop_map(Made::Folder),
-        6 => (sizes, file_modes).prop_map(|(size, mode)| Made::File(size, mode)),
-        1 => (0_u64..4 << 20, 0_u64..4 << 20).prop_map(|(at, end)| Made::Sparse(at, at.max(end))),
-        2 => targets.prop_map(|target| Made::Symlink(target.as_bytes().to_vec())),
-        2 => (0_usize..8).prop_map(Made::Hard),
-        1 => Just(Made::Fifo),
+        4 => modes.prop_map(MadeTree::Folder),
+        6 => (sizes, file_modes).prop_map(|(size, mode)| MadeTree::File(size, mode)),
+        1 => (0_u64..4 << 20, 0_u64..4 << 20).prop_map(|(at, end)| MadeTree::Sparse(at, at.max(end))),
+        2 => targets.prop_map(|target| MadeTree::Symlink(target.as_bytes().to_vec())),
+        2 => (0_usize..8).prop_map(MadeTree::Hard),
+        1 => Just(MadeTree::Fifo),
     ]
 }
 
 /// Makes all that can be made where it is to be; permissions of folders at the end.
-fn build(top: &Path, plan: &[(usize, usize, Made)]) {
+fn build(top: &Path, plan: &[(usize, usize, MadeTree)]) {
     fs::create_dir(top).expect("the top");
     let (mut folders, mut files, mut modes) = (vec![top.to_owned()], Vec::<PathBuf>::new(), Vec::new());
     for (index, (folder, name, made)) in plan.iter().enumerate() {
@@ -60,30 +60,30 @@ fn build(top: &Path, plan: &[(usize, usize, Made)]) {
             continue;
         }
         match made {
-            Made::Folder(mode) => {
+            MadeTree::Folder(mode) => {
                 fs::create_dir(&path).expect("a folder");
                 modes.push((path.clone(), *mode));
                 folders.push(path.clone());
             }
-            Made::File(size, mode) => {
+            MadeTree::File(size, mode) => {
                 fs::write(&path, bytes(*size, index as u64)).expect("a file");
                 // The superuser alone reads what nobody may.
                 let mode = if rustix::process::geteuid().is_root() { *mode } else { mode | 0o400 };
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
                 files.push(path.clone());
             }
-            Made::Sparse(at, end) => {
+            MadeTree::Sparse(at, end) => {
                 let file = fs::File::create(&path).expect("a file");
                 file.set_len(*end + 10).expect("a hole");
                 file.write_at(b"something", *at).expect("written");
                 files.push(path.clone());
             }
-            Made::Symlink(target) => symlink(OsString::from_vec(target.clone()), &path).expect("a link"),
-            Made::Hard(which) if !files.is_empty() => {
+            MadeTree::Symlink(target) => symlink(OsString::from_vec(target.clone()), &path).expect("a link"),
+            MadeTree::Hard(which) if !files.is_empty() => {
                 fs::hard_link(&files[which % files.len()], &path).expect("a link");
             }
-            Made::Hard(_) => continue,
-            Made::Fifo => {
+            MadeTree::Hard(_) => continue,
+            MadeTree::Fifo => {
                 rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o640))
                     .expect("a FIFO");
             }
@@ -101,7 +101,7 @@ proptest! {
 
     #[test]
     fn every_tree_arrives_as_it_is(plan in prop::collection::vec((any::<usize>(), any::<usize>(), made()), 0..30)) {
-        let folder = Folder::new();
+        let folder = ScratchFolder::new();
         let (from, to) = (folder.join("from"), folder.join("to"));
         build(&from, &plan);
         Wanted::tree(&from, &to).run().ok();

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use caravan_pipe::tree::Attributes;
 use caravan_pipe::tree::format::MAGIC;
-use caravan_pipe::tree::records::{Begin, Record, Spot};
+use caravan_pipe::tree::records::{LargeBegin, TreePath, TreeRecord};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::process::{Gid, Uid};
 
-use super::common::{Folder, Wanted, bytes};
+use super::common::{ScratchFolder, Wanted, bytes};
 use super::hostile::{batch_of, begin, data, end, finish};
 
 /// The user who swaps.
@@ -32,7 +32,7 @@ fn attributes(mode: u32) -> Attributes {
 
 /// A directory of the stranger's, and a file of the superuser's beside it.
 struct Besieged {
-    folder: Folder,
+    folder: ScratchFolder,
     victim: PathBuf,
     field: PathBuf,
 }
@@ -51,7 +51,7 @@ impl Besieged {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
             return None;
         }
-        let folder = Folder::new();
+        let folder = ScratchFolder::new();
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o711)).expect("a mode");
         let (victim, field) = (folder.join("victim"), folder.join("field"));
         fs::write(&victim, SECRET).expect("a file");
@@ -137,12 +137,12 @@ fn assert_unreadable(path: &Path) {
     assert_ne!(start, SECRET, "{}", path.display());
 }
 
-fn file(mode: u32, name: &'static [u8], content: &'static [u8]) -> Record<'static> {
-    Record::File { name, attributes: attributes(mode), content }
+fn file(mode: u32, name: &'static [u8], content: &'static [u8]) -> TreeRecord<'static> {
+    TreeRecord::File { name, attributes: attributes(mode), content }
 }
 
-fn spot(path: &[u8]) -> Spot<'_> {
-    Spot { root: 0, path }
+fn spot(path: &[u8]) -> TreePath<'_> {
+    TreePath { root: 0, path }
 }
 
 fn stream(frames: &[Vec<u8>]) -> Vec<u8> {
@@ -155,18 +155,18 @@ fn files_links_and_fifos_of_a_besieged_directory_stay_what_they_are() {
     else {
         return;
     };
-    let fifo = |name, mode| Record::Fifo { name, attributes: attributes(mode) };
+    let fifo = |name, mode| TreeRecord::Fifo { name, attributes: attributes(mode) };
     let given = Attributes { owner: STRANGER, group: STRANGER, ..attributes(0o777) };
     let records = [
-        Record::Folder(spot(b"")),
+        TreeRecord::Folder(spot(b"")),
         file(0o600, b"private", SECRET),
         file(0o644, b"public", b"for all"),
         fifo(b"fifo0", 0o600),
         fifo(b"fifo6", 0o666),
         // What is given to the stranger is nothing but what was made for him.
-        Record::Symlink { name: b"link", attributes: given, target: b"public" },
-        Record::Fifo { name: b"his", attributes: given },
-        Record::Link { name: b"again", target: spot(b"public") },
+        TreeRecord::Symlink { name: b"link", attributes: given, target: b"public" },
+        TreeRecord::Fifo { name: b"his", attributes: given },
+        TreeRecord::Link { name: b"again", target: spot(b"public") },
     ];
     let stream = stream(&[batch_of(&[(spot(b""), 0o777)], &records)]);
     let wanted = Wanted::tree(Path::new("x/."), &besieged.field);
@@ -178,9 +178,9 @@ fn directories_of_a_besieged_directory_keep_what_is_in_them() {
     let Some(besieged) = Besieged::new("directories_of_a_besieged_directory_keep_what_is_in_them") else {
         return;
     };
-    let leave = |path, mode| Record::Leave { spot: spot(path), attributes: attributes(mode) };
-    let open = [Record::Folder(spot(b"open")), file(0o644, b"g", b"for all"), leave(b"open", 0o755)];
-    let closed = [Record::Folder(spot(b"closed")), file(0o644, b"f", SECRET), leave(b"closed", 0o700)];
+    let leave = |path, mode| TreeRecord::Leave { spot: spot(path), attributes: attributes(mode) };
+    let open = [TreeRecord::Folder(spot(b"open")), file(0o644, b"g", b"for all"), leave(b"open", 0o755)];
+    let closed = [TreeRecord::Folder(spot(b"closed")), file(0o644, b"f", SECRET), leave(b"closed", 0o700)];
     let top = batch_of(&[(spot(b""), 0o777)], &[]);
     let both = batch_of(&[(spot(b"closed"), 0o700), (spot(b"open"), 0o755)], &closed);
     let stream = stream(&[top, both, batch_of(&[], &open)]);
@@ -191,8 +191,8 @@ fn directories_of_a_besieged_directory_keep_what_is_in_them() {
 #[test]
 fn a_new_tree_in_a_besieged_directory_is_nobody_elses() {
     let Some(besieged) = Besieged::new("a_new_tree_in_a_besieged_directory_is_nobody_elses") else { return };
-    let leave = |path, mode| Record::Leave { spot: spot(path), attributes: attributes(mode) };
-    let records = [Record::Folder(spot(b"")), file(0o644, b"f", SECRET), leave(b"", 0o700)];
+    let leave = |path, mode| TreeRecord::Leave { spot: spot(path), attributes: attributes(mode) };
+    let records = [TreeRecord::Folder(spot(b"")), file(0o644, b"f", SECRET), leave(b"", 0o700)];
     let stream = stream(&[batch_of(&[(spot(b""), 0o700)], &records)]);
     // Into a directory under its own name, and as what is not there yet, which a part may be planted for.
     besieged.copy(&["x"], &stream, &Wanted::tree(Path::new("x"), &besieged.field));
@@ -206,8 +206,14 @@ fn large_files_of_a_besieged_directory_are_not_gone_on_with() {
     };
     let large = |name, mode, content: &[u8]| {
         let size = content.len() as u64;
-        let begun =
-            Begin { folder: spot(b""), name, attributes: attributes(mode), size, kept: 0, is_apart: false };
+        let begun = LargeBegin {
+            folder: spot(b""),
+            name,
+            attributes: attributes(mode),
+            size,
+            kept: 0,
+            is_apart: false,
+        };
         [begin(&begun), data(0, content), end(size)].concat()
     };
     let top = batch_of(&[(spot(b""), 0o777)], &[]);

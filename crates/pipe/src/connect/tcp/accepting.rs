@@ -8,20 +8,23 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
-use super::exchange::Exchange;
 use super::handshake::{
-    ANSWER_BYTES, HELLO_BYTES, Listening, Refusal, Refused, Session, check_start, version_only,
+    ANSWER_BYTES, Exchange, HELLO_BYTES, HandshakeError, HandshakeListener, PeerRefusal, SessionId,
+    check_start, version_only,
 };
 use super::wait;
 use crate::cancel::Cancel;
 use crate::limits::{HANDSHAKE_LIMIT, STRANGERS_MAX};
-use crate::{Error, Key};
+use crate::{Error, PipeKey};
+
+/// Sessions of a peer that has started again of which connections are kept: of its last tries.
+const SESSIONS_MAX: usize = 4;
 
 /// All connections of one session, in their order.
 #[derive(Debug)]
-pub struct Taken {
+pub struct AcceptedSession {
     /// Whose.
-    pub session: Session,
+    pub session: SessionId,
     /// The sockets, and how long an answer took on them, as the other side has seen it.
     pub sockets: Vec<(OwnedFd, Duration)>,
 }
@@ -40,36 +43,37 @@ pub struct Strangers {
 }
 
 /// A connection that has proved nothing yet.
-struct Pending {
+struct PendingPeer {
     exchange: Exchange,
     until: Instant,
     /// Once it has said hello.
-    greeted: Option<Listening>,
+    greeted: Option<HandshakeListener>,
 }
 
 /// Everything of one call.
 pub struct Accepting<'a> {
     /// What the other side must know.
-    pub key: &'a Key,
+    pub key: &'a PipeKey,
     /// Our side of all its connections.
-    pub session: Session,
+    pub session: SessionId,
     /// How many it must have; `None`: as many as it says.
     pub count: Option<u16>,
-    pending: Vec<Pending>,
-    taken: Option<Part>,
+    pending: Vec<PendingPeer>,
+    /// Sessions of which some connections have come, the latest at the end.
+    taken: Vec<PartialSession>,
     strangers: Strangers,
 }
 
 /// What has come of a session so far.
-struct Part {
-    session: Session,
+struct PartialSession {
+    session: SessionId,
     sockets: Vec<Option<(OwnedFd, Duration)>>,
 }
 
 impl<'a> Accepting<'a> {
     /// Nobody has come yet.
-    pub fn new(key: &'a Key, session: Session, count: Option<u16>) -> Self {
-        Self { key, session, count, pending: Vec::new(), taken: None, strangers: Strangers::default() }
+    pub fn new(key: &'a PipeKey, session: SessionId, count: Option<u16>) -> Self {
+        Self { key, session, count, pending: Vec::new(), taken: Vec::new(), strangers: Strangers::default() }
     }
 
     /// Takes connections until one session is whole, or who was turned away if that has not come by
@@ -79,7 +83,7 @@ impl<'a> Accepting<'a> {
         listener: &OwnedFd,
         until: Option<Instant>,
         cancel: &Cancel,
-    ) -> Result<Result<Taken, Strangers>, Error> {
+    ) -> Result<Result<AcceptedSession, Strangers>, Error> {
         loop {
             let now = Instant::now();
             if until.is_some_and(|until| until <= now) {
@@ -131,7 +135,7 @@ impl<'a> Accepting<'a> {
                     self.forget_first();
                 }
                 Err(source @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::BADF)) => {
-                    return Err(Error::System { call: "accept", source: source.into() });
+                    return Err(Error::system("accept")(source));
                 }
                 // What became of one connection before it was taken (accept(2)) is no matter of the others.
                 Err(_) => {}
@@ -146,7 +150,7 @@ impl<'a> Accepting<'a> {
         }
         let mut exchange = Exchange::new(socket);
         exchange.hear(HELLO_BYTES);
-        self.pending.push(Pending { exchange, until: Instant::now() + HANDSHAKE_LIMIT, greeted: None });
+        self.pending.push(PendingPeer { exchange, until: Instant::now() + HANDSHAKE_LIMIT, greeted: None });
     }
 
     fn forget_first(&mut self) {
@@ -164,78 +168,87 @@ impl<'a> Accepting<'a> {
             match pending.step(self.key, &self.session, self.count) {
                 Ok(None) => self.pending.push(pending),
                 Ok(Some(round_trip)) => self.take(pending, round_trip),
-                Err(Refused::Here(refusal)) => {
-                    if let Refusal::Version(_) = refusal {
+                Err(HandshakeError::Here(refusal)) => {
+                    if let PeerRefusal::Version(_) = refusal {
                         pending.exchange.say(&version_only());
                         let _ = pending.exchange.advance();
                     }
                     self.strangers.add(refusal);
                 }
-                Err(Refused::System(error)) => return Err(error),
+                Err(HandshakeError::System(error)) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// It knows the key. One that does and comes with another session has started again: it counts, and
-    /// not what is left of its last try.
-    fn take(&mut self, pending: Pending, round_trip: Duration) {
+    /// Takes a connection that knows the key. A peer that comes with another session has started again; what is left
+    /// of its last try may still come after that.
+    fn take(&mut self, pending: PendingPeer, round_trip: Duration) {
         let Some(listening) = pending.greeted else { return };
         let Ok(socket) = pending.exchange.into_blocking() else { return };
-        let (index, count) = (usize::from(listening.index), usize::from(listening.count));
-        let part = match self.taken.take() {
-            Some(part) if part.session == listening.session && part.sockets.len() == count => part,
-            _ => Part { session: listening.session, sockets: (0..count).map(|_| None).collect() },
-        };
-        let part = self.taken.insert(part);
-        if let Some(place) = part.sockets.get_mut(index) {
+        let (session, count) = (listening.session, usize::from(listening.count));
+        let is_same = |part: &PartialSession| part.session == session && part.sockets.len() == count;
+        let part = self.taken.iter().position(is_same).unwrap_or_else(|| {
+            if self.taken.len() == SESSIONS_MAX {
+                self.taken.remove(0);
+            }
+            self.taken.push(PartialSession { session, sockets: (0..count).map(|_| None).collect() });
+            self.taken.len() - 1
+        });
+        if let Some(place) = self.taken[part].sockets.get_mut(usize::from(listening.index)) {
             *place = Some((socket, round_trip));
         }
     }
 
-    fn whole(&mut self) -> Option<Taken> {
-        let part = self.taken.take_if(|part| part.sockets.iter().all(Option::is_some))?;
-        Some(Taken { session: part.session, sockets: part.sockets.into_iter().flatten().collect() })
+    fn whole(&mut self) -> Option<AcceptedSession> {
+        let whole = self.taken.iter().position(|part| part.sockets.iter().all(Option::is_some))?;
+        let PartialSession { session, sockets } = self.taken.swap_remove(whole);
+        Some(AcceptedSession { session, sockets: sockets.into_iter().flatten().collect() })
     }
 }
 
-impl Pending {
+impl PendingPeer {
     /// Once it has proved that it knows the key, the round trip.
     fn step(
         &mut self,
-        key: &Key,
-        session: &Session,
+        key: &PipeKey,
+        session: &SessionId,
         count: Option<u16>,
-    ) -> Result<Option<Duration>, Refused> {
-        self.advance().map_err(Refused::Here)?;
+    ) -> Result<Option<Duration>, HandshakeError> {
+        self.advance().map_err(HandshakeError::Here)?;
         if self.greeted.is_none() && self.exchange.is_over() {
             self.greet(key, session, count)?;
             // Its proof may be there already, and then nothing else announces it.
-            self.advance().map_err(Refused::Here)?;
+            self.advance().map_err(HandshakeError::Here)?;
         }
         match &self.greeted {
             Some(listening) if self.exchange.is_over() => {
-                listening.verify(key, self.exchange.heard()).map(Some).map_err(Refused::Here)
+                listening.verify(key, self.exchange.heard()).map(Some).map_err(HandshakeError::Here)
             }
             _ => Ok(None),
         }
     }
 
-    fn advance(&mut self) -> Result<(), Refusal> {
+    fn advance(&mut self) -> Result<(), PeerRefusal> {
         let advanced = self.exchange.advance();
         if self.greeted.is_some() {
             // Who goes once greeted may have seen that this is not who it looks for.
-            return advanced.map_err(|_| Refusal::Key);
+            return advanced.map_err(|_| PeerRefusal::Key);
         }
         check_start(self.exchange.heard())?;
-        advanced.map_err(|_| Refusal::Stranger)
+        advanced.map_err(|_| PeerRefusal::Stranger)
     }
 
-    fn greet(&mut self, key: &Key, session: &Session, count: Option<u16>) -> Result<(), Refused> {
+    fn greet(
+        &mut self,
+        key: &PipeKey,
+        session: &SessionId,
+        count: Option<u16>,
+    ) -> Result<(), HandshakeError> {
         let Some(hello) = self.exchange.heard().first_chunk() else { return Ok(()) };
-        let listening = Listening::new(key, session, hello)?;
+        let listening = HandshakeListener::new(key, session, hello)?;
         if count.is_some_and(|count| count != listening.count) {
-            return Err(Refused::Here(Refusal::Count));
+            return Err(HandshakeError::Here(PeerRefusal::Count));
         }
         self.exchange.say(listening.greeting());
         self.exchange.hear(ANSWER_BYTES);
@@ -245,12 +258,12 @@ impl Pending {
 }
 
 impl Strangers {
-    fn add(&mut self, refusal: Refusal) {
+    fn add(&mut self, refusal: PeerRefusal) {
         match refusal {
-            Refusal::Stranger | Refusal::Session => self.others += 1,
-            Refusal::Key => self.key += 1,
-            Refusal::Version(version) => self.version = (self.version.0 + 1, version),
-            Refusal::Count => self.count += 1,
+            PeerRefusal::Stranger | PeerRefusal::Session => self.others += 1,
+            PeerRefusal::Key => self.key += 1,
+            PeerRefusal::Version(version) => self.version = (self.version.0 + 1, version),
+            PeerRefusal::Count => self.count += 1,
         }
     }
 }

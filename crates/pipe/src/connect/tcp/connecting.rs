@@ -1,68 +1,70 @@
 //! The connecting side: all addresses, a moment apart (RFC 8305), and the first that knows the key is it.
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 
-use super::exchange::Exchange;
-use super::handshake::{Caller, GREETING_BYTES, Refusal, Session, VERSION, check_start};
+use super::handshake::{
+    Exchange, GREETING_BYTES, HandshakeCaller, PeerRefusal, SessionId, VERSION, check_start,
+};
 use super::{tuning, wait};
 use crate::cancel::Cancel;
 use crate::limits::CONNECT_STAGGER;
-use crate::{Error, Key};
+use crate::{Error, PipeKey};
 
 /// A connection that has proved itself.
 #[derive(Debug)]
-pub struct Won {
+pub struct ProvenConnection {
     /// Blocks.
     pub socket: OwnedFd,
     /// Where it leads.
     pub address: SocketAddr,
     /// Who is there.
-    pub session: Session,
+    pub session: SessionId,
     /// How long an answer took.
     pub round_trip: Duration,
 }
 
 /// One address, and why it is not it.
 #[derive(Debug)]
-pub struct Failed {
+pub struct FailedAddress {
     /// Which.
     pub address: SocketAddr,
     /// Why.
-    pub why: Why,
+    pub why: AddressFailure,
 }
 
 /// Why an attempt ended.
 #[derive(Debug)]
-pub enum Why {
+pub enum AddressFailure {
     /// Nobody is there who speaks this protocol; in the words of an error.
     Unreached(String),
     /// Somebody is.
-    Refused(Refusal),
+    Refused(PeerRefusal),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for AddressFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreached(words) => f.write_str(words),
-            Self::Refused(Refusal::Stranger) => f.write_str("is no Caravan: something else listens there"),
-            Self::Refused(Refusal::Version(version)) => write!(
+            Self::Refused(PeerRefusal::Stranger) => {
+                f.write_str("is no Caravan: something else listens there")
+            }
+            Self::Refused(PeerRefusal::Version(version)) => write!(
                 f,
                 "speaks version {version} of the protocol, and this host version {VERSION}: install the same Caravan"
             ),
-            Self::Refused(Refusal::Key) => {
+            Self::Refused(PeerRefusal::Key) => {
                 f.write_str("does not know the key: another transfer listens there, or the key is wrong")
             }
-            Self::Refused(Refusal::Count) => f.write_str("wants another number of streams"),
-            Self::Refused(Refusal::Session) => {
+            Self::Refused(PeerRefusal::Count) => f.write_str("wants another number of streams"),
+            Self::Refused(PeerRefusal::Session) => {
                 f.write_str("is another process than the one that answered first")
             }
         }
@@ -71,11 +73,11 @@ impl fmt::Display for Why {
 
 /// What every attempt of a call is made with.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct CallTerms<'a> {
     /// What the other side must know.
-    pub key: &'a Key,
+    pub key: &'a PipeKey,
     /// Our side of all its connections.
-    pub session: &'a Session,
+    pub session: &'a SessionId,
     /// How many there are to be.
     pub count: u16,
     /// For the words of an error.
@@ -90,14 +92,17 @@ pub struct Terms<'a> {
 struct Attempt {
     address: SocketAddr,
     exchange: Exchange,
-    caller: Caller,
+    caller: HandshakeCaller,
     since: Instant,
     is_connected: bool,
     round_trip: Duration,
 }
 
 /// The first of all addresses, for stream 0; or why none.
-pub fn first(addresses: &[SocketAddr], terms: &Terms) -> Result<Result<Won, Vec<Failed>>, Error> {
+pub fn first(
+    addresses: &[SocketAddr],
+    terms: &CallTerms,
+) -> Result<Result<ProvenConnection, Vec<FailedAddress>>, Error> {
     let mut waiting: VecDeque<_> = addresses.iter().copied().collect();
     let (mut attempts, mut failed) = (Vec::<Attempt>::new(), Vec::new());
     let mut next = Instant::now();
@@ -111,7 +116,7 @@ pub fn first(addresses: &[SocketAddr], terms: &Terms) -> Result<Result<Won, Vec<
                         attempts.push(attempt);
                         next = now + CONNECT_STAGGER;
                     }
-                    Err(why) => failed.push(Failed { address, why }),
+                    Err(why) => failed.push(FailedAddress { address, why }),
                 }
                 continue;
             }
@@ -120,14 +125,15 @@ pub fn first(addresses: &[SocketAddr], terms: &Terms) -> Result<Result<Won, Vec<
             return Ok(Err(failed));
         }
         if terms.is_over(now) {
-            let late =
-                |attempt: &Attempt| Failed { address: attempt.address, why: attempt.late(terms.limit) };
+            let late = |attempt: &Attempt| FailedAddress {
+                address: attempt.address,
+                why: attempt.late(terms.limit),
+            };
             failed.extend(attempts.iter().map(late));
-            failed.extend(
-                waiting
-                    .into_iter()
-                    .map(|address| Failed { address, why: Why::Unreached("was not tried".to_owned()) }),
-            );
+            failed.extend(waiting.into_iter().map(|address| FailedAddress {
+                address,
+                why: AddressFailure::Unreached("was not tried".to_owned()),
+            }));
             return Ok(Err(failed));
         }
         let ready = poll_all(&attempts, (!waiting.is_empty()).then_some(next), terms)?;
@@ -138,7 +144,7 @@ pub fn first(addresses: &[SocketAddr], terms: &Terms) -> Result<Result<Won, Vec<
                 // All others are closed by being dropped.
                 Ok(Some(session)) => return Ok(Ok(attempt.won(session)?)),
                 Err(why) => {
-                    failed.push(Failed { address, why });
+                    failed.push(FailedAddress { address, why });
                     next = now;
                 }
             }
@@ -147,9 +153,12 @@ pub fn first(addresses: &[SocketAddr], terms: &Terms) -> Result<Result<Won, Vec<
 }
 
 /// The streams behind the first, to the same place, all at once and in their order.
-pub fn others(first: &Won, terms: &Terms) -> Result<Result<Vec<Won>, Failed>, Error> {
+pub fn others(
+    first: &ProvenConnection,
+    terms: &CallTerms,
+) -> Result<Result<Vec<ProvenConnection>, FailedAddress>, Error> {
     let address = first.address;
-    let fail = |why| Ok(Err(Failed { address, why }));
+    let fail = |why| Ok(Err(FailedAddress { address, why }));
     let mut attempts = Vec::new();
     for index in 1..terms.count {
         match Attempt::new(address, index, terms)? {
@@ -167,7 +176,7 @@ pub fn others(first: &Won, terms: &Terms) -> Result<Result<Vec<Won>, Failed>, Er
             match if ready { attempt.step(terms.key) } else { Ok(None) } {
                 Ok(None) => attempts.push((index, attempt)),
                 Ok(Some(session)) if session == first.session => won.push((index, attempt.won(session)?)),
-                Ok(Some(_)) => return fail(Why::Refused(Refusal::Session)),
+                Ok(Some(_)) => return fail(AddressFailure::Refused(PeerRefusal::Session)),
                 Err(why) => return fail(why),
             }
         }
@@ -176,7 +185,7 @@ pub fn others(first: &Won, terms: &Terms) -> Result<Result<Vec<Won>, Failed>, Er
     Ok(Ok(won.into_iter().map(|(_, won)| won).collect()))
 }
 
-impl Terms<'_> {
+impl CallTerms<'_> {
     fn is_over(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
@@ -186,7 +195,7 @@ impl Terms<'_> {
 fn poll_all<'a>(
     attempts: impl IntoIterator<Item = &'a Attempt>,
     turn: Option<Instant>,
-    terms: &Terms,
+    terms: &CallTerms,
 ) -> Result<Vec<bool>, Error> {
     let mut set = vec![PollFd::new(terms.cancel, PollFlags::IN)];
     set.extend(attempts.into_iter().map(|attempt| {
@@ -202,14 +211,18 @@ fn poll_all<'a>(
 
 impl Attempt {
     /// Begins; the inner error says why it cannot.
-    fn new(address: SocketAddr, index: u16, terms: &Terms) -> Result<Result<Self, Why>, Error> {
+    fn new(
+        address: SocketAddr,
+        index: u16,
+        terms: &CallTerms,
+    ) -> Result<Result<Self, AddressFailure>, Error> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)) {
             Ok(socket) => socket,
             Err(errno) => return Ok(Err(unreached(errno))),
         };
-        let caller = Caller::new(terms.session, index, terms.count)?;
+        let caller = HandshakeCaller::new(terms.session, index, terms.count)?;
         tuning::prepare(&socket);
         match connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
@@ -221,7 +234,7 @@ impl Attempt {
     }
 
     /// Goes on; the other side's session once it has proved itself and was given our proof.
-    fn step(&mut self, key: &Key) -> Result<Option<Session>, Why> {
+    fn step(&mut self, key: &PipeKey) -> Result<Option<SessionId>, AddressFailure> {
         if !self.is_connected {
             match sockopt::socket_error(self.exchange.socket()) {
                 Ok(Ok(())) => {}
@@ -236,14 +249,15 @@ impl Attempt {
             self.since = Instant::now();
         }
         let advanced = self.exchange.advance();
-        check_start(self.exchange.heard()).map_err(Why::Refused)?;
+        check_start(self.exchange.heard()).map_err(AddressFailure::Refused)?;
         advanced.map_err(|error| lost(&error))?;
         if !self.exchange.is_over() {
             return Ok(None);
         }
         let Some(greeting) = self.exchange.heard().first_chunk() else { return Ok(None) };
         let round_trip = self.round_trip.min(self.since.elapsed());
-        let (answer, session) = self.caller.answer(key, greeting, round_trip).map_err(Why::Refused)?;
+        let (answer, session) =
+            self.caller.answer(key, greeting, round_trip).map_err(AddressFailure::Refused)?;
         self.round_trip = round_trip;
         self.exchange.hear(0);
         self.exchange.say(&answer);
@@ -252,24 +266,24 @@ impl Attempt {
         Ok(self.exchange.is_over().then_some(session))
     }
 
-    fn won(self, session: Session) -> Result<Won, Error> {
+    fn won(self, session: SessionId) -> Result<ProvenConnection, Error> {
         let (address, round_trip) = (self.address, self.round_trip);
         let socket = self.exchange.into_blocking();
-        let socket = socket.map_err(|source| Error::System { call: "ioctl(FIONBIO)", source })?;
-        Ok(Won { socket, address, session, round_trip })
+        let socket = socket.map_err(Error::system("ioctl(FIONBIO)"))?;
+        Ok(ProvenConnection { socket, address, session, round_trip })
     }
 
-    fn late(&self, limit: Duration) -> Why {
+    fn late(&self, limit: Duration) -> AddressFailure {
         let seconds = limit.as_secs_f64();
-        Why::Unreached(match self.is_connected {
+        AddressFailure::Unreached(match self.is_connected {
             false => format!("did not answer within {seconds} s (a firewall, or no such host)"),
             true => format!("took the connection and said nothing within {seconds} s"),
         })
     }
 }
 
-fn unreached(errno: Errno) -> Why {
-    Why::Unreached(match errno {
+fn unreached(errno: Errno) -> AddressFailure {
+    AddressFailure::Unreached(match errno {
         Errno::CONNREFUSED => {
             "refused the connection: nothing listens there, or a firewall says so".to_owned()
         }
@@ -282,8 +296,8 @@ fn unreached(errno: Errno) -> Why {
     })
 }
 
-fn lost(error: &io::Error) -> Why {
-    Why::Unreached(match error.kind() {
+fn lost(error: &io::Error) -> AddressFailure {
+    AddressFailure::Unreached(match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
             "took the connection and closed it again: it is taken already, or no Caravan listens there"
                 .to_owned()

@@ -1,4 +1,4 @@
-//! How two ends of a TCP connection prove to each other that they know the key. Bytes in, bytes out.
+//! How two ends of a TCP connection prove to each other that they know the key.
 //!
 //! | connecting side | | listening side |
 //! |---|---|---|
@@ -6,24 +6,29 @@
 //! | | <- | greeting: version, session, nonce; its proof |
 //! | the path's round trip; its proof | -> | |
 //!
-//! A proof is an HMAC-SHA256 with the key over its side's label and all that was said before. Both nonces are
-//! fresh for each connection, so that nothing said earlier proves anything; the labels differ, so that
-//! nothing said by one side proves anything for it when it comes back. The sessions are the same in all
-//! connections of two ends; the secret is made of them and the key.
+//! A proof is an HMAC-SHA256 with the key over its side's label and all that was sent before. Both nonces are
+//! fresh for each connection, so that nothing sent earlier proves anything. The labels differ, so that a proof that
+//! is sent back to its maker proves nothing. The sessions are the same in all connections of two ends; the secret is
+//! made of them and the key.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use aead::hmac;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::connect::Secret;
 use crate::limits::CONNECTIONS_MAX;
-use crate::{Error, Key};
+use crate::{Error, PipeKey};
 
 /// What every hello and greeting begins with, and what no other protocol does.
 pub const MAGIC: [u8; 8] = *b"\x89caravan";
 /// Changes with any message.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = MAGIC.len() + 2 + 2 + 2 + SESSION_BYTES + NONCE_BYTES;
 /// Bytes of a greeting with its proof.
@@ -37,11 +42,11 @@ const NONCE_BYTES: usize = 32;
 const HEAD_BYTES: usize = MAGIC.len() + 2 + SESSION_BYTES + NONCE_BYTES;
 
 /// What one end is known by in all its connections to the other.
-pub type Session = [u8; SESSION_BYTES];
+pub type SessionId = [u8; SESSION_BYTES];
 
 /// Why the other end is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PeerRefusal {
     /// It speaks something else.
     Stranger,
     /// It speaks another version.
@@ -55,19 +60,19 @@ pub enum Refusal {
 }
 
 /// A new session.
-pub fn session() -> Result<Session, Error> {
+pub fn session() -> Result<SessionId, Error> {
     random()
 }
 
 /// The connecting side of one connection.
 #[derive(Debug)]
-pub struct Caller {
+pub struct HandshakeCaller {
     hello: [u8; HELLO_BYTES],
 }
 
-impl Caller {
+impl HandshakeCaller {
     /// For stream `index` of `count`.
-    pub fn new(session: &Session, index: u16, count: u16) -> Result<Self, Error> {
+    pub fn new(session: &SessionId, index: u16, count: u16) -> Result<Self, Error> {
         let nonce: [u8; NONCE_BYTES] = random()?;
         let mut hello = [0; HELLO_BYTES];
         let numbers = [VERSION, index, count].map(u16::to_be_bytes);
@@ -83,13 +88,13 @@ impl Caller {
     /// Once it was greeted: its answer, which tells how long that took, and the other side's session.
     pub fn answer(
         &self,
-        key: &Key,
+        key: &PipeKey,
         greeting: &[u8; GREETING_BYTES],
         round_trip: Duration,
-    ) -> Result<([u8; ANSWER_BYTES], Session), Refusal> {
+    ) -> Result<([u8; ANSWER_BYTES], SessionId), PeerRefusal> {
         let (head, proof) = greeting.split_at(HEAD_BYTES);
         let (_, rest) = versioned(head)?;
-        let Some((session, _)) = rest.split_first_chunk() else { return Err(Refusal::Stranger) };
+        let Some((session, _)) = rest.split_first_chunk() else { return Err(PeerRefusal::Stranger) };
         verify(key, LISTENER, &[&self.hello, head], proof)?;
         let round_trip = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).to_be_bytes();
         let proof = sign(key, CALLER, &[&self.hello, greeting, &round_trip]);
@@ -101,7 +106,7 @@ impl Caller {
 
 /// The listening side of one connection that has said hello.
 #[derive(Debug)]
-pub struct Listening {
+pub struct HandshakeListener {
     hello: [u8; HELLO_BYTES],
     greeting: [u8; GREETING_BYTES],
     /// Which stream it is.
@@ -109,23 +114,29 @@ pub struct Listening {
     /// Of how many.
     pub count: u16,
     /// Whose.
-    pub session: Session,
+    pub session: SessionId,
 }
 
-impl Listening {
+impl HandshakeListener {
     /// Reads a hello.
-    pub fn new(key: &Key, session: &Session, hello: &[u8; HELLO_BYTES]) -> Result<Self, Refused> {
-        let (_, rest) = versioned(hello).map_err(Refused::Here)?;
+    pub fn new(
+        key: &PipeKey,
+        session: &SessionId,
+        hello: &[u8; HELLO_BYTES],
+    ) -> Result<Self, HandshakeError> {
+        let (_, rest) = versioned(hello).map_err(HandshakeError::Here)?;
         let numbers = rest.split_first_chunk().and_then(|(index, rest)| {
             let (count, rest) = rest.split_first_chunk()?;
             let (theirs, _) = rest.split_first_chunk()?;
             Some((u16::from_be_bytes(*index), u16::from_be_bytes(*count), *theirs))
         });
-        let Some((index, count, theirs)) = numbers else { return Err(Refused::Here(Refusal::Stranger)) };
+        let Some((index, count, theirs)) = numbers else {
+            return Err(HandshakeError::Here(PeerRefusal::Stranger));
+        };
         if index >= count || u32::from(count) > CONNECTIONS_MAX {
-            return Err(Refused::Here(Refusal::Count));
+            return Err(HandshakeError::Here(PeerRefusal::Count));
         }
-        let nonce: [u8; NONCE_BYTES] = random().map_err(Refused::System)?;
+        let nonce: [u8; NONCE_BYTES] = random().map_err(HandshakeError::System)?;
         let mut greeting = [0; GREETING_BYTES];
         let (head, proof) = greeting.split_at_mut(HEAD_BYTES);
         join(head, &[&MAGIC, &VERSION.to_be_bytes(), session, &nonce]);
@@ -139,8 +150,8 @@ impl Listening {
     }
 
     /// Whether the other side knows the key; the round trip that it has seen.
-    pub fn verify(&self, key: &Key, answer: &[u8]) -> Result<Duration, Refusal> {
-        let (round_trip, proof) = answer.split_first_chunk().ok_or(Refusal::Key)?;
+    pub fn verify(&self, key: &PipeKey, answer: &[u8]) -> Result<Duration, PeerRefusal> {
+        let (round_trip, proof) = answer.split_first_chunk().ok_or(PeerRefusal::Key)?;
         verify(key, CALLER, &[&self.hello, &self.greeting, round_trip], proof)?;
         Ok(Duration::from_micros(u32::from_be_bytes(*round_trip).into()))
     }
@@ -148,9 +159,9 @@ impl Listening {
 
 /// Why there is no greeting.
 #[derive(Debug)]
-pub enum Refused {
+pub enum HandshakeError {
     /// The other side's fault.
-    Here(Refusal),
+    Here(PeerRefusal),
     /// The system's.
     System(Error),
 }
@@ -163,16 +174,16 @@ pub fn version_only() -> [u8; MAGIC.len() + 2] {
 }
 
 /// Whether what has come so far may become a hello or a greeting of this version.
-pub fn check_start(bytes: &[u8]) -> Result<(), Refusal> {
+pub fn check_start(bytes: &[u8]) -> Result<(), PeerRefusal> {
     let compared = bytes.len().min(MAGIC.len());
     if bytes[..compared] != MAGIC[..compared] {
-        return Err(Refusal::Stranger);
+        return Err(PeerRefusal::Stranger);
     }
     if bytes.len() >= MAGIC.len() + 2 { versioned(bytes).map(|_| ()) } else { Ok(()) }
 }
 
 /// The secret of two sessions that have proved themselves.
-pub fn secret(key: &Key, caller: &Session, listener: &Session) -> Result<Secret, Error> {
+pub fn secret(key: &PipeKey, caller: &SessionId, listener: &SessionId) -> Result<Secret, Error> {
     let mut salt = [0; 2 * SESSION_BYTES];
     join(&mut salt, &[caller, listener]);
     Secret::derive(key, &salt, b"caravan 1 tcp")
@@ -182,16 +193,16 @@ const LISTENER: &[u8] = b"caravan 1 listener\0";
 const CALLER: &[u8] = b"caravan 1 caller\0";
 
 /// What follows the magic and our version.
-fn versioned(bytes: &[u8]) -> Result<(u16, &[u8]), Refusal> {
-    let rest = bytes.strip_prefix(&MAGIC).ok_or(Refusal::Stranger)?;
-    let (version, rest) = rest.split_first_chunk().ok_or(Refusal::Stranger)?;
+fn versioned(bytes: &[u8]) -> Result<(u16, &[u8]), PeerRefusal> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(PeerRefusal::Stranger)?;
+    let (version, rest) = rest.split_first_chunk().ok_or(PeerRefusal::Stranger)?;
     match u16::from_be_bytes(*version) {
         VERSION => Ok((VERSION, rest)),
-        other => Err(Refusal::Version(other)),
+        other => Err(PeerRefusal::Version(other)),
     }
 }
 
-fn sign(key: &Key, label: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
+fn sign(key: &PipeKey, label: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
     let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key.bytes()));
     context.update(label);
     parts.iter().for_each(|part| context.update(part));
@@ -201,15 +212,16 @@ fn sign(key: &Key, label: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
 }
 
 /// In constant time.
-fn verify(key: &Key, label: &[u8], parts: &[&[u8]], proof: &[u8]) -> Result<(), Refusal> {
+fn verify(key: &PipeKey, label: &[u8], parts: &[&[u8]], proof: &[u8]) -> Result<(), PeerRefusal> {
     let signed = [&[label], parts].concat().concat();
-    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key.bytes()), &signed, proof).map_err(|_| Refusal::Key)
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key.bytes()), &signed, proof)
+        .map_err(|_| PeerRefusal::Key)
 }
 
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     // Up to 256 bytes come whole.
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
     Ok(bytes)
 }
 
@@ -223,22 +235,108 @@ fn join(whole: &mut [u8], parts: &[&[u8]]) {
     }
 }
 
+/// Both directions of a handshake.
+#[derive(Debug)]
+pub struct Exchange {
+    socket: OwnedFd,
+    out: Vec<u8>,
+    said: usize,
+    heard: Vec<u8>,
+    wanted: usize,
+}
+
+impl Exchange {
+    /// Over a socket that does not block.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, out: Vec::new(), said: 0, heard: Vec::new(), wanted: 0 }
+    }
+
+    /// Has this said next.
+    pub fn say(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Wants so many bytes, behind those it had wanted before.
+    pub fn hear(&mut self, count: usize) {
+        self.heard.clear();
+        self.wanted = count;
+    }
+
+    /// What came of them so far.
+    pub fn heard(&self) -> &[u8] {
+        &self.heard
+    }
+
+    /// All is said, and all wanted has come.
+    pub fn is_over(&self) -> bool {
+        self.is_said() && self.heard.len() == self.wanted
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// What to wait for.
+    pub fn events(&self) -> PollFlags {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::OUT, !self.is_said());
+        events.set(PollFlags::IN, self.heard.len() < self.wanted);
+        events
+    }
+
+    /// Says and hears what it can without waiting. An error ends it; `UnexpectedEof` where the other side
+    /// has closed.
+    pub fn advance(&mut self) -> io::Result<()> {
+        while !self.is_said() {
+            match send(&self.socket, &self.out[self.said..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(count) => self.said += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        while self.heard.len() < self.wanted {
+            let mut room = [0; 256];
+            let count = (self.wanted - self.heard.len()).min(room.len());
+            match recv(&self.socket, &mut room[..count], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((count, _)) => self.heard.extend_from_slice(&room[..count]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket, for data: it blocks from now on.
+    pub fn into_blocking(self) -> io::Result<OwnedFd> {
+        rustix::io::ioctl_fionbio(&self.socket, false)?;
+        Ok(self.socket)
+    }
+
+    fn is_said(&self) -> bool {
+        self.said == self.out.len()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const TRIP: Duration = Duration::from_micros(1234);
 
-    fn key() -> Key {
-        Key::from_bytes([7; Key::BYTES])
+    fn key() -> PipeKey {
+        PipeKey::from_bytes([7; PipeKey::BYTES])
     }
 
-    fn caller() -> Caller {
-        Caller::new(&[1; SESSION_BYTES], 2, 5).expect("random")
+    fn caller() -> HandshakeCaller {
+        HandshakeCaller::new(&[1; SESSION_BYTES], 2, 5).expect("random")
     }
 
-    fn listening(caller: &Caller) -> Listening {
-        Listening::new(&key(), &[2; SESSION_BYTES], caller.hello()).expect("greets")
+    fn listening(caller: &HandshakeCaller) -> HandshakeListener {
+        HandshakeListener::new(&key(), &[2; SESSION_BYTES], caller.hello()).expect("greets")
     }
 
     #[test]
@@ -253,11 +351,11 @@ mod tests {
 
     #[test]
     fn another_key_is_noticed_by_both_sides() {
-        let (caller, other) = (caller(), Key::from_bytes([8; Key::BYTES]));
+        let (caller, other) = (caller(), PipeKey::from_bytes([8; PipeKey::BYTES]));
         let listening = listening(&caller);
-        assert_eq!(caller.answer(&other, listening.greeting(), TRIP), Err(Refusal::Key));
+        assert_eq!(caller.answer(&other, listening.greeting(), TRIP), Err(PeerRefusal::Key));
         let (answer, _) = caller.answer(&key(), listening.greeting(), TRIP).expect("the key");
-        assert_eq!(listening.verify(&other, &answer), Err(Refusal::Key));
+        assert_eq!(listening.verify(&other, &answer), Err(PeerRefusal::Key));
     }
 
     #[test]
@@ -266,11 +364,11 @@ mod tests {
         let first = listening(&caller);
         let (answer, _) = caller.answer(&key(), first.greeting(), TRIP).expect("the key");
         // The same hello and answer again, to a fresh greeting.
-        assert_eq!(listening(&caller).verify(&key(), &answer), Err(Refusal::Key));
+        assert_eq!(listening(&caller).verify(&key(), &answer), Err(PeerRefusal::Key));
         // The listener's own answer, sent back.
-        assert_eq!(first.verify(&key(), &first.greeting()[HEAD_BYTES - 4..]), Err(Refusal::Key));
+        assert_eq!(first.verify(&key(), &first.greeting()[HEAD_BYTES - 4..]), Err(PeerRefusal::Key));
         // An old greeting to a fresh hello.
-        assert_eq!(self::caller().answer(&key(), first.greeting(), TRIP), Err(Refusal::Key));
+        assert_eq!(self::caller().answer(&key(), first.greeting(), TRIP), Err(PeerRefusal::Key));
     }
 
     #[test]
@@ -279,7 +377,7 @@ mod tests {
         for bit in 0..HELLO_BYTES * 8 {
             let mut hello = *caller.hello();
             hello[bit / 8] ^= 1 << (bit % 8);
-            let Ok(listening) = Listening::new(&key(), &[2; SESSION_BYTES], &hello) else { continue };
+            let Ok(listening) = HandshakeListener::new(&key(), &[2; SESSION_BYTES], &hello) else { continue };
             assert!(caller.answer(&key(), listening.greeting(), TRIP).is_err(), "hello, bit {bit}");
         }
         let listening = listening(&caller);
@@ -301,26 +399,26 @@ mod tests {
 
     #[test]
     fn strangers_are_known_by_their_first_byte() {
-        assert_eq!(check_start(b"G"), Err(Refusal::Stranger));
+        assert_eq!(check_start(b"G"), Err(PeerRefusal::Stranger));
         assert_eq!(check_start(b""), Ok(()));
         assert_eq!(check_start(&MAGIC), Ok(()));
-        assert_eq!(check_start(&[&MAGIC[..], &[0, 9]].concat()), Err(Refusal::Version(9)));
+        assert_eq!(check_start(&[&MAGIC[..], &[0, 9]].concat()), Err(PeerRefusal::Version(9)));
         assert_eq!(check_start(&version_only()), Ok(()));
     }
 
     #[test]
     fn counts_have_limits() {
         for (index, count) in [(0, 0), (5, 5), (0, CONNECTIONS_MAX as u16 + 1), (u16::MAX, u16::MAX)] {
-            let caller = Caller::new(&[1; SESSION_BYTES], index, count).expect("random");
-            let refused = Listening::new(&key(), &[2; SESSION_BYTES], caller.hello());
-            assert!(matches!(refused, Err(Refused::Here(Refusal::Count))), "{index} of {count}");
+            let caller = HandshakeCaller::new(&[1; SESSION_BYTES], index, count).expect("random");
+            let refused = HandshakeListener::new(&key(), &[2; SESSION_BYTES], caller.hello());
+            assert!(matches!(refused, Err(HandshakeError::Here(PeerRefusal::Count))), "{index} of {count}");
         }
     }
 
     #[test]
     fn secrets_hang_on_everything() {
         let secret = |key: u8, a: u8, b: u8| {
-            let key = Key::from_bytes([key; Key::BYTES]);
+            let key = PipeKey::from_bytes([key; PipeKey::BYTES]);
             super::secret(&key, &[a; SESSION_BYTES], &[b; SESSION_BYTES]).expect("made").0
         };
         let all = [secret(1, 1, 2), secret(2, 1, 2), secret(1, 2, 2), secret(1, 1, 1), secret(1, 2, 1)];

@@ -1,12 +1,13 @@
-//! Stages, movers and hosts that end, and what follows for the others.
+//! Stages, movers and hosts that end, what follows for the others, and the exit status.
 
 use std::time::Instant;
 
-use super::super::outcome::Trouble;
 use super::{CAUSE_LIMIT, Conductor};
-use crate::control::{MoverResult, Order, Status};
-use crate::mover::OnDead;
+use crate::control::{AgentOrder, MoverResult, Status};
+use crate::coordinator::PipelineSummary;
+use crate::mover::DeadOutlet;
 use crate::plan;
+use crate::plan::PipelinePlan;
 
 impl Conductor<'_> {
     /// A stage that exits with whatever status is no reason to end the others: so shells have it.
@@ -21,7 +22,7 @@ impl Conductor<'_> {
             return;
         }
         if let Status::Failed(why) = &status {
-            let trouble = Trouble::Stage { job, why: why.clone() };
+            let trouble = PipelineTrouble::Stage { job, why: why.clone() };
             let is_branch = self.is_expendable(number) && self.started.is_some();
             self.fail_or_warn(trouble, is_branch);
         }
@@ -34,13 +35,13 @@ impl Conductor<'_> {
 
     /// An outlet has ended while others go on: its branch is told to, unless it only has seen enough.
     pub(super) fn outlet_left(&mut self, mover: u32, outlet: usize, has_failed: bool) {
-        let Some(way) = self.plan.ways.iter().find(|way| way.sender == Some((mover, outlet))).copied() else {
+        let Some(leg) = self.plan.legs.iter().find(|leg| leg.sender == Some((mover, outlet))).copied() else {
             // A chain's own taker is no way of its own: it is behind the mover that receives for it.
-            let receives = |way: &&plan::Way| way.receiver == Some(mover);
-            let agent = self.plan.ways.iter().find(receives).map(|way| way.to);
+            let receives = |leg: &&plan::StreamLeg| leg.receiver == Some(mover);
+            let agent = self.plan.legs.iter().find(receives).map(|leg| leg.to);
             return agent.into_iter().for_each(|agent| self.branch_left(agent, has_failed));
         };
-        self.branch_left(way.to, has_failed);
+        self.branch_left(leg.to, has_failed);
     }
 
     fn branch_left(&mut self, agent: usize, has_failed: bool) {
@@ -50,7 +51,7 @@ impl Conductor<'_> {
         for job in of_branch.map(|(_, job)| job).collect::<Vec<_>>() {
             if has_failed {
                 // It would wait for the rest for good.
-                self.order(agent, Order::Kill { stage: job });
+                self.order(agent, AgentOrder::Kill { stage: job });
             }
             self.left.insert(job);
             self.check_deserter(job);
@@ -61,8 +62,8 @@ impl Conductor<'_> {
     fn check_deserter(&mut self, job: u32) {
         let status = usize::try_from(job).ok().and_then(|job| self.statuses.get(job)).cloned().flatten();
         let has_failed = status.as_ref().is_some_and(|status| *status != Status::Exit(0));
-        if self.left.contains(&job) && has_failed && self.request.options.on_dead == OnDead::Fail {
-            self.fail(Trouble::Member, false);
+        if self.left.contains(&job) && has_failed && self.request.options.on_dead == DeadOutlet::Fail {
+            self.fail(PipelineTrouble::Member, false);
         }
     }
 
@@ -71,37 +72,37 @@ impl Conductor<'_> {
             return;
         }
         let number = self.movers.get(&mover).copied();
-        let continues = self.request.options.on_dead == OnDead::Continue;
+        let continues = self.request.options.on_dead == DeadOutlet::Continue;
         let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
         let errors = self.errors_of(mover, &result);
         self.moved.insert(mover, result);
-        let comes_from = |way: &plan::Way| way.receiver == Some(mover) && self.is_expendable(way.from);
+        let comes_from = |leg: &plan::StreamLeg| leg.receiver == Some(mover) && self.is_expendable(leg.from);
         let is_branch = number.is_some_and(|number| self.is_expendable(number))
-            || self.plan.ways.iter().any(comes_from)
+            || self.plan.legs.iter().any(comes_from)
             || (continues && some_left);
         for error in errors {
-            self.fail_or_warn(Trouble::Data(error), is_branch);
+            self.fail_or_warn(PipelineTrouble::Data(error), is_branch);
         }
     }
 
     /// Why its ends have failed, each with the way that this is of.
     fn errors_of(&self, mover: u32, result: &MoverResult) -> Vec<String> {
         let inlet = result.inlet.as_ref().err().map(|why| {
-            let way = self.plan.ways.iter().find(|way| way.receiver == Some(mover));
-            self.of_way(mover, way, why)
+            let leg = self.plan.legs.iter().find(|leg| leg.receiver == Some(mover));
+            self.of_leg(mover, leg, why)
         });
         let outlets = result.outlets.iter().enumerate().filter_map(|(place, end)| {
-            let way = self.plan.ways.iter().find(|way| way.sender == Some((mover, place)));
-            end.as_ref().err().map(|why| self.of_way(mover, way, why))
+            let leg = self.plan.legs.iter().find(|leg| leg.sender == Some((mover, place)));
+            end.as_ref().err().map(|why| self.of_leg(mover, leg, why))
         });
         inlet.into_iter().chain(outlets).collect()
     }
 
     /// Between which hosts that was; where it is no way, at which.
-    fn of_way(&self, mover: u32, way: Option<&plan::Way>, why: &str) -> String {
-        match (way, self.movers.get(&mover)) {
-            (Some(way), _) if way.hop.is_some() => {
-                format!("{} -> {}: {why}", self.plan.name(way.from), self.plan.name(way.to))
+    fn of_leg(&self, mover: u32, leg: Option<&plan::StreamLeg>, why: &str) -> String {
+        match (leg, self.movers.get(&mover)) {
+            (Some(leg), _) if leg.hop.is_some() => {
+                format!("{} -> {}: {why}", self.plan.name(leg.from), self.plan.name(leg.to))
             }
             (_, Some(agent)) => format!("{}: {why}", self.plan.name(*agent)),
             (_, None) => why.to_owned(),
@@ -130,7 +131,7 @@ impl Conductor<'_> {
                 }
             }
         }
-        self.fail_or_warn(Trouble::Lost(text), is_branch);
+        self.fail_or_warn(PipelineTrouble::Lost(text), is_branch);
     }
 
     /// Whether the others can go on without it: one of several hosts of the last stage, fed by a star.
@@ -139,17 +140,17 @@ impl Conductor<'_> {
         let several = self.plan.jobs.iter().filter(|job| job.stage == last).count() > 1;
         let has_no_other = self.plan.jobs.iter().all(|job| job.agent != number || job.stage == last);
         let is_here = self.plan.agents.get(number).is_some_and(Option::is_none);
-        self.request.options.on_dead == OnDead::Continue && several && has_no_other && !is_here
+        self.request.options.on_dead == DeadOutlet::Continue && several && has_no_other && !is_here
     }
 
-    pub(super) fn fail_or_warn(&mut self, trouble: Trouble, is_branch: bool) {
+    pub(super) fn fail_or_warn(&mut self, trouble: PipelineTrouble, is_branch: bool) {
         self.fail(trouble, false);
         if is_branch {
             self.abort_at = None;
         }
     }
 
-    pub(super) fn fail(&mut self, trouble: Trouble, at_once: bool) {
+    pub(super) fn fail(&mut self, trouble: PipelineTrouble, at_once: bool) {
         let now = Instant::now();
         let at = if at_once || self.started.is_none() { now } else { now + CAUSE_LIMIT };
         self.abort_at = Some(self.abort_at.map_or(at, |earlier| earlier.min(at)));
@@ -168,5 +169,215 @@ impl Conductor<'_> {
 
     pub(super) fn is_all_over(&self) -> bool {
         (0..self.agents.len()).all(|number| self.has_ended(number))
+    }
+}
+
+/// Exit status for everything that is not a stage's.
+const STATUS_OURS: u8 = 255;
+/// After Ctrl-C, as shells have it.
+const STATUS_INTERRUPTED: u8 = 130;
+/// SIGPIPE, as the number of a signal and as a shell's exit status.
+const SIGPIPE: u8 = 13;
+const SIGNAL_BASE: u8 = 128;
+
+/// Something that ends the pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PipelineTrouble {
+    /// The user wants it to end.
+    Interrupted,
+    /// It could not be set up.
+    SetUp(String),
+    /// A host was lost.
+    Lost(String),
+    /// A stage that could not be started, or a file.
+    Stage { job: u32, why: String },
+    /// One of several hosts has ended with a status that is no success, while the stream went on.
+    Member,
+    /// Data did not get where they should.
+    Data(String),
+}
+
+impl PipelineTrouble {
+    /// The less, the more it is the cause of the others.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Interrupted => 0,
+            Self::SetUp(_) => 1,
+            Self::Stage { .. } | Self::Member => 2,
+            Self::Lost(_) => 3,
+            Self::Data(_) => 4,
+        }
+    }
+}
+
+/// Makes the summary's status, failures and statuses. A status is `None` where a stage was killed. `order`
+/// has the stages as they ended: what failed first is named first.
+pub fn conclude(
+    plan: &PipelinePlan,
+    troubles: &[PipelineTrouble],
+    statuses: &[Option<Status>],
+    order: &[u32],
+    summary: &mut PipelineSummary,
+) {
+    let mut sorted: Vec<&PipelineTrouble> = troubles.iter().collect();
+    // Stable: those of one rank stay in the order in which they came.
+    sorted.sort_by_key(|trouble| trouble.rank());
+    let first = sorted.first().map(|trouble| trouble.rank());
+    // What is of a lesser rank follows from what is first.
+    for trouble in sorted.iter().filter(|trouble| Some(trouble.rank()) == first) {
+        let text = match trouble {
+            PipelineTrouble::Interrupted => "interrupted".to_owned(),
+            PipelineTrouble::SetUp(why) | PipelineTrouble::Lost(why) | PipelineTrouble::Data(why) => {
+                why.clone()
+            }
+            PipelineTrouble::Stage { job, why } => format!("{}: {why}", stage_name(plan, *job)),
+            // Its status is said with the others'.
+            PipelineTrouble::Member => continue,
+        };
+        if !summary.failures.contains(&text) {
+            summary.failures.push(text);
+        }
+    }
+    let last = plan.jobs.last().map_or(0, |job| job.stage);
+    let mut rightmost = None;
+    let mut failures = Vec::new();
+    for (id, (job, status)) in plan.jobs.iter().zip(statuses).enumerate() {
+        let number = status.as_ref().and_then(number);
+        let is_derived = job.stage < last && is_broken_pipe(status.as_ref());
+        let shown = if is_derived { Some(0) } else { number };
+        if let Some(number) = shown.filter(|number| *number > 0) {
+            rightmost = Some(number);
+            let id = u32::try_from(id).unwrap_or(u32::MAX);
+            let is_said = troubles
+                .iter()
+                .any(|trouble| matches!(trouble, PipelineTrouble::Stage { job, .. } if *job == id));
+            // Nobody has to be told that `head` has seen enough.
+            if !is_said && !is_broken_pipe(status.as_ref()) {
+                let what = what_happened(status.as_ref());
+                let place = order.iter().position(|ended| *ended == id);
+                failures.push((place, format!("{} {what}", stage_name(plan, id))));
+            }
+        }
+        if summary.statuses.len() <= job.stage {
+            summary.statuses.resize_with(job.stage + 1, Vec::new);
+        }
+        if let Some(of_stage) = summary.statuses.get_mut(job.stage) {
+            of_stage.push(number);
+        }
+    }
+    failures.sort_by_key(|(place, _)| *place);
+    summary.failures.extend(failures.into_iter().map(|(_, text)| text));
+    summary.status = match sorted.first() {
+        Some(PipelineTrouble::Interrupted) => STATUS_INTERRUPTED,
+        Some(PipelineTrouble::Stage { job, .. }) if is_file(plan, *job) => 1,
+        Some(PipelineTrouble::Member) => rightmost.unwrap_or(STATUS_OURS),
+        Some(_) => STATUS_OURS,
+        None => rightmost.unwrap_or(0),
+    };
+}
+
+/// As failures name it: `stage 2 (fs2): 'zfs recv'`.
+fn stage_name(plan: &PipelinePlan, id: u32) -> String {
+    let Some(job) = usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)) else { return String::new() };
+    format!("stage {} ({}): '{}'", job.stage + 1, plan.name(job.agent), job.text)
+}
+
+fn is_file(plan: &PipelinePlan, id: u32) -> bool {
+    usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)).is_some_and(|job| job.file.is_some())
+}
+
+/// As a shell counts it.
+fn number(status: &Status) -> Option<u8> {
+    match status {
+        Status::Exit(code) => Some(*code),
+        Status::Signal(signal) => Some(SIGNAL_BASE.saturating_add(*signal)),
+        Status::Failed(_) => Some(1),
+    }
+}
+
+/// Whether it ended because nobody reads what it writes.
+fn is_broken_pipe(status: Option<&Status>) -> bool {
+    matches!(status, Some(Status::Signal(SIGPIPE)))
+        || matches!(status, Some(Status::Exit(code)) if *code == SIGNAL_BASE + SIGPIPE)
+}
+
+/// ` (SIGTERM)` for those that people kill with.
+fn signal_name(signal: u8) -> &'static str {
+    match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        6 => " (SIGABRT)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
+        _ => "",
+    }
+}
+
+/// As a sentence's end.
+fn what_happened(status: Option<&Status>) -> String {
+    match status {
+        Some(Status::Exit(code)) => format!("exited {code}"),
+        Some(Status::Signal(signal)) => format!("was killed by signal {signal}{}", signal_name(*signal)),
+        Some(Status::Failed(why)) => format!("failed: {why}"),
+        None => "was killed".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::StageJob;
+
+    fn concluded(troubles: &[PipelineTrouble], statuses: &[Option<Status>]) -> (u8, Vec<String>) {
+        let jobs = (0..statuses.len()).map(|stage| StageJob {
+            stage,
+            agent: stage,
+            text: format!("cmd{}", stage + 1),
+            file: None,
+        });
+        let agents = (0..statuses.len()).map(|agent| Some(format!("h{}", agent + 1))).collect();
+        let mut plan = PipelinePlan::default();
+        (plan.jobs, plan.agents) = (jobs.collect(), agents);
+        let mut summary = PipelineSummary::default();
+        // The last one ended first.
+        let order: Vec<u32> = (0..4).rev().collect();
+        conclude(&plan, troubles, statuses, &order, &mut summary);
+        (summary.status, summary.failures)
+    }
+
+    const OK: Option<Status> = Some(Status::Exit(0));
+    const BROKEN_PIPE: Option<Status> = Some(Status::Signal(13));
+
+    #[test]
+    fn the_rightmost_failing_stage_gives_the_status_and_all_are_named() {
+        let statuses = [Some(Status::Exit(3)), OK, Some(Status::Signal(9)), OK];
+        let (status, failures) = concluded(&[], &statuses);
+        assert_eq!(status, 137);
+        assert_eq!(failures.len(), 2);
+        assert_eq!(failures[0], "stage 3 (h3): 'cmd3' was killed by signal 9 (SIGKILL)", "it was first");
+        assert_eq!(failures[1], "stage 1 (h1): 'cmd1' exited 3");
+    }
+
+    #[test]
+    fn a_broken_pipe_only_follows() {
+        assert_eq!(concluded(&[], &[BROKEN_PIPE, Some(Status::Exit(141)), OK]), (0, Vec::new()));
+        // The caller's own reader has closed: his shell wants to know, and nobody to be told.
+        assert_eq!(concluded(&[], &[OK, BROKEN_PIPE]), (141, Vec::new()));
+    }
+
+    #[test]
+    fn the_cause_comes_first_and_what_follows_of_it_not_at_all() {
+        let data = PipelineTrouble::Data("h1 -> h2: cut off".to_owned());
+        let lost = PipelineTrouble::Lost("h2: gone".to_owned());
+        let (status, failures) = concluded(&[data.clone(), lost], &[Some(Status::Exit(1)), None]);
+        assert_eq!(status, 255);
+        assert_eq!(failures, ["h2: gone", "stage 1 (h1): 'cmd1' exited 1"]);
+        let (status, failures) = concluded(&[data, PipelineTrouble::Interrupted], &[None, None]);
+        assert_eq!((status, failures), (130, vec!["interrupted".to_owned()]));
+        let stage = PipelineTrouble::Stage { job: 1, why: "cannot start".to_owned() };
+        let (status, failures) = concluded(&[stage], &[None, Some(Status::Failed("x".to_owned()))]);
+        assert_eq!((status, failures), (255, vec!["stage 2 (h2): 'cmd2': cannot start".to_owned()]));
     }
 }

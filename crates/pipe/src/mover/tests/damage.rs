@@ -49,7 +49,7 @@ fn harmed(
     options: &HopOptions,
     forward: Harm,
     backward: Harm,
-) -> (Vec<u8>, Outcome, Outcome, usize) {
+) -> (Vec<u8>, MoverOutcome, MoverOutcome, usize) {
     let (near, near_peer) = UnixStream::pair().expect("a pair");
     let (far, far_peer) = UnixStream::pair().expect("a pair");
     let clones = (near_peer.try_clone().expect("a clone"), far_peer.try_clone().expect("a clone"));
@@ -67,7 +67,7 @@ fn harmed(
     let received = receiver.join();
     assert_eq!(received.unfinished.len(), usize::from(!is_complete(&received)), "{received:?}");
     drop(received.unfinished);
-    let received = Outcome { unfinished: Vec::new(), ..received };
+    let received = MoverOutcome { unfinished: Vec::new(), ..received };
     feeder.join().expect("no panic");
     let passed = there.join().expect("no panic");
     back.join().expect("no panic");

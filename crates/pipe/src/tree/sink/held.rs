@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{Mode, Stat};
 
-use super::super::attributes::permissions;
-use super::super::trust::{self, DIRECTORY};
+use crate::lock;
+use crate::tree::attributes::permissions;
+use crate::tree::trust;
+use crate::tree::trust::DIRECTORY;
 
 /// What everybody may do in a directory that is no secret.
 const EVERYBODY_READS: u32 = 0o005;
@@ -32,14 +34,14 @@ pub enum Standing {
 
 /// A directory that is open.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldFolder {
     /// Its descriptor.
     pub fd: Arc<OwnedFd>,
     /// How it came to be.
     pub standing: Standing,
 }
 
-impl Held {
+impl HeldFolder {
     /// As it is to be held.
     pub fn new(fd: OwnedFd, standing: Standing) -> Self {
         Self { fd: Arc::new(fd), standing }
@@ -48,11 +50,11 @@ impl Held {
 
 /// Those of one source, by their paths. Nothing stands for one that cannot be used, whatever has its name.
 #[derive(Debug, Default)]
-pub struct HeldFolders(Mutex<HashMap<Vec<u8>, Option<Held>>>);
+pub struct HeldFolders(Mutex<HashMap<Vec<u8>, Option<HeldFolder>>>);
 
 impl HeldFolders {
     /// Holds one, if it could be had.
-    pub fn hold(&self, path: &[u8], held: io::Result<Held>) -> io::Result<()> {
+    pub fn hold(&self, path: &[u8], held: io::Result<HeldFolder>) -> io::Result<()> {
         let (held, result) = match held {
             Ok(held) => (Some(held), Ok(())),
             Err(error) => (None, Err(error)),
@@ -67,7 +69,7 @@ impl HeldFolders {
     }
 
     /// The one on the way to `path` that is nearest to it, and the rest of the way.
-    pub fn nearest<'p>(&self, path: &'p [u8]) -> Option<(Held, &'p [u8])> {
+    pub fn nearest<'p>(&self, path: &'p [u8]) -> Option<(HeldFolder, &'p [u8])> {
         let folders = self.lock();
         let mut above = path;
         loop {
@@ -84,7 +86,7 @@ impl HeldFolders {
 
     /// All of it is there, and others may look into it. The source itself stays open, for links to what is in
     /// it.
-    pub fn leave(&self, path: &[u8]) -> Option<Option<Held>> {
+    pub fn leave(&self, path: &[u8]) -> Option<Option<HeldFolder>> {
         let mut folders = self.lock();
         if !path.is_empty() {
             return folders.remove(path);
@@ -97,14 +99,14 @@ impl HeldFolders {
         Some(held)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<Held>>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<HeldFolder>>> {
+        lock(&self.0)
     }
 }
 
 /// What a directory is to be like in the end.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct WantedFolder {
     /// Its permissions.
     pub mode: u32,
     /// Its owner, if the superuser writes.
@@ -123,7 +125,7 @@ pub fn open_old(parent: impl AsFd, name: &[u8]) -> io::Result<(OwnedFd, Stat)> {
 }
 
 /// Whether a directory may be used that another user may have put into the place of the one that is meant.
-pub fn admit(around: &Stat, fd: &OwnedFd, stat: &Stat, wanted: Wanted) -> io::Result<Standing> {
+pub fn admit(around: &Stat, fd: &OwnedFd, stat: &Stat, wanted: WantedFolder) -> io::Result<Standing> {
     let user = rustix::process::geteuid();
     let owner = if user.is_root() { wanted.owner } else { user.as_raw() };
     if stat.st_uid != owner && !trust::is_own(stat) && wanted.mode & EVERYBODY_READS != EVERYBODY_READS {
@@ -165,8 +167,8 @@ mod tests {
         let folders = HeldFolders::default();
         let open = || rustix::fs::openat(rustix::fs::CWD, "/", DIRECTORY, Mode::empty()).expect("opened");
         assert!(folders.nearest(b"a").is_none());
-        folders.hold(b"", Ok(Held::new(open(), Standing::New))).expect("held");
-        folders.hold(b"a/b", Ok(Held::new(open(), Standing::Kept))).expect("held");
+        folders.hold(b"", Ok(HeldFolder::new(open(), Standing::New))).expect("held");
+        folders.hold(b"a/b", Ok(HeldFolder::new(open(), Standing::Kept))).expect("held");
         folders.hold(b"lost", Err(io::ErrorKind::Other.into())).expect_err("nothing to hold");
         assert!(folders.nearest(b"lost/x").is_none());
         for (path, standing, rest) in [

@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::super::attributes::Attributes;
-use super::super::format::{Header, Kind, nonsense};
-use super::super::parser::Parser;
-use super::super::records::{Begin, SIZE_UNKNOWN, Spot};
-use super::super::trust::is_own_part;
-use super::Shared;
-use crate::Error;
+use super::SinkShared;
+use crate::tree::attributes::Attributes;
+use crate::tree::format::{TreeFrameKind, TreeHeader, nonsense};
+use crate::tree::records::{LargeBegin, RecordParser, SIZE_UNKNOWN, TreePath};
+use crate::tree::trust::is_own_part;
+use crate::{Error, lock};
 
 /// Written where a device or pipe takes a file with holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -24,18 +23,18 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// The thread that writes large files.
 #[derive(Debug)]
 pub struct Large<'a> {
-    shared: &'a Shared<'a>,
-    file: Option<Receiving<'a>>,
+    shared: &'a SinkShared<'a>,
+    file: Option<LargeFile<'a>>,
 }
 
 /// A file that is being received.
 #[derive(Debug)]
-struct Receiving<'a> {
+struct LargeFile<'a> {
     root: u32,
     path: Vec<u8>,
     sent_name: Vec<u8>,
     /// Nothing if it cannot be written, which was said.
-    output: Option<Output<'a>>,
+    output: Option<LargeOutput<'a>>,
     size: u64,
     position: u64,
     kept: u64,
@@ -43,35 +42,35 @@ struct Receiving<'a> {
 }
 
 #[derive(Debug)]
-enum Output<'a> {
+enum LargeOutput<'a> {
     Special(&'a Mutex<File>),
     Part { fd: OwnedFd, folder: Arc<OwnedFd>, name: Vec<u8>, part: Vec<u8>, is_apart: bool },
 }
 
 impl<'a> Large<'a> {
     /// One that has nothing to do yet.
-    pub fn new(shared: &'a Shared<'a>) -> Self {
+    pub fn new(shared: &'a SinkShared<'a>) -> Self {
         Self { shared, file: None }
     }
 
     /// Takes the next frame of a large file. Returns whether a file has ended.
-    pub fn take(&mut self, header: &Header, payload: &[u8]) -> Result<bool, Error> {
+    pub fn take(&mut self, header: &TreeHeader, payload: &[u8]) -> Result<bool, Error> {
         header.check(payload)?;
         match (header.kind, &mut self.file) {
-            (Kind::Begin, None) => {
-                let mut parser = Parser(payload);
+            (TreeFrameKind::Begin, None) => {
+                let mut parser = RecordParser(payload);
                 let begin = parser.begin()?;
                 self.file = Some(self.begin(&begin)?);
                 Ok(false)
             }
-            (Kind::Data, Some(file)) => {
-                let mut parser = Parser(payload);
+            (TreeFrameKind::Data, Some(file)) => {
+                let mut parser = RecordParser(payload);
                 let offset = parser.u64()?;
                 file.data(self.shared, offset, parser.0)?;
                 Ok(false)
             }
-            (Kind::End, Some(file)) => {
-                let mut parser = Parser(payload);
+            (TreeFrameKind::End, Some(file)) => {
+                let mut parser = RecordParser(payload);
                 let (is_whole, size) = (parser.byte()? == 1, parser.u64()?);
                 file.end(self.shared, is_whole, size)?;
                 self.file = None;
@@ -81,8 +80,8 @@ impl<'a> Large<'a> {
         }
     }
 
-    fn begin(&self, begin: &Begin<'_>) -> Result<Receiving<'a>, Error> {
-        let Spot { root, path } = begin.folder;
+    fn begin(&self, begin: &LargeBegin<'_>) -> Result<LargeFile<'a>, Error> {
+        let TreePath { root, path } = begin.folder;
         let target = self.shared.targets.target(root)?;
         let opened = if !begin.name.is_empty() {
             let folder = self.shared.targets.folder(begin.folder);
@@ -90,12 +89,12 @@ impl<'a> Large<'a> {
         } else if !path.is_empty() {
             return Err(nonsense("name"));
         } else if let Some(special) = &target.special {
-            Ok(Output::Special(special))
+            Ok(LargeOutput::Special(special))
         } else {
             let own = target.file().map(|(folder, name)| (Arc::clone(folder), name.to_vec()));
             own.and_then(|(folder, name)| self.open(folder, name, begin))
         };
-        let mut file = Receiving {
+        let mut file = LargeFile {
             root,
             path: path.to_vec(),
             sent_name: begin.name.to_vec(),
@@ -113,8 +112,13 @@ impl<'a> Large<'a> {
     }
 
     /// Opens what is to become a file.
-    fn open(&self, folder: Arc<OwnedFd>, name: Vec<u8>, begin: &Begin<'_>) -> Result<Output<'a>, Errno> {
-        let part = super::super::part_name(&name);
+    fn open(
+        &self,
+        folder: Arc<OwnedFd>,
+        name: Vec<u8>,
+        begin: &LargeBegin<'_>,
+    ) -> Result<LargeOutput<'a>, Errno> {
+        let part = crate::tree::part_name(&name);
         let begun = self.shared.take_part(begin.folder, begin.name);
         if begin.kept > 0 {
             let fd = begun.ok_or(Errno::STALE)?;
@@ -122,12 +126,14 @@ impl<'a> Large<'a> {
                 return Err(Errno::STALE);
             }
             rustix::fs::ftruncate(&fd, begin.kept)?;
-            return Ok(Output::Part { fd, folder, name, part, is_apart: false });
+            return Ok(LargeOutput::Part { fd, folder, name, part, is_apart: false });
         }
         if !begin.is_apart {
             match create(&folder, &part) {
                 Err(Errno::EXIST) => {}
-                created => return Ok(Output::Part { fd: created?, folder, name, part, is_apart: false }),
+                created => {
+                    return Ok(LargeOutput::Part { fd: created?, folder, name, part, is_apart: false });
+                }
             }
             // It is no beginning of this file. Whatever else it is, nothing is written into it; and another
             // user's stays where it is.
@@ -136,12 +142,14 @@ impl<'a> Large<'a> {
                 rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty())?;
                 match create(&folder, &part) {
                     Err(Errno::EXIST) => {}
-                    created => return Ok(Output::Part { fd: created?, folder, name, part, is_apart: false }),
+                    created => {
+                        return Ok(LargeOutput::Part { fd: created?, folder, name, part, is_apart: false });
+                    }
                 }
             }
         }
         let part = self.shared.temporary("large");
-        Ok(Output::Part { fd: create(&folder, &part)?, folder, name, part, is_apart: true })
+        Ok(LargeOutput::Part { fd: create(&folder, &part)?, folder, name, part, is_apart: true })
     }
 }
 
@@ -151,19 +159,19 @@ fn create(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)
 }
 
-impl Receiving<'_> {
-    fn data(&mut self, shared: &Shared<'_>, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+impl LargeFile<'_> {
+    fn data(&mut self, shared: &SinkShared<'_>, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let end = offset.checked_add(bytes.len() as u64);
         let Some(end) = end.filter(|end| offset >= self.position && *end <= self.size) else {
             return Err(nonsense("piece of a file"));
         };
         let written = match &mut self.output {
             None => Ok(()),
-            Some(Output::Special(file)) => {
-                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            Some(LargeOutput::Special(file)) => {
+                let mut file = lock(file);
                 fill(&mut file, offset - self.position).and_then(|()| file.write_all(bytes))
             }
-            Some(Output::Part { fd, .. }) => write_at(fd, bytes, offset).map_err(Into::into),
+            Some(LargeOutput::Part { fd, .. }) => write_at(fd, bytes, offset).map_err(Into::into),
         };
         self.position = end;
         if let Err(error) = written {
@@ -172,7 +180,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    fn end(&mut self, shared: &Shared<'_>, is_whole: bool, size: u64) -> Result<(), Error> {
+    fn end(&mut self, shared: &SinkShared<'_>, is_whole: bool, size: u64) -> Result<(), Error> {
         if !is_whole {
             self.remove();
             return Ok(());
@@ -182,11 +190,11 @@ impl Receiving<'_> {
         }
         let ended = match &mut self.output {
             None => return Ok(()),
-            Some(Output::Special(file)) => {
-                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            Some(LargeOutput::Special(file)) => {
+                let mut file = lock(file);
                 fill(&mut file, size - self.position)
             }
-            Some(Output::Part { fd, folder, name, part, .. }) => {
+            Some(LargeOutput::Part { fd, folder, name, part, .. }) => {
                 // Behind a hole at the end there is nothing to write.
                 let grown = if size > self.position { rustix::fs::ftruncate(&*fd, size) } else { Ok(()) };
                 grown
@@ -210,25 +218,25 @@ impl Receiving<'_> {
     }
 
     /// Says why this file will not be there. What was written of it makes room for others.
-    fn failed(&mut self, shared: &Shared<'_>, error: std::io::Error) {
-        let spot = Spot { root: self.root, path: &self.path };
+    fn failed(&mut self, shared: &SinkShared<'_>, error: std::io::Error) {
+        let spot = TreePath { root: self.root, path: &self.path };
         let shown = shared.targets.shown(spot, &self.sent_name);
         shared.fail(spot, &self.sent_name, &error, &format!("cannot write {shown}: {error}"));
         self.remove();
     }
 
     fn remove(&mut self) {
-        if let Some(Output::Part { folder, part, .. }) = self.output.take() {
+        if let Some(LargeOutput::Part { folder, part, .. }) = self.output.take() {
             // It has failed already, and that was said.
             let _ = rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty());
         }
     }
 }
 
-impl Drop for Receiving<'_> {
+impl Drop for LargeFile<'_> {
     fn drop(&mut self) {
         // A part under its own name is for the next time; no next time would find the other.
-        if matches!(self.output, Some(Output::Part { is_apart: true, .. })) {
+        if matches!(self.output, Some(LargeOutput::Part { is_apart: true, .. })) {
             self.remove();
         }
     }

@@ -1,4 +1,4 @@
-//! Where a copy goes, and how no path leads out of there.
+//! Where a copy goes: what the destination is, what each source becomes there, and how no path leads out of it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,29 +9,28 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, ResolveFlags};
+use caravan_segment::printable;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::super::complaints::shown_in;
-use super::super::format::nonsense;
-use super::super::hello::Hello;
-use super::super::options::SinkOptions;
-use super::super::records::Spot;
-use super::super::trust::{self, DIRECTORY};
-use super::destination::{cannot, into, new, special, trim, usage};
-use super::held::{Held, HeldFolders, Standing, Wanted, admit, open_old, split};
+use super::held::{HeldFolder, HeldFolders, Standing, WantedFolder, admit, open_old, split};
 use super::temporary;
 use crate::Error;
+use crate::tree::format::nonsense;
+use crate::tree::options::{Name, SinkOptions, TreeHello};
+use crate::tree::records::{TreePath, is_plain_name};
+use crate::tree::trust::DIRECTORY;
+use crate::tree::{shown_in, trust};
 
 /// What one source becomes.
 #[derive(Debug)]
-pub struct Target {
+pub struct CopyTarget {
     pub(super) parent: Arc<OwnedFd>,
     /// In `parent`; empty if the source's content goes right into that.
     pub(super) name: Vec<u8>,
     /// What a directory is called until it is complete. Only one that gets the name which the user has
     /// written: as long as that is not there, the same command means the same once more.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<TargetPart>,
     /// A device or a pipe that takes the content of one file.
     pub special: Option<Mutex<File>>,
     /// The directories that it has become, as far as they have to be held.
@@ -41,7 +40,7 @@ pub struct Target {
 
 /// What a directory is called until it is complete.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TargetPart {
     name: Vec<u8>,
     /// An earlier copy has begun it.
     resumed: Option<Arc<OwnedFd>>,
@@ -51,8 +50,8 @@ pub(super) struct Part {
 
 /// What all sources become.
 #[derive(Debug)]
-pub struct Targets {
-    all: Vec<Target>,
+pub struct CopyTargets {
+    all: Vec<CopyTarget>,
     is_recursive: bool,
     /// A name that nobody can guess, for a moment.
     temporary: Vec<u8>,
@@ -60,7 +59,7 @@ pub struct Targets {
     is_stepwise: AtomicBool,
 }
 
-impl Targets {
+impl CopyTargets {
     /// Looks at the destination as cp(1) does. Nobody can guess `nonce`.
     pub fn new(options: &SinkOptions, nonce: u64) -> Result<Self, Error> {
         let path = options.destination.0.as_slice();
@@ -70,25 +69,25 @@ impl Targets {
         let follow = if is_link { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let all = match rustix::fs::statat(CWD, trim(path), follow) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => into(options, path, is_link)?,
+                FileType::Directory => targets_in(options, path, is_link)?,
                 _ if options.into_directory || options.names.len() != 1 => {
                     return Err(usage(path, "is no directory, and several files cannot become one"));
                 }
                 // What a link leads to is replaced, not the link.
                 FileType::RegularFile if is_link => {
                     let real = shown.canonicalize().unwrap_or_else(|_| shown.to_owned());
-                    vec![new(real.as_os_str().as_bytes())?]
+                    vec![exact_target(real.as_os_str().as_bytes())?]
                 }
-                FileType::RegularFile => vec![new(trim(path))?],
-                _ => vec![special(path, &stat)?],
+                FileType::RegularFile => vec![exact_target(trim(path))?],
+                _ => vec![special_target(path, &stat)?],
             },
             Err(Errno::NOENT) if options.names.len() == 1 => {
                 let trimmed = trim(path);
                 if options.into_directory && !(options.recursive && trimmed.len() < path.len()) {
                     return Err(usage(path, "is not there, and was to be a directory"));
                 }
-                let mut target = new(trimmed)?;
-                target.part = Some(Part::of(&target.parent, &target.name, temporary(nonce, "top")));
+                let mut target = exact_target(trimmed)?;
+                target.part = Some(TargetPart::of(&target.parent, &target.name, temporary(nonce, "top")));
                 vec![target]
             }
             Err(Errno::NOENT) => return Err(usage(path, "is not there: several files take a directory")),
@@ -99,8 +98,8 @@ impl Targets {
     }
 
     /// What is there of them.
-    pub fn hello(&self) -> Hello {
-        let mut hello = Hello::new();
+    pub fn hello(&self) -> TreeHello {
+        let mut hello = TreeHello::here();
         for target in &self.all {
             hello.add_above(&target.parent);
             let name = if target.name.is_empty() { b".".as_slice() } else { &target.name };
@@ -111,7 +110,7 @@ impl Targets {
             if let Ok(stat) = rustix::fs::fstat(&target.parent) {
                 hello.add_future(&stat, &target.name);
             }
-            let name = super::super::part_name(&target.name);
+            let name = crate::tree::part_name(&target.name);
             if let Ok(stat) = rustix::fs::statat(&target.parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 hello.add_target(&stat);
             }
@@ -124,12 +123,12 @@ impl Targets {
     }
 
     /// The target of a source.
-    pub fn target(&self, root: u32) -> Result<&Target, Error> {
+    pub fn target(&self, root: u32) -> Result<&CopyTarget, Error> {
         self.all.get(root as usize).ok_or_else(|| nonsense("source"))
     }
 
     /// Makes a directory, whose parent must be there.
-    pub fn make(&self, spot: Spot<'_>, wanted: Wanted) -> Result<io::Result<()>, Error> {
+    pub fn make(&self, spot: TreePath<'_>, wanted: WantedFolder) -> Result<io::Result<()>, Error> {
         let target = self.target(spot.root)?;
         if !self.is_recursive {
             return Err(Error::Protocol("sends a directory, which nobody asked for".to_owned()));
@@ -144,19 +143,19 @@ impl Targets {
         })
     }
 
-    fn make_top(&self, target: &Target, wanted: Wanted) -> io::Result<()> {
+    fn make_top(&self, target: &CopyTarget, wanted: WantedFolder) -> io::Result<()> {
         let resumed = target.part.as_ref().and_then(|part| part.resumed.as_ref());
         let held = if target.name.is_empty() {
-            Ok(Held { fd: Arc::clone(&target.parent), standing: Standing::Old })
+            Ok(HeldFolder { fd: Arc::clone(&target.parent), standing: Standing::Old })
         } else if let Some(fd) = resumed {
-            Ok(Held { fd: Arc::clone(fd), standing: Standing::New })
+            Ok(HeldFolder { fd: Arc::clone(fd), standing: Standing::New })
         } else {
             self.make_held(&target.parent, target.folder_name(), wanted)
         };
         target.held.hold(b"", held)
     }
 
-    fn make_below(&self, target: &Target, spot: Spot<'_>, wanted: Wanted) -> io::Result<()> {
+    fn make_below(&self, target: &CopyTarget, spot: TreePath<'_>, wanted: WantedFolder) -> io::Result<()> {
         let (above, name) = split(spot.path);
         let (held, rest) = target.held.nearest(above).ok_or(Errno::NOENT)?;
         let parent = self.below(&held.fd, rest)?;
@@ -170,12 +169,12 @@ impl Targets {
     }
 
     /// Makes a directory that is to be held, or finds one that may be used.
-    fn make_held(&self, parent: &OwnedFd, name: &[u8], wanted: Wanted) -> io::Result<Held> {
+    fn make_held(&self, parent: &OwnedFd, name: &[u8], wanted: WantedFolder) -> io::Result<HeldFolder> {
         let around = rustix::fs::fstat(parent)?;
         let is_there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if !is_there && !trust::is_private(&around) {
             let fd = trust::make_new(parent, name, &self.temporary)?;
-            return Ok(Held::new(fd, Standing::New));
+            return Ok(HeldFolder::new(fd, Standing::New));
         }
         if !is_there {
             rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
@@ -186,27 +185,27 @@ impl Targets {
             (true, true) => Standing::Old,
             (true, false) => admit(&around, &fd, &stat, wanted)?,
         };
-        Ok(Held::new(fd, standing))
+        Ok(HeldFolder::new(fd, standing))
     }
 
     /// Opens a directory that was made.
-    pub fn folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn folder(&self, spot: TreePath<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         let (held, rest) = target.held.nearest(spot.path).ok_or(Errno::NOENT)?;
         self.below(&held.fd, rest)
     }
 
     /// Opens a directory of which all is there, and says how it came to be.
-    pub fn leave(&self, spot: Spot<'_>) -> Result<Held, Errno> {
+    pub fn leave(&self, spot: TreePath<'_>) -> Result<HeldFolder, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         match target.held.leave(spot.path) {
             Some(held) => held.ok_or(Errno::NOENT),
-            None => Ok(Held { fd: self.folder(spot)?, standing: Standing::Old }),
+            None => Ok(HeldFolder { fd: self.folder(spot)?, standing: Standing::Old }),
         }
     }
 
     /// Whether nobody else can change the names in a directory that was made.
-    pub fn is_private(&self, spot: Spot<'_>) -> bool {
+    pub fn is_private(&self, spot: TreePath<'_>) -> bool {
         let target = self.target(spot.root).ok();
         let held = target.and_then(|target| target.held.nearest(spot.path));
         held.is_some_and(|(held, rest)| {
@@ -216,7 +215,7 @@ impl Targets {
     }
 
     /// Opens a directory that may have been there before anything was made.
-    pub fn old_folder(&self, spot: Spot<'_>) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn old_folder(&self, spot: TreePath<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         match target.held.nearest(spot.path) {
             Some((held, rest)) => self.below(&held.fd, rest),
@@ -241,13 +240,13 @@ impl Targets {
     }
 
     /// Where a file itself is: its directory, and its name there.
-    pub fn file(&self, spot: Spot<'_>) -> Result<(Arc<OwnedFd>, Vec<u8>), Errno> {
+    pub fn file(&self, spot: TreePath<'_>) -> Result<(Arc<OwnedFd>, Vec<u8>), Errno> {
         if spot.path.is_empty() {
             let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
             return target.file().map(|(parent, name)| (Arc::clone(parent), name.to_vec()));
         }
         let (folder, name) = split(spot.path);
-        Ok((self.folder(Spot { root: spot.root, path: folder })?, name.to_vec()))
+        Ok((self.folder(TreePath { root: spot.root, path: folder })?, name.to_vec()))
     }
 
     /// Gives directories that are complete their names, and sees to it that all names are on the disk if that is
@@ -278,13 +277,13 @@ impl Targets {
         })
     }
 
-    fn parts(&self) -> impl Iterator<Item = (&Target, &Part)> {
+    fn parts(&self) -> impl Iterator<Item = (&CopyTarget, &TargetPart)> {
         let made = self.all.iter().filter(|target| target.held.has_top());
         made.filter_map(|target| Some((target, target.part.as_ref()?)))
     }
 
     /// A path, for people.
-    pub fn shown(&self, spot: Spot<'_>, name: &[u8]) -> String {
+    pub fn shown(&self, spot: TreePath<'_>, name: &[u8]) -> String {
         let base = self.target(spot.root).map_or(&b"?"[..], |target| &target.shown);
         match (spot.path, name) {
             (b"", name) => shown_in(base, name),
@@ -293,7 +292,7 @@ impl Targets {
     }
 }
 
-impl Target {
+impl CopyTarget {
     /// Where a source that is a file goes.
     pub fn file(&self) -> Result<(&Arc<OwnedFd>, &[u8]), Errno> {
         if self.name.is_empty() { Err(Errno::ISDIR) } else { Ok((&self.parent, &self.name)) }
@@ -311,10 +310,10 @@ impl Target {
     }
 }
 
-impl Part {
+impl TargetPart {
     /// Of what is to be `name`. Where another user can change names, nothing that lies there is gone on with.
     fn of(parent: &OwnedFd, name: &[u8], temporary: Vec<u8>) -> Self {
-        let name = super::super::part_name(name);
+        let name = crate::tree::part_name(name);
         let apart = Self { name: temporary, resumed: None, is_for_next: false };
         let Ok(around) = rustix::fs::fstat(parent) else { return apart };
         let open = rustix::fs::openat(parent, name.as_slice(), DIRECTORY, Mode::empty());
@@ -339,6 +338,82 @@ fn stepwise(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(folder)
 }
 
+/// Each source gets a name in a directory.
+pub fn targets_in(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<CopyTarget>, Error> {
+    let flags = if is_link { DIRECTORY - OFlags::NOFOLLOW } else { DIRECTORY };
+    let parent = rustix::fs::openat(CWD, trim(path), flags, Mode::empty());
+    let parent = Arc::new(parent.map_err(|error| cannot("open", path, error.into()))?);
+    let target = |name: &Option<Name>| {
+        let name = name.as_ref().map_or(&b""[..], |name| &name.0);
+        if !name.is_empty() && !is_plain_name(name) {
+            return Err(usage(name, "is no name for a file"));
+        }
+        let slash: &[u8] = if name.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
+        Ok(CopyTarget {
+            parent: Arc::clone(&parent),
+            name: name.to_vec(),
+            part: None,
+            special: None,
+            held: HeldFolders::default(),
+            shown: [path, slash, name].concat(),
+        })
+    };
+    options.names.iter().map(target).collect()
+}
+
+/// A source becomes exactly that.
+pub fn exact_target(path: &[u8]) -> Result<CopyTarget, Error> {
+    let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (&b"/"[..], &path[1..]),
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&b"."[..], path),
+    };
+    let flags = DIRECTORY - OFlags::NOFOLLOW;
+    let parent = rustix::fs::openat(CWD, folder, flags, Mode::empty());
+    let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error.into()))?);
+    let (name, shown) = (name.to_vec(), path.to_vec());
+    Ok(CopyTarget { parent, name, part: None, special: None, held: HeldFolders::default(), shown })
+}
+
+/// A device or a pipe takes the content.
+pub fn special_target(path: &[u8], looked_at: &Stat) -> Result<CopyTarget, Error> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty());
+    let file = file.map_err(|error| cannot("write to", path, error.into()))?;
+    let opened = rustix::fs::fstat(&file).map_err(|error| cannot("look at", path, error.into()))?;
+    let is_same = (opened.st_dev, opened.st_ino) == (looked_at.st_dev, looked_at.st_ino);
+    if !is_same || FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile {
+        return Err(usage(path, "has become something else meanwhile"));
+    }
+    let parent = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty());
+    let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error.into()))?);
+    let special = Some(Mutex::new(File::from(file)));
+    Ok(CopyTarget {
+        parent,
+        name: Vec::new(),
+        part: None,
+        special,
+        held: HeldFolders::default(),
+        shown: path.to_vec(),
+    })
+}
+
+/// Without slashes at its end.
+pub fn trim(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
+    path.get(..end).unwrap_or(path)
+}
+
+/// It cannot be what the user wants.
+pub fn usage(path: &[u8], what: &str) -> Error {
+    Error::Usage(format!("{} {what}", printable(path)))
+}
+
+/// The system does not do it.
+pub fn cannot(what: &'static str, path: &[u8], source: io::Error) -> Error {
+    Error::File { what, path: Path::new(OsStr::from_bytes(path)).to_owned(), source }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,21 +429,26 @@ mod tests {
             let error = stepwise(top.as_fd(), path).expect_err("refused");
             assert!(matches!(error, Errno::LOOP | Errno::NOTDIR), "{error}");
         }
-        let targets = Targets {
-            all: vec![new(folder.as_os_str().as_bytes()).expect("a target")],
+        let targets = CopyTargets {
+            all: vec![exact_target(folder.as_os_str().as_bytes()).expect("a target")],
             is_recursive: true,
             temporary: b"x".to_vec(),
             is_stepwise: AtomicBool::new(false),
         };
         targets
-            .make(Spot { root: 0, path: b"" }, Wanted { mode: 0o755, owner: 0 })
+            .make(TreePath { root: 0, path: b"" }, WantedFolder { mode: 0o755, owner: 0 })
             .expect("asked for")
             .expect("made");
-        targets.folder(Spot { root: 0, path: b"a/b" }).expect("a directory");
+        targets.folder(TreePath { root: 0, path: b"a/b" }).expect("a directory");
         for path in [&b"link/b"[..], b"link"] {
-            let error = targets.folder(Spot { root: 0, path }).expect_err("refused");
+            let error = targets.folder(TreePath { root: 0, path }).expect_err("refused");
             assert!(matches!(error, Errno::LOOP | Errno::NOTDIR), "{error}");
         }
         std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn slashes_at_the_end_mean_the_same_file() {
+        assert_eq!((trim(b"new//"), trim(b"/"), trim(b"new")), (&b"new"[..], &b"/"[..], &b"new"[..]));
     }
 }

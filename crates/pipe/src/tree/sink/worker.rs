@@ -1,32 +1,35 @@
-//! Writes the small files, links and FIFOs of a batch.
+//! Writes the small files, links and FIFOs of a batch, and what has to wait for all that was sent before it.
 //!
 //! A file is written under a name of its worker's own, and renamed: whoever looks sees all of it or
-//! nothing. That is five system calls a file.
+//! nothing. That is five system calls a file. Further names of files, and the permissions and times of directories,
+//! wait until all earlier frames are written.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::io::Write;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::super::attributes::Attributes;
-use super::super::format::nonsense;
-use super::super::parser::Parser;
-use super::super::records::{Record, Spot};
-use super::super::trust::make_own;
-use super::late::Deed;
-use super::{Shared, target::Target};
-use crate::Error;
+use super::SinkShared;
+use super::held::{Standing, split};
+use super::target::CopyTarget;
+use crate::tree::attributes::Attributes;
+use crate::tree::format::nonsense;
+use crate::tree::records::{RecordParser, TreePath, TreeRecord};
+use crate::tree::trust::{is_own, make_own};
+use crate::{Error, lock};
 
 /// What a FIFO is called before it has its name.
 const FIFO: &str = "fifo";
 
 /// A thread that writes small files.
 #[derive(Debug)]
-pub struct Worker<'a> {
-    shared: &'a Shared<'a>,
+pub struct SmallFileWorker<'a> {
+    shared: &'a SinkShared<'a>,
     /// The name of what is not complete.
     temporary: Vec<u8>,
     /// The directory used last.
@@ -34,53 +37,57 @@ pub struct Worker<'a> {
 }
 
 /// Where the next records belong.
-enum Location<'a> {
+enum RecordLocation<'a> {
     Nowhere,
     /// In a directory that is open.
-    Folder(Spot<'a>, Arc<OwnedFd>),
+    Folder(TreePath<'a>, Arc<OwnedFd>),
     /// In one that cannot be, which was said.
     Lost,
     /// It is a source itself.
-    Root(u32, &'a Target),
+    Root(u32, &'a CopyTarget),
 }
 
-impl<'a> Worker<'a> {
+impl<'a> SmallFileWorker<'a> {
     /// The one of that number.
-    pub fn new(shared: &'a Shared<'a>, number: usize) -> Self {
+    pub fn new(shared: &'a SinkShared<'a>, number: usize) -> Self {
         Self { shared, temporary: shared.temporary(&number.to_string()), folder: None }
     }
 
     /// Writes what the records say; returns what has to wait.
-    pub fn write(&mut self, records: &[u8]) -> Result<Vec<Deed>, Error> {
-        let mut parser = Parser(records);
-        let mut location = Location::Nowhere;
+    pub fn write(&mut self, records: &[u8]) -> Result<Vec<LateStep>, Error> {
+        let mut parser = RecordParser(records);
+        let mut location = RecordLocation::Nowhere;
         let mut deeds = Vec::new();
         while !parser.is_empty() {
             match parser.record()? {
-                Record::Folder(spot) => location = self.open(spot),
-                Record::Root(root) => location = Location::Root(root, self.shared.targets.target(root)?),
-                Record::Leave { spot, attributes } => {
-                    deeds.push(Deed::Leave { root: spot.root, path: spot.path.to_vec(), attributes });
+                TreeRecord::Folder(spot) => location = self.open(spot),
+                TreeRecord::Root(root) => {
+                    location = RecordLocation::Root(root, self.shared.targets.target(root)?)
                 }
-                Record::Link { name, target } => {
+                TreeRecord::Leave { spot, attributes } => {
+                    deeds.push(LateStep::Leave { root: spot.root, path: spot.path.to_vec(), attributes });
+                }
+                TreeRecord::Link { name, target } => {
                     let (root, folder) = match &location {
-                        Location::Folder(spot, _) => (spot.root, Some(spot.path.to_vec())),
-                        Location::Root(root, _) => (*root, None),
-                        Location::Lost => {
+                        RecordLocation::Folder(spot, _) => (spot.root, Some(spot.path.to_vec())),
+                        RecordLocation::Root(root, _) => (*root, None),
+                        RecordLocation::Lost => {
                             self.shared.complaints.fail_silently();
                             continue;
                         }
-                        Location::Nowhere => return Err(nonsense("link")),
+                        RecordLocation::Nowhere => return Err(nonsense("link")),
                     };
                     if folder.is_some() == name.is_empty() {
                         return Err(nonsense("name"));
                     }
                     let (name, target_root) = (name.to_vec(), target.root);
                     let target = target.path.to_vec();
-                    deeds.push(Deed::Link { root, folder, name, target_root, target });
+                    deeds.push(LateStep::Link { root, folder, name, target_root, target });
                 }
-                Record::File { name, .. } | Record::Symlink { name, .. } | Record::Fifo { name, .. }
-                    if name.is_empty() != matches!(location, Location::Root(..)) =>
+                TreeRecord::File { name, .. }
+                | TreeRecord::Symlink { name, .. }
+                | TreeRecord::Fifo { name, .. }
+                    if name.is_empty() != matches!(location, RecordLocation::Root(..)) =>
                 {
                     return Err(nonsense("name"));
                 }
@@ -90,37 +97,39 @@ impl<'a> Worker<'a> {
         Ok(deeds)
     }
 
-    fn open<'s>(&mut self, spot: Spot<'s>) -> Location<'s> {
+    fn open<'s>(&mut self, spot: TreePath<'s>) -> RecordLocation<'s> {
         if let Some((root, path, folder)) = &self.folder {
             if *root == spot.root && path == spot.path {
-                return Location::Folder(spot, Arc::clone(folder));
+                return RecordLocation::Folder(spot, Arc::clone(folder));
             }
         }
         match self.shared.targets.folder(spot) {
             Ok(folder) => {
                 self.folder = Some((spot.root, spot.path.to_vec(), Arc::clone(&folder)));
-                Location::Folder(spot, folder)
+                RecordLocation::Folder(spot, folder)
             }
             Err(error) => {
                 let shown = self.shared.targets.shown(spot, b"");
                 self.shared.complaints.warn(&format!("cannot write into the directory {shown}: {error}"));
-                Location::Lost
+                RecordLocation::Lost
             }
         }
     }
 
     /// Writes a file, a link or a FIFO.
-    fn one(&self, location: &Location<'_>, record: &Record<'_>) -> Result<(), Error> {
-        let (Record::File { name, .. } | Record::Symlink { name, .. } | Record::Fifo { name, .. }) = record
+    fn one(&self, location: &RecordLocation<'_>, record: &TreeRecord<'_>) -> Result<(), Error> {
+        let (TreeRecord::File { name, .. }
+        | TreeRecord::Symlink { name, .. }
+        | TreeRecord::Fifo { name, .. }) = record
         else {
             return Err(nonsense("record"));
         };
         let (folder, own_name, spot) = match location {
-            Location::Folder(spot, folder) => (folder, *name, *spot),
-            Location::Root(root, target) => {
-                let spot = Spot { root: *root, path: b"" };
-                if let (Some(special), Record::File { content, .. }) = (&target.special, record) {
-                    let mut special = special.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            RecordLocation::Folder(spot, folder) => (folder, *name, *spot),
+            RecordLocation::Root(root, target) => {
+                let spot = TreePath { root: *root, path: b"" };
+                if let (Some(special), TreeRecord::File { content, .. }) = (&target.special, record) {
+                    let mut special = lock(special);
                     let written = special.write_all(content);
                     self.counted(spot, name, content.len(), written.map(|()| true));
                     return Ok(());
@@ -133,20 +142,22 @@ impl<'a> Worker<'a> {
                     }
                 }
             }
-            Location::Lost => {
+            RecordLocation::Lost => {
                 self.shared.complaints.fail_silently();
                 return Ok(());
             }
-            Location::Nowhere => return Err(nonsense("file")),
+            RecordLocation::Nowhere => return Err(nonsense("file")),
         };
         let (bytes, written) = match record {
-            Record::File { attributes, content, .. } => {
+            TreeRecord::File { attributes, content, .. } => {
                 (content.len(), self.file(folder, own_name, attributes, content).map(|()| true))
             }
-            Record::Symlink { attributes, target, .. } => {
+            TreeRecord::Symlink { attributes, target, .. } => {
                 (0, self.symlink(folder, own_name, attributes, target))
             }
-            Record::Fifo { attributes, .. } => (0, self.fifo(folder, own_name, attributes).map(|()| true)),
+            TreeRecord::Fifo { attributes, .. } => {
+                (0, self.fifo(folder, own_name, attributes).map(|()| true))
+            }
             _ => (0, Ok(true)),
         };
         self.counted(spot, name, bytes, written.map_err(Into::into));
@@ -170,7 +181,7 @@ impl<'a> Worker<'a> {
         self.removed_if_failed(folder, written)
     }
 
-    /// Whether it was not there already.
+    /// Makes a symbolic link. Returns false if the same link was there already.
     fn symlink(
         &self,
         folder: &OwnedFd,
@@ -220,7 +231,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Counts what was written; what was there already is not.
-    fn counted(&self, spot: Spot<'_>, name: &[u8], bytes: usize, written: Result<bool, std::io::Error>) {
+    fn counted(&self, spot: TreePath<'_>, name: &[u8], bytes: usize, written: Result<bool, std::io::Error>) {
         match written {
             Ok(false) => {}
             Ok(true) => {
@@ -247,4 +258,152 @@ pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Something that waits.
+#[derive(Debug)]
+pub enum LateStep {
+    /// One more name.
+    Link {
+        /// Below which source.
+        root: u32,
+        /// The directory; nothing for a source itself.
+        folder: Option<Vec<u8>>,
+        /// The name in it.
+        name: Vec<u8>,
+        /// Below which source the file is.
+        target_root: u32,
+        /// The file.
+        target: Vec<u8>,
+    },
+    /// All of a directory was sent.
+    Leave {
+        /// Below which source.
+        root: u32,
+        /// Which.
+        path: Vec<u8>,
+        /// What it is to be like.
+        attributes: Attributes,
+    },
+}
+
+/// Counts frames that are done. There are never more in it than frames under way.
+#[derive(Debug, Default)]
+pub struct Late(Mutex<LateState>);
+
+#[derive(Debug, Default)]
+struct LateState {
+    /// All before this one are done, and their deeds.
+    next: u64,
+    done: BTreeMap<u64, Vec<LateStep>>,
+}
+
+impl Late {
+    /// Frame `number` is done. Does all deeds whose time has come.
+    pub fn complete(&self, number: u64, deeds: Vec<LateStep>, shared: &SinkShared<'_>) {
+        let mut state = lock(&self.0);
+        state.done.insert(number, deeds);
+        loop {
+            let next = state.next;
+            let Some(deeds) = state.done.remove(&next) else { return };
+            // Under the lock: they have an order among themselves.
+            deeds.iter().for_each(|deed| deed.run(shared));
+            state.next += 1;
+        }
+    }
+}
+
+impl LateStep {
+    fn run(&self, shared: &SinkShared<'_>) {
+        match self {
+            Self::Leave { root, path, attributes } => {
+                let spot = TreePath { root: *root, path };
+                if let Err(error) = leave(shared, spot, attributes) {
+                    let shown = shared.targets.shown(spot, b"");
+                    let sentence =
+                        format!("cannot set permissions and times of the directory {shown}: {error}");
+                    shared.complaints.fail(&sentence);
+                }
+            }
+            Self::Link { root, folder, name, target_root, target } => {
+                let target = TreePath { root: *target_root, path: target };
+                let spot = TreePath { root: *root, path: folder.as_deref().unwrap_or(b"") };
+                if let Err(error) = link(shared, spot, folder.is_some(), name, target) {
+                    let (shown, target) =
+                        (shared.targets.shown(spot, name), shared.targets.shown(target, b""));
+                    shared.complaints.fail(&format!("cannot make {shown} a link to {target}: {error}"));
+                }
+            }
+        }
+    }
+}
+
+/// Gives a directory its attributes. One that another user may have put there gets neither an owner nor
+/// permissions that it does not have.
+fn leave(shared: &SinkShared<'_>, spot: TreePath<'_>, attributes: &Attributes) -> io::Result<()> {
+    let held = shared.targets.leave(spot)?;
+    if held.standing != Standing::Kept {
+        shared.giver.give(&held.fd, attributes)?;
+        if shared.is_synced {
+            rustix::fs::fsync(&held.fd)?;
+        }
+        return Ok(());
+    }
+    if shared.giver.is_given(&rustix::fs::fstat(&held.fd)?, attributes) {
+        return Ok(shared.giver.give_times(&held.fd, attributes)?);
+    }
+    Err(io::Error::other(
+        "it was there already, where another user can change names, and keeps its own. Set them with chown and \
+         chmod, or remove it before the copy",
+    ))
+}
+
+fn link(
+    shared: &SinkShared<'_>,
+    spot: TreePath<'_>,
+    is_in_folder: bool,
+    name: &[u8],
+    target: TreePath<'_>,
+) -> Result<(), Errno> {
+    let (from, from_name) = shared.targets.file(target)?;
+    let (folder, name) = match is_in_folder {
+        true => (shared.targets.folder(spot)?, name.to_vec()),
+        false => shared.targets.file(spot)?,
+    };
+    // Where another user can change names, what has the name now is held while it is looked at.
+    let held =
+        if shared.targets.is_private(above(target)) { None } else { Some(hold(&from, &from_name, &folder)?) };
+    let add = |name: &[u8]| match &held {
+        None => rustix::fs::linkat(&from, &from_name, &folder, name, AtFlags::empty()),
+        Some(fd) => {
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            rustix::fs::linkat(CWD, path, &folder, name, AtFlags::SYMLINK_FOLLOW)
+        }
+    };
+    match add(&name) {
+        Err(Errno::EXIST) => {}
+        linked => return linked,
+    }
+    let temporary = shared.temporary("link");
+    add(&temporary)?;
+    let renamed = rustix::fs::renameat(&folder, &temporary, &folder, &name);
+    // It stays where both are the same file already.
+    match rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty()) {
+        Err(Errno::NOENT) | Ok(()) => renamed,
+        Err(error) => renamed.and(Err(error)),
+    }
+}
+
+/// The directory that a file is in.
+fn above(file: TreePath<'_>) -> TreePath<'_> {
+    TreePath { root: file.root, path: split(file.path).0 }
+}
+
+/// Opens a file without reading it. It has to be this user's, or of whom the directory is that gets one more
+/// name for it: no other user's file gets there.
+fn hold(from: &OwnedFd, name: &[u8], to: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let fd =
+        rustix::fs::openat(from, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    if is_own(&stat) || stat.st_uid == rustix::fs::fstat(to)?.st_uid { Ok(fd) } else { Err(Errno::STALE) }
 }

@@ -1,4 +1,4 @@
-//! Sends a file in pieces: large ones, those with holes, and what has no size.
+//! Sends a file in pieces: large files, files with holes, and what has no size. Asks the sink first what it has.
 
 use std::os::fd::OwnedFd;
 
@@ -6,64 +6,65 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use twox_hash::XxHash3_128;
 
-use super::super::attributes::Attributes;
-use super::super::format::{self, HEADER_BYTES, Kind, PIECE_BYTES};
-use super::super::records::{self, Begin, Had, SIZE_UNKNOWN};
 use super::outbox::Closed;
-use super::place::{Place, part_name};
-use super::reader::Reader;
+use super::reader::{BatchReader, SourceFile, part_name_of};
+use crate::tree::attributes::{Attributes, modified};
+use crate::tree::format::{FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
+use crate::tree::records::{FILE_RECORD_BYTES, LargeBegin, OfferedFile, SIZE_UNKNOWN, SinkHas};
+use crate::tree::walk::WalkItem;
+use crate::tree::{format, records};
 
 /// Bytes in front of the content of a piece: where in the file it belongs.
 const OFFSET_BYTES: usize = 8;
 
 /// How a file ended.
-enum Ended {
+enum FileSent {
     /// All of it was sent.
     Whole(u64),
     /// It cannot be sent, which was said.
     Dropped,
 }
 
-impl Reader<'_> {
+impl BatchReader<'_> {
     /// Sends a file of known size.
     pub(super) fn large(
         &mut self,
-        place: &Place<'_>,
+        place: &SourceFile<'_>,
         fd: &OwnedFd,
         stat: &Stat,
-        had: Option<Had>,
+        had: Option<SinkHas>,
     ) -> Result<(), Closed> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let is_apart = part_name(place.name).is_some_and(|name| {
+        let is_apart = part_name_of(place.name).is_some_and(|name| {
             place.folder.is_some_and(|folder| {
                 rustix::fs::statat(&folder.fd, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
             })
         });
         let had = match had {
             Some(had) => had,
-            None if is_apart || self.shared.hello.is_fresh => Had::Nothing,
+            None if is_apart || self.shared.hello.is_fresh => SinkHas::Nothing,
             None => self.offer_one(place, stat)?,
         };
         let (had_bytes, digest) = match had {
-            Had::Part { bytes, digest } if bytes <= size && !is_apart => (bytes, digest),
+            SinkHas::Part { bytes, digest } if bytes <= size && !is_apart => (bytes, digest),
             _ => (0, 0),
         };
         let kept = if had_bytes > 0 && self.is_prefix(fd, had_bytes, digest)? { had_bytes } else { 0 };
         self.begin_file(place, stat, size, kept, is_apart)?;
         let ended = self.extents(place, fd, (kept, size))?;
-        if let (Ended::Whole(_), Ok(now)) = (&ended, rustix::fs::fstat(fd)) {
+        if let (FileSent::Whole(_), Ok(now)) = (&ended, rustix::fs::fstat(fd)) {
             if now.st_size != stat.st_size || Attributes::of(&now) != Attributes::of(stat) {
                 self.changed(place);
             }
         }
-        if matches!(ended, Ended::Dropped) {
+        if matches!(ended, FileSent::Dropped) {
             self.withdraw(stat);
         }
         self.end_file(&ended)
     }
 
     /// Sends what a pipe or device gives, until it ends.
-    pub(super) fn endless(&mut self, place: &Place<'_>, stat: &Stat) -> Result<(), Closed> {
+    pub(super) fn endless(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<(), Closed> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(place.fd(), place.name, flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -78,7 +79,7 @@ impl Reader<'_> {
     /// Sends what comes from where the descriptor is, whatever the size is said to be.
     pub(super) fn until_its_end(
         &mut self,
-        place: &Place<'_>,
+        place: &SourceFile<'_>,
         fd: &OwnedFd,
         stat: &Stat,
     ) -> Result<(), Closed> {
@@ -87,11 +88,11 @@ impl Reader<'_> {
         let ended = loop {
             let read = self.piece(position, PIECE_BYTES, |space, _| rustix::io::read(fd, space))?;
             match read {
-                Ok(0) => break Ended::Whole(position),
+                Ok(0) => break FileSent::Whole(position),
                 Ok(count) => position += count as u64,
                 Err(error) => {
                     self.failed(place, error)?;
-                    break Ended::Dropped;
+                    break FileSent::Dropped;
                 }
             }
         };
@@ -125,7 +126,12 @@ impl Reader<'_> {
     }
 
     /// Sends all between holes.
-    fn extents(&mut self, place: &Place<'_>, fd: &OwnedFd, range: (u64, u64)) -> Result<Ended, Closed> {
+    fn extents(
+        &mut self,
+        place: &SourceFile<'_>,
+        fd: &OwnedFd,
+        range: (u64, u64),
+    ) -> Result<FileSent, Closed> {
         let (mut position, size) = range;
         let mut end = position;
         while position < size {
@@ -139,16 +145,16 @@ impl Reader<'_> {
                 Ok(0) => {
                     let shown = place.shown();
                     self.shared.complaints.fail(&format!("{shown} was cut short while it was read"));
-                    return Ok(Ended::Dropped);
+                    return Ok(FileSent::Dropped);
                 }
                 Ok(count) => position += count as u64,
                 Err(error) => {
                     self.failed(place, error)?;
-                    return Ok(Ended::Dropped);
+                    return Ok(FileSent::Dropped);
                 }
             }
         }
-        Ok(Ended::Whole(size))
+        Ok(FileSent::Whole(size))
     }
 
     /// Reads a piece and sends what came.
@@ -174,7 +180,7 @@ impl Reader<'_> {
         }
         frame.truncate(start + count);
         if count > 0 {
-            format::seal(&mut frame, Kind::Data);
+            format::seal(&mut frame, TreeFrameKind::Data);
             self.shared.outbox.push(self.batch, frame)?;
         }
         Ok(Ok(count))
@@ -182,7 +188,7 @@ impl Reader<'_> {
 
     fn begin_file(
         &mut self,
-        place: &Place<'_>,
+        place: &SourceFile<'_>,
         stat: &Stat,
         size: u64,
         kept: u64,
@@ -192,19 +198,19 @@ impl Reader<'_> {
         let mut frame = Vec::new();
         format::begin(&mut frame);
         let (folder, name, attributes) = (place.spot(), place.sent_name(), Attributes::of(stat));
-        records::put_begin(&mut frame, &Begin { folder, name, attributes, size, kept, is_apart });
-        format::seal(&mut frame, Kind::Begin);
+        records::put_begin(&mut frame, &LargeBegin { folder, name, attributes, size, kept, is_apart });
+        format::seal(&mut frame, TreeFrameKind::Begin);
         self.shared.outbox.push(self.batch, frame)
     }
 
-    fn end_file(&mut self, ended: &Ended) -> Result<(), Closed> {
+    fn end_file(&mut self, ended: &FileSent) -> Result<(), Closed> {
         let (is_whole, size) = match ended {
-            Ended::Whole(size) => (1, *size),
-            Ended::Dropped => (0, 0),
+            FileSent::Whole(size) => (1, *size),
+            FileSent::Dropped => (0, 0),
         };
         let mut payload = vec![is_whole];
         payload.extend_from_slice(&size.to_le_bytes());
-        self.shared.outbox.push(self.batch, format::frame(Kind::End, &payload))
+        self.shared.outbox.push(self.batch, format::frame(TreeFrameKind::End, &payload))
     }
 }
 
@@ -220,4 +226,71 @@ fn extent(fd: &OwnedFd, position: u64, size: u64) -> (u64, u64) {
         // A file system that knows no holes.
         Err(_) => (position, size),
     }
+}
+
+/// Bytes of an offered file beside its path.
+const OFFERED_BYTES: usize = FILE_RECORD_BYTES + 256;
+
+impl BatchReader<'_> {
+    /// Asks the sink what it has of all these files.
+    pub(super) fn offer(&mut self, items: &[WalkItem]) -> Result<Vec<SinkHas>, Closed> {
+        let mut all = vec![SinkHas::Nothing; items.len()];
+        let offer = self.shared.next_offer();
+        let mut frame = Vec::new();
+        format::begin(&mut frame);
+        frame.extend_from_slice(&offer.to_le_bytes());
+        frame.push(1);
+        let mut offered = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let place = match item {
+                WalkItem::Entry { folder, name, kind: FileType::RegularFile } => {
+                    SourceFile { folder: Some(folder), root: folder.root, name, is_followed: false }
+                }
+                WalkItem::Root { root, path, is_followed } => {
+                    SourceFile { folder: None, root: *root, name: path, is_followed: *is_followed }
+                }
+                _ => continue,
+            };
+            // What cannot be looked at fails when it is opened.
+            let Ok(stat) = place.stat() else { continue };
+            let bytes = OFFERED_BYTES + place.spot().path.len();
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && frame.len() + bytes < FRAME_BYTES_MAX
+            {
+                put_offered(&mut frame, &place, &stat);
+                offered.push(index);
+            }
+        }
+        if offered.is_empty() {
+            return Ok(all);
+        }
+        for (index, had) in offered.iter().zip(self.ask(offer, frame)?) {
+            all[*index] = had;
+        }
+        Ok(all)
+    }
+
+    /// Asks the sink what it has of this file.
+    pub(super) fn offer_one(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<SinkHas, Closed> {
+        let offer = self.shared.next_offer();
+        let mut frame = Vec::new();
+        format::begin(&mut frame);
+        frame.extend_from_slice(&offer.to_le_bytes());
+        frame.push(0);
+        put_offered(&mut frame, place, stat);
+        Ok(self.ask(offer, frame)?.first().copied().unwrap_or(SinkHas::Nothing))
+    }
+
+    fn ask(&self, offer: u64, mut frame: Vec<u8>) -> Result<Vec<SinkHas>, Closed> {
+        format::seal(&mut frame, TreeFrameKind::Offer);
+        self.shared.answers.expect(offer);
+        self.shared.outbox.push_urgent(frame);
+        self.shared.answers.wait(offer).ok_or(Closed)
+    }
+}
+
+fn put_offered(frame: &mut Vec<u8>, place: &SourceFile<'_>, stat: &Stat) {
+    let (folder, name) = (place.spot(), place.sent_name());
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    records::put_offered(frame, &OfferedFile { folder, name, size, modified: modified(stat) });
 }

@@ -1,8 +1,16 @@
-//! Frames of several readers, put into the order of their batches, with a bound on how far ahead any of
-//! them may be.
+//! What the source sends and what the sink answers.
+//!
+//! Frames of several readers are put into the order of their batches, with a bound on how far ahead any reader may
+//! be.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::Read;
 use std::sync::{Condvar, Mutex, MutexGuard};
+
+use crate::tree::format;
+use crate::tree::format::{TreeFrameKind, nonsense};
+use crate::tree::records::{RecordParser, SinkHas};
+use crate::{Error, lock};
 
 /// Frames of one batch that wait to be written.
 const FRAMES_MAX: usize = 3;
@@ -15,8 +23,8 @@ pub struct Closed;
 
 /// Between readers and the one who writes.
 #[derive(Debug)]
-pub struct Outbox {
-    state: Mutex<State>,
+pub struct FrameOutbox {
+    state: Mutex<OutboxState>,
     /// A reader may go on.
     room: Condvar,
     /// The writer may.
@@ -25,24 +33,24 @@ pub struct Outbox {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutboxState {
     /// The batch that is being written.
     current: u64,
     /// How many there are, once that is known.
     total: Option<u64>,
-    slots: BTreeMap<u64, Slot>,
+    slots: BTreeMap<u64, BatchFrames>,
     /// Goes before everything else.
     urgent: VecDeque<Vec<u8>>,
     is_closed: bool,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct BatchFrames {
     frames: VecDeque<Vec<u8>>,
     is_finished: bool,
 }
 
-impl Outbox {
+impl FrameOutbox {
     /// For so many readers.
     pub fn new(readers: usize) -> Self {
         let window = readers as u64 * AHEAD;
@@ -140,7 +148,7 @@ impl Outbox {
         state.total == Some(state.current)
     }
 
-    fn wait(&self, is_ready: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Closed> {
+    fn wait(&self, is_ready: impl Fn(&OutboxState) -> bool) -> Result<MutexGuard<'_, OutboxState>, Closed> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -153,8 +161,95 @@ impl Outbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        lock(&self.state)
+    }
+}
+
+/// Answers of one offer.
+pub const OFFER_FILES_MAX: usize = 512;
+
+/// From the thread that reads them to those who wait for them.
+#[derive(Debug, Default)]
+pub struct OfferAnswers {
+    state: Mutex<AnswersState>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct AnswersState {
+    /// By the number of the offer. Nothing is kept that nobody has asked for.
+    given: HashMap<u64, Option<Vec<SinkHas>>>,
+    is_done: bool,
+    is_closed: bool,
+}
+
+impl OfferAnswers {
+    /// Before the offer is sent.
+    pub fn expect(&self, offer: u64) {
+        self.lock().given.insert(offer, None);
+    }
+
+    /// Waits for the answer. Nothing if the sink has ended.
+    pub fn wait(&self, offer: u64) -> Option<Vec<SinkHas>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(Some(_)) = state.given.get(&offer) {
+                return state.given.remove(&offer).flatten();
+            }
+            if state.is_closed {
+                return None;
+            }
+            state = self.news.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Reads until the sink closes. `position` bytes were read before.
+    pub fn read(&self, from: &mut impl Read, mut position: u64) -> Result<(), Error> {
+        let mut payload = Vec::new();
+        let result = loop {
+            if let Err(error) = self.read_one(from, &mut payload, &mut position) {
+                break error;
+            }
+            if self.lock().is_done {
+                return Ok(());
+            }
+        };
+        self.close();
+        Err(result)
+    }
+
+    /// Wakes all who wait: nothing more will come.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+        self.news.notify_all();
+    }
+
+    fn read_one(&self, from: &mut impl Read, payload: &mut Vec<u8>, position: &mut u64) -> Result<(), Error> {
+        let header = format::read(from, payload, position)?;
+        header.check(payload)?;
+        match header.kind {
+            TreeFrameKind::Done => self.lock().is_done = true,
+            TreeFrameKind::Answer => {
+                let mut parser = RecordParser(payload);
+                let offer = parser.u64()?;
+                let mut had = Vec::new();
+                while !parser.is_empty() && had.len() <= OFFER_FILES_MAX {
+                    had.push(parser.had()?);
+                }
+                match self.lock().given.get_mut(&offer) {
+                    Some(answer) => *answer = Some(had),
+                    None => return Err(nonsense("answer")),
+                }
+                self.news.notify_all();
+            }
+            _ => return Err(nonsense("answer")),
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, AnswersState> {
+        lock(&self.state)
     }
 }
 
@@ -164,7 +259,7 @@ mod tests {
 
     #[test]
     fn frames_leave_in_the_order_of_their_batches() {
-        let outbox = Outbox::new(2);
+        let outbox = FrameOutbox::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 outbox.begin(1).expect("within the window");
@@ -187,7 +282,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_ends_when_it_is_closed() {
-        let outbox = Outbox::new(1);
+        let outbox = FrameOutbox::new(1);
         std::thread::scope(|scope| {
             let far = scope.spawn(|| outbox.begin(1000).is_err());
             let turn = scope.spawn(|| outbox.wait_turn(5).is_err());

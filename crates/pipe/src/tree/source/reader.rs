@@ -1,20 +1,24 @@
-//! Reads the files of a batch into frames.
+//! Reads the files of a batch into frames; a file with several names is sent once.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 
+use caravan_segment::printable;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::super::attributes::Attributes;
-use super::super::batch::{Batch, Folder, Item};
-use super::super::format::{self, FRAME_BYTES_MAX, HEADER_BYTES, Kind, PIECE_BYTES};
-use super::super::records::{self, FILE_RECORD_BYTES, Had, Record, Spot};
-use super::Shared;
-use super::links::Claim;
+use super::SourceShared;
 use super::outbox::Closed;
-use super::place::Place;
+use crate::lock;
+use crate::tree::attributes::Attributes;
+use crate::tree::format::{FRAME_BYTES_MAX, HEADER_BYTES, PIECE_BYTES, TreeFrameKind};
+use crate::tree::options::FileId;
+use crate::tree::records::{FILE_RECORD_BYTES, SinkHas, TreePath, TreeRecord};
+use crate::tree::walk::{Batch, SourceFolder, WalkItem};
+use crate::tree::{format, records};
 
 /// Bytes of the record of a directory, beside its path.
 const FOLDER_RECORD_BYTES: usize = 1 + 4 + 2;
@@ -23,20 +27,20 @@ const STAT_BLOCK_BYTES: i64 = 512;
 
 /// One thread that reads.
 #[derive(Debug)]
-pub struct Reader<'a> {
-    pub(super) shared: &'a Shared<'a>,
+pub struct BatchReader<'a> {
+    pub(super) shared: &'a SourceShared<'a>,
     pub(super) batch: u64,
     /// The frame that is being filled.
     frame: Vec<u8>,
     /// Where its records begin.
     records: usize,
     /// The directory of the record written last.
-    folder: Option<Arc<Folder>>,
+    folder: Option<Arc<SourceFolder>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BatchReader<'a> {
     /// One of those who share this.
-    pub fn new(shared: &'a Shared<'a>) -> Self {
+    pub fn new(shared: &'a SourceShared<'a>) -> Self {
         Self { shared, batch: 0, frame: shared.buffers.take(), records: 0, folder: None }
     }
 
@@ -46,7 +50,7 @@ impl<'a> Reader<'a> {
         self.shared.outbox.begin(self.batch)?;
         self.begin_frame(|frame| {
             for made in &batch.made {
-                records::put_spot(frame, Spot { root: made.root, path: &made.path });
+                records::put_spot(frame, TreePath { root: made.root, path: &made.path });
                 frame.extend_from_slice(&made.mode.to_le_bytes());
                 frame.extend_from_slice(&made.owner.to_le_bytes());
             }
@@ -60,20 +64,20 @@ impl<'a> Reader<'a> {
         for (index, item) in batch.items.iter().enumerate() {
             let had = had.get(index).copied();
             match item {
-                Item::Entry { folder, name, kind } => {
+                WalkItem::Entry { folder, name, kind } => {
                     let (folder, root) = (Some(folder), folder.root);
-                    self.entry(&Place { folder, root, name, is_followed: false }, *kind, had)?;
+                    self.entry(&SourceFile { folder, root, name, is_followed: false }, *kind, had)?;
                 }
-                Item::Root { root, path, is_followed } => {
+                WalkItem::Root { root, path, is_followed } => {
                     self.root(
-                        &Place { folder: None, root: *root, name: path, is_followed: *is_followed },
+                        &SourceFile { folder: None, root: *root, name: path, is_followed: *is_followed },
                         had,
                     )?;
                 }
-                Item::Leave { root, path, attributes } => {
+                WalkItem::Leave { root, path, attributes } => {
                     self.ensure(path.len() + FOLDER_RECORD_BYTES + FILE_RECORD_BYTES)?;
-                    let spot = Spot { root: *root, path };
-                    records::put(&mut self.frame, &Record::Leave { spot, attributes: *attributes });
+                    let spot = TreePath { root: *root, path };
+                    records::put(&mut self.frame, &TreeRecord::Leave { spot, attributes: *attributes });
                 }
             }
         }
@@ -82,7 +86,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn root(&mut self, place: &Place<'_>, had: Option<Had>) -> Result<(), Closed> {
+    fn root(&mut self, place: &SourceFile<'_>, had: Option<SinkHas>) -> Result<(), Closed> {
         match place.stat() {
             Ok(stat) => {
                 let kind = FileType::from_raw_mode(stat.st_mode);
@@ -95,7 +99,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn entry(&mut self, place: &Place<'_>, kind: FileType, had: Option<Had>) -> Result<(), Closed> {
+    fn entry(&mut self, place: &SourceFile<'_>, kind: FileType, had: Option<SinkHas>) -> Result<(), Closed> {
         match kind {
             FileType::RegularFile => self.regular(place, had),
             FileType::Symlink => self.symlink(place),
@@ -103,7 +107,7 @@ impl<'a> Reader<'a> {
                 Ok(stat) => {
                     self.locate(place, FILE_RECORD_BYTES)?;
                     let (name, attributes) = (place.sent_name(), Attributes::of(&stat));
-                    records::put(&mut self.frame, &Record::Fifo { name, attributes });
+                    records::put(&mut self.frame, &TreeRecord::Fifo { name, attributes });
                     Ok(())
                 }
                 Err(error) => self.failed(place, error),
@@ -116,7 +120,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn symlink(&mut self, place: &Place<'_>) -> Result<(), Closed> {
+    fn symlink(&mut self, place: &SourceFile<'_>) -> Result<(), Closed> {
         let read = place.stat().and_then(|stat| {
             let target = rustix::fs::readlinkat(place.fd(), place.name, Vec::new())?;
             Ok((stat, target))
@@ -130,11 +134,11 @@ impl<'a> Reader<'a> {
         }
         self.locate(place, FILE_RECORD_BYTES + target.as_bytes().len())?;
         let (name, attributes) = (place.sent_name(), Attributes::of(&stat));
-        records::put(&mut self.frame, &Record::Symlink { name, attributes, target: target.as_bytes() });
+        records::put(&mut self.frame, &TreeRecord::Symlink { name, attributes, target: target.as_bytes() });
         Ok(())
     }
 
-    fn regular(&mut self, place: &Place<'_>, had: Option<Had>) -> Result<(), Closed> {
+    fn regular(&mut self, place: &SourceFile<'_>, had: Option<SinkHas>) -> Result<(), Closed> {
         // Never waits for anything but the disk, even if a FIFO has taken the file's place.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let flags = if place.is_followed { flags } else { flags | OFlags::NOFOLLOW };
@@ -151,7 +155,7 @@ impl<'a> Reader<'a> {
         if stat.st_nlink > 1 && self.is_again(place, &stat)? {
             return Ok(());
         }
-        if had == Some(Had::Same) {
+        if had == Some(SinkHas::Same) {
             return Ok(());
         }
         if stat.st_size <= PIECE_BYTES as i64 && !is_sparse(&fd, &stat) {
@@ -162,33 +166,33 @@ impl<'a> Reader<'a> {
     }
 
     /// Sends one more name of a file that was sent before, if it was.
-    fn is_again(&mut self, place: &Place<'_>, stat: &Stat) -> Result<bool, Closed> {
+    fn is_again(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<bool, Closed> {
         // Which of its names is the first is decided in the order of the stream.
         self.shared.outbox.wait_turn(self.batch)?;
         match self.shared.links.claim(stat, place.root, || place.path()) {
-            Claim::First => Ok(false),
-            Claim::Unknown => {
+            LinkClaim::First => Ok(false),
+            LinkClaim::Unknown => {
                 let shown = place.shown();
                 self.shared
                     .complaints
                     .warn(&format!("{shown} becomes a file of its own: too many have links"));
                 Ok(false)
             }
-            Claim::Again(root, path) => {
+            LinkClaim::Again(root, path) => {
                 self.locate(place, FILE_RECORD_BYTES + path.len())?;
-                let target = Spot { root, path: &path };
-                records::put(&mut self.frame, &Record::Link { name: place.sent_name(), target });
+                let target = TreePath { root, path: &path };
+                records::put(&mut self.frame, &TreeRecord::Link { name: place.sent_name(), target });
                 Ok(true)
             }
         }
     }
 
-    fn small(&mut self, place: &Place<'_>, fd: &OwnedFd, stat: &Stat) -> Result<(), Closed> {
+    fn small(&mut self, place: &SourceFile<'_>, fd: &OwnedFd, stat: &Stat) -> Result<(), Closed> {
         let size = stat.st_size as usize;
         self.locate(place, FILE_RECORD_BYTES + size + 1)?;
         let start = self.frame.len();
         let (name, attributes) = (place.sent_name(), Attributes::of(stat));
-        records::put(&mut self.frame, &Record::File { name, attributes, content: b"" });
+        records::put(&mut self.frame, &TreeRecord::File { name, attributes, content: b"" });
         let content = self.frame.len();
         // One more byte is asked for than there should be: a read that brings less has found the end.
         let result = loop {
@@ -228,18 +232,18 @@ impl<'a> Reader<'a> {
     }
 
     /// Says in the frame in which directory the next name is, once there is room for `bytes` behind that.
-    fn locate(&mut self, place: &Place<'_>, bytes: usize) -> Result<(), Closed> {
+    fn locate(&mut self, place: &SourceFile<'_>, bytes: usize) -> Result<(), Closed> {
         let path = place.spot().path;
         self.ensure(FOLDER_RECORD_BYTES + path.len() + place.name.to_bytes().len() + bytes)?;
         match place.folder {
             Some(folder) if self.folder.as_ref().is_some_and(|last| Arc::ptr_eq(last, folder)) => {}
             Some(folder) => {
                 self.folder = Some(Arc::clone(folder));
-                records::put(&mut self.frame, &Record::Folder(place.spot()));
+                records::put(&mut self.frame, &TreeRecord::Folder(place.spot()));
             }
             None => {
                 self.folder = None;
-                records::put(&mut self.frame, &Record::Root(place.root));
+                records::put(&mut self.frame, &TreeRecord::Root(place.root));
             }
         }
         Ok(())
@@ -257,7 +261,7 @@ impl<'a> Reader<'a> {
         // Beside the header there is at least the length of the directories, which may be 0.
         if self.frame.len() > HEADER_BYTES + 4 {
             let mut frame = std::mem::replace(&mut self.frame, self.shared.buffers.take());
-            format::seal(&mut frame, Kind::Batch);
+            format::seal(&mut frame, TreeFrameKind::Batch);
             self.shared.outbox.push(self.batch, frame)?;
         }
         self.begin_frame(|_| ());
@@ -274,12 +278,12 @@ impl<'a> Reader<'a> {
         self.folder = None;
     }
 
-    pub(super) fn failed(&self, place: &Place<'_>, error: Errno) -> Result<(), Closed> {
+    pub(super) fn failed(&self, place: &SourceFile<'_>, error: Errno) -> Result<(), Closed> {
         self.shared.complaints.fail(&format!("cannot read {}: {error}", place.shown()));
         Ok(())
     }
 
-    pub(super) fn changed(&self, place: &Place<'_>) {
+    pub(super) fn changed(&self, place: &SourceFile<'_>) {
         self.shared.complaints.fail(&format!("{} has changed while it was read", place.shown()));
     }
 
@@ -299,4 +303,108 @@ fn is_sparse(fd: &OwnedFd, stat: &Stat) -> bool {
     let has_hole = rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < stat.st_size as u64);
     // Whether there was one or not, the file is read from its beginning.
     rustix::fs::seek(fd, SeekFrom::Start(0)).is_ok() && has_hole
+}
+
+/// A file that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceFile<'a> {
+    pub(super) folder: Option<&'a Arc<SourceFolder>>,
+    pub(super) root: u32,
+    /// Its name in the folder, or its whole path.
+    pub(super) name: &'a CStr,
+    pub(super) is_followed: bool,
+}
+
+impl<'a> SourceFile<'a> {
+    /// The directory.
+    pub(super) fn fd(&self) -> BorrowedFd<'a> {
+        self.folder.map_or(CWD, |folder| folder.fd.as_fd())
+    }
+
+    pub(super) fn spot(&self) -> TreePath<'a> {
+        TreePath { root: self.root, path: self.folder.map_or(b"", |folder| &folder.path) }
+    }
+
+    /// As the sink has to know it: nothing for a source itself, which it has a name for.
+    pub(super) fn sent_name(&self) -> &'a [u8] {
+        if self.folder.is_some() { self.name.to_bytes() } else { b"" }
+    }
+
+    pub(super) fn shown(&self) -> String {
+        self.folder
+            .map_or_else(|| printable(self.name.to_bytes()), |folder| folder.shown(self.name.to_bytes()))
+    }
+
+    pub(super) fn stat(&self) -> Result<Stat, Errno> {
+        let flags = if self.is_followed { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        rustix::fs::statat(self.fd(), self.name, flags)
+    }
+
+    pub(super) fn path(&self) -> Vec<u8> {
+        match self.folder {
+            None => Vec::new(),
+            Some(folder) if folder.path.is_empty() => self.name.to_bytes().to_vec(),
+            Some(folder) => [&folder.path, &b"/"[..], self.name.to_bytes()].concat(),
+        }
+    }
+}
+
+/// The name under which the sink keeps what is not complete, as far as that can be in a tree, too.
+pub(super) fn part_name_of(name: &CStr) -> Option<CString> {
+    CString::new(crate::tree::part_name(name.to_bytes())).ok()
+}
+
+/// Files whose other names are still to come.
+const FILES_MAX: usize = 1 << 20;
+
+/// Those that were sent and have more names.
+#[derive(Debug, Default)]
+pub struct LinkedFiles(Mutex<HashMap<FileId, FirstName>>);
+
+#[derive(Debug)]
+struct FirstName {
+    root: u32,
+    path: Vec<u8>,
+    /// Names that were not found yet. They may be outside of what is copied.
+    rest: u64,
+}
+
+/// What is to be done with a file that has several names.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LinkClaim {
+    /// It is the first one.
+    First,
+    /// It was sent under this name, below that source.
+    Again(u32, Vec<u8>),
+    /// There are too many to remember: it is sent again, and becomes a file of its own.
+    Unknown,
+}
+
+impl LinkedFiles {
+    /// Says which it is. Has to be called in the order in which files are sent.
+    pub fn claim(&self, stat: &Stat, root: u32, path: impl FnOnce() -> Vec<u8>) -> LinkClaim {
+        let mut files = lock(&self.0);
+        let key = FileId::of(stat);
+        if let Some(first) = files.get_mut(&key) {
+            let (root, path) = (first.root, first.path.clone());
+            first.rest = first.rest.saturating_sub(1);
+            if first.rest == 0 {
+                files.remove(&key);
+            }
+            return LinkClaim::Again(root, path);
+        }
+        if files.len() >= FILES_MAX {
+            return LinkClaim::Unknown;
+        }
+        #[allow(clippy::useless_conversion, reason = "the field is narrower on some architectures")]
+        let rest = u64::from(stat.st_nlink).saturating_sub(1);
+        files.insert(key, FirstName { root, path: path(), rest });
+        LinkClaim::First
+    }
+
+    /// The file could not be sent after all: its next name is the first.
+    pub fn withdraw(&self, stat: &Stat) {
+        let mut files = lock(&self.0);
+        files.remove(&FileId::of(stat));
+    }
 }

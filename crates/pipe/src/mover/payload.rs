@@ -1,10 +1,111 @@
-//! Blocks made smaller, each by itself.
+//! What is done to the bytes of a stream in passing: digests of all of it, and compression block by block.
 
+use std::fmt::Write as _;
+
+use aead::digest::{Context, SHA256};
+use twox_hash::XxHash3_128;
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::start::block_bytes;
-use super::{Compression, HopOptions};
+use super::{Compression, DigestKind, HopOptions, block_bytes};
 use crate::Error;
+
+/// The digests that somebody wants of one stream, and its length.
+pub(super) struct Digests {
+    bytes: u64,
+    xxh3: Option<XxHash3_128>,
+    sha256: Option<Context>,
+}
+
+/// A digest: up to 32 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DigestBytes(Vec<u8>);
+
+/// How a stream ends: its length, and the digests that were wanted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Total {
+    pub bytes: u64,
+    xxh3: Option<DigestBytes>,
+    sha256: Option<DigestBytes>,
+}
+
+impl Digests {
+    /// Of an empty stream.
+    pub fn new(kinds: impl IntoIterator<Item = DigestKind>) -> Self {
+        let mut digests = Self { bytes: 0, xxh3: None, sha256: None };
+        for kind in kinds {
+            match kind {
+                DigestKind::Xxh3 => digests.xxh3 = Some(XxHash3_128::new()),
+                DigestKind::Sha256 => digests.sha256 = Some(Context::new(&SHA256)),
+                DigestKind::Off => {}
+            }
+        }
+        digests
+    }
+
+    /// The stream goes on with these.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        if let Some(xxh3) = &mut self.xxh3 {
+            xxh3.write(bytes);
+        }
+        if let Some(sha256) = &mut self.sha256 {
+            sha256.update(bytes);
+        }
+    }
+
+    /// It goes on with so many that nobody looks at: no digest is wanted.
+    pub fn count(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Its length so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The stream has ended.
+    pub fn finish(self) -> Total {
+        Total {
+            bytes: self.bytes,
+            xxh3: self.xxh3.map(|xxh3| DigestBytes(xxh3.finish_128().to_be_bytes().to_vec())),
+            sha256: self.sha256.map(|sha256| DigestBytes(sha256.finish().as_ref().to_vec())),
+        }
+    }
+}
+
+impl DigestBytes {
+    /// The longest, in bytes.
+    pub const BYTES_MAX: usize = 32;
+}
+
+impl Total {
+    /// What an `End` carries: the length, and the digest of that kind.
+    pub fn encode(&self, kind: DigestKind) -> Vec<u8> {
+        let mut bytes = self.bytes.to_le_bytes().to_vec();
+        if let Some(digest) = self.digest(kind) {
+            bytes.extend_from_slice(&digest.0);
+        }
+        bytes
+    }
+
+    /// In hexadecimal.
+    pub fn hex(&self, kind: DigestKind) -> Option<String> {
+        let digest = self.digest(kind)?;
+        Some(digest.0.iter().fold(String::new(), |mut text, byte| {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        }))
+    }
+
+    fn digest(&self, kind: DigestKind) -> Option<&DigestBytes> {
+        match kind {
+            DigestKind::Xxh3 => self.xxh3.as_ref(),
+            DigestKind::Sha256 => self.sha256.as_ref(),
+            DigestKind::Off => None,
+        }
+    }
+}
 
 /// What zstd is asked for: 1 is the fastest of its ordinary levels, which keeps up with 10 Gbit/s on two cores.
 const ZSTD_LEVEL: i32 = 1;
@@ -16,14 +117,14 @@ const GAIN_MIN: usize = 16;
 
 /// Compresses for the sender.
 pub(super) struct Shrinker {
-    kind: Kind,
+    kind: Codec,
     to: Vec<u8>,
     /// Blocks to be skipped after the next failure, and now.
     skips: u32,
     skip: u32,
 }
 
-enum Kind {
+enum Codec {
     Zstd(Compressor<'static>),
     Lz4,
 }
@@ -35,11 +136,10 @@ impl Shrinker {
         let (kind, room) = match options.compression {
             None => return Ok(None),
             Some(Compression::Zstd) => {
-                let compressor =
-                    Compressor::new(ZSTD_LEVEL).map_err(|source| Error::System { call: "zstd", source })?;
-                (Kind::Zstd(compressor), bytes)
+                let compressor = Compressor::new(ZSTD_LEVEL).map_err(Error::system("zstd"))?;
+                (Codec::Zstd(compressor), bytes)
             }
-            Some(Compression::Lz4) => (Kind::Lz4, lz4_flex::block::get_maximum_output_size(bytes)),
+            Some(Compression::Lz4) => (Codec::Lz4, lz4_flex::block::get_maximum_output_size(bytes)),
         };
         Ok(Some(Self { kind, to: vec![0; room], skips: 1, skip: 0 }))
     }
@@ -53,10 +153,10 @@ impl Shrinker {
         let most = block.len() - block.len().div_ceil(GAIN_MIN);
         let bytes = match &mut self.kind {
             // No room for more than is of use: then it gives up sooner.
-            Kind::Zstd(zstd) => {
+            Codec::Zstd(zstd) => {
                 self.to.get_mut(..most).and_then(|to| zstd.compress_to_buffer(block, to).ok())
             }
-            Kind::Lz4 => lz4_flex::block::compress_into(block, &mut self.to).ok(),
+            Codec::Lz4 => lz4_flex::block::compress_into(block, &mut self.to).ok(),
         };
         match bytes.filter(|bytes| (1..=most).contains(bytes)) {
             Some(bytes) => {
@@ -80,8 +180,7 @@ impl Expander {
     pub fn new(compression: Compression) -> Result<Self, Error> {
         match compression {
             Compression::Zstd => {
-                let decompressor =
-                    Decompressor::new().map_err(|source| Error::System { call: "zstd", source })?;
+                let decompressor = Decompressor::new().map_err(Error::system("zstd"))?;
                 Ok(Self(Some(decompressor)))
             }
             Compression::Lz4 => Ok(Self(None)),
@@ -105,6 +204,24 @@ impl Expander {
 mod tests {
     use super::super::DigestKind;
     use super::*;
+
+    #[test]
+    fn digests_are_those_that_other_programs_print() {
+        let mut digests = Digests::new([DigestKind::Xxh3, DigestKind::Sha256]);
+        digests.update(b"a");
+        digests.update(b"bc");
+        let total = digests.finish();
+        assert_eq!(total.bytes, 3);
+        // `xxhsum -H2` and `sha256sum` of "abc".
+        assert_eq!(total.hex(DigestKind::Xxh3).as_deref(), Some("06b05ab6733a618578af5f94892f3950"));
+        assert_eq!(
+            total.hex(DigestKind::Sha256).as_deref(),
+            Some("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+        );
+        assert_eq!(total.hex(DigestKind::Off), None);
+        assert_eq!(total.encode(DigestKind::Off), [3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(total.encode(DigestKind::Sha256).len(), 8 + DigestBytes::BYTES_MAX);
+    }
 
     #[test]
     fn what_shrinks_comes_back_and_what_does_not_is_left_alone() {

@@ -1,8 +1,8 @@
-//! What two ends of a connection say to each other beside the data, where no ssh session is there for it.
+//! Messages between the two ends of a connection beside the data, where no ssh session carries them.
 //!
-//! A word is a length of two bytes (big-endian), that much of JSON, and an HMAC-SHA256 over its number and
-//! itself, with a key of its own for each direction: whoever is on the way can read words, and end the
-//! connection, but not change them, leave one out or say one again.
+//! A message is a [frame](crate::framing) of JSON and an HMAC-SHA256 over its number and its text, with a key of its
+//! own for each direction. Whoever is between the hosts can read messages, and end the connection, but cannot change
+//! a message, leave one out or repeat one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,15 +14,15 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutd
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Channel, Connection, Side};
-use crate::Error;
+use super::{DataChannel, DataConnection, HopSide};
 use crate::limits::WORD_BYTES_MAX;
+use crate::{Error, framing};
 
 const TAG_BYTES: usize = 32;
 
 /// One of the two ends.
 #[derive(Debug)]
-pub struct Words {
+pub struct SideChannel {
     socket: OwnedFd,
     ours: Voice,
     theirs: Voice,
@@ -32,7 +32,7 @@ pub struct Words {
 
 /// What has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard<T> {
+pub enum Incoming<T> {
     /// A word.
     Word(T),
     /// Nothing that is whole yet.
@@ -47,19 +47,19 @@ struct Voice {
     next: u64,
 }
 
-impl Words {
+impl SideChannel {
     /// Takes the last stream of a connection for words. Both ends must.
-    pub fn beside(connection: &mut Connection, side: Side) -> Result<Self, Error> {
+    pub fn beside(connection: &mut DataConnection, side: HopSide) -> Result<Self, Error> {
         let socket = match &mut connection.channel {
-            Channel::Streams(streams) if streams.len() > 1 => streams.pop(),
+            DataChannel::Streams(streams) if streams.len() > 1 => streams.pop(),
             _ => None,
         };
         let socket = socket.ok_or_else(|| Error::Protocol("has no stream for words".to_owned()))?;
         let of_sender = Voice::new(&connection.secret.0, b"caravan 1 words of the sender")?;
         let of_receiver = Voice::new(&connection.secret.0, b"caravan 1 words of the receiver")?;
         let (ours, theirs) = match side {
-            Side::Sender => (of_sender, of_receiver),
-            Side::Receiver => (of_receiver, of_sender),
+            HopSide::Sender => (of_sender, of_receiver),
+            HopSide::Receiver => (of_receiver, of_sender),
         };
         Ok(Self { socket, ours, theirs, inbox: Vec::new() })
     }
@@ -73,10 +73,8 @@ impl Words {
     /// Says a word. Words are few and short; one for which there is no room is an end of the connection.
     pub fn say<T: Serialize>(&mut self, word: &T) -> io::Result<()> {
         let body = serde_json::to_vec(word)?;
-        let length = u16::try_from(body.len()).ok().filter(|_| body.len() <= WORD_BYTES_MAX);
-        let length = length.ok_or_else(|| io::Error::other("a word is too long"))?;
         let tag = self.ours.sign(&body);
-        let mut rest = &[&length.to_be_bytes()[..], &body, tag.as_ref()].concat()[..];
+        let mut rest = &framing::frame(&[&body, tag.as_ref()], WORD_BYTES_MAX + TAG_BYTES)?[..];
         while !rest.is_empty() {
             match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(count) => rest = rest.get(count..).unwrap_or_default(),
@@ -88,18 +86,18 @@ impl Words {
     }
 
     /// What has come by now. Never blocks; the descriptor is readable when it is time to ask.
-    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Heard<T>, Error> {
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Incoming<T>, Error> {
         loop {
             if let Some(word) = self.next_word()? {
-                return Ok(Heard::Word(word));
+                return Ok(Incoming::Word(word));
             }
             let mut room = [0; 512];
             match recv(&self.socket, &mut room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Heard::End),
+                Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Incoming::End),
                 Ok((count, _)) => self.inbox.extend(room.iter().take(count)),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Heard::Nothing),
-                Err(source) => return Err(Error::System { call: "recv", source: source.into() }),
+                Err(Errno::AGAIN) => return Ok(Incoming::Nothing),
+                Err(source) => return Err(Error::system("recv")(source)),
             }
         }
     }
@@ -110,22 +108,21 @@ impl Words {
     }
 
     fn next_word<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
-        let Some((length, rest)) = self.inbox.split_first_chunk() else { return Ok(None) };
-        let length = usize::from(u16::from_be_bytes(*length));
-        if length > WORD_BYTES_MAX {
-            return Err(Error::Protocol("says too long a word".to_owned()));
-        }
-        let Some((body, rest)) = rest.split_at_checked(length) else { return Ok(None) };
-        let Some((tag, _)) = rest.split_at_checked(TAG_BYTES) else { return Ok(None) };
+        let first = framing::first(&self.inbox, WORD_BYTES_MAX + TAG_BYTES);
+        let first = first.map_err(|_| Error::Protocol("sent too long a message".to_owned()))?;
+        let Some((body, bytes)) = first else { return Ok(None) };
+        let split = body.split_last_chunk::<TAG_BYTES>();
+        let (body, tag) =
+            split.ok_or_else(|| Error::Protocol("sent a message without a proof".to_owned()))?;
         self.theirs.verify(body, tag)?;
         let word = serde_json::from_slice(body);
-        let word = word.map_err(|_| Error::Protocol("says a word that is none".to_owned()))?;
-        self.inbox.drain(..2 + length + TAG_BYTES);
+        let word = word.map_err(|_| Error::Protocol("sent a message that makes no sense".to_owned()))?;
+        self.inbox.drain(..bytes);
         Ok(Some(word))
     }
 }
 
-impl AsFd for Words {
+impl AsFd for SideChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -167,16 +164,16 @@ mod tests {
     use crate::connect::Secret;
 
     /// A sender's and a receiver's end; what is between them is in the test's hands.
-    fn ends() -> (Words, UnixStream, Words, UnixStream) {
+    fn ends() -> (SideChannel, UnixStream, SideChannel, UnixStream) {
         let of = |side| {
             let (ours, between) = UnixStream::pair().expect("a pair");
             let (data, _) = UnixStream::pair().expect("a pair");
-            let streams = Channel::Streams(vec![data.into(), ours.into()]);
+            let streams = DataChannel::Streams(vec![data.into(), ours.into()]);
             let description = String::new();
-            let mut connection = Connection { channel: streams, secret: Secret([9; 32]), description };
-            (Words::beside(&mut connection, side).expect("words"), between)
+            let mut connection = DataConnection { channel: streams, secret: Secret([9; 32]), description };
+            (SideChannel::beside(&mut connection, side).expect("words"), between)
         };
-        let ((sender, at_sender), (receiver, at_receiver)) = (of(Side::Sender), of(Side::Receiver));
+        let ((sender, at_sender), (receiver, at_receiver)) = (of(HopSide::Sender), of(HopSide::Receiver));
         at_sender.set_nonblocking(true).expect("set");
         (sender, at_sender, receiver, at_receiver)
     }
@@ -191,7 +188,7 @@ mod tests {
     #[test]
     fn words_come_as_they_were_said() {
         let (mut sender, at_sender, mut receiver, mut at_receiver) = ends();
-        assert_eq!(receiver.hear::<u8>().expect("open"), Heard::Nothing);
+        assert_eq!(receiver.hear::<u8>().expect("open"), Incoming::Nothing);
         sender.say(&"first").and_then(|()| sender.say(&"second")).expect("said");
         // Byte by byte.
         let (last, bytes) = {
@@ -201,15 +198,15 @@ mod tests {
         let mut heard = Vec::new();
         for byte in bytes {
             at_receiver.write_all(&[byte]).expect("passed on");
-            if let Heard::Word(word) = receiver.hear::<String>().expect("good") {
+            if let Incoming::Word(word) = receiver.hear::<String>().expect("good") {
                 heard.push(word);
             }
         }
         assert_eq!(heard, ["first"]);
         at_receiver.write_all(&[last]).expect("passed on");
-        assert_eq!(receiver.hear::<String>().expect("good"), Heard::Word("second".to_owned()));
+        assert_eq!(receiver.hear::<String>().expect("good"), Incoming::Word("second".to_owned()));
         drop(at_receiver);
-        assert_eq!(receiver.hear::<String>().expect("an end"), Heard::End);
+        assert_eq!(receiver.hear::<String>().expect("an end"), Incoming::End);
     }
 
     #[test]
@@ -226,11 +223,11 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             at_receiver.write_all(&changed).expect("passed on");
             let heard = receiver.hear::<usize>();
-            assert!(matches!(heard, Err(_) | Ok(Heard::Nothing)), "{bit}: {heard:?}");
+            assert!(matches!(heard, Err(_) | Ok(Incoming::Nothing)), "{bit}: {heard:?}");
         }
         let (_, mut sender, mut receiver, mut at_receiver) = word(0);
         at_receiver.write_all(&[&bytes[..], &bytes].concat()).expect("passed on");
-        assert!(matches!(receiver.hear::<usize>(), Ok(Heard::Word(0))));
+        assert!(matches!(receiver.hear::<usize>(), Ok(Incoming::Word(0))));
         assert!(matches!(receiver.hear::<usize>(), Err(Error::Damaged(_))), "again");
         let (both, _, mut receiver, mut at_receiver) = word(1);
         at_receiver.write_all(&both[bytes.len()..]).expect("passed on");
@@ -251,8 +248,8 @@ mod tests {
     #[test]
     fn one_stream_is_none_to_spare() {
         let (stream, _) = UnixStream::pair().expect("a pair");
-        let channel = Channel::Streams(vec![stream.into()]);
-        let mut connection = Connection { channel, secret: Secret([9; 32]), description: String::new() };
-        assert!(matches!(Words::beside(&mut connection, Side::Sender), Err(Error::Protocol(_))));
+        let channel = DataChannel::Streams(vec![stream.into()]);
+        let mut connection = DataConnection { channel, secret: Secret([9; 32]), description: String::new() };
+        assert!(matches!(SideChannel::beside(&mut connection, HopSide::Sender), Err(Error::Protocol(_))));
     }
 }

@@ -1,18 +1,19 @@
-//! How many bytes may be under way towards somebody who says when he has taken them.
+//! Flow control by credits: how many bytes may be under way towards a peer that says when it has taken them.
 
+use crate::lock;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A window for flow control by credits: the sender takes from it before it sends, and it is given back
 /// what the receiver has taken.
 #[derive(Debug)]
-pub struct Window {
-    state: Mutex<State>,
+pub struct Credit {
+    state: Mutex<CreditState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct CreditState {
     free: u64,
     is_closed: bool,
 }
@@ -20,15 +21,15 @@ struct State {
 /// Between two looks whether there is still somebody to wait for.
 const LOOK: Duration = Duration::from_millis(100);
 
-impl Window {
+impl Credit {
     /// All of it is free.
     pub fn new(bytes: u64) -> Self {
-        Self { state: Mutex::new(State { free: bytes, is_closed: false }), changed: Condvar::new() }
+        Self { state: Mutex::new(CreditState { free: bytes, is_closed: false }), changed: Condvar::new() }
     }
 
     /// Waits until something is free and takes at most `bytes` of it; `None` once it is closed.
     pub fn take(&self, bytes: u64) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         loop {
             if state.is_closed {
                 return None;
@@ -44,14 +45,14 @@ impl Window {
 
     /// Gives back.
     pub fn give(&self, bytes: u64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.free = state.free.saturating_add(bytes);
         self.changed.notify_all();
     }
 
     /// Nobody waits any more.
     pub fn close(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        lock(&self.state).is_closed = true;
         self.changed.notify_all();
     }
 }
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_is_not_free_is_waited_for() {
-        let window = Arc::new(Window::new(10));
+        let window = Arc::new(Credit::new(10));
         assert_eq!((window.take(4), window.take(100)), (Some(4), Some(6)));
         let other = Arc::clone(&window);
         let waiter = std::thread::spawn(move || (other.take(3), other.take(1)));
