@@ -32,8 +32,8 @@ use self::stream::{Facts, Moved, Stream};
 use self::talk::{Talk, Terms, attended};
 use crate::args::{Recv, Send};
 use crate::error::Error as CommandError;
-use crate::interrupt::Interrupt;
 use crate::pipe::{Ending, Teller};
+use caravan_bench::interrupt::Interrupt;
 
 /// How late the receiving side may be.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,9 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
     let to = args.destination().unwrap_or_else(|why| refuse(&why));
     let telling = args.telling.telling();
-    let ending = Ending::prepare(&telling).map_err(CommandError::before_a_pipe)?;
+    let ending = Ending::prepare(&telling).map_err(CommandError::pipe_setup)?;
     let (input, total) = input(to.file.as_deref()).map_err(of_a_file)?;
-    let interrupt = Interrupt::watch().map_err(CommandError::before_a_pipe)?;
+    let interrupt = Interrupt::watch().map_err(CommandError::pipe_setup)?;
     let key = match &args.secret.file {
         Some(file) => key::from_file(file)?,
         None => key::asked(&to.host, to.port, &interrupt)?,
@@ -59,8 +59,8 @@ pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
 pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
     let to = args.destined().unwrap_or_else(|why| refuse(&why));
     let telling = args.telling.telling();
-    let ending = Ending::prepare(&telling).map_err(CommandError::before_a_pipe)?;
-    let interrupt = Interrupt::watch().map_err(CommandError::before_a_pipe)?;
+    let ending = Ending::prepare(&telling).map_err(CommandError::pipe_setup)?;
+    let interrupt = Interrupt::watch().map_err(CommandError::pipe_setup)?;
     let mut teller = Teller::new(&telling);
     let (key, is_shown) = match &args.secret.file {
         Some(file) => (key::from_file_or_new(file, &mut teller)?, false),

@@ -12,8 +12,8 @@ use caravan_pipe::coordinator::{self, Request, describe};
 
 use crate::args::{Pipe, Reach, Telling};
 use crate::error::Error;
-use crate::interrupt::Interrupt;
 use crate::remote::Agents;
+use caravan_bench::interrupt::Interrupt;
 
 pub use self::ending::Ending;
 pub use self::teller::Teller;
@@ -32,9 +32,9 @@ pub fn conduct(request: &Request, reach: &Reach, telling: &Telling) -> Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     // Before anything runs: nobody wants to learn at the end that there is nowhere to put the figures.
-    let ending = Ending::prepare(telling).map_err(Error::before_a_pipe)?;
-    let interrupt = Interrupt::watch().map_err(Error::before_a_pipe)?;
-    let stopped = Interrupt::stops().map_err(Error::before_a_pipe)?;
+    let ending = Ending::prepare(telling).map_err(Error::pipe_setup)?;
+    let interrupt = Interrupt::watch().map_err(Error::pipe_setup)?;
+    let stopped = Interrupt::stops().map_err(Error::pipe_setup)?;
     let launcher = Agents::new(reach);
     let mut teller = Teller::new(telling);
     let outcome = coordinator::run(request, &launcher, &mut teller, interrupt.flag(), &stopped);

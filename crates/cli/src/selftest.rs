@@ -23,11 +23,11 @@ use self::remote::Remote;
 use self::report::{Path, Report};
 use self::session::{STEPS, Session, Way};
 use crate::args::SelfTest;
-use crate::bench::output;
-use crate::bench::progress::Progress;
 use crate::error::Error;
 use crate::fabric::survey::{Findings, Survey};
-use crate::interrupt::Interrupt;
+use caravan_bench::interrupt::Interrupt;
+use caravan_bench::output;
+use caravan_bench::progress::Progress;
 
 pub use self::peer::run as peer;
 

@@ -12,7 +12,7 @@ use console::Term;
 use self::view::{Sample, View};
 use crate::args::Top;
 use crate::error::Error;
-use crate::interrupt::{GLANCE, Interrupt};
+use caravan_bench::interrupt::{GLANCE, Interrupt};
 
 /// Width of a table that goes to no terminal.
 pub const WIDTH: usize = 160;

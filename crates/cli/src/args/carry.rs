@@ -82,7 +82,7 @@ pub struct Recv {
     #[arg(short = 'L', long = "rate", value_name = "RATE", value_parser = moving::rate)]
     pub rate: Option<u64>,
     /// Bytes that may wait in memory between the network and the writer: 64M, 1Gi
-    #[arg(short = 'm', long = "buffer", value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = moving::size)]
+    #[arg(short = 'm', long = "buffer", value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = caravan_bench::size)]
     pub buffer_bytes: u64,
     /// Listen on the first of these ports that is free: 40000:40010
     #[arg(short = 'p', long, value_name = "LO:HI", value_parser = moving::ports)]

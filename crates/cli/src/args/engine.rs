@@ -143,7 +143,7 @@ pub struct Top {
     #[arg(long)]
     pub json: bool,
     /// Seconds between refreshes
-    #[arg(long, value_name = "S", default_value = "1", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = caravan_bench::seconds)]
     pub interval: Duration,
 }
 

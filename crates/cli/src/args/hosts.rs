@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{ring_bytes, seconds};
+use caravan_bench::{ring_bytes, seconds};
 
 /// Show what this host has for RDMA, what is in its way, and what would be used towards HOST
 ///

@@ -1,6 +1,7 @@
 //! What every command that moves data takes: how fast, through how much memory, and how it is checked and
 //! sealed on its way.
 
+use caravan_bench::{quantity, size};
 use caravan_pipe::connect::Ports;
 use caravan_pipe::coordinator::Sealing;
 use caravan_pipe::limits::STREAMS_MAX;
@@ -85,8 +86,6 @@ pub enum Digest {
     Off,
 }
 
-/// Nobody has more: what is larger is a mistyped unit.
-const SIZE_MAX: u64 = 1 << 40;
 /// As fast as no network is.
 const RATE_MAX: u64 = 1 << 50;
 
@@ -95,14 +94,6 @@ pub fn rate(text: &str) -> Result<u64, String> {
     match quantity(text.strip_suffix("/s").unwrap_or(text)) {
         Some(bytes) if (1..=RATE_MAX).contains(&bytes) => Ok(bytes),
         _ => Err("it takes bytes a second, such as 500k, 100M, 1.5G or 64Mi".into()),
-    }
-}
-
-/// The same for memory and files.
-pub fn size(text: &str) -> Result<u64, String> {
-    match quantity(text) {
-        Some(bytes) if bytes <= SIZE_MAX => Ok(bytes),
-        _ => Err("it takes bytes up to 1Ti, such as 64k, 100M, 1.5G or 64Mi".into()),
     }
 }
 
@@ -115,34 +106,6 @@ pub fn ports(text: &str) -> Result<Ports, String> {
                   times and permissions without -p)"
             .into()),
     }
-}
-
-/// A number, maybe with a fraction, and a unit.
-fn quantity(text: &str) -> Option<u64> {
-    let split = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(split)?;
-    let unit = unit.strip_suffix(['B', 'b']).unwrap_or(unit);
-    let (letter, base) = match unit.strip_suffix('i') {
-        // "i" alone is no unit.
-        Some("") => return None,
-        Some(letter) => (letter, 1024_u64),
-        None => (unit, 1000),
-    };
-    let power = match letter {
-        "" => 0,
-        "k" | "K" => 1,
-        "m" | "M" => 2,
-        "g" | "G" => 3,
-        "t" | "T" => 4,
-        _ => return None,
-    };
-    let unit = base.pow(power);
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(unit);
-    }
-    let bytes = number.parse::<f64>().ok()? * unit as f64;
-    // What does not fit has no business here: 2^63 is far beyond every limit above.
-    (bytes < 9.2e18).then_some(bytes.round() as u64)
 }
 
 #[cfg(test)]

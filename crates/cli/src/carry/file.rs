@@ -155,7 +155,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::scratch::Scratch;
+    use caravan_bench::scratch::Scratch;
 
     fn write(output: &Output, bytes: &[u8]) {
         File::from(output.descriptor().expect("a descriptor")).write_all(bytes).expect("written");

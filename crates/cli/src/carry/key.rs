@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::geteuid;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-use crate::interrupt::{GLANCE, Interrupt};
 use crate::pipe::Teller;
+use caravan_bench::interrupt::{GLANCE, Interrupt};
 
 /// Digits of a key.
 const DIGITS: usize = 2 * Key::BYTES;
@@ -159,7 +159,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::scratch::Scratch;
+    use caravan_bench::scratch::Scratch;
 
     #[test]
     fn a_key_is_read_as_it_is_shown() {

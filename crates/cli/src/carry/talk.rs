@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::interrupt::{GLANCE, Interrupt};
+use caravan_bench::interrupt::{GLANCE, Interrupt};
 
 /// How long the other side may take to say what it wants, once it is connected.
 const WORD_LIMIT: Duration = Duration::from_secs(10);

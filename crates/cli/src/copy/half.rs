@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::args::{CopySink, CopySource};
 use crate::error::Error;
-use crate::interrupt::endings;
+use caravan_bench::interrupt::endings;
 
 /// Sends. What the destination says about its own end, it says itself.
 pub fn source(args: &CopySource) -> Result<ExitCode, Error> {

@@ -8,7 +8,7 @@ use caravan_engine::Engine;
 use caravan_engine::layout::{DROPS, engine as words, link, worker};
 use serde::Serialize;
 
-use crate::number::{bytes, number};
+use caravan_bench::number::{bytes, number};
 
 /// Figures of what ran last: those of links and workers that a reload removed went with them, but for
 /// the packets that were lost.

@@ -10,8 +10,8 @@ use caravan_engine::view::{self, Found, Owners, Snapshot, View};
 use super::print_json;
 use crate::args::EngineTop;
 use crate::error::Error;
-use crate::interrupt::Interrupt;
 use crate::top::{WIDTH, redraw, wait};
+use caravan_bench::interrupt::Interrupt;
 
 /// To count packets takes at most one part in so many of the time.
 const OWNERS_SHARE: u32 = 10;

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::counted;
 use crate::args::EngineTrace;
 use crate::error::Error;
-use crate::interrupt::Interrupt;
+use caravan_bench::interrupt::Interrupt;
 
 /// How long to wait before looking again: at first, and, doubled each time, at most. The ring holds
 /// the small packets of a few milliseconds.

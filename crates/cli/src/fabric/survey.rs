@@ -8,7 +8,7 @@ use caravan_fabric::{Error as FabricError, Link};
 use serde::{Deserialize, Serialize};
 
 use super::firewall::Firewall;
-use crate::number;
+use caravan_bench::number;
 
 /// Bytes of a ring that nobody has chosen: what Erlang nodes use.
 pub const RING_BYTES: u64 = 512 << 10;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use caravan_pipe::coordinator::HopFigures;
 
-use crate::number;
+use caravan_bench::number;
 
 /// Seconds that a rate is taken over: long enough to be read, short enough to be of now.
 const RECENT_SECONDS: f64 = 3.0;

@@ -19,7 +19,7 @@ use signal_hook::consts::SIGINT;
 use super::launcher::WORD;
 use super::local;
 use crate::error::Error;
-use crate::interrupt::{JOB_CONTROL, endings};
+use caravan_bench::interrupt::{JOB_CONTROL, endings};
 
 /// The other side of `caravan pipe`, on the standard input and output.
 #[derive(Debug, clap::Args)]

@@ -12,7 +12,7 @@ use super::listen::{Answers, GREETING_BYTES_MAX, Heard, listen};
 use super::program::Program;
 use super::refusal::refusal;
 use super::ssh::Ssh;
-use crate::interrupt::GLANCE;
+use caravan_bench::interrupt::GLANCE;
 
 /// What is sent first, as one line of sh.
 const START: &str = include_str!("start.sh");

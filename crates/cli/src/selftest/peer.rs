@@ -19,8 +19,8 @@ use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
 use crate::args::SelfTestPeer;
 use crate::error::Error;
 use crate::fabric::survey::Findings;
-use crate::interrupt::Interrupt;
 use crate::remote::agent::remove_copy;
+use caravan_bench::interrupt::Interrupt;
 
 /// A peer that nobody asks anything any more ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);

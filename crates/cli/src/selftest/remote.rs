@@ -9,8 +9,8 @@ use super::message::{self, Answer, Ask};
 use super::peer::{MARK, identity};
 use crate::args::SelfTest;
 use crate::error::Error;
-use crate::interrupt::{GLANCE, Interrupt};
 use crate::remote::{Answers, Copies, Failure, Ssh, SshOptions, Start, start};
+use caravan_bench::interrupt::{GLANCE, Interrupt};
 
 /// The hidden command of this program that the other side is.
 const WORD: &str = "selftest-peer";
@@ -92,7 +92,7 @@ impl Remote {
         self.input = None;
         let said = self.ssh.why_ended(END_LIMIT, why);
         match self.interrupt.check() {
-            Err(interrupted) => interrupted,
+            Err(interrupted) => interrupted.into(),
             Ok(()) => self.error(&said),
         }
     }

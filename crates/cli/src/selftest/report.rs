@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::fabric::survey::Survey;
 use crate::fabric::view;
-use crate::number::{binary, bytes as decimal, number};
+use caravan_bench::number::{binary, bytes as decimal, number};
 
 /// All of it.
 #[derive(Debug, Serialize)]

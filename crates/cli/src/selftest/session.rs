@@ -13,8 +13,8 @@ use super::report::{Check, Outcome, Path, RoundTrip, Throughput};
 use super::traffic::Traffic;
 use super::trouble::{Bounds, Trouble};
 use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
-use crate::bench::progress::Progress;
-use crate::interrupt::Interrupt;
+use caravan_bench::interrupt::Interrupt;
+use caravan_bench::progress::Progress;
 
 /// Bytes of the messages whose round trips are measured.
 const ROUND_TRIP_BYTES: [usize; 5] = [8, 64, 512, 4 << 10, 64 << 10];

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::interrupt::Interrupt;
+use caravan_bench::interrupt::Interrupt;
 
 /// Why a step did not succeed.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Bounds {
     /// To be called wherever something may wait for ever.
     pub fn check(&self) -> Result<(), Trouble> {
         if let Some(interrupt) = &self.interrupt {
-            interrupt.check()?;
+            interrupt.check().map_err(crate::error::Error::from)?;
         }
         match Instant::now() < self.deadline {
             true => Ok(()),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::view::{Link, View};
-use crate::number::{bytes, number};
+use caravan_bench::number::{bytes, number};
 
 const HEAD: [&str; 9] = [
     "NODE",

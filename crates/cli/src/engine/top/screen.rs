@@ -6,7 +6,7 @@ use caravan_engine::layout::Mode;
 use caravan_engine::view::{LinkView, Owners, View, WorkerView};
 use serde::Serialize;
 
-use crate::number::{bytes, number};
+use caravan_bench::number::{bytes, number};
 
 const WORKER_HEAD: [&str; 11] =
     ["WORKER", "STATE", "PID", "CORE", "RESTARTS", "BREATHS/S", "BUSY%", "P50", "P99", "MAX", "OWNS"];

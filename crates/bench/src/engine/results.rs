@@ -1,0 +1,273 @@
+//! The results, as they go into the JSON file and the history; table and chart are drawn from them.
+
+use serde::Serialize;
+
+use super::case::{Case, Goal, Graph, goal};
+use super::history;
+use super::sampler::Sample;
+use crate::machine::Machine;
+use crate::stats::Summary;
+
+/// Changes when a reader of the file would have to.
+const SCHEMA: &str = "caravan-bench-engine/1";
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    pub schema: &'static str,
+    pub caravan: &'static str,
+    pub commit: Option<String>,
+    pub date: String,
+    pub machine: Machine,
+    /// The producer's core and the consumer's, where there are two.
+    pub cores: Option<(usize, usize)>,
+    /// Seconds in which the packets of a sample are counted.
+    pub seconds: f64,
+    pub samples: usize,
+    /// Samples that were taken again because the cores moved.
+    pub moved: usize,
+    pub figures: Vec<Figure>,
+}
+
+/// What a figure's samples are. Less is better in all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    NsPerPacket,
+    /// Nanoseconds.
+    Ns,
+    Ratio,
+}
+
+/// One figure of one benchmark in one placement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    pub benchmark: &'static str,
+    /// `interlink/60/swap`.
+    pub key: String,
+    pub placement: &'static str,
+    pub unit: Unit,
+    pub value: Summary,
+    /// Of packets only: millions a second, in the same order.
+    pub mpps: Option<Summary>,
+    /// Of packets only: processors' nanoseconds for each, of all processes.
+    pub cpu_ns: Option<Summary>,
+    /// Of packets only: their bytes, and what these come to.
+    pub bytes: Option<usize>,
+    pub gbit_per_s: Option<f64>,
+    /// A cache line's way between the two cores, where there are two.
+    pub line_ns: Option<Summary>,
+    pub goal: Option<Goal>,
+    pub reached: Option<bool>,
+}
+
+/// Samples of one case.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub case: Case,
+    pub samples: Vec<Sample>,
+}
+
+impl Series {
+    /// Samples of the placement that has most.
+    pub fn most(&self) -> usize {
+        self.placements().map(|placement| self.of(placement).count()).max().unwrap_or(0)
+    }
+
+    fn placements(&self) -> impl Iterator<Item = &'static str> {
+        let all = ["near", "far", super::sampler::NO_PLACEMENT];
+        all.into_iter().filter(|placement| self.of(placement).next().is_some())
+    }
+
+    fn of(&self, placement: &'static str) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().filter(move |sample| sample.placement == placement)
+    }
+
+    /// What these samples come to: a figure or more for each placement.
+    pub fn figures(&self) -> Vec<Figure> {
+        self.placements().flat_map(|placement| self.figures_in(placement)).collect()
+    }
+
+    fn figures_in(&self, placement: &'static str) -> Vec<Figure> {
+        let samples: Vec<_> = self.of(placement).collect();
+        let line_ns = Summary::of(samples.iter().filter_map(|sample| sample.line_ns).collect());
+        let figure = |key: String, unit, values: Vec<f64>| {
+            let goal = goal(&key, placement);
+            let value = Summary::of(values)?;
+            Some(Figure {
+                benchmark: self.case.benchmark,
+                placement,
+                unit,
+                mpps: None,
+                cpu_ns: None,
+                bytes: None,
+                gbit_per_s: None,
+                line_ns: line_ns.clone(),
+                reached: goal.map(|goal| is_reached(goal, value.median)),
+                goal,
+                key,
+                value,
+            })
+        };
+        let key = &self.case.key;
+        if self.case.graph == Graph::Recovery {
+            let all = |of: fn(&Sample) -> &Vec<f64>| {
+                samples.iter().flat_map(|&sample| of(sample)).copied().collect()
+            };
+            let figures = [
+                figure(key.clone(), Unit::Ns, all(|sample| &sample.outcome.recovery_ns)),
+                figure(format!("{key}/gap"), Unit::Ns, all(|sample| &sample.outcome.gap_ns)),
+                figure(format!("{key}/quiet-gap"), Unit::Ns, all(|sample| &sample.outcome.quiet_gap_ns)),
+            ];
+            return figures.into_iter().flatten().collect();
+        }
+        let outcomes: Vec<_> = samples.iter().map(|sample| &sample.outcome).collect();
+        let bare: Vec<_> = samples.iter().filter_map(|sample| sample.bare.as_ref()).collect();
+        let mut figures = Vec::new();
+        for (key, outcomes) in [(key.clone(), &outcomes), (format!("{key}/c-loop"), &bare)] {
+            let ns = outcomes.iter().map(|outcome| outcome.ns as f64 / outcome.packets as f64);
+            let Some(plain) = figure(key, Unit::NsPerPacket, ns.collect()) else { continue };
+            let cpu = outcomes.iter().map(|outcome| outcome.cpu_ns / outcome.packets as f64);
+            figures.push(Figure {
+                mpps: Summary::of(plain.value.samples.iter().map(|ns| 1e3 / ns).collect()),
+                cpu_ns: Summary::of(cpu.collect()),
+                bytes: Some(self.case.size),
+                gbit_per_s: Some(8.0 * self.case.size as f64 / plain.value.median),
+                ..plain
+            });
+        }
+        if let [own, bare] = &figures[..] {
+            let ratio = own.value.ratio(&bare.value);
+            figures
+                .extend(ratio.and_then(|ratio| figure(format!("{key}/ratio"), Unit::Ratio, ratio.samples)));
+        }
+        figures
+    }
+}
+
+fn is_reached(goal: Goal, median: f64) -> bool {
+    match goal {
+        Goal::AtLeastMpps(mpps) => 1e3 / median >= mpps,
+        Goal::BelowMs(ms) => median < ms * 1e6,
+        Goal::RatioAtMost(ratio) => median <= ratio,
+    }
+}
+
+impl Results {
+    pub fn of(run: &history::Run, machine: Machine, series: &[Series]) -> Self {
+        Self {
+            schema: SCHEMA,
+            caravan: env!("CARGO_PKG_VERSION"),
+            commit: run.commit.clone(),
+            date: run.date.clone(),
+            machine,
+            cores: None,
+            seconds: 0.0,
+            samples: 0,
+            moved: 0,
+            figures: series.iter().flat_map(Series::figures).collect(),
+        }
+    }
+
+    pub fn figure(&self, key: &str, placement: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.key == key && figure.placement == placement)
+    }
+
+    /// The lines for the history.
+    pub fn lines(&self, run: &history::Run) -> Vec<history::Line> {
+        let line = |figure: &Figure| {
+            let unit = if figure.unit == Unit::Ratio { "ratio" } else { "ns" };
+            run.line(&figure.key, figure.placement, unit, &figure.value.samples)
+        };
+        self.figures.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::args::Bench;
+    use crate::args::tests::parse;
+    use crate::engine::case::chosen;
+    use crate::engine::task::Outcome;
+
+    /// Results of made-up samples: `line` as for the command, 2 cores; each case has 3 samples near and 2
+    /// far of 4, 5, 6, 14, 15 ns a packet, and a bare loop of half of that.
+    pub fn example(line: &str) -> Results {
+        let line = format!("engine {line}");
+        let Bench::Engine(args) = parse(&line) else { panic!("not engine") };
+        let cases = chosen(&args, 2).expect("chosen");
+        let series: Vec<_> = cases.into_iter().map(series).collect();
+        let machine = Machine::here();
+        Results::of(&history::Run::begin(&machine), machine, &series)
+    }
+
+    fn series(case: Case) -> Series {
+        let samples =
+            [("near", 4), ("near", 5), ("far", 14), ("near", 6), ("far", 15)].map(|(placement, ns)| {
+                let outcome = |ns| Outcome {
+                    packets: 1000,
+                    ns: ns * 1000,
+                    cpu_ns: 2000.0 * ns as f64,
+                    recovery_ns: vec![2e6, 3e6],
+                    gap_ns: vec![1e5; 2],
+                    quiet_gap_ns: vec![5e4; 2],
+                };
+                let of_two = case.graph.is_of_two();
+                Sample {
+                    placement: if of_two { placement } else { super::super::sampler::NO_PLACEMENT },
+                    line_ns: of_two.then_some(60.0),
+                    bare: (case.graph == Graph::Swap).then(|| Outcome { ns: ns * 500, ..outcome(ns) }),
+                    outcome: outcome(ns),
+                }
+            });
+        Series { case, samples: samples.into() }
+    }
+
+    #[test]
+    fn near_and_far_are_reported_apart() {
+        let results = example("--only interlink/60/swap");
+        let near = results.figure("interlink/60/swap", "near").expect("near");
+        assert_eq!((near.value.median, near.value.samples.len()), (5.0, 3));
+        assert_eq!(near.mpps.as_ref().map(|mpps| mpps.median), Some(200.0));
+        assert_eq!(near.cpu_ns.as_ref().map(|cpu| cpu.median), Some(10.0));
+        assert_eq!(near.gbit_per_s, Some(96.0));
+        assert_eq!((near.goal, near.reached), (Some(Goal::AtLeastMpps(150.0)), Some(true)));
+        let far = results.figure("interlink/60/swap", "far").expect("far");
+        assert_eq!((far.value.samples.len(), far.reached), (2, Some(true)));
+        assert_eq!(series(chosen_one("interlink/60/swap")).most(), 3);
+    }
+
+    fn chosen_one(key: &str) -> Case {
+        let Bench::Engine(args) = parse(&format!("engine --only {key}")) else { panic!("not engine") };
+        chosen(&args, 2).expect("chosen").remove(0)
+    }
+
+    #[test]
+    fn the_swap_has_its_bare_loop_and_the_ratio_of_each_pair() {
+        let results = example("--only swap");
+        let bare = results.figure("swap/c-loop", "near").expect("the bare loop");
+        assert_eq!(bare.value.samples, [2.0, 2.5, 3.0]);
+        let ratio = results.figure("swap/ratio", "near").expect("the ratio");
+        assert_eq!((ratio.value.median, ratio.unit, ratio.reached), (2.0, Unit::Ratio, Some(false)));
+    }
+
+    #[test]
+    fn a_recovery_is_a_time_with_the_gaps_beside_it() {
+        let results = example("--only recovery");
+        let recovery = results.figure("recovery", "none").expect("a figure");
+        assert_eq!((recovery.value.samples.len(), recovery.value.median), (10, 2.5e6));
+        assert_eq!((recovery.reached, recovery.mpps.is_none()), (Some(true), true));
+        assert_eq!(results.figure("recovery/gap", "none").map(|figure| figure.value.max), Some(1e5));
+        assert!(results.figure("recovery/quiet-gap", "none").is_some());
+    }
+
+    #[test]
+    fn every_figure_has_a_line_in_the_history() {
+        let results = example("--only swap,tunnel/60");
+        let run = history::Run::begin(&results.machine);
+        let lines = results.lines(&run);
+        assert_eq!(lines.len(), results.figures.len());
+        let ratio = lines.iter().find(|line| line.benchmark == "swap/ratio" && line.placement == "far");
+        assert_eq!(ratio.map(|line| (line.unit.as_str(), line.samples.len())), Some(("ratio", 2)));
+    }
+}

@@ -1,0 +1,44 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod args;
+mod bare;
+mod chart;
+mod child;
+mod compare;
+mod control;
+mod endpoint;
+mod engine;
+mod erlang;
+mod error;
+pub mod interrupt;
+mod machine;
+pub mod number;
+pub mod output;
+mod pipe;
+mod placement;
+pub mod progress;
+mod rdma;
+mod ring;
+pub mod scratch;
+mod stats;
+mod usage;
+
+pub use args::{Bench, quantity, ring_bytes, seconds, size};
+pub use error::{Error, Result};
+
+/// Runs a benchmark, or the other process of one, as the arguments say.
+pub fn run(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Erlang(args) => erlang::run(args),
+        Bench::Ring(args) => ring::run(args),
+        Bench::RingPeer(args) => ring::peer(args),
+        Bench::Rdma(args) => rdma::run(args),
+        Bench::RdmaPeer => rdma::peer(),
+        Bench::Engine(args) => engine::run(args),
+        Bench::EnginePeer(args) => engine::peer(args),
+        Bench::Pipe(args) => pipe::run(args),
+        Bench::PipePeer => pipe::peer(),
+        Bench::Compare(args) => compare::run(args),
+    }
+}

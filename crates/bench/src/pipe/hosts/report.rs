@@ -1,0 +1,264 @@
+//! The results of pipes between hosts, as text, as JSON and as a picture.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::case::Case;
+use super::goals::{self, Goal};
+use crate::chart::Picture;
+use crate::machine::Machine;
+use crate::number::{binary, number};
+use crate::pipe::bars::{Bar, Bars};
+use crate::stats::Summary;
+
+/// Changes when a reader of the file would have to.
+const SCHEMA: &str = "caravan-bench-pipe/1";
+/// The line of `veth-10g`, in GB/s.
+const LINE_GB_PER_S: f64 = 1.25;
+
+/// The samples of one contender.
+#[derive(Clone, Debug)]
+pub struct Series {
+    key: &'static str,
+    title: &'static str,
+    /// GB/s, or seconds of a start.
+    pub value: Vec<f64>,
+    pub wall_s: Vec<f64>,
+    /// Seconds for each GB, or of a start.
+    pub cpu: Vec<f64>,
+    pub machine_cpu: Vec<f64>,
+}
+
+impl Series {
+    pub fn of(key: &'static str, title: &'static str) -> Self {
+        Self { key, title, value: Vec::new(), wall_s: Vec::new(), cpu: Vec::new(), machine_cpu: Vec::new() }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    pub schema: &'static str,
+    pub caravan: &'static str,
+    pub machine: Machine,
+    pub rounds: usize,
+    pub bytes: u64,
+    /// What could not be measured, and why.
+    pub notes: Vec<String>,
+    pub cases: Vec<CaseResult>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CaseResult {
+    pub key: &'static str,
+    pub title: String,
+    /// `GB/s`, where more is better, or `s`.
+    pub unit: &'static str,
+    pub rows: Vec<Row>,
+    pub goals: Vec<Goal>,
+}
+
+/// A contender.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub key: &'static str,
+    pub title: &'static str,
+    pub value: Summary,
+    /// To the first one, in the same round.
+    pub ratio: Summary,
+    /// From the start of its programs to their end.
+    pub wall_s: Summary,
+    /// Its processes at both ends, for each GB or each start.
+    pub cpu_s: Summary,
+    /// The whole machine, for each GB or each start.
+    pub machine_cpu_s: Summary,
+    /// Of the line, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent_of_line: Option<f64>,
+}
+
+impl CaseResult {
+    /// Of all tools.
+    pub fn streams(case: Case, is_veth: bool, series: Vec<Series>) -> Self {
+        let between = match (is_veth, case) {
+            (true, Case::Veth10g) => "two network namespaces, a veth pair, tbf 10 Gbit/s",
+            (true, _) => "two network namespaces, a veth pair, no limit",
+            (false, _) => "two addresses of loopback: no namespaces",
+        };
+        let line = (case == Case::Veth10g).then_some(LINE_GB_PER_S);
+        let rows = rows(series, line);
+        let goals = if line.is_some() { goals::line(&rows) } else { goals::streams(&rows) };
+        Self { key: case.key(), title: between.to_owned(), unit: "GB/s", rows, goals }
+    }
+
+    /// Of Caravan and a shell.
+    pub fn lines(case: Case, series: Vec<Series>) -> Self {
+        let rows = rows(series, None);
+        let (title, unit, goals) = match case {
+            Case::Start => ("one line through two hosts, sessions being there", "s", goals::start(&rows)),
+            _ => ("two commands of one host", "GB/s", goals::same_host(&rows)),
+        };
+        Self { key: case.key(), title: title.to_owned(), unit, rows, goals }
+    }
+
+    fn text(&self) -> String {
+        let per = if self.unit == "s" { "CPU s" } else { "CPU s/GB" };
+        let line = if self.rows.iter().any(|row| row.percent_of_line.is_some()) { "of line" } else { "" };
+        let mut text = format!("\n{}: {}\n", self.key, self.title);
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  {:<34}{:>22}{line:>9}{:>24}{per:>10}{:>10}{:>10}",
+            "", self.unit, "to the first", "machine", "s in all"
+        );
+        for row in &self.rows {
+            let percent = row.percent_of_line.map_or_else(String::new, |percent| format!("{percent:.1} %"));
+            let line = format!(
+                "  {:<34}{:>22}{percent:>9}{:>24}{:>10}{:>10}{:>10}",
+                row.title,
+                spread(&row.value),
+                spread(&row.ratio),
+                number(row.cpu_s.median),
+                number(row.machine_cpu_s.median),
+                number(row.wall_s.median),
+            );
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        for Goal { text: goal, value, is_reached } in &self.goals {
+            let reached = if *is_reached { "reached" } else { "NOT REACHED" };
+            let _ = writeln!(text, "  goal: {goal}: {}, {reached}", number(*value));
+        }
+        text
+    }
+}
+
+fn rows(series: Vec<Series>, line: Option<f64>) -> Vec<Row> {
+    let base = series.first().and_then(|first| Summary::of(first.value.clone()));
+    let row = |series: Series| {
+        let value = Summary::of(series.value)?;
+        Some(Row {
+            key: series.key,
+            title: series.title,
+            ratio: value.ratio(base.as_ref()?)?,
+            percent_of_line: line.map(|line| 100.0 * value.median / line),
+            value,
+            wall_s: Summary::of(series.wall_s)?,
+            cpu_s: Summary::of(series.cpu)?,
+            machine_cpu_s: Summary::of(series.machine_cpu)?,
+        })
+    };
+    series.into_iter().filter_map(row).collect()
+}
+
+impl Results {
+    pub fn new(rounds: usize, bytes: u64) -> Self {
+        Self {
+            schema: SCHEMA,
+            caravan: env!("CARGO_PKG_VERSION"),
+            machine: Machine::here(),
+            rounds,
+            bytes,
+            notes: Vec::new(),
+            cases: Vec::new(),
+        }
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "Pipes of {} from one host to another\n{}\n\
+             Medians of {} rounds (least..most), all in turn; ratios are of the same round. CPU: processes of both \
+             ends; machine: all of it, kernel threads included.\n",
+            binary(self.bytes),
+            self.machine.sentence(),
+            self.rounds,
+        );
+        for note in &self.notes {
+            text.push_str(note);
+            text.push('\n');
+        }
+        self.cases.iter().for_each(|case| text.push_str(&case.text()));
+        text
+    }
+
+    /// A group of bars for each benchmark.
+    pub fn picture(&self) -> Picture {
+        let bar = |row: &Row| Bar {
+            name: row.title.to_owned(),
+            value: row.value.clone(),
+            colour: match row.key {
+                "caravan-insecure" | "caravan-bare" => 0,
+                "caravan" => 1,
+                _ => 2,
+            },
+        };
+        let group = |case: &CaseResult| {
+            (format!("{}: {}, {}", case.key, case.title, case.unit), case.rows.iter().map(bar).collect())
+        };
+        Bars {
+            title: "Pipes between hosts".to_owned(),
+            subtitle: format!(
+                "{} of data; medians of {} rounds, lines from least to most",
+                binary(self.bytes),
+                self.rounds
+            ),
+            groups: self.cases.iter().map(group).collect(),
+            footer: self.machine.sentence(),
+        }
+        .draw()
+    }
+}
+
+fn spread(summary: &Summary) -> String {
+    let Summary { median, min, max, .. } = *summary;
+    format!("{} ({}..{})", number(median), number(min), number(max))
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::super::tool::Tool;
+    use super::*;
+
+    fn series(tool: Tool, gb_per_s: f64, cpu: f64) -> Series {
+        let mut series = Series::of(tool.key(), tool.title());
+        for round in [1.0, 2.0, 4.0] {
+            series.value.push(gb_per_s * round);
+            series.wall_s.push(1.0);
+            series.cpu.push(cpu);
+            series.machine_cpu.push(2.0 * cpu);
+        }
+        series
+    }
+
+    pub fn example(caravan: f64) -> Results {
+        let mut results = Results::new(3, 2 << 30);
+        let all = || {
+            let others = Tool::ALL.into_iter().skip(1).map(|tool| series(tool, 1.0, 0.5));
+            std::iter::once(series(Tool::CaravanInsecure, caravan, 0.25)).chain(others).collect::<Vec<_>>()
+        };
+        results.cases.push(CaseResult::streams(Case::Veth, true, all()));
+        results.cases.push(CaseResult::streams(Case::Veth10g, true, all()));
+        results
+    }
+
+    #[test]
+    fn a_line_has_the_rate_the_ratio_and_both_processor_times() {
+        let text = example(2.0).text();
+        let line = text.lines().find(|line| line.trim_start().starts_with("nc ")).expect("a line");
+        let cells: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(cells, ["nc", "2.00", "(1.00..4.00)", "0.50", "(0.50..0.50)", "0.50", "1.00", "1.00"]);
+        assert!(text.contains("160.0 %"), "{text}");
+        assert!(text.contains("goal: at least 95 % of the line, encrypted: 160, reached"), "{text}");
+    }
+
+    #[test]
+    fn the_json_has_the_shape_that_readers_rely_on() {
+        let json = serde_json::to_value(example(2.0)).expect("JSON");
+        assert_eq!(json["schema"], "caravan-bench-pipe/1");
+        assert_eq!(json["cases"][0]["key"], "veth");
+        let rows = json["cases"][0]["rows"].as_array().expect("rows");
+        let nc = rows.iter().find(|row| row["key"] == "nc").expect("nc's row");
+        assert_eq!(nc["ratio"]["median"], 0.5);
+        assert_eq!(json["cases"][1]["rows"][0]["percent_of_line"], 320.0);
+        assert_eq!(json["cases"][0]["goals"][0]["is_reached"], true);
+    }
+}
