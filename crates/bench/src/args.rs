@@ -50,7 +50,7 @@ pub enum Bench {
 Examples:
   caravan bench erlang
   caravan bench erlang --nodes 2 --processes 1000 --seconds 5 --rounds 15
-  caravan bench erlang --transports tcp --rounds 3 --json - --svg '' --png ''
+  caravan bench erlang --transports tcp --rounds 3 --json - --svg ''
 
 CARAVAN_ERLANG_DIR names the folder that holds erlang/ebin and bench/erlang/ebin where they are
 not found beside this program.")]
@@ -88,9 +88,6 @@ pub struct Erlang {
     /// Chart as SVG, '' for none
     #[arg(long, value_name = "FILE", default_value = "results/erlang.svg", value_parser = file())]
     pub svg: PathBuf,
-    /// Chart as PNG, '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.png", value_parser = file())]
-    pub png: PathBuf,
 }
 
 /// What carries the messages of a round.
@@ -279,8 +276,8 @@ pub mod tests {
 
     #[test]
     fn files_may_be_declined() {
-        let Bench::Erlang(erlang) = parse("erlang --json - --svg= --png=") else { panic!("not erlang") };
-        let files = [erlang.json, erlang.svg, erlang.png];
-        assert_eq!(files, [PathBuf::from("-"), PathBuf::new(), PathBuf::new()]);
+        let Bench::Erlang(erlang) = parse("erlang --json - --svg=") else { panic!("not erlang") };
+        let files = [erlang.json, erlang.svg];
+        assert_eq!(files, [PathBuf::from("-"), PathBuf::new()]);
     }
 }

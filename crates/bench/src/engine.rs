@@ -7,7 +7,6 @@ mod apps;
 mod case;
 pub mod history;
 mod measure;
-mod picture;
 mod report;
 mod results;
 mod sampler;
@@ -21,7 +20,6 @@ use self::results::{Results, Series};
 use self::sampler::Sampler;
 use self::task::Task;
 use crate::args::{EngineBench, EnginePeer};
-use crate::chart;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -45,8 +43,8 @@ pub fn run(args: &EngineBench) -> Result<(), Error> {
     results.moved = sampler.moved;
     results.seconds = args.seconds.as_secs_f64();
     results.samples = args.samples;
-    output::table(&report::text(&results), &args.json)?;
-    write_files(args, &results)?;
+    let (table, chart) = (report::text(&results), results.chart());
+    output::all(&table, &results, &chart, &args.json, &args.svg, &args.history)?;
     history::append(&args.history, &results.lines(&history))
 }
 
@@ -82,25 +80,4 @@ fn list() -> Result<(), Error> {
         let _ = writeln!(text, "{:<18}{}", benchmark.name, benchmark.what);
     }
     output::table(&text, Path::new(""))
-}
-
-fn write_files(args: &EngineBench, results: &Results) -> Result<(), Error> {
-    let picture = picture::draw(results);
-    output::json(results, &args.json)?;
-    if !output::is_none(&args.svg) {
-        output::file(&args.svg, chart::svg(&picture).as_bytes())?;
-    }
-    if !output::is_none(&args.png) {
-        let png = chart::png(&picture).map_err(|source| Error::Chart { path: args.png.clone(), source })?;
-        output::file(&args.png, &png)?;
-    }
-    let files: Vec<_> = [&args.json, &args.svg, &args.png, &args.history]
-        .into_iter()
-        .filter(|path| !output::is_none(path) && path.as_path() != Path::new("-"))
-        .map(|path| path.display().to_string())
-        .collect();
-    if !files.is_empty() {
-        output::table(&format!("\nWritten: {}\n", files.join(", ")), &args.json)?;
-    }
-    Ok(())
 }

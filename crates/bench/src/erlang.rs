@@ -6,7 +6,6 @@ mod cluster;
 mod home;
 mod modules;
 mod node;
-mod picture;
 mod plan;
 mod results;
 mod round;
@@ -21,7 +20,6 @@ use self::plan::Plan;
 use self::results::Results;
 use self::round::Round;
 use crate::args::{Erlang, Transport};
-use crate::chart;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -42,8 +40,8 @@ pub fn run(args: &Erlang) -> Result<(), Error> {
     let begin = Instant::now();
     let rounds = measure_all(args, &plan, &modules, &interrupt)?;
     let results = Results::of(args, &plan, machine, &rounds, begin.elapsed());
-    output::table(&table::text(&results), &args.json)?;
-    write_files(args, &results)
+    let chart = results.chart();
+    output::all(&table::text(&results), &results, &chart, &args.json, &args.svg, Path::new(""))
 }
 
 fn measure_all(
@@ -69,25 +67,4 @@ fn measure_all(
         }
     }
     Ok(rounds)
-}
-
-fn write_files(args: &Erlang, results: &Results) -> Result<(), Error> {
-    let picture = picture::draw(results);
-    output::json(results, &args.json)?;
-    if !output::is_none(&args.svg) {
-        output::file(&args.svg, chart::svg(&picture).as_bytes())?;
-    }
-    if !output::is_none(&args.png) {
-        let png = chart::png(&picture).map_err(|source| Error::Chart { path: args.png.clone(), source })?;
-        output::file(&args.png, &png)?;
-    }
-    let files: Vec<_> = [&args.json, &args.svg, &args.png]
-        .into_iter()
-        .filter(|path| !output::is_none(path) && path.as_path() != Path::new("-"))
-        .map(|path| path.display().to_string())
-        .collect();
-    if !files.is_empty() {
-        output::table(&format!("\nWritten: {}\n", files.join(", ")), &args.json)?;
-    }
-    Ok(())
 }

@@ -46,8 +46,6 @@ pub enum Error {
     NotCarried { asked: Transport, what: String },
     #[error("cannot {what} {path}: {source}", path = path.display())]
     File { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("cannot write the chart {path}: {source}", path = path.display())]
-    Chart { path: PathBuf, source: png::EncodingError },
     #[error("cannot write the output: {0}")]
     Output(io::Error),
     #[error("cannot watch for Ctrl-C: {0}")]

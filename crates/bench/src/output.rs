@@ -6,24 +6,24 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::chart::BarChart;
 use crate::error::Error;
 
-/// `-` as a file's name.
+/// Whether a file's name is `-`, standard output.
 fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// An empty name: not wanted.
+/// Whether a file's name is empty: the user does not want that file.
 pub fn is_none(path: &Path) -> bool {
     path.as_os_str().is_empty()
 }
 
 /// Prints the table: on standard output, unless the JSON goes there.
 pub fn table(text: &str, json: &Path) -> Result<(), Error> {
-    let written = if is_standard_output(json) {
-        io::stderr().write_all(text.as_bytes())
-    } else {
-        io::stdout().write_all(text.as_bytes())
+    let written = match is_standard_output(json) {
+        true => io::stderr().write_all(text.as_bytes()),
+        false => io::stdout().write_all(text.as_bytes()),
     };
     written.map_err(Error::Output)
 }
@@ -39,6 +39,30 @@ pub fn json(results: &impl Serialize, path: &Path) -> Result<(), Error> {
         return io::stdout().write_all(text.as_bytes()).map_err(Error::Output);
     }
     file(path, text.as_bytes())
+}
+
+/// Prints the table, writes the JSON and the chart where they are wanted, and names the files. `other` is a file that
+/// the caller writes, or an empty name.
+pub(crate) fn all(
+    table_text: &str,
+    results: &impl Serialize,
+    chart: &BarChart,
+    json_path: &Path,
+    svg_path: &Path,
+    other: &Path,
+) -> Result<(), Error> {
+    table(table_text, json_path)?;
+    json(results, json_path)?;
+    if !is_none(svg_path) {
+        file(svg_path, chart.svg().as_bytes())?;
+    }
+    let files = [json_path, svg_path, other].into_iter();
+    let files = files.filter(|path| !is_none(path) && !is_standard_output(path));
+    let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
+    match files.is_empty() {
+        true => Ok(()),
+        false => table(&format!("\nWritten: {}\n", files.join(", ")), json_path),
+    }
 }
 
 /// Writes a file, and the folder it is in.

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::number::number;
+
 /// Samples in the order they were taken, and what they come to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -27,6 +29,11 @@ impl Summary {
             q3: quantile(&sorted, 0.75)?,
             samples,
         })
+    }
+
+    /// `5.00 (1.00..9.00)`: the median, the least and the greatest.
+    pub fn spread(&self) -> String {
+        format!("{} ({}..{})", number(self.median), number(self.min), number(self.max))
     }
 
     /// In another unit.

@@ -33,7 +33,6 @@ fn cores() -> usize {
 fn every_benchmark_moves_packets_and_is_written_down() {
     let (history, svg) = (file("history.jsonl"), file("chart.svg"));
     let words: Vec<_> = "bench engine --sizes 60 --samples 1 --seconds 0.02 --json -".split(' ').collect();
-    let words = [&words[..], &["--png", ""]].concat();
     let files = ["--svg", svg.to_str().expect("UTF-8"), "--history", history.to_str().expect("UTF-8")];
     let output = caravan(&[&words[..], &files].concat());
     let table = text(&output.stderr);
@@ -124,7 +123,7 @@ fn ctrl_c_ends_everything_and_leaves_no_line_in_the_history() {
         "--svg",
         "",
     ]);
-    command.args(["--png", "", "--history"]).arg(&history);
+    command.args(["--history"]).arg(&history);
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command starts");
     let mut said = String::new();
     let mut complaints = BufReader::new(child.stderr.take().expect("a pipe"));
@@ -144,7 +143,7 @@ fn nothing_is_written_where_nothing_is_wanted() {
     fs::create_dir_all(&folder).expect("a folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
     command.args(["bench", "engine", "--only", "source-sink/60", "--samples", "2", "--seconds", "0.01"]);
-    command.args(["--json", "", "--svg", "", "--png", "", "--history", ""]).current_dir(&folder);
+    command.args(["--json", "", "--svg", "", "--history", ""]).current_dir(&folder);
     let output = command.stdin(Stdio::null()).output().expect("the command starts");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("at least 150 Mpps: "), "{}", text(&output.stdout));

@@ -58,9 +58,6 @@ pub struct EngineBench {
     /// Chart as SVG, '' for none
     #[arg(long, value_name = "FILE", default_value = "results/engine.svg", value_parser = file())]
     pub svg: PathBuf,
-    /// Chart as PNG, '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/engine.png", value_parser = file())]
-    pub png: PathBuf,
 }
 
 /// The process that runs the engine of one sample.

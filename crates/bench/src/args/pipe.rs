@@ -52,9 +52,6 @@ pub struct PipeBench {
     /// Chart as SVG, '' for none; without it results/pipe.svg or results/pipe-steps.svg
     #[arg(long, value_name = "FILE", value_parser = file())]
     pub svg: Option<PathBuf>,
-    /// Chart as PNG, '' for none; without it results/pipe.png or results/pipe-steps.png
-    #[arg(long, value_name = "FILE", value_parser = file())]
-    pub png: Option<PathBuf>,
 }
 
 /// What carries the steps.

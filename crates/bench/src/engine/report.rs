@@ -46,7 +46,7 @@ fn packets(text: &mut String, results: &Results) {
         "", "", "n", "Mpps", "ns", "CPU ns", "Gbit/s"
     );
     for figure in rows {
-        let of = |summary: &Option<Summary>| summary.as_ref().map_or_else(String::new, spread);
+        let of = |summary: &Option<Summary>| summary.as_ref().map_or_else(String::new, Summary::spread);
         let median = |summary: &Option<Summary>| {
             summary.as_ref().map_or_else(String::new, |summary| number(summary.median))
         };
@@ -115,18 +115,18 @@ fn others(text: &mut String, results: &Results) {
             (Unit::NsPerPacket, _) => continue,
             (Unit::Ratio, _) => {
                 let what = name("swap: the engine to the bare loop in C, of each pair,");
-                format!("{what}: {}   {}", spread(&figure.value), goal(figure))
+                format!("{what}: {}   {}", figure.value.spread(), goal(figure))
             }
             (Unit::Ns, "recovery") => format!(
                 "recovery of a killed worker: {} ms, {} kills   {}",
-                spread(&figure.value.scaled(1e-6)),
+                figure.value.scaled(1e-6).spread(),
                 figure.value.samples.len(),
                 goal(figure)
             ),
             (Unit::Ns, key) => {
                 let when = if key.ends_with("quiet-gap") { "in a quiet time" } else { "meanwhile" };
                 let gaps = figure.value.scaled(1e-6);
-                format!("largest gap in another's traffic {when}: {} ms", spread(&gaps))
+                format!("largest gap in another's traffic {when}: {} ms", gaps.spread())
             }
         };
         let _ = writeln!(text, "\n{line}");
@@ -135,11 +135,6 @@ fn others(text: &mut String, results: &Results) {
 
 fn shown(placement: &str) -> &str {
     if placement == super::sampler::NO_PLACEMENT { "" } else { placement }
-}
-
-fn spread(summary: &Summary) -> String {
-    let Summary { median, min, max, .. } = *summary;
-    format!("{} ({}..{})", number(median), number(min), number(max))
 }
 
 /// `>= 150: reached`

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::case::{Case, Goal, Graph, goal};
 use super::history;
-use super::sampler::Sample;
+use super::sampler::{NO_PLACEMENT, Sample};
+use crate::chart::{Bar, BarChart, BarGroup};
 use crate::machine::Machine;
 use crate::stats::Summary;
 
@@ -172,6 +173,55 @@ impl Results {
         self.figures.iter().find(|figure| figure.key == key && figure.placement == placement)
     }
 
+    /// Packet rates, the curve of N processes, and the times of a recovery.
+    pub fn chart(&self) -> BarChart {
+        let is_curve = |figure: &&Figure| figure.benchmark == "scale";
+        let (curve, rates): (Vec<_>, Vec<_>) =
+            self.figures.iter().filter(|figure| figure.mpps.is_some()).partition(is_curve);
+        let times: Vec<_> = self.figures.iter().filter(|figure| figure.unit == Unit::Ns).collect();
+        let cores = self.machine.cores;
+        let groups = [
+            ("millions of packets per second".to_owned(), rates),
+            (
+                format!(
+                    "tunnels in N processes, all together ({cores} cores): millions of packets per second"
+                ),
+                curve,
+            ),
+            ("a worker is killed: ms".to_owned(), times),
+        ];
+        let groups = groups.into_iter().filter(|(_, figures)| !figures.is_empty());
+        let bars = |figures: Vec<&Figure>| figures.into_iter().map(|figure| self.bar(figure)).collect();
+        BarChart {
+            title: "Packet engine".to_owned(),
+            subtitle: format!(
+                "medians of {} samples or more of {} s, lines from least to most; near, far: the two processes' cores",
+                self.samples, self.seconds
+            ),
+            groups: groups.map(|(name, figures)| BarGroup { name, bars: bars(figures) }).collect(),
+            footer: format!(
+                "{}; {} {}",
+                self.machine.without_distance(),
+                self.caravan,
+                self.commit.as_deref().unwrap_or("")
+            ),
+        }
+    }
+
+    /// Bars of one size of packet have one colour.
+    fn bar(&self, figure: &Figure) -> Bar {
+        let mut sizes: Vec<_> = self.figures.iter().filter_map(|figure| figure.bytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let placement = if figure.placement == NO_PLACEMENT { "" } else { figure.placement };
+        Bar {
+            name: format!("{} {placement}", figure.key).trim_end().to_owned(),
+            value: figure.mpps.clone().unwrap_or_else(|| figure.value.scaled(1e-6)),
+            colour: sizes.iter().position(|size| Some(*size) == figure.bytes).unwrap_or(0),
+            note: String::new(),
+        }
+    }
+
     /// The lines for the history.
     pub fn lines(&self, run: &history::Run) -> Vec<history::Line> {
         let line = |figure: &Figure| {
@@ -259,6 +309,21 @@ pub mod tests {
         assert_eq!((recovery.reached, recovery.mpps.is_none()), (Some(true), true));
         assert_eq!(results.figure("recovery/gap", "none").map(|figure| figure.value.max), Some(1e5));
         assert!(results.figure("recovery/quiet-gap", "none").is_some());
+    }
+
+    #[test]
+    fn every_figure_but_a_ratio_has_a_bar() {
+        for line in ["", "--only recovery", "--only scale --sizes 60", "--only basic1", "--only swap"] {
+            let results = example(line);
+            let figures = results.figures.iter().filter(|figure| figure.unit != Unit::Ratio).count();
+            let chart = results.chart();
+            assert_eq!(chart.groups.iter().map(|group| group.bars.len()).sum::<usize>(), figures, "{line}");
+            assert!(chart.svg().contains("Packet engine"));
+        }
+        let svg = example("--only interlink,scale").chart().svg();
+        for expected in [">interlink/60/swap near<", ">interlink/1500/copy far<", ">scale/60/4<"] {
+            assert!(svg.contains(expected), "{expected}: {svg}");
+        }
     }
 
     #[test]

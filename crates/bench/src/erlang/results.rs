@@ -6,10 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::carried::Carried;
-use super::plan::{Figure, Plan, Stream};
+use super::plan::{Better, Figure, Plan, Stream};
 use super::round::Round;
 use crate::args::{Erlang, Transport};
+use crate::chart::{Bar, BarChart, BarGroup};
 use crate::machine::Machine;
+use crate::number::number;
 use crate::stats::Summary;
 
 /// Changes when a reader of the file would have to.
@@ -92,6 +94,46 @@ impl Results {
         }
     }
 
+    /// A group of bars for each figure, all transports in it. Parts of another figure and tails of few samples are in
+    /// the table alone.
+    pub fn chart(&self) -> BarChart {
+        let Settings { processes_per_ordered_pair, schedulers, rounds, .. } = &self.settings;
+        let is_shown =
+            |key: &str| !["_user_us", "_system_us", "_p99_us", "_cores"].iter().any(|end| key.ends_with(end));
+        let shown = self.figures.iter().filter(|figure| is_shown(&figure.key));
+        BarChart {
+            title: "Erlang distribution".to_owned(),
+            subtitle: format!(
+                "{processes_per_ordered_pair} processes for each ordered pair of nodes, +S {schedulers}, OTP {}; \
+                 medians of {rounds} rounds, lines from least to most",
+                self.otp
+            ),
+            groups: shown.map(|figure| self.chart_group(figure)).collect(),
+            footer: self.machine.sentence(),
+        }
+    }
+
+    fn chart_group(&self, figure: &FigureResult) -> BarGroup {
+        let bar = |(place, &name): (usize, &&'static str)| {
+            let carrier = self.carried.get(name).map_or("", |carried| &carried.transport);
+            let better = figure.ratios.get(name).map(|ratio| match figure.figure.better {
+                Better::Higher => ratio.median,
+                Better::Lower => 1.0 / ratio.median,
+            });
+            Some(Bar {
+                name: if carrier == name { name.to_owned() } else { format!("{name} ({carrier})") },
+                value: figure.measured.get(name)?.clone(),
+                colour: [2, 0, 1][place % 3],
+                note: better.map_or_else(String::new, |better| format!("({}x better)", number(better))),
+            })
+        };
+        BarGroup {
+            name: format!("{}, {}", figure.figure.title.replace(", p50", " p50"), figure.figure.unit),
+            bars: self.transports.iter().enumerate().filter_map(bar).collect(),
+        }
+    }
+
+    #[cfg(test)]
     pub fn figure(&self, key: &str) -> Option<&FigureResult> {
         self.figures.iter().find(|figure| figure.key == key)
     }
@@ -191,6 +233,18 @@ pub mod tests {
         assert!(figure["ratios"].get("tcp").is_none());
         assert_eq!(json["carried"]["caravan"]["rpcs"], 1_800_000);
         assert_eq!(json["carried"]["caravan"]["transport"], "shm");
+    }
+
+    #[test]
+    fn both_transports_and_the_ratios_are_drawn() {
+        let svg = example("", 4.0).chart().svg();
+        for expected in ["2 nodes", "4 nodes", "1,500", "6,000 (4.00x better)", "caravan (shm)"] {
+            assert!(svg.contains(expected), "{expected}: {svg}");
+        }
+        assert!(!svg.contains("p99"), "{svg}");
+        for (line, faster) in [("", 40.0), ("", 0.01), ("--transports tcp --nodes 2", 1.0)] {
+            assert!(example(line, faster).chart().svg().len() > 1000);
+        }
     }
 
     #[test]

@@ -40,15 +40,10 @@ fn rows(results: &Results) -> Vec<Vec<String>> {
 fn row(results: &Results, figure: &FigureResult) -> Vec<String> {
     let mut cells = vec![figure.figure.title.clone(), figure.figure.unit.to_owned()];
     let measured = results.transports.iter().map(|name| figure.measured.get(name));
-    cells.extend(measured.map(|summary| summary.map_or_else(String::new, spread)));
+    cells.extend(measured.map(|summary| summary.map_or_else(String::new, Summary::spread)));
     let ratios = results.transports.iter().skip(1).map(|name| figure.ratios.get(name));
-    cells.extend(ratios.map(|summary| summary.map_or_else(String::new, spread)));
+    cells.extend(ratios.map(|summary| summary.map_or_else(String::new, Summary::spread)));
     cells
-}
-
-fn spread(summary: &Summary) -> String {
-    let Summary { median, min, max, .. } = *summary;
-    format!("{} ({}..{})", number(median), number(min), number(max))
 }
 
 /// Which transport carried how much, by the links' counters.

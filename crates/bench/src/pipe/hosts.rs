@@ -20,7 +20,6 @@ use self::net::Net;
 use self::report::{CaseResult, Results, Series};
 use self::shell::Line;
 use self::tool::Tool;
-use super::Files;
 use crate::args::{PipeBench, PipeNetwork};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -59,7 +58,7 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
         results.cases.extend(result);
     }
     drop(bed);
-    Files::of(args, "pipe").write(&results.text(), &results, &results.picture())
+    super::write(args, "pipe", &results.text(), &results, &results.chart())
 }
 
 /// What joins the hosts: what was asked for, or what there can be.

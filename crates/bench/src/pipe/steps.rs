@@ -17,7 +17,6 @@ use self::plan::{MESSAGE_BYTES_MAX, Program, Step, steps};
 use self::program::{Task, expected_digest};
 use self::report::{Results, Sample};
 use self::wire::failed;
-use super::Files;
 use super::input::Input;
 use crate::args::PipeBench;
 use crate::control::Control;
@@ -66,7 +65,7 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     }
     drop(progress);
     let results = Results::of(&steps, &samples, carrier, pair.what, bytes);
-    Files::of(args, "pipe-steps").write(&results.text(), &results, &results.picture())
+    super::write(args, "pipe-steps", &results.text(), &results, &results.chart())
 }
 
 /// The receiving process.

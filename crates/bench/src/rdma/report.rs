@@ -114,7 +114,7 @@ impl Contender {
     fn line(&self) -> String {
         let p99 = self.p99.as_ref().map_or_else(String::new, |p99| number(p99.median));
         let is_base = self.ratio.min == 1.0 && self.ratio.max == 1.0;
-        let ratio = if is_base { String::new() } else { spread(&self.ratio) };
+        let ratio = if is_base { String::new() } else { self.ratio.spread() };
         let counts = self.per_message.map_or_else(String::new, |[here, there]| {
             let both = |one: f64, other: f64| format!("{one:.3} + {other:.3}");
             format!(
@@ -124,14 +124,9 @@ impl Contender {
                 both(here.wakeups, there.wakeups)
             )
         });
-        let line = format!("  {:<24}{:>30}{p99:>9}{ratio:>22}{counts}", self.name, spread(&self.value));
+        let line = format!("  {:<24}{:>30}{p99:>9}{ratio:>22}{counts}", self.name, self.value.spread());
         format!("{}\n", line.trim_end())
     }
-}
-
-fn spread(summary: &Summary) -> String {
-    let Summary { median, min, max, .. } = *summary;
-    format!("{} ({}..{})", number(median), number(min), number(max))
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::lane::RECORD_BYTES;
 use crate::args::Ring;
 use crate::machine::Machine;
-use crate::number::number;
 use crate::placement;
 use crate::stats::Summary;
 
@@ -83,14 +82,10 @@ impl Results {
             self.machine.without_distance(),
             self.measured.first().map_or(0, |measured| measured.ratio.samples.len()),
         );
-        let spread = |summary: &Summary| {
-            let Summary { median, min, max, .. } = *summary;
-            format!("{} ({}..{})", number(median), number(min), number(max))
-        };
         // Writing into a String cannot fail.
         let _ = writeln!(text, "{:<32}{:>26}{:>26}{:>24}", "", "bare loop in C", "ring", "ring/loop");
         for Measured { title, flag_copy_ns, ring_ns, ratio, .. } in &self.measured {
-            let (bare, ring, ratio) = (spread(flag_copy_ns), spread(ring_ns), spread(ratio));
+            let (bare, ring, ratio) = (flag_copy_ns.spread(), ring_ns.spread(), ratio.spread());
             let _ = writeln!(text, "{title:<32}{bare:>26}{ring:>26}{ratio:>24}");
         }
         text

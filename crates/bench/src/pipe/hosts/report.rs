@@ -6,10 +6,9 @@ use serde::Serialize;
 
 use super::case::Case;
 use super::goals::{self, Goal};
-use crate::chart::Picture;
+use crate::chart::{Bar, BarChart, BarGroup};
 use crate::machine::Machine;
 use crate::number::{binary, number};
-use crate::pipe::bars::{Bar, Bars};
 use crate::stats::Summary;
 
 /// Changes when a reader of the file would have to.
@@ -116,8 +115,8 @@ impl CaseResult {
             let line = format!(
                 "  {:<34}{:>22}{percent:>9}{:>24}{:>10}{:>10}{:>10}",
                 row.title,
-                spread(&row.value),
-                spread(&row.ratio),
+                row.value.spread(),
+                row.ratio.spread(),
                 number(row.cpu_s.median),
                 number(row.machine_cpu_s.median),
                 number(row.wall_s.median),
@@ -181,7 +180,7 @@ impl Results {
     }
 
     /// A group of bars for each benchmark.
-    pub fn picture(&self) -> Picture {
+    pub fn chart(&self) -> BarChart {
         let bar = |row: &Row| Bar {
             name: row.title.to_owned(),
             value: row.value.clone(),
@@ -190,11 +189,13 @@ impl Results {
                 "caravan" => 1,
                 _ => 2,
             },
+            note: String::new(),
         };
-        let group = |case: &CaseResult| {
-            (format!("{}: {}, {}", case.key, case.title, case.unit), case.rows.iter().map(bar).collect())
+        let group = |case: &CaseResult| BarGroup {
+            name: format!("{}: {}, {}", case.key, case.title, case.unit),
+            bars: case.rows.iter().map(bar).collect(),
         };
-        Bars {
+        BarChart {
             title: "Pipes between hosts".to_owned(),
             subtitle: format!(
                 "{} of data; medians of {} rounds, lines from least to most",
@@ -204,13 +205,7 @@ impl Results {
             groups: self.cases.iter().map(group).collect(),
             footer: self.machine.sentence(),
         }
-        .draw()
     }
-}
-
-fn spread(summary: &Summary) -> String {
-    let Summary { median, min, max, .. } = *summary;
-    format!("{} ({}..{})", number(median), number(min), number(max))
 }
 
 #[cfg(test)]

@@ -6,10 +6,9 @@ use serde::Serialize;
 
 use super::ends::Carrier;
 use super::plan::{Program, Step};
-use crate::chart::Picture;
+use crate::chart::{Bar, BarChart, BarGroup};
 use crate::machine::Machine;
 use crate::number::{binary, number};
-use crate::pipe::bars::{Bar, Bars};
 use crate::stats::Summary;
 
 /// Changes when a reader of the file would have to.
@@ -98,8 +97,7 @@ impl Results {
         // Writing into a String cannot fail.
         let _ = writeln!(text, "{:<46}{:>24}{:>8}{:>12}{:>12}", "", "GB/s", "gain", "CPU s/GB", "post GB/s");
         for row in &self.steps {
-            let Summary { median, min, max, .. } = row.gb_per_s;
-            let spread = format!("{} ({}..{})", number(median), number(min), number(max));
+            let spread = row.gb_per_s.spread();
             let gain = row.gain.as_ref().map_or_else(String::new, |gain| format!("x{}", number(gain.median)));
             let post = row.post_gb_per_s.map_or_else(String::new, number);
             let cpu = number(row.cpu_s_per_gb.median);
@@ -113,15 +111,19 @@ impl Results {
     }
 
     /// A bar for each step.
-    pub fn picture(&self) -> Picture {
-        let bar = |row: &Row| Bar { name: row.title.clone(), value: row.gb_per_s.clone(), colour: 0 };
-        Bars {
+    pub fn chart(&self) -> BarChart {
+        let bar = |row: &Row| Bar {
+            name: row.title.clone(),
+            value: row.gb_per_s.clone(),
+            colour: 0,
+            note: String::new(),
+        };
+        BarChart {
             title: "A pipe over a fabric, step by step: GB/s".to_owned(),
             subtitle: format!("{}; medians, lines from least to most", self.link),
-            groups: vec![(String::new(), self.steps.iter().map(bar).collect())],
+            groups: vec![BarGroup { name: String::new(), bars: self.steps.iter().map(bar).collect() }],
             footer: self.machine.sentence(),
         }
-        .draw()
     }
 }
 
