@@ -1,19 +1,11 @@
 //! The arguments of `caravan bench`, and parsers of values that other commands take, too.
 
-mod engine;
-mod pipe;
-mod rdma;
-
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
-
-pub use engine::{Compare, EngineBench, EnginePeer};
-pub use pipe::{PipeBench, PipeNetwork, StepsTransport};
-pub use rdma::Rdma;
 
 /// The benchmarks. What each is for is said at the type of its arguments, where clap takes both parts of its help from.
 #[derive(Debug, Subcommand)]
@@ -250,6 +242,243 @@ pub fn quantity(text: &str) -> Option<u64> {
     let bytes = number.parse::<f64>().ok()? * unit as f64;
     // What does not fit has no business here: 2^63 is far beyond every limit above.
     (bytes < 9.2e18).then_some(bytes.round() as u64)
+}
+
+/// Where results are collected, unless another file is named.
+pub const HISTORY: &str = "results/engine-history.jsonl";
+
+/// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
+///
+/// Runs named benchmarks of the packet engine: for each sample a fresh engine, a warm-up, and a count
+/// of packets between two instants. Samples of all benchmarks take turns. How far apart the two cores
+/// lie is measured before and after each sample, as a virtual machine's cores move: near and far
+/// samples are reported apart, and a sample in which that changed is taken again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench engine                                  all of them, in some minutes
+  caravan bench engine --list                           their names, and what each measures
+  caravan bench engine --only swap                      beside the bare loop in C
+  caravan bench engine --only interlink,tunnel2 --sizes 60 --samples 31
+  caravan bench engine --only interlink/1500/copy --json - --history ''
+  caravan bench compare                                 what has changed since the last run")]
+pub struct EngineBench {
+    /// Print the names of all benchmarks and what they measure, and end
+    #[arg(long)]
+    pub list: bool,
+    /// Benchmarks, separated by commas: a name as --list has it, or one followed by /SIZE, or by
+    /// /SIZE/VARIANT as the table has it
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Bytes in a packet, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "60,120,1500", value_parser = RangedU64ValueParser::<usize>::new().range(60..=1500))]
+    pub sizes: Vec<usize>,
+    /// Samples of each benchmark that are to be had of one placement, near or far; where cores move, it
+    /// takes more to get them
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub samples: usize,
+    /// Seconds in which the packets of a sample are counted
+    #[arg(long, value_name = "S", default_value = "0.15", value_parser = sample_seconds)]
+    pub seconds: Duration,
+    /// Which two cores, where there are more: those nearest to each other or those farthest
+    #[arg(long, value_name = "WHICH", default_value = "near")]
+    pub placement: Placement,
+    /// The C compiler for the bare loop
+    #[arg(long, value_name = "PROGRAM", default_value = "cc")]
+    pub cc: PathBuf,
+    /// The file to which the results are added, one line for each benchmark; '' for none
+    #[arg(long, value_name = "FILE", default_value = HISTORY, value_parser = file())]
+    pub history: PathBuf,
+    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/engine.json", value_parser = file())]
+    pub json: PathBuf,
+    /// Chart as SVG, '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/engine.svg", value_parser = file())]
+    pub svg: PathBuf,
+}
+
+/// The process that runs the engine of one sample.
+#[derive(Debug, clap::Args)]
+pub struct EnginePeer {
+    /// What to measure, as JSON
+    #[arg(long)]
+    pub task: String,
+}
+
+/// How the packet engine's benchmarks have changed between two runs
+///
+/// Shows how each benchmark of the packet engine has changed between two runs, and whether that can
+/// be chance: the Mann-Whitney U test of their samples, two-sided, with Holm's correction for
+/// looking at many benchmarks at once. A run is named by its number in the history (1 is the
+/// first, -1 the last), by the start of its commit, or by the start of its date.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench compare                       the last run, and the one before it on the same machine
+  caravan bench compare -3                    the last run, and the one two runs earlier
+  caravan bench compare v0.1.0 4f2a91c        two commits
+  caravan bench compare --fail-on-regression  exit status 1 if anything has become worse")]
+pub struct Compare {
+    /// The run to compare with; without it the one before B that is on the same machine
+    #[arg(value_name = "A", allow_negative_numbers = true)]
+    pub a: Option<String>,
+    /// The run that is compared; without it the last one
+    #[arg(value_name = "B", allow_negative_numbers = true)]
+    pub b: Option<String>,
+    /// The file with the results
+    #[arg(long, value_name = "FILE", default_value = HISTORY)]
+    pub history: PathBuf,
+    /// Changes of the median below this many percent are no changes
+    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
+    pub threshold: f64,
+    /// How probable chance may be at most for a change to be called one
+    #[arg(long, value_name = "P", default_value = "0.01", value_parser = probability)]
+    pub alpha: f64,
+    /// End with exit status 1 if a benchmark has become worse
+    #[arg(long)]
+    pub fail_on_regression: bool,
+    /// The comparison as JSON, instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn sample_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("it takes seconds from 0.01 to 60, such as 0.15".into()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok(percent),
+        _ => Err("it takes percent from 0 to 1000, such as 3".into()),
+    }
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(p) if p > 0.0 && p < 1.0 => Ok(p),
+        _ => Err("it takes a probability between 0 and 1, such as 0.01".into()),
+    }
+}
+
+/// Pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3; and one built step by step
+///
+/// Moves a stream from one host to another with Caravan's pipe and beside it with nc, socat, mbuffer, ssh and
+/// iperf3, in turn: bytes a second, and seconds of processor time for each. The hosts are two network
+/// namespaces of this machine, joined by a veth pair, with an sshd of the benchmark's own in each; that takes
+/// root. All of it goes when the command ends. With --steps, another program: a pipe over a fabric (RDMA or
+/// shared memory), built step by step, and what each step brings.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench pipe                               all of it, in some minutes
+  caravan bench pipe --list                        the benchmarks, and what each measures
+  caravan bench pipe --only veth --bytes 4Gi
+  caravan bench pipe --only same-host,start --network loopback
+  caravan bench pipe --steps                       from 4 KiB messages to Caravan's ring
+  caravan bench pipe --steps --transport tcp")]
+pub struct PipeBench {
+    /// Print the names of all benchmarks and what they measure, and end
+    #[arg(long, conflicts_with = "steps")]
+    pub list: bool,
+    /// A pipe over a fabric, step by step, instead of pipes between hosts
+    #[arg(long)]
+    pub steps: bool,
+    /// What carries the steps: without it an RDMA device if there is one, else shared memory
+    #[arg(long, value_name = "WHAT", requires = "steps")]
+    pub transport: Option<StepsTransport>,
+    /// Benchmarks, separated by commas, as --list has them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "steps")]
+    pub only: Vec<String>,
+    /// What joins the two hosts: network namespaces, or this host's own loopback interface
+    #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
+    pub network: Option<PipeNetwork>,
+    /// Rounds; each measures everyone once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Bytes of a stream: 64M, 4Gi; without it 2Gi, or 256Mi for --steps. They are held in memory
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub bytes: Option<u64>,
+    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none; without
+    /// it results/pipe.json or results/pipe-steps.json
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    pub json: Option<PathBuf>,
+    /// Chart as SVG, '' for none; without it results/pipe.svg or results/pipe-steps.svg
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    pub svg: Option<PathBuf>,
+}
+
+/// What carries the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepsTransport {
+    /// An RDMA device
+    Rdma,
+    /// Shared memory
+    Shm,
+    /// TCP over loopback
+    Tcp,
+}
+
+/// What joins the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PipeNetwork {
+    /// Two network namespaces with a veth pair between them; takes root
+    Veth,
+    /// 127.0.0.2 and 127.0.0.3 of this host
+    Loopback,
+}
+
+/// A link over an RDMA device, beside perftest's programs on the same device
+///
+/// Measures a link over an RDMA device between two processes of this machine, or towards another where
+/// the same command serves, and beside it ib_write_lat, ib_send_lat, ib_write_bw (package perftest) and
+/// ibv_rc_pingpong (ibverbs-utils) on the same device, in turn. A link also copies each message into its
+/// ring and out of it, which those programs do not; "filled in place" is a link without these copies.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench rdma
+  caravan bench rdma --serve 7500               on one machine, and on the other:
+  caravan bench rdma --to 192.0.2.1:7500 --json results/rdma.json
+
+Who serves takes the first who calls at that port, once, and asks for no password: for a network that
+you trust.")]
+pub struct Rdma {
+    /// Be the other side for one who calls at this TCP port
+    #[arg(long, value_name = "PORT", conflicts_with = "to")]
+    pub serve: Option<u16>,
+    /// Measure towards the machine that serves there
+    #[arg(long, value_name = "HOST:PORT")]
+    pub to: Option<String>,
+    /// Rounds; each measures everyone once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Round trips in a sample
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = RangedU64ValueParser::<u64>::new().range(10..=100_000_000))]
+    pub round_trips: u64,
+    /// Bytes of the messages whose latency is measured, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "8,64", value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 20))]
+    pub latency_bytes: Vec<usize>,
+    /// Bytes of the messages of streams, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "65536,1048576", value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 30))]
+    pub sizes: Vec<usize>,
+    /// Bytes in a sample of a stream
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = RangedU64ValueParser::<u64>::new().range(1 << 16..=1 << 40))]
+    pub stream_bytes: u64,
+    /// Bytes of each ring: a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = 524_288, value_parser = ring_bytes)]
+    pub ring_bytes: u64,
+    /// Who waits sleeps, instead of looking again and again; the programs beside us go on looking
+    #[arg(long)]
+    pub sleep: bool,
+    /// Only the link, and nothing beside it
+    #[arg(long)]
+    pub alone: bool,
+    /// Results as JSON as well; '-' for standard output (the table then goes to standard error)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -6,22 +6,24 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use caravan_fabric::{Endpoint, Exposure, shm, verbs};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
+use crate::process::{Running, failed as process_failed};
 
 /// Bytes of a message: an offer of all ports fits many times.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 /// How long the other side may take for an answer; longer than any sample.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// How long the one who serves may not be there yet.
-const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 /// One side of it. Dropping it ends the other side's process where that was started here.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub struct Control {
     writer: File,
     /// Where the other side is.
     pub host: IpAddr,
-    child: Option<Child>,
+    child: Option<Running>,
 }
 
 impl Control {
@@ -43,11 +45,9 @@ impl Control {
     /// This program again, as the other process on this machine: `caravan bench PEER`.
     pub fn start(peer: &str) -> Result<Self, Error> {
         let (here, there) = UnixStream::pair().map_err(|why| failed(&why))?;
-        let child = Command::new("/proc/self/exe")
-            .args(["bench", peer])
-            .stdin(Stdio::from(OwnedFd::from(there)))
-            .spawn()
-            .map_err(|why| failed(&why))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["bench", peer]).stdin(Stdio::from(OwnedFd::from(there)));
+        let child = Running::start("other side", command)?;
         let mut control = Self::over(here.into(), Ipv4Addr::LOCALHOST.into())?;
         control.child = Some(child);
         Ok(control)
@@ -61,7 +61,7 @@ impl Control {
 
     /// Towards one who serves; waits a while for him.
     pub fn to(address: &str, interrupt: &Interrupt) -> Result<Self, Error> {
-        let deadline = Instant::now() + CONNECT_LIMIT;
+        let deadline = Instant::now() + CALL_LIMIT;
         let unreachable =
             |why: &dyn std::fmt::Display| failed(&format!("cannot connect to {address}: {why}"));
         let addresses: Vec<SocketAddr> =
@@ -99,7 +99,7 @@ impl Control {
 
     /// The other side's process, where that was started here.
     pub fn peer_pid(&self) -> Option<i32> {
-        self.child.as_ref().map(|child| child.id() as i32)
+        self.child.as_ref().map(|child| child.pid() as i32)
     }
 
     /// Says one thing.
@@ -131,16 +131,43 @@ impl Control {
     }
 }
 
-impl Drop for Control {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            // It ends at the end of the channel, too; but perhaps not soon.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+fn failed(why: &dyn std::fmt::Display) -> Error {
+    process_failed("other side", why)
 }
 
-fn failed(why: &dyn std::fmt::Display) -> Error {
-    Error::BenchProcess { process: "other side", reason: why.to_string() }
+/// How long making the connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Over an RDMA device: the side that measures.
+pub fn connect_rdma(control: &mut Control, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
+    let offer: Vec<u8> = control.answer()?;
+    let (pending, request) = verbs::connect(&offer, exposure)?;
+    control.say(&request)?;
+    let answer: Vec<u8> = control.answer()?;
+    Ok(pending.finish(&answer, CONNECT_LIMIT)?)
+}
+
+/// The other side of [`connect_rdma`].
+pub fn accept_rdma(control: &mut Control, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
+    control.say(&Ok::<_, String>(verbs::offer()?))?;
+    let request: Vec<u8> = control.expect()?;
+    let (pending, answer) = verbs::accept(&request, exposure)?;
+    control.say(&Ok::<_, String>(answer))?;
+    Ok(pending.finish(&[], CONNECT_LIMIT)?)
+}
+
+/// Through mapped memory: the side that measures.
+pub fn connect_shm(control: &mut Control) -> Result<Box<dyn Endpoint>, Error> {
+    let descriptor: Vec<u8> = control.answer()?;
+    let endpoint = shm::connect(&descriptor)?;
+    control.say(&())?;
+    Ok(Box::new(endpoint))
+}
+
+/// The other side of [`connect_shm`].
+pub fn accept_shm(control: &mut Control, arena_bytes: u64) -> Result<Box<dyn Endpoint>, Error> {
+    let (listener, descriptor) = shm::Listener::listen(arena_bytes)?;
+    control.say(&Ok::<_, String>(descriptor))?;
+    control.expect::<()>()?;
+    Ok(Box::new(listener.accept()?))
 }

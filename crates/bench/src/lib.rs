@@ -2,26 +2,26 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod bare;
 mod chart;
-mod child;
 mod compare;
 mod control;
-mod endpoint;
 mod engine;
 mod erlang;
 mod error;
+mod history;
+mod hosts;
 pub mod interrupt;
 mod machine;
 pub mod number;
 pub mod output;
 mod pipe;
 mod placement;
-pub mod progress;
+mod process;
 mod rdma;
 mod ring;
 pub mod scratch;
 mod stats;
+mod steps;
 mod usage;
 
 pub use args::{Bench, quantity, ring_bytes, seconds, size};

@@ -1,9 +1,11 @@
 //! Where a benchmark's table and files go.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write, stderr};
 use std::path::Path;
+use std::time::Duration;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::chart::BarChart;
@@ -72,6 +74,48 @@ pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
         fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
     }
     fs::write(path, contents).map_err(failed("write"))
+}
+
+/// Draws on standard error. Dropping it clears the bar.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    is_terminal: bool,
+    round: String,
+}
+
+impl Progress {
+    /// A bar of so many steps.
+    pub fn new(steps: usize) -> Self {
+        let bar = ProgressBar::new(steps as u64);
+        let template = "{spinner} [{elapsed_precise}] [{bar:30}] {percent:>3}%  {prefix}: {msg}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self { bar, is_terminal: stderr().is_terminal(), round: String::new() }
+    }
+
+    /// A round begins: what is named so with each of its steps.
+    pub fn round(&mut self, title: String) {
+        if !self.is_terminal {
+            eprintln!("caravan: {title}");
+        }
+        self.round = title;
+        self.bar.set_prefix(self.round.clone());
+    }
+
+    /// A step begins; the one before it is done.
+    pub fn step(&self, title: &str) {
+        self.bar.set_message(title.to_owned());
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 #[cfg(test)]

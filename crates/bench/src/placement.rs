@@ -1,10 +1,9 @@
 //! Cores: which there are, how far apart they lie, and keeping a process on some of them.
 
-use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Instant;
+use std::{fs, thread};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

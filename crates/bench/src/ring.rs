@@ -1,25 +1,27 @@
 //! `caravan bench ring`: 64-byte records between two processes, through a ring and through a bare
 //! flag-and-copy loop in C, in turn on the same two cores.
 
-mod flag_copy;
 mod lane;
-mod report;
 
-use std::process::{Child, Command, Stdio};
+use std::fmt::Write;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use caravan_segment::process::Process;
+use serde::Serialize;
 
-use self::flag_copy::FlagCopy;
-use self::lane::{Memory, RECORD_BYTES};
-use self::report::{Measured, Results};
 use crate::args::{Placement, Ring, RingPeer};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::output;
-use crate::placement;
-use crate::progress::Progress;
+use crate::output::Progress;
+use crate::process::{CLoop, Running, failed};
+use crate::ring::lane::{Memory, RECORD_BYTES};
+use crate::stats::Summary;
+use crate::{output, placement};
+
+/// The bare loop in C that the ring is measured beside.
+const SOURCE: &str = include_str!("../../../bench/ring/flag_copy.c");
 
 /// A round trip takes so many times as long as a record of a stream that a sample has fewer.
 const ROUND_TRIP_PART: u64 = 20;
@@ -51,7 +53,7 @@ pub fn run(args: &Ring) -> Result<(), Error> {
     let (pair, line_ns) =
         placement::pair_by_distance(&cores, farthest).ok_or(Error::CoresShort(cores.len()))?;
     let interrupt = Interrupt::watch()?;
-    let bare = FlagCopy::compile(&args.cc)?;
+    let bare = CLoop::compile(&args.cc, SOURCE)?;
     let home = placement::Home::of_this_thread()?;
     let mut progress = Progress::new(MODES.len() * args.samples);
     let mut measured = Vec::new();
@@ -61,7 +63,9 @@ pub fn run(args: &Ring) -> Result<(), Error> {
         progress.round(mode.title.to_owned());
         for number in 0..args.samples {
             progress.step(&format!("{} of {}", number + 1, args.samples));
-            let took = bare.sample(mode.echo, pair, records, &interrupt)?;
+            let kind = if mode.echo { "echo" } else { "stream" };
+            let words = [kind.to_owned(), pair.0.to_string(), pair.1.to_string(), records.to_string()];
+            let [took] = bare.run(&words, SAMPLE_LIMIT, &interrupt)?;
             samples.0.push(took / records as f64);
             samples.1.push(ring_sample(args, mode, pair, records, &interrupt)? / records as f64);
         }
@@ -84,16 +88,16 @@ fn ring_sample(
     interrupt: &Interrupt,
 ) -> Result<f64, Error> {
     let memory = Memory::create(args.ring_bytes)?;
-    let mut consumer = Consumer::start(args, mode, &memory, pair.1, records)?;
+    let mut child = consumer(args, mode, &memory, pair.1, records)?;
     placement::pin_self(pair.0)?;
-    let process = Process::open(consumer.0.id() as i32)?;
+    let process = Process::open(child.pid() as i32)?;
     let deadline = Instant::now() + SAMPLE_LIMIT;
     let mut go_on = || {
         interrupt.check()?;
         match process.is_alive() {
             true if Instant::now() < deadline => Ok(()),
-            true => Err(slow()),
-            false => Err(failed(&"it ended in the middle")),
+            true => Err(Error::BenchSlow(SAMPLE_LIMIT.as_secs())),
+            false => Err(failed("consumer", &"it ended in the middle")),
         }
     };
     let (mut there, mut back) = (memory.sender(0)?, memory.receiver(1)?);
@@ -115,7 +119,7 @@ fn ring_sample(
     there.publish();
     there.drained(&mut go_on)?;
     let took = start.elapsed().as_nanos() as f64;
-    consumer.end()?;
+    child.end(deadline, interrupt)?;
     Ok(took)
 }
 
@@ -125,7 +129,7 @@ pub fn peer(args: &RingPeer) -> Result<(), Error> {
     let parent = rustix::process::getppid();
     let mut go_on = || match rustix::process::getppid() == parent {
         true => Ok(()),
-        false => Err(failed(&"its parent ended in the middle")),
+        false => Err(failed("consumer", &"its parent ended in the middle")),
     };
     let memory = Memory::open(&args.memory, args.ring_bytes)?;
     let (mut there, mut back) = (memory.receiver(0)?, memory.sender(1)?);
@@ -143,49 +147,124 @@ pub fn peer(args: &RingPeer) -> Result<(), Error> {
     Ok(())
 }
 
-fn slow() -> Error {
-    Error::BenchSlow(SAMPLE_LIMIT.as_secs())
-}
-
 fn check(record: &[u8; RECORD_BYTES], n: u64) -> Result<(), Error> {
     if record[..8] == n.to_le_bytes() {
         return Ok(());
     }
-    let reason = format!("record {n} came with another number");
-    Err(Error::BenchProcess { process: "ring", reason })
+    Err(failed("ring", &format!("record {n} came with another number")))
 }
 
-/// The child; killed if the sample fails.
-struct Consumer(Child);
+/// Starts the consumer: this program again. Not by its path, which may meanwhile be another build's.
+fn consumer(args: &Ring, mode: Mode, memory: &Memory, core: usize, records: u64) -> Result<Running, Error> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["bench", "ring-peer", "--memory"]).arg(memory.path());
+    command.args(["--ring-bytes", &args.ring_bytes.to_string(), "--core", &core.to_string()]);
+    command.args(["--records", &records.to_string()]).stdin(Stdio::null());
+    if mode.echo {
+        command.arg("--echo");
+    }
+    Running::start("consumer", command)
+}
 
-impl Consumer {
-    fn start(args: &Ring, mode: Mode, memory: &Memory, core: usize, records: u64) -> Result<Self, Error> {
-        // Not by its path: that may meanwhile be another build's.
-        let mut command = Command::new("/proc/self/exe");
-        command.args(["bench", "ring-peer", "--memory"]).arg(memory.path());
-        command.args(["--ring-bytes", &args.ring_bytes.to_string(), "--core", &core.to_string()]);
-        command.args(["--records", &records.to_string()]);
-        if mode.echo {
-            command.arg("--echo");
+/// Changes when a reader of the file would have to.
+const SCHEMA: &str = "caravan-bench-ring/1";
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    pub schema: &'static str,
+    pub caravan: &'static str,
+    pub machine: Machine,
+    /// Producer and consumer.
+    pub cores: (usize, usize),
+    pub line_ns: f64,
+    pub placement: &'static str,
+    pub record_bytes: usize,
+    pub ring_bytes: u64,
+    pub records: u64,
+    pub measured: Vec<Measured>,
+}
+
+/// Nanoseconds a record.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    pub key: &'static str,
+    pub title: &'static str,
+    pub flag_copy_ns: Summary,
+    pub ring_ns: Summary,
+    /// The ring to the bare loop, of each pair of samples.
+    pub ratio: Summary,
+}
+
+impl Measured {
+    /// `None` of no samples. `samples`: the bare loop's, the ring's.
+    pub fn of(key: &'static str, title: &'static str, samples: (Vec<f64>, Vec<f64>)) -> Option<Self> {
+        let (flag_copy_ns, ring_ns) = (Summary::of(samples.0)?, Summary::of(samples.1)?);
+        let ratio = ring_ns.ratio(&flag_copy_ns)?;
+        Some(Self { key, title, flag_copy_ns, ring_ns, ratio })
+    }
+}
+
+impl Results {
+    pub fn of(
+        args: &Ring,
+        machine: Machine,
+        cores: (usize, usize),
+        line_ns: f64,
+        measured: Vec<Measured>,
+    ) -> Self {
+        Self {
+            schema: SCHEMA,
+            caravan: env!("CARGO_PKG_VERSION"),
+            machine,
+            cores,
+            line_ns,
+            placement: placement::word(line_ns),
+            record_bytes: RECORD_BYTES,
+            ring_bytes: args.ring_bytes,
+            records: args.records,
+            measured,
         }
-        let child = command.stdin(Stdio::null()).spawn().map_err(|error| failed(&error))?;
-        Ok(Self(child))
     }
 
-    fn end(&mut self) -> Result<(), Error> {
-        let status = self.0.wait().map_err(|error| failed(&error))?;
-        if status.success() { Ok(()) } else { Err(failed(&status)) }
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{} B records between two processes on cores {} and {}, {} ({:.0} ns a cache line one way)\n{}\n\
+             Nanoseconds a record; medians of {} samples (least..most), in turn.\n\n",
+            self.record_bytes,
+            self.cores.0,
+            self.cores.1,
+            self.placement,
+            self.line_ns,
+            self.machine.without_distance(),
+            self.measured.first().map_or(0, |measured| measured.ratio.samples.len()),
+        );
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "{:<32}{:>26}{:>26}{:>24}", "", "bare loop in C", "ring", "ring/loop");
+        for Measured { title, flag_copy_ns, ring_ns, ratio, .. } in &self.measured {
+            let (bare, ring, ratio) = (flag_copy_ns.spread(), ring_ns.spread(), ratio.spread());
+            let _ = writeln!(text, "{title:<32}{bare:>26}{ring:>26}{ratio:>24}");
+        }
+        text
     }
 }
 
-fn failed(reason: &dyn std::fmt::Display) -> Error {
-    Error::BenchProcess { process: "consumer", reason: reason.to_string() }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Drop for Consumer {
-    fn drop(&mut self) {
-        // Both do nothing to a process that has been waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    #[test]
+    fn the_ratio_is_of_each_pair_and_is_printed() {
+        let samples = (vec![4.0, 10.0, 8.0], vec![6.0, 10.0, 4.0]);
+        let measured = Measured::of("stream", "stream, each record published", samples);
+        let crate::args::Bench::Ring(args) = crate::args::tests::parse("ring") else { panic!("not ring") };
+        let results = Results::of(&args, Machine::here(), (0, 1), 60.0, measured.into_iter().collect());
+        let text = results.text();
+        let row = text.lines().find(|line| line.starts_with("stream")).expect("the row");
+        let cells: Vec<_> = row.split_whitespace().skip(4).collect();
+        assert_eq!(cells, ["8.00", "(4.00..10.0)", "6.00", "(4.00..10.0)", "1.00", "(0.50..1.50)"]);
+        assert!(text.contains("cores 0 and 1, near (60 ns"), "{text}");
+        let json = serde_json::to_value(&results).expect("JSON");
+        assert_eq!(json["schema"], "caravan-bench-ring/1");
+        assert_eq!(json["measured"][0]["ratio"]["median"], 1.0);
     }
 }

@@ -1,8 +1,7 @@
 //! What a process has used of the processors, from /proc.
 
-use std::fs;
-use std::io;
 use std::time::Instant;
+use std::{fs, io};
 
 /// Nanoseconds of a tick in /proc/PID/stat: USER_HZ is 100 on Linux.
 const TICK_NS: u64 = 10_000_000;

@@ -1,31 +1,22 @@
 //! The command line.
 
-mod carry;
-mod copy;
 mod engine;
-mod hosts;
-mod moving;
-mod names;
 mod pipe;
-mod reach;
 
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caravan_bench::{Bench, seconds};
-use clap::{Parser, Subcommand};
+use caravan_bench::{Bench, ring_bytes, seconds};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::remote::PipeAgent;
 
-pub use carry::{Recv, Send};
-pub use copy::{Copy, CopySink, CopySource};
-pub use engine::{
+pub use crate::args::engine::{
     Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
     Top as EngineTop, Trace as EngineTrace,
 };
-pub use hosts::{Fabric, SelfTest, SelfTestPeer, Ssh};
-pub use moving::Moving;
-pub use pipe::{Pipe, Telling};
-pub use reach::Reach;
+pub use crate::args::pipe::{Copy, CopySink, CopySource, Pipe, Reach, Recv, Send, Telling};
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
 #[derive(Debug, Parser)]
@@ -105,9 +96,147 @@ pub struct Top {
     pub interval: Duration,
 }
 
+/// Show what this host has for RDMA, what is in its way, and what would be used towards HOST
+///
+/// Prints what this host has for RDMA (rdma-core, devices, ports, addresses, limits), what is in the
+/// way of it and how to remove that, and what would carry a link towards HOST. Sends nothing.
+/// Exit status: 0, or 1 if there is a HOST and neither shared memory nor RDMA leads there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan fabric
+  caravan fabric db2.example.org
+  caravan fabric --json 192.0.2.7 | jq .towards.transport
+  sudo caravan fabric                 sees the firewall's rules, too
+
+Whether HOST has a device as well, only HOST knows: `caravan selftest HOST` tries it.")]
+pub struct Fabric {
+    /// A name or an address
+    pub host: Option<String>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Verify shared memory and RDMA between this host and HOST, over ssh
+///
+/// Verifies RDMA, and on this host shared memory, between this host and HOST: starts itself there over
+/// ssh, connects every pair of ports that can reach each other, checks contents and promises, and
+/// measures round trips and throughput. Prints a report to attach to an issue. Where HOST's PATH has
+/// no caravan of this version, this program is copied to a temporary file there, which is gone as soon
+/// as it runs. Exit status: 0 if everything passed, 1 if not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan selftest db2.example.org
+  caravan selftest -p 2222 -i ~/.ssh/lab admin@192.0.2.7
+  caravan selftest db2 --output report.txt
+  caravan selftest db2 --json | jq '.failures'
+
+HOST is what ssh takes, with your ~/.ssh/config. Without a password to type, use keys or an agent.")]
+pub struct SelfTest {
+    /// As for ssh: host, or user@host, or a name of ~/.ssh/config
+    #[arg(value_parser = ssh_host)]
+    pub host: String,
+    /// ssh's options
+    #[command(flatten)]
+    pub ssh: Ssh,
+    /// The port of sshd
+    #[arg(short = 'p', value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Seconds for each figure
+    #[arg(long, value_name = "S", default_value = "0.2", value_parser = seconds)]
+    pub seconds: Duration,
+    /// Bytes of each ring: a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = crate::fabric::survey::RING_BYTES, value_parser = ring_bytes)]
+    pub ring_bytes: u64,
+    /// The report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The report goes to this file, and only its last line to the terminal
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Passed on to ssh.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Ssh {
+    /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; again for more
+    #[arg(short = 'o', value_name = "OPTION")]
+    pub options: Vec<String>,
+    /// The file of a private key
+    #[arg(short = 'i', value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Another file than ~/.ssh/config
+    #[arg(short = 'F', value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Hosts to jump over
+    #[arg(short = 'J', value_name = "HOSTS")]
+    pub jump: Option<String>,
+    /// The program that is called as ssh
+    #[arg(long = "ssh", value_name = "PROGRAM", default_value = "ssh")]
+    pub program: PathBuf,
+}
+
+/// The other side of `caravan selftest`, on the standard input and output.
+#[derive(Debug, clap::Args)]
+pub struct SelfTestPeer {
+    /// Only say what this program is
+    #[arg(long)]
+    pub probe: bool,
+    /// A folder to remove first: this program was copied to it
+    #[arg(long)]
+    pub remove: Option<PathBuf>,
+}
+
+/// Anything but an option of ssh.
+fn ssh_host(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.starts_with('-') || text.contains(char::is_whitespace) {
+        true => Err("it takes what ssh takes, such as db2.example.org or admin@192.0.2.7".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// The name of the program's file, and the command that it is.
+const NAMES: [(&str, &str); 4] = [("rdpipe", "pipe"), ("rdsend", "send"), ("rdrecv", "recv"), ("rdcp", "cp")];
+
+impl Args {
+    /// From the words that the process was started with; ends it where they are none.
+    pub fn of_process(words: impl Iterator<Item = OsString>) -> Self {
+        let words: Vec<OsString> = words.collect();
+        let Some((name, command)) = words.first().and_then(|word| alias(word)) else {
+            return Self::parse_from(words);
+        };
+        let rest = words.get(1..).unwrap_or_default();
+        if let Some(command) = renamed(name, command) {
+            // For its help and its refusals, which show the name; what it accepts, the line below accepts.
+            command.get_matches_from([&[OsString::from(name)], rest].concat());
+        }
+        Self::parse_from([&["caravan".into(), command.into()], rest].concat())
+    }
+}
+
+fn alias(word: &OsStr) -> Option<(&'static str, &'static str)> {
+    let file = Path::new(word).file_name()?;
+    NAMES.into_iter().find(|(name, _)| file == *name)
+}
+
+/// The command as one of its own, with its name in the examples, too.
+fn renamed(name: &'static str, command: &str) -> Option<clap::Command> {
+    let command = Args::command().find_subcommand(command)?.clone();
+    let [long, short] = [format!("caravan {}", command.get_name()), name.to_owned()];
+    let help = command.get_after_help().map(|help| help.to_string().replace(&long, &short));
+    let command = command.name(name).bin_name(name).display_name(name).version(env!("CARGO_PKG_VERSION"));
+    Some(match help {
+        Some(help) => command.after_help(help),
+        None => command,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     fn refusal(line: &str) -> String {
         let words = line.split(' ');
@@ -151,5 +280,36 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         <Args as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_ssh_are_taken_and_hosts_that_are_options_are_not() {
+        let line = "caravan selftest -o A=b -o C=d -p 22 -i k -F f -J j root@db2";
+        let args = Args::parse_from(line.split(' '));
+        let Command::Selftest(test) = args.command else { panic!("{args:?}") };
+        assert_eq!((test.host.as_str(), test.ssh.options.len(), test.port), ("root@db2", 2, Some(22)));
+        for host in ["--", "-oProxyCommand=x", "a b", ""] {
+            let refused = Args::try_parse_from(["caravan", "selftest", "--", host]).expect_err(host);
+            assert!(refused.to_string().contains("it takes what ssh takes"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_a_command() {
+        let words = ["/usr/local/bin/rdpipe", "-v", "a:cat", ":rev"].map(OsString::from);
+        let Command::Pipe(pipe) = Args::of_process(words.into_iter()).command else { panic!("no pipe") };
+        assert_eq!((pipe.stages.len(), pipe.telling.verbose), (2, 1));
+        assert_eq!(alias(OsStr::new("caravan")), None);
+    }
+
+    #[test]
+    fn usage_and_examples_show_the_name() {
+        let mut command = renamed("rdpipe", "pipe").expect("a command");
+        let help = command.render_long_help().to_string();
+        assert!(
+            help.contains("Usage: rdpipe [OPTIONS] <STAGE>...") && help.contains("\n  rdpipe -v host1"),
+            "{help}"
+        );
+        assert!(!help.contains("caravan pipe"), "{help}");
     }
 }

@@ -7,7 +7,7 @@ use caravan_engine::limits::PULL_PACKETS;
 use caravan_engine::{App, Io, Named, Packet, Registry, Trouble};
 use serde::{Deserialize, Serialize};
 
-use super::case::HEADER_BYTES;
+use crate::engine::case::HEADER_BYTES;
 
 /// All kinds of apps: those of the engine, and those of this file.
 pub fn registry() -> Registry {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::apps::Work;
 use crate::args::EngineBench;
+use crate::engine::apps::Work;
 use crate::error::Error;
 
 /// Bytes that a benchmark of headers touches: an Ethernet and an IPv6 header, in whole words.

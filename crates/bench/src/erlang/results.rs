@@ -1,15 +1,16 @@
 //! The results, as they go into the JSON file; the table and the chart are drawn from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::carried::Carried;
-use super::plan::{Better, Figure, Plan, Stream};
-use super::round::Round;
 use crate::args::{Erlang, Transport};
 use crate::chart::{Bar, BarChart, BarGroup};
+use crate::erlang::cluster::Answer;
+use crate::erlang::{Better, Figure, Plan, Round, Stream};
+use crate::error::Error;
 use crate::machine::Machine;
 use crate::number::number;
 use crate::stats::Summary;
@@ -172,12 +173,219 @@ fn carried(rounds: &[(Transport, Round)]) -> BTreeMap<&'static str, Carried> {
     sums
 }
 
+/// The counters of links, as `caravan_bench_links:counts/1` writes them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Links {
+    transports: BTreeSet<String>,
+    count: usize,
+    sent_messages: u64,
+    received_messages: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+/// What the benchmark sent: each RPC and each ping is two messages at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Work {
+    pub rpcs: u64,
+    pub pings: u64,
+    pub streamed_bytes: u64,
+}
+
+/// What a round's links carried.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Carried {
+    /// What every link said it is: `inet_tcp`, `shm`, or `tcp` under Caravan.
+    pub transport: String,
+    pub links: usize,
+    pub sent_messages: u64,
+    pub received_messages: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    #[serde(flatten)]
+    pub work: Work,
+}
+
+impl Links {
+    /// The links of one node; `None` if a word is not as it should be.
+    pub fn parse(answer: &Answer) -> Option<Self> {
+        let mut links = Self::default();
+        for word in answer.all("link") {
+            let fields: Vec<_> = word.split(',').collect();
+            let &[_peer, transport, sent, received, sent_bytes, received_bytes] = &fields[..] else {
+                return None;
+            };
+            links.transports.insert(transport.to_owned());
+            links.count += 1;
+            links.sent_messages += sent.parse::<u64>().ok()?;
+            links.received_messages += received.parse::<u64>().ok()?;
+            links.sent_bytes += sent_bytes.parse::<u64>().ok()?;
+            links.received_bytes += received_bytes.parse::<u64>().ok()?;
+        }
+        Some(links)
+    }
+}
+
+impl FromIterator<Links> for Links {
+    fn from_iter<I: IntoIterator<Item = Links>>(all: I) -> Self {
+        let mut sum = Self::default();
+        for links in all {
+            sum.transports.extend(links.transports);
+            sum.count += links.count;
+            sum.sent_messages += links.sent_messages;
+            sum.received_messages += links.received_messages;
+            sum.sent_bytes += links.sent_bytes;
+            sum.received_bytes += links.received_bytes;
+        }
+        sum
+    }
+}
+
+impl Carried {
+    /// Holds the counters' growth against what was asked for and what was sent.
+    pub fn between(before: &Links, after: &Links, work: Work, asked: Transport) -> Result<Self, Error> {
+        let wrong = |what| Err(Error::NotCarried { asked, what });
+        let expected = carrier(asked);
+        let transports: BTreeSet<_> = before.transports.union(&after.transports).collect();
+        if transports.iter().any(|&transport| transport != expected) || transports.is_empty() {
+            return wrong(format!("links should be {expected}, and are {transports:?}"));
+        }
+        if before.count != after.count {
+            return wrong(format!("there were {} links, then {}", before.count, after.count));
+        }
+        let carried = Self {
+            transport: expected.to_owned(),
+            links: after.count,
+            sent_messages: after.sent_messages.saturating_sub(before.sent_messages),
+            received_messages: after.received_messages.saturating_sub(before.received_messages),
+            sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
+            received_bytes: after.received_bytes.saturating_sub(before.received_bytes),
+            work,
+        };
+        let messages = 2 * (work.rpcs + work.pings);
+        for (counter, value, least) in [
+            ("sent_messages", carried.sent_messages, messages),
+            ("received_messages", carried.received_messages, messages),
+            ("sent_bytes", carried.sent_bytes, work.streamed_bytes),
+            ("received_bytes", carried.received_bytes, work.streamed_bytes),
+        ] {
+            if value < least {
+                return wrong(format!("the {expected} links count {value} {counter}, but {least} were sent"));
+            }
+        }
+        Ok(carried)
+    }
+
+    /// The sum of two rounds.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.sent_messages += other.sent_messages;
+        self.received_messages += other.received_messages;
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.work.rpcs += other.work.rpcs;
+        self.work.pings += other.work.pings;
+        self.work.streamed_bytes += other.work.streamed_bytes;
+        self
+    }
+}
+
+/// What the links of a transport must say they are.
+fn carrier(asked: Transport) -> &'static str {
+    match asked {
+        Transport::Tcp => "inet_tcp",
+        Transport::Caravan => "shm",
+        Transport::CaravanTcp => "tcp",
+    }
+}
+
+impl Results {
+    /// Everything: the machine, the table, and what carried the traffic.
+    pub fn text(&self) -> String {
+        let (results, settings) = (self, &self.settings);
+        let mut text = format!(
+            "Erlang distribution: {} nodes, {} processes for each ordered pair, +S {}, OTP {}\n\
+         {}\n\
+         Medians of {} rounds (least..most), transports in turn; ratios are of each round's pair.\n\n",
+            settings.nodes,
+            settings.processes_per_ordered_pair,
+            settings.schedulers,
+            results.otp,
+            results.machine.sentence(),
+            settings.rounds,
+        );
+        text.push_str(&aligned(&rows(results)));
+        text.push('\n');
+        text.push_str(&carried_text(results));
+        let _ = writeln!(text, "Took {:.0} s.", results.took_seconds);
+        text
+    }
+}
+
+fn rows(results: &Results) -> Vec<Vec<String>> {
+    let (base, others) = results.transports.split_first().unwrap_or((&"", &[]));
+    let mut head = vec![String::new(), String::new()];
+    head.extend(results.transports.iter().map(|name| (*name).to_owned()));
+    head.extend(others.iter().map(|name| format!("{name}/{base}")));
+    let mut rows = vec![head];
+    rows.extend(results.figures.iter().map(|figure| row(results, figure)));
+    rows
+}
+
+fn row(results: &Results, figure: &FigureResult) -> Vec<String> {
+    let mut cells = vec![figure.figure.title.clone(), figure.figure.unit.to_owned()];
+    let measured = results.transports.iter().map(|name| figure.measured.get(name));
+    cells.extend(measured.map(|summary| summary.map_or_else(String::new, Summary::spread)));
+    let ratios = results.transports.iter().skip(1).map(|name| figure.ratios.get(name));
+    cells.extend(ratios.map(|summary| summary.map_or_else(String::new, Summary::spread)));
+    cells
+}
+
+/// Which transport carried how much, by the links' counters.
+fn carried_text(results: &Results) -> String {
+    let mut text = String::from("Carried, by the links' own counters (all rounds, both directions):\n");
+    for name in &results.transports {
+        let Some(carried) = results.carried.get(name) else { continue };
+        let _ = writeln!(
+            text,
+            "  {name}: {} on all {} link ends; {} messages and {:.1} GB for {} RPCs, {} round trips and {:.1} GB streamed",
+            carried.transport,
+            carried.links,
+            number(carried.sent_messages as f64),
+            carried.sent_bytes as f64 / 1e9,
+            number(carried.work.rpcs as f64),
+            number(carried.work.pings as f64),
+            carried.work.streamed_bytes as f64 / 1e9,
+        );
+    }
+    text
+}
+
+/// The first two columns to the left, the others to the right.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = match column {
+                0 => write!(text, "{cell:<width$}"),
+                1 => write!(text, " {cell:<width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
 #[cfg(test)]
 pub mod tests {
     use super::*;
     use crate::args::Bench;
     use crate::args::tests::parse;
-    use crate::erlang::carried::Work;
+    use crate::erlang::cluster::Line;
 
     /// Results of two rounds in which Caravan is `faster` times as good at everything.
     pub fn example(line: &str, faster: f64) -> Results {
@@ -198,8 +406,8 @@ pub mod tests {
             let base = 1000.0 * (number + 1) as f64;
             match (transport, figure.better) {
                 (Transport::Tcp, _) => base,
-                (_, super::super::plan::Better::Higher) => base * faster,
-                (_, super::super::plan::Better::Lower) => base / faster,
+                (_, Better::Higher) => base * faster,
+                (_, Better::Lower) => base / faster,
             }
         };
         Round {
@@ -252,5 +460,62 @@ pub mod tests {
         let results = example("--transports tcp", 1.0);
         let figure = results.figure("rpc2_cpu_us").expect("a figure");
         assert!(figure.ratios.is_empty() && figure.measured.len() == 1);
+    }
+
+    fn links(words: &str) -> Links {
+        let Line::Answer(answer) = Line::parse(&format!("@caravan ok {words}")) else { panic!("an answer") };
+        Links::parse(&answer).expect("links")
+    }
+
+    const WORK: Work = Work { rpcs: 10, pings: 5, streamed_bytes: 1000 };
+
+    #[test]
+    fn growth_that_covers_the_work_is_proof() {
+        let before = links("link=b,shm,7,7,100,100");
+        let after = links("link=b,shm,37,40,1100,1200");
+        let carried = Carried::between(&before, &after, WORK, Transport::Caravan).expect("proof");
+        assert_eq!((carried.sent_messages, carried.received_messages), (30, 33));
+        assert_eq!((carried.sent_bytes, carried.received_bytes), (1000, 1100));
+    }
+
+    #[test]
+    fn another_transport_is_refused_by_name() {
+        let before = links("link=b,shm,0,0,0,0 link=c,tcp,0,0,0,0");
+        let after = links("link=b,shm,99,99,9999,9999 link=c,tcp,99,99,9999,9999");
+        let error = Carried::between(&before, &after, WORK, Transport::Caravan);
+        let text = error.expect_err("refused").to_string();
+        assert!(text.contains("should be shm") && text.contains("tcp"), "{text}");
+        let plain = links("link=b,inet_tcp,0,0,0,0");
+        assert!(Carried::between(&plain, &plain, Work::default(), Transport::Caravan).is_err());
+        assert!(Carried::between(&plain, &plain, Work::default(), Transport::Tcp).is_ok());
+    }
+
+    #[test]
+    fn counters_that_stand_still_are_refused() {
+        let before = links("link=b,shm,7,7,100,100");
+        let after = links("link=b,shm,36,40,1100,1200");
+        let error = Carried::between(&before, &after, WORK, Transport::Caravan);
+        let text = error.expect_err("refused").to_string();
+        assert!(text.contains("count 29 sent_messages, but 30 were sent"), "{text}");
+    }
+
+    #[test]
+    fn a_word_of_another_shape_is_not_taken_for_a_link() {
+        let Line::Answer(answer) = Line::parse("@caravan ok link=b,shm,1,2") else { panic!("an answer") };
+        assert_eq!(Links::parse(&answer), None);
+    }
+
+    #[test]
+    fn a_row_has_both_transports_and_their_ratio() {
+        let text = example("", 4.0).text();
+        let row = text.lines().find(|line| line.starts_with("RPCs, 4 nodes")).expect("the row");
+        let cells: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(
+            cells[3..],
+            ["1/s", "1,500", "(1,000..2,000)", "6,000", "(4,000..8,000)", "4.00", "(4.00..4.00)"]
+        );
+        assert!(text.contains("caravan/tcp"), "{text}");
+        assert!(text.contains("caravan: shm on all 12 link ends; 4,000,000 messages"), "{text}");
+        assert!(text.contains("for 1,800,000 RPCs"), "{text}");
     }
 }

@@ -8,10 +8,10 @@ use caravan_fabric::verbs::{self, Port};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
-use super::failed;
+use crate::control;
 use crate::control::Control;
-use crate::endpoint;
 use crate::error::Error;
+use crate::rdma::failed;
 
 /// Many times what a sample takes.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
@@ -56,13 +56,13 @@ pub struct End {
 impl End {
     /// The side that measures. `control` has told the other that a link is wanted.
     pub fn connect(control: &mut Control, ring_bytes: u64) -> Result<Self, Error> {
-        let endpoint = endpoint::connect_rdma(control, &Link::exposure(ring_bytes)?)?;
+        let endpoint = control::connect_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }
 
     /// The other side.
     pub fn accept(control: &mut Control, ring_bytes: u64) -> Result<Self, Error> {
-        let endpoint = endpoint::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
+        let endpoint = control::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }
 

@@ -1,24 +1,20 @@
 //! perftest's and rdma-core's own programs, on the device that the link uses.
 
-use std::fs;
-use std::io::Read;
 use std::net::{IpAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use caravan_fabric::verbs::Port;
 use caravan_fabric::verbs::device::Fabric;
 use serde::{Deserialize, Serialize};
 
-use super::failed;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
+use crate::process::{self, Running};
+use crate::rdma::failed;
 
 /// Many times what a sample takes.
-const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
-/// How long a server takes until it listens, at most.
-const LISTEN_LIMIT: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(10);
+pub const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
 
 /// What we are measured beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,9 +62,7 @@ impl Tool {
     }
 
     pub fn is_installed(self) -> bool {
-        std::env::var_os("PATH").is_some_and(|path| {
-            std::env::split_paths(&path).any(|folder| folder.join(self.program()).exists())
-        })
+        process::is_installed(self.program())
     }
 
     /// Reads what the client's side printed.
@@ -109,19 +103,13 @@ impl Run {
     }
 
     /// Starts the server's side, which listens on the port that is returned.
-    pub fn serve(&self, port: &Port) -> Result<(Running, u16), Error> {
+    pub fn serve(&self, port: &Port, interrupt: &Interrupt) -> Result<(Running, u16), Error> {
         let free = TcpListener::bind(("0.0.0.0", 0)).and_then(|listener| listener.local_addr());
         let tcp_port = free.map_err(|why| failed(&why))?.port();
         let mut command = self.command(port, tcp_port);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut running = Running(self.tool, command.spawn().map_err(|why| self.failed(&why))?);
-        let deadline = Instant::now() + LISTEN_LIMIT;
-        while !listens(tcp_port) {
-            if running.1.try_wait().map_err(|why| self.failed(&why))?.is_some() || Instant::now() > deadline {
-                return Err(self.failed(&"it does not listen"));
-            }
-            std::thread::sleep(LOOK);
-        }
+        let mut running = Running::start(self.tool.program(), command)?;
+        running.until_listening(tcp_port, interrupt)?;
         Ok((running, tcp_port))
     }
 
@@ -129,77 +117,22 @@ impl Run {
     pub fn call(
         &self,
         port: &Port,
-        (host, tcp_port): (IpAddr, u16),
+        host: IpAddr,
+        tcp_port: u16,
         interrupt: &Interrupt,
     ) -> Result<Printed, Error> {
         let mut command = self.command(port, tcp_port);
-        command.arg(host.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Running(self.tool, command.spawn().map_err(|why| self.failed(&why))?);
-        let well = running.end(interrupt)?;
-        let mut text = String::new();
-        // Its few lines fit into the pipes.
-        let streams = [running.1.stdout.take().map(reader), running.1.stderr.take().map(reader)];
-        for mut stream in streams.into_iter().flatten() {
-            stream.read_to_string(&mut text).map_err(|why| self.failed(&why))?;
-        }
-        match self.tool.parse(&text, self.bytes) {
-            Some(printed) if well => Ok(printed),
-            None if well && text.contains(" inf ") => {
-                Err(self.failed(&"it found no speed of the processor (\"cpu MHz\" in /proc/cpuinfo)"))
-            }
-            _ => Err(self.failed(&text.trim())),
-        }
+        command.arg(host.to_string());
+        let text = process::output(self.tool.program(), command, SAMPLE_LIMIT, interrupt)?;
+        self.tool.parse(&text, self.bytes).ok_or_else(|| match text.contains(" inf ") {
+            true => self.failed(&"it found no speed of the processor (\"cpu MHz\" in /proc/cpuinfo)"),
+            false => self.failed(&text),
+        })
     }
 
     fn failed(&self, why: &dyn std::fmt::Display) -> Error {
-        failed(&format!("{}: {why}", self.tool.program()))
+        process::failed(self.tool.program(), why)
     }
-}
-
-fn reader(stream: impl Read + 'static) -> Box<dyn Read> {
-    Box::new(stream)
-}
-
-/// A program that runs; killed when it is dropped.
-#[derive(Debug)]
-pub struct Running(Tool, Child);
-
-impl Running {
-    /// Waits for its end, within the limit: true if it went well.
-    pub fn end(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
-        let deadline = Instant::now() + SAMPLE_LIMIT;
-        loop {
-            if let Some(status) = self.1.try_wait().map_err(|why| failed(&why))? {
-                return Ok(status.success());
-            }
-            interrupt.check()?;
-            if Instant::now() > deadline {
-                return Err(failed(&format!("{} does not end", self.0.program())));
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both do nothing to a process that has been waited for.
-        let _ = self.1.kill();
-        let _ = self.1.wait();
-    }
-}
-
-/// Some process of this network listens on a TCP port.
-fn listens(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let is_it = |line: &str| {
-        let mut fields = line.split_whitespace().skip(1);
-        let local = fields.next().and_then(|address| address.rsplit_once(':'));
-        local.is_some_and(|(_, number)| u16::from_str_radix(number, 16) == Ok(port))
-            && fields.nth(1) == Some(LISTEN)
-    };
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
-    tables.iter().any(|table| table.lines().any(is_it))
 }
 
 #[cfg(test)]
@@ -227,14 +160,5 @@ mod tests {
         assert_eq!(read(Tool::PingPong, PING_PONG, 8), Some((66.25, None)));
         assert_eq!(read(Tool::WriteLatency, &LATENCY.replace("12.25", "inf"), 8), None);
         assert_eq!(read(Tool::WriteLatency, "", 8), None);
-    }
-
-    #[test]
-    fn a_port_that_is_listened_on_is_seen() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        assert!(listens(port));
-        drop(listener);
-        assert!(!listens(port));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use caravan_ring::record::{LengthReader, prefix};
-use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Pace};
+use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors};
 use caravan_segment::barrier::{self, Fences};
 use caravan_segment::{Pages, Segment, SharedSlice};
 
@@ -69,7 +69,7 @@ impl Memory {
     pub fn receiver(&self, lane: u64) -> Result<Receiver, Error> {
         let (cursors, bytes) = self.lane(lane)?;
         let lengths = LengthReader::new(RECORD_BYTES as u32);
-        Ok(Receiver { ring: ByteConsumer::new(cursors, bytes), lengths, pace: Pace::default() })
+        Ok(Receiver { ring: ByteConsumer::new(cursors, bytes), lengths })
     }
 }
 
@@ -118,7 +118,6 @@ impl Sender {
 pub struct Receiver {
     ring: ByteConsumer<MappedCursors, MappedBytes>,
     lengths: LengthReader,
-    pace: Pace,
 }
 
 impl Receiver {
@@ -148,9 +147,7 @@ impl Receiver {
 
     fn more(&mut self, go_on: GoOn) -> Result<(), Error> {
         let _ = self.ring.release();
-        self.pace.pause();
         let mut found = self.ring.refresh()?;
-        self.pace.looked(found > 0);
         let mut spins = 0;
         while found == 0 {
             wait(&mut spins, go_on)?;
@@ -168,7 +165,7 @@ fn wait(spins: &mut u32, go_on: GoOn) -> Result<(), Error> {
 }
 
 fn broken(reason: &dyn std::fmt::Display) -> Error {
-    Error::BenchProcess { process: "ring", reason: reason.to_string() }
+    crate::process::failed("ring", reason)
 }
 
 /// As a link between two processes has them.

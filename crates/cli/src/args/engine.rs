@@ -187,9 +187,8 @@ fn run_seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use crate::args::Args;
     use clap::Parser;
-
-    use super::super::Args;
 
     #[test]
     fn a_bad_value_names_the_option_and_what_it_takes() {

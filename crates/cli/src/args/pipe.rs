@@ -1,13 +1,21 @@
 //! The arguments of `caravan pipe`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use caravan_pipe::coordinator::{self, Options};
+use caravan_bench::{quantity, size};
+use caravan_pipe::connect::Ports;
+use caravan_pipe::coordinator::{self, Options, Sealing};
+use caravan_pipe::limits::STREAMS_MAX;
 use caravan_pipe::mover;
+use caravan_pipe::mover::{Compression, DigestKind};
 use caravan_pipe::stage::Stage;
+use caravan_pipe::tree::options::JOBS_MAX;
+use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, ValueEnum};
 
-use super::{Moving, Reach};
+use crate::args::Ssh;
 
 /// Join commands on several hosts by pipes
 ///
@@ -139,15 +147,495 @@ fn stage(text: &str) -> Result<Stage, String> {
     Stage::parse(text).map_err(|error| error.to_string())
 }
 
+/// Send standard input, or a file, to a host that runs `caravan recv`
+///
+/// Nothing but TCP is needed between both hosts, no ssh. `caravan recv` says which key is asked for here, and
+/// whoever does not know it is turned away; the data are encrypted. It may be started up to 10 seconds later.
+// The brackets are what users type.
+#[allow(rustdoc::broken_intra_doc_links)]
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tar c photos | caravan send backup.example.org
+  caravan send 192.0.2.7:40000 disk.img --progress
+  caravan send -v 192.0.2.7 40000 disk.img
+  caravan send [2001:db8::7]:40000 < disk.img
+  caravan send --key-file ~/.key backup.example.org dump.sql -c zstd
+
+The key is typed, or in a file that nobody else may read: arguments and the environment can be seen by others.
+
+Exit status:
+  0    every byte arrived, and the other side has put them where it wanted them
+  1    a file could not be read, or the other side could not write
+  2    the command line cannot be understood
+  130  interrupted
+  255  no connection, or it was lost; standard error says why")]
+pub struct Send {
+    /// The host that receives: HOST, HOST:PORT or [ADDRESS]:PORT
+    #[arg(value_name = "HOST[:PORT]")]
+    pub host: String,
+    /// The port, where it does not stand behind the host, and the file; without one, standard input
+    #[arg(value_name = "[PORT] [FILE]", num_args = 0..)]
+    pub rest: Vec<String>,
+    /// The key
+    #[command(flatten)]
+    pub secret: KeySource,
+    /// What is told
+    #[command(flatten)]
+    pub telling: Told,
+    /// What happens to the data
+    #[command(flatten)]
+    pub moving: Moving,
+}
+
+/// Receive what `caravan send` sends from another host
+///
+/// Listens on PORT, makes a key, says on standard error what is to be typed on the other host, and takes one
+/// stream from whoever knows the key. A file comes into being as FILE.part, and is renamed once all of it has
+/// arrived. How the data are compressed and checked, and over how many connections they come, is the sending
+/// side's choice.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan recv > disk.img
+  caravan recv 40000 disk.img
+  caravan recv -v 40000 | tar x
+  caravan recv -p 40000:40010 dump.sql     the first of these ports that is free
+  caravan recv --key-file ~/.key dump.sql  the key is in that file; made if it is not there
+
+Exit status:
+  0    every byte arrived
+  1    the file could not be written
+  2    the command line cannot be understood
+  130  interrupted
+  255  no connection, or it was lost; standard error says why")]
+pub struct Recv {
+    /// The port (18516, or any other if that one is taken), and the file; without one, standard output
+    #[arg(value_name = "[PORT] [FILE]", num_args = 0..)]
+    pub words: Vec<String>,
+    /// The key
+    #[command(flatten)]
+    pub secret: KeySource,
+    /// What is told
+    #[command(flatten)]
+    pub telling: Told,
+    /// Bytes a second at most: 500k, 100M, 1.5G, 64Ki
+    #[arg(short = 'L', long = "rate", value_name = "RATE", value_parser = rate)]
+    pub rate: Option<u64>,
+    /// Bytes that may wait in memory between the network and the writer: 64M, 1Gi
+    #[arg(short = 'm', long = "buffer", value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = caravan_bench::size)]
+    pub buffer_bytes: u64,
+    /// Listen on the first of these ports that is free: 40000:40010
+    #[arg(short = 'p', long, value_name = "LO:HI", value_parser = ports)]
+    pub ports: Option<Ports>,
+    /// Take data that are not encrypted, too, if the sending side wants it so
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// Where the key comes from.
+#[derive(Clone, Debug, clap::Args)]
+pub struct KeySource {
+    /// The file that the key is in, which nobody else may read
+    #[arg(long = "key-file", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    // Old tools took it so: whoever still does is told what to do.
+    #[arg(long = "key", value_name = "KEY", hide = true)]
+    pub argument: Option<String>,
+}
+
+/// What the user is told of.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Told {
+    /// Say what carries the data and what is encrypted, and the figures at the end
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// How much has passed, how fast, and what it waits for, on standard error
+    #[arg(long)]
+    pub progress: bool,
+    /// The final figures as a JSON object, on standard error or into FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+impl Told {
+    /// As `caravan pipe` has it.
+    pub fn telling(&self) -> Telling {
+        Telling { verbose: self.verbose, dry_run: false, progress: self.progress, json: self.json.clone() }
+    }
+}
+
+/// Where to send, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    pub host: String,
+    pub port: u16,
+    pub file: Option<PathBuf>,
+}
+
+/// Where to listen, and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destined {
+    /// `None`: the usual one, or any other.
+    pub port: Option<u16>,
+    pub file: Option<PathBuf>,
+}
+
+impl Send {
+    /// What the words mean; a sentence if nothing.
+    pub fn destination(&self) -> Result<Destination, String> {
+        refuse_key(self.secret.argument.as_deref())?;
+        if self.moving.ports.is_some() {
+            return Err("the receiving side listens: give -p to `caravan recv`".to_owned());
+        }
+        let (host, port) = host_and_port(&self.host)?;
+        let (port, files) = match (port, self.rest.split_first()) {
+            (None, Some((word, files))) => match word.parse() {
+                Ok(port) if port > 0 => (Some(port), files),
+                _ => (None, &self.rest[..]),
+            },
+            (port, _) => (port, &self.rest[..]),
+        };
+        let file = one_file(files)?;
+        Ok(Destination { host, port: port.unwrap_or(Recv::PORT_DEFAULT), file })
+    }
+}
+
+impl Recv {
+    /// Where it listens if that port is free, and where `caravan send` looks for it.
+    pub const PORT_DEFAULT: u16 = 18_516;
+
+    /// What the words mean; a sentence if nothing.
+    pub fn destined(&self) -> Result<Destined, String> {
+        refuse_key(self.secret.argument.as_deref())?;
+        let (port, files) = match self.words.split_first().map(|(word, files)| (word.parse(), files)) {
+            Some((Ok(port), files)) if port > 0_u16 => (Some(port), files),
+            _ => (None, &self.words[..]),
+        };
+        if port.is_some() && self.ports.is_some() {
+            return Err("PORT and -p both say where to listen: leave one of them out".to_owned());
+        }
+        Ok(Destined { port, file: one_file(files)? })
+    }
+}
+
+/// At most one; what looks like a key is none.
+fn one_file(words: &[String]) -> Result<Option<PathBuf>, String> {
+    match words {
+        [] => Ok(None),
+        [file] if looks_like_a_key(file) => Err(key_is_seen()),
+        [file] => Ok(Some(PathBuf::from(file))),
+        [first, ..] if looks_like_a_key(first) => Err(key_is_seen()),
+        [_, second, ..] => Err(format!(
+            "`{second}` is one word too many: only a port and a file are taken. If it was meant as a key: {}",
+            key_is_seen()
+        )),
+    }
+}
+
+fn refuse_key(argument: Option<&str>) -> Result<(), String> {
+    argument.map_or(Ok(()), |_| Err(key_is_seen()))
+}
+
+fn key_is_seen() -> String {
+    "a key is not taken as an argument, because everybody on this host can see arguments (ps). Leave it out: \
+     `caravan recv` makes one and shows it, and `caravan send` asks for it; or put it into a file that nobody \
+     else may read, and give --key-file FILE. Do not use the one just given any more"
+        .to_owned()
+}
+
+/// Nothing but digits of a key, and as many as a file's name seldom has.
+fn looks_like_a_key(word: &str) -> bool {
+    word.len() >= 16 && word.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-')
+}
+
+fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
+    let wrong = || Err(format!("`{text}` is no HOST:PORT, such as 192.0.2.7:40000 or [2001:db8::7]:40000"));
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((host, "")) => (host, None),
+            Some((host, port)) => (host, port.strip_prefix(':').map_or_else(|| Some(""), Some)),
+            None => return wrong(),
+        },
+        // More than one colon: an address without a port.
+        None => match text.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') => (host, Some(port)),
+            _ => (text, None),
+        },
+    };
+    // user@ is ssh's business; here nobody logs in.
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    match port.map(str::parse) {
+        _ if host.is_empty() => wrong(),
+        None => Ok((host.to_owned(), None)),
+        Some(Ok(port)) if port > 0 => Ok((host.to_owned(), Some(port))),
+        Some(_) => wrong(),
+    }
+}
+
+/// Copy files and directories between hosts, and go on where a copy was cut off
+///
+/// SRC and DST are paths, of this host or, as [USER@]HOST:PATH, of another; both may be of others, and
+/// then the data go from one to the other. A path with a colon in it is ./a:b. With several SRC, DST is a directory.
+/// Where names end up is as with cp -r.
+///
+/// Kept are permissions, times of modification, symbolic and hard links, holes, and, where the superuser writes,
+/// owners by number. Extended attributes and ACLs are not. Sockets and devices in a directory are left out, with
+/// a word. A SRC that is a device or a FIFO is read until its end, and a DST that is one is written to.
+///
+/// There is no --exclude and no --delete. -p is for ports, since permissions and times are kept anyway.
+///
+/// Each file is complete before it appears under its name. A file of more than 1 MiB is .NAME.part until
+/// then; after a cut the same command goes on with it, if it is the beginning of what is to be copied.
+// The brackets are what users type.
+#[allow(rustdoc::broken_intra_doc_links)]
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan cp disk.img fs2:/srv/images/
+  caravan cp -r fs1:/home/ann/photos fs2:/backup/ann
+  caravan cp -r --update --progress projects backup@fs2:projects
+  caravan cp -r fs1:/etc/. etc-of-fs1
+  caravan cp -v big_file fs2:/dev/null
+  caravan cp -c zstd -L 20M dump.sql jump@far.example.org:
+
+Exit status:
+  0    all was copied
+  1    some was not: a file, or all of it; standard error says which and why
+  2    the command line cannot be understood
+  130  interrupted
+  255  not set up, or a host or a connection was lost; standard error says what")]
+pub struct Copy {
+    /// What is copied, and last where to: PATH or [USER@]HOST:PATH
+    #[arg(value_names = ["SRC", "DST"], required = true, num_args = 2..)]
+    pub paths: Vec<OsString>,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_aliases = ['R', 'a'], alias = "archive")]
+    pub recursive: bool,
+    /// Leave files alone that are there with the same size and time of modification
+    #[arg(short, long, visible_alias = "resume")]
+    pub update: bool,
+    /// Threads on each side that read or write; by default one a core, and at least 4
+    #[arg(short, long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX as u64))]
+    pub jobs: Option<usize>,
+    /// Write each file to the disk before it gets its name, so that it outlasts a power cut
+    #[arg(long)]
+    pub fsync: bool,
+    /// What users of scp and rsync type, and what is so anyway
+    #[arg(long, hide = true, aliases = ["times", "perms", "links", "sparse", "partial"])]
+    pub preserve: bool,
+    /// What is told
+    #[command(flatten)]
+    pub telling: Telling,
+    /// What happens to the data
+    #[command(flatten)]
+    pub moving: Moving,
+    /// How hosts are reached
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// The half that sends: reads what is there, writes the stream.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CopySource {
+    /// JSON, in pieces that an argument may be long
+    #[arg(required = true)]
+    pub options: Vec<String>,
+}
+
+/// The half that receives: reads the stream, writes what is there.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CopySink {
+    /// JSON, in pieces that an argument may be long
+    #[arg(required = true)]
+    pub options: Vec<String>,
+}
+
+/// Options of a stream between hosts.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Moving")]
+pub struct Moving {
+    /// Bytes a second at most: 500k, 100M, 1.5G, 64Ki
+    #[arg(short = 'L', long = "rate", value_name = "RATE", value_parser = rate)]
+    pub rate: Option<u64>,
+    /// Bytes that may wait in memory between reading and writing: 64M, 1Gi
+    #[arg(short = 'm', long = "buffer", value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = size)]
+    pub buffer_bytes: u64,
+    /// TCP connections for each hop
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
+    pub streams: u32,
+    /// Compress what goes between hosts
+    #[arg(short = 'c', long = "compress", value_name = "HOW")]
+    pub compression: Option<Compress>,
+    /// What the end of the stream is checked by, beside its length
+    #[arg(long, visible_alias = "hash", value_name = "KIND", default_value = "xxh3")]
+    pub digest: Digest,
+    /// Encrypt whatever leaves a host; over TCP that is the default
+    #[arg(long, conflicts_with = "insecure")]
+    pub encrypt: bool,
+    /// Do not encrypt over TCP: whoever is on the way can read and change the data
+    #[arg(long)]
+    pub insecure: bool,
+    /// Listen for data on one of these ports, which a firewall lets through: 40000:40010
+    #[arg(short = 'p', long, value_name = "LO:HI", value_parser = ports)]
+    pub ports: Option<Ports>,
+}
+
+impl Moving {
+    /// What --encrypt and --insecure come to.
+    pub fn sealing(&self) -> Sealing {
+        match (self.encrypt, self.insecure) {
+            (true, _) => Sealing::Always,
+            (false, true) => Sealing::Never,
+            (false, false) => Sealing::Default,
+        }
+    }
+
+    /// As the mover takes it.
+    pub fn digest_kind(&self) -> DigestKind {
+        match self.digest {
+            Digest::Xxh3 => DigestKind::Xxh3,
+            Digest::Sha256 => DigestKind::Sha256,
+            Digest::Off => DigestKind::Off,
+        }
+    }
+
+    /// As the mover takes it.
+    pub fn compression_kind(&self) -> Option<Compression> {
+        self.compression.map(|compress| match compress {
+            Compress::Zstd => Compression::Zstd,
+            Compress::Lz4 => Compression::Lz4,
+        })
+    }
+}
+
+/// How data are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Compress {
+    /// Zstandard: smaller
+    Zstd,
+    /// LZ4: faster
+    Lz4,
+}
+
+/// What the end of a stream carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Digest {
+    /// XXH3 with 128 bits: finds every accident
+    Xxh3,
+    /// SHA-256: finds forgery, too
+    Sha256,
+    /// The length alone
+    Off,
+}
+
+/// As fast as no network is.
+const RATE_MAX: u64 = 1 << 50;
+
+/// `100M`, `1.5G` (powers of 1,000), `64Ki` (of 1,024); also `1.5GB`, `64KiB`.
+pub fn rate(text: &str) -> Result<u64, String> {
+    match quantity(text.strip_suffix("/s").unwrap_or(text)) {
+        Some(bytes) if (1..=RATE_MAX).contains(&bytes) => Ok(bytes),
+        _ => Err("it takes bytes a second, such as 500k, 100M, 1.5G or 64Mi".into()),
+    }
+}
+
+/// `LO:HI`, or a single port.
+pub fn ports(text: &str) -> Result<Ports, String> {
+    let (first, last) = text.split_once([':', '-']).unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports { first, last }),
+        _ => Err("it takes two ports, the lower one first, such as 40000:40010, or a single one (`caravan cp` keeps \
+                  times and permissions without -p)"
+            .into()),
+    }
+}
+
+/// How hosts are reached: with ssh, and for the data.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Hosts")]
+pub struct Reach {
+    /// Nothing but this carries data between hosts; an error where it cannot
+    #[arg(short = 't', long, value_name = "WHAT")]
+    pub transport: Option<Transport>,
+    /// The name or address under which other hosts reach this one
+    #[arg(short = 'H', long = "here", value_name = "NAME", value_parser = name)]
+    pub here: Option<String>,
+    /// ssh's options
+    #[command(flatten)]
+    pub ssh: Ssh,
+    /// Never copy this program to a host; it must have this version of it on its PATH
+    #[arg(long)]
+    pub no_bootstrap: bool,
+    /// How long a host may be silent before it is taken for dead
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = silence)]
+    pub silence: Duration,
+}
+
+impl Reach {
+    /// What the coordinator is to know, with the defaults for one to many.
+    pub fn options(&self, moving: &Moving, progress: bool) -> Options {
+        Options {
+            transport: self.transport.map(|transport| match transport {
+                Transport::Rdma => coordinator::Transport::Rdma,
+                Transport::Tcp => coordinator::Transport::Tcp,
+                Transport::Ssh => coordinator::Transport::Ssh,
+            }),
+            ports: moving.ports,
+            here: self.here.clone(),
+            sealing: moving.sealing(),
+            digest: moving.digest_kind(),
+            compression: moving.compression_kind(),
+            streams: moving.streams,
+            rate: moving.rate,
+            buffer_bytes: moving.buffer_bytes,
+            fan_out: coordinator::FanOut::Default,
+            on_slow: mover::OnSlow::Wait,
+            on_dead: mover::OnDead::Fail,
+            progress,
+            silence: self.silence,
+        }
+    }
+}
+
+/// What carries data between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// RDMA devices on both hosts
+    Rdma,
+    /// TCP
+    Tcp,
+    /// The ssh session
+    Ssh,
+}
+
+/// Both ends say every second that they are there: less than two of that is chance.
+const SILENCE_SECONDS_MIN: f64 = 2.0;
+const SILENCE_SECONDS_MAX: f64 = 3600.0;
+
+fn silence(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (SILENCE_SECONDS_MIN..=SILENCE_SECONDS_MAX).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err(format!("it takes seconds from {SILENCE_SECONDS_MIN} to {SILENCE_SECONDS_MAX}, such as 10")),
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.starts_with('-') || text.contains(char::is_whitespace) {
+        true => Err("it takes a name or an address of this host, such as 192.0.2.7".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use super::*;
+    use crate::args::{Args, Command};
     use caravan_pipe::coordinator::{FanOut, Sealing};
     use clap::Parser;
-
-    use super::super::{Args, Command};
-    use super::*;
+    use std::time::Duration;
 
     fn parsed(words: &[&str]) -> Pipe {
         let args = Args::parse_from(["caravan", "pipe"].iter().chain(words));
@@ -201,6 +689,117 @@ mod tests {
             let words = ["caravan", "pipe"].iter().chain(words);
             let refused = Args::try_parse_from(words.clone()).expect_err("refused").to_string();
             assert!(refused.contains(expected), "{words:?}: {refused}");
+        }
+    }
+
+    #[derive(Debug, Parser)]
+    struct Sending {
+        #[command(flatten)]
+        send: Send,
+    }
+
+    #[derive(Debug, Parser)]
+    struct Receiving {
+        #[command(flatten)]
+        recv: Recv,
+    }
+
+    const PORT_DEFAULT: u16 = Recv::PORT_DEFAULT;
+
+    fn send(line: &str) -> Result<(String, u16, Option<PathBuf>), String> {
+        let words = std::iter::once("send").chain(line.split(' '));
+        let to = Sending::try_parse_from(words).map_err(|error| error.to_string())?.send.destination()?;
+        Ok((to.host, to.port, to.file))
+    }
+
+    fn recv(line: &str) -> Result<(Option<u16>, Option<PathBuf>), String> {
+        let words = std::iter::once("recv").chain(line.split(' ').filter(|word| !word.is_empty()));
+        let to = Receiving::try_parse_from(words).map_err(|error| error.to_string())?.recv.destined()?;
+        Ok((to.port, to.file))
+    }
+
+    #[test]
+    fn hosts_ports_and_files_are_told_apart() {
+        for (line, host, port, file) in [
+            ("b", "b", PORT_DEFAULT, None),
+            ("b:40000", "b", 40_000, None),
+            ("b 40000", "b", 40_000, None),
+            ("b 40000 disk.img", "b", 40_000, Some("disk.img")),
+            ("-v b 40000 disk.img", "b", 40_000, Some("disk.img")),
+            ("b disk.img", "b", PORT_DEFAULT, Some("disk.img")),
+            ("b:40000 7", "b", 40_000, Some("7")),
+            ("root@b:40000", "b", 40_000, None),
+            ("[fd00::1]:40000", "fd00::1", 40_000, None),
+            ("fd00::1 40000", "fd00::1", 40_000, None),
+            ("[fd00::1]", "fd00::1", PORT_DEFAULT, None),
+        ] {
+            assert_eq!(send(line), Ok((host.to_owned(), port, file.map(PathBuf::from))), "{line}");
+        }
+        for line in ["b:", "b:0", "b:65536", ":40000", "[fd00::1", "[fd00::1]40000"] {
+            assert!(send(line).expect_err(line).contains("is no HOST:PORT"), "{line}");
+        }
+        assert_eq!(recv(""), Ok((None, None)));
+        assert_eq!(recv("40000"), Ok((Some(40_000), None)));
+        assert_eq!(recv("40000 disk.img"), Ok((Some(40_000), Some("disk.img".into()))));
+        assert_eq!(recv("disk.img"), Ok((None, Some("disk.img".into()))));
+        assert!(recv("40000 -p 1:2").expect_err("both").contains("leave one of them out"));
+        assert!(send("b -p 1:2").expect_err("a port").contains("give -p to `caravan recv`"));
+    }
+
+    #[test]
+    fn a_key_in_an_argument_is_refused_with_the_remedy() {
+        for refusal in [
+            send("b 40000 0123456789abcdef0123456789abcdef"),
+            send("b 40000 0123456789abcdef0123456789abcdef disk.img"),
+            send("b 40000 secret disk.img"),
+            send("b --key secret"),
+            recv("40000 0123456789abcdef0123456789abcdef").map(|_| unreachable!()),
+            recv("40000 secret disk.img").map(|_| unreachable!()),
+        ] {
+            let text = refusal.expect_err("a key");
+            assert!(text.contains("can see arguments (ps)") && text.contains("--key-file FILE"), "{text}");
+        }
+    }
+
+    #[test]
+    fn units_are_decimal_or_binary() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("100k", 100_000),
+            ("100K", 100_000),
+            ("1.5G", 1_500_000_000),
+            ("64Ki", 65_536),
+            ("64KiB", 65_536),
+            ("8MB", 8_000_000),
+            ("0.5Mi", 524_288),
+            ("1Ti", 1 << 40),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        assert_eq!(rate("100MB/s"), Ok(100_000_000));
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_an_example() {
+        for text in
+            ["", "k", "i", "1i", "-1", "1e9", "1..5M", "M1", "1 M", "1X", "2Ti", "99999999999999999999", "∞"]
+        {
+            let refusal = size(text).expect_err(text);
+            assert!(refusal.contains("such as 64k, 100M"), "{text}: {refusal}");
+        }
+        for text in ["0", "0k", "fast", "9999999T"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_are_a_range_or_one() {
+        assert_eq!(ports("40000:40010"), Ok(Ports { first: 40_000, last: 40_010 }));
+        assert_eq!(ports("40000-40010"), Ok(Ports { first: 40_000, last: 40_010 }));
+        assert_eq!(ports("7"), Ok(Ports { first: 7, last: 7 }));
+        for text in ["", "0", "0:7", "9:7", "1:65536", "a:b", "1:2:3", ":5"] {
+            assert!(ports(text).expect_err(text).contains("the lower one first"), "{text}");
         }
     }
 }

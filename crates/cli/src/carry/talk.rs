@@ -7,6 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_pipe::cancel::Cancel;
 use caravan_pipe::connect::{Heard, Words};
 use caravan_pipe::mover::HopOptions;
@@ -14,8 +15,6 @@ use caravan_pipe::{Error, limits};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-
-use caravan_bench::interrupt::{GLANCE, Interrupt};
 
 /// How long the other side may take to say what it wants, once it is connected.
 const WORD_LIMIT: Duration = Duration::from_secs(10);
@@ -245,9 +244,8 @@ fn out_of_turn() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use caravan_pipe::mover::DigestKind;
-
     use super::*;
+    use caravan_pipe::mover::DigestKind;
 
     #[test]
     fn unencrypted_data_are_taken_only_if_both_want_it() {

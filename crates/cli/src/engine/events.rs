@@ -8,9 +8,9 @@ use caravan_engine::layout::bytes;
 use caravan_engine::{Changes, Event};
 use serde::Serialize;
 
-use super::counted;
-use super::figures::Figures;
-use super::outlet::Outlet;
+use crate::engine::counted;
+use crate::engine::top::Figures;
+use crate::engine::trace::Outlet;
 use crate::error::Error;
 
 /// Bytes of a huge page.

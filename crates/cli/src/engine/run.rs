@@ -1,23 +1,26 @@
 //! `caravan engine run`: the supervisor of a file's apps.
 
 use std::io;
+use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caravan_engine::config::file::{File, Settings};
+use caravan_engine::layout::link;
 use caravan_engine::{Changes, Engine, Error as EngineError, Event, Options, Registry};
 use caravan_segment::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
-use super::control::{Answer, Control, Order};
-use super::ending::{Ending, have_ended};
-use super::events::{Hugepages, Running, Teller, Told, Worker};
-use super::figures::Figures;
-use super::signals::{Asked, Signals};
-use super::{lines, refused};
 use crate::args::EngineRun;
+use crate::engine::events::{Hugepages, Running, Teller, Told, Worker};
+use crate::engine::top::Figures;
+use crate::engine::{Answer, Control, Order, lines, refused};
 use crate::error::Error;
 
 /// How long the supervisor sleeps at most: restarts that wait for their time, signals that came just before.
@@ -178,4 +181,106 @@ fn reasons(path: &Path, error: EngineError) -> Vec<String> {
         EngineError::Refused(sentences) => sentences.iter().map(told).collect(),
         other => vec![told(&other.to_string())],
     }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    Nothing,
+    /// To read the file again.
+    Reload,
+    /// To end, by Ctrl-C.
+    Interrupt,
+    /// To end, by SIGTERM or a terminal that is gone.
+    End,
+}
+
+/// Set by signals. A second SIGINT or SIGTERM ends the process on the spot, and the kernel its workers.
+#[derive(Debug)]
+pub struct Signals {
+    end: Arc<AtomicUsize>,
+    reload: Arc<AtomicBool>,
+    has_terminal: bool,
+}
+
+impl Signals {
+    /// Takes the signals over.
+    pub fn watch() -> Result<Self, Error> {
+        let end = Arc::new(AtomicUsize::new(0));
+        let again = Arc::new(AtomicBool::new(false));
+        let reload = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the second signal finds the flag set, the first does not.
+            flag::register_conditional_shutdown(signal, 130, Arc::clone(&again))
+                .and_then(|_| flag::register(signal, Arc::clone(&again)))
+                .and_then(|_| flag::register_usize(signal, Arc::clone(&end), signal as usize))
+                .map_err(Error::Signals)?;
+        }
+        flag::register(SIGHUP, Arc::clone(&reload)).map_err(Error::Signals)?;
+        Ok(Self { end, reload, has_terminal: std::io::stdin().is_terminal() })
+    }
+
+    /// What was asked for since the last call; an end stays asked for.
+    pub fn asked(&self) -> Asked {
+        // The handlers store with SeqCst; nothing else hangs on the flags.
+        let end = self.end.load(Ordering::Relaxed);
+        if end != 0 {
+            return if end == SIGINT as usize { Asked::Interrupt } else { Asked::End };
+        }
+        if !self.reload.swap(false, Ordering::Relaxed) {
+            return Asked::Nothing;
+        }
+        // The kernel's SIGHUP, for whoever ran on a terminal that is gone; a terminal that hung up is none.
+        if self.has_terminal && !std::io::stdin().is_terminal() { Asked::End } else { Asked::Reload }
+    }
+}
+
+/// How often the apps are asked. Nothing may have moved from one time to the next.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Finds the moment after which nothing happens any more: every app that has an end has come to it, and what they
+/// sent has arrived.
+#[derive(Debug)]
+pub struct Ending {
+    next: Instant,
+    /// The counts of all links when they were last read, once all apps had ended.
+    counts: Option<Vec<u64>>,
+}
+
+impl Ending {
+    pub fn new() -> Self {
+        Self { next: Instant::now(), counts: None }
+    }
+
+    /// Whether it has come.
+    pub fn has_come(&mut self, engine: &mut Engine) -> bool {
+        if Instant::now() < self.next {
+            return false;
+        }
+        let before = self.counts.take();
+        if have_ended(engine) == Some(true) {
+            self.counts = Some(counts(engine));
+        }
+        self.next = Instant::now() + LOOK_EVERY;
+        self.counts.is_some() && self.counts == before
+    }
+}
+
+/// Whether all apps that have an end have come to it, and no app holds packets; `None` if there is no such app. A
+/// worker that is being started again says nothing: its apps have not ended.
+pub fn have_ended(engine: &mut Engine) -> Option<bool> {
+    let reports = engine.reports().unwrap_or_default();
+    let all_say = reports.len() == engine.config().apps.len();
+    let queued = reports.values().filter_map(|figures| figures.get("queued")).sum::<u64>();
+    let ended: Vec<_> = reports.values().filter_map(|figures| figures.get("ended")).collect();
+    (!ended.is_empty()).then(|| all_say && queued == 0 && ended.iter().all(|ended| **ended == 1))
+}
+
+fn counts(engine: &Engine) -> Vec<u64> {
+    let links = engine.config().links.keys().filter_map(|name| engine.link_id(&name.to_string()));
+    let word = |id, offset| engine.shared().link(id, offset).load(Ordering::Relaxed);
+    links
+        .flat_map(|id| [link::PACKETS, link::TAKEN, link::QUEUED, link::WAITING].map(|at| word(id, at)))
+        .collect()
 }

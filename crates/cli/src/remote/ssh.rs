@@ -1,17 +1,18 @@
 //! A process of ssh.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::SshOptions;
-use super::complaints::{Complaints, remedy};
+use crate::remote::SshOptions;
 
 /// What is run there: it fits into the quotes of every login shell.
 const LINE: &str = "exec /bin/sh -c 'read -r caravan && eval \"$caravan\"'";
@@ -162,6 +163,167 @@ fn find(program: &Path) -> io::Result<()> {
     }
 }
 
+/// Lines that are kept.
+const LINES_MAX: usize = 20;
+/// Bytes of a line that are kept.
+const LINE_BYTES_MAX: u64 = 1 << 10;
+/// How long the last of them may take to come, after ssh's end: somebody else may hold the pipe open.
+const LAST_LIMIT: Duration = Duration::from_secs(1);
+
+/// The last lines.
+#[derive(Debug)]
+pub struct Complaints {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    /// Disconnected once the last of them is there.
+    all_kept: Receiver<()>,
+}
+
+impl Complaints {
+    /// Keeps what comes there, in a thread.
+    pub fn keep(from: impl Read + Send + 'static) -> Self {
+        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&lines);
+        let (kept_all, all_kept) = mpsc::channel();
+        std::thread::spawn(move || {
+            keep(BufReader::new(from), &kept);
+            drop::<mpsc::Sender<()>>(kept_all);
+        });
+        Self { lines, all_kept }
+    }
+
+    /// All that was kept, once no more comes.
+    pub fn last(&self) -> String {
+        let _ = self.all_kept.recv_timeout(LAST_LIMIT);
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn keep(mut from: impl BufRead, kept: &Mutex<VecDeque<String>>) {
+    loop {
+        let mut line = Vec::new();
+        // A longer one is broken there.
+        match (&mut from).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(printable(&line));
+        if kept.len() > LINES_MAX {
+            kept.pop_front();
+        }
+    }
+}
+
+/// For a terminal, which takes orders from some bytes.
+pub fn printable(line: &[u8]) -> String {
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim_end().replace('\t', " ");
+    line.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
+}
+
+/// What to do about the usual ones; a sentence with a space in front, or nothing.
+pub fn remedy(complaints: &str, host: &str) -> String {
+    let table = [
+        (
+            "REMOTE HOST IDENTIFICATION HAS CHANGED",
+            "Its key is another than the one you know: find out why first",
+        ),
+        ("Host key verification failed", "Its key is not known: connect once with ssh and accept it"),
+        ("Permission denied", "It lets you not in: the same ssh must work first"),
+        ("Could not resolve hostname", "Its name is not known"),
+        ("Connection refused", "No sshd answers at that port"),
+        ("No route to host", "No way leads there"),
+        ("Network is unreachable", "No way leads there"),
+        ("Connection timed out", "It does not answer"),
+        ("timed out", "It does not answer"),
+        ("not responding", "It no longer answers"),
+    ];
+    let found = table.iter().find(|(words, _)| complaints.contains(words));
+    found.map_or_else(String::new, |(_, remedy)| format!(" {remedy} (`ssh {host} true`)."))
+}
+
+/// Bytes that a login shell may print before.
+pub const GREETING_BYTES_MAX: u64 = 1 << 20;
+/// What is kept of a line: more is none that anybody reads.
+const LINE_CHARS_MAX: usize = 1 << 10;
+
+/// What came from the other side.
+pub enum Heard {
+    /// A line with the mark.
+    Line(String),
+    /// All that comes now belongs to the program.
+    Ready(BufReader<ChildStdout>),
+    /// It ended, why if there is a reason, and the last line that it said without the mark.
+    End(Option<io::Error>, String),
+    /// It printed too much.
+    Noise,
+    /// This side has written what it was asked for.
+    Written(ChildStdin),
+    Piece,
+}
+
+/// What the other side says.
+#[derive(Debug)]
+pub struct Answers {
+    pub from: BufReader<ChildStdout>,
+    /// Set at its end.
+    pub is_over: Arc<AtomicBool>,
+}
+
+impl Read for Answers {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(into)?;
+        if count == 0 && !into.is_empty() {
+            // Alone: whoever reads it only wants to know whether it was ever set.
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        Ok(count)
+    }
+}
+
+/// Lines with the mark, up to the one that says "ready".
+pub fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<Heard>) {
+    let mut last = String::new();
+    let end = loop {
+        match next_line(&mut from, mark, &mut last) {
+            Ok(Some(line)) if line == "ready" => break Heard::Ready(from),
+            Ok(Some(line)) => {
+                if to.send(Heard::Line(line)).is_err() {
+                    return;
+                }
+            }
+            Ok(None) => break Heard::End(None, last),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break Heard::Noise,
+            Err(error) => break Heard::End(Some(error), last),
+        }
+    };
+    // Nobody may want it any more.
+    let _ = to.send(end);
+}
+
+/// What stands behind the mark in the next line that has it; `FileTooLarge` after too much else, of which
+/// the last line is kept.
+fn next_line(from: &mut impl BufRead, mark: &str, last: &mut String) -> io::Result<Option<String>> {
+    let mut left = GREETING_BYTES_MAX;
+    while left > 0 {
+        let mut line = Vec::new();
+        let count = from.take(left).read_until(b'\n', &mut line)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        left = left.saturating_sub(count as u64);
+        let line = printable(&line);
+        // A greeting may lack the end of its line.
+        match line.split_once(mark) {
+            Some((_, said)) => return Ok(Some(said.trim_start().chars().take(LINE_CHARS_MAX).collect())),
+            None if line.is_empty() => {}
+            None => *last = line.chars().take(LINE_CHARS_MAX).collect(),
+        }
+    }
+    Err(io::ErrorKind::FileTooLarge.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +341,41 @@ mod tests {
         let missing = find(Path::new("no-such-ssh")).expect_err("missing");
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         assert!(find(Path::new("/none/ssh")).is_err() && find(Path::new("/etc/passwd")).is_err());
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_and_nothing_that_a_terminal_obeys() {
+        let said: String = (0..100).map(|i| format!("line {i}\r\n")).collect();
+        let last = Complaints::keep(std::io::Cursor::new(said)).last();
+        assert!(last.starts_with("line 80\nline 81\n") && last.ends_with("\nline 99"), "{last}");
+        let last = Complaints::keep(&b"a\tb\x1b[2Jc\xff"[..]).last();
+        assert_eq!(last, "a b\u{fffd}[2Jc\u{fffd}");
+        let last = Complaints::keep(std::io::repeat(b'x').take(1 << 20)).last();
+        assert_eq!(last.len(), LINES_MAX * (LINE_BYTES_MAX as usize + 1) - 1);
+    }
+
+    #[test]
+    fn usual_complaints_have_a_remedy() {
+        assert!(remedy("ssh: Could not resolve hostname x", "x").contains("not known (`ssh x true`)."));
+        assert_eq!(remedy("hm", "x"), "");
+    }
+
+    #[test]
+    fn greetings_are_skipped() {
+        let mut bytes =
+            &b"Welcome\nhere\n\xff\x1b[1mcaravan-x send\r\nx\nno newline: caravan-x ready\nleft"[..];
+        let mut last = String::new();
+        let mut next = || next_line(&mut bytes, "caravan-x", &mut last).expect("no error");
+        assert_eq!((next().as_deref(), next().as_deref(), next()), (Some("send"), Some("ready"), None));
+        assert_eq!((bytes, last.as_str()), (&b""[..], "left"));
+    }
+
+    #[test]
+    fn greetings_without_end_are_noise() {
+        for noise in [&b"y\n"[..], b"y"] {
+            let noise = noise.repeat(1 << 20);
+            let error = next_line(&mut &noise[..], "caravan-x", &mut String::new()).expect_err("too much");
+            assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        }
     }
 }

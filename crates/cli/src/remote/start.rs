@@ -1,18 +1,18 @@
 //! Until the program runs on the other side: what its start says, and the copy of this program.
 
-use std::io::{self, BufReader, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::process::ChildStdin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::SshOptions;
-use super::listen::{Answers, GREETING_BYTES_MAX, Heard, listen};
-use super::program::Program;
-use super::refusal::refusal;
-use super::ssh::Ssh;
 use caravan_bench::interrupt::GLANCE;
+
+use crate::remote::SshOptions;
+use crate::remote::ssh::{Answers, GREETING_BYTES_MAX, Heard, Ssh, listen};
 
 /// What is sent first, as one line of sh.
 const START: &str = include_str!("start.sh");
@@ -246,11 +246,139 @@ fn kind() -> String {
     format!("Linux {}", std::env::consts::ARCH)
 }
 
+/// A sentence for what the script gave up at.
+pub fn refusal(word: &str, rest: &str, tried: &[(String, String)]) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let folders = |word: &str| {
+        let all: Vec<_> =
+            tried.iter().filter(|(tried, _)| tried == word).map(|(_, at)| at.as_str()).collect();
+        all.join(", ")
+    };
+    match word {
+        "other" if rest.starts_with("Linux ") => format!(
+            "it is of another architecture ({}; this program is for {}), so that this program cannot be copied there: install caravan {version} there, on its PATH",
+            rest.trim_start_matches("Linux "),
+            std::env::consts::ARCH
+        ),
+        "other" => format!("caravan needs Linux, and it runs {rest}"),
+        "absent" => {
+            let there = match rest {
+                "" => "there is no caravan on its PATH".to_owned(),
+                other => format!("its PATH has {other}"),
+            };
+            format!(
+                "{there}, and --no-bootstrap keeps this program from being copied: install caravan {version} there, on the PATH that `ssh HOST env` shows"
+            )
+        }
+        "no-copy" => match (folders("no-space"), folders("no-exec")) {
+            (full, noexec) if full.is_empty() && noexec.is_empty() => {
+                "no folder there can be written to (~/.cache, TMPDIR, /tmp, /var/tmp, HOME)".to_owned()
+            }
+            (full, noexec) if noexec.is_empty() => {
+                format!(
+                    "there is no space for a copy of this program in {full}: make some, or set TMPDIR there"
+                )
+            }
+            (full, noexec) => {
+                let full = match full.as_str() {
+                    "" => String::new(),
+                    full => format!(", and there is no space for it in {full}"),
+                };
+                format!(
+                    "a copy of this program cannot run there: {noexec} is mounted noexec{full}. Set TMPDIR there to a folder that is not, or install caravan {version} on its PATH"
+                )
+            }
+        },
+        "full" => {
+            format!("there is no space for a copy of this program in {rest}: make some, or set TMPDIR there")
+        }
+        "torn" => "the copy of this program arrived torn".to_owned(),
+        "no-run" => format!(
+            "a copy of this program does not run there: {rest}. Build caravan {version} there and put it on its PATH"
+        ),
+        _ => format!("it says `{word} {rest}`"),
+    }
+}
+
+/// What is read at once.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// This program's file: it stays the same, whatever takes its place at its path.
+#[derive(Debug)]
+pub struct Program {
+    file: File,
+    pub bytes: u64,
+    /// SHA-256, in hexadecimal.
+    pub hash: String,
+}
+
+impl Program {
+    /// Opens and reads it, once in the life of this process.
+    pub fn this() -> Result<&'static Self, String> {
+        static THIS: OnceLock<Result<Program, String>> = OnceLock::new();
+        let this = THIS.get_or_init(|| {
+            Self::read().map_err(|why| format!("this program cannot read itself (/proc/self/exe): {why}"))
+        });
+        this.as_ref().map_err(String::clone)
+    }
+
+    fn read() -> io::Result<Self> {
+        let file = File::open("/proc/self/exe")?;
+        let mut context = digest::digest::Context::new(&digest::digest::SHA256);
+        let mut program = Self { file, bytes: 0, hash: String::new() };
+        let mut reader = program.reader();
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut bytes = 0;
+        loop {
+            let count = reader.read(&mut piece)?;
+            if count == 0 {
+                break;
+            }
+            context.update(piece.get(..count).unwrap_or_default());
+            bytes += count as u64;
+        }
+        program.bytes = bytes;
+        program.hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(program)
+    }
+
+    fn reader(&self) -> Reader<'_> {
+        Reader { file: &self.file, at: 0 }
+    }
+
+    /// Writes all of it, and says after each piece that one more is written.
+    pub fn copy(&self, to: &mut impl Write, mut written: impl FnMut()) -> io::Result<()> {
+        let mut reader = self.reader();
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let count = reader.read(&mut piece)?;
+            if count == 0 {
+                return to.flush();
+            }
+            to.write_all(piece.get(..count).unwrap_or_default())?;
+            written();
+        }
+    }
+}
+
+/// Reads without moving the file's own position, which several copies share.
+struct Reader<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(into, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn the_script_is_one_line_of_sh() {
@@ -281,5 +409,31 @@ mod tests {
             let checked = Command::new("sh").args(["-n", "-c", &script]).output().expect("sh starts");
             assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
         }
+    }
+
+    #[test]
+    fn all_folders_that_were_tried_are_named() {
+        let tried = |list: &[(&str, &str)]| -> Vec<_> {
+            list.iter().map(|(word, at)| ((*word).to_owned(), (*at).to_owned())).collect()
+        };
+        let said =
+            refusal("no-copy", "", &tried(&[("no-space", "/a"), ("no-exec", "/b"), ("no-space", "/c")]));
+        assert!(said.contains("/b is mounted noexec, and there is no space for it in /a, /c."), "{said}");
+        let said = refusal("no-copy", "", &tried(&[("no-space", "/a")]));
+        assert!(said.contains("no space for a copy of this program in /a:"), "{said}");
+    }
+
+    #[test]
+    fn the_copy_is_what_was_counted_and_hashed() {
+        let program = Program::this().expect("read");
+        let (mut copy, mut pieces) = (Vec::new(), 0);
+        program.copy(&mut copy, || pieces += 1).expect("copied");
+        assert_eq!(copy.len() as u64, program.bytes);
+        assert!(pieces >= copy.len() / PIECE_BYTES);
+        let digest = digest::digest::digest(&digest::digest::SHA256, &copy);
+        let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, program.hash);
+        let abc = digest::digest::digest(&digest::digest::SHA256, b"abc");
+        assert_eq!(abc.as_ref().first(), Some(&0xba), "it is SHA-256");
     }
 }

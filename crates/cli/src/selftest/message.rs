@@ -2,13 +2,15 @@
 //! something takes long. Each is a length of four bytes (big-endian) and that much JSON.
 
 use std::io::{self, Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::Exposure;
 use caravan_pipe::place::Place;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::fabric::survey::Survey;
 
 /// Changes with any message.
@@ -147,6 +149,90 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&json)?)
 }
 
+/// The byte of a stream at a position: splitmix64 of its word.
+fn byte(stream: u64, position: u64) -> u8 {
+    let mut word = (stream << 56 ^ position / 8).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((word ^ word >> 31) >> (8 * (position % 8))) as u8
+}
+
+/// Fills `bytes`, which begin at `position` of the stream.
+pub fn fill(stream: u64, position: u64, bytes: &mut [u8]) {
+    for (at, to) in (position..).zip(bytes) {
+        *to = byte(stream, at);
+    }
+}
+
+/// A failure that names the first byte that is wrong.
+pub fn check(stream: u64, position: u64, bytes: &[u8]) -> Result<(), Trouble> {
+    let wrong = (position..).zip(bytes).find(|(at, found)| **found != byte(stream, *at));
+    match wrong {
+        None => Ok(()),
+        Some((at, found)) => Err(Trouble::failed(format!(
+            "byte {at} came as {found:#04x} instead of {:#04x}",
+            byte(stream, at)
+        ))),
+    }
+}
+
+/// Why a step did not succeed.
+#[derive(Debug)]
+pub enum Trouble {
+    /// What was tested failed; the sentence goes into the report, and the test goes on.
+    Failed(String),
+    /// Nothing can go on: the other side is gone, or Ctrl-C.
+    Fatal(Error),
+}
+
+impl From<caravan_fabric::Error> for Trouble {
+    fn from(error: caravan_fabric::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+impl Trouble {
+    /// A failure of what is tested.
+    pub fn failed(what: impl Into<String>) -> Self {
+        Self::Failed(what.into())
+    }
+}
+
+/// How long a step may take, and who may end it.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    deadline: Instant,
+    limit: Duration,
+    /// Ctrl-C here; on the other side the end of its standard input.
+    interrupt: Option<Interrupt>,
+}
+
+impl Bounds {
+    pub fn new(limit: Duration, interrupt: Option<&Interrupt>) -> Self {
+        Self { deadline: Instant::now() + limit, limit, interrupt: interrupt.cloned() }
+    }
+
+    /// To be called wherever something may wait for ever.
+    pub fn check(&self) -> Result<(), Trouble> {
+        if let Some(interrupt) = &self.interrupt {
+            interrupt.check().map_err(crate::error::Error::from)?;
+        }
+        match Instant::now() < self.deadline {
+            true => Ok(()),
+            false => Err(Trouble::failed(format!(
+                "nothing came any more within {} s: a wake-up or data got lost",
+                self.limit.as_secs()
+            ))),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,5 +266,16 @@ mod tests {
         ] {
             assert!(bad.exposure().is_none(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_wrong_byte_is_named() {
+        let mut bytes = [0; 100];
+        fill(1, 5, &mut bytes);
+        assert!(check(1, 5, &bytes).is_ok());
+        assert!(check(2, 5, &bytes).is_err() && check(1, 6, &bytes).is_err());
+        bytes[40] ^= 1;
+        let Err(Trouble::Failed(why)) = check(1, 5, &bytes) else { panic!("not found") };
+        assert!(why.starts_with("byte 45 came as"), "{why}");
     }
 }

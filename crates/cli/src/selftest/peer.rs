@@ -7,20 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::contract::Endpoint;
 use caravan_fabric::{Link, shm, verbs};
 use caravan_pipe::place::Place;
 
-use super::message::{self, Answer, Arena, Ask, Hello, PROTOCOL, Wait};
-use super::promises::Promises;
-use super::traffic::Traffic;
-use super::trouble::{Bounds, Trouble};
-use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
 use crate::args::SelfTestPeer;
 use crate::error::Error;
 use crate::fabric::survey::Findings;
 use crate::remote::agent::remove_copy;
-use caravan_bench::interrupt::Interrupt;
+use crate::selftest::message::{Answer, Arena, Ask, Bounds, Hello, PROTOCOL, Trouble, Wait};
+use crate::selftest::promises::Promises;
+use crate::selftest::traffic::Traffic;
+use crate::selftest::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit, message};
 
 /// A peer that nobody asks anything any more ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);

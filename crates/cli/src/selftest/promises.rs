@@ -6,8 +6,8 @@ use caravan_fabric::contract::{Armed, Completion, Endpoint, Event, Local, Operat
 use caravan_fabric::{Error, Exposure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::pattern;
-use super::trouble::{Bounds, Trouble};
+use crate::selftest::message;
+use crate::selftest::message::{Bounds, Trouble};
 
 /// The arena of these tests, and the part of it that the other side may reach.
 pub const ARENA_BYTES: u64 = 256 << 10;
@@ -49,7 +49,7 @@ impl<'a> Promises<'a> {
     /// Writes each part of the exposed memory with its number as the immediate.
     pub fn write_immediates(&mut self) -> Result<(), Trouble> {
         let mut bytes = vec![0; WRITES as usize * WRITE_BYTES as usize];
-        pattern::fill(WRITTEN, 0, &mut bytes);
+        message::fill(WRITTEN, 0, &mut bytes);
         self.endpoint.arena().copy_in(0, &bytes);
         for number in 0..WRITES {
             let offset = u64::from(number) * u64::from(WRITE_BYTES);
@@ -81,7 +81,7 @@ impl<'a> Promises<'a> {
                     )));
                 }
                 self.endpoint.arena().copy_out((from + offset) as usize, &mut part);
-                pattern::check(WRITTEN, offset, &part)?;
+                message::check(WRITTEN, offset, &part)?;
             }
             checked = self.immediates.len();
         }
@@ -92,7 +92,7 @@ impl<'a> Promises<'a> {
     pub fn fill(&mut self, from: u64, bytes: u64) -> Result<(), Trouble> {
         self.inside(from, bytes)?;
         let mut part = vec![0; bytes as usize];
-        pattern::fill(READ, 0, &mut part);
+        message::fill(READ, 0, &mut part);
         self.endpoint.arena().copy_in(from as usize, &part);
         Ok(())
     }
@@ -104,13 +104,13 @@ impl<'a> Promises<'a> {
         self.until(|seen| !seen.done.is_empty())?;
         let mut bytes = vec![0; READ_BYTES as usize];
         self.endpoint.arena().copy_out(1, &mut bytes);
-        pattern::check(READ, 1, &bytes)
+        message::check(READ, 1, &bytes)
     }
 
     /// Swaps a word of what the other side has filled in, once; a second time it must be refused.
     pub fn swap(&mut self) -> Result<(), Trouble> {
         let mut word = [0; 8];
-        pattern::fill(READ, 0, &mut word);
+        message::fill(READ, 0, &mut word);
         let (expected, desired) = (u64::from_ne_bytes(word), !u64::from_ne_bytes(word));
         for found in [expected, desired] {
             let before = self.done.len();

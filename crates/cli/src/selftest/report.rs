@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use caravan_bench::number::{binary, bytes as decimal, number};
 use serde::Serialize;
 
+use crate::fabric;
 use crate::fabric::survey::Survey;
-use crate::fabric::view;
-use caravan_bench::number::{binary, bytes as decimal, number};
 
 /// All of it.
 #[derive(Debug, Serialize)]
@@ -108,9 +108,9 @@ impl Report {
     /// For people; its last line is the verdict.
     pub fn text(&self) -> String {
         let mut text = format!("caravan selftest {}, version {}\n\n", self.target, self.caravan);
-        text.push_str(&view::survey(&self.ours));
+        text.push_str(&fabric::survey(&self.ours));
         text.push('\n');
-        text.push_str(&view::survey(&self.theirs));
+        text.push_str(&fabric::survey(&self.theirs));
         for path in &self.paths {
             text.push('\n');
             path.write(&mut text);
@@ -189,8 +189,8 @@ impl Path {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Wait;
     use super::*;
+    use crate::selftest::message::Wait;
 
     #[test]
     fn a_way_that_leads_nowhere_says_why() {

@@ -2,19 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::Interrupt;
+use caravan_bench::output::Progress;
 use caravan_fabric::contract::{Capabilities, Endpoint};
 use caravan_fabric::verbs::{self, Port};
 use caravan_fabric::{Exposure, Link, shm};
 
-use super::message::{Answer, Arena, Ask, Wait};
-use super::promises::{self, EXPOSED, Promises, WRITE_BYTES, WRITES};
-use super::remote::Remote;
-use super::report::{Check, Outcome, Path, RoundTrip, Throughput};
-use super::traffic::Traffic;
-use super::trouble::{Bounds, Trouble};
-use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
-use caravan_bench::interrupt::Interrupt;
-use caravan_bench::progress::Progress;
+use crate::selftest::message::{Answer, Arena, Ask, Bounds, Trouble, Wait};
+use crate::selftest::promises::{EXPOSED, Promises, WRITE_BYTES, WRITES};
+use crate::selftest::report::{Check, Outcome, Path, RoundTrip, Throughput};
+use crate::selftest::traffic::Traffic;
+use crate::selftest::{CONNECT_LIMIT, OURS, Remote, STEP_LIMIT, THEIRS, limit, promises};
 
 /// Bytes of the messages whose round trips are measured.
 const ROUND_TRIP_BYTES: [usize; 5] = [8, 64, 512, 4 << 10, 64 << 10];

@@ -7,9 +7,8 @@ use caravan_fabric::contract::Armed;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::message::Wait;
-use super::pattern;
-use super::trouble::{Bounds, Trouble};
+use crate::selftest::message;
+use crate::selftest::message::{Bounds, Trouble, Wait};
 
 /// Looks in a row before a side that spins lets others have the core.
 const LOOKS: u32 = 256;
@@ -52,14 +51,14 @@ impl<'a> Traffic<'a> {
                 // Of many sizes, none of which divides the ring.
                 let size = (sent * 7 + 13) % (BUFFER_BYTES as u64 - 1) + 1;
                 let part = &mut buffer[..size.min(total - sent) as usize];
-                pattern::fill(ours, sent, part);
+                message::fill(ours, sent, part);
                 sent += self.link.append(part)? as u64;
                 self.link.publish()?;
             }
             self.link.refresh()?;
             let wanted = (total - received).min(BUFFER_BYTES as u64) as usize;
             let taken = self.link.read(&mut buffer[..wanted]);
-            pattern::check(theirs, received, &buffer[..taken])?;
+            message::check(theirs, received, &buffer[..taken])?;
             received += taken as u64;
             self.link.release()?;
             if (sent, received) == (sent_before, received_before) {

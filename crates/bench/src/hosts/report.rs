@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::case::Case;
-use super::goals::{self, Goal};
 use crate::chart::{Bar, BarChart, BarGroup};
+use crate::hosts::Case;
+use crate::hosts::tool::Tool;
 use crate::machine::Machine;
 use crate::number::{binary, number};
 use crate::stats::Summary;
@@ -86,7 +86,7 @@ impl CaseResult {
         };
         let line = (case == Case::Veth10g).then_some(LINE_GB_PER_S);
         let rows = rows(series, line);
-        let goals = if line.is_some() { goals::line(&rows) } else { goals::streams(&rows) };
+        let goals = if line.is_some() { line_goals(&rows) } else { stream_goals(&rows) };
         Self { key: case.key(), title: between.to_owned(), unit: "GB/s", rows, goals }
     }
 
@@ -94,8 +94,8 @@ impl CaseResult {
     pub fn lines(case: Case, series: Vec<Series>) -> Self {
         let rows = rows(series, None);
         let (title, unit, goals) = match case {
-            Case::Start => ("one line through two hosts, sessions being there", "s", goals::start(&rows)),
-            _ => ("two commands of one host", "GB/s", goals::same_host(&rows)),
+            Case::Start => ("one line through two hosts, sessions being there", "s", start_goals(&rows)),
+            _ => ("two commands of one host", "GB/s", same_host_goals(&rows)),
         };
         Self { key: case.key(), title: title.to_owned(), unit, rows, goals }
     }
@@ -208,10 +208,86 @@ impl Results {
     }
 }
 
+/// What a figure is to be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Goal {
+    pub text: String,
+    pub value: f64,
+    pub is_reached: bool,
+}
+
+fn row(rows: &[Row], tool: Tool) -> Option<&Row> {
+    rows.iter().find(|row| row.key == tool.key())
+}
+
+fn at_least(text: impl Into<String>, least: f64, value: f64) -> Goal {
+    Goal { text: text.into(), value, is_reached: value >= least }
+}
+
+/// Of two commands of one host.
+fn same_host_goals(rows: &[Row]) -> Vec<Goal> {
+    let ratio = |rows: &[Row]| rows.first()?.value.ratio(&rows.get(1)?.value);
+    let goal =
+        |ratio: Summary| at_least("at least a bare shell pipe (ratio in the same round)", 1.0, ratio.median);
+    ratio(rows).map(goal).into_iter().collect()
+}
+
+/// Of a line through two hosts.
+fn start_goals(rows: &[Row]) -> Vec<Goal> {
+    let seconds = rows.first().map(|row| row.value.median);
+    let goal = |value| Goal { text: "under 0.5 s".to_owned(), value, is_reached: value < 0.5 };
+    seconds.map(goal).into_iter().collect()
+}
+
+/// Of streams without a limit.
+fn stream_goals(rows: &[Row]) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    let Some(open) = row(rows, Tool::CaravanInsecure) else { return goals };
+    goals.push(at_least("at least 4 GB/s, not encrypted", 4.0, open.value.median));
+    for (tool, what) in [(Tool::Iperf3File, "the same file"), (Tool::Iperf3, "one buffer")] {
+        let ratio = row(rows, tool).and_then(|iperf3| open.value.ratio(&iperf3.value));
+        let text = format!("at least 0.9 of iperf3 with {what}, not encrypted");
+        goals.extend(ratio.map(|ratio| at_least(text, 0.9, ratio.median)));
+    }
+    for tool in [Tool::Nc, Tool::Socat, Tool::Mbuffer] {
+        let ratio = row(rows, tool).and_then(|other| open.value.ratio(&other.value));
+        let text = format!("faster than {}, not encrypted (ratio)", tool.key());
+        goals.extend(ratio.map(|ratio| at_least(text, 1.0, ratio.median)));
+    }
+    if let Some(bare) = row(rows, Tool::CaravanBare) {
+        goals.push(at_least("at least 4 GB/s, not encrypted, no digest", 4.0, bare.value.median));
+        if let Some(ratio) = row(rows, Tool::Socat).and_then(|socat| bare.cpu_s.ratio(&socat.cpu_s)) {
+            let text = "less processor time than socat, no digest (ratio)".to_owned();
+            goals.push(Goal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
+        }
+    }
+    let sealed = row(rows, Tool::Caravan).zip(row(rows, Tool::Ssh));
+    if let Some(ratio) = sealed.and_then(|(sealed, ssh)| sealed.value.ratio(&ssh.value)) {
+        goals.push(at_least("faster than ssh, encrypted (ratio)", 1.0, ratio.median));
+    }
+    if let Some(ratio) = row(rows, Tool::Socat).and_then(|socat| open.cpu_s.ratio(&socat.cpu_s)) {
+        let text = "less processor time than socat, not encrypted (ratio)".to_owned();
+        goals.push(Goal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
+    }
+    goals
+}
+
+/// Of streams through a line of a known rate.
+fn line_goals(rows: &[Row]) -> Vec<Goal> {
+    let goal = |(tool, text): (Tool, &str)| {
+        let percent = row(rows, tool)?.percent_of_line?;
+        Some(at_least(format!("at least 95 % of the line, {text}"), 95.0, percent))
+    };
+    [(Tool::CaravanInsecure, "not encrypted"), (Tool::Caravan, "encrypted")]
+        .into_iter()
+        .filter_map(goal)
+        .collect()
+}
+
 #[cfg(test)]
 pub mod tests {
-    use super::super::tool::Tool;
     use super::*;
+    use crate::hosts::tool::Tool;
 
     fn series(tool: Tool, gb_per_s: f64, cpu: f64) -> Series {
         let mut series = Series::of(tool.key(), tool.title());
@@ -255,5 +331,17 @@ pub mod tests {
         assert_eq!(nc["ratio"]["median"], 0.5);
         assert_eq!(json["cases"][1]["rows"][0]["percent_of_line"], 320.0);
         assert_eq!(json["cases"][0]["goals"][0]["is_reached"], true);
+    }
+
+    #[test]
+    fn goals_are_reached_or_not() {
+        let reached = |caravan: f64| {
+            let goals = example(caravan).cases.remove(0).goals;
+            goals.iter().map(|goal| goal.is_reached).collect::<Vec<_>>()
+        };
+        // 4 GB/s; iperf3, twice; nc, socat, mbuffer; no digest, which is as the others: 4 GB/s, processor
+        // time; ssh (encrypted, as fast as it); processor time.
+        assert_eq!(reached(2.0), [true, true, true, true, true, true, false, false, true, true]);
+        assert_eq!(reached(0.8), [false, false, false, false, false, false, false, false, true, true]);
     }
 }

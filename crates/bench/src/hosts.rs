@@ -1,30 +1,21 @@
 //! `caravan bench pipe`: pipes between hosts, beside the tools that people use for it, in turn.
 
 mod bed;
-mod case;
 mod cpu;
-mod goals;
-mod net;
-mod process;
 mod report;
-mod shell;
-mod sshd;
 mod tool;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use self::bed::Bed;
-use self::case::Case;
-use self::net::Net;
-use self::report::{CaseResult, Results, Series};
-use self::shell::Line;
-use self::tool::Tool;
 use crate::args::{PipeBench, PipeNetwork};
 use crate::error::Error;
+use crate::hosts::bed::{Bed, Net};
+use crate::hosts::report::{CaseResult, Results, Series};
+use crate::hosts::tool::{Line, Tool};
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::progress::Progress;
+use crate::output::Progress;
 
 /// Bytes of a stream, unless others are wanted.
 const BYTES: u64 = 2 << 30;
@@ -50,7 +41,7 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
             (Case::Veth, Some(bed)) => Some(streams(args, case, &tools, bed)?),
             (Case::Veth10g, Some(bed)) => limited(args, &tools, bed, &mut results.notes)?,
             (Case::Start, Some(bed)) => {
-                shell::warm(bed)?;
+                tool::warm(bed)?;
                 lines(args, case, &Line::start(bed), &interrupt)?
             }
             (_, None) => None,
@@ -58,12 +49,12 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
         results.cases.extend(result);
     }
     drop(bed);
-    super::write(args, "pipe", &results.text(), &results, &results.chart())
+    crate::pipe::write(args, "pipe", &results.text(), &results, &results.chart())
 }
 
 /// What joins the hosts: what was asked for, or what there can be.
 fn network(args: &PipeBench, notes: &mut Vec<String>) -> Result<Net, Error> {
-    match (args.network, net::obstacle()) {
+    match (args.network, bed::obstacle()) {
         (Some(PipeNetwork::Loopback), _) => Ok(Net::loopback()),
         (Some(PipeNetwork::Veth), Some(why)) => Err(Error::Sentence(why.to_owned())),
         (None, Some(why)) => {
@@ -92,7 +83,7 @@ fn streams(args: &PipeBench, case: Case, tools: &[Tool], bed: &Bed) -> Result<Ca
     let mut progress = Progress::new(tools.len() * args.rounds + 1);
     progress.round(format!("{}: caravan gets to both hosts", case.key()));
     // What is copied to a host for the first time, and ssh's sessions, are no part of any stream.
-    shell::warm(bed)?;
+    tool::warm(bed)?;
     let mut series: Vec<_> = tools.iter().map(|&tool| Series::of(tool.key(), tool.title())).collect();
     for round in 0..args.rounds {
         progress.round(format!("{}: round {} of {}", case.key(), round + 1, args.rounds));
@@ -164,4 +155,73 @@ fn list() -> Result<(), Error> {
         let _ = writeln!(text, "{:<12}{}", case.key(), case.about());
     }
     output::table(&text, Path::new(""))
+}
+
+/// A named benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    SameHost,
+    Veth,
+    Veth10g,
+    Start,
+}
+
+impl Case {
+    pub const ALL: [Self; 4] = [Self::SameHost, Self::Veth, Self::Veth10g, Self::Start];
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::SameHost => "same-host",
+            Self::Veth => "veth",
+            Self::Veth10g => "veth-10g",
+            Self::Start => "start",
+        }
+    }
+
+    /// What it measures.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::SameHost => "two commands of this host, beside the same in a shell's pipe",
+            Self::Veth => {
+                "a file in memory from one host to another, no limit, beside nc, socat, mbuffer, ssh, iperf3"
+            }
+            Self::Veth10g => "the same through a queue of 10 Gbit/s (tbf)",
+            Self::Start => "one line through two hosts, ssh sessions being there, beside ssh | ssh",
+        }
+    }
+
+    /// Whether it takes two hosts.
+    pub fn needs_hosts(self) -> bool {
+        self != Self::SameHost
+    }
+
+    /// Those that are wanted; all, if none are named.
+    pub fn chosen(names: &[String]) -> Result<Vec<Self>, Error> {
+        if names.is_empty() {
+            return Ok(Self::ALL.to_vec());
+        }
+        let case = |name: &String| {
+            Self::ALL.into_iter().find(|case| case.key() == name).ok_or_else(|| Error::NoBenchmark {
+                name: name.clone(),
+                names: Self::ALL.map(Self::key).join(", "),
+            })
+        };
+        let named: Result<Vec<_>, _> = names.iter().map(case).collect();
+        named.map(|named| Self::ALL.into_iter().filter(|case| named.contains(case)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_chosen_in_order_and_others_refused() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(Case::chosen(&[]).expect("all"), Case::ALL);
+        let chosen = Case::chosen(&names(&["start", "veth", "veth"])).expect("two");
+        assert_eq!(chosen, [Case::Veth, Case::Start]);
+        let error = Case::chosen(&names(&["vet"])).expect_err("refused").to_string();
+        assert!(error.contains("same-host, veth, veth-10g, start"), "{error}");
+    }
 }

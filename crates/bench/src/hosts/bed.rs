@@ -1,19 +1,76 @@
-//! The two hosts: network namespaces of this machine that a veth pair joins, or two addresses of loopback.
-//!
-//! A namespace bears the number of the process that made it. What a benchmark left behind that was killed is
-//! removed by the next one.
+//! All that a benchmark between hosts stands on.
 
 use std::cell::Cell;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-use super::process::{failed, is_installed, run};
 use crate::error::Error;
-use crate::scratch::random_word;
+use crate::hosts::cpu;
+use crate::interrupt::Interrupt;
+use crate::pipe::Input;
+use crate::process::{Running, failed, is_installed, run};
+use crate::scratch::{Scratch, random_word};
+
+/// Hosts, daemons, and a file to send. Dropping it ends all that it has started, and removes the rest.
+pub struct Bed {
+    pub daemons: Daemons,
+    pub input: Input,
+    pub interrupt: Interrupt,
+    // Declared behind the daemons: what runs in a namespace ends before it goes, and the folder goes last.
+    _children: Children,
+    pub net: Net,
+    scratch: Scratch,
+}
+
+impl Bed {
+    pub fn new(net: Net, bytes: u64, interrupt: &Interrupt) -> Result<Self, Error> {
+        let scratch = Scratch::create()?;
+        let children = Children;
+        let daemons = Daemons::start(&net, scratch.path(), interrupt)?;
+        let input = Input::create(bytes)?;
+        Ok(Self { daemons, input, interrupt: interrupt.clone(), _children: children, net, scratch })
+    }
+
+    /// A file for what a program says.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// This program on host a, with both hosts in its ssh's configuration.
+    pub fn caravan(&self, command: &str) -> Command {
+        let mut caravan = self.net.a.command(&self.program());
+        caravan.args([command, "-F"]).arg(&self.daemons.config);
+        if !self.net.is_veth() {
+            // Both are one host, where it would take a pipe.
+            caravan.args(["-t", "tcp"]);
+        }
+        caravan.stdin(Stdio::null()).stdout(Stdio::null());
+        caravan
+    }
+
+    /// This program itself: not by its path, which may meanwhile be another build's.
+    pub fn program(&self) -> String {
+        program()
+    }
+}
+
+/// This program itself, for any process.
+pub fn program() -> String {
+    format!("/proc/{}/exe", std::process::id())
+}
+
+/// All that this process has started; dropping it ends them.
+struct Children;
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        cpu::kill_all();
+    }
+}
 
 /// In front of every namespace's name; behind it are the process's number, a random word and `a` or `b`.
 const PREFIX: &str = "caravan-bench-";
@@ -191,6 +248,106 @@ pub fn obstacle() -> Option<&'static str> {
     }
     (!is_installed("ip") || !is_installed("tc"))
         .then_some("ip and tc are not installed: apt install iproute2")
+}
+
+const SSHD: &str = "/usr/sbin/sshd";
+/// What Debian's package makes at boot; sshd of root wants it.
+const PRIVILEGE_FOLDER: &str = "/run/sshd";
+/// The cipher of all sessions: the fastest that ssh has.
+const CIPHER: &str = "aes128-gcm@openssh.com";
+
+/// How long sessions stay without use: longer than a round takes, and not for ever where this process is killed.
+const PERSIST: &str = "10m";
+
+/// Both daemons.
+#[derive(Debug)]
+pub struct Daemons {
+    _a: Running,
+    pub b: Running,
+    /// For `ssh -F`: hosts `a` and `b`, with sessions that stay.
+    pub config: PathBuf,
+}
+
+impl Daemons {
+    pub fn start(net: &Net, folder: &Path, interrupt: &Interrupt) -> Result<Self, Error> {
+        if !Path::new(SSHD).exists() || !is_installed("ssh") {
+            return Err(failed(
+                "ssh server",
+                &"sshd is not installed: apt install openssh-server openssh-client",
+            ));
+        }
+        for name in ["host", "key"] {
+            let mut keygen = Command::new("ssh-keygen");
+            run("ssh-keygen", {
+                keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(name));
+                keygen
+            })?;
+        }
+        if rustix::process::geteuid().is_root() {
+            // It is there already, or sshd says what it lacks.
+            let _ = std::fs::create_dir(PRIVILEGE_FOLDER);
+        }
+        let key = read(&folder.join("host.pub"))?;
+        write(&folder.join("authorized"), &read(&folder.join("key.pub"))?)?;
+        let (mut known, mut config) = (String::new(), String::new());
+        let mut start = |place: &Place| {
+            let port = net.free_port()?;
+            let daemon = daemon(place, port, folder, interrupt)?;
+            known.push_str(&format!("[{}]:{port} {key}", place.address));
+            config.push_str(&format!("Host {}\n HostName {}\n Port {port}\n", place.name, place.address));
+            Ok::<_, Error>(daemon)
+        };
+        let (a, b) = (start(&net.a)?, start(&net.b)?);
+        write(&folder.join("known_hosts"), &known)?;
+        let at = folder.display();
+        config.push_str(&format!(
+            "Host *\n IdentityFile {at}/key\n IdentitiesOnly yes\n UserKnownHostsFile {at}/known_hosts\n \
+             GlobalKnownHostsFile /dev/null\n StrictHostKeyChecking yes\n BatchMode yes\n Ciphers {CIPHER}\n \
+             Compression no\n ControlMaster auto\n ControlPath {at}/session-%n\n ControlPersist {PERSIST}\n"
+        ));
+        let path = folder.join("ssh_config");
+        write(&path, &config)?;
+        Ok(Self { _a: a, b, config: path })
+    }
+}
+
+fn daemon(place: &Place, port: u16, folder: &Path, interrupt: &Interrupt) -> Result<Running, Error> {
+    let (at, name) = (folder.display(), place.name);
+    // A home of its own for each host: what Caravan leaves there goes with it, and what the user's shell does
+    // when it starts is no part of any figure.
+    let own = folder.join(name);
+    std::fs::create_dir(&own).map_err(|source| Error::File { what: "make", path: own.clone(), source })?;
+    let own = own.display();
+    let config = format!(
+        "Port {port}\nListenAddress {}\nHostKey {at}/host\nAuthorizedKeysFile {at}/authorized\nPidFile none\n\
+         StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n\
+         SetEnv HOME={own} TMPDIR={own} XDG_CACHE_HOME={own}\n",
+        place.address
+    );
+    let path = folder.join(format!("sshd_config-{name}"));
+    write(&path, &config)?;
+    // It ends with this process, even if that is killed.
+    let mut command = place.command("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", SSHD, "-D", "-e", "-f"])
+        .arg(&path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let mut daemon = Running::logged("sshd", command, &folder.join(format!("sshd-{name}.log")))?;
+    daemon.until_listening(port, interrupt)?;
+    Ok(daemon)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(|source| Error::File { what: "write", path: path.to_owned(), source })
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|source| Error::File {
+        what: "read",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]

@@ -1,17 +1,130 @@
-//! Messages over an endpoint of a fabric: one-sided writes into the other side's buffers, each told by an
-//! immediate. Who waits sleeps.
-//!
-//! Arena of each side: buffers for sending, buffers for receiving, an acknowledgement to send, one to receive.
+//! What messages and acknowledgements go over: buffers at both sides, and the way between them.
 
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use caravan_fabric::contract::{Armed, Event, Local, Operation};
 use caravan_fabric::{Endpoint, Error as FabricError, Exposure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::plan::{ACK_BYTES_MAX, BUFFERS_MAX, MESSAGE_BYTES_MAX};
-use super::wire::{Buffer, Deadline, Wire, failed};
 use crate::error::Error;
+use crate::steps::{ACK_BYTES_MAX, BUFFERS_MAX, MESSAGE_BYTES_MAX};
+
+/// Many times what a sample takes.
+const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
+
+/// One side of it. Each side has as many buffers as there are messages under way; message n goes from buffer n
+/// to buffer n of the other side, modulo their number.
+pub trait Wire {
+    /// Reads bytes of the file into a buffer for sending, once what was sent from there before has left it.
+    fn fill(&mut self, buffer: Buffer, file: &File, at: u64) -> Result<(), Error>;
+    /// Sends a buffer.
+    fn send(&mut self, buffer: Buffer) -> Result<(), Error>;
+    /// Waits until the message has come into the buffer.
+    fn receive(&mut self, buffer: Buffer) -> Result<(), Error>;
+    /// Copies a message out of the buffer.
+    fn copy_out(&self, buffer: Buffer, to: &mut [u8]);
+    /// Sends an acknowledgement of so many bytes.
+    fn acknowledge(&mut self, bytes: usize) -> Result<(), Error>;
+    /// Waits for one.
+    fn await_acknowledgement(&mut self, bytes: usize) -> Result<(), Error>;
+}
+
+/// A buffer for a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    pub number: usize,
+    pub bytes: usize,
+}
+
+impl Buffer {
+    /// Where it begins: the buffers of a step lie one behind the other.
+    pub fn offset(self) -> usize {
+        self.number * self.bytes
+    }
+}
+
+/// Waiting with an end.
+#[derive(Debug)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    pub fn new() -> Self {
+        Self(Instant::now() + SAMPLE_LIMIT)
+    }
+
+    pub fn check(&self) -> Result<(), Error> {
+        match Instant::now() < self.0 {
+            true => Ok(()),
+            false => Err(Error::BenchSlow(SAMPLE_LIMIT.as_secs())),
+        }
+    }
+}
+
+/// A failure of the wire itself.
+pub fn failed(why: &dyn std::fmt::Display) -> Error {
+    Error::BenchProcess { process: "pipe", reason: why.to_string() }
+}
+
+/// One side. It sends or receives, and needs one set of buffers.
+#[derive(Debug)]
+pub struct TcpWire {
+    stream: TcpStream,
+    buffers: Vec<u8>,
+    ack: Vec<u8>,
+}
+
+impl TcpWire {
+    pub fn new(stream: TcpStream) -> Result<Self, Error> {
+        stream.set_nodelay(true).map_err(|why| failed(&why))?;
+        // Over a short way bbr, the default of some systems, has half of the rate; where cubic may not be had,
+        // it is what there is.
+        let _ = rustix::net::sockopt::set_tcp_congestion(&stream, "cubic");
+        let buffers = vec![0x5a; BUFFERS_MAX * MESSAGE_BYTES_MAX];
+        Ok(Self { stream, buffers, ack: vec![0; ACK_BYTES_MAX] })
+    }
+
+    /// For a stream that has no messages.
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    fn buffer(&mut self, buffer: Buffer) -> (&mut TcpStream, &mut [u8]) {
+        (&mut self.stream, &mut self.buffers[buffer.offset()..][..buffer.bytes])
+    }
+}
+
+impl Wire for TcpWire {
+    fn fill(&mut self, buffer: Buffer, file: &File, at: u64) -> Result<(), Error> {
+        let (_, bytes) = self.buffer(buffer);
+        file.read_exact_at(bytes, at).map_err(|why| failed(&why))
+    }
+
+    fn send(&mut self, buffer: Buffer) -> Result<(), Error> {
+        let (stream, bytes) = self.buffer(buffer);
+        stream.write_all(bytes).map_err(|why| failed(&why))
+    }
+
+    fn receive(&mut self, buffer: Buffer) -> Result<(), Error> {
+        let (stream, bytes) = self.buffer(buffer);
+        stream.read_exact(bytes).map_err(|why| failed(&why))
+    }
+
+    fn copy_out(&self, buffer: Buffer, to: &mut [u8]) {
+        to.copy_from_slice(&self.buffers[buffer.offset()..][..to.len()]);
+    }
+
+    fn acknowledge(&mut self, bytes: usize) -> Result<(), Error> {
+        self.stream.write_all(&self.ack[..bytes]).map_err(|why| failed(&why))
+    }
+
+    fn await_acknowledgement(&mut self, bytes: usize) -> Result<(), Error> {
+        self.stream.read_exact(&mut self.ack[..bytes]).map_err(|why| failed(&why))
+    }
+}
 
 const BUFFERS_BYTES: usize = BUFFERS_MAX * MESSAGE_BYTES_MAX;
 const RECEIVE_AT: usize = BUFFERS_BYTES;
@@ -195,10 +308,10 @@ impl Wire for FabricWire {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Messages, Program, Sink, Source, steps};
-    use super::super::program::{Output, Task, expected_digest, receive, send};
     use super::*;
-    use crate::pipe::input::Input;
+    use crate::pipe::Input;
+    use crate::steps::program::{Output, Task, expected_digest, receive_messages, send_messages};
+    use crate::steps::{Messages, Program, Sink, Source, steps};
     use caravan_fabric::contract::Capabilities;
     use caravan_fabric::sim::Network;
     use std::thread;
@@ -231,12 +344,12 @@ mod tests {
                 let receiver = scope.spawn(move || {
                     let mut output = Output::of(&task, messages.message_bytes);
                     let mut wire = FabricWire::new(Box::new(right));
-                    receive(&mut wire, &task, &messages, &mut output).expect("received");
+                    receive_messages(&mut wire, &task, &messages, &mut output).expect("received");
                     // Its end would be the other side's, too.
                     (output.digest(), wire)
                 });
                 let mut wire = FabricWire::new(Box::new(left));
-                send(&mut wire, &task, &messages, &input).expect("sent");
+                send_messages(&mut wire, &task, &messages, &input).expect("sent");
                 receiver.join().expect("no panic").0
             });
             let expected = expected_digest(&task, bytes, &input).expect("read");

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::bed::Bed;
-use super::cpu;
-use super::process::{Running, failed, is_installed};
 use crate::error::Error;
+use crate::hosts::bed::Bed;
+use crate::hosts::{bed, cpu};
+use crate::interrupt::Interrupt;
+use crate::process::{Running, failed, is_installed};
+use crate::scratch::Scratch;
 
 /// How long a stream may take: this, and what its bytes take at [`SLOWEST`].
 const STREAM_LIMIT: Duration = Duration::from_secs(60);
@@ -205,14 +207,14 @@ pub fn stream(tool: Tool, bed: &Bed) -> Result<Sample, Error> {
     let (cpu_before, received_before) = (cpu::read(), received());
     let mut receiver = match receiver {
         Some(command) => {
-            let mut receiver = Running::start(tool.key(), command, &bed.log("receiver.log"))?;
+            let mut receiver = Running::logged(tool.key(), command, &bed.log("receiver.log"))?;
             receiver.until_listening(port, &bed.interrupt)?;
             Some(receiver)
         }
         None => None,
     };
     let start = Instant::now();
-    let mut sender = Running::start(tool.key(), sender, &bed.log("sender.log"))?;
+    let mut sender = Running::logged(tool.key(), sender, &bed.log("sender.log"))?;
     sender.end(start + limit, &bed.interrupt)?;
     if let Some(receiver) = &mut receiver {
         receiver.end(start + limit, &bed.interrupt)?;
@@ -257,6 +259,111 @@ fn bandwidth(said: &str) -> Option<f64> {
 fn iperf3_gb_per_s(path: &Path) -> Option<f64> {
     let value: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
     Some(value["end"]["sum_received"]["bits_per_second"].as_f64()? / 8e9)
+}
+
+/// Many times what a line takes.
+const LINE_LIMIT: Duration = Duration::from_secs(120);
+/// The line that goes through two hosts.
+const WORD: &str = "hello";
+
+/// A line that takes its time to start, or to move bytes.
+pub struct Line {
+    pub key: &'static str,
+    pub title: &'static str,
+    /// What it moves, if that is what counts.
+    pub bytes: Option<u64>,
+    /// What it must print.
+    prints: String,
+    command: Box<dyn Fn() -> Command>,
+}
+
+impl Line {
+    /// Two commands of this host.
+    pub fn same_host(bytes: u64) -> [Self; 2] {
+        let caravan = move || {
+            let mut command = Command::new(bed::program());
+            command.args(["pipe", &format!(":head -c {bytes} /dev/zero"), ":cat > /dev/null"]);
+            command
+        };
+        let bare = move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("head -c {bytes} /dev/zero | cat > /dev/null")]);
+            command
+        };
+        let line =
+            |key, title, command| Self { key, title, bytes: Some(bytes), prints: String::new(), command };
+        [
+            line("caravan", "caravan pipe :head :cat", Box::new(caravan)),
+            line("shell", "head | cat", Box::new(bare)),
+        ]
+    }
+
+    /// A line of text through two hosts.
+    pub fn start(bed: &Bed) -> [Self; 2] {
+        let config = bed.daemons.config.display().to_string();
+        let transport = if bed.net.is_veth() { "" } else { "-t tcp" };
+        let through = |script: String| {
+            let shell = bed.net.a.command("sh");
+            let words = std::iter::once(shell.get_program()).chain(shell.get_args());
+            let words: Vec<_> = words.map(ToOwned::to_owned).collect();
+            Box::new(move || {
+                let mut words = words.iter();
+                let mut command = Command::new(words.next().cloned().unwrap_or_default());
+                command.args(words).args(["-c", &script]);
+                command
+            })
+        };
+        let line = |key, title, script: String| Self {
+            key,
+            title,
+            bytes: None,
+            prints: format!("{WORD}\n"),
+            command: through(script),
+        };
+        let program = bed.program();
+        [
+            line(
+                "caravan",
+                "echo | caravan pipe a:cat b:cat",
+                format!("echo {WORD} | {program} pipe -F {config} {transport} a:cat b:cat"),
+            ),
+            line(
+                "ssh",
+                "echo | ssh a cat | ssh b cat",
+                format!("echo {WORD} | ssh -F {config} a cat | ssh -F {config} b cat"),
+            ),
+        ]
+    }
+
+    /// Seconds from its start to its end, and of processor time: its own processes', the machine's.
+    pub fn run(&self, interrupt: &Interrupt) -> Result<(f64, f64, f64), Error> {
+        let scratch = Scratch::create()?;
+        let path = scratch.path().join("printed");
+        let printed =
+            File::create(&path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
+        let mut command = (self.command)();
+        command.stdin(Stdio::null()).stdout(printed);
+        let living = cpu::living();
+        let before = cpu::read();
+        let start = Instant::now();
+        let mut running = Running::logged(self.key, command, &scratch.path().join("log"))?;
+        running.end(start + LINE_LIMIT, interrupt)?;
+        let wall_s = start.elapsed().as_secs_f64();
+        cpu::settle(&living);
+        let after = cpu::read();
+        let printed = std::fs::read_to_string(&path).unwrap_or_default();
+        if printed != self.prints {
+            return Err(failed(self.key, &format!("it printed {printed:?} instead of {:?}", self.prints)));
+        }
+        Ok((wall_s, after.processes - before.processes, after.machine - before.machine))
+    }
+}
+
+/// Has Caravan copied to both hosts, and ssh's sessions opened.
+pub fn warm(bed: &Bed) -> Result<(), Error> {
+    let [caravan, ssh] = Line::start(bed);
+    ssh.run(&bed.interrupt)?;
+    caravan.run(&bed.interrupt).map(drop)
 }
 
 #[cfg(test)]
