@@ -74,10 +74,10 @@ pub struct Erlang {
     /// More arguments for every node, as one text
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     pub erl_flags: String,
-    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none
+    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none
     #[arg(long, value_name = "FILE", default_value = "results/erlang.json", value_parser = file())]
     pub json: PathBuf,
-    /// Chart as SVG, '' for none
+    /// Write a chart as SVG; '' for none
     #[arg(long, value_name = "FILE", default_value = "results/erlang.svg", value_parser = file())]
     pub svg: PathBuf,
 }
@@ -136,7 +136,7 @@ pub struct Ring {
     /// trips are a twentieth of it
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
     pub records: u64,
-    /// Which two cores, where there are more: those nearest to each other or those farthest
+    /// Which two cores to use if there are more: the nearest or the farthest
     #[arg(long, value_name = "WHICH", default_value = "near")]
     pub placement: Placement,
     /// Bytes of the ring: a power of two
@@ -145,7 +145,7 @@ pub struct Ring {
     /// The C compiler for the bare loop
     #[arg(long, value_name = "PROGRAM", default_value = "cc")]
     pub cc: PathBuf,
-    /// Results as JSON as well; '-' for standard output (the table then goes to standard error)
+    /// Write results as JSON as well; '-' for standard output (the table then goes to standard error)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -153,9 +153,9 @@ pub struct Ring {
 /// A choice among pairs of cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
-    /// The pair between which a cache line goes fastest
+    /// The pair with the fastest way for a cache line
     Near,
-    /// The pair between which it goes slowest
+    /// The pair with the slowest way
     Far,
 }
 
@@ -249,10 +249,10 @@ pub const HISTORY: &str = "results/engine-history.jsonl";
 
 /// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
 ///
-/// Runs named benchmarks of the packet engine: for each sample a fresh engine, a warm-up, and a count
-/// of packets between two instants. Samples of all benchmarks take turns. How far apart the two cores
-/// lie is measured before and after each sample, as a virtual machine's cores move: near and far
-/// samples are reported apart, and a sample in which that changed is taken again.
+/// Runs named benchmarks of the packet engine. Each sample starts a fresh engine, warms up, and counts packets
+/// between two instants. Samples of all benchmarks take turns. Since the cores of a virtual machine move, the
+/// distance of the two cores is measured before and after each sample: near and far samples are reported separately,
+/// and a sample during which the distance changed is repeated.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -266,33 +266,32 @@ pub struct EngineBench {
     /// Print the names of all benchmarks and what they measure, and end
     #[arg(long)]
     pub list: bool,
-    /// Benchmarks, separated by commas: a name as --list has it, or one followed by /SIZE, or by
-    /// /SIZE/VARIANT as the table has it
+    /// Benchmarks, separated by commas: a name from --list, alone or followed by /SIZE or /SIZE/VARIANT as in the
+    /// table
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Bytes in a packet, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "60,120,1500", value_parser = RangedU64ValueParser::<usize>::new().range(60..=1500))]
     pub sizes: Vec<usize>,
-    /// Samples of each benchmark that are to be had of one placement, near or far; where cores move, it
-    /// takes more to get them
+    /// Samples of each benchmark in one placement, near or far; more are taken where cores move
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub samples: usize,
     /// Seconds in which the packets of a sample are counted
     #[arg(long, value_name = "S", default_value = "0.15", value_parser = sample_seconds)]
     pub seconds: Duration,
-    /// Which two cores, where there are more: those nearest to each other or those farthest
+    /// Which two cores to use if there are more: the nearest or the farthest
     #[arg(long, value_name = "WHICH", default_value = "near")]
     pub placement: Placement,
     /// The C compiler for the bare loop
     #[arg(long, value_name = "PROGRAM", default_value = "cc")]
     pub cc: PathBuf,
-    /// The file to which the results are added, one line for each benchmark; '' for none
+    /// Append the results to this file, one line per benchmark; '' for none
     #[arg(long, value_name = "FILE", default_value = HISTORY, value_parser = file())]
     pub history: PathBuf,
-    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none
+    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none
     #[arg(long, value_name = "FILE", default_value = "results/engine.json", value_parser = file())]
     pub json: PathBuf,
-    /// Chart as SVG, '' for none
+    /// Write a chart as SVG; '' for none
     #[arg(long, value_name = "FILE", default_value = "results/engine.svg", value_parser = file())]
     pub svg: PathBuf,
 }
@@ -328,16 +327,16 @@ pub struct Compare {
     /// The file with the results
     #[arg(long, value_name = "FILE", default_value = HISTORY)]
     pub history: PathBuf,
-    /// Changes of the median below this many percent are no changes
+    /// Ignore changes of the median below so many percent
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub threshold: f64,
-    /// How probable chance may be at most for a change to be called one
+    /// The largest probability of chance at which a change counts as one
     #[arg(long, value_name = "P", default_value = "0.01", value_parser = probability)]
     pub alpha: f64,
-    /// End with exit status 1 if a benchmark has become worse
+    /// End with exit status 1 if a benchmark became worse
     #[arg(long)]
     pub fail_on_regression: bool,
-    /// The comparison as JSON, instead of the table
+    /// Print the comparison as JSON instead of the table
     #[arg(long)]
     pub json: bool,
 }
@@ -365,11 +364,11 @@ fn probability(text: &str) -> Result<f64, String> {
 
 /// Pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3; and one built step by step
 ///
-/// Moves a stream from one host to another with Caravan's pipe and beside it with nc, socat, mbuffer, ssh and
-/// iperf3, in turn: bytes a second, and seconds of processor time for each. The hosts are two network
-/// namespaces of this machine, joined by a veth pair, with an sshd of the benchmark's own in each; that takes
-/// root. All of it goes when the command ends. With --steps, another program: a pipe over a fabric (RDMA or
-/// shared memory), built step by step, and what each step brings.
+/// Moves a stream from one host to another with Caravan's pipe and, in turn, with nc, socat, mbuffer, ssh and iperf3,
+/// and measures bytes per second and processor time of each. The hosts are two network namespaces of this machine,
+/// joined by a veth pair, each with an sshd of its own; this needs root. Everything is removed when the command ends.
+/// With --steps, measures instead a pipe over a fabric (RDMA or shared memory) that is built step by step, and what
+/// each step brings.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -395,7 +394,7 @@ pub struct PipeBench {
     /// What joins the two hosts: network namespaces, or this host's own loopback interface
     #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
     pub network: Option<PipeNetwork>,
-    /// Rounds; each measures everyone once
+    /// Rounds; each measures every contender once
     #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub rounds: usize,
     /// Bytes of a stream: 64M, 4Gi; without it 2Gi, or 256Mi for --steps. They are held in memory
@@ -443,16 +442,16 @@ Examples:
   caravan bench rdma --serve 7500               on one machine, and on the other:
   caravan bench rdma --to 192.0.2.1:7500 --json results/rdma.json
 
-Who serves takes the first who calls at that port, once, and asks for no password: for a network that
-you trust.")]
+The serving side accepts the first caller at that port, once, without a password: use it only on a network
+that you trust.")]
 pub struct Rdma {
-    /// Be the other side for one who calls at this TCP port
+    /// Serve as the other side for one caller at this TCP port
     #[arg(long, value_name = "PORT", conflicts_with = "to")]
     pub serve: Option<u16>,
-    /// Measure towards the machine that serves there
+    /// Measure towards the machine that serves at this address
     #[arg(long, value_name = "HOST:PORT")]
     pub to: Option<String>,
-    /// Rounds; each measures everyone once
+    /// Rounds; each measures every contender once
     #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub rounds: usize,
     /// Round trips in a sample
@@ -470,13 +469,13 @@ pub struct Rdma {
     /// Bytes of each ring: a power of two
     #[arg(long, value_name = "BYTES", default_value_t = 524_288, value_parser = ring_bytes)]
     pub ring_bytes: u64,
-    /// Who waits sleeps, instead of looking again and again; the programs beside us go on looking
+    /// Sleep while waiting, instead of polling; the other programs still poll
     #[arg(long)]
     pub sleep: bool,
-    /// Only the link, and nothing beside it
+    /// Measure the link alone, without the other programs
     #[arg(long)]
     pub alone: bool,
-    /// Results as JSON as well; '-' for standard output (the table then goes to standard error)
+    /// Write results as JSON as well; '-' for standard output (the table then goes to standard error)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

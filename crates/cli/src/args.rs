@@ -34,8 +34,8 @@ Examples:
   caravan engine run FILE             packet networks in worker processes
   caravan pipe a:'CMD' b:'CMD'        commands on several hosts, joined by pipes
   caravan top                         every Caravan link of this host, refreshed each second
-  caravan fabric db2.example.org      what RDMA this host has, and what is in its way
-  caravan selftest db2.example.org    whether it works between both, over ssh"
+  caravan fabric db2.example.org      what this host has for RDMA, and each obstacle
+  caravan selftest db2.example.org    test RDMA between this host and another, over ssh"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -74,10 +74,10 @@ pub enum Command {
     SelftestPeer(SelfTestPeer),
 }
 
-/// Show every Caravan link on this host of your user
+/// Show every Caravan link of your user on this host
 ///
-/// Reads the counters that every process with Caravan links keeps in shared memory. Rates are
-/// those of the last second. Links of other users are not shown.
+/// Reads the counters that every process with Caravan links keeps in shared memory. Rates are over the last interval.
+/// Links of other users are not shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -88,7 +88,7 @@ pub struct Top {
     /// Print one table and end
     #[arg(long)]
     pub once: bool,
-    /// One JSON object for each refresh, one a line
+    /// Print one JSON object per refresh, each on a line
     #[arg(long)]
     pub json: bool,
     /// Seconds between refreshes
@@ -96,11 +96,11 @@ pub struct Top {
     pub interval: Duration,
 }
 
-/// Show what this host has for RDMA, what is in its way, and what would be used towards HOST
+/// Show what this host has for RDMA, its obstacles, and the transport that would lead to HOST
 ///
-/// Prints what this host has for RDMA (rdma-core, devices, ports, addresses, limits), what is in the
-/// way of it and how to remove that, and what would carry a link towards HOST. Sends nothing.
-/// Exit status: 0, or 1 if there is a HOST and neither shared memory nor RDMA leads there.
+/// Prints what this host has for RDMA (rdma-core, devices, ports, addresses, limits), each obstacle and how to remove
+/// it, and which transport would carry a link to HOST. Sends nothing. Exit status: 1 if HOST is given and neither
+/// shared memory nor RDMA leads to it, otherwise 0.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -109,22 +109,22 @@ Examples:
   caravan fabric --json 192.0.2.7 | jq .towards.transport
   sudo caravan fabric                 sees the firewall's rules, too
 
-Whether HOST has a device as well, only HOST knows: `caravan selftest HOST` tries it.")]
+Only HOST knows whether it has a device as well: `caravan selftest HOST` tests that.")]
 pub struct Fabric {
     /// A name or an address
     pub host: Option<String>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-/// Verify shared memory and RDMA between this host and HOST, over ssh
+/// Test shared memory and RDMA between this host and HOST, over ssh
 ///
-/// Verifies RDMA, and on this host shared memory, between this host and HOST: starts itself there over
-/// ssh, connects every pair of ports that can reach each other, checks contents and promises, and
-/// measures round trips and throughput. Prints a report to attach to an issue. Where HOST's PATH has
-/// no caravan of this version, this program is copied to a temporary file there, which is gone as soon
-/// as it runs. Exit status: 0 if everything passed, 1 if not.
+/// Tests RDMA, and shared memory if HOST is this host: starts itself on HOST over ssh, connects every pair of ports
+/// that can reach each other, checks the contents and what the transport promises, and measures round trips and
+/// throughput. Prints a report that can be attached to an issue. If HOST's PATH has no caravan of this version, this
+/// program is copied to a temporary file there, which is removed as soon as it runs. Exit status: 0 if everything
+/// passed, otherwise 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -133,27 +133,27 @@ Examples:
   caravan selftest db2 --output report.txt
   caravan selftest db2 --json | jq '.failures'
 
-HOST is what ssh takes, with your ~/.ssh/config. Without a password to type, use keys or an agent.")]
+HOST is a destination as ssh takes it, with your ~/.ssh/config. To avoid typing a password, use keys or an agent.")]
 pub struct SelfTest {
-    /// As for ssh: host, or user@host, or a name of ~/.ssh/config
+    /// As for ssh: host, user@host, or a name in ~/.ssh/config
     #[arg(value_parser = ssh_host)]
     pub host: String,
     /// ssh's options
     #[command(flatten)]
     pub ssh: Ssh,
-    /// The port of sshd
+    /// The port of sshd on HOST
     #[arg(short = 'p', value_name = "PORT")]
     pub port: Option<u16>,
-    /// Seconds for each figure
+    /// Measure each figure for so many seconds
     #[arg(long, value_name = "S", default_value = "0.2", value_parser = seconds)]
     pub seconds: Duration,
     /// Bytes of each ring: a power of two
     #[arg(long, value_name = "BYTES", default_value_t = crate::fabric::survey::RING_BYTES, value_parser = ring_bytes)]
     pub ring_bytes: u64,
-    /// The report as one JSON object
+    /// Print the report as one JSON object
     #[arg(long)]
     pub json: bool,
-    /// The report goes to this file, and only its last line to the terminal
+    /// Write the report to this file, and only its last line to the terminal
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -161,19 +161,19 @@ pub struct SelfTest {
 /// Passed on to ssh.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Ssh {
-    /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; again for more
+    /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; may be given several times
     #[arg(short = 'o', value_name = "OPTION")]
     pub options: Vec<String>,
-    /// The file of a private key
+    /// A private key file
     #[arg(short = 'i', value_name = "FILE")]
     pub identity: Option<PathBuf>,
-    /// Another file than ~/.ssh/config
+    /// A configuration file to use instead of ~/.ssh/config
     #[arg(short = 'F', value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Hosts to jump over
     #[arg(short = 'J', value_name = "HOSTS")]
     pub jump: Option<String>,
-    /// The program that is called as ssh
+    /// The program to run as ssh
     #[arg(long = "ssh", value_name = "PROGRAM", default_value = "ssh")]
     pub program: PathBuf,
 }

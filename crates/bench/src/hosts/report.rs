@@ -243,7 +243,7 @@ fn start_goals(rows: &[Row]) -> Vec<Goal> {
 fn stream_goals(rows: &[Row]) -> Vec<Goal> {
     let mut goals = Vec::new();
     let Some(open) = row(rows, Tool::CaravanInsecure) else { return goals };
-    goals.push(at_least("at least 4 GB/s, not encrypted", 4.0, open.value.median));
+    goals.push(at_least("at least 3.2 GB/s, not encrypted", 3.2, open.value.median));
     for (tool, what) in [(Tool::Iperf3File, "the same file"), (Tool::Iperf3, "one buffer")] {
         let ratio = row(rows, tool).and_then(|iperf3| open.value.ratio(&iperf3.value));
         let text = format!("at least 0.9 of iperf3 with {what}, not encrypted");
@@ -339,7 +339,7 @@ pub mod tests {
             let goals = example(caravan).cases.remove(0).goals;
             goals.iter().map(|goal| goal.is_reached).collect::<Vec<_>>()
         };
-        // 4 GB/s; iperf3, twice; nc, socat, mbuffer; no digest, which is as the others: 4 GB/s, processor
+        // 3.2 GB/s; iperf3, twice; nc, socat, mbuffer; no digest, which is as the others: 4 GB/s, processor
         // time; ssh (encrypted, as fast as it); processor time.
         assert_eq!(reached(2.0), [true, true, true, true, true, true, false, false, true, true]);
         assert_eq!(reached(0.8), [false, false, false, false, false, false, false, false, true, true]);

@@ -24,9 +24,10 @@ use crate::args::Ssh;
 /// host; HOST is what ssh takes. A,B,C:'CMD' runs CMD on each of these hosts, and each gets the whole stream.
 /// A stage that is '<FILE', '>FILE' or '>>FILE' is that file on its host.
 ///
-/// ssh starts this program there, copies it there first where it is missing, and carries commands and messages.
-/// The data go past it: over RDMA where both hosts have it, else encrypted over TCP, and over ssh itself where
-/// nothing else leads from host to host. Commands of one host that follow each other get a plain pipe.
+/// Caravan starts itself on each host over ssh, and copies itself there first if it is missing. ssh carries commands
+/// and control messages. The data takes another path: RDMA if both hosts have it, otherwise encrypted TCP, and the
+/// ssh session only if no other path connects the hosts. Commands that follow each other on one host are joined by a
+/// plain pipe.
 // The brackets are what users type.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Clone, Debug, clap::Args)]
@@ -45,10 +46,10 @@ Exit status:
   0      every stage succeeded, and every byte arrived
   1-254  the rightmost failing stage's: its own, or 128 + n if signal n ended it
   130    interrupted
-  255    not set up, or a host or a connection was lost; standard error says what
+  255    the pipeline was not set up, or a host or a connection was lost; standard error says what
   2      also: the command line cannot be understood
 
-Standard output is the stream alone. Each line of a stage's standard error comes to ours, behind [host].")]
+Standard output carries only the stream. Each line of a stage's standard error appears on standard error behind [host].")]
 pub struct Pipe {
     /// What runs where: [user@]host[,host...]:'CMD', or :'CMD' for this host
     #[arg(value_name = "STAGE", required = true, value_parser = stage)]
@@ -93,16 +94,16 @@ impl Pipe {
 /// What the user is told of.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Telling {
-    /// Say what carries the data and what is encrypted, and the figures at the end
+    /// Print what carries the data and what is encrypted, and the figures at the end
     #[arg(short = 'v', long, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Only say what would be done
+    /// Print what would be done, and do nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// How much has passed, how fast, and what it waits for, on standard error
+    /// Show on standard error how much has passed, how fast, and what the transfer waits for
     #[arg(long)]
     pub progress: bool,
-    /// The final figures as a JSON object, on standard error or into FILE
+    /// Write the final figures as a JSON object to standard error, or to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
 }
@@ -111,10 +112,11 @@ pub struct Telling {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "One to many")]
 pub struct Spreading {
-    /// Each host passes the stream on to the next, so that the source sends it once; the default
+    /// Each host passes the stream on to the next, so that the source sends it once; the default. Refused with
+    /// --on-slow drop and with --on-dead continue
     #[arg(long, conflicts_with = "star")]
     pub chain: bool,
-    /// The source sends the stream to each host; the default where hosts may drop out
+    /// The source sends the stream to each host; the default with --on-slow drop or --on-dead continue
     #[arg(long)]
     pub star: bool,
     /// What happens to a host that holds up the others
@@ -128,18 +130,18 @@ pub struct Spreading {
 /// What happens to a host that holds up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnSlow {
-    /// All go at its pace
+    /// All hosts go at its pace
     Wait,
-    /// It is cut off once the buffer (-m) has been full of what it has not taken for a second
+    /// The host is dropped once its unread data has filled the buffer (-m) for a second
     Drop,
 }
 
 /// What happens when one of several hosts fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnDead {
-    /// All end
+    /// All hosts end
     Fail,
-    /// The others get the whole stream; the exit status still tells
+    /// The other hosts get the whole stream; the exit status still reports the failure
     Continue,
 }
 
@@ -149,8 +151,9 @@ fn stage(text: &str) -> Result<Stage, String> {
 
 /// Send standard input, or a file, to a host that runs `caravan recv`
 ///
-/// Nothing but TCP is needed between both hosts, no ssh. `caravan recv` says which key is asked for here, and
-/// whoever does not know it is turned away; the data are encrypted. It may be started up to 10 seconds later.
+/// Needs TCP between the two hosts, and no ssh. `caravan recv` prints a key, and this command asks for it; a sender
+/// without the key is refused. The data is encrypted. `caravan recv` may be started up to 10 seconds after this
+/// command.
 // The brackets are what users type.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Clone, Debug, clap::Args)]
@@ -162,10 +165,10 @@ Examples:
   caravan send [2001:db8::7]:40000 < disk.img
   caravan send --key-file ~/.key backup.example.org dump.sql -c zstd
 
-The key is typed, or in a file that nobody else may read: arguments and the environment can be seen by others.
+Type the key, or put it into a file that no other user can read. Other users can see arguments and the environment.
 
 Exit status:
-  0    every byte arrived, and the other side has put them where it wanted them
+  0    every byte arrived, and the other side has written all of it
   1    a file could not be read, or the other side could not write
   2    the command line cannot be understood
   130  interrupted
@@ -174,7 +177,7 @@ pub struct Send {
     /// The host that receives: HOST, HOST:PORT or [ADDRESS]:PORT
     #[arg(value_name = "HOST[:PORT]")]
     pub host: String,
-    /// The port, where it does not stand behind the host, and the file; without one, standard input
+    /// The port, if it is not behind the host, and the file (default: standard input)
     #[arg(value_name = "[PORT] [FILE]", num_args = 0..)]
     pub rest: Vec<String>,
     /// The key
@@ -190,10 +193,9 @@ pub struct Send {
 
 /// Receive what `caravan send` sends from another host
 ///
-/// Listens on PORT, makes a key, says on standard error what is to be typed on the other host, and takes one
-/// stream from whoever knows the key. A file comes into being as FILE.part, and is renamed once all of it has
-/// arrived. How the data are compressed and checked, and over how many connections they come, is the sending
-/// side's choice.
+/// Listens on PORT, makes a key, prints on standard error what to type on the other host, and receives one stream
+/// from a sender that knows the key. The file is written as FILE.part, and renamed once all of it has arrived. The
+/// sending side chooses the compression, the digest and the number of connections.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -210,7 +212,7 @@ Exit status:
   130  interrupted
   255  no connection, or it was lost; standard error says why")]
 pub struct Recv {
-    /// The port (18516, or any other if that one is taken), and the file; without one, standard output
+    /// The port (default: 18516, or any other if that is taken), and the file (default: standard output)
     #[arg(value_name = "[PORT] [FILE]", num_args = 0..)]
     pub words: Vec<String>,
     /// The key
@@ -219,16 +221,16 @@ pub struct Recv {
     /// What is told
     #[command(flatten)]
     pub telling: Told,
-    /// Bytes a second at most: 500k, 100M, 1.5G, 64Ki
+    /// Limit the rate to so many bytes per second: 500k, 100M, 1.5G, 64Ki
     #[arg(short = 'L', long = "rate", value_name = "RATE", value_parser = rate)]
     pub rate: Option<u64>,
-    /// Bytes that may wait in memory between the network and the writer: 64M, 1Gi
+    /// Hold up to so many bytes in memory between the network and the writer: 64M, 1Gi
     #[arg(short = 'm', long = "buffer", value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = caravan_bench::size)]
     pub buffer_bytes: u64,
     /// Listen on the first of these ports that is free: 40000:40010
     #[arg(short = 'p', long, value_name = "LO:HI", value_parser = ports)]
     pub ports: Option<Ports>,
-    /// Take data that are not encrypted, too, if the sending side wants it so
+    /// Also accept data that is not encrypted, if the sending side asks for that
     #[arg(long)]
     pub insecure: bool,
 }
@@ -236,7 +238,7 @@ pub struct Recv {
 /// Where the key comes from.
 #[derive(Clone, Debug, clap::Args)]
 pub struct KeySource {
-    /// The file that the key is in, which nobody else may read
+    /// Read the key from this file, which no other user may be able to read
     #[arg(long = "key-file", value_name = "FILE")]
     pub file: Option<PathBuf>,
     // Old tools took it so: whoever still does is told what to do.
@@ -247,13 +249,13 @@ pub struct KeySource {
 /// What the user is told of.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Told {
-    /// Say what carries the data and what is encrypted, and the figures at the end
+    /// Print what carries the data and what is encrypted, and the figures at the end
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// How much has passed, how fast, and what it waits for, on standard error
+    /// Show on standard error how much has passed, how fast, and what the transfer waits for
     #[arg(long)]
     pub progress: bool,
-    /// The final figures as a JSON object, on standard error or into FILE
+    /// Write the final figures as a JSON object to standard error, or to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
 }
@@ -373,20 +375,21 @@ fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     }
 }
 
-/// Copy files and directories between hosts, and go on where a copy was cut off
+/// Copy files and directories between hosts, and continue a copy that was interrupted
 ///
-/// SRC and DST are paths, of this host or, as [USER@]HOST:PATH, of another; both may be of others, and
-/// then the data go from one to the other. A path with a colon in it is ./a:b. With several SRC, DST is a directory.
-/// Where names end up is as with cp -r.
+/// SRC and DST are paths on this host or, as [USER@]HOST:PATH, on another. If both are on other hosts, the data goes
+/// directly from one to the other. Write a local path that contains a colon as ./a:b. With several SRC, DST is a
+/// directory. Names are chosen as by cp -r.
 ///
-/// Kept are permissions, times of modification, symbolic and hard links, holes, and, where the superuser writes,
-/// owners by number. Extended attributes and ACLs are not. Sockets and devices in a directory are left out, with
-/// a word. A SRC that is a device or a FIFO is read until its end, and a DST that is one is written to.
+/// Keeps permissions, modification times, symbolic and hard links, holes and, if root writes, numeric owners. Does
+/// not keep extended attributes and ACLs. Leaves out sockets and devices in a directory, with a message. A SRC that
+/// is a device or a FIFO is read to its end, and a DST that is one is written to.
 ///
-/// There is no --exclude and no --delete. -p is for ports, since permissions and times are kept anyway.
+/// There is no --exclude and no --delete. -p sets ports, since permissions and times are always kept.
 ///
-/// Each file is complete before it appears under its name. A file of more than 1 MiB is .NAME.part until
-/// then; after a cut the same command goes on with it, if it is the beginning of what is to be copied.
+/// A file appears under its name only once it is complete. Until then a file of more than 1 MiB is called .NAME.part.
+/// If a copy was interrupted, the same command continues with that file, if its content is the beginning of the
+/// source.
 // The brackets are what users type.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Clone, Debug, clap::Args)]
@@ -400,25 +403,25 @@ Examples:
   caravan cp -c zstd -L 20M dump.sql jump@far.example.org:
 
 Exit status:
-  0    all was copied
-  1    some was not: a file, or all of it; standard error says which and why
+  0    everything was copied
+  1    a file, or everything, was not copied; standard error says which and why
   2    the command line cannot be understood
   130  interrupted
-  255  not set up, or a host or a connection was lost; standard error says what")]
+  255  the copy was not set up, or a host or a connection was lost; standard error says what")]
 pub struct Copy {
-    /// What is copied, and last where to: PATH or [USER@]HOST:PATH
+    /// What to copy, and last the destination: PATH or [USER@]HOST:PATH
     #[arg(value_names = ["SRC", "DST"], required = true, num_args = 2..)]
     pub paths: Vec<OsString>,
-    /// Directories with all that is in them
+    /// Copy directories with everything in them
     #[arg(short, long, visible_short_aliases = ['R', 'a'], alias = "archive")]
     pub recursive: bool,
-    /// Leave files alone that are there with the same size and time of modification
+    /// Skip files that exist at the destination with the same size and modification time
     #[arg(short, long, visible_alias = "resume")]
     pub update: bool,
-    /// Threads on each side that read or write; by default one a core, and at least 4
+    /// Threads on each side that read or write; by default one per core, and at least 4
     #[arg(short, long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX as u64))]
     pub jobs: Option<usize>,
-    /// Write each file to the disk before it gets its name, so that it outlasts a power cut
+    /// Write each file to the disk before it gets its name, so that it survives a power cut
     #[arg(long)]
     pub fsync: bool,
     /// What users of scp and rsync type, and what is so anyway
@@ -455,28 +458,28 @@ pub struct CopySink {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Moving")]
 pub struct Moving {
-    /// Bytes a second at most: 500k, 100M, 1.5G, 64Ki
+    /// Limit the rate to so many bytes per second: 500k, 100M, 1.5G, 64Ki
     #[arg(short = 'L', long = "rate", value_name = "RATE", value_parser = rate)]
     pub rate: Option<u64>,
-    /// Bytes that may wait in memory between reading and writing: 64M, 1Gi
+    /// Hold up to so many bytes in memory between reading and writing: 64M, 1Gi
     #[arg(short = 'm', long = "buffer", value_name = "SIZE", default_value = "0", hide_default_value = true, value_parser = size)]
     pub buffer_bytes: u64,
     /// TCP connections for each hop
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
     pub streams: u32,
-    /// Compress what goes between hosts
+    /// Compress the data between hosts
     #[arg(short = 'c', long = "compress", value_name = "HOW")]
     pub compression: Option<Compress>,
-    /// What the end of the stream is checked by, beside its length
+    /// Compare this digest of the stream at its end, besides its length
     #[arg(long, visible_alias = "hash", value_name = "KIND", default_value = "xxh3")]
     pub digest: Digest,
-    /// Encrypt whatever leaves a host; over TCP that is the default
+    /// Encrypt all data that leaves a host; the default over TCP
     #[arg(long, conflicts_with = "insecure")]
     pub encrypt: bool,
-    /// Do not encrypt over TCP: whoever is on the way can read and change the data
+    /// Do not encrypt over TCP: anybody on the network path can read and change the data
     #[arg(long)]
     pub insecure: bool,
-    /// Listen for data on one of these ports, which a firewall lets through: 40000:40010
+    /// Listen for data on one of these ports, which the firewall must let through: 40000:40010
     #[arg(short = 'p', long, value_name = "LO:HI", value_parser = ports)]
     pub ports: Option<Ports>,
 }
@@ -521,9 +524,9 @@ pub enum Compress {
 /// What the end of a stream carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Digest {
-    /// XXH3 with 128 bits: finds every accident
+    /// XXH3, 128 bits: finds damage
     Xxh3,
-    /// SHA-256: finds forgery, too
+    /// SHA-256: finds damage, and takes longer; only encryption finds forgery
     Sha256,
     /// The length alone
     Off,
@@ -555,7 +558,7 @@ pub fn ports(text: &str) -> Result<Ports, String> {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Hosts")]
 pub struct Reach {
-    /// Nothing but this carries data between hosts; an error where it cannot
+    /// Carry data between hosts by this alone, and fail where it cannot
     #[arg(short = 't', long, value_name = "WHAT")]
     pub transport: Option<Transport>,
     /// The name or address under which other hosts reach this one
@@ -564,7 +567,7 @@ pub struct Reach {
     /// ssh's options
     #[command(flatten)]
     pub ssh: Ssh,
-    /// Never copy this program to a host; it must have this version of it on its PATH
+    /// Never copy this program to a host; each host must have this version on its PATH
     #[arg(long)]
     pub no_bootstrap: bool,
     /// How long a host may be silent before it is taken for dead
