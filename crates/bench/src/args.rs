@@ -10,9 +10,9 @@ use clap::{Subcommand, ValueEnum};
 /// The benchmarks. What each is for is said at the type of its arguments, where clap takes both parts of its help from.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
-pub enum Bench {
+pub enum BenchCommand {
     Erlang(Erlang),
-    Ring(Ring),
+    Ring(RingArgs),
     /// The other process of `caravan bench ring`
     #[command(hide = true)]
     RingPeer(RingPeer),
@@ -61,7 +61,7 @@ pub struct Erlang {
     pub rounds: usize,
     /// Transports, separated by commas; ratios are to the first
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "tcp,caravan")]
-    pub transports: Vec<Transport>,
+    pub transports: Vec<ErlangTransport>,
     /// Scheduler threads of each node (erl +S)
     #[arg(long, value_name = "N", default_value = "1", value_parser = schedulers)]
     pub schedulers: NonZeroUsize,
@@ -84,7 +84,7 @@ pub struct Erlang {
 
 /// What carries the messages of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
+pub enum ErlangTransport {
     /// OTP's own inet_tcp
     Tcp,
     /// Caravan over shared memory
@@ -93,7 +93,7 @@ pub enum Transport {
     CaravanTcp,
 }
 
-impl Transport {
+impl ErlangTransport {
     /// As it is written on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl Transport {
     }
 }
 
-impl std::fmt::Display for Transport {
+impl std::fmt::Display for ErlangTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
@@ -128,7 +128,7 @@ pub enum Pin {
 Examples:
   caravan bench ring
   caravan bench ring --samples 101 --json results/ring.json")]
-pub struct Ring {
+pub struct RingArgs {
     /// Samples of each of the two, in turn
     #[arg(long, value_name = "N", default_value_t = 51, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub samples: usize,
@@ -487,24 +487,26 @@ pub mod tests {
     #[derive(Debug, clap::Parser)]
     struct Line {
         #[command(subcommand)]
-        bench: Bench,
+        bench: BenchCommand,
     }
 
     /// The arguments of a line such as `ring --samples 3`.
-    pub fn parse(line: &str) -> Bench {
+    pub fn parse(line: &str) -> BenchCommand {
         let words = ["bench"].into_iter().chain(line.split_whitespace());
         <Line as clap::Parser>::try_parse_from(words).expect("a valid line").bench
     }
 
     #[test]
     fn transports_are_a_list() {
-        let Bench::Erlang(erlang) = parse("erlang --transports caravan,tcp") else { panic!("not erlang") };
-        assert_eq!(erlang.transports, [Transport::Caravan, Transport::Tcp]);
+        let BenchCommand::Erlang(erlang) = parse("erlang --transports caravan,tcp") else {
+            panic!("not erlang")
+        };
+        assert_eq!(erlang.transports, [ErlangTransport::Caravan, ErlangTransport::Tcp]);
     }
 
     #[test]
     fn files_may_be_declined() {
-        let Bench::Erlang(erlang) = parse("erlang --json - --svg=") else { panic!("not erlang") };
+        let BenchCommand::Erlang(erlang) = parse("erlang --json - --svg=") else { panic!("not erlang") };
         let files = [erlang.json, erlang.svg];
         assert_eq!(files, [PathBuf::from("-"), PathBuf::new()]);
     }

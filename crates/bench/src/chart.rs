@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::number::number;
-use crate::stats::Summary;
+use crate::stats::SampleSummary;
 
 const WIDTH: f64 = 1320.0;
 const INK: &str = "#222222";
@@ -26,7 +26,7 @@ const RIGHT: f64 = 1080.0;
 #[derive(Clone, Debug)]
 pub struct Bar {
     pub name: String,
-    pub value: Summary,
+    pub value: SampleSummary,
     /// An index into the colours; by convention 0 is Caravan, 1 a variant of it and 2 a peer.
     pub colour: usize,
     /// Text behind the figure, such as a ratio.
@@ -99,7 +99,7 @@ impl BarChart {
 
 impl Bar {
     fn draw(&self, svg: &mut String, middle: f64, scale: f64) {
-        let Summary { median, min, max, .. } = self.value;
+        let SampleSummary { median, min, max, .. } = self.value;
         let name = format!("font-size=\"12\" text-anchor=\"end\" fill=\"{INK}\"");
         text(svg, LEFT - 14.0, middle, &self.name, &name);
         rectangle(svg, LEFT, middle - BAR / 2.0, median * scale, BAR, COLOURS[self.colour % COLOURS.len()]);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn longer_bars_are_more_and_text_is_escaped() {
-        let value = |x: f64| Summary::of(vec![0.5 * x, x, 2.0 * x]).expect("samples");
+        let value = |x: f64| SampleSummary::of(vec![0.5 * x, x, 2.0 * x]).expect("samples");
         let bar = |name: &str, x: f64, colour| Bar {
             name: name.to_owned(),
             value: value(x),

@@ -7,15 +7,16 @@ use serde::Serialize;
 
 use crate::args::Compare;
 use crate::error::Error;
-use crate::history::Line;
+use crate::history::HistoryLine;
 use crate::number::number;
-use crate::stats::{Summary, holm, least_p, p_value};
+use crate::stats::{SampleSummary, holm, least_p, p_value};
 use crate::{history, output};
 
 /// Compares two runs of the history and prints the table, or the JSON.
 pub fn run(args: &Compare) -> Result<(), Error> {
     let lines = history::read(&args.history)?;
-    let (a, b) = Runs::of(&lines).pair(args.a.as_deref(), args.b.as_deref()).map_err(Error::Sentence)?;
+    let (a, b) =
+        RunHistory::of(&lines).pair(args.a.as_deref(), args.b.as_deref()).map_err(Error::Sentence)?;
     let comparison = Comparison::of(&a, &b, args.threshold / 100.0, args.alpha);
     if args.json {
         output::json(&comparison, Path::new("-"))?;
@@ -31,14 +32,14 @@ pub fn run(args: &Compare) -> Result<(), Error> {
 
 /// One run's lines.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct ComparedRun {
     /// Its number in the history, from 1.
     pub number: usize,
-    pub lines: Vec<Line>,
+    pub lines: Vec<HistoryLine>,
 }
 
-impl Run {
-    fn first(&self) -> &Line {
+impl ComparedRun {
+    fn first(&self) -> &HistoryLine {
         // A run is made of a line.
         &self.lines[0]
     }
@@ -67,21 +68,21 @@ impl Run {
 }
 
 /// What two runs must both have to be compared.
-pub fn key(line: &Line) -> (&str, &str) {
+pub fn key(line: &HistoryLine) -> (&str, &str) {
     (&line.benchmark, &line.placement)
 }
 
 /// All runs of a history, in the order in which they were written.
 #[derive(Clone, Debug, Default)]
-pub struct Runs(Vec<Run>);
+pub struct RunHistory(Vec<ComparedRun>);
 
-impl Runs {
-    pub fn of(lines: &[Line]) -> Self {
-        let mut runs: Vec<Run> = Vec::new();
+impl RunHistory {
+    pub fn of(lines: &[HistoryLine]) -> Self {
+        let mut runs: Vec<ComparedRun> = Vec::new();
         for line in lines {
             match runs.iter_mut().find(|run| run.first().run == line.run) {
                 Some(run) => run.lines.push(line.clone()),
-                None => runs.push(Run { number: runs.len() + 1, lines: vec![line.clone()] }),
+                None => runs.push(ComparedRun { number: runs.len() + 1, lines: vec![line.clone()] }),
             }
         }
         Self(runs)
@@ -89,7 +90,7 @@ impl Runs {
 
     /// The runs called `a` and `b`. Without `b` the last; without `a` the one before `b` that is on its
     /// machine and has something in common with it. What cannot be found is a sentence.
-    pub fn pair(&self, a: Option<&str>, b: Option<&str>) -> Result<(Run, Run), String> {
+    pub fn pair(&self, a: Option<&str>, b: Option<&str>) -> Result<(ComparedRun, ComparedRun), String> {
         let b = match (b, self.0.last()) {
             (Some(name), _) => self.find(name)?,
             (None, Some(last)) => last,
@@ -121,8 +122,8 @@ impl Runs {
 
     /// A number from the first (1) or from the last (-1), the start of a commit, or that of a date. The
     /// last run that fits.
-    fn find(&self, name: &str) -> Result<&Run, String> {
-        let starts = |run: &&Run| run.commit().starts_with(name) || run.date().starts_with(name);
+    fn find(&self, name: &str) -> Result<&ComparedRun, String> {
+        let starts = |run: &&ComparedRun| run.commit().starts_with(name) || run.date().starts_with(name);
         if let Some(run) = self.0.iter().rev().find(starts).filter(|_| !is_small(name)) {
             return Ok(run);
         }
@@ -173,12 +174,12 @@ impl Verdict {
 
 /// One benchmark in one placement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ComparedRow {
     pub benchmark: String,
     pub placement: String,
     pub unit: String,
-    pub a: Summary,
-    pub b: Summary,
+    pub a: SampleSummary,
+    pub b: SampleSummary,
     /// How much more the second's median is: 0.1 is 10 % more.
     pub change: f64,
     /// The probability that chance parts the samples so, looked at alone.
@@ -189,7 +190,7 @@ pub struct Row {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Side {
+pub struct ComparedSide {
     pub run: usize,
     pub date: String,
     pub commit: String,
@@ -199,28 +200,28 @@ pub struct Side {
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub schema: &'static str,
-    pub a: Side,
-    pub b: Side,
+    pub a: ComparedSide,
+    pub b: ComparedSide,
     pub same_machine: bool,
     pub threshold: f64,
     pub alpha: f64,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparedRow>,
     /// What only one of them has.
     pub unmatched: usize,
 }
 
 impl Comparison {
     /// `threshold` as a part, 0.03 for 3 %.
-    pub fn of(a: &Run, b: &Run, threshold: f64, alpha: f64) -> Self {
-        let mut rows: Vec<Row> = Vec::new();
+    pub fn of(a: &ComparedRun, b: &ComparedRun, threshold: f64, alpha: f64) -> Self {
+        let mut rows: Vec<ComparedRow> = Vec::new();
         for line in &b.lines {
             let earlier = a.lines.iter().find(|other| key(other) == key(line));
             let samples = earlier.and_then(|earlier| {
-                Some((Summary::of(earlier.samples.clone())?, Summary::of(line.samples.clone())?))
+                Some((SampleSummary::of(earlier.samples.clone())?, SampleSummary::of(line.samples.clone())?))
             });
             let Some((before, after)) = samples else { continue };
             let p = p_value(&before.samples, &after.samples);
-            rows.push(Row {
+            rows.push(ComparedRow {
                 benchmark: line.benchmark.clone(),
                 placement: line.placement.clone(),
                 unit: line.unit.clone(),
@@ -274,7 +275,8 @@ impl Comparison {
             "", "", "", "A", "B", "B to A", "p"
         );
         for row in &self.rows {
-            let cell = |summary: &Summary| format!("{} ({})", number(summary.median), summary.samples.len());
+            let cell =
+                |summary: &SampleSummary| format!("{} ({})", number(summary.median), summary.samples.len());
             let _ = writeln!(
                 text,
                 "{:<28}{:<6}{:<6}{:>16}{:>16}{:>+8.1}%{:>9}  {}",
@@ -302,8 +304,13 @@ impl Comparison {
     }
 }
 
-fn side(run: &Run) -> Side {
-    Side { run: run.number, date: run.date().into(), commit: run.commit().into(), machine: run.machine() }
+fn side(run: &ComparedRun) -> ComparedSide {
+    ComparedSide {
+        run: run.number,
+        date: run.date().into(),
+        commit: run.commit().into(),
+        machine: run.machine(),
+    }
 }
 
 fn verdict(change: f64, p: f64, least: f64, threshold: f64, alpha: f64) -> Verdict {
@@ -326,8 +333,8 @@ mod tests {
     use crate::history::tests::line;
 
     /// Runs 1 to 5; the third on another machine, the fourth of another benchmark.
-    fn runs() -> Runs {
-        Runs::of(&[
+    fn runs() -> RunHistory {
+        RunHistory::of(&[
             line("2026-01-01", "aaaa1", 2, "swap", &[1.0]),
             line("2026-01-02", "bbbb2", 2, "swap", &[2.0]),
             line("2026-01-02", "bbbb2", 2, "basic1/60", &[2.0]),
@@ -363,7 +370,7 @@ mod tests {
                 (found, _) => panic!("{a:?} {b:?}: {found:?}"),
             }
         }
-        let none = Runs::of(&[]).pair(None, None).expect_err("nothing");
+        let none = RunHistory::of(&[]).pair(None, None).expect_err("nothing");
         assert!(none.contains("caravan bench engine"), "{none}");
     }
 
@@ -375,7 +382,7 @@ mod tests {
     fn compare(rows: &[(&str, Vec<f64>, Vec<f64>)]) -> Comparison {
         let before = rows.iter().map(|(name, a, _)| line("2026-01-01", "aaaa", 2, name, a));
         let after = rows.iter().map(|(name, _, b)| line("2026-01-02", "bbbb", 2, name, b));
-        let runs = Runs::of(&before.chain(after).collect::<Vec<_>>());
+        let runs = RunHistory::of(&before.chain(after).collect::<Vec<_>>());
         let (a, b) = runs.pair(None, None).expect("two runs");
         Comparison::of(&a, &b, 0.03, 0.01)
     }
@@ -435,7 +442,7 @@ mod tests {
     #[test]
     fn another_machine_is_said_to_be_one() {
         let lines = [line("1", "aaaa", 2, "swap", &about(1.0)), line("2", "bbbb", 4, "swap", &about(2.0))];
-        let (a, b) = Runs::of(&lines).pair(Some("1"), Some("2")).expect("two runs");
+        let (a, b) = RunHistory::of(&lines).pair(Some("1"), Some("2")).expect("two runs");
         let text = Comparison::of(&a, &b, 0.03, 0.01).text();
         assert!(text.contains("ANOTHER MACHINE, 2 x P"), "{text}");
     }

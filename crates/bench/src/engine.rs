@@ -14,14 +14,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::args::{EngineBench, EnginePeer};
-use crate::engine::case::{BENCHMARKS, Case, Graph};
-use crate::engine::results::{Results, Series};
-use crate::engine::task::{Outcome, Task};
+use crate::engine::case::{BENCHMARKS, BenchGraph, EngineCase};
+use crate::engine::results::{EngineResults, EngineSeries};
+use crate::engine::task::{EngineOutcome, EngineTask};
 use crate::error::Error;
 use crate::history;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::output::Progress;
+use crate::output::BenchProgress;
 use crate::process::{self, CLoop, failed};
 use crate::{output, placement};
 
@@ -33,10 +33,10 @@ pub fn run(args: &EngineBench) -> Result<(), Error> {
     let cases = case::chosen(args, placement::cores().len())?;
     let interrupt = Interrupt::watch()?;
     let machine = Machine::here();
-    let history = history::Run::begin(&machine);
+    let history = history::HistoryRun::begin(&machine);
     let mut sampler = Sampler::new(args, &cases, &interrupt)?;
     let series = rounds(args, cases, &mut sampler)?;
-    let mut results = Results::of(&history, machine, &series);
+    let mut results = EngineResults::of(&history, machine, &series);
     results.cores = sampler.pair();
     results.moved = sampler.moved;
     results.seconds = args.seconds.as_secs_f64();
@@ -47,9 +47,14 @@ pub fn run(args: &EngineBench) -> Result<(), Error> {
 }
 
 /// Rounds in each of which every case is sampled that has not yet enough samples of one placement.
-fn rounds(args: &EngineBench, cases: Vec<Case>, sampler: &mut Sampler) -> Result<Vec<Series>, Error> {
-    let mut progress = Progress::new(cases.len() * args.samples);
-    let mut series: Vec<_> = cases.into_iter().map(|case| Series { case, samples: Vec::new() }).collect();
+fn rounds(
+    args: &EngineBench,
+    cases: Vec<EngineCase>,
+    sampler: &mut Sampler,
+) -> Result<Vec<EngineSeries>, Error> {
+    let mut progress = BenchProgress::new(cases.len() * args.samples);
+    let mut series: Vec<_> =
+        cases.into_iter().map(|case| EngineSeries { case, samples: Vec::new() }).collect();
     for round in 0.. {
         let mut unfinished: Vec<_> = series.iter_mut().filter(|one| one.most() < args.samples).collect();
         if unfinished.is_empty() {
@@ -66,7 +71,7 @@ fn rounds(args: &EngineBench, cases: Vec<Case>, sampler: &mut Sampler) -> Result
 
 /// The process that runs the engine of a sample.
 pub fn peer(args: &EnginePeer) -> Result<(), Error> {
-    let task: Task = serde_json::from_str(&args.task).map_err(|error| Error::Output(error.into()))?;
+    let task: EngineTask = serde_json::from_str(&args.task).map_err(|error| Error::Output(error.into()))?;
     let outcome = task::measure(&task)?;
     output::json(&outcome, Path::new("-"))
 }
@@ -93,13 +98,13 @@ pub const NO_PLACEMENT: &str = "none";
 
 /// One sample, and where the two cores were while it was taken.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct EngineSample {
     pub placement: &'static str,
     /// A cache line's way, in nanoseconds, where it matters.
     pub line_ns: Option<f64>,
-    pub outcome: Outcome,
+    pub outcome: EngineOutcome,
     /// The bare loop's, of the swap.
-    pub bare: Option<Outcome>,
+    pub bare: Option<EngineOutcome>,
 }
 
 /// What all samples have in common.
@@ -115,7 +120,7 @@ pub struct Sampler<'a> {
 
 impl<'a> Sampler<'a> {
     /// Compiles the bare loop, if there is a swap, and chooses two cores, if any case needs them.
-    pub fn new(args: &'a EngineBench, cases: &[Case], interrupt: &'a Interrupt) -> Result<Self, Error> {
+    pub fn new(args: &'a EngineBench, cases: &[EngineCase], interrupt: &'a Interrupt) -> Result<Self, Error> {
         let cores = placement::cores();
         let farthest = args.placement == crate::args::Placement::Far;
         let pair = match cases.iter().any(|case| case.graph.is_of_two()) {
@@ -125,7 +130,7 @@ impl<'a> Sampler<'a> {
             }
             false => None,
         };
-        let has_swap = cases.iter().any(|case| case.graph == Graph::Swap);
+        let has_swap = cases.iter().any(|case| case.graph == BenchGraph::Swap);
         let bare = has_swap.then(|| CLoop::compile(&args.cc, LOOP_SOURCE)).transpose()?;
         Ok(Self { args, cores, pair, bare, interrupt, moved: 0 })
     }
@@ -136,10 +141,10 @@ impl<'a> Sampler<'a> {
     }
 
     /// One sample of a case. `first` says whether the engine comes before the bare loop.
-    pub fn sample(&mut self, case: &Case, first: bool) -> Result<Sample, Error> {
+    pub fn sample(&mut self, case: &EngineCase, first: bool) -> Result<EngineSample, Error> {
         let Some(pair) = self.pair.filter(|_| case.graph.is_of_two()) else {
             let outcome = self.engine(case, self.cores.clone())?;
-            return Ok(Sample { placement: NO_PLACEMENT, line_ns: None, outcome, bare: None });
+            return Ok(EngineSample { placement: NO_PLACEMENT, line_ns: None, outcome, bare: None });
         };
         for _ in 0..MOVED_MAX {
             let before = distance(pair)?;
@@ -149,15 +154,15 @@ impl<'a> Sampler<'a> {
             let after = distance(pair)?;
             if placement::word(before) == placement::word(after) {
                 let placement = placement::word(before);
-                return Ok(Sample { placement, line_ns: Some(before.min(after)), outcome, bare });
+                return Ok(EngineSample { placement, line_ns: Some(before.min(after)), outcome, bare });
             }
             self.moved += 1;
         }
         Err(Error::Unsteady(pair.0, pair.1, MOVED_MAX))
     }
 
-    fn engine(&self, case: &Case, cores: Vec<usize>) -> Result<Outcome, Error> {
-        let task = Task {
+    fn engine(&self, case: &EngineCase, cores: Vec<usize>) -> Result<EngineOutcome, Error> {
+        let task = EngineTask {
             graph: case.graph,
             size: case.size,
             mode: case.mode,
@@ -173,15 +178,20 @@ impl<'a> Sampler<'a> {
         serde_json::from_str(&said).map_err(|error| failed("engine", &format!("it said {said}: {error}")))
     }
 
-    fn bare(&self, case: &Case, pair: (usize, usize)) -> Result<Option<Outcome>, Error> {
-        let Some(bare) = self.bare.as_ref().filter(|_| case.graph == Graph::Swap) else { return Ok(None) };
+    fn bare(&self, case: &EngineCase, pair: (usize, usize)) -> Result<Option<EngineOutcome>, Error> {
+        let Some(bare) = self.bare.as_ref().filter(|_| case.graph == BenchGraph::Swap) else {
+            return Ok(None);
+        };
         let times = [WARM_UP, self.args.seconds].map(|time| time.as_nanos().to_string());
         let words: Vec<_> = [pair.0.to_string(), pair.1.to_string()].into_iter().chain(times).collect();
         let [packets, ns, cpu_ns] = bare.run(&words, SAMPLE_LIMIT + self.args.seconds, self.interrupt)?;
         match packets > 0.0 {
-            true => {
-                Ok(Some(Outcome { packets: packets as u64, ns: ns as u64, cpu_ns, ..Outcome::default() }))
-            }
+            true => Ok(Some(EngineOutcome {
+                packets: packets as u64,
+                ns: ns as u64,
+                cpu_ns,
+                ..EngineOutcome::default()
+            })),
             false => Err(failed("bare loop in C", &"it counted no packets")),
         }
     }

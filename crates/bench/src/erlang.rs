@@ -9,41 +9,42 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::args::{Erlang, Pin, Transport};
-use crate::erlang::cluster::{Cluster, Modules, NodeCommand, Recipe, Reply, plain};
-use crate::erlang::results::{Carried, Links, Results, Work};
+use crate::args::{Erlang, ErlangTransport, Pin};
+use crate::erlang::cluster::{Cluster, ErlangModules, NodeCommand, NodeReply, Recipe, plain};
+use crate::erlang::results::{Carried, ErlangResults, LinkCounts, SentWork};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::output::Progress;
+use crate::output::BenchProgress;
 use crate::{output, placement};
 
 /// Measures all rounds, then prints the table and writes the files.
 pub fn run(args: &Erlang) -> Result<(), Error> {
-    let plan = Plan::of(args);
+    let plan = ErlangPlan::of(args);
     for (i, &transport) in plan.transports.iter().enumerate() {
         if plan.transports[..i].contains(&transport) {
             return Err(Error::TransportTwice(transport));
         }
     }
-    let modules = Modules::find(plan.transports.iter().any(|&transport| transport != Transport::Tcp))?;
+    let modules =
+        ErlangModules::find(plan.transports.iter().any(|&transport| transport != ErlangTransport::Tcp))?;
     let interrupt = Interrupt::watch()?;
     let machine = Machine::here();
     let begin = Instant::now();
     let rounds = measure_all(args, &plan, &modules, &interrupt)?;
-    let results = Results::of(args, &plan, machine, &rounds, begin.elapsed());
+    let results = ErlangResults::of(args, &plan, machine, &rounds, begin.elapsed());
     let chart = results.chart();
     output::all(&results.text(), &results, &chart, &args.json, &args.svg, Path::new(""))
 }
 
 fn measure_all(
     args: &Erlang,
-    plan: &Plan,
-    modules: &Modules,
+    plan: &ErlangPlan,
+    modules: &ErlangModules,
     interrupt: &Interrupt,
-) -> Result<Vec<(Transport, Round)>, Error> {
+) -> Result<Vec<(ErlangTransport, Round)>, Error> {
     let turns = plan.rounds * plan.transports.len();
-    let mut progress = Progress::new(turns * plan.step_count());
+    let mut progress = BenchProgress::new(turns * plan.step_count());
     let mut rounds = Vec::with_capacity(turns);
     for number in 0..plan.rounds {
         for transport in plan.order(number) {
@@ -72,11 +73,11 @@ const BEHIND_PART: f64 = 0.6;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ErlangPlan {
     pub nodes: usize,
     pub processes: usize,
     pub rounds: usize,
-    pub transports: Vec<Transport>,
+    pub transports: Vec<ErlangTransport>,
     pub seconds: Duration,
     pub warm_up: Duration,
     /// Sizes of the cluster in which RPCs are counted, the largest first.
@@ -85,13 +86,13 @@ pub struct Plan {
     /// A core for each side of a pair, if there are two.
     pub apart: Option<(usize, usize)>,
     pub pin: Pin,
-    pub streams: Vec<Stream>,
-    pub behind: Stream,
+    pub streams: Vec<BinaryStream>,
+    pub behind: BinaryStream,
 }
 
 /// Binaries sent one way.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Stream {
+pub struct BinaryStream {
     pub binary_bytes: u64,
     /// Binaries that may be unacknowledged.
     pub in_flight: u32,
@@ -109,7 +110,7 @@ pub enum Better {
 
 /// A row of the table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct ErlangFigure {
     #[serde(skip)]
     pub key: String,
     pub title: String,
@@ -117,10 +118,10 @@ pub struct Figure {
     pub better: Better,
 }
 
-impl Plan {
+impl ErlangPlan {
     pub fn of(args: &Erlang) -> Self {
         let cores = placement::cores();
-        let stream = |binary_bytes, in_flight, part| Stream { binary_bytes, in_flight, part };
+        let stream = |binary_bytes, in_flight, part| BinaryStream { binary_bytes, in_flight, part };
         Self {
             nodes: args.nodes,
             processes: args.processes,
@@ -142,7 +143,7 @@ impl Plan {
         self.seconds.mul_f64(PING_PART)
     }
 
-    pub fn stream_time(&self, stream: &Stream) -> Duration {
+    pub fn stream_time(&self, stream: &BinaryStream) -> Duration {
         self.seconds.mul_f64(stream.part)
     }
 
@@ -153,7 +154,7 @@ impl Plan {
 
     /// The transports in the order of this round: each comes first as often as last, so that a
     /// machine that grows slower favours none.
-    pub fn order(&self, round: usize) -> Vec<Transport> {
+    pub fn order(&self, round: usize) -> Vec<ErlangTransport> {
         let mut order = self.transports.clone();
         if round % 2 == 1 {
             order.reverse();
@@ -162,11 +163,11 @@ impl Plan {
     }
 
     /// The rows of the table.
-    pub fn figures(&self) -> Vec<Figure> {
+    pub fn figures(&self) -> Vec<ErlangFigure> {
         use Better::{Higher, Lower};
         let mut rows = Vec::new();
         let mut row = |key: String, title: String, unit, better| {
-            rows.push(Figure { key, title, unit, better });
+            rows.push(ErlangFigure { key, title, unit, better });
         };
         for size in &self.sizes {
             row(format!("rpc{size}_per_s"), format!("RPCs, {size} nodes"), "1/s", Higher);
@@ -196,7 +197,7 @@ impl Plan {
     }
 }
 
-impl Stream {
+impl BinaryStream {
     pub fn key(&self) -> String {
         format!("stream_{}mb_gb_per_s", self.binary_bytes / 1_000_000)
     }
@@ -217,14 +218,15 @@ pub struct Round {
 
 /// Measures one transport once.
 pub fn measure(
-    plan: &Plan,
+    plan: &ErlangPlan,
     recipe: &Recipe,
     interrupt: &Interrupt,
-    progress: &Progress,
+    progress: &BenchProgress,
 ) -> Result<Round, Error> {
     progress.step("nodes start");
     let cluster = Cluster::start(recipe, plan.nodes, interrupt)?;
-    let mut round = Measurement { plan, progress, cluster, figures: BTreeMap::new(), work: Work::default() };
+    let mut round =
+        Measurement { plan, progress, cluster, figures: BTreeMap::new(), work: SentWork::default() };
     let before = round.links()?;
     for &size in &plan.sizes {
         round.rpc(size)?;
@@ -247,11 +249,11 @@ pub fn measure(
 }
 
 struct Measurement<'a> {
-    plan: &'a Plan,
-    progress: &'a Progress,
+    plan: &'a ErlangPlan,
+    progress: &'a BenchProgress,
     cluster: Cluster,
     figures: BTreeMap<String, f64>,
-    work: Work,
+    work: SentWork,
 }
 
 impl Measurement<'_> {
@@ -312,7 +314,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    fn stream(&mut self, stream: &Stream) -> Result<(), Error> {
+    fn stream(&mut self, stream: &BinaryStream) -> Result<(), Error> {
         self.progress.step(&format!("{} binaries", stream.size()));
         let time = self.plan.stream_time(stream);
         let reply = self.ask_first(self.stream_line("stream", stream, time), time)?;
@@ -321,7 +323,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    fn behind(&mut self, stream: &Stream) -> Result<(), Error> {
+    fn behind(&mut self, stream: &BinaryStream) -> Result<(), Error> {
         self.progress.step(&format!("round trips behind a {} stream", stream.size()));
         let time = self.plan.stream_time(stream);
         let reply = self.ask_first(self.stream_line("ping_behind", stream, time), time)?;
@@ -332,27 +334,27 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    fn stream_line(&self, command: &str, stream: &Stream, time: Duration) -> String {
-        let Stream { binary_bytes, in_flight, .. } = stream;
+    fn stream_line(&self, command: &str, stream: &BinaryStream, time: Duration) -> String {
+        let BinaryStream { binary_bytes, in_flight, .. } = stream;
         let peer = self.cluster.name(1);
         format!("{command} {peer} {binary_bytes} {in_flight} {}", time.as_millis())
     }
 
     /// The first node does it, with the second as its peer.
-    fn ask_first(&mut self, line: String, time: Duration) -> Result<Reply, Error> {
+    fn ask_first(&mut self, line: String, time: Duration) -> Result<NodeReply, Error> {
         let command = NodeCommand { node: 0, line, watch: vec![0, 1] };
         Ok(self.cluster.ask(&[command], time)?.remove(0))
     }
 
     /// The counters of all links, as each of their ends has them.
-    fn links(&mut self) -> Result<Links, Error> {
+    fn links(&mut self) -> Result<LinkCounts, Error> {
         let count = self.plan.nodes;
         let line = |node| plain(node, format!("links {}", self.cluster.others(node, count)));
         let commands: Vec<_> = (0..count).map(line).collect();
         let replies = self.cluster.ask(&commands, Duration::ZERO)?;
         let links: Result<Vec<_>, Error> = replies
             .iter()
-            .map(|reply| Links::parse(&reply.answer).ok_or_else(|| reply.unclear("link")))
+            .map(|reply| LinkCounts::parse(&reply.answer).ok_or_else(|| reply.unclear("link")))
             .collect();
         Ok(links?.into_iter().collect())
     }
@@ -361,12 +363,12 @@ impl Measurement<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Bench;
+    use crate::args::BenchCommand;
     use crate::args::tests::parse;
 
-    fn plan(line: &str) -> Plan {
-        let Bench::Erlang(args) = parse(&format!("erlang {line}")) else { panic!("not erlang") };
-        Plan::of(&args)
+    fn plan(line: &str) -> ErlangPlan {
+        let BenchCommand::Erlang(args) = parse(&format!("erlang {line}")) else { panic!("not erlang") };
+        ErlangPlan::of(&args)
     }
 
     #[test]
@@ -378,8 +380,8 @@ mod tests {
     #[test]
     fn transports_take_turns_at_being_first() {
         let plan = plan("--transports tcp,caravan");
-        assert_eq!(plan.order(0), [Transport::Tcp, Transport::Caravan]);
-        assert_eq!(plan.order(1), [Transport::Caravan, Transport::Tcp]);
+        assert_eq!(plan.order(0), [ErlangTransport::Tcp, ErlangTransport::Caravan]);
+        assert_eq!(plan.order(1), [ErlangTransport::Caravan, ErlangTransport::Tcp]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::args::Transport;
+use crate::args::ErlangTransport;
 
 /// The result of a benchmark.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -20,7 +20,7 @@ pub enum Error {
     )]
     ModulesMissing { searched: String },
     #[error("`--transports` names {0} twice: each transport is measured once in every round")]
-    TransportTwice(Transport),
+    TransportTwice(ErlangTransport),
     #[error(
         "cannot start `{program}`: {source}. Install Erlang/OTP 25 or later (on Debian: apt \
          install erlang-base), or name the program with --erl"
@@ -43,7 +43,7 @@ pub enum Error {
         "the {asked} round was not carried by what was asked: {what}. No figure of this run \
          can be trusted, so none is written"
     )]
-    NotCarried { asked: Transport, what: String },
+    NotCarried { asked: ErlangTransport, what: String },
     #[error("cannot {what} {path}: {source}", path = path.display())]
     File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot write the output: {0}")]

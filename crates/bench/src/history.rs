@@ -20,7 +20,7 @@ const CHECKOUT: &str = "crates/engine/Cargo.toml";
 
 /// One figure of one run. Less is better, whatever the unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct HistoryLine {
     pub schema: String,
     /// The same in all lines of a run, and in no other's.
     pub run: String,
@@ -29,7 +29,7 @@ pub struct Line {
     /// As `git describe --always --dirty` says, of the checkout that the program lies in.
     pub commit: Option<String>,
     pub caravan: String,
-    pub machine: Host,
+    pub machine: HistoryHost,
     /// `interlink/60/swap`.
     pub benchmark: String,
     /// `near`, `far`, or `none` where a figure does not depend on it.
@@ -41,21 +41,21 @@ pub struct Line {
 
 /// What tells machines apart: figures of two of them are no history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HistoryHost {
     pub processor: String,
     pub cores: usize,
     pub kernel: String,
     pub system: String,
 }
 
-impl From<&Machine> for Host {
+impl From<&Machine> for HistoryHost {
     fn from(machine: &Machine) -> Self {
         let Machine { processor, cores, kernel, system, .. } = machine.clone();
         Self { processor, cores, kernel, system }
     }
 }
 
-impl Host {
+impl HistoryHost {
     /// Whether figures of both can be compared: a kernel's update does not make another machine.
     pub fn same(&self, other: &Self) -> bool {
         (&self.processor, self.cores) == (&other.processor, other.cores)
@@ -64,22 +64,22 @@ impl Host {
 
 /// What all lines of a run have in common.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct HistoryRun {
     pub date: String,
     pub commit: Option<String>,
     name: String,
-    machine: Host,
+    machine: HistoryHost,
 }
 
-impl Run {
+impl HistoryRun {
     pub fn begin(machine: &Machine) -> Self {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let name = format!("{date}/{}", std::process::id());
         Self { date, commit: commit(), name, machine: machine.into() }
     }
 
-    pub fn line(&self, benchmark: &str, placement: &str, unit: &str, samples: &[f64]) -> Line {
-        Line {
+    pub fn line(&self, benchmark: &str, placement: &str, unit: &str, samples: &[f64]) -> HistoryLine {
+        HistoryLine {
             schema: SCHEMA.into(),
             run: self.name.clone(),
             date: self.date.clone(),
@@ -95,7 +95,7 @@ impl Run {
 }
 
 /// Adds lines to the file, which is made if it is not there. Nothing is done for an empty name.
-pub fn append(path: &Path, lines: &[Line]) -> Result<(), Error> {
+pub fn append(path: &Path, lines: &[HistoryLine]) -> Result<(), Error> {
     if output::is_none(path) {
         return Ok(());
     }
@@ -114,7 +114,7 @@ pub fn append(path: &Path, lines: &[Line]) -> Result<(), Error> {
 }
 
 /// All lines of the file, oldest first. Lines of another schema are left out.
-pub fn read(path: &Path) -> Result<Vec<Line>, Error> {
+pub fn read(path: &Path) -> Result<Vec<HistoryLine>, Error> {
     let text = fs::read_to_string(path);
     let text = text.map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
     let mut lines = Vec::new();
@@ -155,9 +155,10 @@ pub mod tests {
     use crate::scratch::Scratch;
 
     /// A line of run `run` on a machine with `cores` cores.
-    pub fn line(run: &str, commit: &str, cores: usize, benchmark: &str, samples: &[f64]) -> Line {
-        let machine = Host { processor: "P".into(), cores, kernel: "6.1".into(), system: "Linux".into() };
-        let run = Run { date: run.into(), commit: Some(commit.into()), name: run.into(), machine };
+    pub fn line(run: &str, commit: &str, cores: usize, benchmark: &str, samples: &[f64]) -> HistoryLine {
+        let machine =
+            HistoryHost { processor: "P".into(), cores, kernel: "6.1".into(), system: "Linux".into() };
+        let run = HistoryRun { date: run.into(), commit: Some(commit.into()), name: run.into(), machine };
         run.line(benchmark, "near", "ns", samples)
     }
 

@@ -11,11 +11,11 @@ use std::path::Path;
 use crate::args::{PipeBench, PipeNetwork};
 use crate::error::Error;
 use crate::hosts::bed::{Bed, Net};
-use crate::hosts::report::{CaseResult, Results, Series};
-use crate::hosts::tool::{Line, Tool};
+use crate::hosts::report::{CaseResult, PipeResults, ToolSeries};
+use crate::hosts::tool::{PipeTool, ShellLine};
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::output::Progress;
+use crate::output::BenchProgress;
 
 /// Bytes of a stream, unless others are wanted.
 const BYTES: u64 = 2 << 30;
@@ -25,11 +25,11 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     if args.list {
         return list();
     }
-    let cases = Case::chosen(&args.only)?;
+    let cases = PipeCase::chosen(&args.only)?;
     let interrupt = Interrupt::watch()?;
     cpu::adopt()?;
     let bytes = args.bytes.unwrap_or(BYTES).next_multiple_of(8).max(8);
-    let mut results = Results::new(args.rounds, bytes);
+    let mut results = PipeResults::new(args.rounds, bytes);
     let bed = match cases.iter().any(|case| case.needs_hosts()) {
         true => Some(Bed::new(network(args, &mut results.notes)?, bytes, &interrupt)?),
         false => None,
@@ -37,12 +37,12 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     let tools = tools(&cases, &mut results.notes);
     for case in cases {
         let result = match (case, &bed) {
-            (Case::SameHost, _) => lines(args, case, &Line::same_host(bytes), &interrupt)?,
-            (Case::Veth, Some(bed)) => Some(streams(args, case, &tools, bed)?),
-            (Case::Veth10g, Some(bed)) => limited(args, &tools, bed, &mut results.notes)?,
-            (Case::Start, Some(bed)) => {
+            (PipeCase::SameHost, _) => lines(args, case, &ShellLine::same_host(bytes), &interrupt)?,
+            (PipeCase::Veth, Some(bed)) => Some(streams(args, case, &tools, bed)?),
+            (PipeCase::Veth10g, Some(bed)) => limited(args, &tools, bed, &mut results.notes)?,
+            (PipeCase::Start, Some(bed)) => {
                 tool::warm(bed)?;
-                lines(args, case, &Line::start(bed), &interrupt)?
+                lines(args, case, &ShellLine::start(bed), &interrupt)?
             }
             (_, None) => None,
         };
@@ -66,10 +66,10 @@ fn network(args: &PipeBench, notes: &mut Vec<String>) -> Result<Net, Error> {
 }
 
 /// Those that are installed.
-fn tools(cases: &[Case], notes: &mut Vec<String>) -> Vec<Tool> {
-    let is_needed = cases.iter().any(|case| matches!(case, Case::Veth | Case::Veth10g));
-    let (here, missing): (Vec<Tool>, Vec<Tool>) =
-        Tool::ALL.into_iter().partition(|tool| tool.missing().is_none());
+fn tools(cases: &[PipeCase], notes: &mut Vec<String>) -> Vec<PipeTool> {
+    let is_needed = cases.iter().any(|case| matches!(case, PipeCase::Veth | PipeCase::Veth10g));
+    let (here, missing): (Vec<PipeTool>, Vec<PipeTool>) =
+        PipeTool::ALL.into_iter().partition(|tool| tool.missing().is_none());
     if is_needed && !missing.is_empty() {
         let names: Vec<_> = missing.iter().map(|tool| tool.key()).collect();
         let packages: Vec<_> = missing.iter().filter_map(|tool| tool.missing()).collect();
@@ -79,12 +79,12 @@ fn tools(cases: &[Case], notes: &mut Vec<String>) -> Vec<Tool> {
 }
 
 /// The streams of all tools, in turn.
-fn streams(args: &PipeBench, case: Case, tools: &[Tool], bed: &Bed) -> Result<CaseResult, Error> {
-    let mut progress = Progress::new(tools.len() * args.rounds + 1);
+fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> Result<CaseResult, Error> {
+    let mut progress = BenchProgress::new(tools.len() * args.rounds + 1);
     progress.round(format!("{}: caravan gets to both hosts", case.key()));
     // What is copied to a host for the first time, and ssh's sessions, are no part of any stream.
     tool::warm(bed)?;
-    let mut series: Vec<_> = tools.iter().map(|&tool| Series::of(tool.key(), tool.title())).collect();
+    let mut series: Vec<_> = tools.iter().map(|&tool| ToolSeries::of(tool.key(), tool.title())).collect();
     for round in 0..args.rounds {
         progress.round(format!("{}: round {} of {}", case.key(), round + 1, args.rounds));
         for (&tool, series) in tools.iter().zip(&mut series) {
@@ -103,12 +103,12 @@ fn streams(args: &PipeBench, case: Case, tools: &[Tool], bed: &Bed) -> Result<Ca
 /// The same through a queue of ten gigabits a second, if there can be one.
 fn limited(
     args: &PipeBench,
-    tools: &[Tool],
+    tools: &[PipeTool],
     bed: &Bed,
     notes: &mut Vec<String>,
 ) -> Result<Option<CaseResult>, Error> {
     let mut skip = |why: String| {
-        notes.push(format!("No {}: {why}.", Case::Veth10g.key()));
+        notes.push(format!("No {}: {why}.", PipeCase::Veth10g.key()));
         Ok(None)
     };
     if !bed.net.is_veth() {
@@ -117,7 +117,7 @@ fn limited(
     if let Err(error) = bed.net.limit() {
         return skip(error.to_string());
     }
-    let result = streams(args, Case::Veth10g, tools, bed)?;
+    let result = streams(args, PipeCase::Veth10g, tools, bed)?;
     bed.net.unlimit()?;
     Ok(Some(result))
 }
@@ -125,12 +125,12 @@ fn limited(
 /// Lines of a shell, in turn.
 fn lines(
     args: &PipeBench,
-    case: Case,
-    lines: &[Line],
+    case: PipeCase,
+    lines: &[ShellLine],
     interrupt: &Interrupt,
 ) -> Result<Option<CaseResult>, Error> {
-    let mut progress = Progress::new(lines.len() * args.rounds);
-    let mut series: Vec<_> = lines.iter().map(|line| Series::of(line.key, line.title)).collect();
+    let mut progress = BenchProgress::new(lines.len() * args.rounds);
+    let mut series: Vec<_> = lines.iter().map(|line| ToolSeries::of(line.key, line.title)).collect();
     for round in 0..args.rounds {
         progress.round(format!("{}: round {} of {}", case.key(), round + 1, args.rounds));
         for (line, series) in lines.iter().zip(&mut series) {
@@ -150,7 +150,7 @@ fn lines(
 /// The names of all benchmarks.
 fn list() -> Result<(), Error> {
     let mut text = String::new();
-    for case in Case::ALL {
+    for case in PipeCase::ALL {
         // Writing into a String cannot fail.
         let _ = writeln!(text, "{:<12}{}", case.key(), case.about());
     }
@@ -159,14 +159,14 @@ fn list() -> Result<(), Error> {
 
 /// A named benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Case {
+pub enum PipeCase {
     SameHost,
     Veth,
     Veth10g,
     Start,
 }
 
-impl Case {
+impl PipeCase {
     pub const ALL: [Self; 4] = [Self::SameHost, Self::Veth, Self::Veth10g, Self::Start];
 
     pub fn key(self) -> &'static str {
@@ -218,10 +218,10 @@ mod tests {
     #[test]
     fn names_are_chosen_in_order_and_others_refused() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(Case::chosen(&[]).expect("all"), Case::ALL);
-        let chosen = Case::chosen(&names(&["start", "veth", "veth"])).expect("two");
-        assert_eq!(chosen, [Case::Veth, Case::Start]);
-        let error = Case::chosen(&names(&["vet"])).expect_err("refused").to_string();
+        assert_eq!(PipeCase::chosen(&[]).expect("all"), PipeCase::ALL);
+        let chosen = PipeCase::chosen(&names(&["start", "veth", "veth"])).expect("two");
+        assert_eq!(chosen, [PipeCase::Veth, PipeCase::Start]);
+        let error = PipeCase::chosen(&names(&["vet"])).expect_err("refused").to_string();
         assert!(error.contains("same-host, veth, veth-10g, start"), "{error}");
     }
 }

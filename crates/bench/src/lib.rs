@@ -24,21 +24,21 @@ mod stats;
 mod steps;
 mod usage;
 
-pub use args::{Bench, quantity, ring_bytes, seconds, size};
+pub use args::{BenchCommand, quantity, ring_bytes, seconds, size};
 pub use error::{Error, Result};
 
 /// Runs a benchmark, or the other process of one, as the arguments say.
-pub fn run(bench: &Bench) -> Result<()> {
+pub fn run(bench: &BenchCommand) -> Result<()> {
     match bench {
-        Bench::Erlang(args) => erlang::run(args),
-        Bench::Ring(args) => ring::run(args),
-        Bench::RingPeer(args) => ring::peer(args),
-        Bench::Rdma(args) => rdma::run(args),
-        Bench::RdmaPeer => rdma::peer(),
-        Bench::Engine(args) => engine::run(args),
-        Bench::EnginePeer(args) => engine::peer(args),
-        Bench::Pipe(args) => pipe::run(args),
-        Bench::PipePeer => pipe::peer(),
-        Bench::Compare(args) => compare::run(args),
+        BenchCommand::Erlang(args) => erlang::run(args),
+        BenchCommand::Ring(args) => ring::run(args),
+        BenchCommand::RingPeer(args) => ring::peer(args),
+        BenchCommand::Rdma(args) => rdma::run(args),
+        BenchCommand::RdmaPeer => rdma::peer(),
+        BenchCommand::Engine(args) => engine::run(args),
+        BenchCommand::EnginePeer(args) => engine::peer(args),
+        BenchCommand::Pipe(args) => pipe::run(args),
+        BenchCommand::PipePeer => pipe::peer(),
+        BenchCommand::Compare(args) => compare::run(args),
     }
 }

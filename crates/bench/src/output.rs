@@ -78,13 +78,13 @@ pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
 
 /// Draws on standard error. Dropping it clears the bar.
 #[derive(Debug)]
-pub struct Progress {
+pub struct BenchProgress {
     bar: ProgressBar,
     is_terminal: bool,
     round: String,
 }
 
-impl Progress {
+impl BenchProgress {
     /// A bar of so many steps.
     pub fn new(steps: usize) -> Self {
         let bar = ProgressBar::new(steps as u64);
@@ -112,7 +112,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for BenchProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

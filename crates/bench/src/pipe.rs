@@ -48,12 +48,12 @@ pub fn word(position: u64) -> u64 {
 
 /// A file without a name: nothing of it is left behind however this process ends.
 #[derive(Debug)]
-pub struct Input {
+pub struct PipeInput {
     file: File,
     pub bytes: u64,
 }
 
-impl Input {
+impl PipeInput {
     /// Of `bytes` bytes, a multiple of 8, all of which are in the page cache then.
     pub fn create(bytes: u64) -> Result<Self, Error> {
         let path = || PathBuf::from("(memory)");
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_word_is_that_of_its_place() {
-        let input = Input::create(CHUNK_BYTES as u64 + 64).expect("made");
+        let input = PipeInput::create(CHUNK_BYTES as u64 + 64).expect("made");
         let file = File::open(input.path()).expect("another may open it");
         assert_eq!(file.metadata().expect("a length").len(), input.bytes);
         for position in [0, 8, CHUNK_BYTES as u64, CHUNK_BYTES as u64 + 56] {

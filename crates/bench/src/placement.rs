@@ -130,9 +130,9 @@ pub fn pin(pid: i32, cores: &[usize]) -> Result<(), Error> {
 }
 
 /// The cores that a thread may use, to go back to.
-pub struct Home(CpuSet);
+pub struct Affinity(CpuSet);
 
-impl Home {
+impl Affinity {
     pub fn of_this_thread() -> Result<Self, Error> {
         sched_getaffinity(None).map(Self).map_err(|source| own(Vec::new(), source))
     }

@@ -24,13 +24,13 @@ const LAST_WORDS: usize = 10;
 
 /// A program that runs; killed when this is dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct ChildProgram {
     name: &'static str,
     child: Child,
     log: Option<PathBuf>,
 }
 
-impl Running {
+impl ChildProgram {
     /// Starts a program. `name` is what error messages call it.
     pub fn start(name: &'static str, mut command: Command) -> Result<Self, Error> {
         let child = command.spawn().map_err(|why| failed(name, &why))?;
@@ -104,7 +104,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProgram {
     fn drop(&mut self) {
         // Both do nothing to a process that has been waited for.
         let _ = self.child.kill();
@@ -121,7 +121,7 @@ pub fn output(
     interrupt: &Interrupt,
 ) -> Result<String, Error> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Running::start(name, command)?;
+    let mut running = ChildProgram::start(name, command)?;
     let ended = running.end(Instant::now() + limit, interrupt);
     let is_running = running.child.try_wait().is_ok_and(|status| status.is_none());
     match ended {
@@ -262,7 +262,7 @@ mod tests {
         let scratch = Scratch::create().expect("a folder");
         let log = scratch.path().join("log");
         let end = |script| {
-            let mut running = Running::logged("shell", shell(script), &log).expect("started");
+            let mut running = ChildProgram::logged("shell", shell(script), &log).expect("started");
             running.end(Instant::now() + Duration::from_secs(60), &interrupt(false))
         };
         end("exit 0").expect("a good end");

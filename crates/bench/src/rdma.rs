@@ -12,28 +12,28 @@ use caravan_fabric::verbs::device::Fabric;
 use serde::{Deserialize, Serialize};
 
 use crate::args::Rdma;
-use crate::control::Control;
+use crate::control::ControlChannel;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::number::number;
 use crate::output;
-use crate::output::Progress;
-use crate::process::Running;
-use crate::rdma::ends::{Counts, End, Task};
-use crate::rdma::tool::{Run, SAMPLE_LIMIT, Tool};
-use crate::stats::Summary;
+use crate::output::BenchProgress;
+use crate::process::ChildProgram;
+use crate::rdma::ends::{EndCounts, LinkTask, RdmaEnd};
+use crate::rdma::tool::{PerftestTool, SAMPLE_LIMIT, ToolRun};
+use crate::stats::SampleSummary;
 
 const MIB: f64 = 1048576.0;
 
 /// What the measuring side asks of the other.
 #[derive(Debug, Serialize, Deserialize)]
-enum Ask {
+enum RdmaAsk {
     Link {
         ring_bytes: u64,
     },
-    Do(Task),
-    Serve(Run),
+    Do(LinkTask),
+    Serve(ToolRun),
     /// The client's side of it has ended.
     Served,
 }
@@ -43,7 +43,7 @@ enum Ask {
 struct Samples {
     values: Vec<f64>,
     p99: Vec<f64>,
-    counts: [Counts; 2],
+    counts: [EndCounts; 2],
     messages: u64,
 }
 
@@ -52,24 +52,24 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     if let Some(port) = args.serve {
         eprintln!("caravan: waiting on port {port} for one `caravan bench rdma --to THIS_HOST:{port}`");
-        return serve(Control::serve(port, &interrupt)?, &interrupt);
+        return serve(ControlChannel::serve(port, &interrupt)?, &interrupt);
     }
     // Without a device, the reason is told before anything else happens.
     caravan_fabric::verbs::offer()?;
     let mut control = match &args.to {
-        Some(address) => Control::to(address, &interrupt)?,
-        None => Control::start("rdma-peer")?,
+        Some(address) => ControlChannel::to(address, &interrupt)?,
+        None => ControlChannel::start("rdma-peer")?,
     };
-    control.say(&Ask::Link { ring_bytes: args.ring_bytes })?;
-    let mut end = End::connect(&mut control, args.ring_bytes)?;
+    control.say(&RdmaAsk::Link { ring_bytes: args.ring_bytes })?;
+    let mut end = RdmaEnd::connect(&mut control, args.ring_bytes)?;
     let their: (IpAddr, u64) = control.answer()?;
     let port = end.port()?;
     let host = if port.fabric == Fabric::Iwarp { their.0 } else { control.host };
     let registered = end.link.endpoint_counts().registered_bytes;
-    let mut results = Results::new(end.link.description(), (args.ring_bytes, registered), args.sleep);
+    let mut results = RdmaResults::new(end.link.description(), (args.ring_bytes, registered), args.sleep);
     let plans = plans(args, port.fabric, &mut results.missing);
     let mut progress =
-        Progress::new(plans.iter().map(|plan| plan.contenders.len()).sum::<usize>() * args.rounds);
+        BenchProgress::new(plans.iter().map(|plan| plan.contenders.len()).sum::<usize>() * args.rounds);
     let clock_ns = clock_ns();
     for plan in plans {
         progress.round(plan.title.clone());
@@ -81,9 +81,9 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
                 match doing {
                     Doing::Link(task) => sample(&mut control, &mut end, task, clock_ns, samples)?,
                     Doing::Tool(run) => {
-                        let (_, tcp_port): ((), u16) = ask(&mut control, &Ask::Serve(*run))?;
+                        let (_, tcp_port): ((), u16) = ask(&mut control, &RdmaAsk::Serve(*run))?;
                         let printed = run.call(&port, host, tcp_port, &interrupt)?;
-                        ask::<()>(&mut control, &Ask::Served)?;
+                        ask::<()>(&mut control, &RdmaAsk::Served)?;
                         samples.values.push(printed.value);
                         samples.p99.extend(printed.p99);
                     }
@@ -101,29 +101,29 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
 /// The other process on this machine.
 pub fn peer() -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
-    serve(Control::inherited()?, &interrupt)
+    serve(ControlChannel::inherited()?, &interrupt)
 }
 
-fn ask<T: serde::de::DeserializeOwned>(control: &mut Control, what: &Ask) -> Result<T, Error> {
+fn ask<T: serde::de::DeserializeOwned>(control: &mut ControlChannel, what: &RdmaAsk) -> Result<T, Error> {
     control.say(what)?;
     control.answer()
 }
 
 /// One sample of a link.
 fn sample(
-    control: &mut Control,
-    end: &mut End,
-    task: &Task,
+    control: &mut ControlChannel,
+    end: &mut RdmaEnd,
+    task: &LinkTask,
     clock_ns: f64,
     samples: &mut Samples,
 ) -> Result<(), Error> {
-    control.say(&Ask::Do(*task))?;
+    control.say(&RdmaAsk::Do(*task))?;
     control.answer::<()>()?;
     let before = end.counts();
     let mut took = end.measure(task)?;
     samples.counts[0].add(before, end.counts());
-    let there: Counts = control.answer()?;
-    samples.counts[1].add(Counts::default(), there);
+    let there: EndCounts = control.answer()?;
+    samples.counts[1].add(EndCounts::default(), there);
     samples.messages += task.messages;
     if task.echo {
         took.sort_by(f64::total_cmp);
@@ -153,24 +153,24 @@ fn clock_ns() -> f64 {
     (0..TRIES).map(one).fold(f64::INFINITY, f64::min)
 }
 
-fn row(plan: Plan, samples: Vec<Samples>) -> Option<Row> {
-    let base = Summary::of(samples.first()?.values.clone())?;
+fn row(plan: RdmaPlan, samples: Vec<Samples>) -> Option<RdmaRow> {
+    let base = SampleSummary::of(samples.first()?.values.clone())?;
     let contender = |(&(name, _), samples): (&(&'static str, Doing), Samples)| {
-        let value = Summary::of(samples.values)?;
+        let value = SampleSummary::of(samples.values)?;
         let per_message = samples.counts.map(|counts| counts.per(samples.messages));
         Some(Contender {
             name,
             ratio: value.ratio(&base)?,
             value,
-            p99: Summary::of(samples.p99),
+            p99: SampleSummary::of(samples.p99),
             per_message: (samples.messages > 0).then_some(per_message),
         })
     };
     let contenders = plan.contenders.iter().zip(samples).filter_map(contender).collect();
-    Some(Row { key: plan.key, title: plan.title, unit: plan.unit, bytes: plan.bytes, contenders })
+    Some(RdmaRow { key: plan.key, title: plan.title, unit: plan.unit, bytes: plan.bytes, contenders })
 }
 
-impl Counts {
+impl EndCounts {
     fn add(&mut self, before: Self, after: Self) {
         self.doorbells += after.doorbells - before.doorbells;
         self.completions += after.completions - before.completions;
@@ -188,8 +188,8 @@ impl Counts {
 }
 
 /// Does what the measuring side asks, until it ends.
-fn serve(mut control: Control, interrupt: &Interrupt) -> Result<(), Error> {
-    let mut end: Option<End> = None;
+fn serve(mut control: ControlChannel, interrupt: &Interrupt) -> Result<(), Error> {
+    let mut end: Option<RdmaEnd> = None;
     let mut running = None;
     while let Some(asked) = control.hear()? {
         interrupt.check()?;
@@ -203,36 +203,36 @@ fn serve(mut control: Control, interrupt: &Interrupt) -> Result<(), Error> {
 }
 
 fn answer(
-    control: &mut Control,
-    (end, running): (&mut Option<End>, &mut Option<Running>),
-    asked: &Ask,
+    control: &mut ControlChannel,
+    (end, running): (&mut Option<RdmaEnd>, &mut Option<ChildProgram>),
+    asked: &RdmaAsk,
     interrupt: &Interrupt,
 ) -> Result<(), Error> {
-    let linked = |end: &Option<End>| match end {
+    let linked = |end: &Option<RdmaEnd>| match end {
         Some(end) => end.port(),
         None => Err(failed(&"it has asked for no link yet")),
     };
     match asked {
-        Ask::Link { ring_bytes } => {
-            let made = End::accept(control, *ring_bytes)?;
+        RdmaAsk::Link { ring_bytes } => {
+            let made = RdmaEnd::accept(control, *ring_bytes)?;
             let (port, counts): (Port, _) = (made.port()?, made.link.endpoint_counts());
             *end = Some(made);
             control.say(&Ok::<_, String>((port.ip(), counts.registered_bytes)))
         }
-        Ask::Do(task) => {
+        RdmaAsk::Do(task) => {
             let end = end.as_mut().ok_or_else(|| failed(&"it has asked for no link yet"))?;
             control.say(&Ok::<_, String>(()))?;
-            let (before, mut counts) = (end.counts(), Counts::default());
+            let (before, mut counts) = (end.counts(), EndCounts::default());
             end.answer(task)?;
             counts.add(before, end.counts());
             control.say(&Ok::<_, String>(counts))
         }
-        Ask::Serve(run) => {
+        RdmaAsk::Serve(run) => {
             let (started, tcp_port) = run.serve(&linked(end)?, interrupt)?;
             *running = Some(started);
             control.say(&Ok::<_, String>(((), tcp_port)))
         }
-        Ask::Served => {
+        RdmaAsk::Served => {
             if let Some(mut running) = running.take() {
                 running.end(Instant::now() + SAMPLE_LIMIT, interrupt)?;
             }
@@ -251,7 +251,7 @@ const STREAM_MESSAGES_MIN: u64 = 16;
 const BATCH: u64 = 32;
 
 /// What is measured, of whom in turn.
-pub struct Plan {
+pub struct RdmaPlan {
     pub key: &'static str,
     pub title: String,
     pub unit: &'static str,
@@ -261,13 +261,19 @@ pub struct Plan {
 
 #[derive(Clone, Copy)]
 pub enum Doing {
-    Link(Task),
-    Tool(Run),
+    Link(LinkTask),
+    Tool(ToolRun),
 }
 
 /// Latencies beside three programs, streams beside one, and small messages beside none.
-pub fn plans(args: &Rdma, fabric: Fabric, missing: &mut Vec<&'static str>) -> Vec<Plan> {
-    let mut tools = [Tool::WriteLatency, Tool::SendLatency, Tool::PingPong, Tool::WriteBandwidth].to_vec();
+pub fn plans(args: &Rdma, fabric: Fabric, missing: &mut Vec<&'static str>) -> Vec<RdmaPlan> {
+    let mut tools = [
+        PerftestTool::WriteLatency,
+        PerftestTool::SendLatency,
+        PerftestTool::PingPong,
+        PerftestTool::WriteBandwidth,
+    ]
+    .to_vec();
     tools.retain(|tool| {
         let usable = !args.alone && tool.is_installed() && tool.fits(fabric);
         if !usable && !args.alone {
@@ -275,37 +281,43 @@ pub fn plans(args: &Rdma, fabric: Fabric, missing: &mut Vec<&'static str>) -> Ve
         }
         usable
     });
-    let task =
-        |echo, bytes, messages| Task { echo, bytes, messages, batch: 1, in_place: false, sleeps: args.sleep };
-    let with = |list: &[Tool], bytes: usize, messages: u64, links: Vec<(&'static str, Doing)>| {
-        let run = |&tool: &Tool| (tool.program(), Doing::Tool(Run { tool, bytes, messages }));
+    let task = |echo, bytes, messages| LinkTask {
+        echo,
+        bytes,
+        messages,
+        batch: 1,
+        in_place: false,
+        sleeps: args.sleep,
+    };
+    let with = |list: &[PerftestTool], bytes: usize, messages: u64, links: Vec<(&'static str, Doing)>| {
+        let run = |&tool: &PerftestTool| (tool.program(), Doing::Tool(ToolRun { tool, bytes, messages }));
         let usable = list.iter().filter(|tool| tools.contains(tool));
         // The reference first: ratios are to it.
         usable.map(run).chain(links).collect::<Vec<_>>()
     };
     let latency = |&bytes: &usize| {
         let link = vec![("link", Doing::Link(task(true, bytes, args.round_trips)))];
-        let list = [Tool::WriteLatency, Tool::SendLatency, Tool::PingPong];
+        let list = [PerftestTool::WriteLatency, PerftestTool::SendLatency, PerftestTool::PingPong];
         let contenders = with(&list, bytes, args.round_trips, link);
-        Plan { key: "latency", title: format!("{bytes} B one way"), unit: "us", bytes, contenders }
+        RdmaPlan { key: "latency", title: format!("{bytes} B one way"), unit: "us", bytes, contenders }
     };
     let stream = |&bytes: &usize| {
         let messages = (args.stream_bytes / bytes as u64).max(STREAM_MESSAGES_MIN);
         let copied = task(false, bytes, messages);
         let links = vec![
             ("link", Doing::Link(copied)),
-            ("link, filled in place", Doing::Link(Task { in_place: true, ..copied })),
+            ("link, filled in place", Doing::Link(LinkTask { in_place: true, ..copied })),
         ];
-        let contenders = with(&[Tool::WriteBandwidth], bytes, messages, links);
-        Plan { key: "bandwidth", title: format!("{bytes} B at once"), unit: "MiB/s", bytes, contenders }
+        let contenders = with(&[PerftestTool::WriteBandwidth], bytes, messages, links);
+        RdmaPlan { key: "bandwidth", title: format!("{bytes} B at once"), unit: "MiB/s", bytes, contenders }
     };
     let small = || {
         let copied = task(false, 64, args.round_trips * 4);
         let contenders = vec![
             ("each published", Doing::Link(copied)),
-            ("32 published at once", Doing::Link(Task { batch: BATCH, ..copied })),
+            ("32 published at once", Doing::Link(LinkTask { batch: BATCH, ..copied })),
         ];
-        Plan { key: "small", title: "stream of 64 B".into(), unit: "MiB/s", bytes: 64, contenders }
+        RdmaPlan { key: "small", title: "stream of 64 B".into(), unit: "MiB/s", bytes: 64, contenders }
     };
     let latencies = args.latency_bytes.iter().map(latency);
     latencies.chain(args.sizes.iter().map(stream)).chain([small()]).collect()
@@ -315,7 +327,7 @@ pub fn plans(args: &Rdma, fabric: Fabric, missing: &mut Vec<&'static str>) -> Ve
 const SCHEMA: &str = "caravan-bench-rdma/1";
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct RdmaResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub machine: Machine,
@@ -328,12 +340,12 @@ pub struct Results {
     pub sleeps: bool,
     /// Programs that are not installed, or that cannot use this port.
     pub missing: Vec<&'static str>,
-    pub measured: Vec<Row>,
+    pub measured: Vec<RdmaRow>,
 }
 
 /// One figure of several contenders, in turn.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct RdmaRow {
     pub key: &'static str,
     pub title: String,
     pub unit: &'static str,
@@ -344,11 +356,11 @@ pub struct Row {
 #[derive(Clone, Debug, Serialize)]
 pub struct Contender {
     pub name: &'static str,
-    pub value: Summary,
+    pub value: SampleSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub p99: Option<Summary>,
+    pub p99: Option<SampleSummary>,
     /// To the first contender, of each pair of samples.
-    pub ratio: Summary,
+    pub ratio: SampleSummary,
     /// Of a link: here, and at the other side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_message: Option<[PerMessage; 2]>,
@@ -362,7 +374,7 @@ pub struct PerMessage {
     pub wakeups: f64,
 }
 
-impl Results {
+impl RdmaResults {
     pub fn new(link: String, (ring_bytes, registered_bytes): (u64, u64), sleeps: bool) -> Self {
         Self {
             schema: SCHEMA,
@@ -398,7 +410,7 @@ impl Results {
             );
         }
         for row in &self.measured {
-            let Row { title, unit, contenders, .. } = row;
+            let RdmaRow { title, unit, contenders, .. } = row;
             let _ = writeln!(
                 text,
                 "\n{:<26}{:>30}{:>9}{:>22}   doorbells, completions, wake-ups a message (here + there)",
@@ -438,7 +450,7 @@ mod tests {
 
     #[test]
     fn ratios_and_counts_are_printed() {
-        let summary = |samples: &[f64]| Summary::of(samples.to_vec()).expect("samples");
+        let summary = |samples: &[f64]| SampleSummary::of(samples.to_vec()).expect("samples");
         let base = summary(&[10.0, 20.0, 40.0]);
         let ours = summary(&[12.0, 22.0, 40.0]);
         let here = PerMessage { doorbells: 1.0, completions: 0.25, wakeups: 0.0 };
@@ -459,8 +471,8 @@ mod tests {
                 per_message: Some([here, there]),
             },
         ];
-        let mut results = Results::new("rxe0 port 1".into(), (4096, 8192), false);
-        results.measured.push(Row {
+        let mut results = RdmaResults::new("rxe0 port 1".into(), (4096, 8192), false);
+        results.measured.push(RdmaRow {
             key: "latency",
             title: "8 B one way".into(),
             unit: "us",

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use caravan_segment::process::Process;
 use serde::Serialize;
 
-use crate::args::{Placement, Ring, RingPeer};
+use crate::args::{Placement, RingArgs, RingPeer};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::output::Progress;
-use crate::process::{CLoop, Running, failed};
-use crate::ring::lane::{Memory, RECORD_BYTES};
-use crate::stats::Summary;
+use crate::output::BenchProgress;
+use crate::process::{CLoop, ChildProgram, failed};
+use crate::ring::lane::{RECORD_BYTES, RingMemory};
+use crate::stats::SampleSummary;
 use crate::{output, placement};
 
 /// The bare loop in C that the ring is measured beside.
@@ -33,29 +33,29 @@ const SAMPLE_LIMIT: Duration = Duration::from_secs(20);
 
 /// What is measured of the ring, beside the bare loop's `echo` or its stream.
 #[derive(Clone, Copy, Debug)]
-struct Mode {
+struct RingMode {
     title: &'static str,
     key: &'static str,
     echo: bool,
     batch: u64,
 }
 
-const MODES: [Mode; 3] = [
-    Mode { title: "stream, each record published", key: "stream", echo: false, batch: 1 },
-    Mode { title: "stream, published 32 at once", key: "stream_batched", echo: false, batch: BATCH },
-    Mode { title: "round trip", key: "round_trip", echo: true, batch: 1 },
+const MODES: [RingMode; 3] = [
+    RingMode { title: "stream, each record published", key: "stream", echo: false, batch: 1 },
+    RingMode { title: "stream, published 32 at once", key: "stream_batched", echo: false, batch: BATCH },
+    RingMode { title: "round trip", key: "round_trip", echo: true, batch: 1 },
 ];
 
 /// Measures, prints the table, and writes the JSON if it is wanted.
-pub fn run(args: &Ring) -> Result<(), Error> {
+pub fn run(args: &RingArgs) -> Result<(), Error> {
     let cores = placement::cores();
     let farthest = args.placement == Placement::Far;
     let (pair, line_ns) =
         placement::pair_by_distance(&cores, farthest).ok_or(Error::CoresShort(cores.len()))?;
     let interrupt = Interrupt::watch()?;
     let bare = CLoop::compile(&args.cc, SOURCE)?;
-    let home = placement::Home::of_this_thread()?;
-    let mut progress = Progress::new(MODES.len() * args.samples);
+    let home = placement::Affinity::of_this_thread()?;
+    let mut progress = BenchProgress::new(MODES.len() * args.samples);
     let mut measured = Vec::new();
     for mode in MODES {
         let records = if mode.echo { args.records / ROUND_TRIP_PART } else { args.records };
@@ -73,7 +73,7 @@ pub fn run(args: &Ring) -> Result<(), Error> {
     }
     drop(progress);
     home.back()?;
-    let results = Results::of(args, Machine::here(), pair, line_ns, measured);
+    let results = RingResults::of(args, Machine::here(), pair, line_ns, measured);
     let json = args.json.clone().unwrap_or_default();
     output::table(&results.text(), &json)?;
     output::json(&results, &json)
@@ -81,13 +81,13 @@ pub fn run(args: &Ring) -> Result<(), Error> {
 
 /// One sample: this process produces, a child consumes. Nanoseconds for all records.
 fn ring_sample(
-    args: &Ring,
-    mode: Mode,
+    args: &RingArgs,
+    mode: RingMode,
     pair: (usize, usize),
     records: u64,
     interrupt: &Interrupt,
 ) -> Result<f64, Error> {
-    let memory = Memory::create(args.ring_bytes)?;
+    let memory = RingMemory::create(args.ring_bytes)?;
     let mut child = consumer(args, mode, &memory, pair.1, records)?;
     placement::pin_self(pair.0)?;
     let process = Process::open(child.pid() as i32)?;
@@ -131,7 +131,7 @@ pub fn peer(args: &RingPeer) -> Result<(), Error> {
         true => Ok(()),
         false => Err(failed("consumer", &"its parent ended in the middle")),
     };
-    let memory = Memory::open(&args.memory, args.ring_bytes)?;
+    let memory = RingMemory::open(&args.memory, args.ring_bytes)?;
     let (mut there, mut back) = (memory.receiver(0)?, memory.sender(1)?);
     let mut record = [0; RECORD_BYTES];
     back.append(&record, &mut go_on)?;
@@ -155,7 +155,13 @@ fn check(record: &[u8; RECORD_BYTES], n: u64) -> Result<(), Error> {
 }
 
 /// Starts the consumer: this program again. Not by its path, which may meanwhile be another build's.
-fn consumer(args: &Ring, mode: Mode, memory: &Memory, core: usize, records: u64) -> Result<Running, Error> {
+fn consumer(
+    args: &RingArgs,
+    mode: RingMode,
+    memory: &RingMemory,
+    core: usize,
+    records: u64,
+) -> Result<ChildProgram, Error> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["bench", "ring-peer", "--memory"]).arg(memory.path());
     command.args(["--ring-bytes", &args.ring_bytes.to_string(), "--core", &core.to_string()]);
@@ -163,14 +169,14 @@ fn consumer(args: &Ring, mode: Mode, memory: &Memory, core: usize, records: u64)
     if mode.echo {
         command.arg("--echo");
     }
-    Running::start("consumer", command)
+    ChildProgram::start("consumer", command)
 }
 
 /// Changes when a reader of the file would have to.
 const SCHEMA: &str = "caravan-bench-ring/1";
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct RingResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub machine: Machine,
@@ -189,24 +195,24 @@ pub struct Results {
 pub struct Measured {
     pub key: &'static str,
     pub title: &'static str,
-    pub flag_copy_ns: Summary,
-    pub ring_ns: Summary,
+    pub flag_copy_ns: SampleSummary,
+    pub ring_ns: SampleSummary,
     /// The ring to the bare loop, of each pair of samples.
-    pub ratio: Summary,
+    pub ratio: SampleSummary,
 }
 
 impl Measured {
     /// `None` of no samples. `samples`: the bare loop's, the ring's.
     pub fn of(key: &'static str, title: &'static str, samples: (Vec<f64>, Vec<f64>)) -> Option<Self> {
-        let (flag_copy_ns, ring_ns) = (Summary::of(samples.0)?, Summary::of(samples.1)?);
+        let (flag_copy_ns, ring_ns) = (SampleSummary::of(samples.0)?, SampleSummary::of(samples.1)?);
         let ratio = ring_ns.ratio(&flag_copy_ns)?;
         Some(Self { key, title, flag_copy_ns, ring_ns, ratio })
     }
 }
 
-impl Results {
+impl RingResults {
     pub fn of(
-        args: &Ring,
+        args: &RingArgs,
         machine: Machine,
         cores: (usize, usize),
         line_ns: f64,
@@ -256,8 +262,10 @@ mod tests {
     fn the_ratio_is_of_each_pair_and_is_printed() {
         let samples = (vec![4.0, 10.0, 8.0], vec![6.0, 10.0, 4.0]);
         let measured = Measured::of("stream", "stream, each record published", samples);
-        let crate::args::Bench::Ring(args) = crate::args::tests::parse("ring") else { panic!("not ring") };
-        let results = Results::of(&args, Machine::here(), (0, 1), 60.0, measured.into_iter().collect());
+        let crate::args::BenchCommand::Ring(args) = crate::args::tests::parse("ring") else {
+            panic!("not ring")
+        };
+        let results = RingResults::of(&args, Machine::here(), (0, 1), 60.0, measured.into_iter().collect());
         let text = results.text();
         let row = text.lines().find(|line| line.starts_with("stream")).expect("the row");
         let cells: Vec<_> = row.split_whitespace().skip(4).collect();

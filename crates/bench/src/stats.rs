@@ -6,7 +6,7 @@ use crate::number::number;
 
 /// Samples in the order they were taken, and what they come to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct SampleSummary {
     pub median: f64,
     pub min: f64,
     pub max: f64,
@@ -16,7 +16,7 @@ pub struct Summary {
     pub samples: Vec<f64>,
 }
 
-impl Summary {
+impl SampleSummary {
     /// `None` of no samples.
     pub fn of(samples: Vec<f64>) -> Option<Self> {
         let mut sorted = samples.clone();
@@ -146,34 +146,34 @@ mod tests {
 
     #[test]
     fn median_and_quartiles_of_known_samples() {
-        let odd = Summary::of(vec![9.0, 1.0, 5.0, 3.0, 7.0]).expect("samples");
+        let odd = SampleSummary::of(vec![9.0, 1.0, 5.0, 3.0, 7.0]).expect("samples");
         assert_eq!((odd.min, odd.q1, odd.median, odd.q3, odd.max), (1.0, 3.0, 5.0, 7.0, 9.0));
-        let even = Summary::of(vec![4.0, 1.0, 3.0, 2.0]).expect("samples");
+        let even = SampleSummary::of(vec![4.0, 1.0, 3.0, 2.0]).expect("samples");
         assert_eq!((even.q1, even.median, even.q3), (1.75, 2.5, 3.25));
         assert_eq!(even.samples, [4.0, 1.0, 3.0, 2.0]);
     }
 
     #[test]
     fn one_sample_is_all_of_them_and_none_is_nothing() {
-        let one = Summary::of(vec![2.5]).expect("a sample");
+        let one = SampleSummary::of(vec![2.5]).expect("a sample");
         assert_eq!((one.min, one.q1, one.median, one.q3, one.max), (2.5, 2.5, 2.5, 2.5, 2.5));
-        assert_eq!(Summary::of(Vec::new()), None);
+        assert_eq!(SampleSummary::of(Vec::new()), None);
     }
 
     #[test]
     fn another_unit_scales_everything() {
-        let nanoseconds = Summary::of(vec![3e6, 1e6, 2e6]).expect("samples");
-        assert_eq!(nanoseconds.scaled(1e-6), Summary::of(vec![3.0, 1.0, 2.0]).expect("samples"));
+        let nanoseconds = SampleSummary::of(vec![3e6, 1e6, 2e6]).expect("samples");
+        assert_eq!(nanoseconds.scaled(1e-6), SampleSummary::of(vec![3.0, 1.0, 2.0]).expect("samples"));
     }
 
     #[test]
     fn a_ratio_is_of_the_pairs_not_of_the_medians() {
-        let own = Summary::of(vec![1.0, 20.0, 300.0]).expect("samples");
-        let base = Summary::of(vec![10.0, 20.0, 100.0]).expect("samples");
+        let own = SampleSummary::of(vec![1.0, 20.0, 300.0]).expect("samples");
+        let base = SampleSummary::of(vec![10.0, 20.0, 100.0]).expect("samples");
         let ratio = own.ratio(&base).expect("as many");
         assert_eq!(ratio.samples, [0.1, 1.0, 3.0]);
         assert_eq!(ratio.median, 1.0);
-        assert_eq!(own.ratio(&Summary::of(vec![1.0]).expect("a sample")), None);
+        assert_eq!(own.ratio(&SampleSummary::of(vec![1.0]).expect("a sample")), None);
     }
 
     /// `n` and `m` samples without ties of which U is `u`: `a` is moved up past `u` of `b` in all.

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::PipeBench;
 use crate::chart::{Bar, BarChart, BarGroup};
-use crate::control::Control;
+use crate::control::ControlChannel;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::number::{binary, number};
-use crate::output::Progress;
-use crate::pipe::Input;
-use crate::stats::Summary;
-use crate::steps::program::{Carrier, End, Task, expected_digest};
+use crate::output::BenchProgress;
+use crate::pipe::PipeInput;
+use crate::stats::SampleSummary;
+use crate::steps::program::{StepTask, StepsCarrier, StepsEnd, expected_digest};
 use crate::steps::wire::failed;
 use crate::usage::Usage;
 
@@ -31,9 +31,9 @@ const CHECKED_BYTES: u64 = 5 * MESSAGE_BYTES_MAX as u64;
 
 /// What the sending side asks of the other.
 #[derive(Debug, Serialize, Deserialize)]
-enum Ask {
-    Connect(Carrier),
-    Receive(Task),
+enum StepsAsk {
+    Connect(StepsCarrier),
+    Receive(StepTask),
 }
 
 /// Measures, prints the table, and writes the files.
@@ -41,10 +41,10 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     let carrier = carrier(args)?;
     let bytes = args.bytes.unwrap_or(BYTES).next_multiple_of(MESSAGE_BYTES_MAX as u64).max(CHECKED_BYTES);
-    let input = Input::create(bytes.min(FILE_BYTES_MAX))?;
-    let mut pair = Pair::connect(carrier, input)?;
+    let input = PipeInput::create(bytes.min(FILE_BYTES_MAX))?;
+    let mut pair = StepsPair::connect(carrier, input)?;
     let steps = steps();
-    let mut progress = Progress::new(steps.len() * (args.rounds + 1));
+    let mut progress = BenchProgress::new(steps.len() * (args.rounds + 1));
     let mut samples = vec![Vec::new(); steps.len()];
     progress.round("bytes are compared".to_owned());
     for step in &steps {
@@ -61,14 +61,14 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
         }
     }
     drop(progress);
-    let results = Results::of(&steps, &samples, carrier, pair.what, bytes);
+    let results = StepsResults::of(&steps, &samples, carrier, pair.what, bytes);
     crate::pipe::write(args, "pipe-steps", &results.text(), &results, &results.chart())
 }
 
 /// The receiving process.
 pub fn peer() -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
-    let mut control = Control::inherited()?;
+    let mut control = ControlChannel::inherited()?;
     let mut end = None;
     while let Some(asked) = control.hear()? {
         interrupt.check()?;
@@ -82,13 +82,13 @@ pub fn peer() -> Result<(), Error> {
     Ok(())
 }
 
-fn answer(control: &mut Control, end: &mut Option<End>, asked: Ask) -> Result<(), Error> {
+fn answer(control: &mut ControlChannel, end: &mut Option<StepsEnd>, asked: StepsAsk) -> Result<(), Error> {
     match asked {
-        Ask::Connect(carrier) => {
-            *end = Some(End::accept(control, carrier)?);
+        StepsAsk::Connect(carrier) => {
+            *end = Some(StepsEnd::accept(control, carrier)?);
             Ok(())
         }
-        Ask::Receive(task) => {
+        StepsAsk::Receive(task) => {
             let end = end.as_mut().ok_or_else(|| failed(&"it is not connected"))?;
             control.say(&Ok::<_, String>(()))?;
             let digest = end.receive(&task)?;
@@ -98,38 +98,38 @@ fn answer(control: &mut Control, end: &mut Option<End>, asked: Ask) -> Result<()
 }
 
 /// What was asked for, or what there is.
-fn carrier(args: &PipeBench) -> Result<Carrier, Error> {
+fn carrier(args: &PipeBench) -> Result<StepsCarrier, Error> {
     let has_device = caravan_fabric::verbs::offer();
     match args.transport {
         // Without a device, the reason is told before anything else happens.
-        Some(transport) if Carrier::from(transport) == Carrier::Rdma => {
-            has_device.map(|_| Carrier::Rdma).map_err(Error::from)
+        Some(transport) if StepsCarrier::from(transport) == StepsCarrier::Rdma => {
+            has_device.map(|_| StepsCarrier::Rdma).map_err(Error::from)
         }
         Some(transport) => Ok(transport.into()),
-        None if has_device.is_ok() => Ok(Carrier::Rdma),
-        None => Ok(Carrier::Shm),
+        None if has_device.is_ok() => Ok(StepsCarrier::Rdma),
+        None => Ok(StepsCarrier::Shm),
     }
 }
 
 /// The sending side of both processes.
-struct Pair {
-    control: Control,
-    end: End,
+struct StepsPair {
+    control: ControlChannel,
+    end: StepsEnd,
     what: String,
-    input: Input,
+    input: PipeInput,
 }
 
-impl Pair {
-    fn connect(carrier: Carrier, input: Input) -> Result<Self, Error> {
-        let mut control = Control::start("pipe-peer")?;
-        control.say(&Ask::Connect(carrier))?;
-        let (end, what) = End::connect(&mut control, carrier)?;
+impl StepsPair {
+    fn connect(carrier: StepsCarrier, input: PipeInput) -> Result<Self, Error> {
+        let mut control = ControlChannel::start("pipe-peer")?;
+        control.say(&StepsAsk::Connect(carrier))?;
+        let (end, what) = StepsEnd::connect(&mut control, carrier)?;
         Ok(Self { control, end, what, input })
     }
 
     /// Nanoseconds, and the digest of what came if the task takes it.
-    fn run(&mut self, task: &Task) -> Result<(f64, Option<Vec<u8>>), Error> {
-        self.control.say(&Ask::Receive(*task))?;
+    fn run(&mut self, task: &StepTask) -> Result<(f64, Option<Vec<u8>>), Error> {
+        self.control.say(&StepsAsk::Receive(*task))?;
         self.control.answer::<()>()?;
         let sent = self.end.send(task, &self.input);
         let answered = self.control.answer();
@@ -141,9 +141,9 @@ impl Pair {
         }
     }
 
-    fn check(&mut self, step: &Step) -> Result<(), Error> {
+    fn check(&mut self, step: &PipeStep) -> Result<(), Error> {
         let bytes = CHECKED_BYTES / step.part;
-        let task = Task { program: step.program, bytes, file_bytes: self.input.bytes, is_check: true };
+        let task = StepTask { program: step.program, bytes, file_bytes: self.input.bytes, is_check: true };
         let (_, came) = self.run(&task)?;
         let sent = expected_digest(&task, step.bytes(bytes), &self.input)?;
         match came == Some(sent) {
@@ -152,25 +152,25 @@ impl Pair {
         }
     }
 
-    fn measure(&mut self, step: &Step, bytes: u64) -> Result<Sample, Error> {
+    fn measure(&mut self, step: &PipeStep, bytes: u64) -> Result<StepSample, Error> {
         let pids = [std::process::id() as i32, self.control.peer_pid().unwrap_or_default()];
         let usage = || pids.map(|pid| Usage::of(pid).ok());
-        let task = Task { program: step.program, bytes, file_bytes: self.input.bytes, is_check: false };
+        let task = StepTask { program: step.program, bytes, file_bytes: self.input.bytes, is_check: false };
         let before = usage();
         let (took_ns, _) = self.run(&task)?;
         let spent =
             before.iter().zip(usage()).filter_map(|(before, after)| Some(after?.spent_s(before.as_ref()?)));
         let gigabytes = step.bytes(bytes) as f64 / 1e9;
-        Ok(Sample { gb_per_s: gigabytes / (took_ns / 1e9), cpu_s_per_gb: spent.sum::<f64>() / gigabytes })
+        Ok(StepSample { gb_per_s: gigabytes / (took_ns / 1e9), cpu_s_per_gb: spent.sum::<f64>() / gigabytes })
     }
 }
 
-impl Step {
+impl PipeStep {
     /// What is moved where `bytes` are wanted.
     fn bytes(&self, bytes: u64) -> u64 {
         match self.program {
-            Program::Messages(messages) => messages.count(bytes) * messages.message_bytes as u64,
-            Program::Stream => bytes,
+            StepProgram::Messages(messages) => messages.count(bytes) * messages.message_bytes as u64,
+            StepProgram::Stream => bytes,
         }
     }
 }
@@ -190,7 +190,7 @@ const BATCH: usize = 16;
 /// Where the sending side's bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Source {
+pub enum StepSource {
     /// The buffer is sent again and again as it is.
     Buffer,
     /// A file in the page cache, read once the buffer is free.
@@ -202,7 +202,7 @@ pub enum Source {
 /// What the receiving side does with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Sink {
+pub enum StepSink {
     /// Nothing.
     Nothing,
     /// Copies them out of the buffer.
@@ -218,8 +218,8 @@ pub struct Messages {
     pub ack_every: usize,
     /// Messages that the receiving side has room for.
     pub buffers: usize,
-    pub source: Source,
-    pub sink: Sink,
+    pub source: StepSource,
+    pub sink: StepSink,
 }
 
 impl Messages {
@@ -233,7 +233,7 @@ impl Messages {
 /// What the program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Program {
+pub enum StepProgram {
     Messages(Messages),
     /// A stream: Caravan's ring, or TCP as it is.
     Stream,
@@ -241,10 +241,10 @@ pub enum Program {
 
 /// A step.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct PipeStep {
     pub key: &'static str,
     pub title: &'static str,
-    pub program: Program,
+    pub program: StepProgram,
     /// What the post had, in MB/s.
     pub post_mb_per_s: Option<u32>,
     /// A sample moves one in so many of the bytes: where each message costs two wake-ups.
@@ -252,28 +252,28 @@ pub struct Step {
 }
 
 /// In their order.
-pub fn steps() -> Vec<Step> {
+pub fn steps() -> Vec<PipeStep> {
     let first = Messages {
         message_bytes: 4 * KIB,
         ack_bytes: 4 * KIB,
         ack_every: 1,
         buffers: 1,
-        source: Source::File,
-        sink: Sink::Copy,
+        source: StepSource::File,
+        sink: StepSink::Copy,
     };
     let short = Messages { ack_bytes: 1, ..first };
     let batched = Messages { ack_every: BATCH, buffers: BATCH, ..short };
     let medium = Messages { message_bytes: 64 * KIB, ..short };
     let large = Messages { message_bytes: MIB, ..short };
     let huge = Messages { message_bytes: 8 * MIB, ..short };
-    let bare = Messages { source: Source::Buffer, sink: Sink::Nothing, ..huge };
-    let copied = Messages { sink: Sink::Copy, ..bare };
+    let bare = Messages { source: StepSource::Buffer, sink: StepSink::Nothing, ..huge };
+    let copied = Messages { sink: StepSink::Copy, ..bare };
     let two = Messages { buffers: 2, ..copied };
-    let ahead = Messages { source: Source::FileAhead, ..two };
-    let step = |key, title, messages, post_mb_per_s, part| Step {
+    let ahead = Messages { source: StepSource::FileAhead, ..two };
+    let step = |key, title, messages, post_mb_per_s, part| PipeStep {
         key,
         title,
-        program: Program::Messages(messages),
+        program: StepProgram::Messages(messages),
         post_mb_per_s,
         part,
     };
@@ -288,7 +288,7 @@ pub fn steps() -> Vec<Step> {
         step("copy", "the receiver copies them out", copied, Some(1300), 1),
         step("two-buffers", "two buffers: receive into one, copy the other", two, Some(3000), 1),
         step("read-ahead", "the file, read while a message is on its way", ahead, Some(2800), 1),
-        Step { key: "stream", title: "", program: Program::Stream, post_mb_per_s: None, part: 1 },
+        PipeStep { key: "stream", title: "", program: StepProgram::Stream, post_mb_per_s: None, part: 1 },
     ]
 }
 
@@ -297,53 +297,59 @@ const SCHEMA: &str = "caravan-bench-pipe-steps/1";
 
 /// One sample of a step.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct StepSample {
     pub gb_per_s: f64,
     pub cpu_s_per_gb: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct StepsResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub machine: Machine,
-    pub transport: Carrier,
+    pub transport: StepsCarrier,
     /// Device, port and addresses, or what there is instead.
     pub link: String,
     /// Bytes of a sample; the first steps' are of a part of it.
     pub bytes: u64,
-    pub steps: Vec<Row>,
+    pub steps: Vec<StepRow>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct StepRow {
     pub key: &'static str,
     pub title: String,
-    pub program: Program,
-    pub gb_per_s: Summary,
+    pub program: StepProgram,
+    pub gb_per_s: SampleSummary,
     /// To the step before, in the same round.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gain: Option<Summary>,
+    pub gain: Option<SampleSummary>,
     /// Seconds of both processes on a processor.
-    pub cpu_s_per_gb: Summary,
+    pub cpu_s_per_gb: SampleSummary,
     /// Of the post.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_gb_per_s: Option<f64>,
 }
 
-impl Results {
-    pub fn of(steps: &[Step], samples: &[Vec<Sample>], carrier: Carrier, link: String, bytes: u64) -> Self {
-        let mut rows: Vec<Row> = Vec::new();
+impl StepsResults {
+    pub fn of(
+        steps: &[PipeStep],
+        samples: &[Vec<StepSample>],
+        carrier: StepsCarrier,
+        link: String,
+        bytes: u64,
+    ) -> Self {
+        let mut rows: Vec<StepRow> = Vec::new();
         for (step, samples) in steps.iter().zip(samples) {
-            let summary = |of: fn(&Sample) -> f64| Summary::of(samples.iter().map(of).collect());
+            let summary = |of: fn(&StepSample) -> f64| SampleSummary::of(samples.iter().map(of).collect());
             let Some(gb_per_s) = summary(|sample| sample.gb_per_s) else { continue };
             let Some(cpu_s_per_gb) = summary(|sample| sample.cpu_s_per_gb) else { continue };
             let title = match (step.program, carrier) {
-                (Program::Messages(_), _) => step.title,
-                (Program::Stream, Carrier::Tcp) => "no messages: TCP as a stream",
-                (Program::Stream, _) => "no messages: Caravan's ring",
+                (StepProgram::Messages(_), _) => step.title,
+                (StepProgram::Stream, StepsCarrier::Tcp) => "no messages: TCP as a stream",
+                (StepProgram::Stream, _) => "no messages: Caravan's ring",
             };
-            rows.push(Row {
+            rows.push(StepRow {
                 key: step.key,
                 title: title.to_owned(),
                 program: step.program,
@@ -393,7 +399,7 @@ impl Results {
 
     /// A bar for each step.
     pub fn chart(&self) -> BarChart {
-        let bar = |row: &Row| Bar {
+        let bar = |row: &StepRow| Bar {
             name: row.title.clone(),
             value: row.gb_per_s.clone(),
             colour: 0,
@@ -416,7 +422,7 @@ mod tests {
     fn every_step_fits_into_the_buffers_and_each_differs_from_the_last() {
         let steps = steps();
         for step in &steps {
-            let Program::Messages(messages) = step.program else { continue };
+            let StepProgram::Messages(messages) = step.program else { continue };
             assert!(messages.message_bytes * messages.buffers <= MESSAGE_BYTES_MAX * BUFFERS_MAX, "{step:?}");
             assert!(
                 messages.ack_bytes <= ACK_BYTES_MAX && messages.ack_every <= messages.buffers,
@@ -430,18 +436,18 @@ mod tests {
 
     #[test]
     fn a_sample_is_of_whole_batches() {
-        let Program::Messages(batched) = steps()[2].program else { panic!("messages") };
+        let StepProgram::Messages(batched) = steps()[2].program else { panic!("messages") };
         assert_eq!(batched.count(1), 16);
         assert_eq!(batched.count(64 << 10), 16);
         assert_eq!(batched.count((64 << 10) + 1), 32);
     }
 
-    fn example() -> Results {
-        let sample = |gb_per_s: f64| Sample { gb_per_s, cpu_s_per_gb: 2.0 / gb_per_s };
+    fn example() -> StepsResults {
+        let sample = |gb_per_s: f64| StepSample { gb_per_s, cpu_s_per_gb: 2.0 / gb_per_s };
         let steps = steps();
         let samples: Vec<_> =
             (0..steps.len()).map(|n| [1.0, 2.0, 4.0].map(|x| sample(x * (n + 1) as f64)).to_vec()).collect();
-        Results::of(&steps, &samples, Carrier::Shm, "shared memory".to_owned(), 256 << 20)
+        StepsResults::of(&steps, &samples, StepsCarrier::Shm, "shared memory".to_owned(), 256 << 20)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caravan_bench::{Bench, ring_bytes, seconds};
+use caravan_bench::{BenchCommand, ring_bytes, seconds};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::remote::PipeAgent;
@@ -62,7 +62,7 @@ pub enum Command {
     PipeAgent(PipeAgent),
     /// Measure Caravan beside a peer, in alternating rounds
     #[command(subcommand, arg_required_else_help = true)]
-    Bench(Bench),
+    Bench(BenchCommand),
     /// Run packet networks in worker processes; check, draw and change them
     #[command(subcommand, arg_required_else_help = true)]
     Engine(Engine),

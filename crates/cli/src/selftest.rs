@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_bench::output;
-use caravan_bench::output::Progress;
+use caravan_bench::output::BenchProgress;
 use caravan_fabric::verbs;
 use caravan_fabric::verbs::device::Fabric;
 use caravan_pipe::place::Place;
@@ -57,7 +57,7 @@ pub fn run(args: &SelfTest) -> Result<(), Error> {
     let mut remote = Remote::start(args, &interrupt)?;
     let hello = ask_hello(&mut remote, args)?;
     let (ways, mut notes) = ways(&found, &hello)?;
-    let mut progress = Progress::new(ways.len() * STEPS);
+    let mut progress = BenchProgress::new(ways.len() * STEPS);
     let mut session = Session {
         remote: &mut remote,
         interrupt: &interrupt,

@@ -12,7 +12,7 @@ use crate::engine::case::HEADER_BYTES;
 /// All kinds of apps: those of the engine, and those of this file.
 pub fn registry() -> Registry {
     let mut registry = Registry::standard();
-    registry.add::<Source>("bench-source").add::<Sink>("bench-sink");
+    registry.add::<StampSource>("bench-source").add::<StampSink>("bench-sink");
     registry.add::<Hold>("bench-hold").add::<Gap>("bench-gap");
     registry
 }
@@ -20,7 +20,7 @@ pub fn registry() -> Registry {
 /// What the two sides of a link do with a packet's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum TouchWork {
     /// Nothing.
     None,
     /// The source writes the first [`HEADER_BYTES`], the sink reads them.
@@ -34,24 +34,24 @@ pub enum Work {
 /// What both are configured with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Touch {
+pub struct TouchConfig {
     pub size: usize,
-    pub work: Work,
+    pub work: TouchWork,
 }
 
-impl Touch {
+impl TouchConfig {
     fn touched(&self) -> usize {
         match self.work {
-            Work::None => 0,
-            Work::Header => self.size.min(HEADER_BYTES),
-            Work::Read | Work::Touch => self.size,
+            TouchWork::None => 0,
+            TouchWork::Header => self.size.min(HEADER_BYTES),
+            TouchWork::Read | TouchWork::Touch => self.size,
         }
     }
 }
 
 /// Makes packets, and writes or reads the first bytes of each.
 #[derive(Debug)]
-struct Source {
+struct StampSource {
     size: usize,
     touched: usize,
     reads: bool,
@@ -59,12 +59,12 @@ struct Source {
     sum: u64,
 }
 
-impl App for Source {
-    type Config = Touch;
+impl App for StampSource {
+    type Config = TouchConfig;
     const INPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Touch, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let (touched, reads) = (config.touched(), config.work == Work::Read);
+    fn start(config: TouchConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        let (touched, reads) = (config.touched(), config.work == TouchWork::Read);
         Ok(Self { size: config.size, touched, reads, number: 0, sum: 0 })
     }
 
@@ -90,7 +90,7 @@ impl App for Source {
 
 /// Reads the first bytes of each packet, and frees it.
 #[derive(Debug)]
-struct Sink {
+struct StampSink {
     touched: usize,
     /// Whether the bytes are to be what a source stamped.
     stamped: bool,
@@ -98,13 +98,13 @@ struct Sink {
     wrong: u64,
 }
 
-impl App for Sink {
-    type Config = Touch;
+impl App for StampSink {
+    type Config = TouchConfig;
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Touch, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
-        let stamped = !matches!(config.work, Work::None | Work::Read);
+    fn start(config: TouchConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+        let stamped = !matches!(config.work, TouchWork::None | TouchWork::Read);
         Ok(Self { touched: config.touched(), stamped, sum: 0, wrong: 0 })
     }
 
@@ -151,7 +151,7 @@ fn stamped_sum(data: &[u8]) -> u64 {
 /// How many packets an app is to hold.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Held {
+pub struct HoldConfig {
     pub packets: usize,
 }
 
@@ -163,11 +163,11 @@ struct Hold {
 }
 
 impl App for Hold {
-    type Config = Held;
+    type Config = HoldConfig;
     const INPUTS: Named = Named::Only(&[]);
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(config: Held, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(config: HoldConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
         Ok(Self { wanted: config.packets, held: Vec::with_capacity(config.packets) })
     }
 
@@ -191,7 +191,7 @@ impl App for Hold {
 /// It has nothing to configure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nothing {}
+pub struct GapConfig {}
 
 /// Frees packets, and remembers the longest time in which none came.
 #[derive(Debug, Default)]
@@ -203,10 +203,10 @@ struct Gap {
 }
 
 impl App for Gap {
-    type Config = Nothing;
+    type Config = GapConfig;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
+    fn start(_: GapConfig, _: Option<Vec<u8>>) -> Result<Self, Trouble> {
         Ok(Self::default())
     }
 
@@ -235,8 +235,8 @@ mod tests {
     use super::*;
     use caravan_engine::testing::Bench;
 
-    fn touch(size: usize, work: Work) -> Touch {
-        Touch { size, work }
+    fn touch(size: usize, work: TouchWork) -> TouchConfig {
+        TouchConfig { size, work }
     }
 
     fn figure<A: App>(app: &A, name: &str) -> u64 {
@@ -245,13 +245,13 @@ mod tests {
 
     #[test]
     fn what_a_source_stamps_its_sink_finds() {
-        for (work, stamped) in [(Work::Touch, 1496), (Work::Header, HEADER_BYTES)] {
+        for (work, stamped) in [(TouchWork::Touch, 1496), (TouchWork::Header, HEADER_BYTES)] {
             let mut source =
-                Bench::<Source>::new(touch(1500, work), &[], &["output"], 256).expect("a source");
+                Bench::<StampSource>::new(touch(1500, work), &[], &["output"], 256).expect("a source");
             source.pull();
             let sent = source.sent("output");
             assert_eq!(sent.len(), PULL_PACKETS);
-            let mut sink = Bench::<Sink>::new(touch(1500, work), &["input"], &[], 256).expect("a sink");
+            let mut sink = Bench::<StampSink>::new(touch(1500, work), &["input"], &[], 256).expect("a sink");
             for data in &sent {
                 assert_eq!(data.len(), 1500);
                 sink.put("input", data);
@@ -268,7 +268,8 @@ mod tests {
 
     #[test]
     fn all_is_read_where_all_is_to_be_read() {
-        let mut sink = Bench::<Sink>::new(touch(64, Work::Read), &["input"], &[], 8).expect("a sink");
+        let mut sink =
+            Bench::<StampSink>::new(touch(64, TouchWork::Read), &["input"], &[], 8).expect("a sink");
         let data: Vec<_> = (0..8_u64).flat_map(|n| (n * n).to_le_bytes()).collect();
         sink.put("input", &data);
         sink.push();
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn packets_are_held_until_there_are_as_many_as_wanted() {
-        let mut hold = Bench::<Hold>::new(Held { packets: 5 }, &[], &[], 8).expect("an app");
+        let mut hold = Bench::<Hold>::new(HoldConfig { packets: 5 }, &[], &[], 8).expect("an app");
         hold.pull();
         hold.pull();
         assert_eq!((figure(&hold.app, "held"), hold.free()), (5, 3));
@@ -285,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_longest_gap_is_told_once() {
-        let mut gap = Bench::<Gap>::new(Nothing {}, &["input"], &[], 8).expect("an app");
+        let mut gap = Bench::<Gap>::new(GapConfig {}, &["input"], &[], 8).expect("an app");
         for (now_ns, came) in [(1_000, true), (1_400, true), (9_000, false), (10_400, true), (10_500, true)] {
             gap.now_ns = now_ns;
             if came {

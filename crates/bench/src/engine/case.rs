@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::args::EngineBench;
-use crate::engine::apps::Work;
+use crate::engine::apps::TouchWork;
 use crate::error::Error;
 
 /// Bytes that a benchmark of headers touches: an Ethernet and an IPv6 header, in whole words.
@@ -15,10 +15,10 @@ pub const HELD_PACKETS: usize = 4096;
 
 /// What a sample runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Graph {
+pub enum BenchGraph {
     Basic1,
     SourceSink,
-    Interlink(Work),
+    Interlink(TouchWork),
     Swap,
     Tunnel,
     Tunnel2,
@@ -26,7 +26,7 @@ pub enum Graph {
     Recovery,
 }
 
-impl Graph {
+impl BenchGraph {
     /// Whether the figure depends on how far two cores are from each other.
     pub fn is_of_two(self) -> bool {
         matches!(self, Self::Interlink(_) | Self::Swap | Self::Tunnel2)
@@ -35,7 +35,7 @@ impl Graph {
 
 /// How a link between two processes hands packets over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mode {
+pub enum Handover {
     Swap,
     Copy,
 }
@@ -80,23 +80,23 @@ pub const BENCHMARKS: [Benchmark; 11] = [
 
 /// One benchmark with one size and variant: what is sampled.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Case {
+pub struct EngineCase {
     pub benchmark: &'static str,
-    pub graph: Graph,
+    pub graph: BenchGraph,
     /// Bytes in a packet.
     pub size: usize,
-    pub mode: Mode,
+    pub mode: Handover,
     /// `interlink/60/swap`.
     pub key: String,
 }
 
-impl Case {
-    fn new(benchmark: &'static str, graph: Graph, size: usize, mode: Mode) -> Self {
+impl EngineCase {
+    fn new(benchmark: &'static str, graph: BenchGraph, size: usize, mode: Handover) -> Self {
         let variant = match (graph, mode) {
-            (Graph::Swap | Graph::Recovery, _) => String::new(),
-            (Graph::Interlink(_) | Graph::Tunnel2, Mode::Swap) => format!("/{size}/swap"),
-            (Graph::Interlink(_) | Graph::Tunnel2, Mode::Copy) => format!("/{size}/copy"),
-            (Graph::Scale { processes }, _) => format!("/{size}/{processes}"),
+            (BenchGraph::Swap | BenchGraph::Recovery, _) => String::new(),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Swap) => format!("/{size}/swap"),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Copy) => format!("/{size}/copy"),
+            (BenchGraph::Scale { processes }, _) => format!("/{size}/{processes}"),
             _ => format!("/{size}"),
         };
         Self { benchmark, graph, size, mode, key: format!("{benchmark}{variant}") }
@@ -108,7 +108,7 @@ impl Case {
 }
 
 /// What is to be measured with these arguments, on so many cores.
-pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<Case>, Error> {
+pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<EngineCase>, Error> {
     let all = all(&args.sizes, cores);
     if args.only.is_empty() {
         return Ok(all);
@@ -119,42 +119,44 @@ pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<Case>, Error> {
             return Err(Error::NoBenchmark { name: name.clone(), names });
         }
     }
-    let is_chosen = |case: &Case| args.only.iter().any(|name| case.is_called(name));
+    let is_chosen = |case: &EngineCase| args.only.iter().any(|name| case.is_called(name));
     Ok(all.into_iter().filter(is_chosen).collect())
 }
 
-fn all(sizes: &[usize], cores: usize) -> Vec<Case> {
+fn all(sizes: &[usize], cores: usize) -> Vec<EngineCase> {
     let mut cases = Vec::new();
     for Benchmark { name, .. } in BENCHMARKS {
-        let mut add = |graph: Graph, size| {
-            cases.push(Case::new(name, graph, size, Mode::Swap));
-            if graph.is_of_two() && graph != Graph::Swap {
-                cases.push(Case::new(name, graph, size, Mode::Copy));
+        let mut add = |graph: BenchGraph, size| {
+            cases.push(EngineCase::new(name, graph, size, Handover::Swap));
+            if graph.is_of_two() && graph != BenchGraph::Swap {
+                cases.push(EngineCase::new(name, graph, size, Handover::Copy));
             }
         };
         let graph = match name {
             "swap" => {
-                add(Graph::Swap, SWAP_BYTES);
+                add(BenchGraph::Swap, SWAP_BYTES);
                 continue;
             }
             "recovery" => {
-                add(Graph::Recovery, SWAP_BYTES);
+                add(BenchGraph::Recovery, SWAP_BYTES);
                 continue;
             }
             "scale" => {
                 for &size in sizes {
-                    processes(cores).into_iter().for_each(|processes| add(Graph::Scale { processes }, size));
+                    processes(cores)
+                        .into_iter()
+                        .for_each(|processes| add(BenchGraph::Scale { processes }, size));
                 }
                 continue;
             }
-            "basic1" => Graph::Basic1,
-            "source-sink" => Graph::SourceSink,
-            "interlink" => Graph::Interlink(Work::None),
-            "interlink-header" => Graph::Interlink(Work::Header),
-            "interlink-read" => Graph::Interlink(Work::Read),
-            "interlink-touch" => Graph::Interlink(Work::Touch),
-            "tunnel" => Graph::Tunnel,
-            _ => Graph::Tunnel2,
+            "basic1" => BenchGraph::Basic1,
+            "source-sink" => BenchGraph::SourceSink,
+            "interlink" => BenchGraph::Interlink(TouchWork::None),
+            "interlink-header" => BenchGraph::Interlink(TouchWork::Header),
+            "interlink-read" => BenchGraph::Interlink(TouchWork::Read),
+            "interlink-touch" => BenchGraph::Interlink(TouchWork::Touch),
+            "tunnel" => BenchGraph::Tunnel,
+            _ => BenchGraph::Tunnel2,
         };
         sizes.iter().for_each(|&size| add(graph, size));
     }
@@ -176,24 +178,24 @@ fn processes(cores: usize) -> Vec<usize> {
 /// What a figure is to reach, as a packet rate, a time, or a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Goal {
+pub enum EngineGoal {
     AtLeastMpps(f64),
     BelowMs(f64),
     RatioAtMost(f64),
 }
 
 /// The goal of a benchmark in a placement, if there is one.
-pub fn goal(key: &str, placement: &str) -> Option<Goal> {
-    let mpps = |near, far| Some(Goal::AtLeastMpps(if placement == "near" { near } else { far }));
+pub fn goal(key: &str, placement: &str) -> Option<EngineGoal> {
+    let mpps = |near, far| Some(EngineGoal::AtLeastMpps(if placement == "near" { near } else { far }));
     match key {
-        "swap/ratio" => Some(Goal::RatioAtMost(1.3)),
+        "swap/ratio" => Some(EngineGoal::RatioAtMost(1.3)),
         "interlink/60/swap" => mpps(150.0, 50.0),
         "interlink-read/1500/swap" => mpps(35.0, 13.0),
         "tunnel/60" => mpps(80.0, 80.0),
         "tunnel/1500" => mpps(30.0, 30.0),
         "tunnel2/60/swap" => mpps(80.0, 25.0),
         "source-sink/60" => mpps(150.0, 150.0),
-        "recovery" => Some(Goal::BelowMs(10.0)),
+        "recovery" => Some(EngineGoal::BelowMs(10.0)),
         _ => None,
     }
 }
@@ -201,12 +203,12 @@ pub fn goal(key: &str, placement: &str) -> Option<Goal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Bench;
+    use crate::args::BenchCommand;
     use crate::args::tests::parse;
 
     fn keys(line: &str, cores: usize) -> Result<Vec<String>, Error> {
         let line = format!("engine {line}");
-        let Bench::Engine(args) = parse(&line) else { panic!("not engine") };
+        let BenchCommand::Engine(args) = parse(&line) else { panic!("not engine") };
         Ok(chosen(&args, cores)?.into_iter().map(|case| case.key).collect())
     }
 
@@ -258,7 +260,7 @@ mod tests {
         for key in ["interlink/60/swap", "tunnel/1500", "tunnel2/60/swap", "source-sink/60", "recovery"] {
             assert!(keys.iter().any(|found| found == key) && goal(key, "near").is_some(), "{key}");
         }
-        assert_eq!(goal("interlink/60/swap", "far"), Some(Goal::AtLeastMpps(50.0)));
+        assert_eq!(goal("interlink/60/swap", "far"), Some(EngineGoal::AtLeastMpps(50.0)));
         assert_eq!(goal("interlink/60/copy", "far"), None);
     }
 }

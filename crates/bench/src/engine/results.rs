@@ -5,19 +5,19 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::chart::{Bar, BarChart, BarGroup};
-use crate::engine::case::{Case, Goal, Graph, goal};
-use crate::engine::{NO_PLACEMENT, Sample};
+use crate::engine::case::{BenchGraph, EngineCase, EngineGoal, goal};
+use crate::engine::{EngineSample, NO_PLACEMENT};
 use crate::history;
 use crate::machine::Machine;
 use crate::number::number;
-use crate::stats::Summary;
+use crate::stats::SampleSummary;
 use crate::stats::p_value;
 
 /// Changes when a reader of the file would have to.
 const SCHEMA: &str = "caravan-bench-engine/1";
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct EngineResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub commit: Option<String>,
@@ -30,7 +30,7 @@ pub struct Results {
     pub samples: usize,
     /// Samples that were taken again because the cores moved.
     pub moved: usize,
-    pub figures: Vec<Figure>,
+    pub figures: Vec<EngineFigure>,
 }
 
 /// What a figure's samples are. Less is better in all of them.
@@ -45,34 +45,34 @@ pub enum Unit {
 
 /// One figure of one benchmark in one placement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct EngineFigure {
     pub benchmark: &'static str,
     /// `interlink/60/swap`.
     pub key: String,
     pub placement: &'static str,
     pub unit: Unit,
-    pub value: Summary,
+    pub value: SampleSummary,
     /// Of packets only: millions a second, in the same order.
-    pub mpps: Option<Summary>,
+    pub mpps: Option<SampleSummary>,
     /// Of packets only: processors' nanoseconds for each, of all processes.
-    pub cpu_ns: Option<Summary>,
+    pub cpu_ns: Option<SampleSummary>,
     /// Of packets only: their bytes, and what these come to.
     pub bytes: Option<usize>,
     pub gbit_per_s: Option<f64>,
     /// A cache line's way between the two cores, where there are two.
-    pub line_ns: Option<Summary>,
-    pub goal: Option<Goal>,
+    pub line_ns: Option<SampleSummary>,
+    pub goal: Option<EngineGoal>,
     pub reached: Option<bool>,
 }
 
 /// Samples of one case.
 #[derive(Clone, Debug)]
-pub struct Series {
-    pub case: Case,
-    pub samples: Vec<Sample>,
+pub struct EngineSeries {
+    pub case: EngineCase,
+    pub samples: Vec<EngineSample>,
 }
 
-impl Series {
+impl EngineSeries {
     /// Samples of the placement that has most.
     pub fn most(&self) -> usize {
         self.placements().map(|placement| self.of(placement).count()).max().unwrap_or(0)
@@ -83,22 +83,22 @@ impl Series {
         all.into_iter().filter(|placement| self.of(placement).next().is_some())
     }
 
-    fn of(&self, placement: &'static str) -> impl Iterator<Item = &Sample> {
+    fn of(&self, placement: &'static str) -> impl Iterator<Item = &EngineSample> {
         self.samples.iter().filter(move |sample| sample.placement == placement)
     }
 
     /// What these samples come to: a figure or more for each placement.
-    pub fn figures(&self) -> Vec<Figure> {
+    pub fn figures(&self) -> Vec<EngineFigure> {
         self.placements().flat_map(|placement| self.figures_in(placement)).collect()
     }
 
-    fn figures_in(&self, placement: &'static str) -> Vec<Figure> {
+    fn figures_in(&self, placement: &'static str) -> Vec<EngineFigure> {
         let samples: Vec<_> = self.of(placement).collect();
-        let line_ns = Summary::of(samples.iter().filter_map(|sample| sample.line_ns).collect());
+        let line_ns = SampleSummary::of(samples.iter().filter_map(|sample| sample.line_ns).collect());
         let figure = |key: String, unit, values: Vec<f64>| {
             let goal = goal(&key, placement);
-            let value = Summary::of(values)?;
-            Some(Figure {
+            let value = SampleSummary::of(values)?;
+            Some(EngineFigure {
                 benchmark: self.case.benchmark,
                 placement,
                 unit,
@@ -114,8 +114,8 @@ impl Series {
             })
         };
         let key = &self.case.key;
-        if self.case.graph == Graph::Recovery {
-            let all = |of: fn(&Sample) -> &Vec<f64>| {
+        if self.case.graph == BenchGraph::Recovery {
+            let all = |of: fn(&EngineSample) -> &Vec<f64>| {
                 samples.iter().flat_map(|&sample| of(sample)).copied().collect()
             };
             let figures = [
@@ -132,9 +132,9 @@ impl Series {
             let ns = outcomes.iter().map(|outcome| outcome.ns as f64 / outcome.packets as f64);
             let Some(plain) = figure(key, Unit::NsPerPacket, ns.collect()) else { continue };
             let cpu = outcomes.iter().map(|outcome| outcome.cpu_ns / outcome.packets as f64);
-            figures.push(Figure {
-                mpps: Summary::of(plain.value.samples.iter().map(|ns| 1e3 / ns).collect()),
-                cpu_ns: Summary::of(cpu.collect()),
+            figures.push(EngineFigure {
+                mpps: SampleSummary::of(plain.value.samples.iter().map(|ns| 1e3 / ns).collect()),
+                cpu_ns: SampleSummary::of(cpu.collect()),
                 bytes: Some(self.case.size),
                 gbit_per_s: Some(8.0 * self.case.size as f64 / plain.value.median),
                 ..plain
@@ -149,16 +149,16 @@ impl Series {
     }
 }
 
-fn is_reached(goal: Goal, median: f64) -> bool {
+fn is_reached(goal: EngineGoal, median: f64) -> bool {
     match goal {
-        Goal::AtLeastMpps(mpps) => 1e3 / median >= mpps,
-        Goal::BelowMs(ms) => median < ms * 1e6,
-        Goal::RatioAtMost(ratio) => median <= ratio,
+        EngineGoal::AtLeastMpps(mpps) => 1e3 / median >= mpps,
+        EngineGoal::BelowMs(ms) => median < ms * 1e6,
+        EngineGoal::RatioAtMost(ratio) => median <= ratio,
     }
 }
 
-impl Results {
-    pub fn of(run: &history::Run, machine: Machine, series: &[Series]) -> Self {
+impl EngineResults {
+    pub fn of(run: &history::HistoryRun, machine: Machine, series: &[EngineSeries]) -> Self {
         Self {
             schema: SCHEMA,
             caravan: env!("CARGO_PKG_VERSION"),
@@ -169,17 +169,17 @@ impl Results {
             seconds: 0.0,
             samples: 0,
             moved: 0,
-            figures: series.iter().flat_map(Series::figures).collect(),
+            figures: series.iter().flat_map(EngineSeries::figures).collect(),
         }
     }
 
-    pub fn figure(&self, key: &str, placement: &str) -> Option<&Figure> {
+    pub fn figure(&self, key: &str, placement: &str) -> Option<&EngineFigure> {
         self.figures.iter().find(|figure| figure.key == key && figure.placement == placement)
     }
 
     /// Packet rates, the curve of N processes, and the times of a recovery.
     pub fn chart(&self) -> BarChart {
-        let is_curve = |figure: &&Figure| figure.benchmark == "scale";
+        let is_curve = |figure: &&EngineFigure| figure.benchmark == "scale";
         let (curve, rates): (Vec<_>, Vec<_>) =
             self.figures.iter().filter(|figure| figure.mpps.is_some()).partition(is_curve);
         let times: Vec<_> = self.figures.iter().filter(|figure| figure.unit == Unit::Ns).collect();
@@ -195,7 +195,7 @@ impl Results {
             ("a worker is killed: ms".to_owned(), times),
         ];
         let groups = groups.into_iter().filter(|(_, figures)| !figures.is_empty());
-        let bars = |figures: Vec<&Figure>| figures.into_iter().map(|figure| self.bar(figure)).collect();
+        let bars = |figures: Vec<&EngineFigure>| figures.into_iter().map(|figure| self.bar(figure)).collect();
         BarChart {
             title: "Packet engine".to_owned(),
             subtitle: format!(
@@ -213,7 +213,7 @@ impl Results {
     }
 
     /// Bars of one size of packet have one colour.
-    fn bar(&self, figure: &Figure) -> Bar {
+    fn bar(&self, figure: &EngineFigure) -> Bar {
         let mut sizes: Vec<_> = self.figures.iter().filter_map(|figure| figure.bytes).collect();
         sizes.sort_unstable();
         sizes.dedup();
@@ -227,8 +227,8 @@ impl Results {
     }
 
     /// The lines for the history.
-    pub fn lines(&self, run: &history::Run) -> Vec<history::Line> {
-        let line = |figure: &Figure| {
+    pub fn lines(&self, run: &history::HistoryRun) -> Vec<history::HistoryLine> {
+        let line = |figure: &EngineFigure| {
             let unit = if figure.unit == Unit::Ratio { "ratio" } else { "ns" };
             run.line(&figure.key, figure.placement, unit, &figure.value.samples)
         };
@@ -239,7 +239,7 @@ impl Results {
 /// How probable chance may be at most for swap or copy to be called better.
 const CHANCE: f64 = 0.01;
 
-impl Results {
+impl EngineResults {
     /// The whole table.
     pub fn text(&self) -> String {
         let results = self;
@@ -267,7 +267,7 @@ impl Results {
     }
 }
 
-fn packets(text: &mut String, results: &Results) {
+fn packets(text: &mut String, results: &EngineResults) {
     let rows: Vec<_> = results.figures.iter().filter(|figure| figure.unit == Unit::NsPerPacket).collect();
     if rows.is_empty() {
         return;
@@ -278,8 +278,10 @@ fn packets(text: &mut String, results: &Results) {
         "", "", "n", "Mpps", "ns", "CPU ns", "Gbit/s"
     );
     for figure in rows {
-        let of = |summary: &Option<Summary>| summary.as_ref().map_or_else(String::new, Summary::spread);
-        let median = |summary: &Option<Summary>| {
+        let of = |summary: &Option<SampleSummary>| {
+            summary.as_ref().map_or_else(String::new, SampleSummary::spread)
+        };
+        let median = |summary: &Option<SampleSummary>| {
             summary.as_ref().map_or_else(String::new, |summary| number(summary.median))
         };
         let row = format!(
@@ -298,7 +300,7 @@ fn packets(text: &mut String, results: &Results) {
 }
 
 /// The question that a link between two processes asks: to hand the packet over, or to copy its data.
-fn swap_and_copy(text: &mut String, results: &Results) {
+fn swap_and_copy(text: &mut String, results: &EngineResults) {
     let mut begun = false;
     for swap in &results.figures {
         let Some(name) = swap.key.strip_suffix("/swap") else { continue };
@@ -332,7 +334,7 @@ fn swap_and_copy(text: &mut String, results: &Results) {
 }
 
 /// One is better where that is hardly chance.
-fn better(swap: &Summary, copy: &Summary) -> &'static str {
+fn better(swap: &SampleSummary, copy: &SampleSummary) -> &'static str {
     match () {
         () if p_value(&swap.samples, &copy.samples) >= CHANCE => "neither",
         () if swap.median < copy.median => "swap",
@@ -340,7 +342,7 @@ fn better(swap: &Summary, copy: &Summary) -> &'static str {
     }
 }
 
-fn others(text: &mut String, results: &Results) {
+fn others(text: &mut String, results: &EngineResults) {
     for figure in &results.figures {
         let name = |what: &str| format!("{what} {}", shown(figure.placement)).trim_end().to_owned();
         let line = match (figure.unit, figure.key.as_str()) {
@@ -370,12 +372,12 @@ fn shown(placement: &str) -> &str {
 }
 
 /// `>= 150: reached`
-fn goal_text(figure: &Figure) -> String {
+fn goal_text(figure: &EngineFigure) -> String {
     let Some(goal) = figure.goal else { return String::new() };
     let wanted = match goal {
-        Goal::AtLeastMpps(mpps) => format!("at least {mpps} Mpps"),
-        Goal::BelowMs(ms) => format!("below {ms} ms"),
-        Goal::RatioAtMost(ratio) => format!("at most {ratio}"),
+        EngineGoal::AtLeastMpps(mpps) => format!("at least {mpps} Mpps"),
+        EngineGoal::BelowMs(ms) => format!("below {ms} ms"),
+        EngineGoal::RatioAtMost(ratio) => format!("at most {ratio}"),
     };
     format!("{wanted}: {}", if figure.reached == Some(true) { "reached" } else { "MISSED" })
 }
@@ -383,26 +385,26 @@ fn goal_text(figure: &Figure) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::args::Bench;
+    use crate::args::BenchCommand;
     use crate::args::tests::parse;
     use crate::engine::case::chosen;
-    use crate::engine::task::Outcome;
+    use crate::engine::task::EngineOutcome;
 
     /// Results of made-up samples: `line` as for the command, 2 cores; each case has 3 samples near and 2
     /// far of 4, 5, 6, 14, 15 ns a packet, and a bare loop of half of that.
-    pub fn example(line: &str) -> Results {
+    pub fn example(line: &str) -> EngineResults {
         let line = format!("engine {line}");
-        let Bench::Engine(args) = parse(&line) else { panic!("not engine") };
+        let BenchCommand::Engine(args) = parse(&line) else { panic!("not engine") };
         let cases = chosen(&args, 2).expect("chosen");
         let series: Vec<_> = cases.into_iter().map(series).collect();
         let machine = Machine::here();
-        Results::of(&history::Run::begin(&machine), machine, &series)
+        EngineResults::of(&history::HistoryRun::begin(&machine), machine, &series)
     }
 
-    fn series(case: Case) -> Series {
+    fn series(case: EngineCase) -> EngineSeries {
         let samples =
             [("near", 4), ("near", 5), ("far", 14), ("near", 6), ("far", 15)].map(|(placement, ns)| {
-                let outcome = |ns| Outcome {
+                let outcome = |ns| EngineOutcome {
                     packets: 1000,
                     ns: ns * 1000,
                     cpu_ns: 2000.0 * ns as f64,
@@ -411,14 +413,15 @@ pub mod tests {
                     quiet_gap_ns: vec![5e4; 2],
                 };
                 let of_two = case.graph.is_of_two();
-                Sample {
+                EngineSample {
                     placement: if of_two { placement } else { super::NO_PLACEMENT },
                     line_ns: of_two.then_some(60.0),
-                    bare: (case.graph == Graph::Swap).then(|| Outcome { ns: ns * 500, ..outcome(ns) }),
+                    bare: (case.graph == BenchGraph::Swap)
+                        .then(|| EngineOutcome { ns: ns * 500, ..outcome(ns) }),
                     outcome: outcome(ns),
                 }
             });
-        Series { case, samples: samples.into() }
+        EngineSeries { case, samples: samples.into() }
     }
 
     #[test]
@@ -429,14 +432,14 @@ pub mod tests {
         assert_eq!(near.mpps.as_ref().map(|mpps| mpps.median), Some(200.0));
         assert_eq!(near.cpu_ns.as_ref().map(|cpu| cpu.median), Some(10.0));
         assert_eq!(near.gbit_per_s, Some(96.0));
-        assert_eq!((near.goal, near.reached), (Some(Goal::AtLeastMpps(150.0)), Some(true)));
+        assert_eq!((near.goal, near.reached), (Some(EngineGoal::AtLeastMpps(150.0)), Some(true)));
         let far = results.figure("interlink/60/swap", "far").expect("far");
         assert_eq!((far.value.samples.len(), far.reached), (2, Some(true)));
         assert_eq!(series(chosen_one("interlink/60/swap")).most(), 3);
     }
 
-    fn chosen_one(key: &str) -> Case {
-        let Bench::Engine(args) = parse(&format!("engine --only {key}")) else { panic!("not engine") };
+    fn chosen_one(key: &str) -> EngineCase {
+        let BenchCommand::Engine(args) = parse(&format!("engine --only {key}")) else { panic!("not engine") };
         chosen(&args, 2).expect("chosen").remove(0)
     }
 
@@ -477,7 +480,7 @@ pub mod tests {
     #[test]
     fn every_figure_has_a_line_in_the_history() {
         let results = example("--only swap,tunnel/60");
-        let run = history::Run::begin(&results.machine);
+        let run = history::HistoryRun::begin(&results.machine);
         let lines = results.lines(&run);
         assert_eq!(lines.len(), results.figures.len());
         let ratio = lines.iter().find(|line| line.benchmark == "swap/ratio" && line.placement == "far");
@@ -513,7 +516,7 @@ pub mod tests {
     fn better_is_what_chance_hardly_does() {
         let about = |median: f64, count: i32| {
             let samples = (0..count).map(|n| median + f64::from(2 * n - count + 1) / 10.0);
-            Summary::of(samples.collect()).expect("samples")
+            SampleSummary::of(samples.collect()).expect("samples")
         };
         for (swap, copy, expected) in [
             (about(5.0, 9), about(9.0, 9), "swap"),

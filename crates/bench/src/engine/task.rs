@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::engine::apps;
-use crate::engine::apps::{Held, Nothing, Touch, Work};
-use crate::engine::case::{Graph, HELD_PACKETS, Mode};
+use crate::engine::apps::{GapConfig, HoldConfig, TouchConfig, TouchWork};
+use crate::engine::case::{BenchGraph, HELD_PACKETS, Handover};
 use crate::error::Error;
 use crate::usage::Usage;
 
 /// One sample.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Task {
-    pub graph: Graph,
+pub struct EngineTask {
+    pub graph: BenchGraph,
     pub size: usize,
-    pub mode: Mode,
+    pub mode: Handover,
     /// The cores for its workers, in turn.
     pub cores: Vec<usize>,
     pub warm_up_ns: u64,
@@ -32,7 +32,7 @@ pub struct Task {
 
 /// What a sample brought.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct EngineOutcome {
     /// Packets counted, and the nanoseconds in which they came.
     pub packets: u64,
     pub ns: u64,
@@ -47,7 +47,7 @@ pub struct Outcome {
 
 /// A configuration, and the links whose packets count.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct EngineSetup {
     pub config: Config,
     pub counted: Vec<String>,
     pub headroom: usize,
@@ -58,34 +58,34 @@ pub const VICTIM: &str = "victim";
 pub const HOLDER: &str = "holder";
 pub const GAPS: &str = "gaps";
 
-impl Task {
-    pub fn setup(&self) -> Result<Setup, Error> {
-        let mut setup = Setup {
+impl EngineTask {
+    pub fn setup(&self) -> Result<EngineSetup, Error> {
+        let mut setup = EngineSetup {
             config: Config::new(),
             counted: Vec::new(),
             headroom: caravan_engine::limits::HEADROOM_BYTES,
         };
         match self.graph {
-            Graph::Basic1 => self.basic1(&mut setup)?,
-            Graph::SourceSink => self.source_sink(&mut setup)?,
-            Graph::Interlink(Work::None) => {
+            BenchGraph::Basic1 => self.basic1(&mut setup)?,
+            BenchGraph::SourceSink => self.source_sink(&mut setup)?,
+            BenchGraph::Interlink(TouchWork::None) => {
                 self.chain(&mut setup, "", &[("left", "source"), ("right", "sink")])?
             }
-            Graph::Interlink(work) => self.touched(&mut setup, work)?,
-            Graph::Swap => {
-                self.touched(&mut setup, Work::Touch)?;
+            BenchGraph::Interlink(work) => self.touched(&mut setup, work)?,
+            BenchGraph::Swap => {
+                self.touched(&mut setup, TouchWork::Touch)?;
                 // The owner's word and the data are in one cache line.
                 setup.headroom = 0;
             }
-            Graph::Tunnel => self.tunnel(&mut setup, "", ["main"; 4])?,
-            Graph::Tunnel2 => self.tunnel(&mut setup, "", ["left", "left", "right", "right"])?,
-            Graph::Scale { processes } => {
+            BenchGraph::Tunnel => self.tunnel(&mut setup, "", ["main"; 4])?,
+            BenchGraph::Tunnel2 => self.tunnel(&mut setup, "", ["left", "left", "right", "right"])?,
+            BenchGraph::Scale { processes } => {
                 for number in 0..processes {
                     let worker = format!("w{number}");
                     self.tunnel(&mut setup, &format!("{number}-"), [worker.as_str(); 4])?;
                 }
             }
-            Graph::Recovery => self.recovery(&mut setup)?,
+            BenchGraph::Recovery => self.recovery(&mut setup)?,
         }
         self.place(&mut setup);
         Ok(setup)
@@ -107,7 +107,7 @@ impl Task {
     }
 
     /// A row of apps, each `(worker, kind)`; what the last one takes counts.
-    fn chain(&self, setup: &mut Setup, prefix: &str, apps: &[(&str, &str)]) -> Result<(), Error> {
+    fn chain(&self, setup: &mut EngineSetup, prefix: &str, apps: &[(&str, &str)]) -> Result<(), Error> {
         for (worker, kind) in apps {
             setup.config.app_in(worker, &format!("{prefix}{kind}"), kind, self.configured(kind));
         }
@@ -123,12 +123,12 @@ impl Task {
 
     fn link_mode(&self) -> LinkMode {
         match self.mode {
-            Mode::Swap => LinkMode::Swap,
-            Mode::Copy => LinkMode::Copy,
+            Handover::Swap => LinkMode::Swap,
+            Handover::Copy => LinkMode::Copy,
         }
     }
 
-    fn basic1(&self, setup: &mut Setup) -> Result<(), Error> {
+    fn basic1(&self, setup: &mut EngineSetup) -> Result<(), Error> {
         let config = &mut setup.config;
         config.app("source", "source", self.configured("source")).app("tee", "tee", json!({}));
         config.app("sink1", "sink", json!({})).app("sink2", "sink", json!({}));
@@ -138,12 +138,12 @@ impl Task {
         Ok(())
     }
 
-    fn source_sink(&self, setup: &mut Setup) -> Result<(), Error> {
+    fn source_sink(&self, setup: &mut EngineSetup) -> Result<(), Error> {
         self.chain(setup, "", &[("main", "source"), ("main", "sink")])
     }
 
-    fn touched(&self, setup: &mut Setup, work: Work) -> Result<(), Error> {
-        let touch = Touch { size: self.size, work };
+    fn touched(&self, setup: &mut EngineSetup, work: TouchWork) -> Result<(), Error> {
+        let touch = TouchConfig { size: self.size, work };
         setup.config.app_in("left", "source", "bench-source", &touch);
         setup.config.app_in("right", "sink", "bench-sink", &touch);
         let link = "source.output -> sink.input";
@@ -152,17 +152,17 @@ impl Task {
         Ok(())
     }
 
-    fn tunnel(&self, setup: &mut Setup, prefix: &str, workers: [&str; 4]) -> Result<(), Error> {
+    fn tunnel(&self, setup: &mut EngineSetup, prefix: &str, workers: [&str; 4]) -> Result<(), Error> {
         let kinds = ["source", "encapsulate", "decapsulate", "sink"];
         let apps: Vec<_> = workers.into_iter().zip(kinds).collect();
         self.chain(setup, prefix, &apps)
     }
 
-    fn recovery(&self, setup: &mut Setup) -> Result<(), Error> {
+    fn recovery(&self, setup: &mut EngineSetup) -> Result<(), Error> {
         let config = &mut setup.config;
-        config.app_in(VICTIM, HOLDER, "bench-hold", Held { packets: HELD_PACKETS });
+        config.app_in(VICTIM, HOLDER, "bench-hold", HoldConfig { packets: HELD_PACKETS });
         config.app_in("other", "source", "source", self.configured("source"));
-        config.app_in("other", GAPS, "bench-gap", Nothing {});
+        config.app_in("other", GAPS, "bench-gap", GapConfig {});
         let link = format!("source.output -> {GAPS}.input");
         config.link(&link)?;
         setup.counted.push(link);
@@ -170,7 +170,7 @@ impl Task {
     }
 
     /// Each worker on a core of its own, as far as there are so many.
-    fn place(&self, setup: &mut Setup) {
+    fn place(&self, setup: &mut EngineSetup) {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         for app in setup.config.apps.values() {
             // In the order of their numbers where they have some.
@@ -198,14 +198,14 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Runs the engine that the task describes, and measures.
-pub fn measure(task: &Task) -> Result<Outcome, Error> {
+pub fn measure(task: &EngineTask) -> Result<EngineOutcome, Error> {
     let setup = task.setup()?;
     let options = Options { headroom: setup.headroom, restarts: Restarts::Always, ..Options::default() };
     let mut engine = Engine::start(apps::registry(), options)?;
     engine.configure(&setup.config)?;
     run_for(&mut engine, Duration::from_nanos(task.warm_up_ns))?;
     let outcome = match task.graph {
-        Graph::Recovery => recoveries(&mut engine, Duration::from_nanos(task.run_ns))?,
+        BenchGraph::Recovery => recoveries(&mut engine, Duration::from_nanos(task.run_ns))?,
         _ => rate(&mut engine, &setup, Duration::from_nanos(task.run_ns))?,
     };
     let reports = engine.reports()?;
@@ -218,14 +218,14 @@ pub fn measure(task: &Task) -> Result<Outcome, Error> {
 }
 
 /// Counters at one instant.
-struct Reading {
+struct EngineReading {
     at: Instant,
     packets: u64,
     usages: Vec<Usage>,
 }
 
-impl Reading {
-    fn take(engine: &Engine, setup: &Setup) -> Result<Self, Error> {
+impl EngineReading {
+    fn take(engine: &Engine, setup: &EngineSetup) -> Result<Self, Error> {
         let ids: Option<Vec<LinkId>> = setup.counted.iter().map(|link| engine.link_id(link)).collect();
         let ids = ids.ok_or_else(|| failed("a link is not there"))?;
         let taken = |&id: &LinkId| {
@@ -242,22 +242,22 @@ impl Reading {
     }
 
     /// After so much more time.
-    fn later(engine: &mut Engine, setup: &Setup, span: Duration) -> Result<Self, Error> {
+    fn later(engine: &mut Engine, setup: &EngineSetup, span: Duration) -> Result<Self, Error> {
         run_for(engine, span)?;
         Self::take(engine, setup)
     }
 }
 
-fn rate(engine: &mut Engine, setup: &Setup, span: Duration) -> Result<Outcome, Error> {
-    let mut before = Reading::take(engine, setup)?;
+fn rate(engine: &mut Engine, setup: &EngineSetup, span: Duration) -> Result<EngineOutcome, Error> {
+    let mut before = EngineReading::take(engine, setup)?;
     // On a machine that is busy with other work it takes its time until the first packets come.
     let end = Instant::now() + FIRST_WITHIN;
     while before.packets == 0 && Instant::now() < end {
-        before = Reading::later(engine, setup, span)?;
+        before = EngineReading::later(engine, setup, span)?;
     }
-    let mut after = Reading::later(engine, setup, span)?;
+    let mut after = EngineReading::later(engine, setup, span)?;
     while after.packets == before.packets && Instant::now() < end {
-        after = Reading::later(engine, setup, span)?;
+        after = EngineReading::later(engine, setup, span)?;
     }
     let ns = (after.at - before.at).as_nanos() as u64;
     let used = after.usages.iter().zip(&before.usages).map(|(after, before)| {
@@ -268,7 +268,7 @@ fn rate(engine: &mut Engine, setup: &Setup, span: Duration) -> Result<Outcome, E
     if packets == 0 {
         return Err(failed("no packet came through"));
     }
-    Ok(Outcome { packets, ns, cpu_ns: used.sum::<f64>() * ns as f64, ..Outcome::default() })
+    Ok(EngineOutcome { packets, ns, cpu_ns: used.sum::<f64>() * ns as f64, ..EngineOutcome::default() })
 }
 
 /// The supervisor's work until the span is over. A worker that ends meanwhile ends the sample.
@@ -287,8 +287,8 @@ fn run_for(engine: &mut Engine, span: Duration) -> Result<(), Error> {
     }
 }
 
-fn recoveries(engine: &mut Engine, quiet: Duration) -> Result<Outcome, Error> {
-    let mut outcome = Outcome::default();
+fn recoveries(engine: &mut Engine, quiet: Duration) -> Result<EngineOutcome, Error> {
+    let mut outcome = EngineOutcome::default();
     for _ in 0..KILLS {
         wait_until_held(engine)?;
         gap_ns(engine)?;
@@ -348,18 +348,18 @@ fn failed(reason: impl std::fmt::Display) -> Error {
 mod tests {
     use super::*;
 
-    fn setup(graph: Graph, mode: Mode) -> Setup {
-        let task = Task { graph, size: 60, mode, cores: vec![4, 7], warm_up_ns: 0, run_ns: 0 };
+    fn setup(graph: BenchGraph, mode: Handover) -> EngineSetup {
+        let task = EngineTask { graph, size: 60, mode, cores: vec![4, 7], warm_up_ns: 0, run_ns: 0 };
         task.setup().expect("a setup")
     }
 
-    fn worker<'a>(setup: &'a Setup, app: &str) -> &'a str {
+    fn worker<'a>(setup: &'a EngineSetup, app: &str) -> &'a str {
         &setup.config.apps[app].worker
     }
 
     #[test]
     fn two_processes_are_on_two_cores() {
-        let setup = setup(Graph::Tunnel2, Mode::Copy);
+        let setup = setup(BenchGraph::Tunnel2, Handover::Copy);
         assert_eq!(worker(&setup, "source"), worker(&setup, "encapsulate"));
         assert_ne!(worker(&setup, "encapsulate"), worker(&setup, "decapsulate"));
         assert_eq!(setup.counted, ["decapsulate.output -> sink.input"]);
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn more_processes_than_cores_share_them() {
-        let setup = setup(Graph::Scale { processes: 12 }, Mode::Swap);
+        let setup = setup(BenchGraph::Scale { processes: 12 }, Handover::Swap);
         assert_eq!((setup.counted.len(), setup.config.apps.len(), setup.config.workers.len()), (12, 48, 12));
         let on_first = setup.config.workers.values().filter(|worker| worker.core == Some(4)).count();
         assert_eq!(on_first, 6);
@@ -379,10 +379,15 @@ mod tests {
 
     #[test]
     fn every_counted_link_is_in_the_configuration() {
-        let graphs =
-            [Graph::Basic1, Graph::SourceSink, Graph::Interlink(Work::None), Graph::Swap, Graph::Recovery];
+        let graphs = [
+            BenchGraph::Basic1,
+            BenchGraph::SourceSink,
+            BenchGraph::Interlink(TouchWork::None),
+            BenchGraph::Swap,
+            BenchGraph::Recovery,
+        ];
         for graph in graphs {
-            let setup = setup(graph, Mode::Swap);
+            let setup = setup(graph, Handover::Swap);
             assert_eq!(setup.counted.len(), 1, "{graph:?}");
             let name = setup.counted[0].parse().expect("a link's name");
             assert!(setup.config.links.contains_key(&name), "{graph:?}");

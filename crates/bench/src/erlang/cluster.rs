@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use crate::args::Transport;
+use crate::args::ErlangTransport;
 use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
 use crate::scratch::{Scratch, random_word};
@@ -33,15 +33,15 @@ pub struct NodeCommand {
 
 /// What a node answered.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct NodeReply {
     pub node: String,
     pub command: String,
-    pub answer: Answer,
+    pub answer: NodeAnswer,
     /// Processors that the watched nodes used between the first mark and the last.
     pub cores: Cores,
 }
 
-impl Reply {
+impl NodeReply {
     /// A number of the answer.
     pub fn number(&self, key: &str) -> Result<f64, Error> {
         self.answer.read(key).ok_or_else(|| self.unclear(key))
@@ -61,8 +61,8 @@ impl Reply {
 /// Connected nodes. Dropping it ends them all.
 #[derive(Debug)]
 pub struct Cluster {
-    nodes: Vec<Node>,
-    events: Receiver<Event>,
+    nodes: Vec<ErlangNode>,
+    events: Receiver<NodeEvent>,
     interrupt: Interrupt,
     /// The Erlang/OTP version that the nodes run.
     pub otp: String,
@@ -71,13 +71,13 @@ pub struct Cluster {
 impl Cluster {
     /// Starts the nodes and connects each with each.
     pub fn start(recipe: &Recipe, count: usize, interrupt: &Interrupt) -> Result<Self, Error> {
-        let home = Home::create()?;
+        let home = NodeHome::create()?;
         let word = random_word()?;
         let (sender, events) = channel();
         let mut nodes = Vec::with_capacity(count);
         for index in 0..count {
             let name = format!("bench{}_{}@127.0.0.1", index + 1, &word[..12]);
-            nodes.push(Node::start(recipe, name, home.path(), index, &sender)?);
+            nodes.push(ErlangNode::start(recipe, name, home.path(), index, &sender)?);
         }
         let mut cluster = Self { nodes, events, interrupt: interrupt.clone(), otp: String::new() };
         let all: Vec<_> = (0..count).collect();
@@ -111,40 +111,40 @@ impl Cluster {
 
     /// Sends each command and waits for each answer, in the order of the commands. `measured` is
     /// how long they take when all is well.
-    pub fn ask(&mut self, commands: &[NodeCommand], measured: Duration) -> Result<Vec<Reply>, Error> {
+    pub fn ask(&mut self, commands: &[NodeCommand], measured: Duration) -> Result<Vec<NodeReply>, Error> {
         for command in commands {
             self.nodes[command.node].send(&command.line);
         }
         self.collect(commands, measured + PATIENCE)
     }
 
-    fn collect(&mut self, commands: &[NodeCommand], limit: Duration) -> Result<Vec<Reply>, Error> {
+    fn collect(&mut self, commands: &[NodeCommand], limit: Duration) -> Result<Vec<NodeReply>, Error> {
         let deadline = Instant::now() + limit;
         let mut marks: Vec<Vec<Vec<Usage>>> = vec![Vec::new(); commands.len()];
-        let mut replies: Vec<Option<Reply>> = vec![None; commands.len()];
+        let mut replies: Vec<Option<NodeReply>> = vec![None; commands.len()];
         while let Some(waiting) = replies.iter().position(Option::is_none) {
             let Some((index, event)) = self.next(deadline)? else {
                 return Err(self.silent(&commands[waiting], limit));
             };
             let place = commands.iter().position(|command| command.node == index);
             match (event, place) {
-                (Some(Line::Mark), Some(place)) => {
+                (Some(NodeLine::Mark), Some(place)) => {
                     marks[place].push(self.usage(&commands[place].watch));
                 }
-                (Some(Line::Answer(answer)), Some(place)) => {
-                    replies[place] = Some(Reply {
+                (Some(NodeLine::Answer(answer)), Some(place)) => {
+                    replies[place] = Some(NodeReply {
                         node: self.name(index).to_owned(),
                         command: commands[place].line.clone(),
                         answer,
                         cores: used(&marks[place]),
                     });
                 }
-                (Some(Line::Failed(reason)), place) => {
+                (Some(NodeLine::Failed(reason)), place) => {
                     let command = place.map_or("", |place| &commands[place].line);
                     return Err(self.failed(index, command, reason));
                 }
-                (Some(Line::Log(line)), _) => self.nodes[index].note(line),
-                (Some(Line::Mark | Line::Answer(_)), None) => {}
+                (Some(NodeLine::Log(line)), _) => self.nodes[index].note(line),
+                (Some(NodeLine::Mark | NodeLine::Answer(_)), None) => {}
                 (None, _) => return Err(self.ended(index)),
             }
         }
@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// The next event; `None` past the deadline.
-    fn next(&self, deadline: Instant) -> Result<Option<Event>, Error> {
+    fn next(&self, deadline: Instant) -> Result<Option<NodeEvent>, Error> {
         loop {
             self.interrupt.check()?;
             match self.events.recv_timeout(GLANCE) {
@@ -185,7 +185,7 @@ impl Cluster {
 
     fn ended(&mut self, index: usize) -> Error {
         // What it wrote to standard error may still be on its way from the other thread.
-        while let Ok((index, Some(Line::Log(line)))) = self.events.recv_timeout(GLANCE) {
+        while let Ok((index, Some(NodeLine::Log(line)))) = self.events.recv_timeout(GLANCE) {
             self.nodes[index].note(line);
         }
         let node = &mut self.nodes[index];
@@ -195,7 +195,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.nodes.iter_mut().for_each(Node::dismiss);
+        self.nodes.iter_mut().for_each(ErlangNode::dismiss);
     }
 }
 
@@ -233,8 +233,8 @@ const FOREIGN_FLAGS: [&str; 4] = ["ERL_AFLAGS", "ERL_FLAGS", "ERL_ZFLAGS", "ERL_
 #[derive(Clone, Debug)]
 pub struct Recipe {
     pub erl: PathBuf,
-    pub modules: Modules,
-    pub transport: Transport,
+    pub modules: ErlangModules,
+    pub transport: ErlangTransport,
     pub schedulers: usize,
     pub flags: String,
 }
@@ -265,9 +265,9 @@ impl Recipe {
         .map(str::to_owned)
         .to_vec();
         let option = match self.transport {
-            Transport::Tcp => None,
-            Transport::Caravan => Some("shm"),
-            Transport::CaravanTcp => Some("tcp"),
+            ErlangTransport::Tcp => None,
+            ErlangTransport::Caravan => Some("shm"),
+            ErlangTransport::CaravanTcp => Some("tcp"),
         };
         if let Some(option) = option {
             let carrier = self.modules.carrier.display().to_string();
@@ -280,25 +280,25 @@ impl Recipe {
 }
 
 /// What a node's threads tell: which node, and a line of it or its end.
-pub type Event = (usize, Option<Line>);
+pub type NodeEvent = (usize, Option<NodeLine>);
 
 /// A running node. Dropping it ends the process.
 #[derive(Debug)]
-pub struct Node {
+pub struct ErlangNode {
     pub name: String,
     child: Child,
     input: Option<ChildStdin>,
     log: VecDeque<String>,
 }
 
-impl Node {
+impl ErlangNode {
     /// Starts the process; its lines go to `events` under the number `index`.
     pub fn start(
         recipe: &Recipe,
         name: String,
         home: &Path,
         index: usize,
-        events: &Sender<Event>,
+        events: &Sender<NodeEvent>,
     ) -> Result<Self, Error> {
         let mut command = Command::new(&recipe.erl);
         command.args(recipe.arguments(&name)).env("HOME", home).env("ERL_CRASH_DUMP_SECONDS", "0");
@@ -314,7 +314,7 @@ impl Node {
         if let Some(output) = child.stdout.take() {
             let events = events.clone();
             thread::spawn(move || {
-                read_lines(output, |line| events.send((index, Some(Line::parse(line)))).is_ok());
+                read_lines(output, |line| events.send((index, Some(NodeLine::parse(line)))).is_ok());
                 // Nobody listens any more when the cluster has been given up.
                 let _ = events.send((index, None));
             });
@@ -322,7 +322,7 @@ impl Node {
         if let Some(errors) = child.stderr.take() {
             let events = events.clone();
             thread::spawn(move || {
-                let log = |line: &str| events.send((index, Some(Line::Log(line.to_owned())))).is_ok();
+                let log = |line: &str| events.send((index, Some(NodeLine::Log(line.to_owned())))).is_ok();
                 read_lines(errors, log);
             });
         }
@@ -375,7 +375,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ErlangNode {
     fn drop(&mut self) {
         self.dismiss();
         let deadline = Instant::now() + END_TIME;
@@ -409,11 +409,11 @@ const FAILED: &str = "@caravan error ";
 
 /// What a line is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Line {
+pub enum NodeLine {
     /// A measured span begins or ends.
     Mark,
     /// A command is done.
-    Answer(Answer),
+    Answer(NodeAnswer),
     /// A command failed, and why.
     Failed(String),
     /// Not for us: the node's log.
@@ -422,9 +422,9 @@ pub enum Line {
 
 /// The words of an answer, in their order; a key may come more than once.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer(Vec<(String, String)>);
+pub struct NodeAnswer(Vec<(String, String)>);
 
-impl Line {
+impl NodeLine {
     pub fn parse(line: &str) -> Self {
         if line == MARK {
             return Self::Mark;
@@ -433,13 +433,13 @@ impl Line {
             return Self::Failed(reason.to_owned());
         }
         match line.strip_prefix(OK) {
-            Some(words) => Self::Answer(Answer(words.split_whitespace().map(pair).collect())),
+            Some(words) => Self::Answer(NodeAnswer(words.split_whitespace().map(pair).collect())),
             None => Self::Log(line.to_owned()),
         }
     }
 }
 
-impl Answer {
+impl NodeAnswer {
     /// All values of a key.
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
@@ -451,7 +451,7 @@ impl Answer {
     }
 }
 
-impl Display for Answer {
+impl Display for NodeAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let words: Vec<_> = self.0.iter().map(|(key, value)| format!("{key}={value}")).collect();
         f.write_str(&words.join(" "))
@@ -466,9 +466,9 @@ fn pair(word: &str) -> (String, String) {
 /// Removed when it is dropped. The cookie is random and in a file only the user can read: on the
 /// command line every user of the host could read it, and a cookie lets its holder run code.
 #[derive(Debug)]
-pub struct Home(Scratch);
+pub struct NodeHome(Scratch);
 
-impl Home {
+impl NodeHome {
     pub fn create() -> Result<Self, Error> {
         let scratch = Scratch::create()?;
         let path = scratch.path().join(".erlang.cookie");
@@ -492,12 +492,12 @@ const VARIABLE: &str = "CARAVAN_ERLANG_DIR";
 
 /// The two folders for `erl -pa`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Modules {
+pub struct ErlangModules {
     pub carrier: PathBuf,
     pub bench: PathBuf,
 }
 
-impl Modules {
+impl ErlangModules {
     /// Looks in [`VARIABLE`] alone where it is set; otherwise beside the program, in a checkout
     /// (`target/release/caravan`) or under an installed prefix (`bin/caravan`). Plain TCP is
     /// measured without the carrier.
@@ -538,8 +538,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    fn recipe(transport: Transport) -> Recipe {
-        let modules = Modules { carrier: "/c".into(), bench: "/b".into() };
+    fn recipe(transport: ErlangTransport) -> Recipe {
+        let modules = ErlangModules { carrier: "/c".into(), bench: "/b".into() };
         let flags = "+sbwt none  +zdbbl 4096".into();
         Recipe { erl: "erl".into(), modules, transport, schedulers: 2, flags }
     }
@@ -547,37 +547,38 @@ mod tests {
     #[test]
     fn the_carrier_is_named_once_and_only_where_it_is_asked_for() {
         let line = |transport| recipe(transport).arguments("n@127.0.0.1").join(" ");
-        assert!(!line(Transport::Tcp).contains("proto_dist"));
-        let caravan = line(Transport::Caravan);
+        assert!(!line(ErlangTransport::Tcp).contains("proto_dist"));
+        let caravan = line(ErlangTransport::Caravan);
         assert_eq!(caravan.matches("-proto_dist caravan").count(), 1);
         assert!(caravan.contains("-pa /c -caravan transport shm"), "{caravan}");
-        assert!(line(Transport::CaravanTcp).contains("-caravan transport tcp"));
+        assert!(line(ErlangTransport::CaravanTcp).contains("-caravan transport tcp"));
         assert!(caravan.contains("+S 2:2") && caravan.ends_with("+sbwt none +zdbbl 4096"));
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
         let (events, _) = std::sync::mpsc::channel();
-        let missing = Recipe { erl: "/none/erl".into(), ..recipe(Transport::Tcp) };
+        let missing = Recipe { erl: "/none/erl".into(), ..recipe(ErlangTransport::Tcp) };
         let home = Path::new("/tmp");
-        let error = Node::start(&missing, "n@127.0.0.1".into(), home, 0, &events);
+        let error = ErlangNode::start(&missing, "n@127.0.0.1".into(), home, 0, &events);
         let text = error.expect_err("refused").to_string();
         assert!(text.contains("/none/erl") && text.contains("--erl"), "{text}");
     }
 
     #[test]
     fn lines_are_told_apart() {
-        assert_eq!(Line::parse("@caravan mark"), Line::Mark);
-        assert_eq!(Line::parse("@caravan ok"), Line::Answer(Answer::default()));
+        assert_eq!(NodeLine::parse("@caravan mark"), NodeLine::Mark);
+        assert_eq!(NodeLine::parse("@caravan ok"), NodeLine::Answer(NodeAnswer::default()));
         let reason = "{error,{cannot_connect_to,'b@127.0.0.1'}}";
-        assert_eq!(Line::parse(&format!("@caravan error {reason}")), Line::Failed(reason.into()));
+        assert_eq!(NodeLine::parse(&format!("@caravan error {reason}")), NodeLine::Failed(reason.into()));
         let log = "=ERROR REPORT==== caravan ok";
-        assert_eq!(Line::parse(log), Line::Log(log.into()));
+        assert_eq!(NodeLine::parse(log), NodeLine::Log(log.into()));
     }
 
     #[test]
     fn values_are_found_by_their_key() {
-        let Line::Answer(answer) = Line::parse("@caravan ok rpcs=12 link=a,shm link=b,tcp name=x") else {
+        let NodeLine::Answer(answer) = NodeLine::parse("@caravan ok rpcs=12 link=a,shm link=b,tcp name=x")
+        else {
             panic!("an answer")
         };
         assert_eq!(answer.read::<u64>("rpcs"), Some(12));
@@ -588,7 +589,7 @@ mod tests {
 
     #[test]
     fn the_cookie_is_private() {
-        let home = Home::create().expect("a folder");
+        let home = NodeHome::create().expect("a folder");
         let cookie = home.path().join(".erlang.cookie");
         assert_eq!(fs::metadata(&cookie).expect("there").permissions().mode() & 0o777, 0o400);
         assert_eq!(fs::read_to_string(&cookie).expect("a cookie").len(), 32);
@@ -604,7 +605,7 @@ mod tests {
 
     #[test]
     fn missing_modules_say_where_they_were_sought_and_what_to_do() {
-        let error = Modules::in_one_of(&["/none/a".into(), "/none/b".into()], false).expect_err("none");
+        let error = ErlangModules::in_one_of(&["/none/a".into(), "/none/b".into()], false).expect_err("none");
         let text = error.to_string();
         assert!(text.contains("not in /none/a or /none/b"), "{text}");
         assert!(text.contains("make build") && text.contains(VARIABLE), "{text}");

@@ -6,20 +6,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::args::{Erlang, Transport};
+use crate::args::{Erlang, ErlangTransport};
 use crate::chart::{Bar, BarChart, BarGroup};
-use crate::erlang::cluster::Answer;
-use crate::erlang::{Better, Figure, Plan, Round, Stream};
+use crate::erlang::cluster::NodeAnswer;
+use crate::erlang::{Better, BinaryStream, ErlangFigure, ErlangPlan, Round};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::number::number;
-use crate::stats::Summary;
+use crate::stats::SampleSummary;
 
 /// Changes when a reader of the file would have to.
 const SCHEMA: &str = "caravan-bench-erlang/1";
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct ErlangResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub unix_time: u64,
@@ -27,7 +27,7 @@ pub struct Results {
     pub machine: Machine,
     /// The Erlang/OTP version of the nodes.
     pub otp: String,
-    pub settings: Settings,
+    pub settings: ErlangSettings,
     /// In the order of `--transports`; ratios are to the first.
     pub transports: Vec<&'static str>,
     pub figures: Vec<FigureResult>,
@@ -36,7 +36,7 @@ pub struct Results {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Settings {
+pub struct ErlangSettings {
     pub nodes: usize,
     pub processes_per_ordered_pair: usize,
     pub seconds: f64,
@@ -44,8 +44,8 @@ pub struct Settings {
     pub schedulers: usize,
     pub pin: String,
     pub erl_flags: String,
-    pub streams: Vec<Stream>,
-    pub behind: Stream,
+    pub streams: Vec<BinaryStream>,
+    pub behind: BinaryStream,
     pub sizes: Vec<usize>,
 }
 
@@ -53,19 +53,19 @@ pub struct Settings {
 pub struct FigureResult {
     pub key: String,
     #[serde(flatten)]
-    pub figure: Figure,
+    pub figure: ErlangFigure,
     /// By transport.
-    pub measured: BTreeMap<&'static str, Summary>,
+    pub measured: BTreeMap<&'static str, SampleSummary>,
     /// To the first transport, of each round's pair: by every other transport.
-    pub ratios: BTreeMap<&'static str, Summary>,
+    pub ratios: BTreeMap<&'static str, SampleSummary>,
 }
 
-impl Results {
+impl ErlangResults {
     pub fn of(
         args: &Erlang,
-        plan: &Plan,
+        plan: &ErlangPlan,
         machine: Machine,
-        rounds: &[(Transport, Round)],
+        rounds: &[(ErlangTransport, Round)],
         took: Duration,
     ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Results {
             took_seconds: took.as_secs_f64(),
             machine,
             otp: rounds.first().map_or_else(String::new, |(_, round)| round.otp.clone()),
-            settings: Settings {
+            settings: ErlangSettings {
                 nodes: plan.nodes,
                 processes_per_ordered_pair: plan.processes,
                 seconds: plan.seconds.as_secs_f64(),
@@ -98,7 +98,7 @@ impl Results {
     /// A group of bars for each figure, all transports in it. Parts of another figure and tails of few samples are in
     /// the table alone.
     pub fn chart(&self) -> BarChart {
-        let Settings { processes_per_ordered_pair, schedulers, rounds, .. } = &self.settings;
+        let ErlangSettings { processes_per_ordered_pair, schedulers, rounds, .. } = &self.settings;
         let is_shown =
             |key: &str| !["_user_us", "_system_us", "_p99_us", "_cores"].iter().any(|end| key.ends_with(end));
         let shown = self.figures.iter().filter(|figure| is_shown(&figure.key));
@@ -141,12 +141,12 @@ impl Results {
 }
 
 impl FigureResult {
-    fn of(figure: Figure, plan: &Plan, rounds: &[(Transport, Round)]) -> Self {
+    fn of(figure: ErlangFigure, plan: &ErlangPlan, rounds: &[(ErlangTransport, Round)]) -> Self {
         let mut measured = BTreeMap::new();
         for &transport in &plan.transports {
             let own = rounds.iter().filter(|(other, _)| *other == transport);
             let samples = own.filter_map(|(_, round)| round.figures.get(&figure.key).copied());
-            if let Some(summary) = Summary::of(samples.collect()) {
+            if let Some(summary) = SampleSummary::of(samples.collect()) {
                 measured.insert(transport.name(), summary);
             }
         }
@@ -161,7 +161,7 @@ impl FigureResult {
     }
 }
 
-fn carried(rounds: &[(Transport, Round)]) -> BTreeMap<&'static str, Carried> {
+fn carried(rounds: &[(ErlangTransport, Round)]) -> BTreeMap<&'static str, Carried> {
     let mut sums: BTreeMap<&'static str, Carried> = BTreeMap::new();
     for (transport, round) in rounds {
         let sum = match sums.remove(transport.name()) {
@@ -175,7 +175,7 @@ fn carried(rounds: &[(Transport, Round)]) -> BTreeMap<&'static str, Carried> {
 
 /// The counters of links, as `caravan_bench_links:counts/1` writes them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Links {
+pub struct LinkCounts {
     transports: BTreeSet<String>,
     count: usize,
     sent_messages: u64,
@@ -186,7 +186,7 @@ pub struct Links {
 
 /// What the benchmark sent: each RPC and each ping is two messages at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Work {
+pub struct SentWork {
     pub rpcs: u64,
     pub pings: u64,
     pub streamed_bytes: u64,
@@ -203,12 +203,12 @@ pub struct Carried {
     pub sent_bytes: u64,
     pub received_bytes: u64,
     #[serde(flatten)]
-    pub work: Work,
+    pub work: SentWork,
 }
 
-impl Links {
+impl LinkCounts {
     /// The links of one node; `None` if a word is not as it should be.
-    pub fn parse(answer: &Answer) -> Option<Self> {
+    pub fn parse(answer: &NodeAnswer) -> Option<Self> {
         let mut links = Self::default();
         for word in answer.all("link") {
             let fields: Vec<_> = word.split(',').collect();
@@ -226,8 +226,8 @@ impl Links {
     }
 }
 
-impl FromIterator<Links> for Links {
-    fn from_iter<I: IntoIterator<Item = Links>>(all: I) -> Self {
+impl FromIterator<LinkCounts> for LinkCounts {
+    fn from_iter<I: IntoIterator<Item = LinkCounts>>(all: I) -> Self {
         let mut sum = Self::default();
         for links in all {
             sum.transports.extend(links.transports);
@@ -243,7 +243,12 @@ impl FromIterator<Links> for Links {
 
 impl Carried {
     /// Holds the counters' growth against what was asked for and what was sent.
-    pub fn between(before: &Links, after: &Links, work: Work, asked: Transport) -> Result<Self, Error> {
+    pub fn between(
+        before: &LinkCounts,
+        after: &LinkCounts,
+        work: SentWork,
+        asked: ErlangTransport,
+    ) -> Result<Self, Error> {
         let wrong = |what| Err(Error::NotCarried { asked, what });
         let expected = carrier(asked);
         let transports: BTreeSet<_> = before.transports.union(&after.transports).collect();
@@ -290,15 +295,15 @@ impl Carried {
 }
 
 /// What the links of a transport must say they are.
-fn carrier(asked: Transport) -> &'static str {
+fn carrier(asked: ErlangTransport) -> &'static str {
     match asked {
-        Transport::Tcp => "inet_tcp",
-        Transport::Caravan => "shm",
-        Transport::CaravanTcp => "tcp",
+        ErlangTransport::Tcp => "inet_tcp",
+        ErlangTransport::Caravan => "shm",
+        ErlangTransport::CaravanTcp => "tcp",
     }
 }
 
-impl Results {
+impl ErlangResults {
     /// Everything: the machine, the table, and what carried the traffic.
     pub fn text(&self) -> String {
         let (results, settings) = (self, &self.settings);
@@ -321,7 +326,7 @@ impl Results {
     }
 }
 
-fn rows(results: &Results) -> Vec<Vec<String>> {
+fn rows(results: &ErlangResults) -> Vec<Vec<String>> {
     let (base, others) = results.transports.split_first().unwrap_or((&"", &[]));
     let mut head = vec![String::new(), String::new()];
     head.extend(results.transports.iter().map(|name| (*name).to_owned()));
@@ -331,17 +336,17 @@ fn rows(results: &Results) -> Vec<Vec<String>> {
     rows
 }
 
-fn row(results: &Results, figure: &FigureResult) -> Vec<String> {
+fn row(results: &ErlangResults, figure: &FigureResult) -> Vec<String> {
     let mut cells = vec![figure.figure.title.clone(), figure.figure.unit.to_owned()];
     let measured = results.transports.iter().map(|name| figure.measured.get(name));
-    cells.extend(measured.map(|summary| summary.map_or_else(String::new, Summary::spread)));
+    cells.extend(measured.map(|summary| summary.map_or_else(String::new, SampleSummary::spread)));
     let ratios = results.transports.iter().skip(1).map(|name| figure.ratios.get(name));
-    cells.extend(ratios.map(|summary| summary.map_or_else(String::new, Summary::spread)));
+    cells.extend(ratios.map(|summary| summary.map_or_else(String::new, SampleSummary::spread)));
     cells
 }
 
 /// Which transport carried how much, by the links' counters.
-fn carried_text(results: &Results) -> String {
+fn carried_text(results: &ErlangResults) -> String {
     let mut text = String::from("Carried, by the links' own counters (all rounds, both directions):\n");
     for name in &results.transports {
         let Some(carried) = results.carried.get(name) else { continue };
@@ -383,29 +388,29 @@ fn aligned(rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::args::Bench;
+    use crate::args::BenchCommand;
     use crate::args::tests::parse;
-    use crate::erlang::cluster::Line;
+    use crate::erlang::cluster::NodeLine;
 
     /// Results of two rounds in which Caravan is `faster` times as good at everything.
-    pub fn example(line: &str, faster: f64) -> Results {
+    pub fn example(line: &str, faster: f64) -> ErlangResults {
         let line = format!("erlang --rounds 2 {line}");
-        let Bench::Erlang(args) = parse(&line) else { panic!("not erlang") };
-        let plan = Plan::of(&args);
+        let BenchCommand::Erlang(args) = parse(&line) else { panic!("not erlang") };
+        let plan = ErlangPlan::of(&args);
         let mut rounds = Vec::new();
         for number in 0..plan.rounds {
             for transport in plan.order(number) {
                 rounds.push((transport, round(&plan, transport, number, faster)));
             }
         }
-        Results::of(&args, &plan, Machine::here(), &rounds, Duration::from_secs(1))
+        ErlangResults::of(&args, &plan, Machine::here(), &rounds, Duration::from_secs(1))
     }
 
-    fn round(plan: &Plan, transport: Transport, number: usize, faster: f64) -> Round {
-        let value = |figure: &Figure| {
+    fn round(plan: &ErlangPlan, transport: ErlangTransport, number: usize, faster: f64) -> Round {
+        let value = |figure: &ErlangFigure| {
             let base = 1000.0 * (number + 1) as f64;
             match (transport, figure.better) {
-                (Transport::Tcp, _) => base,
+                (ErlangTransport::Tcp, _) => base,
                 (_, Better::Higher) => base * faster,
                 (_, Better::Lower) => base / faster,
             }
@@ -419,7 +424,7 @@ pub mod tests {
                 received_messages: 2_000_000,
                 sent_bytes: 7_000_000_000,
                 received_bytes: 7_000_000_000,
-                work: Work { rpcs: 900_000, pings: 3, streamed_bytes: 6_000_000_000 },
+                work: SentWork { rpcs: 900_000, pings: 3, streamed_bytes: 6_000_000_000 },
             },
             otp: "25.2.3".into(),
         }
@@ -462,18 +467,20 @@ pub mod tests {
         assert!(figure.ratios.is_empty() && figure.measured.len() == 1);
     }
 
-    fn links(words: &str) -> Links {
-        let Line::Answer(answer) = Line::parse(&format!("@caravan ok {words}")) else { panic!("an answer") };
-        Links::parse(&answer).expect("links")
+    fn links(words: &str) -> LinkCounts {
+        let NodeLine::Answer(answer) = NodeLine::parse(&format!("@caravan ok {words}")) else {
+            panic!("an answer")
+        };
+        LinkCounts::parse(&answer).expect("links")
     }
 
-    const WORK: Work = Work { rpcs: 10, pings: 5, streamed_bytes: 1000 };
+    const WORK: SentWork = SentWork { rpcs: 10, pings: 5, streamed_bytes: 1000 };
 
     #[test]
     fn growth_that_covers_the_work_is_proof() {
         let before = links("link=b,shm,7,7,100,100");
         let after = links("link=b,shm,37,40,1100,1200");
-        let carried = Carried::between(&before, &after, WORK, Transport::Caravan).expect("proof");
+        let carried = Carried::between(&before, &after, WORK, ErlangTransport::Caravan).expect("proof");
         assert_eq!((carried.sent_messages, carried.received_messages), (30, 33));
         assert_eq!((carried.sent_bytes, carried.received_bytes), (1000, 1100));
     }
@@ -482,27 +489,29 @@ pub mod tests {
     fn another_transport_is_refused_by_name() {
         let before = links("link=b,shm,0,0,0,0 link=c,tcp,0,0,0,0");
         let after = links("link=b,shm,99,99,9999,9999 link=c,tcp,99,99,9999,9999");
-        let error = Carried::between(&before, &after, WORK, Transport::Caravan);
+        let error = Carried::between(&before, &after, WORK, ErlangTransport::Caravan);
         let text = error.expect_err("refused").to_string();
         assert!(text.contains("should be shm") && text.contains("tcp"), "{text}");
         let plain = links("link=b,inet_tcp,0,0,0,0");
-        assert!(Carried::between(&plain, &plain, Work::default(), Transport::Caravan).is_err());
-        assert!(Carried::between(&plain, &plain, Work::default(), Transport::Tcp).is_ok());
+        assert!(Carried::between(&plain, &plain, SentWork::default(), ErlangTransport::Caravan).is_err());
+        assert!(Carried::between(&plain, &plain, SentWork::default(), ErlangTransport::Tcp).is_ok());
     }
 
     #[test]
     fn counters_that_stand_still_are_refused() {
         let before = links("link=b,shm,7,7,100,100");
         let after = links("link=b,shm,36,40,1100,1200");
-        let error = Carried::between(&before, &after, WORK, Transport::Caravan);
+        let error = Carried::between(&before, &after, WORK, ErlangTransport::Caravan);
         let text = error.expect_err("refused").to_string();
         assert!(text.contains("count 29 sent_messages, but 30 were sent"), "{text}");
     }
 
     #[test]
     fn a_word_of_another_shape_is_not_taken_for_a_link() {
-        let Line::Answer(answer) = Line::parse("@caravan ok link=b,shm,1,2") else { panic!("an answer") };
-        assert_eq!(Links::parse(&answer), None);
+        let NodeLine::Answer(answer) = NodeLine::parse("@caravan ok link=b,shm,1,2") else {
+            panic!("an answer")
+        };
+        assert_eq!(LinkCounts::parse(&answer), None);
     }
 
     #[test]

@@ -11,14 +11,14 @@ use rustix::process::{Pid, Signal};
 use crate::error::Error;
 use crate::hosts::cpu;
 use crate::interrupt::Interrupt;
-use crate::pipe::Input;
-use crate::process::{Running, failed, is_installed, run};
+use crate::pipe::PipeInput;
+use crate::process::{ChildProgram, failed, is_installed, run};
 use crate::scratch::{Scratch, random_word};
 
 /// Hosts, daemons, and a file to send. Dropping it ends all that it has started, and removes the rest.
 pub struct Bed {
     pub daemons: Daemons,
-    pub input: Input,
+    pub input: PipeInput,
     pub interrupt: Interrupt,
     // Declared behind the daemons: what runs in a namespace ends before it goes, and the folder goes last.
     _children: Children,
@@ -31,7 +31,7 @@ impl Bed {
         let scratch = Scratch::create()?;
         let children = Children;
         let daemons = Daemons::start(&net, scratch.path(), interrupt)?;
-        let input = Input::create(bytes)?;
+        let input = PipeInput::create(bytes)?;
         Ok(Self { daemons, input, interrupt: interrupt.clone(), _children: children, net, scratch })
     }
 
@@ -87,14 +87,14 @@ const TBF: [&str; 7] = ["tbf", "rate", "10gbit", "burst", "1mb", "latency", "10m
 
 /// One host.
 #[derive(Debug)]
-pub struct Place {
+pub struct BenchHost {
     /// As ssh's configuration has it.
     pub name: &'static str,
     pub address: IpAddr,
     namespace: Option<String>,
 }
 
-impl Place {
+impl BenchHost {
     /// A program that runs there.
     pub fn command(&self, program: &str) -> Command {
         let Some(namespace) = &self.namespace else { return Command::new(program) };
@@ -113,8 +113,8 @@ impl Place {
 /// Both hosts, and what is between them. Dropping it removes them.
 #[derive(Debug)]
 pub struct Net {
-    pub a: Place,
-    pub b: Place,
+    pub a: BenchHost,
+    pub b: BenchHost,
     next_port: Cell<u16>,
 }
 
@@ -122,7 +122,7 @@ impl Net {
     /// Two addresses of this host.
     pub fn loopback() -> Self {
         let place =
-            |name, last| Place { name, address: Ipv4Addr::new(127, 0, 0, last).into(), namespace: None };
+            |name, last| BenchHost { name, address: Ipv4Addr::new(127, 0, 0, last).into(), namespace: None };
         Self { a: place("a", 2), b: place("b", 3), next_port: Cell::new(0) }
     }
 
@@ -131,7 +131,7 @@ impl Net {
         remove_abandoned();
         let word = random_word()?;
         let stem = format!("{PREFIX}{}-{}", std::process::id(), word.get(..8).unwrap_or_default());
-        let place = |name, last| Place {
+        let place = |name, last| BenchHost {
             name,
             address: Ipv4Addr::new(10, 0, 0, last).into(),
             namespace: Some(format!("{stem}-{name}")),
@@ -194,7 +194,7 @@ impl Net {
         table.lines().find_map(|line| received(line, name)).unwrap_or(0)
     }
 
-    fn places(&self) -> [&Place; 2] {
+    fn places(&self) -> [&BenchHost; 2] {
         [&self.a, &self.b]
     }
 }
@@ -262,8 +262,8 @@ const PERSIST: &str = "10m";
 /// Both daemons.
 #[derive(Debug)]
 pub struct Daemons {
-    _a: Running,
-    pub b: Running,
+    _a: ChildProgram,
+    pub b: ChildProgram,
     /// For `ssh -F`: hosts `a` and `b`, with sessions that stay.
     pub config: PathBuf,
 }
@@ -290,7 +290,7 @@ impl Daemons {
         let key = read(&folder.join("host.pub"))?;
         write(&folder.join("authorized"), &read(&folder.join("key.pub"))?)?;
         let (mut known, mut config) = (String::new(), String::new());
-        let mut start = |place: &Place| {
+        let mut start = |place: &BenchHost| {
             let port = net.free_port()?;
             let daemon = daemon(place, port, folder, interrupt)?;
             known.push_str(&format!("[{}]:{port} {key}", place.address));
@@ -311,7 +311,7 @@ impl Daemons {
     }
 }
 
-fn daemon(place: &Place, port: u16, folder: &Path, interrupt: &Interrupt) -> Result<Running, Error> {
+fn daemon(place: &BenchHost, port: u16, folder: &Path, interrupt: &Interrupt) -> Result<ChildProgram, Error> {
     let (at, name) = (folder.display(), place.name);
     // A home of its own for each host: what Caravan leaves there goes with it, and what the user's shell does
     // when it starts is no part of any figure.
@@ -333,7 +333,7 @@ fn daemon(place: &Place, port: u16, folder: &Path, interrupt: &Interrupt) -> Res
         .arg(&path)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    let mut daemon = Running::logged("sshd", command, &folder.join(format!("sshd-{name}.log")))?;
+    let mut daemon = ChildProgram::logged("sshd", command, &folder.join(format!("sshd-{name}.log")))?;
     daemon.until_listening(port, interrupt)?;
     Ok(daemon)
 }

@@ -24,7 +24,7 @@ const KILLS_MAX: u32 = 100;
 
 /// One reading, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading {
+pub struct CpuReading {
     pub processes: f64,
     pub machine: f64,
 }
@@ -37,14 +37,14 @@ pub fn adopt() -> Result<(), Error> {
 }
 
 /// What has been used so far.
-pub fn read() -> Reading {
+pub fn read() -> CpuReading {
     let own = std::process::id();
     let table = table();
     let below = below(&table, own);
     let times = below.iter().filter_map(|pid| table.get(pid)).map(|process| process.own + process.children);
     let waited_for = table.get(&own).map_or(0, |process| process.children);
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    Reading {
+    CpuReading {
         processes: (times.sum::<u64>() + waited_for) as f64 * TICK_S,
         machine: machine_ticks(&stat).unwrap_or(0) as f64 * TICK_S,
     }
@@ -80,7 +80,7 @@ pub fn kill_all() {
     }
 }
 
-struct Process {
+struct ProcessTimes {
     parent: u32,
     has_ended: bool,
     own: u64,
@@ -88,7 +88,7 @@ struct Process {
 }
 
 /// All processes that can be seen.
-fn table() -> HashMap<u32, Process> {
+fn table() -> HashMap<u32, ProcessTimes> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let process = |pid| Some((pid, parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?));
@@ -96,10 +96,10 @@ fn table() -> HashMap<u32, Process> {
 }
 
 /// Fields 3, 4 and 14 to 17 of /proc/PID/stat (proc(5)); the name in field 2 ends at the last `)`.
-fn parse(stat: &str) -> Option<Process> {
+fn parse(stat: &str) -> Option<ProcessTimes> {
     let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    Some(Process {
+    Some(ProcessTimes {
         parent: fields.get(1)?.parse().ok()?,
         has_ended: matches!(fields.first(), Some(&"Z" | &"X")),
         own: number(14)? + number(15)?,
@@ -107,7 +107,7 @@ fn parse(stat: &str) -> Option<Process> {
     })
 }
 
-fn below(table: &HashMap<u32, Process>, root: u32) -> HashSet<u32> {
+fn below(table: &HashMap<u32, ProcessTimes>, root: u32) -> HashSet<u32> {
     let mut found = HashSet::new();
     let mut last = HashSet::from([root]);
     while !last.is_empty() {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn grandchildren_are_below_and_others_are_not() {
-        let process = |parent| Process { parent, has_ended: false, own: 1, children: 0 };
+        let process = |parent| ProcessTimes { parent, has_ended: false, own: 1, children: 0 };
         let table = HashMap::from([(2, process(1)), (3, process(2)), (4, process(9)), (9, process(0))]);
         assert_eq!(below(&table, 1), HashSet::from([2, 3]));
     }

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::chart::{Bar, BarChart, BarGroup};
-use crate::hosts::Case;
-use crate::hosts::tool::Tool;
+use crate::hosts::PipeCase;
+use crate::hosts::tool::PipeTool;
 use crate::machine::Machine;
 use crate::number::{binary, number};
-use crate::stats::Summary;
+use crate::stats::SampleSummary;
 
 /// Changes when a reader of the file would have to.
 const SCHEMA: &str = "caravan-bench-pipe/1";
@@ -18,7 +18,7 @@ const LINE_GB_PER_S: f64 = 1.25;
 
 /// The samples of one contender.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct ToolSeries {
     key: &'static str,
     title: &'static str,
     /// GB/s, or seconds of a start.
@@ -29,14 +29,14 @@ pub struct Series {
     pub machine_cpu: Vec<f64>,
 }
 
-impl Series {
+impl ToolSeries {
     pub fn of(key: &'static str, title: &'static str) -> Self {
         Self { key, title, value: Vec::new(), wall_s: Vec::new(), cpu: Vec::new(), machine_cpu: Vec::new() }
     }
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct PipeResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub machine: Machine,
@@ -53,24 +53,24 @@ pub struct CaseResult {
     pub title: String,
     /// `GB/s`, where more is better, or `s`.
     pub unit: &'static str,
-    pub rows: Vec<Row>,
-    pub goals: Vec<Goal>,
+    pub rows: Vec<PipeRow>,
+    pub goals: Vec<PipeGoal>,
 }
 
 /// A contender.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct PipeRow {
     pub key: &'static str,
     pub title: &'static str,
-    pub value: Summary,
+    pub value: SampleSummary,
     /// To the first one, in the same round.
-    pub ratio: Summary,
+    pub ratio: SampleSummary,
     /// From the start of its programs to their end.
-    pub wall_s: Summary,
+    pub wall_s: SampleSummary,
     /// Its processes at both ends, for each GB or each start.
-    pub cpu_s: Summary,
+    pub cpu_s: SampleSummary,
     /// The whole machine, for each GB or each start.
-    pub machine_cpu_s: Summary,
+    pub machine_cpu_s: SampleSummary,
     /// Of the line, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent_of_line: Option<f64>,
@@ -78,23 +78,23 @@ pub struct Row {
 
 impl CaseResult {
     /// Of all tools.
-    pub fn streams(case: Case, is_veth: bool, series: Vec<Series>) -> Self {
+    pub fn streams(case: PipeCase, is_veth: bool, series: Vec<ToolSeries>) -> Self {
         let between = match (is_veth, case) {
-            (true, Case::Veth10g) => "two network namespaces, a veth pair, tbf 10 Gbit/s",
+            (true, PipeCase::Veth10g) => "two network namespaces, a veth pair, tbf 10 Gbit/s",
             (true, _) => "two network namespaces, a veth pair, no limit",
             (false, _) => "two addresses of loopback: no namespaces",
         };
-        let line = (case == Case::Veth10g).then_some(LINE_GB_PER_S);
+        let line = (case == PipeCase::Veth10g).then_some(LINE_GB_PER_S);
         let rows = rows(series, line);
         let goals = if line.is_some() { line_goals(&rows) } else { stream_goals(&rows) };
         Self { key: case.key(), title: between.to_owned(), unit: "GB/s", rows, goals }
     }
 
     /// Of Caravan and a shell.
-    pub fn lines(case: Case, series: Vec<Series>) -> Self {
+    pub fn lines(case: PipeCase, series: Vec<ToolSeries>) -> Self {
         let rows = rows(series, None);
         let (title, unit, goals) = match case {
-            Case::Start => ("one line through two hosts, sessions being there", "s", start_goals(&rows)),
+            PipeCase::Start => ("one line through two hosts, sessions being there", "s", start_goals(&rows)),
             _ => ("two commands of one host", "GB/s", same_host_goals(&rows)),
         };
         Self { key: case.key(), title: title.to_owned(), unit, rows, goals }
@@ -123,7 +123,7 @@ impl CaseResult {
             );
             let _ = writeln!(text, "{}", line.trim_end());
         }
-        for Goal { text: goal, value, is_reached } in &self.goals {
+        for PipeGoal { text: goal, value, is_reached } in &self.goals {
             let reached = if *is_reached { "reached" } else { "NOT REACHED" };
             let _ = writeln!(text, "  goal: {goal}: {}, {reached}", number(*value));
         }
@@ -131,25 +131,25 @@ impl CaseResult {
     }
 }
 
-fn rows(series: Vec<Series>, line: Option<f64>) -> Vec<Row> {
-    let base = series.first().and_then(|first| Summary::of(first.value.clone()));
-    let row = |series: Series| {
-        let value = Summary::of(series.value)?;
-        Some(Row {
+fn rows(series: Vec<ToolSeries>, line: Option<f64>) -> Vec<PipeRow> {
+    let base = series.first().and_then(|first| SampleSummary::of(first.value.clone()));
+    let row = |series: ToolSeries| {
+        let value = SampleSummary::of(series.value)?;
+        Some(PipeRow {
             key: series.key,
             title: series.title,
             ratio: value.ratio(base.as_ref()?)?,
             percent_of_line: line.map(|line| 100.0 * value.median / line),
             value,
-            wall_s: Summary::of(series.wall_s)?,
-            cpu_s: Summary::of(series.cpu)?,
-            machine_cpu_s: Summary::of(series.machine_cpu)?,
+            wall_s: SampleSummary::of(series.wall_s)?,
+            cpu_s: SampleSummary::of(series.cpu)?,
+            machine_cpu_s: SampleSummary::of(series.machine_cpu)?,
         })
     };
     series.into_iter().filter_map(row).collect()
 }
 
-impl Results {
+impl PipeResults {
     pub fn new(rounds: usize, bytes: u64) -> Self {
         Self {
             schema: SCHEMA,
@@ -181,7 +181,7 @@ impl Results {
 
     /// A group of bars for each benchmark.
     pub fn chart(&self) -> BarChart {
-        let bar = |row: &Row| Bar {
+        let bar = |row: &PipeRow| Bar {
             name: row.title.to_owned(),
             value: row.value.clone(),
             colour: match row.key {
@@ -210,75 +210,76 @@ impl Results {
 
 /// What a figure is to be.
 #[derive(Clone, Debug, Serialize)]
-pub struct Goal {
+pub struct PipeGoal {
     pub text: String,
     pub value: f64,
     pub is_reached: bool,
 }
 
-fn row(rows: &[Row], tool: Tool) -> Option<&Row> {
+fn row(rows: &[PipeRow], tool: PipeTool) -> Option<&PipeRow> {
     rows.iter().find(|row| row.key == tool.key())
 }
 
-fn at_least(text: impl Into<String>, least: f64, value: f64) -> Goal {
-    Goal { text: text.into(), value, is_reached: value >= least }
+fn at_least(text: impl Into<String>, least: f64, value: f64) -> PipeGoal {
+    PipeGoal { text: text.into(), value, is_reached: value >= least }
 }
 
 /// Of two commands of one host.
-fn same_host_goals(rows: &[Row]) -> Vec<Goal> {
-    let ratio = |rows: &[Row]| rows.first()?.value.ratio(&rows.get(1)?.value);
-    let goal =
-        |ratio: Summary| at_least("at least a bare shell pipe (ratio in the same round)", 1.0, ratio.median);
+fn same_host_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
+    let ratio = |rows: &[PipeRow]| rows.first()?.value.ratio(&rows.get(1)?.value);
+    let goal = |ratio: SampleSummary| {
+        at_least("at least a bare shell pipe (ratio in the same round)", 1.0, ratio.median)
+    };
     ratio(rows).map(goal).into_iter().collect()
 }
 
 /// Of a line through two hosts.
-fn start_goals(rows: &[Row]) -> Vec<Goal> {
+fn start_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     let seconds = rows.first().map(|row| row.value.median);
-    let goal = |value| Goal { text: "under 0.5 s".to_owned(), value, is_reached: value < 0.5 };
+    let goal = |value| PipeGoal { text: "under 0.5 s".to_owned(), value, is_reached: value < 0.5 };
     seconds.map(goal).into_iter().collect()
 }
 
 /// Of streams without a limit.
-fn stream_goals(rows: &[Row]) -> Vec<Goal> {
+fn stream_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     let mut goals = Vec::new();
-    let Some(open) = row(rows, Tool::CaravanInsecure) else { return goals };
+    let Some(open) = row(rows, PipeTool::CaravanInsecure) else { return goals };
     goals.push(at_least("at least 3.2 GB/s, not encrypted", 3.2, open.value.median));
-    for (tool, what) in [(Tool::Iperf3File, "the same file"), (Tool::Iperf3, "one buffer")] {
+    for (tool, what) in [(PipeTool::Iperf3File, "the same file"), (PipeTool::Iperf3, "one buffer")] {
         let ratio = row(rows, tool).and_then(|iperf3| open.value.ratio(&iperf3.value));
         let text = format!("at least 0.9 of iperf3 with {what}, not encrypted");
         goals.extend(ratio.map(|ratio| at_least(text, 0.9, ratio.median)));
     }
-    for tool in [Tool::Nc, Tool::Socat, Tool::Mbuffer] {
+    for tool in [PipeTool::Nc, PipeTool::Socat, PipeTool::Mbuffer] {
         let ratio = row(rows, tool).and_then(|other| open.value.ratio(&other.value));
         let text = format!("faster than {}, not encrypted (ratio)", tool.key());
         goals.extend(ratio.map(|ratio| at_least(text, 1.0, ratio.median)));
     }
-    if let Some(bare) = row(rows, Tool::CaravanBare) {
+    if let Some(bare) = row(rows, PipeTool::CaravanBare) {
         goals.push(at_least("at least 4 GB/s, not encrypted, no digest", 4.0, bare.value.median));
-        if let Some(ratio) = row(rows, Tool::Socat).and_then(|socat| bare.cpu_s.ratio(&socat.cpu_s)) {
+        if let Some(ratio) = row(rows, PipeTool::Socat).and_then(|socat| bare.cpu_s.ratio(&socat.cpu_s)) {
             let text = "less processor time than socat, no digest (ratio)".to_owned();
-            goals.push(Goal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
+            goals.push(PipeGoal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
         }
     }
-    let sealed = row(rows, Tool::Caravan).zip(row(rows, Tool::Ssh));
+    let sealed = row(rows, PipeTool::Caravan).zip(row(rows, PipeTool::Ssh));
     if let Some(ratio) = sealed.and_then(|(sealed, ssh)| sealed.value.ratio(&ssh.value)) {
         goals.push(at_least("faster than ssh, encrypted (ratio)", 1.0, ratio.median));
     }
-    if let Some(ratio) = row(rows, Tool::Socat).and_then(|socat| open.cpu_s.ratio(&socat.cpu_s)) {
+    if let Some(ratio) = row(rows, PipeTool::Socat).and_then(|socat| open.cpu_s.ratio(&socat.cpu_s)) {
         let text = "less processor time than socat, not encrypted (ratio)".to_owned();
-        goals.push(Goal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
+        goals.push(PipeGoal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
     }
     goals
 }
 
 /// Of streams through a line of a known rate.
-fn line_goals(rows: &[Row]) -> Vec<Goal> {
-    let goal = |(tool, text): (Tool, &str)| {
+fn line_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
+    let goal = |(tool, text): (PipeTool, &str)| {
         let percent = row(rows, tool)?.percent_of_line?;
         Some(at_least(format!("at least 95 % of the line, {text}"), 95.0, percent))
     };
-    [(Tool::CaravanInsecure, "not encrypted"), (Tool::Caravan, "encrypted")]
+    [(PipeTool::CaravanInsecure, "not encrypted"), (PipeTool::Caravan, "encrypted")]
         .into_iter()
         .filter_map(goal)
         .collect()
@@ -287,10 +288,10 @@ fn line_goals(rows: &[Row]) -> Vec<Goal> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::hosts::tool::Tool;
+    use crate::hosts::tool::PipeTool;
 
-    fn series(tool: Tool, gb_per_s: f64, cpu: f64) -> Series {
-        let mut series = Series::of(tool.key(), tool.title());
+    fn series(tool: PipeTool, gb_per_s: f64, cpu: f64) -> ToolSeries {
+        let mut series = ToolSeries::of(tool.key(), tool.title());
         for round in [1.0, 2.0, 4.0] {
             series.value.push(gb_per_s * round);
             series.wall_s.push(1.0);
@@ -300,14 +301,16 @@ pub mod tests {
         series
     }
 
-    pub fn example(caravan: f64) -> Results {
-        let mut results = Results::new(3, 2 << 30);
+    pub fn example(caravan: f64) -> PipeResults {
+        let mut results = PipeResults::new(3, 2 << 30);
         let all = || {
-            let others = Tool::ALL.into_iter().skip(1).map(|tool| series(tool, 1.0, 0.5));
-            std::iter::once(series(Tool::CaravanInsecure, caravan, 0.25)).chain(others).collect::<Vec<_>>()
+            let others = PipeTool::ALL.into_iter().skip(1).map(|tool| series(tool, 1.0, 0.5));
+            std::iter::once(series(PipeTool::CaravanInsecure, caravan, 0.25))
+                .chain(others)
+                .collect::<Vec<_>>()
         };
-        results.cases.push(CaseResult::streams(Case::Veth, true, all()));
-        results.cases.push(CaseResult::streams(Case::Veth10g, true, all()));
+        results.cases.push(CaseResult::streams(PipeCase::Veth, true, all()));
+        results.cases.push(CaseResult::streams(PipeCase::Veth10g, true, all()));
         results
     }
 

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::hosts::bed::Bed;
 use crate::hosts::{bed, cpu};
 use crate::interrupt::Interrupt;
-use crate::process::{Running, failed, is_installed};
+use crate::process::{ChildProgram, failed, is_installed};
 use crate::scratch::Scratch;
 
 /// How long a stream may take: this, and what its bytes take at [`SLOWEST`].
@@ -28,7 +28,7 @@ const SOCKETS_BYTES: u64 = 32 << 20;
 
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tool {
+pub enum PipeTool {
     CaravanInsecure,
     Caravan,
     /// Not encrypted, and without a digest.
@@ -43,7 +43,7 @@ pub enum Tool {
     Iperf3,
 }
 
-impl Tool {
+impl PipeTool {
     /// The first is who all others are compared with.
     pub const ALL: [Self; 9] = [
         Self::CaravanInsecure,
@@ -186,7 +186,7 @@ impl Tool {
 
 /// One stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct StreamSample {
     /// As the tool itself says, where it does; else all bytes by `wall_s`.
     pub gb_per_s: f64,
     /// From the start of the sending program to the end of both.
@@ -198,7 +198,7 @@ pub struct Sample {
 }
 
 /// Moves the input from a to b.
-pub fn stream(tool: Tool, bed: &Bed) -> Result<Sample, Error> {
+pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
     let port = bed.net.free_port()?;
     let (receiver, sender) = tool.programs(bed, port)?;
     let limit = STREAM_LIMIT + Duration::from_secs(bed.input.bytes / SLOWEST);
@@ -207,14 +207,14 @@ pub fn stream(tool: Tool, bed: &Bed) -> Result<Sample, Error> {
     let (cpu_before, received_before) = (cpu::read(), received());
     let mut receiver = match receiver {
         Some(command) => {
-            let mut receiver = Running::logged(tool.key(), command, &bed.log("receiver.log"))?;
+            let mut receiver = ChildProgram::logged(tool.key(), command, &bed.log("receiver.log"))?;
             receiver.until_listening(port, &bed.interrupt)?;
             Some(receiver)
         }
         None => None,
     };
     let start = Instant::now();
-    let mut sender = Running::logged(tool.key(), sender, &bed.log("sender.log"))?;
+    let mut sender = ChildProgram::logged(tool.key(), sender, &bed.log("sender.log"))?;
     sender.end(start + limit, &bed.interrupt)?;
     if let Some(receiver) = &mut receiver {
         receiver.end(start + limit, &bed.interrupt)?;
@@ -223,7 +223,7 @@ pub fn stream(tool: Tool, bed: &Bed) -> Result<Sample, Error> {
     cpu::settle(&living);
     let (cpu_after, carried) = (cpu::read(), received() - received_before);
     // iperf3 ends once all is sent, and leaves what has not come by then.
-    let left = if matches!(tool, Tool::Iperf3File | Tool::Iperf3) { SOCKETS_BYTES } else { 0 };
+    let left = if matches!(tool, PipeTool::Iperf3File | PipeTool::Iperf3) { SOCKETS_BYTES } else { 0 };
     let least = bed.input.bytes.saturating_sub(left);
     if carried < least {
         let reason =
@@ -232,7 +232,7 @@ pub fn stream(tool: Tool, bed: &Bed) -> Result<Sample, Error> {
     }
     let gigabytes = bed.input.bytes as f64 / 1e9;
     let own = tool.own_gb_per_s(bed, &sender.said())?;
-    Ok(Sample {
+    Ok(StreamSample {
         gb_per_s: own.unwrap_or(gigabytes / wall_s),
         wall_s,
         cpu_s_per_gb: (cpu_after.processes - cpu_before.processes) / gigabytes,
@@ -267,7 +267,7 @@ const LINE_LIMIT: Duration = Duration::from_secs(120);
 const WORD: &str = "hello";
 
 /// A line that takes its time to start, or to move bytes.
-pub struct Line {
+pub struct ShellLine {
     pub key: &'static str,
     pub title: &'static str,
     /// What it moves, if that is what counts.
@@ -277,7 +277,7 @@ pub struct Line {
     command: Box<dyn Fn() -> Command>,
 }
 
-impl Line {
+impl ShellLine {
     /// Two commands of this host.
     pub fn same_host(bytes: u64) -> [Self; 2] {
         let caravan = move || {
@@ -346,7 +346,7 @@ impl Line {
         let living = cpu::living();
         let before = cpu::read();
         let start = Instant::now();
-        let mut running = Running::logged(self.key, command, &scratch.path().join("log"))?;
+        let mut running = ChildProgram::logged(self.key, command, &scratch.path().join("log"))?;
         running.end(start + LINE_LIMIT, interrupt)?;
         let wall_s = start.elapsed().as_secs_f64();
         cpu::settle(&living);
@@ -361,7 +361,7 @@ impl Line {
 
 /// Has Caravan copied to both hosts, and ssh's sessions opened.
 pub fn warm(bed: &Bed) -> Result<(), Error> {
-    let [caravan, ssh] = Line::start(bed);
+    let [caravan, ssh] = ShellLine::start(bed);
     ssh.run(&bed.interrupt)?;
     caravan.run(&bed.interrupt).map(drop)
 }

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
 use crate::control;
-use crate::control::Control;
+use crate::control::ControlChannel;
 use crate::error::Error;
 use crate::rdma::failed;
 
@@ -22,7 +22,7 @@ const SPINS: u32 = 1 << 12;
 
 /// What both ends do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
+pub struct LinkTask {
     /// Each message is answered by one of the same size; else one stream, and one byte at its end.
     pub echo: bool,
     /// Bytes of a message.
@@ -39,7 +39,7 @@ pub struct Task {
 
 /// What one end has counted, of a task or so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct EndCounts {
     pub doorbells: u64,
     pub completions: u64,
     /// Times that it slept and was woken.
@@ -48,20 +48,20 @@ pub struct Counts {
 
 /// One end.
 #[derive(Debug)]
-pub struct End {
+pub struct RdmaEnd {
     pub link: Link,
     buffer: Vec<u8>,
 }
 
-impl End {
+impl RdmaEnd {
     /// The side that measures. `control` has told the other that a link is wanted.
-    pub fn connect(control: &mut Control, ring_bytes: u64) -> Result<Self, Error> {
+    pub fn connect(control: &mut ControlChannel, ring_bytes: u64) -> Result<Self, Error> {
         let endpoint = control::connect_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }
 
     /// The other side.
-    pub fn accept(control: &mut Control, ring_bytes: u64) -> Result<Self, Error> {
+    pub fn accept(control: &mut ControlChannel, ring_bytes: u64) -> Result<Self, Error> {
         let endpoint = control::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }
@@ -79,14 +79,14 @@ impl End {
         ports.find(uses).ok_or_else(|| failed(&format!("its port is gone: {description}")))
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> EndCounts {
         let endpoint = self.link.endpoint_counts();
         let wakeups = self.link.counts().wakeups_received;
-        Counts { doorbells: endpoint.doorbells, completions: endpoint.completions, wakeups }
+        EndCounts { doorbells: endpoint.doorbells, completions: endpoint.completions, wakeups }
     }
 
     /// The side that measures: the nanoseconds of each round trip, or of the whole stream.
-    pub fn measure(&mut self, task: &Task) -> Result<Vec<f64>, Error> {
+    pub fn measure(&mut self, task: &LinkTask) -> Result<Vec<f64>, Error> {
         self.buffer.resize(task.bytes, 0x5a);
         let mut took = Vec::with_capacity(if task.echo { task.messages as usize } else { 1 });
         let mut before = Instant::now();
@@ -108,7 +108,7 @@ impl End {
     }
 
     /// The other side of [`measure`](Self::measure).
-    pub fn answer(&mut self, task: &Task) -> Result<(), Error> {
+    pub fn answer(&mut self, task: &LinkTask) -> Result<(), Error> {
         self.buffer.resize(task.bytes, 0xa5);
         for _ in 0..task.messages {
             self.receive(task, task.bytes)?;
@@ -117,13 +117,13 @@ impl End {
             }
         }
         if !task.echo {
-            self.send(&Task { bytes: 1, ..*task }, true)?;
+            self.send(&LinkTask { bytes: 1, ..*task }, true)?;
         }
         self.settle(task)
     }
 
     /// One message into the ring; what is too long for it goes as there is room.
-    fn send(&mut self, task: &Task, publishes: bool) -> Result<(), Error> {
+    fn send(&mut self, task: &LinkTask, publishes: bool) -> Result<(), Error> {
         let mut sent = 0;
         let mut waiting = Waiting::default();
         loop {
@@ -145,7 +145,7 @@ impl End {
         if publishes { Ok(self.link.publish()?) } else { Ok(()) }
     }
 
-    fn receive(&mut self, task: &Task, bytes: usize) -> Result<(), Error> {
+    fn receive(&mut self, task: &LinkTask, bytes: usize) -> Result<(), Error> {
         let mut received = 0;
         let mut waiting = Waiting::default();
         while received < bytes {
@@ -166,7 +166,7 @@ impl End {
     }
 
     /// Nothing of this task is left for the next: everything has arrived, and each side knows it.
-    fn settle(&mut self, task: &Task) -> Result<(), Error> {
+    fn settle(&mut self, task: &LinkTask) -> Result<(), Error> {
         let mut waiting = Waiting::default();
         while !(self.link.is_settled()? && self.link.outbound_used_bytes() == 0) {
             if self.link.refresh()? > 0 {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::process::{self, Running};
+use crate::process::{self, ChildProgram};
 use crate::rdma::failed;
 
 /// Many times what a sample takes.
@@ -18,7 +18,7 @@ pub const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
 
 /// What we are measured beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Tool {
+pub enum PerftestTool {
     #[serde(rename = "ib_write_lat")]
     WriteLatency,
     #[serde(rename = "ib_send_lat")]
@@ -40,13 +40,13 @@ pub struct Printed {
 
 /// One run of a program: what both sides of it need to know.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Run {
-    pub tool: Tool,
+pub struct ToolRun {
+    pub tool: PerftestTool,
     pub bytes: usize,
     pub messages: u64,
 }
 
-impl Tool {
+impl PerftestTool {
     pub fn program(self) -> &'static str {
         match self {
             Self::WriteLatency => "ib_write_lat",
@@ -84,15 +84,15 @@ impl Tool {
     }
 }
 
-impl Run {
+impl ToolRun {
     fn command(&self, port: &Port, tcp_port: u16) -> Command {
         let mut command = Command::new(self.tool.program());
         command.args(["-d", &port.device, "-i", &port.number.to_string(), "-p", &tcp_port.to_string()]);
         command.args(["-s", &self.bytes.to_string(), "-n", &self.messages.to_string()]);
         let index = port.gid_index.to_string();
         match (self.tool, port.fabric) {
-            (Tool::PingPong, Fabric::InfiniBand) => {}
-            (Tool::PingPong, _) => drop(command.args(["-g", &index])),
+            (PerftestTool::PingPong, Fabric::InfiniBand) => {}
+            (PerftestTool::PingPong, _) => drop(command.args(["-g", &index])),
             // -F: no complaint where the processor changes its speed.
             (_, Fabric::InfiniBand) => drop(command.arg("-F")),
             (_, Fabric::Roce) => drop(command.args(["-F", "-x", &index])),
@@ -103,12 +103,12 @@ impl Run {
     }
 
     /// Starts the server's side, which listens on the port that is returned.
-    pub fn serve(&self, port: &Port, interrupt: &Interrupt) -> Result<(Running, u16), Error> {
+    pub fn serve(&self, port: &Port, interrupt: &Interrupt) -> Result<(ChildProgram, u16), Error> {
         let free = TcpListener::bind(("0.0.0.0", 0)).and_then(|listener| listener.local_addr());
         let tcp_port = free.map_err(|why| failed(&why))?.port();
         let mut command = self.command(port, tcp_port);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut running = Running::start(self.tool.program(), command)?;
+        let mut running = ChildProgram::start(self.tool.program(), command)?;
         running.until_listening(tcp_port, interrupt)?;
         Ok((running, tcp_port))
     }
@@ -152,13 +152,13 @@ mod tests {
 
     #[test]
     fn what_the_programs_print_is_read() {
-        let read = |tool: Tool, text: &str, bytes| {
+        let read = |tool: PerftestTool, text: &str, bytes| {
             tool.parse(text, bytes).map(|printed| (printed.value, printed.p99))
         };
-        assert_eq!(read(Tool::WriteLatency, LATENCY, 8), Some((12.25, Some(40.75))));
-        assert_eq!(read(Tool::WriteBandwidth, BANDWIDTH, 65536), Some((290.25, None)));
-        assert_eq!(read(Tool::PingPong, PING_PONG, 8), Some((66.25, None)));
-        assert_eq!(read(Tool::WriteLatency, &LATENCY.replace("12.25", "inf"), 8), None);
-        assert_eq!(read(Tool::WriteLatency, "", 8), None);
+        assert_eq!(read(PerftestTool::WriteLatency, LATENCY, 8), Some((12.25, Some(40.75))));
+        assert_eq!(read(PerftestTool::WriteBandwidth, BANDWIDTH, 65536), Some((290.25, None)));
+        assert_eq!(read(PerftestTool::PingPong, PING_PONG, 8), Some((66.25, None)));
+        assert_eq!(read(PerftestTool::WriteLatency, &LATENCY.replace("12.25", "inf"), 8), None);
+        assert_eq!(read(PerftestTool::WriteLatency, "", 8), None);
     }
 }

@@ -23,12 +23,12 @@ const SPINS: u32 = 1 << 16;
 
 /// The memory of both lanes.
 #[derive(Debug)]
-pub struct Memory {
+pub struct RingMemory {
     segment: Arc<Segment>,
     ring_bytes: u64,
 }
 
-impl Memory {
+impl RingMemory {
     pub fn create(ring_bytes: u64) -> Result<Self, Error> {
         let bytes = Self::bytes(ring_bytes);
         let segment = Arc::new(Segment::create("caravan-bench", bytes, Pages::Small)?);
@@ -61,15 +61,15 @@ impl Memory {
         Ok((MappedCursors::new(&header, fences())?, MappedBytes::new(bytes)?))
     }
 
-    pub fn sender(&self, lane: u64) -> Result<Sender, Error> {
+    pub fn sender(&self, lane: u64) -> Result<LaneSender, Error> {
         let (cursors, bytes) = self.lane(lane)?;
-        Ok(Sender { ring: ByteProducer::new(cursors, bytes) })
+        Ok(LaneSender { ring: ByteProducer::new(cursors, bytes) })
     }
 
-    pub fn receiver(&self, lane: u64) -> Result<Receiver, Error> {
+    pub fn receiver(&self, lane: u64) -> Result<LaneReceiver, Error> {
         let (cursors, bytes) = self.lane(lane)?;
         let lengths = LengthReader::new(RECORD_BYTES as u32);
-        Ok(Receiver { ring: ByteConsumer::new(cursors, bytes), lengths })
+        Ok(LaneReceiver { ring: ByteConsumer::new(cursors, bytes), lengths })
     }
 }
 
@@ -78,11 +78,11 @@ pub type GoOn<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
 /// The producing side of a lane.
 #[derive(Debug)]
-pub struct Sender {
+pub struct LaneSender {
     ring: ByteProducer<MappedCursors, MappedBytes>,
 }
 
-impl Sender {
+impl LaneSender {
     /// Appends a record; it is seen once it is published, or the ring was full.
     #[inline]
     pub fn append(&mut self, record: &[u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
@@ -115,12 +115,12 @@ impl Sender {
 
 /// The consuming side of a lane.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct LaneReceiver {
     ring: ByteConsumer<MappedCursors, MappedBytes>,
     lengths: LengthReader,
 }
 
-impl Receiver {
+impl LaneReceiver {
     /// Copies the next record out, and gives its room back with all others that were there.
     #[inline]
     pub fn take(&mut self, record: &mut [u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
@@ -179,8 +179,8 @@ mod tests {
 
     #[test]
     fn records_pass_a_ring_smaller_than_their_sum_in_order() {
-        let memory = Memory::create(4096).expect("memory");
-        let other = Memory::open(&memory.path(), 4096).expect("the same memory");
+        let memory = RingMemory::create(4096).expect("memory");
+        let other = RingMemory::open(&memory.path(), 4096).expect("the same memory");
         let mut sender = memory.sender(0).expect("a sender");
         let mut receiver = other.receiver(0).expect("a receiver");
         let consumer = std::thread::spawn(move || {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_side_whose_peer_ended_stops_waiting() {
-        let memory = Memory::create(4096).expect("memory");
+        let memory = RingMemory::create(4096).expect("memory");
         let mut receiver = memory.receiver(0).expect("a receiver");
         let mut asked = 0;
         let mut go_on = || {

@@ -13,19 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::StepsTransport;
 use crate::control;
-use crate::control::Control;
+use crate::control::ControlChannel;
 use crate::error::Error;
-use crate::pipe::{Input, word};
-use crate::steps::wire::{ARENA_BYTES, Buffer, Deadline, FabricWire, TcpWire, Wire, exposure, failed};
-use crate::steps::{Messages, Program, Sink, Source};
+use crate::pipe::{PipeInput, word};
+use crate::steps::wire::{
+    ARENA_BYTES, Buffer, FabricWire, SampleDeadline, StepWire, TcpWire, exposure, failed,
+};
+use crate::steps::{Messages, StepProgram, StepSink, StepSource};
 
 /// Bytes of the file read at once for its digest.
 const DIGEST_CHUNK_BYTES: usize = 1 << 20;
 
 /// A sample.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Task {
-    pub program: Program,
+pub struct StepTask {
+    pub program: StepProgram,
     pub bytes: u64,
     /// Bytes of the file, which is read from its start again after its end: a multiple of every message's.
     pub file_bytes: u64,
@@ -35,24 +37,25 @@ pub struct Task {
 
 /// The sending side: nanoseconds until the last acknowledgement.
 pub fn send_messages(
-    wire: &mut dyn Wire,
-    task: &Task,
+    wire: &mut dyn StepWire,
+    task: &StepTask,
     messages: &Messages,
-    input: &Input,
+    input: &PipeInput,
 ) -> Result<f64, Error> {
     let Messages { message_bytes: bytes, ack_bytes, ack_every, buffers, source, .. } = *messages;
     // Read into one while the other is under way.
-    let own = if source == Source::FileAhead { buffers.max(2) } else { buffers };
+    let own = if source == StepSource::FileAhead { buffers.max(2) } else { buffers };
     let buffer = |n: u64| Buffer { number: (n % own as u64) as usize, bytes };
-    let fill =
-        |wire: &mut dyn Wire, n: u64| wire.fill(buffer(n), input.file(), n * bytes as u64 % task.file_bytes);
-    if source == Source::Buffer {
+    let fill = |wire: &mut dyn StepWire, n: u64| {
+        wire.fill(buffer(n), input.file(), n * bytes as u64 % task.file_bytes)
+    };
+    if source == StepSource::Buffer {
         for n in 0..own {
             wire.fill(Buffer { number: n, bytes }, input.file(), 0)?;
         }
     }
     let start = Instant::now();
-    if source == Source::FileAhead {
+    if source == StepSource::FileAhead {
         fill(wire, 0)?;
     }
     let count = messages.count(task.bytes);
@@ -62,11 +65,11 @@ pub fn send_messages(
             wire.await_acknowledgement(ack_bytes)?;
             acknowledged += ack_every as u64;
         }
-        if source == Source::File {
+        if source == StepSource::File {
             fill(wire, n)?;
         }
         wire.send(buffer(n))?;
-        if source == Source::FileAhead && n + 1 < count {
+        if source == StepSource::FileAhead && n + 1 < count {
             fill(wire, n + 1)?;
         }
     }
@@ -79,17 +82,17 @@ pub fn send_messages(
 
 /// The receiving side.
 pub fn receive_messages(
-    wire: &mut dyn Wire,
-    task: &Task,
+    wire: &mut dyn StepWire,
+    task: &StepTask,
     messages: &Messages,
-    output: &mut Output,
+    output: &mut CheckedOutput,
 ) -> Result<(), Error> {
     let Messages { message_bytes: bytes, ack_bytes, ack_every, buffers, sink, source } = *messages;
     for n in 0..messages.count(task.bytes) {
         let buffer = Buffer { number: (n % buffers as u64) as usize, bytes };
         wire.receive(buffer)?;
-        if sink == Sink::Copy || task.is_check {
-            let position = if source == Source::Buffer { 0 } else { n * bytes as u64 };
+        if sink == StepSink::Copy || task.is_check {
+            let position = if source == StepSource::Buffer { 0 } else { n * bytes as u64 };
             output.take(position, bytes, |to| {
                 wire.copy_out(buffer, to);
                 Ok(())
@@ -103,14 +106,14 @@ pub fn receive_messages(
 }
 
 /// What the receiving side copies into, as a program would that reads a pipe.
-pub struct Output {
+pub struct CheckedOutput {
     buffer: Vec<u8>,
     file_bytes: u64,
     digest: Option<digest::digest::Context>,
 }
 
-impl Output {
-    pub fn of(task: &Task, bytes: usize) -> Self {
+impl CheckedOutput {
+    pub fn of(task: &StepTask, bytes: usize) -> Self {
         let digest = task.is_check.then(|| digest::digest::Context::new(&digest::digest::SHA256));
         Self { buffer: vec![0; bytes], file_bytes: task.file_bytes, digest }
     }
@@ -144,9 +147,11 @@ impl Output {
 }
 
 /// Of all that must come.
-pub fn expected_digest(task: &Task, bytes: u64, input: &Input) -> Result<Vec<u8>, Error> {
+pub fn expected_digest(task: &StepTask, bytes: u64, input: &PipeInput) -> Result<Vec<u8>, Error> {
     let repeated = match task.program {
-        Program::Messages(Messages { source: Source::Buffer, message_bytes, .. }) => message_bytes as u64,
+        StepProgram::Messages(Messages { source: StepSource::Buffer, message_bytes, .. }) => {
+            message_bytes as u64
+        }
         _ => task.file_bytes,
     };
     let mut digest = digest::digest::Context::new(&digest::digest::SHA256);
@@ -166,13 +171,13 @@ pub fn expected_digest(task: &Task, bytes: u64, input: &Input) -> Result<Vec<u8>
 /// What carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Carrier {
+pub enum StepsCarrier {
     Rdma,
     Shm,
     Tcp,
 }
 
-impl From<StepsTransport> for Carrier {
+impl From<StepsTransport> for StepsCarrier {
     fn from(transport: StepsTransport) -> Self {
         match transport {
             StepsTransport::Rdma => Self::Rdma,
@@ -183,21 +188,21 @@ impl From<StepsTransport> for Carrier {
 }
 
 /// One process's end.
-pub enum End {
-    Fabric(FabricWire, Box<Ring>),
+pub enum StepsEnd {
+    Fabric(FabricWire, Box<LinkRing>),
     Tcp(TcpWire),
 }
 
-impl End {
+impl StepsEnd {
     /// The side that sends. The other has been told which carrier. Also what users see of the connection.
-    pub fn connect(control: &mut Control, carrier: Carrier) -> Result<(Self, String), Error> {
+    pub fn connect(control: &mut ControlChannel, carrier: StepsCarrier) -> Result<(Self, String), Error> {
         let (wire, link) = match carrier {
-            Carrier::Rdma => (
+            StepsCarrier::Rdma => (
                 control::connect_rdma(control, &exposure())?,
                 control::connect_rdma(control, &Link::exposure(RING_BYTES)?)?,
             ),
-            Carrier::Shm => (control::connect_shm(control)?, control::connect_shm(control)?),
-            Carrier::Tcp => {
+            StepsCarrier::Shm => (control::connect_shm(control)?, control::connect_shm(control)?),
+            StepsCarrier::Tcp => {
                 let port: u16 = control.answer()?;
                 let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(|why| failed(&why))?;
                 return Ok((Self::Tcp(TcpWire::new(stream)?), "TCP over loopback".to_owned()));
@@ -211,17 +216,17 @@ impl End {
     }
 
     /// The other side.
-    pub fn accept(control: &mut Control, carrier: Carrier) -> Result<Self, Error> {
+    pub fn accept(control: &mut ControlChannel, carrier: StepsCarrier) -> Result<Self, Error> {
         let (wire, link) = match carrier {
-            Carrier::Rdma => (
+            StepsCarrier::Rdma => (
                 control::accept_rdma(control, &exposure())?,
                 control::accept_rdma(control, &Link::exposure(RING_BYTES)?)?,
             ),
-            Carrier::Shm => (
+            StepsCarrier::Shm => (
                 control::accept_shm(control, ARENA_BYTES)?,
                 control::accept_shm(control, Link::mapped_arena_bytes(RING_BYTES)?)?,
             ),
-            Carrier::Tcp => {
+            StepsCarrier::Tcp => {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|why| failed(&why))?;
                 let port = listener.local_addr().map_err(|why| failed(&why))?.port();
                 control.say(&Ok::<_, String>(port))?;
@@ -233,25 +238,25 @@ impl End {
     }
 
     /// The sending side of a sample: its nanoseconds.
-    pub fn send(&mut self, task: &Task, input: &Input) -> Result<f64, Error> {
+    pub fn send(&mut self, task: &StepTask, input: &PipeInput) -> Result<f64, Error> {
         match (task.program, self) {
-            (Program::Stream, Self::Fabric(_, ring)) => ring.send(task, input),
-            (Program::Stream, Self::Tcp(wire)) => send_stream(wire.stream(), task, input),
-            (Program::Messages(messages), end) => send_messages(end.wire(), task, &messages, input),
+            (StepProgram::Stream, Self::Fabric(_, ring)) => ring.send(task, input),
+            (StepProgram::Stream, Self::Tcp(wire)) => send_stream(wire.stream(), task, input),
+            (StepProgram::Messages(messages), end) => send_messages(end.wire(), task, &messages, input),
         }
     }
 
     /// The receiving side of a sample: the digest, if it is a check.
-    pub fn receive(&mut self, task: &Task) -> Result<Option<Vec<u8>>, Error> {
+    pub fn receive(&mut self, task: &StepTask) -> Result<Option<Vec<u8>>, Error> {
         let bytes = match task.program {
-            Program::Messages(messages) => messages.message_bytes,
-            Program::Stream => CHUNK_BYTES,
+            StepProgram::Messages(messages) => messages.message_bytes,
+            StepProgram::Stream => CHUNK_BYTES,
         };
-        let mut output = Output::of(task, bytes);
+        let mut output = CheckedOutput::of(task, bytes);
         match (task.program, self) {
-            (Program::Stream, Self::Fabric(_, ring)) => ring.receive(task, &mut output)?,
-            (Program::Stream, Self::Tcp(wire)) => receive_stream(wire.stream(), task, &mut output)?,
-            (Program::Messages(messages), end) => {
+            (StepProgram::Stream, Self::Fabric(_, ring)) => ring.receive(task, &mut output)?,
+            (StepProgram::Stream, Self::Tcp(wire)) => receive_stream(wire.stream(), task, &mut output)?,
+            (StepProgram::Messages(messages), end) => {
                 receive_messages(end.wire(), task, &messages, &mut output)?;
             }
         }
@@ -259,11 +264,11 @@ impl End {
     }
 
     fn fabric(wire: Box<dyn Endpoint>, link: Box<dyn Endpoint>) -> Result<Self, Error> {
-        let ring = Ring::new(Link::new(link, RING_BYTES)?);
+        let ring = LinkRing::new(Link::new(link, RING_BYTES)?);
         Ok(Self::Fabric(FabricWire::new(wire), Box::new(ring)))
     }
 
-    fn wire(&mut self) -> &mut dyn Wire {
+    fn wire(&mut self) -> &mut dyn StepWire {
         match self {
             Self::Fabric(wire, _) => wire,
             Self::Tcp(wire) => wire,
@@ -279,13 +284,13 @@ pub const CHUNK_BYTES: usize = 128 << 10;
 const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A link, and who waits for it.
-pub struct Ring {
+pub struct LinkRing {
     link: Link,
     policy: SpinPolicy,
     start: Instant,
 }
 
-impl Ring {
+impl LinkRing {
     pub fn new(link: Link) -> Self {
         Self { link, policy: SpinPolicy::new(SpinMode::Auto), start: Instant::now() }
     }
@@ -295,7 +300,7 @@ impl Ring {
     }
 
     /// The sending side: nanoseconds until the other one has said that it has all.
-    pub fn send(&mut self, task: &Task, input: &Input) -> Result<f64, Error> {
+    pub fn send(&mut self, task: &StepTask, input: &PipeInput) -> Result<f64, Error> {
         let start = Instant::now();
         let mut sent = 0;
         while sent < task.bytes {
@@ -328,7 +333,7 @@ impl Ring {
     }
 
     /// The receiving side.
-    pub fn receive(&mut self, task: &Task, output: &mut Output) -> Result<(), Error> {
+    pub fn receive(&mut self, task: &StepTask, output: &mut CheckedOutput) -> Result<(), Error> {
         let mut received = 0;
         while received < task.bytes {
             // It gives all there is, which may be more.
@@ -360,7 +365,7 @@ impl Ring {
 
     /// Spins or sleeps, as has lately paid off, until it is so.
     fn wait(&mut self, room: usize, is_so: impl Fn(&mut Link) -> Result<bool, Error>) -> Result<(), Error> {
-        let deadline = Deadline::new();
+        let deadline = SampleDeadline::new();
         while !is_so(&mut self.link)? {
             if self.policy.nothing(self.now_ns()) == Turn::Spin {
                 std::thread::yield_now();
@@ -389,7 +394,7 @@ impl Ring {
 }
 
 /// The sending side over TCP.
-fn send_stream(stream: &mut TcpStream, task: &Task, input: &Input) -> Result<f64, Error> {
+fn send_stream(stream: &mut TcpStream, task: &StepTask, input: &PipeInput) -> Result<f64, Error> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let start = Instant::now();
     let mut sent = 0;
@@ -406,7 +411,7 @@ fn send_stream(stream: &mut TcpStream, task: &Task, input: &Input) -> Result<f64
 }
 
 /// The receiving side over TCP.
-fn receive_stream(stream: &mut TcpStream, task: &Task, output: &mut Output) -> Result<(), Error> {
+fn receive_stream(stream: &mut TcpStream, task: &StepTask, output: &mut CheckedOutput) -> Result<(), Error> {
     let mut received = 0;
     while received < task.bytes {
         let wanted = (task.bytes - received).min(CHUNK_BYTES as u64) as usize;
@@ -431,7 +436,8 @@ fn some(read: std::io::Result<usize>) -> Result<usize, Error> {
 mod tests {
     use super::*;
 
-    const TASK: Task = Task { program: Program::Stream, bytes: 4096, file_bytes: 4096, is_check: true };
+    const TASK: StepTask =
+        StepTask { program: StepProgram::Stream, bytes: 4096, file_bytes: 4096, is_check: true };
 
     /// Bytes of the file from `position` on.
     fn bytes(position: u64) -> Vec<u8> {
@@ -440,10 +446,10 @@ mod tests {
 
     #[test]
     fn a_digest_is_of_all_that_came_and_of_nothing_else() {
-        let input = Input::create(4096).expect("made");
+        let input = PipeInput::create(4096).expect("made");
         let expected = expected_digest(&TASK, 4096, &input).expect("read");
         let came = |second: Vec<u8>| {
-            let mut output = Output::of(&TASK, 2048);
+            let mut output = CheckedOutput::of(&TASK, 2048);
             for (position, bytes) in [(0, bytes(0)), (2048, second)] {
                 let copy = |to: &mut [u8]| {
                     to.copy_from_slice(&bytes);
@@ -461,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_not_the_next_one_is_seen_without_a_digest() {
-        let mut output = Output::of(&Task { is_check: false, ..TASK }, 2048);
+        let mut output = CheckedOutput::of(&StepTask { is_check: false, ..TASK }, 2048);
         let stale = |to: &mut [u8]| {
             to.copy_from_slice(&bytes(0));
             Ok(())

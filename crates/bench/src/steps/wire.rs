@@ -18,7 +18,7 @@ const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
 
 /// One side of it. Each side has as many buffers as there are messages under way; message n goes from buffer n
 /// to buffer n of the other side, modulo their number.
-pub trait Wire {
+pub trait StepWire {
     /// Reads bytes of the file into a buffer for sending, once what was sent from there before has left it.
     fn fill(&mut self, buffer: Buffer, file: &File, at: u64) -> Result<(), Error>;
     /// Sends a buffer.
@@ -49,9 +49,9 @@ impl Buffer {
 
 /// Waiting with an end.
 #[derive(Debug)]
-pub struct Deadline(Instant);
+pub struct SampleDeadline(Instant);
 
-impl Deadline {
+impl SampleDeadline {
     pub fn new() -> Self {
         Self(Instant::now() + SAMPLE_LIMIT)
     }
@@ -97,7 +97,7 @@ impl TcpWire {
     }
 }
 
-impl Wire for TcpWire {
+impl StepWire for TcpWire {
     fn fill(&mut self, buffer: Buffer, file: &File, at: u64) -> Result<(), Error> {
         let (_, bytes) = self.buffer(buffer);
         file.read_exact_at(bytes, at).map_err(|why| failed(&why))
@@ -197,7 +197,7 @@ impl FabricWire {
 
     /// Sleeps until it is so.
     fn until(&mut self, is_so: impl Fn(&Self) -> bool) -> Result<(), Error> {
-        let deadline = Deadline::new();
+        let deadline = SampleDeadline::new();
         loop {
             self.gather()?;
             if is_so(self) {
@@ -259,7 +259,7 @@ impl FabricWire {
     }
 }
 
-impl Wire for FabricWire {
+impl StepWire for FabricWire {
     fn fill(&mut self, buffer: Buffer, file: &File, at: u64) -> Result<(), Error> {
         let under_way = |wire: &Self| wire.sending.get(buffer.number).copied().unwrap_or(0);
         self.until(|wire| under_way(wire) == 0)?;
@@ -309,9 +309,9 @@ impl Wire for FabricWire {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipe::Input;
-    use crate::steps::program::{Output, Task, expected_digest, receive_messages, send_messages};
-    use crate::steps::{Messages, Program, Sink, Source, steps};
+    use crate::pipe::PipeInput;
+    use crate::steps::program::{CheckedOutput, StepTask, expected_digest, receive_messages, send_messages};
+    use crate::steps::{Messages, StepProgram, StepSink, StepSource, steps};
     use caravan_fabric::contract::Capabilities;
     use caravan_fabric::sim::Network;
     use std::thread;
@@ -319,30 +319,30 @@ mod tests {
     /// The same steps, with messages that a simulated network carries soon.
     fn programs() -> impl Iterator<Item = Messages> {
         steps().into_iter().filter_map(|step| match step.program {
-            Program::Messages(messages) => Some(Messages {
+            StepProgram::Messages(messages) => Some(Messages {
                 message_bytes: messages.message_bytes.min(16 << 10),
                 ack_bytes: messages.ack_bytes.min(64),
                 ..messages
             }),
-            Program::Stream => None,
+            StepProgram::Stream => None,
         })
     }
 
     /// Networks that promise less than shared memory does: the order of what comes, the length of an operation.
     #[test]
     fn all_bytes_come_over_networks_that_promise_little() {
-        let input = Input::create(64 << 10).expect("made");
+        let input = PipeInput::create(64 << 10).expect("made");
         for (seed, messages) in (0..).zip(programs()).chain((100..).zip(programs())) {
             // Who sleeps makes no progress; devices make their own.
             let capabilities = Capabilities { target_progress: true, ..Network::capabilities(seed) };
             let (network, left, right) = Network::pair(seed, ARENA_BYTES, capabilities).expect("a network");
-            let program = Program::Messages(messages);
-            let task = Task { program, bytes: 96 << 10, file_bytes: input.bytes, is_check: true };
+            let program = StepProgram::Messages(messages);
+            let task = StepTask { program, bytes: 96 << 10, file_bytes: input.bytes, is_check: true };
             let bytes = messages.count(task.bytes) * messages.message_bytes as u64;
             let came = thread::scope(|scope| {
                 scope.spawn(|| network.carry());
                 let receiver = scope.spawn(move || {
-                    let mut output = Output::of(&task, messages.message_bytes);
+                    let mut output = CheckedOutput::of(&task, messages.message_bytes);
                     let mut wire = FabricWire::new(Box::new(right));
                     receive_messages(&mut wire, &task, &messages, &mut output).expect("received");
                     // Its end would be the other side's, too.
@@ -360,6 +360,6 @@ mod tests {
     #[test]
     fn the_last_step_copies_what_it_reads_ahead() {
         let last = programs().last().expect("a step");
-        assert_eq!((last.source, last.sink, last.buffers), (Source::FileAhead, Sink::Copy, 2));
+        assert_eq!((last.source, last.sink, last.buffers), (StepSource::FileAhead, StepSink::Copy, 2));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use caravan_bench::interrupt::Interrupt;
-use caravan_bench::output::Progress;
+use caravan_bench::output::BenchProgress;
 use caravan_fabric::contract::{Capabilities, Endpoint};
 use caravan_fabric::verbs::{self, Port};
 use caravan_fabric::{Exposure, Link, shm};
@@ -65,7 +65,7 @@ pub struct Session<'a> {
 
 impl Session<'_> {
     /// Tests a way. Failures are in what it returns; an error means that nothing can go on.
-    pub fn test(&mut self, way: &Way, progress: &mut Progress) -> Result<Path, crate::error::Error> {
+    pub fn test(&mut self, way: &Way, progress: &mut BenchProgress) -> Result<Path, crate::error::Error> {
         let mut path = Path::new(way.name());
         progress.round(way.name());
         let tested = self
@@ -84,7 +84,12 @@ impl Session<'_> {
         }
     }
 
-    fn check_promises(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+    fn check_promises(
+        &mut self,
+        way: &Way,
+        path: &mut Path,
+        progress: &BenchProgress,
+    ) -> Result<(), Trouble> {
         progress.step("promises");
         let begin = Instant::now();
         let mut endpoint = self.connect(way, &promises::exposure(), None)?;
@@ -110,7 +115,7 @@ impl Session<'_> {
     }
 
     /// A write outside of what the other side has exposed: its device must refuse it.
-    fn check_refusal(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+    fn check_refusal(&mut self, way: &Way, path: &mut Path, progress: &BenchProgress) -> Result<(), Trouble> {
         progress.step("refusal");
         let name = "a write outside of what is exposed is refused by the other side's device".to_owned();
         if *way == Way::Memory {
@@ -128,7 +133,7 @@ impl Session<'_> {
         self.done(&Ask::End, STEP_LIMIT)
     }
 
-    fn check_link(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+    fn check_link(&mut self, way: &Way, path: &mut Path, progress: &BenchProgress) -> Result<(), Trouble> {
         progress.step("content");
         let exposure = match way {
             Way::Memory => Exposure::all(Link::mapped_arena_bytes(self.ring_bytes)?),
@@ -159,7 +164,7 @@ impl Session<'_> {
         link: &mut Link,
         wait: Wait,
         path: &mut Path,
-        progress: &Progress,
+        progress: &BenchProgress,
     ) -> Result<(), Trouble> {
         let time = self.time;
         for bytes in ROUND_TRIP_BYTES {
@@ -177,7 +182,7 @@ impl Session<'_> {
         link: &mut Link,
         wait: Wait,
         path: &mut Path,
-        progress: &Progress,
+        progress: &BenchProgress,
     ) -> Result<(), Trouble> {
         let time = self.time;
         for bytes in STREAM_BYTES {
