@@ -13,10 +13,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::remote::PipeAgent;
 
 pub use crate::args::engine::{
-    Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
-    Top as EngineTop, Trace as EngineTrace,
+    EngineCheck, EngineCommand, EngineGraph, EngineReload, EngineRun, EngineTop, EngineTrace,
 };
-pub use crate::args::pipe::{Copy, CopySink, CopySource, Pipe, Reach, Recv, Send, Telling};
+pub use crate::args::pipe::{Copy, CopySink, CopySource, PipeArgs, Reach, Recv, Send, Telling};
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
 #[derive(Debug, Parser)]
@@ -47,7 +46,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    Pipe(Box<Pipe>),
+    Pipe(Box<PipeArgs>),
     Send(Box<Send>),
     Recv(Box<Recv>),
     Cp(Box<Copy>),
@@ -65,9 +64,9 @@ pub enum Command {
     Bench(BenchCommand),
     /// Run packet networks in worker processes; check, draw and change them
     #[command(subcommand, arg_required_else_help = true)]
-    Engine(Engine),
-    Top(Top),
-    Fabric(Fabric),
+    Engine(EngineCommand),
+    Top(TopArgs),
+    Fabric(FabricArgs),
     Selftest(SelfTest),
     /// The other side of `caravan selftest`
     #[command(hide = true)]
@@ -84,7 +83,7 @@ Examples:
   caravan top
   caravan top --once
   caravan top --json | jq '.links[] | {peer, transport, messages_sent_per_s}'")]
-pub struct Top {
+pub struct TopArgs {
     /// Print one table and end
     #[arg(long)]
     pub once: bool,
@@ -110,7 +109,7 @@ Examples:
   sudo caravan fabric                 sees the firewall's rules, too
 
 Only HOST knows whether it has a device as well: `caravan selftest HOST` tests that.")]
-pub struct Fabric {
+pub struct FabricArgs {
     /// A name or an address
     pub host: Option<String>,
     /// Print one JSON object
@@ -140,7 +139,7 @@ pub struct SelfTest {
     pub host: String,
     /// ssh's options
     #[command(flatten)]
-    pub ssh: Ssh,
+    pub ssh: SshArgs,
     /// The port of sshd on HOST
     #[arg(short = 'p', value_name = "PORT")]
     pub port: Option<u16>,
@@ -160,7 +159,7 @@ pub struct SelfTest {
 
 /// Passed on to ssh.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Ssh {
+pub struct SshArgs {
     /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; may be given several times
     #[arg(short = 'o', value_name = "OPTION")]
     pub options: Vec<String>,

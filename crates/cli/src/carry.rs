@@ -32,8 +32,8 @@ use rustix::process::geteuid;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::args::{Recv, Send};
-use crate::carry::stream::{Facts, Moved, Output, Stream};
-use crate::carry::talk::{Talk, Terms, attended};
+use crate::carry::stream::{CarriedStream, CarryStream, RecvOutput, StreamFacts};
+use crate::carry::talk::{StreamTerms, Talk, attended};
 use crate::error::Error as CommandError;
 use crate::pipe::{Ending, Teller};
 
@@ -52,7 +52,7 @@ pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
         None => asked(&to.host, to.port, &interrupt)?,
     };
     let mut teller = Teller::new(&telling);
-    let sent = Sending { args, host: (&to.host, to.port), key, interrupt }.run(input, total, &mut teller);
+    let sent = SendRun { args, host: (&to.host, to.port), key, interrupt }.run(input, total, &mut teller);
     drop(teller);
     Ok(stream::tell(ending, sent))
 }
@@ -68,10 +68,10 @@ pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
         Some(file) => (from_file_or_new(file, &mut teller)?, false),
         None => (Key::random()?, true),
     };
-    let output = Output::open(to.file.as_deref()).map_err(of_a_file)?;
+    let output = RecvOutput::open(to.file.as_deref()).map_err(of_a_file)?;
     let listener = listen(to.port, args.ports)?;
     invite(&listener, is_shown.then_some(&key), &mut teller);
-    let received = Receiving { args, key, interrupt }.run(listener, output, &mut teller);
+    let received = RecvRun { args, key, interrupt }.run(listener, output, &mut teller);
     drop(teller);
     Ok(stream::tell(ending, received))
 }
@@ -86,16 +86,16 @@ fn refuse(why: &str) -> ! {
     clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{why}\n")).exit()
 }
 
-struct Sending<'a> {
+struct SendRun<'a> {
     args: &'a Send,
     host: (&'a str, u16),
     key: Key,
     interrupt: Interrupt,
 }
 
-impl Sending<'_> {
+impl SendRun<'_> {
     /// What failed before anything was moved is an error.
-    fn run(self, input: OwnedFd, total: Option<u64>, teller: &mut Teller) -> Result<Moved, Error> {
+    fn run(self, input: OwnedFd, total: Option<u64>, teller: &mut Teller) -> Result<CarriedStream, Error> {
         let moving = &self.args.moving;
         let hop = HopOptions {
             digest: moving.digest_kind(),
@@ -112,8 +112,8 @@ impl Sending<'_> {
         let mut connection = attended(&self.interrupt, &cancel, connecting)?;
         let words = Words::beside(&mut connection, Side::Sender)?;
         let mut talk = Talk::new(words, self.host.0.to_owned(), self.interrupt);
-        talk.offer(Terms { hop: hop.clone(), total })?;
-        let facts = Facts {
+        talk.offer(StreamTerms { hop: hop.clone(), total })?;
+        let facts = StreamFacts {
             from: "here".to_owned(),
             to: self.host.0.to_owned(),
             transport: transport(&connection, &hop),
@@ -125,29 +125,34 @@ impl Sending<'_> {
         let options =
             MoverOptions { rate: moving.rate, buffer_bytes: moving.buffer_bytes, ..MoverOptions::default() };
         let outlet = Outlet::Hop(Box::new(connection), hop);
-        let mut stream = Stream { facts, talk: &mut talk, teller, cancel: &cancel };
+        let mut stream = CarryStream { facts, talk: &mut talk, teller, cancel: &cancel };
         let moved = stream.run(Inlet::Descriptor(input), outlet, &options)?;
         Ok(moved.and(|| talk.hear_the_end()))
     }
 }
 
-struct Receiving<'a> {
+struct RecvRun<'a> {
     args: &'a Recv,
     key: Key,
     interrupt: Interrupt,
 }
 
-impl Receiving<'_> {
+impl RecvRun<'_> {
     /// What failed before anything was moved is an error.
-    fn run(self, listener: Listener, output: Output, teller: &mut Teller) -> Result<Moved, Error> {
+    fn run(
+        self,
+        listener: Listener,
+        output: RecvOutput,
+        teller: &mut Teller,
+    ) -> Result<CarriedStream, Error> {
         let cancel = Cancel::new()?;
         let accepting = || listener.accept_any(&self.key, Duration::MAX, &cancel);
         let mut connection = attended(&self.interrupt, &cancel, accepting)?;
         let words = Words::beside(&mut connection, Side::Receiver)?;
         let from = words.peer().map_or_else(|| "there".to_owned(), |peer| peer.ip().to_string());
         let mut talk = Talk::new(words, from.clone(), self.interrupt);
-        let Terms { hop, total } = talk.agree(self.args.insecure)?;
-        let facts = Facts {
+        let StreamTerms { hop, total } = talk.agree(self.args.insecure)?;
+        let facts = StreamFacts {
             from,
             to: "here".to_owned(),
             transport: transport(&connection, &hop),
@@ -166,7 +171,7 @@ impl Receiving<'_> {
         };
         let (inlet, outlet) =
             (Inlet::Hop(Box::new(connection), hop), Outlet::Descriptor(output.descriptor()?));
-        let mut stream = Stream { facts, talk: &mut talk, teller, cancel: &cancel };
+        let mut stream = CarryStream { facts, talk: &mut talk, teller, cancel: &cancel };
         let moved = stream.run(inlet, outlet, &options)?.and(|| output.complete());
         talk.tell_the_end(moved.failure());
         Ok(moved)

@@ -70,8 +70,9 @@ fn request(args: &Copy) -> Result<Request, Error> {
     let Some((destination, sources)) = args.paths.split_last() else {
         return Err(Error::Sentence("a copy takes a source and a destination".to_owned()));
     };
-    let destination = Location::parse(destination)?;
-    let sources: Vec<_> = sources.iter().map(|source| Location::parse(source)).collect::<Result<_, _>>()?;
+    let destination = CopyLocation::parse(destination)?;
+    let sources: Vec<_> =
+        sources.iter().map(|source| CopyLocation::parse(source)).collect::<Result<_, _>>()?;
     let Some(first) = sources.first() else {
         return Err(Error::Sentence("a copy takes a source and a destination".to_owned()));
     };
@@ -82,7 +83,7 @@ fn request(args: &Copy) -> Result<Request, Error> {
             other.shown()
         )));
     }
-    let names: Vec<_> = sources.iter().map(Location::name).collect();
+    let names: Vec<_> = sources.iter().map(CopyLocation::name).collect();
     for (index, name) in names.iter().enumerate() {
         let twin = names.iter().take(index).position(|other| name.is_some() && other == name);
         if let Some((twin, source)) = twin.and_then(|twin| sources.get(twin)).zip(sources.get(index)) {
@@ -143,7 +144,7 @@ fn stage(host: Option<&str>, command: &str, options: &impl Serialize, text: Stri
     Ok(Stage { hosts, kind: Kind::Program(arguments), text })
 }
 
-fn several(sources: &[Location]) -> String {
+fn several(sources: &[CopyLocation]) -> String {
     match sources {
         [only] => short(only),
         [first, rest @ ..] => format!("{} and {} more", short(first), rest.len()),
@@ -151,7 +152,7 @@ fn several(sources: &[Location]) -> String {
     }
 }
 
-fn short(location: &Location) -> String {
+fn short(location: &CopyLocation) -> String {
     let shown = String::from_utf8_lossy(&location.path);
     let shown: String = shown.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
     match shown.char_indices().nth(SHOWN_LETTERS_MAX) {
@@ -225,14 +226,14 @@ impl Read for Attentive {
 
 /// A path of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
+pub struct CopyLocation {
     /// As ssh takes it; nothing is this host.
     pub host: Option<String>,
     /// Relative to the home directory on another host.
     pub path: Vec<u8>,
 }
 
-impl Location {
+impl CopyLocation {
     /// As scp and rsync read it: a colon before any slash ends a host. `:path` is here as well.
     pub fn parse(text: &OsStr) -> Result<Self, Error> {
         let bytes = text.as_bytes();
@@ -389,7 +390,7 @@ mod tests {
     }
 
     fn parse(text: &str) -> (Option<String>, String) {
-        let location = Location::parse(OsStr::new(text)).expect(text);
+        let location = CopyLocation::parse(OsStr::new(text)).expect(text);
         (location.host, String::from_utf8(location.path).expect("text"))
     }
 
@@ -421,7 +422,7 @@ mod tests {
     #[test]
     fn no_host_is_an_option_of_ssh() {
         for text in ["-oProxyCommand=x:y", "a b:c", "a,b:c", ""] {
-            Location::parse(OsStr::new(text)).expect_err(text);
+            CopyLocation::parse(OsStr::new(text)).expect_err(text);
         }
     }
 
@@ -437,7 +438,7 @@ mod tests {
             ("h:x", Some("x"), false),
             ("a/...", Some("..."), false),
         ] {
-            let location = Location::parse(OsStr::new(text)).expect(text);
+            let location = CopyLocation::parse(OsStr::new(text)).expect(text);
             assert_eq!(location.name(), name.map(|name| name.as_bytes().to_vec()), "{text}");
             assert_eq!(location.names_directory(), is_directory, "{text}");
         }

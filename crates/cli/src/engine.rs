@@ -24,18 +24,18 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::args::{Engine, EngineCheck, EngineGraph, EngineReload};
+use crate::args::{EngineCheck, EngineCommand, EngineGraph, EngineReload};
 use crate::error::Error;
 
 /// Does what the command says.
-pub fn run(command: &Engine) -> Result<(), Error> {
+pub fn run(command: &EngineCommand) -> Result<(), Error> {
     match command {
-        Engine::Run(args) => run::run(args),
-        Engine::Check(args) => check(args),
-        Engine::Graph(args) => draw(args),
-        Engine::Reload(args) => reload(args),
-        Engine::Top(args) => top::run(args),
-        Engine::Trace(args) => trace::run(args),
+        EngineCommand::Run(args) => run::run(args),
+        EngineCommand::Check(args) => check(args),
+        EngineCommand::Graph(args) => draw(args),
+        EngineCommand::Reload(args) => reload(args),
+        EngineCommand::Top(args) => top::run(args),
+        EngineCommand::Trace(args) => trace::run(args),
     }
 }
 
@@ -124,18 +124,18 @@ struct ReloadReport {
 /// Prints what came of it. An error if the file was refused.
 fn reload(args: &EngineReload) -> Result<(), Error> {
     let pid = view::find(args.pid)?.pid;
-    let answer = give(pid, Order::Reload)?;
+    let answer = give(pid, ControlOrder::Reload)?;
     if args.json {
         let (changes, refused, outcome) = match answer {
-            Answer::Done { changes, .. } => (changes, Vec::new(), Ok(())),
-            Answer::Refused(why) => (Value::Null, why, Err(Error::Said)),
+            ControlAnswer::Done { changes, .. } => (changes, Vec::new(), Ok(())),
+            ControlAnswer::Refused(why) => (Value::Null, why, Err(Error::Said)),
         };
         print_json(&ReloadReport { pid, changes, refused })?;
         return outcome;
     }
     match answer {
-        Answer::Done { text, .. } => print(&format!("{text}\n")),
-        Answer::Refused(why) => Err(Error::Mistakes(why.join("\n"))),
+        ControlAnswer::Done { text, .. } => print(&format!("{text}\n")),
+        ControlAnswer::Refused(why) => Err(Error::Mistakes(why.join("\n"))),
     }
 }
 
@@ -158,7 +158,7 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum ControlOrder {
     /// To read the file again.
     Reload,
 }
@@ -166,7 +166,7 @@ pub enum Order {
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ControlAnswer {
     /// It is done.
     Done {
         /// As a sentence.
@@ -180,12 +180,12 @@ pub enum Answer {
 
 /// The engine's side.
 #[derive(Debug)]
-pub struct Control {
+pub struct ControlSocket {
     listener: OwnedFd,
     connection: Option<(OwnedFd, Instant)>,
 }
 
-impl Control {
+impl ControlSocket {
     /// Listens under this process's number.
     pub fn listen() -> Result<Self, Error> {
         let listener = new_socket(SocketFlags::NONBLOCK)?;
@@ -201,7 +201,7 @@ impl Control {
     }
 
     /// An order, if there is one. It must be [answered](Self::answer).
-    pub fn order(&mut self) -> Option<Order> {
+    pub fn order(&mut self) -> Option<ControlOrder> {
         let (connection, since) = match self.connection.take() {
             Some(before) => before,
             None => (accept(&self.listener)?, Instant::now()),
@@ -223,7 +223,7 @@ impl Control {
     }
 
     /// Answers the last order. Whoever gave it may have gone.
-    pub fn answer(&mut self, answer: Answer) {
+    pub fn answer(&mut self, answer: ControlAnswer) {
         let Some((connection, _)) = self.connection.take() else { return };
         let bytes = encoded(answer);
         let _ = send(&connection, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -231,19 +231,19 @@ impl Control {
 }
 
 /// An answer that is too long says less.
-fn encoded(answer: Answer) -> Vec<u8> {
-    let written = |answer: &Answer| serde_json::to_vec(answer).unwrap_or_default();
+fn encoded(answer: ControlAnswer) -> Vec<u8> {
+    let written = |answer: &ControlAnswer| serde_json::to_vec(answer).unwrap_or_default();
     let bytes = written(&answer);
     if bytes.len() <= ANSWER_BYTES_MAX {
         return bytes;
     }
     written(&match answer {
-        Answer::Done { .. } => Answer::Done {
+        ControlAnswer::Done { .. } => ControlAnswer::Done {
             text: "done; the changes are too many for here: the engine has told them".into(),
             changes: serde_json::Value::Null,
         },
-        Answer::Refused(_) => {
-            Answer::Refused(vec!["the reasons are too many for here: the engine has told them".into()])
+        ControlAnswer::Refused(_) => {
+            ControlAnswer::Refused(vec!["the reasons are too many for here: the engine has told them".into()])
         }
     })
 }
@@ -261,7 +261,7 @@ fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
 }
 
 /// Gives an order to the engine of the process `pid`, and waits for the answer.
-pub fn give(pid: i32, order: Order) -> Result<Answer, Error> {
+pub fn give(pid: i32, order: ControlOrder) -> Result<ControlAnswer, Error> {
     enter_network_of(pid)?;
     let connection = new_socket(SocketFlags::empty())?;
     let unreachable = || Error::NoOrders(pid);
@@ -343,7 +343,7 @@ mod tests {
     /// too long.
     #[test]
     fn orders_are_taken_one_at_a_time_and_nothing_else_does_harm() {
-        let mut control = Control::listen().expect("a name");
+        let mut control = ControlSocket::listen().expect("a name");
         assert_eq!(control.order(), None);
         let (first, second) = (caller(), caller());
         send(&second, br#""reload""#, SendFlags::empty()).expect("sent");
@@ -351,8 +351,8 @@ mod tests {
         send(&first, b"\"stop\"", SendFlags::empty()).expect("sent");
         assert_eq!(control.order(), None, "no order");
         assert_eq!(said(&first), Ok(Vec::new()), "closed");
-        assert_eq!(control.order(), Some(Order::Reload));
-        control.answer(Answer::Refused(vec!["no".into()]));
+        assert_eq!(control.order(), Some(ControlOrder::Reload));
+        control.answer(ControlAnswer::Refused(vec!["no".into()]));
         assert_eq!(said(&second), Ok(br#"{"refused":["no"]}"#.to_vec()));
 
         for message in [&[][..], &[b'['; 900], &[0xff; 4000], b"{\"reload\":1}"] {
@@ -367,8 +367,8 @@ mod tests {
         let gone = caller();
         send(&gone, br#""reload""#, SendFlags::empty()).expect("sent");
         drop(gone);
-        assert_eq!(control.order(), Some(Order::Reload));
-        control.answer(Answer::Refused(Vec::new()));
+        assert_eq!(control.order(), Some(ControlOrder::Reload));
+        control.answer(ControlAnswer::Refused(Vec::new()));
 
         let silent = caller();
         assert_eq!(control.order(), None);
@@ -380,9 +380,11 @@ mod tests {
 
         let long = caller();
         send(&long, br#""reload""#, SendFlags::empty()).expect("sent");
-        assert_eq!(control.order(), Some(Order::Reload));
-        control.answer(Answer::Refused(vec!["x".repeat(ANSWER_BYTES_MAX)]));
-        let answer: Answer = serde_json::from_slice(&said(&long).expect("an answer")).expect("JSON");
-        assert!(matches!(answer, Answer::Refused(why) if why[0].starts_with("the reasons are too many")));
+        assert_eq!(control.order(), Some(ControlOrder::Reload));
+        control.answer(ControlAnswer::Refused(vec!["x".repeat(ANSWER_BYTES_MAX)]));
+        let answer: ControlAnswer = serde_json::from_slice(&said(&long).expect("an answer")).expect("JSON");
+        assert!(
+            matches!(answer, ControlAnswer::Refused(why) if why[0].starts_with("the reasons are too many"))
+        );
     }
 }

@@ -10,24 +10,24 @@ use std::net::{IpAddr, ToSocketAddrs};
 use caravan_fabric::verbs::{self, Obstacle, Port, Route};
 use serde::Serialize;
 
-use crate::args::Fabric;
+use crate::args::FabricArgs;
 use crate::error::Error;
-use crate::fabric::survey::{Device, DevicePort, Findings, Survey, name};
+use crate::fabric::survey::{DevicePort, Findings, Survey, SurveyedDevice, name};
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct FabricReport<'a> {
     #[serde(flatten)]
     survey: &'a Survey,
     towards: Option<&'a Towards>,
 }
 
 /// Prints it. An error if there is a host that only TCP leads to.
-pub fn run(args: &Fabric) -> Result<(), Error> {
+pub fn run(args: &FabricArgs) -> Result<(), Error> {
     let found = Findings::of_this_host()?;
     let towards = args.host.as_ref().map(|host| Towards::find(host, &found)).transpose()?;
     let text = match args.json {
         true => {
-            let report = Report { survey: &found.survey, towards: towards.as_ref() };
+            let report = FabricReport { survey: &found.survey, towards: towards.as_ref() };
             let json = serde_json::to_string_pretty(&report).map_err(|error| Error::Output(error.into()))?;
             format!("{json}\n")
         }
@@ -52,14 +52,14 @@ pub struct Towards {
     /// "shm", "rdma" or "tcp", as in the options of a node.
     pub transport: &'static str,
     /// Ways over RDMA, the best first.
-    pub ways: Vec<Way>,
+    pub ways: Vec<FabricRoute>,
     /// Why nothing better, and what only the peer knows; a sentence each.
     pub notes: Vec<String>,
 }
 
 /// A port of ours from which packets would get there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Way {
+pub struct FabricRoute {
     pub port: String,
     pub to: IpAddr,
     pub route: &'static str,
@@ -107,7 +107,7 @@ impl Towards {
         if ways.is_empty() {
             notes.extend(no_rdma(host, &addresses, found));
         }
-        let ways = ways.iter().map(|(to, port, route)| Way {
+        let ways = ways.iter().map(|(to, port, route)| FabricRoute {
             port: name(port),
             to: *to,
             route: words(port, *route),
@@ -178,7 +178,7 @@ pub fn survey(survey: &Survey) -> String {
     text
 }
 
-fn write_device(text: &mut String, device: &Device) {
+fn write_device(text: &mut String, device: &SurveyedDevice) {
     let origin = match (device.is_software, device.firmware.is_empty()) {
         (true, _) => "a software device".to_owned(),
         (false, true) => format!("vendor and part {}", device.vendor),
@@ -246,7 +246,7 @@ pub fn towards_text(towards: &Towards) -> String {
 mod tests {
     use super::*;
     use crate::fabric::survey::tests::{findings, port};
-    use crate::fabric::survey::{Address, DevicePort, Firewall};
+    use crate::fabric::survey::{DevicePort, Firewall, HostAddress};
     use caravan_fabric::verbs::device::Fabric;
 
     const PEER: &str = "192.0.2.7";
@@ -300,7 +300,7 @@ mod tests {
             megabits: 2500,
             mtu: 1024,
             lid: 0,
-            addresses: vec![Address {
+            addresses: vec![HostAddress {
                 gid_index: Some(3),
                 address: "10.0.0.1".to_owned(),
                 kind: "RoCE v2".to_owned(),

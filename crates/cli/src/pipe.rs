@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use caravan_bench::interrupt::Interrupt;
 use caravan_pipe::coordinator::{self, HopFigures, Observer, Request, describe};
 
-use crate::args::{Pipe, Reach, Telling};
+use crate::args::{PipeArgs, Reach, Telling};
 use crate::error::Error;
 use crate::pipe::progress::{Bars, Lines};
 use crate::remote::Agents;
@@ -17,7 +17,7 @@ use crate::remote::Agents;
 pub use crate::pipe::ending::Ending;
 
 /// Runs the pipeline to its end; the exit status is its own.
-pub fn run(args: &Pipe) -> Result<ExitCode, Error> {
+pub fn run(args: &PipeArgs) -> Result<ExitCode, Error> {
     let request = Request { stages: args.stages.clone(), is_ring: false, options: args.options() };
     conduct(&request, &args.reach, &args.telling)
 }

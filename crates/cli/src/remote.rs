@@ -22,11 +22,11 @@ use caravan_pipe::control::{MARK, identity};
 use caravan_pipe::coordinator::{Guard, Launcher, Session};
 
 use crate::args;
-use crate::remote::start::Channel;
+use crate::remote::start::RemoteChannel;
 
 pub use crate::remote::agent::PipeAgent;
-pub use crate::remote::ssh::{Answers, Ssh};
-pub use crate::remote::start::{Copies, Failure, Start, start};
+pub use crate::remote::ssh::{RemoteOutput, SshProcess};
+pub use crate::remote::start::{Copies, RemoteStart, StartFailure, start};
 
 /// What is passed on to ssh.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct SshOptions {
 
 impl SshOptions {
     /// Those of a command line, and a port of sshd if one is told.
-    pub fn new(ssh: &args::Ssh, port: Option<u16>, silence: Duration) -> Self {
+    pub fn new(ssh: &args::SshArgs, port: Option<u16>, silence: Duration) -> Self {
         Self {
             program: ssh.program.clone(),
             config: ssh.config.clone(),
@@ -91,7 +91,7 @@ impl Launcher for Agents {
         let Some(host) = host else { return agent::launch() };
         let started = match self.start(host, false, is_given_up) {
             // One at a time, so that people see who asks, and only one reads the answer.
-            Err(Failure::Shut(_)) if can_ask() => {
+            Err(StartFailure::Shut(_)) if can_ask() => {
                 let _asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
                 self.start(host, true, is_given_up)
             }
@@ -99,9 +99,9 @@ impl Launcher for Agents {
         };
         let channel = started.map_err(|failure| {
             let why = match failure {
-                Failure::Interrupted => return Error::Cancelled,
-                Failure::Host(why) | Failure::Shut(why) => why,
-                Failure::NoSsh(source) => format!(
+                StartFailure::Interrupted => return Error::Cancelled,
+                StartFailure::Host(why) | StartFailure::Shut(why) => why,
+                StartFailure::NoSsh(source) => format!(
                     "cannot start `{}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh",
                     self.ssh.program.display()
                 ),
@@ -111,14 +111,19 @@ impl Launcher for Agents {
         Ok(Session {
             from: Box::new(channel.from),
             to: Box::new(channel.to),
-            guard: Box::new(Remote(channel.ssh)),
+            guard: Box::new(RemoteGuard(channel.ssh)),
         })
     }
 }
 
 impl Agents {
-    fn start(&self, host: &str, may_ask: bool, interrupted: &AtomicBool) -> Result<Channel, Failure> {
-        start(&Start {
+    fn start(
+        &self,
+        host: &str,
+        may_ask: bool,
+        interrupted: &AtomicBool,
+    ) -> Result<RemoteChannel, StartFailure> {
+        start(&RemoteStart {
             host,
             ssh: &self.ssh,
             word: WORD,
@@ -136,9 +141,9 @@ fn can_ask() -> bool {
     std::env::var_os("SSH_ASKPASS").is_some() || File::open("/dev/tty").is_ok()
 }
 
-struct Remote(Ssh);
+struct RemoteGuard(SshProcess);
 
-impl Guard for Remote {
+impl Guard for RemoteGuard {
     fn why_ended(&mut self) -> String {
         self.0.why_ended(WORDS_LIMIT, None)
     }

@@ -11,15 +11,15 @@ use caravan_bench::number::{bytes, number};
 use caravan_segment::counters;
 use console::Term;
 
-use crate::args::Top;
+use crate::args::TopArgs;
 use crate::error::Error;
-use crate::top::view::{Link, Sample, View};
+use crate::top::view::{CountersSample, LinkRow, LinksView};
 
 /// Width of a table that goes to no terminal.
 pub const WIDTH: usize = 160;
 
 /// Shows the links until it is interrupted, or once.
-pub fn run(args: &Top) -> Result<(), Error> {
+pub fn run(args: &TopArgs) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     let mut before = sample();
     let mut is_first = true;
@@ -33,7 +33,7 @@ pub fn run(args: &Top) -> Result<(), Error> {
             }
         }
         let now = sample();
-        show(args, &View::between(&before, &now), is_first).map_err(Error::Output)?;
+        show(args, &LinksView::between(&before, &now), is_first).map_err(Error::Output)?;
         if args.once {
             return Ok(());
         }
@@ -42,8 +42,8 @@ pub fn run(args: &Top) -> Result<(), Error> {
     }
 }
 
-fn sample() -> Sample {
-    Sample { at: Instant::now(), processes: counters::read_all() }
+fn sample() -> CountersSample {
+    CountersSample { at: Instant::now(), processes: counters::read_all() }
 }
 
 /// Waits for the next refresh.
@@ -59,7 +59,7 @@ pub fn wait(interval: Duration, interrupt: &Interrupt) -> Result<(), Error> {
     }
 }
 
-fn show(args: &Top, view: &View, is_first: bool) -> io::Result<()> {
+fn show(args: &TopArgs, view: &LinksView, is_first: bool) -> io::Result<()> {
     let mut out = stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(view)?)?;
@@ -112,7 +112,7 @@ const NO_LINKS: &str = "No Caravan links of your user on this host. Nodes starte
                         erl -sname NAME -proto_dist caravan -pa ...\nshow here once they are connected.\n";
 
 /// At most `height` lines of at most `width` characters.
-pub fn text(view: &View, width: usize, height: usize) -> String {
+pub fn text(view: &LinksView, width: usize, height: usize) -> String {
     if view.links.is_empty() {
         return NO_LINKS.lines().map(|line| cut(line, width) + "\n").collect();
     }
@@ -157,7 +157,7 @@ fn line(row: &[String; 9], widths: &[usize; 9], reason: &str) -> String {
     text + reason
 }
 
-fn cells(link: &Link) -> [String; 9] {
+fn cells(link: &LinkRow) -> [String; 9] {
     let part = |used: u64| used.saturating_mul(100).checked_div(link.ring_bytes);
     let percent = |used| part(used).map_or_else(|| "-".into(), |part| part.to_string());
     let hits = match (link.spins_per_s, link.spin_hits_per_s) {
@@ -194,8 +194,8 @@ fn cut(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn view(count: usize) -> View {
-        let link = Link {
+    fn view(count: usize) -> LinksView {
+        let link = LinkRow {
             node: "a@host".into(),
             peer: "b@host".into(),
             transport: "shm".into(),
@@ -209,9 +209,9 @@ mod tests {
             ring_bytes: 1000,
             outbound_used_bytes: 250,
             queued_bytes: 65_536,
-            ..Link::default()
+            ..LinkRow::default()
         };
-        View { unix_time: 0.0, interval_seconds: 1.0, links: vec![link; count] }
+        LinksView { unix_time: 0.0, interval_seconds: 1.0, links: vec![link; count] }
     }
 
     #[test]

@@ -7,13 +7,13 @@ use clap::Subcommand;
 
 /// Packet networks in worker processes.
 #[derive(Debug, Subcommand)]
-pub enum Engine {
-    Run(Run),
-    Check(Check),
-    Graph(Graph),
-    Reload(Reload),
-    Top(Top),
-    Trace(Trace),
+pub enum EngineCommand {
+    Run(EngineRun),
+    Check(EngineCheck),
+    Graph(EngineGraph),
+    Reload(EngineReload),
+    Top(EngineTop),
+    Trace(EngineTrace),
 }
 
 /// Run the apps and links of a file until stopped
@@ -43,7 +43,7 @@ FILE, in short:
   core = 0
 
 Needs no privileges, except for what apps do (packet sockets, devices).")]
-pub struct Run {
+pub struct EngineRun {
     /// A configuration (TOML)
     pub file: PathBuf,
     /// Stop after so many seconds
@@ -70,7 +70,7 @@ pub struct Run {
 Examples:
   caravan engine check bridge.toml
   caravan engine check bridge.toml --json | jq -r '.mistakes[] | \"\\(.line) \\(.text)\"'")]
-pub struct Check {
+pub struct EngineCheck {
     /// A configuration (TOML)
     pub file: PathBuf,
     /// Print one JSON object on standard output, with the mistakes
@@ -87,7 +87,7 @@ pub struct Check {
 Examples:
   caravan engine graph bridge.toml > bridge.svg
   caravan engine graph bridge.toml -o bridge.svg")]
-pub struct Graph {
+pub struct EngineGraph {
     /// A configuration (TOML)
     pub file: PathBuf,
     /// Write the picture to this file instead of standard output
@@ -106,7 +106,7 @@ Examples:
   caravan engine reload               the only engine of your user
   caravan engine reload 4711
   caravan engine reload --json | jq .changes.moved")]
-pub struct Reload {
+pub struct EngineReload {
     /// The process of the engine or of one of its workers; needed only if several engines run
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
@@ -131,7 +131,7 @@ Examples:
 
 Packets are counted by owner at each refresh; less often where there are so many that it would take more
 than a tenth of the time.")]
-pub struct Top {
+pub struct EngineTop {
     /// The process of the engine or of one of its workers; needed only if several engines run
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
@@ -160,7 +160,7 @@ Examples:
   caravan engine trace 'tunnel.output -> nic.input' > tunnel.pcap
   caravan engine trace tunnel.output --count 100 > first.pcap
   caravan engine trace tunnel.output --snaplen 96 | tcpdump -nr -")]
-pub struct Trace {
+pub struct EngineTrace {
     /// `app.output -> app.input`, or one of the two if it names only one link
     #[arg(value_name = "LINK")]
     pub link: String,

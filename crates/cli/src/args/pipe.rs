@@ -15,7 +15,7 @@ use caravan_pipe::tree::options::JOBS_MAX;
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, ValueEnum};
 
-use crate::args::Ssh;
+use crate::args::SshArgs;
 
 /// Join commands on several hosts by pipes
 ///
@@ -50,7 +50,7 @@ Exit status:
   2      also: the command line cannot be understood
 
 Standard output carries only the stream. Each line of a stage's standard error appears on standard error behind [host].")]
-pub struct Pipe {
+pub struct PipeArgs {
     /// What runs where: [user@]host[,host...]:'CMD', or :'CMD' for this host
     #[arg(value_name = "STAGE", required = true, value_parser = stage)]
     pub stages: Vec<Stage>,
@@ -68,7 +68,7 @@ pub struct Pipe {
     pub reach: Reach,
 }
 
-impl Pipe {
+impl PipeArgs {
     /// What the coordinator is to know.
     pub fn options(&self) -> Options {
         let spreading = &self.spreading;
@@ -79,12 +79,12 @@ impl Pipe {
                 (false, false) => coordinator::FanOut::Default,
             },
             on_slow: match spreading.on_slow {
-                OnSlow::Wait => mover::OnSlow::Wait,
-                OnSlow::Drop => mover::OnSlow::Drop,
+                OnSlowArg::Wait => mover::OnSlow::Wait,
+                OnSlowArg::Drop => mover::OnSlow::Drop,
             },
             on_dead: match spreading.on_dead {
-                OnDead::Fail => mover::OnDead::Fail,
-                OnDead::Continue => mover::OnDead::Continue,
+                OnDeadArg::Fail => mover::OnDead::Fail,
+                OnDeadArg::Continue => mover::OnDead::Continue,
             },
             ..self.reach.options(&self.moving, self.telling.progress)
         }
@@ -121,15 +121,15 @@ pub struct Spreading {
     pub star: bool,
     /// What happens to a host that holds up the others
     #[arg(long, value_name = "WHAT", default_value = "wait")]
-    pub on_slow: OnSlow,
+    pub on_slow: OnSlowArg,
     /// What happens when one of several hosts fails
     #[arg(long, value_name = "WHAT", default_value = "fail")]
-    pub on_dead: OnDead,
+    pub on_dead: OnDeadArg,
 }
 
 /// What happens to a host that holds up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnSlow {
+pub enum OnSlowArg {
     /// All hosts go at its pace
     Wait,
     /// The host is dropped once its unread data has filled the buffer (-m) for a second
@@ -138,7 +138,7 @@ pub enum OnSlow {
 
 /// What happens when one of several hosts fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnDead {
+pub enum OnDeadArg {
     /// All hosts end
     Fail,
     /// The other hosts get the whole stream; the exit status still reports the failure
@@ -185,7 +185,7 @@ pub struct Send {
     pub secret: KeySource,
     /// What is told
     #[command(flatten)]
-    pub telling: Told,
+    pub telling: CarryTelling,
     /// What happens to the data
     #[command(flatten)]
     pub moving: Moving,
@@ -220,7 +220,7 @@ pub struct Recv {
     pub secret: KeySource,
     /// What is told
     #[command(flatten)]
-    pub telling: Told,
+    pub telling: CarryTelling,
     /// Limit the rate to so many bytes per second: 500k, 100M, 1.5G, 64Ki
     #[arg(short = 'L', long = "rate", value_name = "RATE", value_parser = rate)]
     pub rate: Option<u64>,
@@ -248,7 +248,7 @@ pub struct KeySource {
 
 /// What the user is told of.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Told {
+pub struct CarryTelling {
     /// Print what carries the data and what is encrypted, and the figures at the end
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -260,7 +260,7 @@ pub struct Told {
     pub json: Option<PathBuf>,
 }
 
-impl Told {
+impl CarryTelling {
     /// As `caravan pipe` has it.
     pub fn telling(&self) -> Telling {
         Telling { verbose: self.verbose, dry_run: false, progress: self.progress, json: self.json.clone() }
@@ -472,7 +472,7 @@ pub struct Moving {
     pub compression: Option<Compress>,
     /// Compare this digest of the stream at its end, besides its length
     #[arg(long, visible_alias = "hash", value_name = "KIND", default_value = "xxh3")]
-    pub digest: Digest,
+    pub digest: DigestArg,
     /// Encrypt all data that leaves a host; the default over TCP
     #[arg(long, conflicts_with = "insecure")]
     pub encrypt: bool,
@@ -497,9 +497,9 @@ impl Moving {
     /// As the mover takes it.
     pub fn digest_kind(&self) -> DigestKind {
         match self.digest {
-            Digest::Xxh3 => DigestKind::Xxh3,
-            Digest::Sha256 => DigestKind::Sha256,
-            Digest::Off => DigestKind::Off,
+            DigestArg::Xxh3 => DigestKind::Xxh3,
+            DigestArg::Sha256 => DigestKind::Sha256,
+            DigestArg::Off => DigestKind::Off,
         }
     }
 
@@ -523,7 +523,7 @@ pub enum Compress {
 
 /// What the end of a stream carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Digest {
+pub enum DigestArg {
     /// XXH3, 128 bits: finds damage
     Xxh3,
     /// SHA-256: finds damage, and takes longer; only encryption finds forgery
@@ -560,13 +560,13 @@ pub fn ports(text: &str) -> Result<Ports, String> {
 pub struct Reach {
     /// Carry data between hosts by this alone, and fail where it cannot
     #[arg(short = 't', long, value_name = "WHAT")]
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportArg>,
     /// The name or address under which other hosts reach this one
     #[arg(short = 'H', long = "here", value_name = "NAME", value_parser = name)]
     pub here: Option<String>,
     /// ssh's options
     #[command(flatten)]
-    pub ssh: Ssh,
+    pub ssh: SshArgs,
     /// Never copy this program to a host; each host must have this version on its PATH
     #[arg(long)]
     pub no_bootstrap: bool,
@@ -580,9 +580,9 @@ impl Reach {
     pub fn options(&self, moving: &Moving, progress: bool) -> Options {
         Options {
             transport: self.transport.map(|transport| match transport {
-                Transport::Rdma => coordinator::Transport::Rdma,
-                Transport::Tcp => coordinator::Transport::Tcp,
-                Transport::Ssh => coordinator::Transport::Ssh,
+                TransportArg::Rdma => coordinator::Transport::Rdma,
+                TransportArg::Tcp => coordinator::Transport::Tcp,
+                TransportArg::Ssh => coordinator::Transport::Ssh,
             }),
             ports: moving.ports,
             here: self.here.clone(),
@@ -603,7 +603,7 @@ impl Reach {
 
 /// What carries data between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
+pub enum TransportArg {
     /// RDMA devices on both hosts
     Rdma,
     /// TCP
@@ -640,7 +640,7 @@ mod tests {
     use clap::Parser;
     use std::time::Duration;
 
-    fn parsed(words: &[&str]) -> Pipe {
+    fn parsed(words: &[&str]) -> PipeArgs {
         let args = Args::parse_from(["caravan", "pipe"].iter().chain(words));
         let Command::Pipe(pipe) = args.command else { panic!("{args:?}") };
         *pipe

@@ -28,7 +28,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What is known before it begins.
 #[derive(Debug)]
-pub struct Facts {
+pub struct StreamFacts {
     pub from: String,
     pub to: String,
     /// What carries it.
@@ -40,8 +40,8 @@ pub struct Facts {
 }
 
 /// A stream that is about to move.
-pub struct Stream<'a> {
-    pub facts: Facts,
+pub struct CarryStream<'a> {
+    pub facts: StreamFacts,
     pub talk: &'a mut Talk,
     pub teller: &'a mut Teller,
     pub cancel: &'a Cancel,
@@ -49,15 +49,20 @@ pub struct Stream<'a> {
 
 /// A stream that has moved.
 #[derive(Debug)]
-pub struct Moved {
+pub struct CarriedStream {
     figures: HopFigures,
     seconds: f64,
     failure: Option<Error>,
 }
 
-impl Stream<'_> {
+impl CarryStream<'_> {
     /// Moves it in a thread of its own, and listens meanwhile to the other side and to the user.
-    pub fn run(&mut self, inlet: Inlet, outlet: Outlet, options: &MoverOptions) -> Result<Moved, Error> {
+    pub fn run(
+        &mut self,
+        inlet: Inlet,
+        outlet: Outlet,
+        options: &MoverOptions,
+    ) -> Result<CarriedStream, Error> {
         let (gauge, done, began) = (Gauge::default(), Cancel::new()?, Instant::now());
         let cpu = cpu_seconds();
         let (outcome, given_up) = thread::scope(|scope| {
@@ -83,7 +88,7 @@ impl Stream<'_> {
         if let (Some(failure), Side::Sender) = (&failure, self.facts.side) {
             self.talk.tell_the_end(Some(failure));
         }
-        Ok(Moved { figures, seconds, failure })
+        Ok(CarriedStream { figures, seconds, failure })
     }
 
     /// Until the mover has ended; why it was told to, if it was.
@@ -146,7 +151,7 @@ impl Stream<'_> {
     }
 }
 
-impl Moved {
+impl CarriedStream {
     /// What else has to succeed, once all has moved.
     pub fn and(mut self, rest: impl FnOnce() -> Result<(), Error>) -> Self {
         if self.failure.is_none() {
@@ -162,8 +167,8 @@ impl Moved {
 }
 
 /// Tells it, and gives the exit status.
-pub fn tell(ending: Ending, moved: Result<Moved, Error>) -> ExitCode {
-    ending.tell(moved.map(|Moved { figures, seconds, failure }| Summary {
+pub fn tell(ending: Ending, moved: Result<CarriedStream, Error>) -> ExitCode {
+    ending.tell(moved.map(|CarriedStream { figures, seconds, failure }| Summary {
         status: failure.as_ref().map_or(0, status),
         failures: failure.iter().map(Error::to_string).collect(),
         hops: vec![figures],
@@ -189,16 +194,16 @@ fn status(error: &Error) -> u8 {
 
 /// It is removed again unless it is [complete](Self::complete).
 #[derive(Debug)]
-pub enum Output {
+pub enum RecvOutput {
     /// Standard output, or something that cannot be renamed: a device, a pipe.
     Direct(OwnedFd),
     /// A file that is to be.
-    Part(Part),
+    Part(PartFile),
 }
 
 /// FILE.part, until it is renamed.
 #[derive(Debug)]
-pub struct Part {
+pub struct PartFile {
     file: File,
     folder: OwnedFd,
     name: OsString,
@@ -206,7 +211,7 @@ pub struct Part {
     is_complete: bool,
 }
 
-impl Output {
+impl RecvOutput {
     /// Standard output without a path.
     pub fn open(path: Option<&Path>) -> Result<Self, Error> {
         let Some(path) = path else {
@@ -224,7 +229,7 @@ impl Output {
         let facts = if is_link { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
         match facts {
             Ok(facts) if facts.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
-            Ok(facts) if facts.is_file() => Ok(Self::Part(Part::open(path, Some(&facts))?)),
+            Ok(facts) if facts.is_file() => Ok(Self::Part(PartFile::open(path, Some(&facts))?)),
             Ok(facts) => {
                 let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
                 let opened = file.metadata().map_err(failed)?;
@@ -233,7 +238,9 @@ impl Output {
                 }
                 Ok(Self::Direct(file.into()))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::Part(Part::open(path, None)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self::Part(PartFile::open(path, None)?))
+            }
             Err(error) => Err(failed(error)),
         }
     }
@@ -263,7 +270,7 @@ impl Output {
     }
 }
 
-impl Part {
+impl PartFile {
     /// Another user may own the directory, and change its names at any moment: what is there is neither
     /// written to nor followed, and is removed only if it is this user's own.
     fn open(to: PathBuf, old: Option<&fs::Metadata>) -> Result<Self, Error> {
@@ -288,7 +295,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartFile {
     fn drop(&mut self) {
         if !self.is_complete {
             let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
@@ -331,7 +338,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
-    fn write(output: &Output, bytes: &[u8]) {
+    fn write(output: &RecvOutput, bytes: &[u8]) {
         File::from(output.descriptor().expect("a descriptor")).write_all(bytes).expect("written");
     }
 
@@ -339,13 +346,13 @@ mod tests {
     fn a_file_is_whole_or_not_there() {
         let scratch = Scratch::create().expect("a folder");
         let (path, part) = (scratch.path().join("f"), scratch.path().join("f.part"));
-        let output = Output::open(Some(&path)).expect("opened");
+        let output = RecvOutput::open(Some(&path)).expect("opened");
         write(&output, b"half");
         assert!(part.exists() && !path.exists());
         drop(output);
         assert!(!part.exists() && !path.exists());
 
-        let output = Output::open(Some(&path)).expect("opened");
+        let output = RecvOutput::open(Some(&path)).expect("opened");
         write(&output, b"all of it");
         output.complete().expect("renamed");
         assert_eq!(fs::read(&path).expect("there"), b"all of it");
@@ -360,7 +367,7 @@ mod tests {
         fs::write(&path, b"old").expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
         symlink(&path, &link).expect("linked");
-        let output = Output::open(Some(&link)).expect("opened");
+        let output = RecvOutput::open(Some(&link)).expect("opened");
         write(&output, b"new");
         assert_eq!(fs::read(&path).expect("there"), b"old");
         output.complete().expect("renamed");
@@ -373,9 +380,9 @@ mod tests {
     fn two_do_not_receive_one_file() {
         let scratch = Scratch::create().expect("a folder");
         let path = scratch.path().join("f");
-        let first = Output::open(Some(&path)).expect("opened");
+        let first = RecvOutput::open(Some(&path)).expect("opened");
         write(&first, b"first");
-        let refusal = Output::open(Some(&path)).expect_err("locked").to_string();
+        let refusal = RecvOutput::open(Some(&path)).expect_err("locked").to_string();
         assert!(refusal.contains("another process is receiving it"), "{refusal}");
         first.complete().expect("renamed");
         assert_eq!(fs::read(&path).expect("there"), b"first");
@@ -389,18 +396,18 @@ mod tests {
         let victim = scratch.path().join("victim");
         fs::write(&victim, b"untouched").expect("written");
         symlink(&victim, &part).expect("linked");
-        let refusal = Output::open(Some(&path)).expect_err("a link").to_string();
+        let refusal = RecvOutput::open(Some(&path)).expect_err("a link").to_string();
         assert!(refusal.contains("remove it"), "{refusal}");
         fs::remove_file(&part).expect("removed");
         fs::hard_link(&victim, &part).expect("linked");
-        Output::open(Some(&path)).expect_err("another name of a file");
+        RecvOutput::open(Some(&path)).expect_err("another name of a file");
         assert_eq!(fs::read(&victim).expect("there"), b"untouched");
         assert!(part.exists());
         // What an earlier one has left behind is replaced, and not written into.
         fs::remove_file(&part).expect("removed");
         fs::write(&part, b"left behind").expect("written");
         let held = File::open(&part).expect("opened");
-        let output = Output::open(Some(&path)).expect("opened");
+        let output = RecvOutput::open(Some(&path)).expect("opened");
         assert_eq!(held.metadata().expect("looked at").len(), 11);
         drop(output);
         assert!(!part.exists());
@@ -430,7 +437,7 @@ mod tests {
                 }
             });
             for _ in 0..1000 {
-                if let Ok(output) = Output::open(Some(&path)) {
+                if let Ok(output) = RecvOutput::open(Some(&path)) {
                     write(&output, b"received");
                     let _ = output.complete();
                 }
@@ -444,11 +451,11 @@ mod tests {
 
     #[test]
     fn devices_are_written_and_folders_refused() {
-        let device = Output::open(Some(Path::new("/dev/null"))).expect("opened");
-        assert!(matches!(device, Output::Direct(_)));
+        let device = RecvOutput::open(Some(Path::new("/dev/null"))).expect("opened");
+        assert!(matches!(device, RecvOutput::Direct(_)));
         device.complete().expect("nothing to rename");
         let scratch = Scratch::create().expect("a folder");
-        assert!(Output::open(Some(scratch.path())).is_err());
-        assert!(Output::open(Some(&scratch.path().join("none/f"))).is_err());
+        assert!(RecvOutput::open(Some(scratch.path())).is_err());
+        assert!(RecvOutput::open(Some(&scratch.path().join("none/f"))).is_err());
     }
 }

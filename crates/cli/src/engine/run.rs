@@ -18,9 +18,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::args::EngineRun;
-use crate::engine::events::{Hugepages, Running, Teller, Told, Worker};
+use crate::engine::events::{EngineNews, EngineRunning, Hugepages, NewsTeller, RunningWorker};
 use crate::engine::top::Figures;
-use crate::engine::{Answer, Control, Order, lines, refused};
+use crate::engine::{ControlAnswer, ControlOrder, ControlSocket, lines, refused};
 use crate::error::Error;
 
 /// How long the supervisor sleeps at most: restarts that wait for their time, signals that came just before.
@@ -28,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(25);
 
 /// Runs it until it is stopped.
 pub fn run(args: &EngineRun) -> Result<(), Error> {
-    let signals = Signals::watch()?;
+    let signals = EngineSignals::watch()?;
     // A program that has its capabilities from its file (setcap) is hidden from its own user, and `top`, `trace` and
     // `reload` would not find it. Who has fewer capabilities is still kept out (ptrace(2)).
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
@@ -39,14 +39,14 @@ pub fn run(args: &EngineRun) -> Result<(), Error> {
         options.pages = Pages::HugeIfOffered;
     }
     let mut engine = Engine::start(registry, options)?;
-    let control = Control::listen()?;
-    let teller = Teller::new(args.json)?;
+    let control = ControlSocket::listen()?;
+    let teller = NewsTeller::new(args.json)?;
     engine.configure(&file.config).map_err(|error| Error::Mistakes(reasons(&args.file, error).join("\n")))?;
     if args.until_end && have_ended(&mut engine).is_none() {
         return Err(Error::NoEnd(args.file.clone()));
     }
     let started = Instant::now();
-    let ending = args.until_end.then(Ending::new);
+    let ending = args.until_end.then(EngineEnding::new);
     let until = args.duration.map(|duration| started + duration);
     let mut supervisor =
         Supervisor { path: &args.file, settings: file.settings, engine, control, teller, ending };
@@ -58,20 +58,20 @@ struct Supervisor<'a> {
     path: &'a Path,
     settings: Settings,
     engine: Engine,
-    control: Control,
-    teller: Teller,
+    control: ControlSocket,
+    teller: NewsTeller,
     /// If it is to end by itself.
-    ending: Option<Ending>,
+    ending: Option<EngineEnding>,
 }
 
 impl Supervisor<'_> {
     fn tell_running(&mut self, options: &Options) -> Result<(), Error> {
         let config = self.engine.config();
-        let worker = |name: &str| Worker {
+        let worker = |name: &str| RunningWorker {
             pid: self.engine.pid_of(name),
             core: config.workers.get(name).and_then(|worker| worker.core),
         };
-        let running = Running {
+        let running = EngineRunning {
             file: self.path,
             pid: std::process::id(),
             apps: config.apps.len(),
@@ -83,11 +83,11 @@ impl Supervisor<'_> {
             packets: self.engine.packets(),
             packets_max: options.packets_max,
         };
-        self.teller.tell(&Told::Running(running))
+        self.teller.tell(&EngineNews::Running(running))
     }
 
     /// Looks after the engine until it is to end.
-    fn supervise(&mut self, signals: &Signals, until: Option<Instant>) -> Result<(), Error> {
+    fn supervise(&mut self, signals: &EngineSignals, until: Option<Instant>) -> Result<(), Error> {
         loop {
             match signals.asked() {
                 Asked::Nothing => {}
@@ -109,10 +109,10 @@ impl Supervisor<'_> {
                 let goes_on =
                     |next: &Event| matches!((event, next), (Event::Grown { .. }, Event::Grown { .. }));
                 if !events.get(place + 1).is_some_and(goes_on) {
-                    self.teller.tell(&Told::Engine(event))?;
+                    self.teller.tell(&EngineNews::Engine(event))?;
                 }
             }
-            if let Some(Order::Reload) = self.control.order() {
+            if let Some(ControlOrder::Reload) = self.control.order() {
                 let answer = self.reload()?;
                 self.control.answer(answer);
             }
@@ -135,16 +135,16 @@ impl Supervisor<'_> {
     }
 
     /// Reads the file again and carries out what differs; if that cannot be done, all goes on as before.
-    fn reload(&mut self) -> Result<Answer, Error> {
+    fn reload(&mut self) -> Result<ControlAnswer, Error> {
         match self.reread() {
             Ok(changes) => {
-                self.teller.tell(&Told::Reloaded { file: self.path, changes: &changes })?;
+                self.teller.tell(&EngineNews::Reloaded { file: self.path, changes: &changes })?;
                 let written = serde_json::to_value(&changes).unwrap_or_default();
-                Ok(Answer::Done { text: changes.to_string(), changes: written })
+                Ok(ControlAnswer::Done { text: changes.to_string(), changes: written })
             }
             Err(reasons) => {
-                self.teller.tell(&Told::Refused { file: self.path, reasons: &reasons })?;
-                Ok(Answer::Refused(reasons))
+                self.teller.tell(&EngineNews::Refused { file: self.path, reasons: &reasons })?;
+                Ok(ControlAnswer::Refused(reasons))
             }
         }
     }
@@ -169,7 +169,7 @@ impl Supervisor<'_> {
     fn end(mut self, ran: Duration, outcome: Result<(), Error>) -> Result<(), Error> {
         let figures = Figures::of_end(&mut self.engine, ran);
         // What made it end matters more than that nobody reads the figures.
-        let told = self.teller.tell(&Told::Ended(&figures)).and_then(|()| self.teller.finish());
+        let told = self.teller.tell(&EngineNews::Ended(&figures)).and_then(|()| self.teller.finish());
         outcome.and(told)
     }
 }
@@ -198,13 +198,13 @@ pub enum Asked {
 
 /// Set by signals. A second SIGINT or SIGTERM ends the process on the spot, and the kernel its workers.
 #[derive(Debug)]
-pub struct Signals {
+pub struct EngineSignals {
     end: Arc<AtomicUsize>,
     reload: Arc<AtomicBool>,
     has_terminal: bool,
 }
 
-impl Signals {
+impl EngineSignals {
     /// Takes the signals over.
     pub fn watch() -> Result<Self, Error> {
         let end = Arc::new(AtomicUsize::new(0));
@@ -242,13 +242,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Finds the moment after which nothing happens any more: every app that has an end has come to it, and what they
 /// sent has arrived.
 #[derive(Debug)]
-pub struct Ending {
+pub struct EngineEnding {
     next: Instant,
     /// The counts of all links when they were last read, once all apps had ended.
     counts: Option<Vec<u64>>,
 }
 
-impl Ending {
+impl EngineEnding {
     pub fn new() -> Self {
         Self { next: Instant::now(), counts: None }
     }

@@ -41,7 +41,7 @@ pub fn run(args: &EngineTrace) -> Result<(), Error> {
 
 fn copy(args: &EngineTrace, tracer: &mut Tracer, interrupt: &Interrupt) -> Result<u64, Error> {
     let out = RefCell::new(BufWriter::new(stdout().lock()));
-    let mut file = PcapWriter::with_header(Shared(&out), header(args.snaplen)).map_err(output)?;
+    let mut file = PcapWriter::with_header(SharedWriter(&out), header(args.snaplen)).map_err(output)?;
     let mut packets = 0;
     let (mut pause, mut tended) = (PAUSE_MIN, Instant::now());
     let mut ended = None;
@@ -124,9 +124,9 @@ fn output(error: PcapError) -> Error {
 }
 
 /// A writer that can be flushed while the file's own has it.
-struct Shared<'a, W: Write>(&'a RefCell<W>);
+struct SharedWriter<'a, W: Write>(&'a RefCell<W>);
 
-impl<W: Write> Write for Shared<'_, W> {
+impl<W: Write> Write for SharedWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -144,7 +144,7 @@ const LAST_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Where lines go.
 #[derive(Debug)]
-pub struct Outlet {
+pub struct PatientOutlet {
     file: OwnedFd,
     waiting: VecDeque<Vec<u8>>,
     bytes: usize,
@@ -153,7 +153,7 @@ pub struct Outlet {
     gap: fn(u64) -> String,
 }
 
-impl Outlet {
+impl PatientOutlet {
     /// To an open file, such as standard error.
     pub fn new(file: impl AsFd, gap: fn(u64) -> String) -> Result<Self, Error> {
         let file = file.as_fd().try_clone_to_owned().map_err(Error::Output)?;
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_reader_that_does_not_read_holds_up_nobody() {
         let (reader, writer) = pipe().expect("a pipe");
-        let mut outlet = Outlet::new(&writer, gap).expect("a copy");
+        let mut outlet = PatientOutlet::new(&writer, gap).expect("a copy");
         drop(writer);
         outlet.say("first").expect("written");
         let line = "x".repeat(999);
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_reader_that_has_gone_is_an_error() {
         let (reader, writer) = pipe().expect("a pipe");
-        let mut outlet = Outlet::new(&writer, gap).expect("a copy");
+        let mut outlet = PatientOutlet::new(&writer, gap).expect("a copy");
         drop(reader);
         let Err(Error::Output(error)) = outlet.say("line") else { panic!("no error") };
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);

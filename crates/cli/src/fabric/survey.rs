@@ -21,7 +21,7 @@ pub struct Survey {
     pub kernel: String,
     /// `None`: it cannot be loaded. Empty: of no known version.
     pub rdma_core: Option<String>,
-    pub devices: Vec<Device>,
+    pub devices: Vec<SurveyedDevice>,
     pub locked_memory: LockedMemory,
     pub firewall: String,
     /// Ports that a connection could use, as users see them.
@@ -32,7 +32,7 @@ pub struct Survey {
 
 /// An RDMA device that could be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
+pub struct SurveyedDevice {
     pub name: String,
     /// Its packets are made by the kernel, not by a card.
     pub is_software: bool,
@@ -59,12 +59,12 @@ pub struct DevicePort {
     pub megabits: u32,
     pub mtu: u32,
     pub lid: u16,
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<HostAddress>,
 }
 
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
+pub struct HostAddress {
     /// Its place in the port's table; `None` where the connection manager finds it.
     pub gid_index: Option<u8>,
     pub address: String,
@@ -106,7 +106,7 @@ impl Findings {
         Self::of(devices, usable, surroundings)
     }
 
-    fn of(devices: Vec<Device>, usable: Usable, around: Surroundings) -> Result<Self, FabricError> {
+    fn of(devices: Vec<SurveyedDevice>, usable: Usable, around: Surroundings) -> Result<Self, FabricError> {
         let Usable { mut ports, mut obstacles } = usable;
         let windows = !devices.iter().any(|device| device.registers_twice);
         let locked_memory = locked_memory(around.limit_bytes, windows)?;
@@ -158,11 +158,11 @@ pub fn name(port: &Port) -> String {
     format!("{} at {}", port.describe(), port.address())
 }
 
-fn describe(context: &Context, usable: &Usable) -> Device {
+fn describe(context: &Context, usable: &Usable) -> SurveyedDevice {
     let facts = context.facts();
     let (vendor, part) = facts.vendor;
     let ports = (1..=facts.ports).filter_map(|number| context.port(number).ok());
-    Device {
+    SurveyedDevice {
         name: context.name().to_owned(),
         is_software: fs::metadata(format!("/sys/class/infiniband/{}/device", context.name())).is_err(),
         firmware: facts.firmware.clone(),
@@ -185,7 +185,7 @@ fn describe_port(device: &str, facts: &PortFacts, usable: &Usable) -> DevicePort
             let here =
                 usable.ports.iter().filter(|port| port.device == device && port.number == facts.number);
             let kind = Fabric::Iwarp.name().to_owned();
-            here.map(|port| Address {
+            here.map(|port| HostAddress {
                 gid_index: None,
                 address: port.address(),
                 kind: kind.clone(),
@@ -206,14 +206,14 @@ fn describe_port(device: &str, facts: &PortFacts, usable: &Usable) -> DevicePort
     }
 }
 
-fn describe_gid(gid: &Gid) -> Address {
+fn describe_gid(gid: &Gid) -> HostAddress {
     let kind = match gid.version {
         0 => "InfiniBand",
         1 => "RoCE v1, not used",
         2 => "RoCE v2",
         _ => "unknown",
     };
-    Address {
+    HostAddress {
         gid_index: Some(gid.index),
         address: gid.ip().to_string(),
         kind: kind.to_owned(),
@@ -272,11 +272,13 @@ impl Firewall {
         let found = ruleset.as_ref().ok().map(|text| in_ruleset(text));
         let old = lists.iter().flatten().find_map(|text| in_list(text));
         match (found, old) {
-            (_, Some(rule)) | (Some(Found::Rule(rule)), _) => Self::Drops(Obstacle::Firewall { rule }),
-            (Some(Found::Policy(chain)), None) => Self::Suspected(format!(
+            (_, Some(rule)) | (Some(FirewallRules::Rule(rule)), _) => {
+                Self::Drops(Obstacle::Firewall { rule })
+            }
+            (Some(FirewallRules::Policy(chain)), None) => Self::Suspected(format!(
                 "the chain `{chain}` drops what no rule accepts, and none accepts UDP port {ROCE_PORT}, which RoCE v2 uses"
             )),
-            (Some(Found::Nothing), None) => Self::Open,
+            (Some(FirewallRules::Nothing), None) => Self::Open,
             (None, None) if lists.iter().any(Result::is_ok) => Self::Open,
             (None, None) => Self::Unseen(unseen(ruleset.err().flatten())),
         }
@@ -321,14 +323,14 @@ fn answer(program: &str, words: &[&str]) -> Result<String, Option<String>> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum FirewallRules {
     Nothing,
     Rule(String),
     Policy(String),
 }
 
 /// In what `nft -j list ruleset` prints (libnftables-json(5)).
-fn in_ruleset(text: &str) -> Found {
+fn in_ruleset(text: &str) -> FirewallRules {
     let ruleset: Value = serde_json::from_str(text).unwrap_or_default();
     let entries = ruleset["nftables"].as_array().map_or(&[][..], Vec::as_slice);
     let chains: Vec<_> = entries.iter().filter_map(|entry| entry.get("chain")).collect();
@@ -341,7 +343,7 @@ fn in_ruleset(text: &str) -> Found {
         !matches!(hook(rule), Some("forward")) && names_port(rule) && verdict(rule, &["drop", "reject"])
     };
     if let Some(rule) = rules.iter().find(stops) {
-        return Found::Rule(format!("{}, handle {}", place(rule, "chain"), rule["handle"]));
+        return FirewallRules::Rule(format!("{}, handle {}", place(rule, "chain"), rule["handle"]));
     }
     let closed = chains.iter().find(|chain| {
         let drops = chain["policy"] == "drop" && (chain["hook"] == "input" || chain["hook"] == "output");
@@ -350,7 +352,7 @@ fn in_ruleset(text: &str) -> Found {
             |rule: &&Value| table(rule) == table(chain) && names_port(rule) && verdict(rule, &["accept"]);
         drops && !rules.iter().any(accepts)
     });
-    closed.map_or(Found::Nothing, |chain| Found::Policy(place(chain, "name")))
+    closed.map_or(FirewallRules::Nothing, |chain| FirewallRules::Policy(place(chain, "name")))
 }
 
 /// "inet filter input".
@@ -427,8 +429,8 @@ pub mod tests {
         }
     }
 
-    pub fn device(name: &str, is_software: bool) -> Device {
-        Device {
+    pub fn device(name: &str, is_software: bool) -> SurveyedDevice {
+        SurveyedDevice {
             name: name.to_owned(),
             is_software,
             firmware: "16.35".to_owned(),
@@ -514,17 +516,17 @@ pub mod tests {
 
     #[test]
     fn rules_of_nft_are_read() {
-        let rule = || Found::Rule("inet wall in, handle 2".to_owned());
-        let policy = || Found::Policy("inet wall in".to_owned());
+        let rule = || FirewallRules::Rule("inet wall in, handle 2".to_owned());
+        let policy = || FirewallRules::Policy("inet wall in".to_owned());
         for (policy_word, right, verdict, expected) in [
             ("accept", "4791", "drop", rule()),
             ("accept", "4791", "reject", rule()),
-            ("accept", "4792", "drop", Found::Nothing),
+            ("accept", "4792", "drop", FirewallRules::Nothing),
             ("accept", r#"{"range": [4000, 5000]}"#, "drop", rule()),
             ("accept", r#"{"set": [22, {"range": [4791, 4791]}]}"#, "drop", rule()),
-            ("accept", r#"{"set": [22, 53]}"#, "drop", Found::Nothing),
+            ("accept", r#"{"set": [22, 53]}"#, "drop", FirewallRules::Nothing),
             ("drop", "22", "accept", policy()),
-            ("drop", "4791", "accept", Found::Nothing),
+            ("drop", "4791", "accept", FirewallRules::Nothing),
         ] {
             assert_eq!(
                 in_ruleset(&ruleset(policy_word, right, verdict)),
@@ -532,9 +534,9 @@ pub mod tests {
                 "{policy_word} {right} {verdict}"
             );
         }
-        assert_eq!(in_ruleset("not JSON"), Found::Nothing);
+        assert_eq!(in_ruleset("not JSON"), FirewallRules::Nothing);
         let forwarded = ruleset("accept", "4791", "drop").replace("\"input\"", "\"forward\"");
-        assert_eq!(in_ruleset(&forwarded), Found::Nothing);
+        assert_eq!(in_ruleset(&forwarded), FirewallRules::Nothing);
     }
 
     #[test]

@@ -145,12 +145,12 @@ pub fn launch() -> Result<Session, PipeError> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("caravan").args([WORD, "--local"]).stdin(OwnedFd::from(theirs));
     let child = command.spawn().map_err(failed("start of /proc/self/exe"))?;
-    let guard = Agent(child);
+    let guard = LocalAgent(child);
     // Its copy of the other end is closed: a write fails if it has ended.
     drop(command);
     give(&ours, io::stdin()).map_err(failed("sendmsg"))?;
     let from = ours.try_clone().map_err(failed("dup"))?;
-    Ok(Session { from: Box::new(from), to: Box::new(Sender(ours)), guard: Box::new(guard) })
+    Ok(Session { from: Box::new(from), to: Box::new(AgentSender(ours)), guard: Box::new(guard) })
 }
 
 /// Gives a descriptor to the other end.
@@ -183,9 +183,9 @@ pub fn take(from: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// Closes the direction that it stands for, although the other one lives on.
-struct Sender(UnixStream);
+struct AgentSender(UnixStream);
 
-impl Write for Sender {
+impl Write for AgentSender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -195,16 +195,16 @@ impl Write for Sender {
     }
 }
 
-impl Drop for Sender {
+impl Drop for AgentSender {
     fn drop(&mut self) {
         // The agent may have closed it all.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }
 
-struct Agent(Child);
+struct LocalAgent(Child);
 
-impl Agent {
+impl LocalAgent {
     fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -217,7 +217,7 @@ impl Agent {
     }
 }
 
-impl Guard for Agent {
+impl Guard for LocalAgent {
     fn why_ended(&mut self) -> String {
         match self.wait(END_LIMIT) {
             Some(status) => format!("the agent of this host ended ({status})"),
@@ -237,7 +237,7 @@ impl Guard for Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for LocalAgent {
     fn drop(&mut self) {
         self.end();
     }
@@ -286,7 +286,7 @@ mod tests {
     fn the_agents_channel_ends_with_its_writer() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let _from = ours.try_clone().expect("cloned");
-        drop(Sender(ours));
+        drop(AgentSender(ours));
         assert_eq!(theirs.read(&mut [0]).expect("read"), 0);
     }
 }

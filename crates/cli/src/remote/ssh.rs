@@ -31,15 +31,15 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Ended when it is dropped.
 #[derive(Debug)]
-pub struct Ssh {
+pub struct SshProcess {
     host: String,
     child: Child,
-    complaints: Complaints,
+    complaints: SshComplaints,
     /// The other side has ended.
     pub is_over: Arc<AtomicBool>,
 }
 
-impl Ssh {
+impl SshProcess {
     /// Starts it. It asks nobody for anything unless `may_ask`.
     pub fn start(
         options: &SshOptions,
@@ -54,7 +54,7 @@ impl Ssh {
         let (Some(input), Some(output), Some(errors)) = pipes else {
             return Err(io::Error::other("it has no pipes"));
         };
-        let (host, complaints) = (host.to_owned(), Complaints::keep(errors));
+        let (host, complaints) = (host.to_owned(), SshComplaints::keep(errors));
         Ok((Self { host, child, complaints, is_over: Arc::default() }, input, output))
     }
 
@@ -101,7 +101,7 @@ impl Ssh {
     }
 }
 
-impl Drop for Ssh {
+impl Drop for SshProcess {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
     }
@@ -172,13 +172,13 @@ const LAST_LIMIT: Duration = Duration::from_secs(1);
 
 /// The last lines.
 #[derive(Debug)]
-pub struct Complaints {
+pub struct SshComplaints {
     lines: Arc<Mutex<VecDeque<String>>>,
     /// Disconnected once the last of them is there.
     all_kept: Receiver<()>,
 }
 
-impl Complaints {
+impl SshComplaints {
     /// Keeps what comes there, in a thread.
     pub fn keep(from: impl Read + Send + 'static) -> Self {
         let lines = Arc::new(Mutex::new(VecDeque::new()));
@@ -249,7 +249,7 @@ pub const GREETING_BYTES_MAX: u64 = 1 << 20;
 const LINE_CHARS_MAX: usize = 1 << 10;
 
 /// What came from the other side.
-pub enum Heard {
+pub enum StartEvent {
     /// A line with the mark.
     Line(String),
     /// All that comes now belongs to the program.
@@ -265,13 +265,13 @@ pub enum Heard {
 
 /// What the other side says.
 #[derive(Debug)]
-pub struct Answers {
+pub struct RemoteOutput {
     pub from: BufReader<ChildStdout>,
     /// Set at its end.
     pub is_over: Arc<AtomicBool>,
 }
 
-impl Read for Answers {
+impl Read for RemoteOutput {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(into)?;
         if count == 0 && !into.is_empty() {
@@ -283,19 +283,19 @@ impl Read for Answers {
 }
 
 /// Lines with the mark, up to the one that says "ready".
-pub fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<Heard>) {
+pub fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<StartEvent>) {
     let mut last = String::new();
     let end = loop {
         match next_line(&mut from, mark, &mut last) {
-            Ok(Some(line)) if line == "ready" => break Heard::Ready(from),
+            Ok(Some(line)) if line == "ready" => break StartEvent::Ready(from),
             Ok(Some(line)) => {
-                if to.send(Heard::Line(line)).is_err() {
+                if to.send(StartEvent::Line(line)).is_err() {
                     return;
                 }
             }
-            Ok(None) => break Heard::End(None, last),
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break Heard::Noise,
-            Err(error) => break Heard::End(Some(error), last),
+            Ok(None) => break StartEvent::End(None, last),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break StartEvent::Noise,
+            Err(error) => break StartEvent::End(Some(error), last),
         }
     };
     // Nobody may want it any more.
@@ -346,11 +346,11 @@ mod tests {
     #[test]
     fn the_last_lines_are_kept_and_nothing_that_a_terminal_obeys() {
         let said: String = (0..100).map(|i| format!("line {i}\r\n")).collect();
-        let last = Complaints::keep(std::io::Cursor::new(said)).last();
+        let last = SshComplaints::keep(std::io::Cursor::new(said)).last();
         assert!(last.starts_with("line 80\nline 81\n") && last.ends_with("\nline 99"), "{last}");
-        let last = Complaints::keep(&b"a\tb\x1b[2Jc\xff"[..]).last();
+        let last = SshComplaints::keep(&b"a\tb\x1b[2Jc\xff"[..]).last();
         assert_eq!(last, "a b\u{fffd}[2Jc\u{fffd}");
-        let last = Complaints::keep(std::io::repeat(b'x').take(1 << 20)).last();
+        let last = SshComplaints::keep(std::io::repeat(b'x').take(1 << 20)).last();
         assert_eq!(last.len(), LINES_MAX * (LINE_BYTES_MAX as usize + 1) - 1);
     }
 
