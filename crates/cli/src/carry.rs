@@ -43,15 +43,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Sends.
 pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
     let to = args.destination().unwrap_or_else(|why| refuse(&why));
-    let telling = args.telling.telling();
-    let ending = Ending::prepare(&telling).map_err(CommandError::pipe_setup)?;
+    let telling = &args.telling;
+    let ending = Ending::prepare(telling).map_err(CommandError::pipe_setup)?;
     let (input, total) = input(to.file.as_deref()).map_err(of_a_file)?;
     let interrupt = Interrupt::watch().map_err(CommandError::pipe_setup)?;
     let key = match &args.secret.file {
         Some(file) => from_file(file)?,
         None => asked(&to.host, to.port, &interrupt)?,
     };
-    let mut teller = Teller::new(&telling);
+    let mut teller = Teller::new(telling);
     let sent = SendRun { args, host: (&to.host, to.port), key, interrupt }.run(input, total, &mut teller);
     drop(teller);
     Ok(stream::tell(ending, sent))
@@ -60,10 +60,10 @@ pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
 /// Receives.
 pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
     let to = args.destined().unwrap_or_else(|why| refuse(&why));
-    let telling = args.telling.telling();
-    let ending = Ending::prepare(&telling).map_err(CommandError::pipe_setup)?;
+    let telling = &args.telling;
+    let ending = Ending::prepare(telling).map_err(CommandError::pipe_setup)?;
     let interrupt = Interrupt::watch().map_err(CommandError::pipe_setup)?;
-    let mut teller = Teller::new(&telling);
+    let mut teller = Teller::new(telling);
     let (key, is_shown) = match &args.secret.file {
         Some(file) => (from_file_or_new(file, &mut teller)?, false),
         None => (Key::random()?, true),

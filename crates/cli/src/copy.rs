@@ -40,7 +40,7 @@ pub fn run(args: &Copy) -> Result<ExitCode, Error> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    if args.telling.dry_run {
+    if args.dry_run {
         writeln!(stdout(), "{}", planned(args, &request)?).map_err(Error::Output)?;
         return Ok(ExitCode::SUCCESS);
     }

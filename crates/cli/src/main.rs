@@ -1,5 +1,4 @@
-//! `caravan`: arguments, terminals and processes around what the other crates do.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod args;

@@ -16,19 +16,19 @@ use crate::remote::Agents;
 
 pub use crate::pipe::ending::Ending;
 
-/// Runs the pipeline to its end; the exit status is its own.
+/// Runs the pipeline to its end, or only describes it; the exit status is its own.
 pub fn run(args: &PipeArgs) -> Result<ExitCode, Error> {
     let request = Request { stages: args.stages.clone(), is_ring: false, options: args.options() };
-    conduct(&request, &args.reach, &args.telling)
-}
-
-/// Runs, or only describes, any pipeline, and tells of it.
-pub fn conduct(request: &Request, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
-    if telling.dry_run {
-        let lines = describe(request)?.join("\n");
+    if args.dry_run {
+        let lines = describe(&request)?.join("\n");
         writeln!(stdout(), "{lines}").map_err(Error::Output)?;
         return Ok(ExitCode::SUCCESS);
     }
+    conduct(&request, &args.reach, &args.telling)
+}
+
+/// Runs any pipeline, and tells of it.
+pub fn conduct(request: &Request, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
     // Before anything runs: nobody wants to learn at the end that there is nowhere to put the figures.
     let ending = Ending::prepare(telling).map_err(Error::pipe_setup)?;
     let interrupt = Interrupt::watch().map_err(Error::pipe_setup)?;

@@ -47,35 +47,26 @@ pub struct Benchmark {
     pub what: &'static str,
 }
 
+const fn benchmark(name: &'static str, what: &'static str) -> Benchmark {
+    Benchmark { name, what }
+}
+
 /// All of them, in the order in which they run.
 pub const BENCHMARKS: [Benchmark; 11] = [
-    Benchmark { name: "basic1", what: "source -> tee -> two sinks in one process (packets of the source)" },
-    Benchmark { name: "source-sink", what: "source -> sink in one process" },
-    Benchmark { name: "interlink", what: "source in one process, sink in another; no byte is touched" },
-    Benchmark {
-        name: "interlink-header",
-        what: "the same; one writes the first 56 bytes, the other reads them",
-    },
-    Benchmark { name: "interlink-read", what: "the same; both read all bytes" },
-    Benchmark { name: "interlink-touch", what: "the same; one writes all bytes, the other reads them" },
-    Benchmark {
-        name: "swap",
-        what: "56 bytes stamped and read between two processes, beside a bare loop in C",
-    },
-    Benchmark { name: "tunnel", what: "source -> encapsulate -> decapsulate -> sink in one process" },
-    Benchmark {
-        name: "tunnel2",
-        what: "source -> encapsulate in one process, decapsulate -> sink in another",
-    },
-    Benchmark {
-        name: "scale",
-        what: "the tunnel in each of N processes, 1 to twice the cores: all together",
-    },
-    Benchmark {
-        name: "recovery",
-        what: "a worker with 4,096 packets is killed: until its successor runs; the largest gap in the \
-               traffic of another",
-    },
+    benchmark("basic1", "source -> tee -> two sinks in one process (packets of the source)"),
+    benchmark("source-sink", "source -> sink in one process"),
+    benchmark("interlink", "source in one process, sink in another; no byte is touched"),
+    benchmark("interlink-header", "the same; one writes the first 56 bytes, the other reads them"),
+    benchmark("interlink-read", "the same; both read all bytes"),
+    benchmark("interlink-touch", "the same; one writes all bytes, the other reads them"),
+    benchmark("swap", "56 bytes stamped and read between two processes, beside a bare loop in C"),
+    benchmark("tunnel", "source -> encapsulate -> decapsulate -> sink in one process"),
+    benchmark("tunnel2", "source -> encapsulate in one process, decapsulate -> sink in another"),
+    benchmark("scale", "the tunnel in each of N processes, 1 to twice the cores: all together"),
+    benchmark(
+        "recovery",
+        "a worker with 4,096 packets is killed: until its successor runs; the largest gap in the traffic of another",
+    ),
 ];
 
 /// One benchmark with one size and variant: what is sampled.

@@ -71,7 +71,7 @@ pub struct Cluster {
 impl Cluster {
     /// Starts the nodes and connects each with each.
     pub fn start(recipe: &Recipe, count: usize, interrupt: &Interrupt) -> Result<Self, Error> {
-        let home = NodeHome::create()?;
+        let home = node_home()?;
         let word = random_word()?;
         let (sender, events) = channel();
         let mut nodes = Vec::with_capacity(count);
@@ -463,27 +463,17 @@ fn pair(word: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
 }
 
-/// Removed when it is dropped. The cookie is random and in a file only the user can read: on the
-/// command line every user of the host could read it, and a cookie lets its holder run code.
-#[derive(Debug)]
-pub struct NodeHome(Scratch);
-
-impl NodeHome {
-    pub fn create() -> Result<Self, Error> {
-        let scratch = Scratch::create()?;
-        let path = scratch.path().join(".erlang.cookie");
-        let cookie = random_word()?;
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path);
-        file.and_then(|mut file| file.write_all(cookie.as_bytes())).map_err(|source| Error::File {
-            what: "write",
-            path,
-            source,
-        })?;
-        Ok(Self(scratch))
-    }
-
-    pub fn path(&self) -> &Path {
-        self.0.path()
+/// A home folder for the nodes of a cluster, which keeps the user's own `~/.erlang.cookie` and `~/.erlang` out of the
+/// measurement. The cookie is random and in a file that only the user can read: every user of the host could read it
+/// on the command line, and a cookie lets its holder run code.
+fn node_home() -> Result<Scratch, Error> {
+    let scratch = Scratch::create()?;
+    let path = scratch.path().join(".erlang.cookie");
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path);
+    let cookie = random_word()?;
+    match file.and_then(|mut file| file.write_all(cookie.as_bytes())) {
+        Ok(()) => Ok(scratch),
+        Err(source) => Err(Error::File { what: "write", path, source }),
     }
 }
 
@@ -589,7 +579,7 @@ mod tests {
 
     #[test]
     fn the_cookie_is_private() {
-        let home = NodeHome::create().expect("a folder");
+        let home = node_home().expect("a folder");
         let cookie = home.path().join(".erlang.cookie");
         assert_eq!(fs::metadata(&cookie).expect("there").permissions().mode() & 0o777, 0o400);
         assert_eq!(fs::read_to_string(&cookie).expect("a cookie").len(), 32);

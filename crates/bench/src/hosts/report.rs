@@ -242,35 +242,38 @@ fn start_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
 
 /// Of streams without a limit.
 fn stream_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
-    let mut goals = Vec::new();
-    let Some(open) = row(rows, PipeTool::CaravanInsecure) else { return goals };
-    goals.push(at_least("at least 3.2 GB/s, not encrypted", 3.2, open.value.median));
-    for (tool, what) in [(PipeTool::Iperf3File, "the same file"), (PipeTool::Iperf3, "one buffer")] {
-        let ratio = row(rows, tool).and_then(|iperf3| open.value.ratio(&iperf3.value));
+    use PipeTool::{Caravan, CaravanBare, CaravanInsecure, Iperf3, Iperf3File, Mbuffer, Nc, Socat, Ssh};
+    let rate = |own, least, text| Some(at_least(text, least, row(rows, own)?.value.median));
+    let ratio = |own, other, least, text: String| {
+        let ratio = row(rows, own)?.value.ratio(&row(rows, other)?.value)?;
+        Some(at_least(text, least, ratio.median))
+    };
+    let iperf3 = |tool, what| {
         let text = format!("at least 0.9 of iperf3 with {what}, not encrypted");
-        goals.extend(ratio.map(|ratio| at_least(text, 0.9, ratio.median)));
-    }
-    for tool in [PipeTool::Nc, PipeTool::Socat, PipeTool::Mbuffer] {
-        let ratio = row(rows, tool).and_then(|other| open.value.ratio(&other.value));
+        ratio(CaravanInsecure, tool, 0.9, text)
+    };
+    let faster = |tool: PipeTool| {
         let text = format!("faster than {}, not encrypted (ratio)", tool.key());
-        goals.extend(ratio.map(|ratio| at_least(text, 1.0, ratio.median)));
-    }
-    if let Some(bare) = row(rows, PipeTool::CaravanBare) {
-        goals.push(at_least("at least 4 GB/s, not encrypted, no digest", 4.0, bare.value.median));
-        if let Some(ratio) = row(rows, PipeTool::Socat).and_then(|socat| bare.cpu_s.ratio(&socat.cpu_s)) {
-            let text = "less processor time than socat, no digest (ratio)".to_owned();
-            goals.push(PipeGoal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
-        }
-    }
-    let sealed = row(rows, PipeTool::Caravan).zip(row(rows, PipeTool::Ssh));
-    if let Some(ratio) = sealed.and_then(|(sealed, ssh)| sealed.value.ratio(&ssh.value)) {
-        goals.push(at_least("faster than ssh, encrypted (ratio)", 1.0, ratio.median));
-    }
-    if let Some(ratio) = row(rows, PipeTool::Socat).and_then(|socat| open.cpu_s.ratio(&socat.cpu_s)) {
-        let text = "less processor time than socat, not encrypted (ratio)".to_owned();
-        goals.push(PipeGoal { text, value: ratio.median, is_reached: ratio.median < 1.0 });
-    }
-    goals
+        ratio(CaravanInsecure, tool, 1.0, text)
+    };
+    let less_time = |own, what| {
+        let ratio = row(rows, own)?.cpu_s.ratio(&row(rows, Socat)?.cpu_s)?.median;
+        let text = format!("less processor time than socat, {what} (ratio)");
+        Some(PipeGoal { text, value: ratio, is_reached: ratio < 1.0 })
+    };
+    let goals = [
+        rate(CaravanInsecure, 3.2, "at least 3.2 GB/s, not encrypted"),
+        iperf3(Iperf3File, "the same file"),
+        iperf3(Iperf3, "one buffer"),
+        faster(Nc),
+        faster(Socat),
+        faster(Mbuffer),
+        rate(CaravanBare, 4.0, "at least 4 GB/s, not encrypted, no digest"),
+        less_time(CaravanBare, "no digest"),
+        ratio(Caravan, Ssh, 1.0, "faster than ssh, encrypted (ratio)".to_owned()),
+        less_time(CaravanInsecure, "not encrypted"),
+    ];
+    goals.into_iter().flatten().collect()
 }
 
 /// Of streams through a line of a known rate.

@@ -54,6 +54,9 @@ pub struct PipeArgs {
     /// What runs where: [user@]host[,host...]:'CMD', or :'CMD' for this host
     #[arg(value_name = "STAGE", required = true, value_parser = stage)]
     pub stages: Vec<Stage>,
+    /// Print what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// What is told
     #[command(flatten)]
     pub telling: Telling,
@@ -97,9 +100,6 @@ pub struct Telling {
     /// Print what carries the data and what is encrypted, and the figures at the end
     #[arg(short = 'v', long, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Print what would be done, and do nothing
-    #[arg(short = 'n', long)]
-    pub dry_run: bool,
     /// Show on standard error how much has passed, how fast, and what the transfer waits for
     #[arg(long)]
     pub progress: bool,
@@ -185,7 +185,7 @@ pub struct Send {
     pub secret: KeySource,
     /// What is told
     #[command(flatten)]
-    pub telling: CarryTelling,
+    pub telling: Telling,
     /// What happens to the data
     #[command(flatten)]
     pub moving: Moving,
@@ -220,7 +220,7 @@ pub struct Recv {
     pub secret: KeySource,
     /// What is told
     #[command(flatten)]
-    pub telling: CarryTelling,
+    pub telling: Telling,
     /// Limit the rate to so many bytes per second: 500k, 100M, 1.5G, 64Ki
     #[arg(short = 'L', long = "rate", value_name = "RATE", value_parser = rate)]
     pub rate: Option<u64>,
@@ -244,27 +244,6 @@ pub struct KeySource {
     // Old tools took it so: whoever still does is told what to do.
     #[arg(long = "key", value_name = "KEY", hide = true)]
     pub argument: Option<String>,
-}
-
-/// What the user is told of.
-#[derive(Clone, Debug, clap::Args)]
-pub struct CarryTelling {
-    /// Print what carries the data and what is encrypted, and the figures at the end
-    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
-    pub verbose: u8,
-    /// Show on standard error how much has passed, how fast, and what the transfer waits for
-    #[arg(long)]
-    pub progress: bool,
-    /// Write the final figures as a JSON object to standard error, or to FILE
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    pub json: Option<PathBuf>,
-}
-
-impl CarryTelling {
-    /// As `caravan pipe` has it.
-    pub fn telling(&self) -> Telling {
-        Telling { verbose: self.verbose, dry_run: false, progress: self.progress, json: self.json.clone() }
-    }
 }
 
 /// Where to send, and what.
@@ -424,6 +403,9 @@ pub struct Copy {
     /// Write each file to the disk before it gets its name, so that it survives a power cut
     #[arg(long)]
     pub fsync: bool,
+    /// Print what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// What users of scp and rsync type, and what is so anyway
     #[arg(long, hide = true, aliases = ["times", "perms", "links", "sparse", "partial"])]
     pub preserve: bool,
@@ -671,7 +653,7 @@ mod tests {
             (ssh.identity, ssh.config, ssh.jump),
             (Some("k".into()), Some("f".into()), Some("j".into()))
         );
-        assert!(pipe.telling.dry_run && pipe.reach.no_bootstrap && pipe.telling.verbose == 2);
+        assert!(pipe.dry_run && pipe.reach.no_bootstrap && pipe.telling.verbose == 2);
         assert_eq!((pipe.telling.json, pipe.stages.len()), (Some("-".into()), 1));
     }
 

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use caravan_bench::interrupt::{JOB_CONTROL, endings};
 use caravan_pipe::Error as PipeError;
@@ -28,6 +28,7 @@ use signal_hook::consts::SIGINT;
 
 use crate::error::Error;
 use crate::remote::WORD;
+use crate::remote::ssh::ended_within;
 
 /// The other side of `caravan pipe`, on the standard input and output.
 #[derive(Debug, clap::Args)]
@@ -135,8 +136,6 @@ const GREETING: u8 = b'i';
 const END_LIMIT: Duration = Duration::from_millis(200);
 /// And once it was told to: its commands have half a second, then it kills them.
 const TERM_LIMIT: Duration = Duration::from_millis(750);
-/// Between two looks at whether it has ended.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// Starts it.
 pub fn launch() -> Result<Session, PipeError> {
@@ -204,33 +203,20 @@ impl Drop for AgentSender {
 
 struct LocalAgent(Child);
 
-impl LocalAgent {
-    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.0.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
-                Ok(None) | Err(_) => return None,
-            }
-        }
-    }
-}
-
 impl Guard for LocalAgent {
     fn why_ended(&mut self) -> String {
-        match self.wait(END_LIMIT) {
+        match ended_within(&mut self.0, END_LIMIT) {
             Some(status) => format!("the agent of this host ended ({status})"),
             None => "the agent of this host closed its channel".to_owned(),
         }
     }
 
     fn end(&mut self) {
-        if self.wait(END_LIMIT).is_some() {
+        if ended_within(&mut self.0, END_LIMIT).is_some() {
             return;
         }
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        if self.wait(TERM_LIMIT).is_none() {
+        if ended_within(&mut self.0, TERM_LIMIT).is_none() {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }

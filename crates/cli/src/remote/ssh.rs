@@ -61,7 +61,8 @@ impl SshProcess {
     /// Why it ended: its own words, and what to do about the usual ones. To be asked once its output has
     /// ended; it gets so long to end itself.
     pub fn why_ended(&mut self, limit: Duration, why: Option<io::Error>) -> String {
-        let status = self.wait(limit).map_or_else(String::new, |status| format!(" ({status})"));
+        let status =
+            ended_within(&mut self.child, limit).map_or_else(String::new, |status| format!(" ({status})"));
         let complaints = self.complaints.last();
         let why = why.map_or_else(String::new, |error| format!(": {error}"));
         let remedy = remedy(&complaints, &self.host);
@@ -74,7 +75,7 @@ impl SshProcess {
 
     /// Makes sure that it ends; by itself if it does so in time. Its input should be closed.
     pub fn end(&mut self, limit: Duration) {
-        if self.wait(limit).is_some() {
+        if ended_within(&mut self.child, limit).is_some() {
             return;
         }
         // With the other side gone it is only there for other sessions, which share its connection.
@@ -82,21 +83,21 @@ impl SshProcess {
             return;
         }
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        if self.wait(TERM_LIMIT).is_none() {
+        if ended_within(&mut self.child, TERM_LIMIT).is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
+}
 
-    /// Its status, if it ends in time.
-    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
-                Ok(None) | Err(_) => return None,
-            }
+/// The status of a process that ends in time.
+pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            Ok(None) | Err(_) => return None,
         }
     }
 }
