@@ -21,7 +21,7 @@ const MESSAGE_BYTES_MAX: u32 = 4 << 20;
 /// From the side that was started by the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum SelftestAsk {
-    /// Who are you? Answered by [`SelftestAnswer::SelftestHello`].
+    /// Who are you? Answered by [`SelftestAnswer::Hello`].
     Hello,
     /// Open a doorway to shared memory. [`SelftestAnswer::Bytes`].
     Listen { arena_bytes: u64 },
