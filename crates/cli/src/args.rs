@@ -1,39 +1,21 @@
 //! The command line.
 
-mod carry;
-mod copy;
 mod engine;
-mod engine_bench;
-mod hosts;
-mod moving;
-mod names;
 mod pipe;
-mod pipe_bench;
-mod rdma;
-mod reach;
 
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
-use clap::{Parser, Subcommand, ValueEnum};
+use caravan_bench::{BenchCommand, ring_bytes, seconds};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::remote::PipeAgent;
 
-pub use carry::{Recv, Send};
-pub use copy::{Copy, CopySink, CopySource};
-pub use engine::{
-    Check as EngineCheck, Engine, Graph as EngineGraph, Reload as EngineReload, Run as EngineRun,
-    Top as EngineTop, Trace as EngineTrace,
+pub use crate::args::engine::{
+    EngineCheck, EngineCommand, EngineGraph, EngineReload, EngineRun, EngineTop, EngineTrace,
 };
-pub use engine_bench::{Compare, EngineBench, EnginePeer};
-pub use hosts::{Fabric, SelfTest, SelfTestPeer, Ssh};
-pub use moving::Moving;
-pub use pipe::{Pipe, Telling};
-pub use pipe_bench::{PipeBench, PipeNetwork, PipePeer, StepsTransport};
-pub use rdma::Rdma;
-pub use reach::Reach;
+pub use crate::args::pipe::{Copy, CopySink, CopySource, PipeArgs, Reach, Recv, Send, Telling};
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
 #[derive(Debug, Parser)]
@@ -51,8 +33,8 @@ Examples:
   caravan engine run FILE             packet networks in worker processes
   caravan pipe a:'CMD' b:'CMD'        commands on several hosts, joined by pipes
   caravan top                         every Caravan link of this host, refreshed each second
-  caravan fabric db2.example.org      what RDMA this host has, and what is in its way
-  caravan selftest db2.example.org    whether it works between both, over ssh"
+  caravan fabric db2.example.org      what this host has for RDMA, and each obstacle
+  caravan selftest db2.example.org    test RDMA between this host and another, over ssh"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -64,7 +46,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    Pipe(Box<Pipe>),
+    Pipe(Box<PipeArgs>),
     Send(Box<Send>),
     Recv(Box<Recv>),
     Cp(Box<Copy>),
@@ -79,201 +61,33 @@ pub enum Command {
     PipeAgent(PipeAgent),
     /// Measure Caravan beside a peer, in alternating rounds
     #[command(subcommand, arg_required_else_help = true)]
-    Bench(Bench),
+    Bench(BenchCommand),
     /// Run packet networks in worker processes; check, draw and change them
     #[command(subcommand, arg_required_else_help = true)]
-    Engine(Engine),
-    Top(Top),
-    Fabric(Fabric),
+    Engine(EngineCommand),
+    Top(TopArgs),
+    Fabric(FabricArgs),
     Selftest(SelfTest),
     /// The other side of `caravan selftest`
     #[command(hide = true)]
     SelftestPeer(SelfTestPeer),
 }
 
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    Erlang(Erlang),
-    Ring(Ring),
-    /// The other process of `caravan bench ring`
-    #[command(hide = true)]
-    RingPeer(RingPeer),
-    Rdma(Rdma),
-    /// The other process of `caravan bench rdma`
-    #[command(hide = true)]
-    RdmaPeer,
-    Pipe(PipeBench),
-    /// The other process of `caravan bench pipe --steps`
-    #[command(hide = true)]
-    PipePeer(PipePeer),
-    Engine(EngineBench),
-    /// The process of `caravan bench engine` that runs an engine
-    #[command(hide = true)]
-    EnginePeer(EnginePeer),
-    Compare(Compare),
-}
-
-/// Erlang nodes calling each other, over TCP and over Caravan
+/// Show every Caravan link of your user on this host
 ///
-/// Starts fresh Erlang nodes for each round and each transport, connects them all, and measures
-/// RPCs (processes in a tight loop of calls to a gen_server in front of a gen_server), lone
-/// round trips, streams of binaries, and round trips behind a stream. Nodes get random hidden
-/// names, listen on 127.0.0.1 only, need no epmd and end with this command, however it ends.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  caravan bench erlang
-  caravan bench erlang --nodes 2 --processes 1000 --seconds 5 --rounds 15
-  caravan bench erlang --transports tcp --rounds 3 --json - --svg '' --png ''
-
-CARAVAN_ERLANG_DIR names the folder that holds erlang/ebin and bench/erlang/ebin where they are
-not found beside this program.")]
-pub struct Erlang {
-    /// Nodes, all connected with each other; with more than 2, two of them are measured as well
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(2..=64))]
-    pub nodes: usize,
-    /// Calling processes for each ordered pair of nodes
-    #[arg(long, value_name = "P", default_value_t = 100, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
-    pub processes: usize,
-    /// Seconds in which RPCs are counted; the other figures take a part of it each
-    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
-    pub seconds: Duration,
-    /// Rounds; each measures every transport once
-    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
-    pub rounds: usize,
-    /// Transports, separated by commas; ratios are to the first
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "tcp,caravan")]
-    pub transports: Vec<Transport>,
-    /// Scheduler threads of each node (erl +S)
-    #[arg(long, value_name = "N", default_value = "1", value_parser = schedulers)]
-    pub schedulers: NonZeroUsize,
-    /// Where nodes run while RPCs are counted: wherever the kernel puts them, or node n on core n
-    #[arg(long, value_name = "HOW", default_value = "none")]
-    pub pin: Pin,
-    /// The program that starts a node
-    #[arg(long, value_name = "PROGRAM", default_value = "erl")]
-    pub erl: PathBuf,
-    /// More arguments for every node, as one text
-    #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
-    pub erl_flags: String,
-    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.json", value_parser = file())]
-    pub json: PathBuf,
-    /// Chart as SVG, '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.svg", value_parser = file())]
-    pub svg: PathBuf,
-    /// Chart as PNG, '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.png", value_parser = file())]
-    pub png: PathBuf,
-}
-
-/// What carries the messages of a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
-    /// OTP's own inet_tcp
-    Tcp,
-    /// Caravan over shared memory
-    Caravan,
-    /// Caravan that stays on TCP (-caravan transport tcp)
-    CaravanTcp,
-}
-
-impl Transport {
-    /// As it is written on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Caravan => "caravan",
-            Self::CaravanTcp => "caravan-tcp",
-        }
-    }
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Placement of nodes while RPCs are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Pin {
-    /// The kernel's choice
-    None,
-    /// Node n on core n modulo the cores
-    Spread,
-}
-
-/// A ring between two processes, beside a bare flag-and-copy loop in C
-///
-/// Sends 64-byte records through a ring in shared memory from one process to another, and the
-/// same through a bare loop in C (a flag and a copy for each record), on the same cores.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  caravan bench ring
-  caravan bench ring --samples 101 --json results/ring.json")]
-pub struct Ring {
-    /// Samples of each of the two, in turn
-    #[arg(long, value_name = "N", default_value_t = 51, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
-    pub samples: usize,
-    /// Records in a sample, few enough that it ends before the kernel takes a core away; round
-    /// trips are a twentieth of it
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
-    pub records: u64,
-    /// Which two cores, where there are more: those nearest to each other or those farthest
-    #[arg(long, value_name = "WHICH", default_value = "near")]
-    pub placement: Placement,
-    /// Bytes of the ring: a power of two
-    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = ring_bytes)]
-    pub ring_bytes: u64,
-    /// The C compiler for the bare loop
-    #[arg(long, value_name = "PROGRAM", default_value = "cc")]
-    pub cc: PathBuf,
-    /// Results as JSON as well; '-' for standard output (the table then goes to standard error)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// A choice among pairs of cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Placement {
-    /// The pair between which a cache line goes fastest
-    Near,
-    /// The pair between which it goes slowest
-    Far,
-}
-
-/// The consuming process, which finds the memory through its parent.
-#[derive(Debug, clap::Args)]
-pub struct RingPeer {
-    #[arg(long)]
-    pub memory: PathBuf,
-    #[arg(long)]
-    pub ring_bytes: u64,
-    #[arg(long)]
-    pub core: usize,
-    #[arg(long)]
-    pub records: u64,
-    #[arg(long)]
-    pub echo: bool,
-}
-
-/// Show every Caravan link on this host of your user
-///
-/// Reads the counters that every process with Caravan links keeps in shared memory. Rates are
-/// those of the last second. Links of other users are not shown.
+/// Reads the counters that every process with Caravan links keeps in shared memory. Rates are over the last interval.
+/// Links of other users are not shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan top
   caravan top --once
   caravan top --json | jq '.links[] | {peer, transport, messages_sent_per_s}'")]
-pub struct Top {
+pub struct TopArgs {
     /// Print one table and end
     #[arg(long)]
     pub once: bool,
-    /// One JSON object for each refresh, one a line
+    /// Print one JSON object per refresh, each on a line
     #[arg(long)]
     pub json: bool,
     /// Seconds between refreshes
@@ -281,38 +95,147 @@ pub struct Top {
     pub interval: Duration,
 }
 
-const SECONDS_MIN: f64 = 0.1;
-const SECONDS_MAX: f64 = 3600.0;
+/// Show what this host has for RDMA, its obstacles, and the transport that would lead to HOST
+///
+/// Prints what this host has for RDMA (rdma-core, devices, ports, addresses, limits), each obstacle and how to remove
+/// it, and which transport would carry a link to HOST. Sends nothing. Exit status: 1 if HOST is given and neither
+/// shared memory nor RDMA leads to it, otherwise 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan fabric
+  caravan fabric db2.example.org
+  caravan fabric --json 192.0.2.7 | jq .towards.transport
+  sudo caravan fabric                 sees the firewall's rules, too
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (SECONDS_MIN..=SECONDS_MAX).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("it takes seconds from {SECONDS_MIN} to {SECONDS_MAX}, such as 2 or 0.5")),
+Only HOST knows whether it has a device as well: `caravan selftest HOST` tests that.")]
+pub struct FabricArgs {
+    /// A name or an address
+    pub host: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Test shared memory and RDMA between this host and HOST, over ssh
+///
+/// Tests RDMA, and shared memory if HOST is this host: starts itself on HOST over ssh, connects every pair of ports
+/// that can reach each other, checks the contents and what the transport promises, and measures round trips and
+/// throughput. Prints a report that can be attached to an issue. If HOST's PATH has no caravan of this version, this
+/// program is copied to a temporary file there, which is removed as soon as it runs. Exit status: 0 if everything
+/// passed, otherwise 1.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan selftest db2.example.org
+  caravan selftest -p 2222 -i ~/.ssh/lab admin@192.0.2.7
+  caravan selftest db2 --output report.txt
+  caravan selftest db2 --json | jq '.failures'
+
+HOST is a destination as ssh takes it, with your ~/.ssh/config. To avoid typing a password, use keys or an agent.")]
+pub struct SelfTest {
+    /// As for ssh: host, user@host, or a name in ~/.ssh/config
+    #[arg(value_parser = ssh_host)]
+    pub host: String,
+    /// ssh's options
+    #[command(flatten)]
+    pub ssh: SshArgs,
+    /// The port of sshd on HOST
+    #[arg(short = 'p', value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Measure each figure for so many seconds
+    #[arg(long, value_name = "S", default_value = "0.2", value_parser = seconds)]
+    pub seconds: Duration,
+    /// Bytes of each ring: a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = crate::fabric::survey::RING_BYTES, value_parser = ring_bytes)]
+    pub ring_bytes: u64,
+    /// Print the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Write the report to this file, and only its last line to the terminal
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Passed on to ssh.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SshArgs {
+    /// An option of ssh_config(5), such as ConnectTimeout=5 or Port=2222; may be given several times
+    #[arg(short = 'o', value_name = "OPTION")]
+    pub options: Vec<String>,
+    /// A private key file
+    #[arg(short = 'i', value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// A configuration file to use instead of ~/.ssh/config
+    #[arg(short = 'F', value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Hosts to jump over
+    #[arg(short = 'J', value_name = "HOSTS")]
+    pub jump: Option<String>,
+    /// The program to run as ssh
+    #[arg(long = "ssh", value_name = "PROGRAM", default_value = "ssh")]
+    pub program: PathBuf,
+}
+
+/// The other side of `caravan selftest`, on the standard input and output.
+#[derive(Debug, clap::Args)]
+pub struct SelfTestPeer {
+    /// Only say what this program is
+    #[arg(long)]
+    pub probe: bool,
+    /// A folder to remove first: this program was copied to it
+    #[arg(long)]
+    pub remove: Option<PathBuf>,
+}
+
+/// Anything but an option of ssh.
+fn ssh_host(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.starts_with('-') || text.contains(char::is_whitespace) {
+        true => Err("it takes what ssh takes, such as db2.example.org or admin@192.0.2.7".into()),
+        false => Ok(text.to_owned()),
     }
 }
 
-/// A path that may be empty, which clap's own parser of paths refuses.
-fn file() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
+/// The name of the program's file, and the command that it is.
+const NAMES: [(&str, &str); 4] = [("rdpipe", "pipe"), ("rdsend", "send"), ("rdrecv", "recv"), ("rdcp", "cp")];
 
-fn schedulers(text: &str) -> Result<NonZeroUsize, String> {
-    match text.parse::<NonZeroUsize>() {
-        Ok(count) if count.get() <= 1024 => Ok(count),
-        _ => Err("it takes a number of threads from 1 to 1024".into()),
+impl Args {
+    /// From the words that the process was started with; ends it where they are none.
+    pub fn of_process(words: impl Iterator<Item = OsString>) -> Self {
+        let words: Vec<OsString> = words.collect();
+        let Some((name, command)) = words.first().and_then(|word| alias(word)) else {
+            return Self::parse_from(words);
+        };
+        let rest = words.get(1..).unwrap_or_default();
+        if let Some(command) = renamed(name, command) {
+            // For its help and its refusals, which show the name; what it accepts, the line below accepts.
+            command.get_matches_from([&[OsString::from(name)], rest].concat());
+        }
+        Self::parse_from([&["caravan".into(), command.into()], rest].concat())
     }
 }
 
-fn ring_bytes(text: &str) -> Result<u64, String> {
-    match text.parse::<u64>() {
-        Ok(bytes) if bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes) => Ok(bytes),
-        _ => Err("it takes a power of two from 4096 to 1073741824".into()),
-    }
+fn alias(word: &OsStr) -> Option<(&'static str, &'static str)> {
+    let file = Path::new(word).file_name()?;
+    NAMES.into_iter().find(|(name, _)| file == *name)
+}
+
+/// The command as one of its own, with its name in the examples, too.
+fn renamed(name: &'static str, command: &str) -> Option<clap::Command> {
+    let command = Args::command().find_subcommand(command)?.clone();
+    let [long, short] = [format!("caravan {}", command.get_name()), name.to_owned()];
+    let help = command.get_after_help().map(|help| help.to_string().replace(&long, &short));
+    let command = command.name(name).bin_name(name).display_name(name).version(env!("CARGO_PKG_VERSION"));
+    Some(match help {
+        Some(help) => command.after_help(help),
+        None => command,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     fn refusal(line: &str) -> String {
         let words = line.split(' ');
@@ -333,21 +256,6 @@ mod tests {
             let text = refusal(line);
             assert!(text.contains(expected), "{line}: {text}");
         }
-    }
-
-    #[test]
-    fn transports_are_a_list() {
-        let args = Args::parse_from(["caravan", "bench", "erlang", "--transports", "caravan,tcp"]);
-        let Command::Bench(Bench::Erlang(erlang)) = args.command else { panic!("{args:?}") };
-        assert_eq!(erlang.transports, [Transport::Caravan, Transport::Tcp]);
-    }
-
-    #[test]
-    fn files_may_be_declined() {
-        let args = Args::parse_from(["caravan", "bench", "erlang", "--json", "-", "--svg", "", "--png="]);
-        let Command::Bench(Bench::Erlang(erlang)) = args.command else { panic!("{args:?}") };
-        let files = [erlang.json, erlang.svg, erlang.png];
-        assert_eq!(files, [PathBuf::from("-"), PathBuf::new(), PathBuf::new()]);
     }
 
     fn leaves(command: &clap::Command) -> Vec<&clap::Command> {
@@ -371,5 +279,36 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         <Args as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_ssh_are_taken_and_hosts_that_are_options_are_not() {
+        let line = "caravan selftest -o A=b -o C=d -p 22 -i k -F f -J j root@db2";
+        let args = Args::parse_from(line.split(' '));
+        let Command::Selftest(test) = args.command else { panic!("{args:?}") };
+        assert_eq!((test.host.as_str(), test.ssh.options.len(), test.port), ("root@db2", 2, Some(22)));
+        for host in ["--", "-oProxyCommand=x", "a b", ""] {
+            let refused = Args::try_parse_from(["caravan", "selftest", "--", host]).expect_err(host);
+            assert!(refused.to_string().contains("it takes what ssh takes"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_a_command() {
+        let words = ["/usr/local/bin/rdpipe", "-v", "a:cat", ":rev"].map(OsString::from);
+        let Command::Pipe(pipe) = Args::of_process(words.into_iter()).command else { panic!("no pipe") };
+        assert_eq!((pipe.stages.len(), pipe.telling.verbose), (2, 1));
+        assert_eq!(alias(OsStr::new("caravan")), None);
+    }
+
+    #[test]
+    fn usage_and_examples_show_the_name() {
+        let mut command = renamed("rdpipe", "pipe").expect("a command");
+        let help = command.render_long_help().to_string();
+        assert!(
+            help.contains("Usage: rdpipe [OPTIONS] <STAGE>...") && help.contains("\n  rdpipe -v host1"),
+            "{help}"
+        );
+        assert!(!help.contains("caravan pipe"), "{help}");
     }
 }

@@ -7,18 +7,19 @@
 //! | moves | -> | moves |
 //! | | <- | says that all is where it belongs |
 
-mod file;
-mod key;
 mod stream;
 mod talk;
 
-use std::io::stdin;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write, stdin};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_pipe::cancel::Cancel;
 use caravan_pipe::connect::tcp::{DataListener, addresses, connect_patiently};
 use caravan_pipe::connect::{DataChannel, DataConnection, HopSide, PortRange, SideChannel};
@@ -26,13 +27,14 @@ use caravan_pipe::coordinator::{Encryption, Observer};
 use caravan_pipe::limits::BLOCK_BYTES;
 use caravan_pipe::mover::{HopOptions, MoverInlet, MoverOptions, MoverOutlet};
 use caravan_pipe::{Error, PipeKey};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::geteuid;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-use self::file::Output;
-use self::stream::{Facts, Moved, Stream};
-use self::talk::{Talk, Terms, attended};
 use crate::args::{Recv, Send};
+use crate::carry::stream::{CarriedStream, CarryStream, RecvOutput, StreamFacts};
+use crate::carry::talk::{StreamTerms, Talk, attended};
 use crate::error::Error as CommandError;
-use crate::interrupt::Interrupt;
 use crate::pipe::{Ending, Teller};
 
 /// How late the receiving side may be.
@@ -41,16 +43,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Sends.
 pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
     let to = args.destination().unwrap_or_else(|why| refuse(&why));
-    let telling = args.telling.telling();
-    let ending = Ending::prepare(&telling).map_err(CommandError::before_a_pipe)?;
+    let telling = &args.telling;
+    let ending = Ending::prepare(telling).map_err(CommandError::pipe_setup)?;
     let (input, total) = input(to.file.as_deref()).map_err(of_a_file)?;
-    let interrupt = Interrupt::watch().map_err(CommandError::before_a_pipe)?;
+    let interrupt = Interrupt::watch().map_err(CommandError::pipe_setup)?;
     let key = match &args.secret.file {
-        Some(file) => key::from_file(file)?,
-        None => key::asked(&to.host, to.port, &interrupt)?,
+        Some(file) => from_file(file)?,
+        None => asked(&to.host, to.port, &interrupt)?,
     };
-    let mut teller = Teller::new(&telling);
-    let sent = Sending { args, host: (&to.host, to.port), key, interrupt }.run(input, total, &mut teller);
+    let mut teller = Teller::new(telling);
+    let sent = SendRun { args, host: (&to.host, to.port), key, interrupt }.run(input, total, &mut teller);
     drop(teller);
     Ok(stream::tell(ending, sent))
 }
@@ -58,18 +60,18 @@ pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
 /// Receives.
 pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
     let to = args.destined().unwrap_or_else(|why| refuse(&why));
-    let telling = args.telling.telling();
-    let ending = Ending::prepare(&telling).map_err(CommandError::before_a_pipe)?;
-    let interrupt = Interrupt::watch().map_err(CommandError::before_a_pipe)?;
-    let mut teller = Teller::new(&telling);
+    let telling = &args.telling;
+    let ending = Ending::prepare(telling).map_err(CommandError::pipe_setup)?;
+    let interrupt = Interrupt::watch().map_err(CommandError::pipe_setup)?;
+    let mut teller = Teller::new(telling);
     let (key, is_shown) = match &args.secret.file {
-        Some(file) => (key::from_file_or_new(file, &mut teller)?, false),
+        Some(file) => (from_file_or_new(file, &mut teller)?, false),
         None => (PipeKey::random()?, true),
     };
-    let output = Output::open(to.file.as_deref()).map_err(of_a_file)?;
+    let output = RecvOutput::open(to.file.as_deref()).map_err(of_a_file)?;
     let listener = listen(to.port, args.ports)?;
     invite(&listener, is_shown.then_some(&key), &mut teller);
-    let received = Receiving { args, key, interrupt }.run(listener, output, &mut teller);
+    let received = RecvRun { args, key, interrupt }.run(listener, output, &mut teller);
     drop(teller);
     Ok(stream::tell(ending, received))
 }
@@ -84,16 +86,16 @@ fn refuse(why: &str) -> ! {
     clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{why}\n")).exit()
 }
 
-struct Sending<'a> {
+struct SendRun<'a> {
     args: &'a Send,
     host: (&'a str, u16),
     key: PipeKey,
     interrupt: Interrupt,
 }
 
-impl Sending<'_> {
+impl SendRun<'_> {
     /// What failed before anything was moved is an error.
-    fn run(self, input: OwnedFd, total: Option<u64>, teller: &mut Teller) -> Result<Moved, Error> {
+    fn run(self, input: OwnedFd, total: Option<u64>, teller: &mut Teller) -> Result<CarriedStream, Error> {
         let moving = &self.args.moving;
         let hop = HopOptions {
             digest: moving.digest_kind(),
@@ -110,8 +112,8 @@ impl Sending<'_> {
         let mut connection = attended(&self.interrupt, &cancel, connecting)?;
         let words = SideChannel::beside(&mut connection, HopSide::Sender)?;
         let mut talk = Talk::new(words, self.host.0.to_owned(), self.interrupt);
-        talk.offer(Terms { hop: hop.clone(), total })?;
-        let facts = Facts {
+        talk.offer(StreamTerms { hop: hop.clone(), total })?;
+        let facts = StreamFacts {
             from: "here".to_owned(),
             to: self.host.0.to_owned(),
             transport: transport(&connection, &hop),
@@ -123,29 +125,34 @@ impl Sending<'_> {
         let options =
             MoverOptions { rate: moving.rate, buffer_bytes: moving.buffer_bytes, ..MoverOptions::default() };
         let outlet = MoverOutlet::Hop(Box::new(connection), hop);
-        let mut stream = Stream { facts, talk: &mut talk, teller, cancel: &cancel };
+        let mut stream = CarryStream { facts, talk: &mut talk, teller, cancel: &cancel };
         let moved = stream.run(MoverInlet::Descriptor(input), outlet, &options)?;
         Ok(moved.and(|| talk.hear_the_end()))
     }
 }
 
-struct Receiving<'a> {
+struct RecvRun<'a> {
     args: &'a Recv,
     key: PipeKey,
     interrupt: Interrupt,
 }
 
-impl Receiving<'_> {
+impl RecvRun<'_> {
     /// What failed before anything was moved is an error.
-    fn run(self, listener: DataListener, output: Output, teller: &mut Teller) -> Result<Moved, Error> {
+    fn run(
+        self,
+        listener: DataListener,
+        output: RecvOutput,
+        teller: &mut Teller,
+    ) -> Result<CarriedStream, Error> {
         let cancel = Cancel::new()?;
         let accepting = || listener.accept_any(&self.key, Duration::MAX, &cancel);
         let mut connection = attended(&self.interrupt, &cancel, accepting)?;
         let words = SideChannel::beside(&mut connection, HopSide::Receiver)?;
         let from = words.peer().map_or_else(|| "there".to_owned(), |peer| peer.ip().to_string());
         let mut talk = Talk::new(words, from.clone(), self.interrupt);
-        let Terms { hop, total } = talk.agree(self.args.insecure)?;
-        let facts = Facts {
+        let StreamTerms { hop, total } = talk.agree(self.args.insecure)?;
+        let facts = StreamFacts {
             from,
             to: "here".to_owned(),
             transport: transport(&connection, &hop),
@@ -164,7 +171,7 @@ impl Receiving<'_> {
         };
         let (inlet, outlet) =
             (MoverInlet::Hop(Box::new(connection), hop), MoverOutlet::Descriptor(output.descriptor()?));
-        let mut stream = Stream { facts, talk: &mut talk, teller, cancel: &cancel };
+        let mut stream = CarryStream { facts, talk: &mut talk, teller, cancel: &cancel };
         let moved = stream.run(inlet, outlet, &options)?.and(|| output.complete());
         talk.tell_the_end(moved.failure());
         Ok(moved)
@@ -210,7 +217,7 @@ fn invite(listener: &DataListener, key: Option<&PipeKey>, teller: &mut Teller) {
     match key {
         Some(key) => {
             teller.warn(&format!("    caravan send {host}"));
-            teller.warn(&format!("and, when it asks for the key: {}", key::text(key)));
+            teller.warn(&format!("and, when it asks for the key: {}", text(key)));
         }
         None => teller.warn(&format!("    caravan send --key-file FILE {host}")),
     }
@@ -229,4 +236,180 @@ fn transport(connection: &DataConnection, hop: &HopOptions) -> String {
         text += &format!(", {streams} streams");
     }
     text + if hop.sealed { ", encrypted" } else { ", not encrypted" }
+}
+
+/// Digits of a key.
+const DIGITS: usize = 2 * PipeKey::BYTES;
+/// More is no key, whatever else is in the file or comes from the terminal.
+const TEXT_BYTES_MAX: u64 = 256;
+/// How often a typed key may be none.
+const TRIES: u32 = 3;
+
+/// As it is shown.
+pub fn text(key: &PipeKey) -> String {
+    key.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The key in a file that nobody else may read.
+pub fn from_file(path: &Path) -> Result<PipeKey, Error> {
+    let file = File::open(path).map_err(|source| failed("read", path, source))?;
+    read(file, path)
+}
+
+/// The same; where there is no such file, it gets a new key.
+pub fn from_file_or_new(path: &Path, teller: &mut Teller) -> Result<PipeKey, Error> {
+    match File::open(path) {
+        Ok(file) => read(file, path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let key = PipeKey::random()?;
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            file.and_then(|mut file| file.write_all(format!("{}\n", text(&key)).as_bytes()))
+                .map_err(|source| failed("write", path, source))?;
+            let path = path.display();
+            teller.warn(&format!("a new key is in {path}: copy that file to the other host, as with scp -p"));
+            Ok(key)
+        }
+        Err(source) => Err(failed("read", path, source)),
+    }
+}
+
+/// Asks for it on the terminal of the user, whatever standard input and output are.
+pub fn asked(host: &str, port: u16, interrupt: &Interrupt) -> Result<PipeKey, Error> {
+    let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").map_err(|_| {
+        Error::Usage(
+            "there is no terminal on which to ask for the key: put it into a file that nobody else may read, and \
+             give --key-file FILE"
+                .to_owned(),
+        )
+    })?;
+    let mut terminal = Hidden::of(terminal)?;
+    for _ in 0..TRIES {
+        terminal.say(&format!("Key that `caravan recv` on {host} port {port} shows: "))?;
+        let typed = terminal.line(interrupt);
+        terminal.say("\n")?;
+        match parse(&typed?) {
+            Some(key) => return Ok(key),
+            None => terminal.say(&format!("That is no key: it has {DIGITS} digits, 0 to 9 and a to f.\n"))?,
+        }
+    }
+    Err(Error::Usage(format!("no key was typed within {TRIES} tries")))
+}
+
+fn read(file: File, path: &Path) -> Result<PipeKey, Error> {
+    let facts = file.metadata().map_err(|source| failed("read", path, source))?;
+    if facts.mode() & 0o077 != 0 || ![0, geteuid().as_raw()].contains(&facts.uid()) {
+        let path = path.display();
+        return Err(Error::Usage(format!(
+            "others may read the key in {path}: `chmod 600 {path}`, or, if they have seen it, remove it and let \
+             `caravan recv --key-file {path}` make a new one"
+        )));
+    }
+    let mut text = String::new();
+    let read = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
+    read.map_err(|source| failed("read", path, source))?;
+    parse(&text).ok_or_else(|| {
+        Error::Usage(format!(
+            "there is no key in {}: it has {DIGITS} digits, 0 to 9 and a to f",
+            path.display()
+        ))
+    })
+}
+
+/// Spaces and dashes are nothing.
+fn parse(text: &str) -> Option<PipeKey> {
+    let digits: String = text.chars().filter(|letter| !letter.is_whitespace() && *letter != '-').collect();
+    let is_key = digits.len() == DIGITS && digits.chars().all(|digit| digit.is_ascii_hexdigit());
+    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| is_key)?;
+    Some(PipeKey::from_bytes(number.to_be_bytes()))
+}
+
+fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
+    Error::File { what, path: path.to_owned(), source }
+}
+
+/// A terminal that does not show what is typed, until it is dropped.
+struct Hidden {
+    terminal: File,
+    before: Termios,
+}
+
+impl Hidden {
+    fn of(terminal: File) -> Result<Self, Error> {
+        let failed = |errno: rustix::io::Errno| Error::System { call: "/dev/tty", source: errno.into() };
+        let before = tcgetattr(&terminal).map_err(failed)?;
+        let mut silent = before.clone();
+        silent.local_modes.remove(LocalModes::ECHO);
+        silent.local_modes.insert(LocalModes::ICANON | LocalModes::ISIG);
+        // What was typed before the question is no answer.
+        tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(failed)?;
+        Ok(Self { terminal, before })
+    }
+
+    fn say(&mut self, text: &str) -> Result<(), Error> {
+        self.terminal.write_all(text.as_bytes()).map_err(|source| Error::System { call: "/dev/tty", source })
+    }
+
+    /// A line, unless Ctrl-C or the terminal's end comes first.
+    fn line(&mut self, interrupt: &Interrupt) -> Result<String, Error> {
+        let mut line = Vec::new();
+        while !line.contains(&b'\n') && (line.len() as u64) < TEXT_BYTES_MAX {
+            let glance = Timespec { tv_sec: 0, tv_nsec: Duration::subsec_nanos(&GLANCE).into() };
+            let ready = poll(&mut [PollFd::new(&self.terminal, PollFlags::IN)], Some(&glance));
+            interrupt.check().map_err(|_| Error::Cancelled)?;
+            if ready != Ok(0) {
+                let mut room = [0; 64];
+                match self.terminal.read(&mut room) {
+                    Ok(0) => break,
+                    Ok(count) => line.extend(room.iter().take(count)),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(source) => return Err(Error::System { call: "/dev/tty", source }),
+                }
+            }
+        }
+        Ok(String::from_utf8_lossy(&line).into_owned())
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use caravan_bench::scratch::Scratch;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_read_as_it_is_shown() {
+        let key = PipeKey::random().expect("random");
+        let shown = text(&key);
+        assert_eq!(parse(&shown), Some(key.clone()));
+        assert_eq!(parse(&format!(" {}-{} \n", &shown[..7], shown[7..].to_uppercase())), Some(key));
+        let long = format!("{shown}0");
+        for none in
+            ["", "x", &shown[1..], &long, &shown.replace(|_| true, "g"), "+1234567890123456789012345678901"]
+        {
+            assert_eq!(parse(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_has_no_key() {
+        let scratch = Scratch::create().expect("a folder");
+        let path = scratch.path().join("key");
+        fs::write(&path, "00112233445566778899aabbccddeeff\n").expect("written");
+        for mode in [0o644, 0o640, 0o604, 0o660] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set");
+            let refusal = from_file(&path).expect_err("refused").to_string();
+            assert!(refusal.contains(&format!("chmod 600 {}", path.display())), "{refusal}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("set");
+        assert_eq!(text(&from_file(&path).expect("a key")), "00112233445566778899aabbccddeeff");
+        fs::write(&path, "no key").expect("written");
+        assert!(from_file(&path).expect_err("no key").to_string().contains("32 digits"));
+    }
 }

@@ -1,22 +1,24 @@
 //! `caravan cp`: a pipeline of two commands, which are this program's own.
 
-mod half;
-mod location;
-
-use std::io::{Write, stdout};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write, stdin, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use caravan_bench::interrupt::endings;
 use caravan_pipe::coordinator::{self, PipelineRequest};
 use caravan_pipe::stage::{Stage, StageKind};
+use caravan_pipe::tree;
 use caravan_pipe::tree::options::{Name, SinkOptions, SourceOptions};
 use caravan_segment::printable;
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
-use self::location::Location;
-use crate::args::Copy;
+use crate::args::{Copy, CopySink, CopySource};
 use crate::error::Error;
-
-pub use self::half::{sink, source};
 
 /// Bytes of options that one argument takes: the system has 128 KiB for each.
 const ARGUMENT_BYTES_MAX: usize = 64 << 10;
@@ -39,7 +41,7 @@ pub fn run(args: &Copy) -> Result<ExitCode, Error> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    if args.telling.dry_run {
+    if args.dry_run {
         writeln!(stdout(), "{}", planned(args, &request)?).map_err(Error::Output)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -69,8 +71,9 @@ fn request(args: &Copy) -> Result<PipelineRequest, Error> {
     let Some((destination, sources)) = args.paths.split_last() else {
         return Err(Error::Sentence("a copy takes a source and a destination".to_owned()));
     };
-    let destination = Location::parse(destination)?;
-    let sources: Vec<_> = sources.iter().map(|source| Location::parse(source)).collect::<Result<_, _>>()?;
+    let destination = CopyLocation::parse(destination)?;
+    let sources: Vec<_> =
+        sources.iter().map(|source| CopyLocation::parse(source)).collect::<Result<_, _>>()?;
     let Some(first) = sources.first() else {
         return Err(Error::Sentence("a copy takes a source and a destination".to_owned()));
     };
@@ -81,7 +84,7 @@ fn request(args: &Copy) -> Result<PipelineRequest, Error> {
             other.shown()
         )));
     }
-    let names: Vec<_> = sources.iter().map(Location::name).collect();
+    let names: Vec<_> = sources.iter().map(CopyLocation::name).collect();
     for (index, name) in names.iter().enumerate() {
         let twin = names.iter().take(index).position(|other| name.is_some() && other == name);
         if let Some((twin, source)) = twin.and_then(|twin| sources.get(twin)).zip(sources.get(index)) {
@@ -142,7 +145,7 @@ fn stage(host: Option<&str>, command: &str, options: &impl Serialize, text: Stri
     Ok(Stage { hosts, kind: StageKind::Program(arguments), text })
 }
 
-fn several(sources: &[Location]) -> String {
+fn several(sources: &[CopyLocation]) -> String {
     match sources {
         [only] => short(only),
         [first, rest @ ..] => format!("{} and {} more", short(first), rest.len()),
@@ -150,7 +153,7 @@ fn several(sources: &[Location]) -> String {
     }
 }
 
-fn short(location: &Location) -> String {
+fn short(location: &CopyLocation) -> String {
     let shown = printable(&location.path);
     match shown.char_indices().nth(SHOWN_LETTERS_MAX) {
         Some((cut, _)) => format!("{}...", shown.get(..cut).unwrap_or(&shown)),
@@ -158,14 +161,159 @@ fn short(location: &Location) -> String {
     }
 }
 
+/// Sends. What the destination says about its own end, it says itself.
+pub fn source(args: &CopySource) -> Result<ExitCode, Error> {
+    let (input, output) = (descriptor(stdin())?, descriptor(stdout())?);
+    match tree::source(&args.options.concat(), input, output) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(caravan_pipe::Error::Truncated { .. } | caravan_pipe::Error::Told(_)) => Err(Error::Said),
+        Err(error) => Err(Error::Sentence(error.to_string())),
+    }
+}
+
+/// Receives. A signal ends it as the end of its input does: so nothing half-written stays behind but
+/// what the next copy goes on with.
+pub fn sink(args: &CopySink) -> Result<ExitCode, Error> {
+    let (told, signals) = UnixStream::pair().map_err(Error::Signals)?;
+    for signal in endings() {
+        let told = told.try_clone().map_err(Error::Signals)?;
+        signal_hook::low_level::pipe::register(signal, told).map_err(Error::Signals)?;
+    }
+    let input = Attentive { input: descriptor(stdin())?, signals, is_told: false };
+    match tree::sink(&args.options.concat(), input, descriptor(stdout())?) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // A pipeline's own failures have another exit status.
+        Err(error) => Err(Error::Sentence(error.to_string())),
+    }
+}
+
+/// Without the buffer that the standard library has around it.
+fn descriptor(stream: impl AsFd) -> Result<File, Error> {
+    let owned = stream.as_fd().try_clone_to_owned();
+    owned
+        .map(File::from)
+        .map_err(|error| Error::Sentence(format!("cannot use the standard streams: {error}")))
+}
+
+/// Reads until a signal comes.
+struct Attentive {
+    input: File,
+    signals: UnixStream,
+    is_told: bool,
+}
+
+impl Read for Attentive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.is_told {
+                return Err(io::Error::other("it was told to end"));
+            }
+            let mut set =
+                [PollFd::new(&self.input, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+            match poll(&mut set, None) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            if !set[1].revents().is_empty() {
+                self.is_told = true;
+                continue;
+            }
+            return self.input.read(buffer);
+        }
+    }
+}
+
+/// A path of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyLocation {
+    /// As ssh takes it; nothing is this host.
+    pub host: Option<String>,
+    /// Relative to the home directory on another host.
+    pub path: Vec<u8>,
+}
+
+impl CopyLocation {
+    /// As scp and rsync read it: a colon before any slash ends a host. `:path` is here as well.
+    pub fn parse(text: &OsStr) -> Result<Self, Error> {
+        let bytes = text.as_bytes();
+        if bytes.is_empty() {
+            return Err(Error::Sentence("an empty path leads nowhere: . is this directory".to_owned()));
+        }
+        let Some((host, path)) = split(bytes) else {
+            return Ok(Self { host: None, path: bytes.to_vec() });
+        };
+        let shown = text.to_string_lossy();
+        if path.contains(&0) {
+            return Err(Error::Sentence(format!("{shown}: no path has a zero byte in it")));
+        }
+        if host.is_empty() {
+            return Ok(Self { host: None, path: path.to_vec() });
+        }
+        let Ok(host) = String::from_utf8(host) else {
+            return Err(Error::Sentence(format!("{shown}: the host's name is no text; a file is ./{shown}")));
+        };
+        if host.contains(',') {
+            return Err(Error::Sentence(format!("{shown}: a copy goes from one host to one host")));
+        }
+        // Or ssh would take it for an option.
+        if host.starts_with('-') || host.contains(char::is_whitespace) || host.contains(char::is_control) {
+            return Err(Error::Sentence(format!("{shown}: {host} is no host; a file is ./{shown}")));
+        }
+        Ok(Self { host: Some(host), path: from_home(path).to_vec() })
+    }
+
+    /// What it is called in a directory that it is copied to; nothing if that is its content (`dir/.`).
+    pub fn name(&self) -> Option<Vec<u8>> {
+        let end = self.path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let name = self.path.get(..end)?.rsplit(|byte| *byte == b'/').next()?;
+        (!matches!(name, b"" | b"." | b"..")).then(|| name.to_vec())
+    }
+
+    /// Whether only a directory can be meant.
+    pub fn names_directory(&self) -> bool {
+        let last = self.path.rsplit(|byte| *byte == b'/').next();
+        matches!(last, Some(b"" | b"." | b"..") | None)
+    }
+
+    /// For people.
+    pub fn shown(&self) -> String {
+        let path = String::from_utf8_lossy(&self.path);
+        self.host.as_ref().map_or_else(|| path.to_string(), |host| format!("{host}:{path}"))
+    }
+}
+
+/// A host, without the brackets around an address of IPv6, and a path.
+fn split(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let first = bytes.iter().position(|byte| matches!(byte, b'[' | b':' | b'/'))?;
+    let is_bracket = bytes.get(first) == Some(&b'[');
+    if is_bracket && (first == 0 || bytes.get(first - 1) == Some(&b'@')) {
+        let close = bytes.iter().position(|byte| *byte == b']')?;
+        let path = bytes.get(close + 1..)?.strip_prefix(b":")?;
+        return Some(([bytes.get(..first)?, bytes.get(first + 1..close)?].concat(), path));
+    }
+    let end = bytes.iter().position(|byte| matches!(byte, b':' | b'/'))?;
+    let (host, rest) = bytes.split_at_checked(end)?;
+    Some((host.to_vec(), rest.strip_prefix(b":")?))
+}
+
+/// No shell sees the path: `~/x` is what it would make of it.
+fn from_home(path: &[u8]) -> &[u8] {
+    match path {
+        b"" | b"~" | b"~/" => b".",
+        path => match path.strip_prefix(b"~/") {
+            Some(rest) => rest.get(rest.iter().take_while(|byte| **byte == b'/').count()..).unwrap_or(rest),
+            None => path,
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStringExt;
-
-    use clap::Parser;
-
     use super::*;
     use crate::args::{Args, Command};
+    use clap::Parser;
+    use std::os::unix::ffi::OsStringExt;
 
     fn parsed(words: &[&str]) -> Copy {
         let args = Args::parse_from(["caravan", "cp"].iter().chain(words));
@@ -239,5 +387,60 @@ mod tests {
         let source: SourceOptions = options(&request.stages[0], "copy-source");
         assert_eq!(source.paths, [Name(b"\xff\n".to_vec())]);
         assert!(!request.stages[0].text.contains('\n'));
+    }
+
+    fn parse(text: &str) -> (Option<String>, String) {
+        let location = CopyLocation::parse(OsStr::new(text)).expect(text);
+        (location.host, String::from_utf8(location.path).expect("text"))
+    }
+
+    #[test]
+    fn a_colon_before_any_slash_ends_a_host() {
+        for (text, host, path) in [
+            ("file", None, "file"),
+            ("./a:b", None, "./a:b"),
+            ("/x/a:b", None, "/x/a:b"),
+            (":a", None, "a"),
+            ("host:file", Some("host"), "file"),
+            ("me@host:/x:y", Some("me@host"), "/x:y"),
+            ("host:", Some("host"), "."),
+            ("host:~", Some("host"), "."),
+            ("host:~/x", Some("host"), "x"),
+            ("host:~//x", Some("host"), "x"),
+            ("host:~x", Some("host"), "~x"),
+            ("[2001:db8::7]:x", Some("2001:db8::7"), "x"),
+            ("me@[::1]:/", Some("me@::1"), "/"),
+            ("[a", None, "[a"),
+            ("host:a[1]", Some("host"), "a[1]"),
+            ("a[1]", None, "a[1]"),
+            ("dir/[1]:y", None, "dir/[1]:y"),
+        ] {
+            assert_eq!(parse(text), (host.map(str::to_owned), path.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_host_is_an_option_of_ssh() {
+        for text in ["-oProxyCommand=x:y", "a b:c", "a,b:c", ""] {
+            CopyLocation::parse(OsStr::new(text)).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_cp() {
+        for (text, name, is_directory) in [
+            ("a/b", Some("b"), false),
+            ("a/b//", Some("b"), true),
+            ("a/.", None, true),
+            ("..", None, true),
+            ("/", None, true),
+            ("h:", None, true),
+            ("h:x", Some("x"), false),
+            ("a/...", Some("..."), false),
+        ] {
+            let location = CopyLocation::parse(OsStr::new(text)).expect(text);
+            assert_eq!(location.name(), name.map(|name| name.as_bytes().to_vec()), "{text}");
+            assert_eq!(location.names_directory(), is_directory, "{text}");
+        }
     }
 }

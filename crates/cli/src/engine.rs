@@ -1,36 +1,41 @@
 //! `caravan engine`: packet networks in worker processes.
 
-mod check;
-mod control;
-mod ending;
 mod events;
-mod figures;
-mod graph;
-mod outlet;
-mod reload;
 mod run;
-mod signals;
 mod top;
 mod trace;
 
+use std::fs;
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use caravan_engine::config::file::Mistake;
-use serde::Serialize;
+use caravan_engine::config::file::{ConfigFile, Mistake};
+use caravan_engine::config::graph;
+use caravan_engine::{Registry, view};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, send, socket_with, sockopt,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::args::Engine;
+use crate::args::{EngineCheck, EngineCommand, EngineGraph, EngineReload};
 use crate::error::Error;
 
 /// Does what the command says.
-pub fn run(command: &Engine) -> Result<(), Error> {
+pub fn run(command: &EngineCommand) -> Result<(), Error> {
     match command {
-        Engine::Run(args) => run::run(args),
-        Engine::Check(args) => check::run(args),
-        Engine::Graph(args) => graph::run(args),
-        Engine::Reload(args) => reload::run(args),
-        Engine::Top(args) => top::run(args),
-        Engine::Trace(args) => trace::run(args),
+        EngineCommand::Run(args) => run::run(args),
+        EngineCommand::Check(args) => check(args),
+        EngineCommand::Graph(args) => draw(args),
+        EngineCommand::Reload(args) => reload(args),
+        EngineCommand::Top(args) => top::run(args),
+        EngineCommand::Trace(args) => trace::run(args),
     }
 }
 
@@ -58,4 +63,328 @@ fn print_json(value: &impl Serialize) -> Result<(), Error> {
 fn print(text: &str) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
+}
+
+#[derive(Debug, Serialize)]
+struct CheckReport<'a> {
+    file: &'a Path,
+    apps: usize,
+    links: usize,
+    workers: usize,
+    mistakes: &'a [Mistake],
+}
+
+/// Prints it. An error if the file cannot be run.
+fn check(args: &EngineCheck) -> Result<(), Error> {
+    let path = args.file.as_path();
+    let outcome = ConfigFile::open(path, &Registry::standard());
+    let (file, mistakes) = match outcome {
+        Ok(file) => (file, Vec::new()),
+        Err(mistakes) => (ConfigFile::default(), mistakes),
+    };
+    let (apps, links) = (file.config.apps.len(), file.config.links.len());
+    let workers = file.config.workers_used().len();
+    if args.json {
+        print_json(&CheckReport { file: path, apps, links, workers, mistakes: &mistakes })?;
+        return if mistakes.is_empty() { Ok(()) } else { Err(Error::Said) };
+    }
+    if !mistakes.is_empty() {
+        return Err(refused(path, &mistakes));
+    }
+    print(&format!(
+        "{}: {}, {}, {}\n",
+        path.display(),
+        counted(apps, "app"),
+        counted(links, "link"),
+        counted(workers, "worker")
+    ))
+}
+
+/// Writes it.
+fn draw(args: &EngineGraph) -> Result<(), Error> {
+    let file = ConfigFile::open_unchecked(&args.file).map_err(|mistakes| refused(&args.file, &mistakes))?;
+    let svg = graph::svg(&file.config);
+    match &args.output {
+        None => print(&svg),
+        Some(path) => {
+            let failed = |source| Error::File { what: "write", path: path.clone(), source };
+            std::fs::write(path, svg).map_err(failed)
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct ReloadReport {
+    pid: i32,
+    /// What was carried out; null if nothing was.
+    changes: Value,
+    refused: Vec<String>,
+}
+
+/// Prints what came of it. An error if the file was refused.
+fn reload(args: &EngineReload) -> Result<(), Error> {
+    let pid = view::find(args.pid)?.pid;
+    let answer = give(pid, ControlOrder::Reload)?;
+    if args.json {
+        let (changes, refused, outcome) = match answer {
+            ControlAnswer::Done { changes, .. } => (changes, Vec::new(), Ok(())),
+            ControlAnswer::Refused(why) => (Value::Null, why, Err(Error::Said)),
+        };
+        print_json(&ReloadReport { pid, changes, refused })?;
+        return outcome;
+    }
+    match answer {
+        ControlAnswer::Done { text, .. } => print(&format!("{text}\n")),
+        ControlAnswer::Refused(why) => Err(Error::Mistakes(why.join("\n"))),
+    }
+}
+
+/// Bytes of an order.
+const ORDER_BYTES_MAX: usize = 1024;
+/// Bytes of an answer.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// How long somebody may take to say what he wants.
+const ORDER_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Connections that wait to be accepted: any user of this host can make some.
+const BACKLOG: i32 = 128;
+/// Connections that are accepted in a turn, so that those of other users, which are closed, do not keep out an order.
+const ACCEPTED_MAX: usize = BACKLOG as usize;
+/// How long a connection may wait to be accepted.
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long an answer is waited for: longer than any change takes in which a worker has to be killed for its
+/// silence.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlOrder {
+    /// To read the file again.
+    Reload,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlAnswer {
+    /// It is done.
+    Done {
+        /// As a sentence.
+        text: String,
+        /// The engine's `Changes`; null if they are too many for one message.
+        changes: serde_json::Value,
+    },
+    /// It is refused, for these reasons.
+    Refused(Vec<String>),
+}
+
+/// The engine's side.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: OwnedFd,
+    connection: Option<(OwnedFd, Instant)>,
+}
+
+impl ControlSocket {
+    /// Listens under this process's number.
+    pub fn listen() -> Result<Self, Error> {
+        let listener = new_socket(SocketFlags::NONBLOCK)?;
+        let name = name(std::process::id() as i32)?;
+        bind(&listener, &name).map_err(failed("bind"))?;
+        listen(&listener, BACKLOG).map_err(failed("listen"))?;
+        Ok(Self { listener, connection: None })
+    }
+
+    /// Readable when [`order`](Self::order) has something to do.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_ref().map_or(self.listener.as_fd(), |(connection, _)| connection.as_fd())
+    }
+
+    /// An order, if there is one. It must be [answered](Self::answer).
+    pub fn order(&mut self) -> Option<ControlOrder> {
+        let (connection, since) = match self.connection.take() {
+            Some(before) => before,
+            None => (accept(&self.listener)?, Instant::now()),
+        };
+        let mut bytes = [0; ORDER_BYTES_MAX];
+        match recv(&connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
+            Ok((length, _)) => {
+                // Anything else is no order, nor is the end of the connection: it is closed.
+                let order = serde_json::from_slice(&bytes[..length.min(ORDER_BYTES_MAX)]).ok()?;
+                self.connection = Some((connection, since));
+                Some(order)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.connection = (since.elapsed() < ORDER_WAIT_MAX).then_some((connection, since));
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Answers the last order. Whoever gave it may have gone.
+    pub fn answer(&mut self, answer: ControlAnswer) {
+        let Some((connection, _)) = self.connection.take() else { return };
+        let bytes = encoded(answer);
+        let _ = send(&connection, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
+
+/// An answer that is too long says less.
+fn encoded(answer: ControlAnswer) -> Vec<u8> {
+    let written = |answer: &ControlAnswer| serde_json::to_vec(answer).unwrap_or_default();
+    let bytes = written(&answer);
+    if bytes.len() <= ANSWER_BYTES_MAX {
+        return bytes;
+    }
+    written(&match answer {
+        ControlAnswer::Done { .. } => ControlAnswer::Done {
+            text: "done; the changes are too many for here: the engine has told them".into(),
+            changes: serde_json::Value::Null,
+        },
+        ControlAnswer::Refused(_) => {
+            ControlAnswer::Refused(vec!["the reasons are too many for here: the engine has told them".into()])
+        }
+    })
+}
+
+/// The next connection of this user or of root, if there is one in the turn.
+fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    for _ in 0..ACCEPTED_MAX {
+        let connection = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+        let peer = sockopt::socket_peercred(&connection);
+        if peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root()) {
+            return Some(connection);
+        }
+    }
+    None
+}
+
+/// Gives an order to the engine of the process `pid`, and waits for the answer.
+pub fn give(pid: i32, order: ControlOrder) -> Result<ControlAnswer, Error> {
+    enter_network_of(pid)?;
+    let connection = new_socket(SocketFlags::empty())?;
+    let unreachable = || Error::NoOrders(pid);
+    // While the backlog is full, a connection waits for its turn.
+    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(CONNECT_WAIT_MAX))
+        .map_err(failed("SO_SNDTIMEO"))?;
+    connect(&connection, &name(pid)?).map_err(|_| unreachable())?;
+    // A name can be taken by anybody once a process has ended.
+    let peer = sockopt::socket_peercred(&connection).map_err(failed("SO_PEERCRED"))?;
+    if peer.pid.as_raw_nonzero().get() != pid {
+        return Err(unreachable());
+    }
+    let bytes = serde_json::to_vec(&order).map_err(|error| Error::Output(error.into()))?;
+    send(&connection, &bytes, SendFlags::NOSIGNAL).map_err(failed("send"))?;
+    let deadline = Instant::now() + ANSWER_WAIT_MAX;
+    let mut bytes = vec![0; ANSWER_BYTES_MAX];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(&connection, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Err(Error::NoAnswer(pid)),
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(failed("poll")(error)),
+        }
+    }
+    let (length, _) =
+        recv(&connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT).map_err(|_| Error::NoAnswer(pid))?;
+    serde_json::from_slice(&bytes[..length.min(ANSWER_BYTES_MAX)]).map_err(|_| Error::NoAnswer(pid))
+}
+
+/// Moves this thread into the network namespace of a process, if it is in another one.
+fn enter_network_of(pid: i32) -> Result<(), Error> {
+    let [ours, theirs] =
+        ["self".to_owned(), pid.to_string()].map(|process| format!("/proc/{process}/ns/net"));
+    // Where that cannot be seen, the socket decides.
+    let (Ok(here), Ok(there)) = (fs::read_link(ours), fs::read_link(&theirs)) else { return Ok(()) };
+    if here == there {
+        return Ok(());
+    }
+    let namespace = fs::File::open(theirs).map_err(|_| Error::OtherNetwork(pid))?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|_| Error::OtherNetwork(pid))
+}
+
+fn new_socket(flags: SocketFlags) -> Result<OwnedFd, Error> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("socket"))
+}
+
+fn name(pid: i32) -> Result<SocketAddrUnix, Error> {
+    SocketAddrUnix::new_abstract_name(format!("caravan-engine-{pid}").as_bytes())
+        .map_err(failed("sockaddr_un"))
+}
+
+fn failed(call: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |source| Error::Control { call, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection to this process's own engine's side.
+    fn caller() -> OwnedFd {
+        let connection = new_socket(SocketFlags::empty()).expect("a socket");
+        connect(&connection, &name(std::process::id() as i32).expect("a name")).expect("connected");
+        connection
+    }
+
+    fn said(connection: &OwnedFd) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; ANSWER_BYTES_MAX];
+        let (length, _) = recv(connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    /// One test, as a process has one name: orders, what is none, who says nothing, who goes, and an answer that is
+    /// too long.
+    #[test]
+    fn orders_are_taken_one_at_a_time_and_nothing_else_does_harm() {
+        let mut control = ControlSocket::listen().expect("a name");
+        assert_eq!(control.order(), None);
+        let (first, second) = (caller(), caller());
+        send(&second, br#""reload""#, SendFlags::empty()).expect("sent");
+        assert_eq!(control.order(), None, "the first is listened to");
+        send(&first, b"\"stop\"", SendFlags::empty()).expect("sent");
+        assert_eq!(control.order(), None, "no order");
+        assert_eq!(said(&first), Ok(Vec::new()), "closed");
+        assert_eq!(control.order(), Some(ControlOrder::Reload));
+        control.answer(ControlAnswer::Refused(vec!["no".into()]));
+        assert_eq!(said(&second), Ok(br#"{"refused":["no"]}"#.to_vec()));
+
+        for message in [&[][..], &[b'['; 900], &[0xff; 4000], b"{\"reload\":1}"] {
+            let caller = caller();
+            send(&caller, message, SendFlags::empty()).expect("sent");
+            assert_eq!(control.order(), None);
+            assert_eq!(said(&caller), Ok(Vec::new()), "closed");
+        }
+
+        drop(caller());
+        assert_eq!(control.order(), None);
+        let gone = caller();
+        send(&gone, br#""reload""#, SendFlags::empty()).expect("sent");
+        drop(gone);
+        assert_eq!(control.order(), Some(ControlOrder::Reload));
+        control.answer(ControlAnswer::Refused(Vec::new()));
+
+        let silent = caller();
+        assert_eq!(control.order(), None);
+        if let Some((_, since)) = &mut control.connection {
+            *since -= ORDER_WAIT_MAX;
+        }
+        assert_eq!(control.order(), None);
+        assert_eq!(said(&silent), Ok(Vec::new()), "closed");
+
+        let long = caller();
+        send(&long, br#""reload""#, SendFlags::empty()).expect("sent");
+        assert_eq!(control.order(), Some(ControlOrder::Reload));
+        control.answer(ControlAnswer::Refused(vec!["x".repeat(ANSWER_BYTES_MAX)]));
+        let answer: ControlAnswer = serde_json::from_slice(&said(&long).expect("an answer")).expect("JSON");
+        assert!(
+            matches!(answer, ControlAnswer::Refused(why) if why[0].starts_with("the reasons are too many"))
+        );
+    }
 }

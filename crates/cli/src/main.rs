@@ -1,40 +1,31 @@
-//! `caravan`: the benchmarks, and a live view of the links of this host.
-//!
-//! The command owns arguments, processes, statistics and pictures. What it measures lives in
-//! `bench/erlang` (the nodes) and in the other crates.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod args;
-mod bench;
 mod carry;
-mod chart;
 mod copy;
 mod engine;
 mod error;
 mod fabric;
-mod interrupt;
-mod machine;
-mod number;
 mod pipe;
-mod placement;
 mod remote;
-mod scratch;
 mod selftest;
-mod stats;
 mod top;
-mod usage;
 
 use std::process::ExitCode;
 
-use crate::args::{Args, Bench, Command};
+use crate::args::{Args, Command};
 use crate::error::Error;
 
 fn main() -> ExitCode {
     match run(Args::of_process(std::env::args_os()).command) {
         Ok(status) => status,
         // Whoever read the output has gone (`caravan top | head`): nobody is left to tell.
-        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Error::Output(error) | Error::Bench(caravan_bench::Error::Output(error)))
+            if error.kind() == std::io::ErrorKind::BrokenPipe =>
+        {
+            ExitCode::SUCCESS
+        }
         // Lines that stand alone, as those of compilers.
         Err(Error::Mistakes(lines)) => {
             eprintln!("{lines}");
@@ -58,16 +49,7 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::CopySource(args) => return copy::source(&args),
         Command::CopySink(args) => return copy::sink(&args),
         Command::PipeAgent(args) => remote::agent::run(&args),
-        Command::Bench(Bench::Erlang(args)) => bench::erlang::run(&args),
-        Command::Bench(Bench::Ring(args)) => bench::ring::run(&args),
-        Command::Bench(Bench::RingPeer(args)) => bench::ring::peer(&args),
-        Command::Bench(Bench::Rdma(args)) => bench::rdma::run(&args),
-        Command::Bench(Bench::RdmaPeer) => bench::rdma::peer(),
-        Command::Bench(Bench::Engine(args)) => bench::engine::run(&args),
-        Command::Bench(Bench::EnginePeer(args)) => bench::engine::peer(&args),
-        Command::Bench(Bench::Pipe(args)) => bench::pipe::run(&args),
-        Command::Bench(Bench::PipePeer(args)) => bench::pipe::peer(&args),
-        Command::Bench(Bench::Compare(args)) => bench::compare::run(&args),
+        Command::Bench(bench) => caravan_bench::run(&bench).map_err(Error::from),
         Command::Engine(command) => engine::run(&command),
         Command::Top(args) => top::run(&args),
         Command::Fabric(args) => fabric::run(&args),

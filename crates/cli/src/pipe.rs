@@ -1,43 +1,104 @@
 //! `caravan pipe`: commands on hosts, joined.
 
 mod ending;
-mod figures;
 mod progress;
-mod teller;
 
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
-use caravan_pipe::coordinator::{self, PipelineRequest, describe};
+use caravan_bench::interrupt::Interrupt;
+use caravan_pipe::coordinator::{self, HopFigures, Observer, PipelineRequest, describe};
 
-use crate::args::{Pipe, Reach, Telling};
+use crate::args::{PipeArgs, Reach, Telling};
 use crate::error::Error;
-use crate::interrupt::Interrupt;
+use crate::pipe::progress::{Bars, Lines};
 use crate::remote::Agents;
 
-pub use self::ending::Ending;
-pub use self::teller::Teller;
+pub use crate::pipe::ending::Ending;
 
-/// Runs the pipeline to its end; the exit status is its own.
-pub fn run(args: &Pipe) -> Result<ExitCode, Error> {
+/// Runs the pipeline to its end, or only describes it; the exit status is its own.
+pub fn run(args: &PipeArgs) -> Result<ExitCode, Error> {
     let request = PipelineRequest { stages: args.stages.clone(), is_ring: false, options: args.options() };
-    conduct(&request, &args.reach, &args.telling)
-}
-
-/// Runs, or only describes, any pipeline, and tells of it.
-pub fn conduct(request: &PipelineRequest, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
-    if telling.dry_run {
-        let lines = describe(request)?.join("\n");
+    if args.dry_run {
+        let lines = describe(&request)?.join("\n");
         writeln!(stdout(), "{lines}").map_err(Error::Output)?;
         return Ok(ExitCode::SUCCESS);
     }
+    conduct(&request, &args.reach, &args.telling)
+}
+
+/// Runs any pipeline, and tells of it.
+pub fn conduct(request: &PipelineRequest, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
     // Before anything runs: nobody wants to learn at the end that there is nowhere to put the figures.
-    let ending = Ending::prepare(telling).map_err(Error::before_a_pipe)?;
-    let interrupt = Interrupt::watch().map_err(Error::before_a_pipe)?;
-    let stopped = Interrupt::stops().map_err(Error::before_a_pipe)?;
+    let ending = Ending::prepare(telling).map_err(Error::pipe_setup)?;
+    let interrupt = Interrupt::watch().map_err(Error::pipe_setup)?;
+    let stopped = Interrupt::stops().map_err(Error::pipe_setup)?;
     let launcher = Agents::new(reach);
     let mut teller = Teller::new(telling);
     let outcome = coordinator::run(request, &launcher, &mut teller, interrupt.flag(), &stopped);
     drop(teller);
     Ok(ending.tell(outcome))
+}
+
+/// Tells notes, warnings, lines of stages and progress. Dropping it clears what was drawn.
+#[derive(Debug)]
+pub struct Teller {
+    is_verbose: bool,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum Progress {
+    None,
+    /// On a terminal.
+    Bars(Bars),
+    /// Elsewhere.
+    Lines(Lines),
+}
+
+impl Teller {
+    pub fn new(telling: &Telling) -> Self {
+        let progress = match (telling.progress, stderr().is_terminal()) {
+            (false, _) => Progress::None,
+            (true, true) => Progress::Bars(Bars::new()),
+            (true, false) => Progress::Lines(Lines::new()),
+        };
+        Self { is_verbose: telling.verbose > 0, progress }
+    }
+
+    fn say(&self, line: &str) {
+        match &self.progress {
+            Progress::Bars(bars) => bars.beside(|| say(line)),
+            _ => say(line),
+        }
+    }
+}
+
+/// Writes a line in one piece, so that lines of several programs on one terminal stay lines.
+pub fn say(line: &str) {
+    let _ = stderr().lock().write_all(format!("{line}\n").as_bytes());
+}
+
+impl Observer for Teller {
+    fn note(&mut self, text: &str) {
+        if self.is_verbose {
+            self.say(&format!("caravan: {text}"));
+        }
+    }
+
+    fn warn(&mut self, text: &str) {
+        self.say(&format!("caravan: {text}"));
+    }
+
+    fn line(&mut self, host: &str, text: &str) {
+        self.say(&format!("[{host}] {text}"));
+    }
+
+    fn progress(&mut self, hops: &[HopFigures]) {
+        match &mut self.progress {
+            Progress::None => {}
+            Progress::Bars(bars) => bars.show(hops),
+            Progress::Lines(lines) => lines.due(hops).iter().for_each(|line| say(line)),
+        }
+    }
 }

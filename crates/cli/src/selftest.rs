@@ -2,34 +2,35 @@
 //! ends, over ssh.
 
 mod message;
-mod pattern;
 mod peer;
 mod promises;
-mod remote;
 mod report;
 mod session;
 mod traffic;
-mod trouble;
 
+use std::io;
 use std::io::Write;
-use std::time::Duration;
+use std::process::ChildStdin;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::{GLANCE, Interrupt};
+use caravan_bench::output;
+use caravan_bench::output::BenchProgress;
 use caravan_fabric::verbs;
 use caravan_fabric::verbs::device::Fabric;
 use caravan_pipe::place::Place;
 
-use self::message::{Answer, Ask, Hello};
-use self::remote::Remote;
-use self::report::{Path, Report};
-use self::session::{STEPS, Session, Way};
 use crate::args::SelfTest;
-use crate::bench::output;
-use crate::bench::progress::Progress;
 use crate::error::Error;
 use crate::fabric::survey::{Findings, Survey};
-use crate::interrupt::Interrupt;
+use crate::remote::{Copies, RemoteOutput, RemoteStart, SshOptions, SshProcess, StartFailure, start};
+use crate::selftest::message::{SelftestAnswer, SelftestAsk, SelftestHello};
+use crate::selftest::peer::{MARK, identity};
+use crate::selftest::report::{SelftestReport, TestedPath};
+use crate::selftest::session::{STEPS, SelftestSession, TestedWay};
 
-pub use self::peer::run as peer;
+pub use crate::selftest::peer::run as peer;
 
 /// Until a connection is up.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -53,11 +54,11 @@ fn limit(time: Duration) -> Duration {
 pub fn run(args: &SelfTest) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     let found = Findings::of_this_host()?;
-    let mut remote = Remote::start(args, &interrupt)?;
+    let mut remote = SelftestRemote::start(args, &interrupt)?;
     let hello = ask_hello(&mut remote, args)?;
     let (ways, mut notes) = ways(&found, &hello)?;
-    let mut progress = Progress::new(ways.len() * STEPS);
-    let mut session = Session {
+    let mut progress = BenchProgress::new(ways.len() * STEPS);
+    let mut session = SelftestSession {
         remote: &mut remote,
         interrupt: &interrupt,
         ring_bytes: args.ring_bytes,
@@ -81,21 +82,21 @@ pub fn run(args: &SelfTest) -> Result<(), Error> {
     if report.failures.is_empty() { Ok(()) } else { Err(Error::SelfTestFailed) }
 }
 
-fn ask_hello(remote: &mut Remote, args: &SelfTest) -> Result<Box<Hello>, Error> {
-    remote.ask(&Ask::Hello)?;
+fn ask_hello(remote: &mut SelftestRemote, args: &SelfTest) -> Result<Box<SelftestHello>, Error> {
+    remote.ask(&SelftestAsk::Hello)?;
     match remote.answer(HELLO_LIMIT)? {
-        Answer::Hello(hello) => Ok(hello),
-        Answer::Failed(what) => Err(Error::SelfTestHost { host: args.host.clone(), what }),
+        SelftestAnswer::Hello(hello) => Ok(hello),
+        SelftestAnswer::Failed(what) => Err(Error::SelfTestHost { host: args.host.clone(), what }),
         _ => Err(Error::SelfTestHost { host: args.host.clone(), what: "it is out of turn".to_owned() }),
     }
 }
 
 /// What is tested, and what cannot be and why.
-fn ways(found: &Findings, hello: &Hello) -> Result<(Vec<Way>, Vec<String>), Error> {
+fn ways(found: &Findings, hello: &SelftestHello) -> Result<(Vec<TestedWay>, Vec<String>), Error> {
     let (mut ways, mut notes) = (Vec::new(), Vec::new());
     let here = Place::here();
     match (here.is_same_host(&hello.place), here.apart(&hello.place)) {
-        (true, None) => ways.push(Way::Memory),
+        (true, None) => ways.push(TestedWay::Memory),
         (true, Some(why)) => notes.push(format!("shared memory: {why}")),
         (false, _) => notes.push("shared memory: the two are different hosts".to_owned()),
     }
@@ -107,7 +108,7 @@ fn ways(found: &Findings, hello: &Hello) -> Result<(Vec<Way>, Vec<String>), Erro
     if pairs.len() > WAYS_MAX {
         notes.push(format!("{} more pairs of ports: the {WAYS_MAX} best are tested", pairs.len() - WAYS_MAX));
     }
-    ways.extend(pairs.into_iter().take(WAYS_MAX).map(|(our, their)| Way::Ports(our, their)));
+    ways.extend(pairs.into_iter().take(WAYS_MAX).map(|(our, their)| TestedWay::Ports(our, their)));
     Ok((ways, notes))
 }
 
@@ -154,10 +155,10 @@ fn conclude(
     target: String,
     is_same_host: bool,
     (ours, theirs): (Survey, Survey),
-    paths: Vec<Path>,
+    paths: Vec<TestedPath>,
     notes: Vec<String>,
-) -> Report {
-    let failed = |path: &Path| path.failure.as_ref().map(|why| format!("{}: {why}", path.name));
+) -> SelftestReport {
+    let failed = |path: &TestedPath| path.failure.as_ref().map(|why| format!("{}: {why}", path.name));
     let mut failures: Vec<_> = paths.iter().filter_map(failed).collect();
     if paths.is_empty() {
         failures.push(format!("nothing but TCP leads to {target}: {}", notes.join("; ")));
@@ -186,10 +187,10 @@ fn conclude(
         ),
     };
     let caravan = env!("CARGO_PKG_VERSION").to_owned();
-    Report { caravan, target, is_same_host, ours, theirs, paths, notes, failures, verdict }
+    SelftestReport { caravan, target, is_same_host, ours, theirs, paths, notes, failures, verdict }
 }
 
-fn print(args: &SelfTest, report: &Report) -> Result<(), Error> {
+fn print(args: &SelfTest, report: &SelftestReport) -> Result<(), Error> {
     let text = match args.json {
         true => {
             let json = serde_json::to_string_pretty(report).map_err(|error| Error::Output(error.into()))?;
@@ -207,13 +208,121 @@ fn print(args: &SelfTest, report: &Report) -> Result<(), Error> {
     }
 }
 
+/// The hidden command of this program that the other side is.
+const WORD: &str = "selftest-peer";
+/// How long ssh may take to end by itself.
+const END_LIMIT: Duration = Duration::from_secs(3);
+/// How long that host may be silent: it may be busy with a test.
+const SILENCE_LIMIT: Duration = Duration::from_secs(15);
+
+/// A started other side. Dropping it ends it: it reads the end of its input.
+#[derive(Debug)]
+pub struct SelftestRemote {
+    host: String,
+    ssh: SshProcess,
+    input: Option<ChildStdin>,
+    heard: Receiver<io::Result<SelftestAnswer>>,
+    interrupt: Interrupt,
+}
+
+impl SelftestRemote {
+    /// Starts it, and copies this program there if it must.
+    pub fn start(args: &SelfTest, interrupt: &Interrupt) -> Result<Self, Error> {
+        let started = start(&RemoteStart {
+            host: &args.host,
+            ssh: &SshOptions::new(&args.ssh, args.port, SILENCE_LIMIT),
+            word: WORD,
+            identity: &identity(),
+            mark: MARK,
+            copies: Copies::Temporary,
+            may_ask: true,
+            interrupted: interrupt.flag(),
+        });
+        let channel = started.map_err(|failure| match failure {
+            StartFailure::NoSsh(source) => {
+                Error::SshMissing { program: args.ssh.program.display().to_string(), source }
+            }
+            StartFailure::Host(what) | StartFailure::Shut(what) => {
+                Error::SelfTestHost { host: args.host.clone(), what }
+            }
+            StartFailure::Interrupted => Error::Interrupted,
+        })?;
+        let (sender, heard) = mpsc::channel();
+        let from = channel.from;
+        std::thread::spawn(move || listen(from, &sender));
+        let (host, input, interrupt) = (args.host.clone(), Some(channel.to), interrupt.clone());
+        Ok(Self { host, ssh: channel.ssh, input, heard, interrupt })
+    }
+
+    /// Asks a question; its answers are to be [taken](Self::answer).
+    pub fn ask(&mut self, ask: &SelftestAsk) -> Result<(), Error> {
+        let input = self.input.as_mut().ok_or(Error::Interrupted)?;
+        match message::write(input, ask) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.ended(Some(error))),
+        }
+    }
+
+    /// The next answer.
+    pub fn answer(&mut self, limit: Duration) -> Result<SelftestAnswer, Error> {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.interrupt.check()?;
+            match self.heard.recv_timeout(GLANCE) {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(self.ended(None));
+                }
+                Ok(Err(error)) => return Err(self.ended(Some(error))),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(None)),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let what = format!("nothing came from it within {} s", limit.as_secs());
+                    return Err(self.error(&what));
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, why: Option<io::Error>) -> Error {
+        self.input = None;
+        let said = self.ssh.why_ended(END_LIMIT, why);
+        match self.interrupt.check() {
+            Err(interrupted) => interrupted.into(),
+            Ok(()) => self.error(&said),
+        }
+    }
+
+    fn error(&self, what: &str) -> Error {
+        Error::SelfTestHost { host: self.host.clone(), what: what.to_owned() }
+    }
+}
+
+impl Drop for SelftestRemote {
+    fn drop(&mut self) {
+        self.input = None;
+        self.ssh.end(END_LIMIT);
+    }
+}
+
+/// Messages, up to an error.
+fn listen(mut from: RemoteOutput, to: &mpsc::Sender<io::Result<SelftestAnswer>>) {
+    loop {
+        let heard = message::read(&mut from);
+        let is_end = heard.is_err();
+        if to.send(heard).is_err() || is_end {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::firewall::Firewall;
+    use crate::fabric::survey::Firewall;
     use crate::fabric::survey::tests::{findings, port};
 
-    fn report(paths: Vec<Path>) -> Report {
+    fn report(paths: Vec<TestedPath>) -> SelftestReport {
         let survey = || findings(Vec::new(), None, Firewall::Open).survey;
         conclude("beta".to_owned(), false, (survey(), survey()), paths, vec!["RDMA: no device".to_owned()])
     }
@@ -238,8 +347,11 @@ mod tests {
 
     #[test]
     fn the_last_line_says_what_to_do() {
-        let good = Path::new("RDMA from a to b".to_owned());
-        let bad = Path { failure: Some("no wake-up".to_owned()), ..Path::new("RDMA from c to d".to_owned()) };
+        let good = TestedPath::new("RDMA from a to b".to_owned());
+        let bad = TestedPath {
+            failure: Some("no wake-up".to_owned()),
+            ..TestedPath::new("RDMA from c to d".to_owned())
+        };
         let passed = report(vec![good.clone()]);
         assert_eq!(passed.failures, Vec::<String>::new());
         assert!(

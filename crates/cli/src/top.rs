@@ -1,24 +1,25 @@
 //! `caravan top`: every Caravan link on this host of this user, by their counters in shared memory.
 
-mod screen;
 mod view;
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::{GLANCE, Interrupt};
+use caravan_bench::number::{bytes, number};
 use caravan_segment::counters;
 use console::Term;
 
-use self::view::{Sample, View};
-use crate::args::Top;
+use crate::args::TopArgs;
 use crate::error::Error;
-use crate::interrupt::{GLANCE, Interrupt};
+use crate::top::view::{CountersSample, LinkRow, LinksView};
 
 /// Width of a table that goes to no terminal.
 pub const WIDTH: usize = 160;
 
 /// Shows the links until it is interrupted, or once.
-pub fn run(args: &Top) -> Result<(), Error> {
+pub fn run(args: &TopArgs) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     let mut before = sample();
     let mut is_first = true;
@@ -32,7 +33,7 @@ pub fn run(args: &Top) -> Result<(), Error> {
             }
         }
         let now = sample();
-        show(args, &View::between(&before, &now), is_first).map_err(Error::Output)?;
+        show(args, &LinksView::between(&before, &now), is_first).map_err(Error::Output)?;
         if args.once {
             return Ok(());
         }
@@ -41,8 +42,8 @@ pub fn run(args: &Top) -> Result<(), Error> {
     }
 }
 
-fn sample() -> Sample {
-    Sample { at: Instant::now(), processes: counters::read_all() }
+fn sample() -> CountersSample {
+    CountersSample { at: Instant::now(), processes: counters::read_all() }
 }
 
 /// Waits for the next refresh.
@@ -58,14 +59,14 @@ pub fn wait(interval: Duration, interrupt: &Interrupt) -> Result<(), Error> {
     }
 }
 
-fn show(args: &Top, view: &View, is_first: bool) -> io::Result<()> {
+fn show(args: &TopArgs, view: &LinksView, is_first: bool) -> io::Result<()> {
     let mut out = stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(view)?)?;
     } else if stdout().is_terminal() && !args.once {
-        redraw(|width, height| screen::text(view, width, height), is_first)?;
+        redraw(|width, height| text(view, width, height), is_first)?;
     } else {
-        write!(out, "{}", screen::text(view, WIDTH, usize::MAX))?;
+        write!(out, "{}", text(view, WIDTH, usize::MAX))?;
         if !args.once {
             writeln!(out)?;
         }
@@ -88,4 +89,159 @@ pub fn redraw(text: impl FnOnce(usize, usize) -> String, is_first: bool) -> io::
     }
     term.clear_to_end_of_screen()?;
     term.flush()
+}
+
+const HEAD: [&str; 9] = [
+    "NODE",
+    "PEER",
+    "VIA",
+    "MSG/S out in",
+    "B/S out in",
+    "RING% out in",
+    "WAKE/S out in",
+    "SPIN/S hit%",
+    "QUEUE",
+];
+const REASON: &str = "WHY";
+/// Spaces behind a column.
+const GAP: usize = 2;
+/// Letters of a name that are always shown.
+const NAME_LEAST: usize = 12;
+
+const NO_LINKS: &str = "No Caravan links of your user on this host. Nodes started with\n  \
+                        erl -sname NAME -proto_dist caravan -pa ...\nshow here once they are connected.\n";
+
+/// At most `height` lines of at most `width` characters.
+pub fn text(view: &LinksView, width: usize, height: usize) -> String {
+    if view.links.is_empty() {
+        return NO_LINKS.lines().map(|line| cut(line, width) + "\n").collect();
+    }
+    let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
+    rows.extend(view.links.iter().map(cells));
+    let mut widths = widths(&rows);
+    // Long names give way to numbers, down to what still tells them apart.
+    let numbers: usize = widths[2..].iter().map(|width| width + GAP).sum();
+    let room = (width.saturating_sub(numbers) / 2).saturating_sub(GAP).max(NAME_LEAST);
+    if widths[0].max(widths[1]) > room {
+        rows.iter_mut().flat_map(|row| &mut row[..2]).for_each(|name| *name = cut(name, room));
+        widths = self::widths(&rows);
+    }
+    let reasons = [REASON].into_iter().chain(view.links.iter().map(|link| link.reason.as_str()));
+    let mut lines: Vec<String> = rows
+        .iter()
+        .zip(reasons)
+        .map(|(row, reason)| cut(line(row, &widths, reason).trim_end(), width))
+        .collect();
+    if lines.len() > height && height > 1 {
+        let hidden = lines.len() - (height - 1);
+        lines.truncate(height - 1);
+        lines.push(cut(&format!("and {hidden} more: caravan top --once shows all"), width));
+    }
+    lines.iter().fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn widths(rows: &[[String; 9]]) -> [usize; 9] {
+    std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+}
+
+/// Names to the left, numbers to the right.
+fn line(row: &[String; 9], widths: &[usize; 9], reason: &str) -> String {
+    let mut text = String::new();
+    for (column, (cell, &width)) in row.iter().zip(widths).enumerate() {
+        // Writing into a String cannot fail.
+        let _ = match column {
+            0..=2 => write!(text, "{cell:<width$}  "),
+            _ => write!(text, "{cell:>width$}  "),
+        };
+    }
+    text + reason
+}
+
+fn cells(link: &LinkRow) -> [String; 9] {
+    let part = |used: u64| used.saturating_mul(100).checked_div(link.ring_bytes);
+    let percent = |used| part(used).map_or_else(|| "-".into(), |part| part.to_string());
+    let hits = match (link.spins_per_s, link.spin_hits_per_s) {
+        (Some(spins), Some(hits)) if spins > 0.0 => format!("{:.0}", (100.0 * hits / spins).min(100.0)),
+        _ => "-".into(),
+    };
+    [
+        link.node.clone(),
+        link.peer.clone(),
+        link.transport.clone(),
+        pair(link.messages_sent_per_s, link.messages_received_per_s, whole),
+        pair(link.bytes_sent_per_s, link.bytes_received_per_s, bytes),
+        format!("{} {}", percent(link.outbound_used_bytes), percent(link.inbound_used_bytes)),
+        pair(link.wakeups_sent_per_s, link.wakeups_received_per_s, whole),
+        format!("{} {hits}", link.spins_per_s.map_or_else(|| "-".into(), whole)),
+        bytes(link.queued_bytes as f64),
+    ]
+}
+
+fn whole(value: f64) -> String {
+    number(value.round()).trim_end_matches(".00").trim_end_matches(".0").to_owned()
+}
+
+fn pair(out: Option<f64>, inward: Option<f64>, written: impl Fn(f64) -> String) -> String {
+    let written = |value: Option<f64>| value.map_or_else(|| "-".into(), &written);
+    format!("{} {}", written(out), written(inward))
+}
+
+fn cut(text: &str, width: usize) -> String {
+    text.chars().take(width).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(count: usize) -> LinksView {
+        let link = LinkRow {
+            node: "a@host".into(),
+            peer: "b@host".into(),
+            transport: "shm".into(),
+            reason: "same host and user".into(),
+            messages_sent_per_s: Some(123_456.0),
+            messages_received_per_s: Some(7.0),
+            bytes_sent_per_s: Some(2.5e9),
+            bytes_received_per_s: Some(640.0),
+            spins_per_s: Some(200.0),
+            spin_hits_per_s: Some(50.0),
+            ring_bytes: 1000,
+            outbound_used_bytes: 250,
+            queued_bytes: 65_536,
+            ..LinkRow::default()
+        };
+        LinksView { unix_time: 0.0, interval_seconds: 1.0, links: vec![link; count] }
+    }
+
+    #[test]
+    fn a_row_has_every_column() {
+        let text = text(&view(1), 200, 50);
+        let row = text.lines().nth(1).expect("a row");
+        let words: Vec<_> = row.split_whitespace().collect();
+        let expected = "a@host b@host shm 123,456 7 2.50G 640 25 0 - - 200 25 65.5k same host and user";
+        assert_eq!(words.join(" "), expected);
+    }
+
+    #[test]
+    fn a_small_terminal_gets_what_fits_and_is_told_so() {
+        let text = text(&view(10), 40, 5);
+        assert_eq!(text.lines().count(), 5);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(text.ends_with("and 7 more: caravan top --once shows all\n"), "{text}");
+    }
+
+    #[test]
+    fn long_names_give_way_to_numbers() {
+        let mut view = view(1);
+        view.links[0].node = "a_node_with_a_very_long_name_indeed@host".into();
+        assert!(text(&view, 200, 50).contains("indeed@host"));
+        let narrow = text(&view, 100, 50);
+        assert!(!narrow.contains("indeed@host") && narrow.contains("65.5k"), "{narrow}");
+    }
+
+    #[test]
+    fn no_links_say_how_to_get_some() {
+        assert!(text(&view(0), 100, 50).contains("-proto_dist caravan"));
+    }
 }

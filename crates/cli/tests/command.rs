@@ -23,8 +23,10 @@ fn help_shows_options_and_examples() {
         (&["top", "--help"], "caravan top --once"),
         (&["pipe", "--help"], "echo hello | caravan pipe host1:'tr [:lower:] [:upper:]' host2:'rev'"),
         (&["pipe", "--help"], "  caravan pipe -v host1:'</scratch/zeroes' host2:'>/dev/null'"),
-        (&["pipe", "--help"], "  255    not set up, or a host or a connection was lost"),
-        (&["pipe", "--help"], "The data go past it"),
+        (&["pipe", "--help"], "  255    the pipeline was not set up, or a host or a connection was lost"),
+        (&["pipe", "--help"], "--on-dead"),
+        (&["pipe", "--help"], "--insecure"),
+        (&["pipe", "--help"], "The data takes another path"),
     ] {
         let output = caravan(words);
         assert!(output.status.success(), "{words:?}");

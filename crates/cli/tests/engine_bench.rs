@@ -1,20 +1,17 @@
 //! `caravan bench engine` and `caravan bench compare` as a user meets them.
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use common::{Folder, text, wait_for};
 use serde_json::{Value, json};
 
 fn caravan(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
-    command.args(words).stdin(Stdio::null()).output().expect("the command starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+    common::caravan().args(words).output().expect("the command starts")
 }
 
 /// A file below the folder that cargo has for a test's files.
@@ -33,7 +30,6 @@ fn cores() -> usize {
 fn every_benchmark_moves_packets_and_is_written_down() {
     let (history, svg) = (file("history.jsonl"), file("chart.svg"));
     let words: Vec<_> = "bench engine --sizes 60 --samples 1 --seconds 0.02 --json -".split(' ').collect();
-    let words = [&words[..], &["--png", ""]].concat();
     let files = ["--svg", svg.to_str().expect("UTF-8"), "--history", history.to_str().expect("UTF-8")];
     let output = caravan(&[&words[..], &files].concat());
     let table = text(&output.stderr);
@@ -100,14 +96,6 @@ fn runs(marker: &str) -> bool {
     lines.any(|line| String::from_utf8_lossy(&line).contains(marker))
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn ctrl_c_ends_everything_and_leaves_no_line_in_the_history() {
     let history = file("interrupted.jsonl");
@@ -124,32 +112,30 @@ fn ctrl_c_ends_everything_and_leaves_no_line_in_the_history() {
         "--svg",
         "",
     ]);
-    command.args(["--png", "", "--history"]).arg(&history);
+    command.args(["--history"]).arg(&history);
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command starts");
     let mut said = String::new();
     let mut complaints = BufReader::new(child.stderr.take().expect("a pipe"));
     complaints.read_line(&mut said).expect("a line");
     assert!(said.contains("round 1"), "{said}");
-    wait_until("a sample runs", || runs("\"run_ns\":47654321000"));
+    wait_for("a sample to run", || runs("\"run_ns\":47654321000"));
     let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
     assert_eq!(child.wait().expect("ended").code(), Some(130));
-    wait_until("nothing of it is left", || !runs("\"run_ns\":47654321000"));
+    wait_for("all of it to end", || !runs("\"run_ns\":47654321000"));
     assert!(!history.exists());
 }
 
 #[test]
 fn nothing_is_written_where_nothing_is_wanted() {
-    let folder = file("empty");
-    fs::create_dir_all(&folder).expect("a folder");
+    let folder = Folder::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
     command.args(["bench", "engine", "--only", "source-sink/60", "--samples", "2", "--seconds", "0.01"]);
-    command.args(["--json", "", "--svg", "", "--png", "", "--history", ""]).current_dir(&folder);
+    command.args(["--json", "", "--svg", "", "--history", ""]).current_dir(folder.path());
     let output = command.stdin(Stdio::null()).output().expect("the command starts");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("at least 150 Mpps: "), "{}", text(&output.stdout));
-    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 0);
-    fs::remove_dir(&folder).expect("removed");
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
 }
 
 #[test]

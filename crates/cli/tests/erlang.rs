@@ -52,7 +52,6 @@ fn two_nodes_are_measured_and_the_files_are_written() {
         assert!(median > Some(0.0) || may_be_nothing, "{figure}");
     }
     assert!(fs::read_to_string(results.join("erlang.svg")).expect("a chart").contains("2 nodes"));
-    assert!(fs::read(results.join("erlang.png")).expect("a chart").starts_with(b"\x89PNG"));
 }
 
 #[test]

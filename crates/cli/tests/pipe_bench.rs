@@ -14,7 +14,7 @@ use crate::common::{Folder, caravan, text, wait_for};
 /// `caravan bench pipe`, whose temporary files are in that folder; also its number.
 fn bench(folder: &Folder, words: &str) -> (Output, u32) {
     let mut command = caravan();
-    command.args(["bench", "pipe"]).args(words.split(' ')).args(["--json", "-", "--png", ""]);
+    command.args(["bench", "pipe"]).args(words.split(' ')).args(["--json", "-"]);
     command.args(["--svg", svg(folder).to_str().expect("UTF-8")]).env("TMPDIR", folder.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
     let pid = child.id();
@@ -147,7 +147,7 @@ fn ctrl_c_leaves_nothing_behind() {
     let folder = Folder::new();
     let mut command = caravan();
     command.args(["bench", "pipe", "--only", "veth", "--rounds", "1000", "--bytes", "256Mi"]);
-    command.args(["--json", "", "--svg", "", "--png", ""]).env("TMPDIR", folder.path());
+    command.args(["--json", "", "--svg", ""]).env("TMPDIR", folder.path());
     let mut child = command.stderr(Stdio::piped()).spawn().expect("the command starts");
     let complaints = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut lines = complaints.lines().map_while(Result::ok);

@@ -70,7 +70,7 @@ impl Default for HopOptions {
 pub enum DigestKind {
     /// XXH3, 128 bits: finds every accident.
     Xxh3,
-    /// SHA-256: finds forgery, too.
+    /// SHA-256: finds damage; only encryption finds forgery.
     Sha256,
     /// The length alone.
     Off,

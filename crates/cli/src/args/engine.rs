@@ -7,21 +7,21 @@ use clap::Subcommand;
 
 /// Packet networks in worker processes.
 #[derive(Debug, Subcommand)]
-pub enum Engine {
-    Run(Run),
-    Check(Check),
-    Graph(Graph),
-    Reload(Reload),
-    Top(Top),
-    Trace(Trace),
+pub enum EngineCommand {
+    Run(EngineRun),
+    Check(EngineCheck),
+    Graph(EngineGraph),
+    Reload(EngineReload),
+    Top(EngineTop),
+    Trace(EngineTrace),
 }
 
-/// Run the apps and links of a file, until stopped
+/// Run the apps and links of a file until stopped
 ///
-/// Runs the apps of FILE in worker processes. What happens to them (crashes, restarts, what was lost) is told
-/// on standard error. Once FILE has changed, SIGHUP or `caravan engine reload` carries out the difference,
-/// and all else goes on; if FILE is bad then, all goes on as before. Ctrl-C or SIGTERM stops the apps in order.
-/// Exit status: 0 at the end of --duration or --until-end or on SIGTERM, 130 on Ctrl-C, 1 if something failed.
+/// Runs the apps of FILE in worker processes, and reports crashes, restarts and losses on standard error. After FILE
+/// has changed, SIGHUP or `caravan engine reload` applies the difference, while everything else keeps running; if the
+/// new FILE has mistakes, nothing changes. Ctrl-C or SIGTERM stops the apps in order. Exit status: 0 at the end of
+/// --duration or --until-end or on SIGTERM, 130 on Ctrl-C, 1 if something failed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,83 +42,85 @@ FILE, in short:
   [worker.left]                             # may be left out
   core = 0
 
-It needs no privileges but for what apps do (packet sockets, devices).")]
-pub struct Run {
+Needs no privileges, except for what apps do (packet sockets, devices).")]
+pub struct EngineRun {
     /// A configuration (TOML)
     pub file: PathBuf,
-    /// Stop after that many seconds
+    /// Stop after so many seconds
     #[arg(long, value_name = "S", value_parser = run_seconds)]
     pub duration: Option<Duration>,
-    /// Stop once every pcap_reader, and every source with a count, has sent its last packet, and none moves any more
+    /// Stop once every pcap_reader and every source with a count has sent its last packet, and no packet is on its
+    /// way
     #[arg(long)]
     pub until_end: bool,
-    /// What happens, and the figures at the end, as JSON on standard output, one object a line
+    /// Print events and the final figures as JSON on standard output, one object per line
     #[arg(long)]
     pub json: bool,
-    /// Packets on huge pages, if the system has enough to give; the first line says what was got
+    /// Keep packets on huge pages, if the system has enough; the first line says whether it had
     #[arg(long)]
     pub hugepages: bool,
 }
 
-/// Say whether a file can be run, without running it
+/// Check whether a file can be run, without running it
 ///
-/// Says whether FILE can be run: one line if so; if not, every mistake with its line and column, on standard
-/// error, and exit status 1. Starts nothing and touches no device.
+/// Prints one line if FILE can be run. Otherwise prints every mistake with its line and column on standard error, and
+/// ends with exit status 1. Starts nothing and touches no device.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan engine check bridge.toml
   caravan engine check bridge.toml --json | jq -r '.mistakes[] | \"\\(.line) \\(.text)\"'")]
-pub struct Check {
+pub struct EngineCheck {
     /// A configuration (TOML)
     pub file: PathBuf,
-    /// One JSON object on standard output, mistakes included
+    /// Print one JSON object on standard output, with the mistakes
     #[arg(long)]
     pub json: bool,
 }
 
 /// Draw the apps and links of a file, as SVG
 ///
-/// Draws the apps of FILE in the colours of their workers, and the links between them, as SVG that follows its
-/// viewer's light or dark theme. Apps may be of kinds that only another program knows.
+/// Draws the apps of FILE in the colours of their workers, and the links between them, as SVG that follows the light
+/// or dark theme of its viewer. Apps of kinds that this program does not know are drawn, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan engine graph bridge.toml > bridge.svg
   caravan engine graph bridge.toml -o bridge.svg")]
-pub struct Graph {
+pub struct EngineGraph {
     /// A configuration (TOML)
     pub file: PathBuf,
-    /// The picture goes to this file, not to standard output
+    /// Write the picture to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// Have a running engine read its file again
+/// Tell a running engine to read its file again
 ///
-/// Has a running engine read its file again and carry out what differs, as SIGHUP does, and says what that was;
-/// or why the file was refused, with exit status 1: then the engine goes on as before.
+/// Tells a running engine to read its file again and to apply the difference, as SIGHUP does, and prints what
+/// changed. If the file has mistakes, prints them and ends with exit status 1; the engine then keeps running
+/// unchanged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan engine reload               the only engine of your user
   caravan engine reload 4711
   caravan engine reload --json | jq .changes.moved")]
-pub struct Reload {
-    /// The process of the engine, or of one of its workers; not needed if only one engine runs
+pub struct EngineReload {
+    /// The process of the engine or of one of its workers; needed only if several engines run
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-/// Show what the workers and links of a running engine do
+/// Show the workers and links of a running engine
 ///
-/// Reads the words that a running engine keeps in its memory, and stops nothing. Rates are those of the last
-/// interval. WAITS are packets at a link's end that sends, on their way, and at the end that receives; OWNS says
-/// how many packets each worker and link has. All packets together never grow more than the first line says: who
-/// has ever more of them leaks.
+/// Reads the counters that a running engine keeps in shared memory, and does not disturb it. Rates are over the last
+/// interval. WAITS counts the packets of a link at its sending end, on their way, and at its receiving end. OWNS is
+/// the number of packets that a worker or link holds. The first line shows how many packets there are in all: an
+/// owner whose number keeps growing leaks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -129,47 +131,46 @@ Examples:
 
 Packets are counted by owner at each refresh; less often where there are so many that it would take more
 than a tenth of the time.")]
-pub struct Top {
-    /// The process of the engine, or of one of its workers; not needed if only one engine runs
+pub struct EngineTop {
+    /// The process of the engine or of one of its workers; needed only if several engines run
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
     /// Print one table and end
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
-    /// End after that many refreshes
+    /// End after so many refreshes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// One JSON object for each refresh, one a line
+    /// Print one JSON object per refresh, each on a line
     #[arg(long)]
     pub json: bool,
     /// Seconds between refreshes
-    #[arg(long, value_name = "S", default_value = "1", value_parser = super::seconds)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = caravan_bench::seconds)]
     pub interval: Duration,
 }
 
-/// Write the packets that a link carries to standard output, as a pcap file
+/// Write the packets of a link to standard output, as a pcap file
 ///
-/// Copies the packets that are sent on LINK from now on, with the time of the breath in which they were sent, to a
-/// pcap file with nanoseconds, until Ctrl-C, or until its reader, the link or the engine has gone. The
-/// engine never waits for it: packets that come faster than they are written are left out, and their number is
-/// told at the end.
+/// Copies the packets that are sent on LINK from now on to a pcap file, with the time of the breath in which they
+/// were sent, in nanoseconds. Ends on Ctrl-C, or when its reader, the link or the engine is gone. The engine never
+/// waits: packets that come faster than they are written are left out, and their number is printed at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan engine trace 'tunnel.output -> nic.input' > tunnel.pcap
   caravan engine trace tunnel.output --count 100 > first.pcap
   caravan engine trace tunnel.output --snaplen 96 | tcpdump -nr -")]
-pub struct Trace {
-    /// `app.output -> app.input`, or one of the two if that tells which
+pub struct EngineTrace {
+    /// `app.output -> app.input`, or one of the two if it names only one link
     #[arg(value_name = "LINK")]
     pub link: String,
-    /// The process of the engine, or of one of its workers; not needed if only one engine runs
+    /// The process of the engine or of one of its workers; needed only if several engines run
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
-    /// End after that many packets
+    /// End after so many packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Bytes of each packet that are kept at most
+    /// Keep at most so many bytes of each packet
     #[arg(long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub snaplen: u32,
 }
@@ -187,9 +188,8 @@ fn run_seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use crate::args::Args;
     use clap::Parser;
-
-    use super::super::Args;
 
     #[test]
     fn a_bad_value_names_the_option_and_what_it_takes() {

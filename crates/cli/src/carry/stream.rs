@@ -1,9 +1,14 @@
 //! The stream itself, and what became of it.
 
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::stdout;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use caravan_pipe::Error;
 use caravan_pipe::cancel::Cancel;
@@ -12,10 +17,12 @@ use caravan_pipe::coordinator::{HopFigures, Observer, PipelineSummary};
 use caravan_pipe::mover::{
     self, DigestKind, Gauge, MoverFigures, MoverInlet, MoverOptions, MoverOutcome, MoverOutlet,
 };
-
+use caravan_pipe::tree::trust;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::talk::{Fired, Talk};
+use crate::carry::talk::{Fired, Talk};
 use crate::pipe::{Ending, Teller};
 
 /// How often progress is told.
@@ -23,7 +30,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What is known before it begins.
 #[derive(Debug)]
-pub struct Facts {
+pub struct StreamFacts {
     pub from: String,
     pub to: String,
     /// What carries it.
@@ -35,8 +42,8 @@ pub struct Facts {
 }
 
 /// A stream that is about to move.
-pub struct Stream<'a> {
-    pub facts: Facts,
+pub struct CarryStream<'a> {
+    pub facts: StreamFacts,
     pub talk: &'a mut Talk,
     pub teller: &'a mut Teller,
     pub cancel: &'a Cancel,
@@ -44,20 +51,20 @@ pub struct Stream<'a> {
 
 /// A stream that has moved.
 #[derive(Debug)]
-pub struct Moved {
+pub struct CarriedStream {
     figures: HopFigures,
     seconds: f64,
     failure: Option<Error>,
 }
 
-impl Stream<'_> {
+impl CarryStream<'_> {
     /// Moves it in a thread of its own, and listens meanwhile to the other side and to the user.
     pub fn run(
         &mut self,
         inlet: MoverInlet,
         outlet: MoverOutlet,
         options: &MoverOptions,
-    ) -> Result<Moved, Error> {
+    ) -> Result<CarriedStream, Error> {
         let (gauge, done, began) = (Gauge::default(), Cancel::new()?, Instant::now());
         let cpu = cpu_seconds();
         let (outcome, given_up) = thread::scope(|scope| {
@@ -83,7 +90,7 @@ impl Stream<'_> {
         if let (Some(failure), HopSide::Sender) = (&failure, self.facts.side) {
             self.talk.tell_the_end(Some(failure));
         }
-        Ok(Moved { figures, seconds, failure })
+        Ok(CarriedStream { figures, seconds, failure })
     }
 
     /// Until the mover has ended; why it was told to, if it was.
@@ -146,7 +153,7 @@ impl Stream<'_> {
     }
 }
 
-impl Moved {
+impl CarriedStream {
     /// What else has to succeed, once all has moved.
     pub fn and(mut self, rest: impl FnOnce() -> Result<(), Error>) -> Self {
         if self.failure.is_none() {
@@ -162,8 +169,8 @@ impl Moved {
 }
 
 /// Tells it, and gives the exit status.
-pub fn tell(ending: Ending, moved: Result<Moved, Error>) -> ExitCode {
-    ending.tell(moved.map(|Moved { figures, seconds, failure }| PipelineSummary {
+pub fn tell(ending: Ending, moved: Result<CarriedStream, Error>) -> ExitCode {
+    ending.tell(moved.map(|CarriedStream { figures, seconds, failure }| PipelineSummary {
         status: failure.as_ref().map_or(0, status),
         failures: failure.iter().map(Error::to_string).collect(),
         hops: vec![figures],
@@ -184,5 +191,273 @@ fn status(error: &Error) -> u8 {
         Error::Cancelled => 130,
         Error::System { .. } | Error::File { .. } | Error::Told(_) => 1,
         _ => 255,
+    }
+}
+
+/// It is removed again unless it is [complete](Self::complete).
+#[derive(Debug)]
+pub enum RecvOutput {
+    /// Standard output, or something that cannot be renamed: a device, a pipe.
+    Direct(OwnedFd),
+    /// A file that is to be.
+    Part(PartFile),
+}
+
+/// FILE.part, until it is renamed.
+#[derive(Debug)]
+pub struct PartFile {
+    file: File,
+    folder: OwnedFd,
+    name: OsString,
+    to: PathBuf,
+    is_complete: bool,
+}
+
+impl RecvOutput {
+    /// Standard output without a path.
+    pub fn open(path: Option<&Path>) -> Result<Self, Error> {
+        let Some(path) = path else {
+            let output = stdout().as_fd().try_clone_to_owned();
+            return Ok(Self::Direct(
+                output.map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })?,
+            ));
+        };
+        let failed = |source| Error::File { what: "write", path: path.to_owned(), source };
+        // The file that a symbolic link names is what is replaced, and not the link.
+        let is_link = trust::is_link(path).map_err(failed)?;
+        let real = if is_link { fs::canonicalize(path).ok() } else { None };
+        let path = real.unwrap_or_else(|| path.to_owned());
+        let failed = |source| Error::File { what: "write", path: path.clone(), source };
+        let facts = if is_link { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
+        match facts {
+            Ok(facts) if facts.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
+            Ok(facts) if facts.is_file() => Ok(Self::Part(PartFile::open(path, Some(&facts))?)),
+            Ok(facts) => {
+                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+                let opened = file.metadata().map_err(failed)?;
+                if (opened.dev(), opened.ino()) != (facts.dev(), facts.ino()) {
+                    return Err(failed(io::Error::other("it has become something else meanwhile")));
+                }
+                Ok(Self::Direct(file.into()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self::Part(PartFile::open(path, None)?))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// For the mover.
+    pub fn descriptor(&self) -> Result<OwnedFd, Error> {
+        let fd = match self {
+            Self::Direct(fd) => fd.as_fd(),
+            Self::Part(part) => part.file.as_fd(),
+        };
+        fd.try_clone_to_owned().map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })
+    }
+
+    /// All of it has come.
+    pub fn complete(self) -> Result<(), Error> {
+        match self {
+            Self::Direct(_) => Ok(()),
+            Self::Part(mut part) => {
+                let failed = |source| Error::File { what: "write", path: part.to.clone(), source };
+                let name = part.to.file_name().unwrap_or_default();
+                rustix::fs::renameat(&part.folder, &part.name, &part.folder, name)
+                    .map_err(|errno| failed(errno.into()))?;
+                part.is_complete = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl PartFile {
+    /// Another user may own the directory, and change its names at any moment: what is there is neither
+    /// written to nor followed, and is removed only if it is this user's own.
+    fn open(to: PathBuf, old: Option<&fs::Metadata>) -> Result<Self, Error> {
+        let failed = |source| Error::File { what: "write", path: to.clone(), source };
+        let (above, name) = match (to.parent(), to.file_name()) {
+            (Some(above), Some(name)) => (if above == Path::new("") { Path::new(".") } else { above }, name),
+            _ => return Err(failed(io::ErrorKind::InvalidInput.into())),
+        };
+        let name = [name, OsStr::new(".part")].into_iter().collect::<OsString>();
+        let part_failed = |source| Error::File { what: "write", path: above.join(&name), source };
+        let folder: OwnedFd = File::open(above).map_err(failed)?.into();
+        let around = rustix::fs::fstat(&folder).map_err(|errno| failed(errno.into()))?;
+        let file = create(&folder, &name).map_err(part_failed)?;
+        // Nobody else's that is still under way is removed.
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| part_failed(locked(errno)))?;
+        // Another user may have put any file into the place of the old one, with wider permissions.
+        let old = old.filter(|facts| facts.uid() == rustix::process::geteuid().as_raw());
+        if let Some(old) = old.filter(|_| trust::keeps_own(&around)) {
+            file.set_permissions(old.permissions()).map_err(part_failed)?;
+        }
+        Ok(Self { file, folder, name, to, is_complete: false })
+    }
+}
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Creates the file, in the place of one that was left behind.
+fn create(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
+    match rustix::fs::openat(folder, name, new, mode) {
+        Err(Errno::EXIST) => {}
+        created => return Ok(created.map(File::from)?),
+    }
+    let is_in_the_way = || io::Error::other("it is there, and not of `caravan recv` as this user: remove it");
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let left = rustix::fs::openat(folder, name, flags, Mode::empty()).map_err(|_| is_in_the_way())?;
+    let left = File::from(left);
+    let facts = left.metadata()?;
+    if !facts.is_file() || facts.nlink() != 1 || facts.uid() != rustix::process::geteuid().as_raw() {
+        return Err(is_in_the_way());
+    }
+    flock(&left, FlockOperation::NonBlockingLockExclusive).map_err(locked)?;
+    rustix::fs::unlinkat(folder, name, AtFlags::empty())?;
+    Ok(rustix::fs::openat(folder, name, new, mode)?.into())
+}
+
+fn locked(errno: Errno) -> io::Error {
+    match errno {
+        Errno::WOULDBLOCK => io::Error::other("another process is receiving it"),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use caravan_bench::scratch::Scratch;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn write(output: &RecvOutput, bytes: &[u8]) {
+        File::from(output.descriptor().expect("a descriptor")).write_all(bytes).expect("written");
+    }
+
+    #[test]
+    fn a_file_is_whole_or_not_there() {
+        let scratch = Scratch::create().expect("a folder");
+        let (path, part) = (scratch.path().join("f"), scratch.path().join("f.part"));
+        let output = RecvOutput::open(Some(&path)).expect("opened");
+        write(&output, b"half");
+        assert!(part.exists() && !path.exists());
+        drop(output);
+        assert!(!part.exists() && !path.exists());
+
+        let output = RecvOutput::open(Some(&path)).expect("opened");
+        write(&output, b"all of it");
+        output.complete().expect("renamed");
+        assert_eq!(fs::read(&path).expect("there"), b"all of it");
+        assert!(!part.exists());
+    }
+
+    #[test]
+    fn what_was_there_stays_until_the_new_one_is_whole_and_keeps_its_mode() {
+        use std::os::unix::fs::symlink;
+        let scratch = Scratch::create().expect("a folder");
+        let (path, link) = (scratch.path().join("f"), scratch.path().join("l"));
+        fs::write(&path, b"old").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
+        symlink(&path, &link).expect("linked");
+        let output = RecvOutput::open(Some(&link)).expect("opened");
+        write(&output, b"new");
+        assert_eq!(fs::read(&path).expect("there"), b"old");
+        output.complete().expect("renamed");
+        assert_eq!(fs::read(&path).expect("there"), b"new");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o640);
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+    }
+
+    #[test]
+    fn two_do_not_receive_one_file() {
+        let scratch = Scratch::create().expect("a folder");
+        let path = scratch.path().join("f");
+        let first = RecvOutput::open(Some(&path)).expect("opened");
+        write(&first, b"first");
+        let refusal = RecvOutput::open(Some(&path)).expect_err("locked").to_string();
+        assert!(refusal.contains("another process is receiving it"), "{refusal}");
+        first.complete().expect("renamed");
+        assert_eq!(fs::read(&path).expect("there"), b"first");
+    }
+
+    #[test]
+    fn what_lies_in_the_place_of_the_part_is_not_touched() {
+        use std::os::unix::fs::symlink;
+        let scratch = Scratch::create().expect("a folder");
+        let (path, part) = (scratch.path().join("f"), scratch.path().join("f.part"));
+        let victim = scratch.path().join("victim");
+        fs::write(&victim, b"untouched").expect("written");
+        symlink(&victim, &part).expect("linked");
+        let refusal = RecvOutput::open(Some(&path)).expect_err("a link").to_string();
+        assert!(refusal.contains("remove it"), "{refusal}");
+        fs::remove_file(&part).expect("removed");
+        fs::hard_link(&victim, &part).expect("linked");
+        RecvOutput::open(Some(&path)).expect_err("another name of a file");
+        assert_eq!(fs::read(&victim).expect("there"), b"untouched");
+        assert!(part.exists());
+        // What an earlier one has left behind is replaced, and not written into.
+        fs::remove_file(&part).expect("removed");
+        fs::write(&part, b"left behind").expect("written");
+        let held = File::open(&part).expect("opened");
+        let output = RecvOutput::open(Some(&path)).expect("opened");
+        assert_eq!(held.metadata().expect("looked at").len(), 11);
+        drop(output);
+        assert!(!part.exists());
+    }
+
+    /// Whoever owns the folder swaps its names all the time.
+    #[test]
+    fn a_hostile_owner_of_the_folder_gains_nothing() {
+        use std::os::unix::fs::symlink;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let scratch = Scratch::create().expect("a folder");
+        let (victim, folder) = (scratch.path().join("victim"), scratch.path().join("folder"));
+        fs::write(&victim, b"untouched").expect("written");
+        fs::create_dir(&folder).expect("made");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("set");
+        let before = fs::metadata(&victim).expect("there");
+        let (path, part) = (folder.join("f"), folder.join("f.part"));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = fs::remove_file(&part);
+                    let _ = symlink(&victim, &part);
+                    let _ = fs::rename(&part, &path);
+                    let _ = fs::remove_file(&path);
+                    let _ = fs::hard_link(&victim, &part);
+                }
+            });
+            for _ in 0..1000 {
+                if let Ok(output) = RecvOutput::open(Some(&path)) {
+                    write(&output, b"received");
+                    let _ = output.complete();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let after = fs::metadata(&victim).expect("there");
+        assert_eq!(fs::read(&victim).expect("there"), b"untouched");
+        assert_eq!((after.mode(), after.mtime()), (before.mode(), before.mtime()));
+    }
+
+    #[test]
+    fn devices_are_written_and_folders_refused() {
+        let device = RecvOutput::open(Some(Path::new("/dev/null"))).expect("opened");
+        assert!(matches!(device, RecvOutput::Direct(_)));
+        device.complete().expect("nothing to rename");
+        let scratch = Scratch::create().expect("a folder");
+        assert!(RecvOutput::open(Some(scratch.path())).is_err());
+        assert!(RecvOutput::open(Some(&scratch.path().join("none/f"))).is_err());
     }
 }

@@ -7,6 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_pipe::cancel::Cancel;
 use caravan_pipe::connect::{Incoming, SideChannel};
 use caravan_pipe::mover::HopOptions;
@@ -15,17 +16,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::interrupt::{GLANCE, Interrupt};
-
 /// How long the other side may take to say what it wants, once it is connected.
 const WORD_LIMIT: Duration = Duration::from_secs(10);
 /// How long it may take to close once it was told how all ended, or to say why it gave up.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Word {
+enum TalkWord {
     /// This comes.
-    Offer(Terms),
+    Offer(StreamTerms),
     /// It may.
     Ready,
     /// All of it is where it belongs.
@@ -36,7 +35,7 @@ enum Word {
 
 /// What both sides must agree on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Terms {
+pub struct StreamTerms {
     pub hop: HopOptions,
     /// How many bytes come, if that is known.
     pub total: Option<u64>,
@@ -58,27 +57,27 @@ impl Talk {
     }
 
     /// Says what comes, and waits for the other side to take it.
-    pub fn offer(&mut self, terms: Terms) -> Result<(), Error> {
-        self.say(&Word::Offer(terms))?;
+    pub fn offer(&mut self, terms: StreamTerms) -> Result<(), Error> {
+        self.say(&TalkWord::Offer(terms))?;
         match self.next_word(Some(WORD_LIMIT))? {
-            Word::Ready => Ok(()),
-            Word::Failed(why) => Err(self.told(&why)),
-            Word::Offer(_) | Word::Done => Err(out_of_turn()),
+            TalkWord::Ready => Ok(()),
+            TalkWord::Failed(why) => Err(self.told(&why)),
+            TalkWord::Offer(_) | TalkWord::Done => Err(out_of_turn()),
         }
     }
 
     /// Waits for what comes, and takes it.
-    pub fn agree(&mut self, takes_unsealed: bool) -> Result<Terms, Error> {
+    pub fn agree(&mut self, takes_unsealed: bool) -> Result<StreamTerms, Error> {
         let terms = match self.next_word(Some(WORD_LIMIT))? {
-            Word::Offer(terms) => terms,
-            Word::Failed(why) => return Err(self.told(&why)),
-            Word::Ready | Word::Done => return Err(out_of_turn()),
+            TalkWord::Offer(terms) => terms,
+            TalkWord::Failed(why) => return Err(self.told(&why)),
+            TalkWord::Ready | TalkWord::Done => return Err(out_of_turn()),
         };
         if let Err(error) = check(&terms, takes_unsealed) {
             self.tell_the_end(Some(&error));
             return Err(error);
         }
-        self.say(&Word::Ready)?;
+        self.say(&TalkWord::Ready)?;
         Ok(terms)
     }
 
@@ -123,21 +122,21 @@ impl Talk {
 
     /// Says how it ended here, and waits a moment for the other side to have heard it.
     pub fn tell_the_end(&mut self, failure: Option<&Error>) {
-        let word = failure.map_or(Word::Done, |error| Word::Failed(error.to_string()));
+        let word = failure.map_or(TalkWord::Done, |error| TalkWord::Failed(error.to_string()));
         // Who does not listen any more has its own reasons.
         if self.say(&word).is_err() {
             return;
         }
         self.words.close();
         let until = Instant::now() + CLOSE_LIMIT;
-        while Instant::now() < until && !matches!(self.words.hear::<Word>(), Ok(Incoming::End) | Err(_)) {
+        while Instant::now() < until && !matches!(self.words.hear::<TalkWord>(), Ok(Incoming::End) | Err(_)) {
             if wait(&mut [PollFd::new(&self.words, PollFlags::IN)], GLANCE).is_err() {
                 return;
             }
         }
     }
 
-    fn say(&mut self, word: &Word) -> Result<(), Error> {
+    fn say(&mut self, word: &TalkWord) -> Result<(), Error> {
         self.words.say(word).map_err(|error| self.gone(&format!("it does not listen any more: {error}")))
     }
 
@@ -145,9 +144,9 @@ impl Talk {
     fn hear(&mut self) -> Result<(), Error> {
         self.end = match self.words.hear() {
             Ok(Incoming::Nothing) => None,
-            Ok(Incoming::Word(Word::Done)) => Some(Ok(())),
-            Ok(Incoming::Word(Word::Failed(why))) => Some(Err(self.told(&why))),
-            Ok(Incoming::Word(Word::Offer(_) | Word::Ready)) => return Err(out_of_turn()),
+            Ok(Incoming::Word(TalkWord::Done)) => Some(Ok(())),
+            Ok(Incoming::Word(TalkWord::Failed(why))) => Some(Err(self.told(&why))),
+            Ok(Incoming::Word(TalkWord::Offer(_) | TalkWord::Ready)) => return Err(out_of_turn()),
             Ok(Incoming::End) => Some(Err(self.gone("it has ended without a word, or was killed"))),
             Err(Error::System { source, .. }) => Some(Err(self.gone(&format!("it is lost: {source}")))),
             Err(error) => return Err(error),
@@ -155,7 +154,7 @@ impl Talk {
         Ok(())
     }
 
-    fn next_word(&mut self, limit: Option<Duration>) -> Result<Word, Error> {
+    fn next_word(&mut self, limit: Option<Duration>) -> Result<TalkWord, Error> {
         let until = limit.map(|limit| Instant::now() + limit);
         loop {
             match self.words.hear()? {
@@ -224,7 +223,7 @@ fn wait(set: &mut [PollFd<'_>], limit: Duration) -> Result<(), Error> {
     }
 }
 
-fn check(terms: &Terms, takes_unsealed: bool) -> Result<(), Error> {
+fn check(terms: &StreamTerms, takes_unsealed: bool) -> Result<(), Error> {
     let bytes = terms.hop.block_bytes;
     if !(1..=limits::BLOCK_BYTES).contains(&bytes) {
         return Err(Error::Protocol(format!("wants blocks of {bytes} bytes")));
@@ -245,15 +244,14 @@ fn out_of_turn() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use caravan_pipe::mover::DigestKind;
-
     use super::*;
+    use caravan_pipe::mover::DigestKind;
 
     #[test]
     fn unencrypted_data_are_taken_only_if_both_want_it() {
         let terms = |sealed, block_bytes| {
             let digest = DigestKind::Xxh3;
-            Terms {
+            StreamTerms {
                 hop: HopOptions { digest, sealed, compression: None, block_bytes, silence: None },
                 total: None,
             }

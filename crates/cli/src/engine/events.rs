@@ -8,9 +8,9 @@ use caravan_engine::layout::bytes;
 use caravan_engine::{Changes, EngineEvent};
 use serde::Serialize;
 
-use super::counted;
-use super::figures::Figures;
-use super::outlet::Outlet;
+use crate::engine::counted;
+use crate::engine::top::Figures;
+use crate::engine::trace::PatientOutlet;
 use crate::error::Error;
 
 /// Bytes of a huge page.
@@ -19,9 +19,9 @@ const HUGEPAGE_BYTES: u64 = 2 << 20;
 /// Something to tell.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Told<'a> {
+pub enum EngineNews<'a> {
     /// The engine runs.
-    Running(Running<'a>),
+    Running(EngineRunning<'a>),
     /// A change of the file has been carried out.
     Reloaded { file: &'a Path, changes: &'a Changes },
     /// It was refused, and all goes on as before.
@@ -35,13 +35,13 @@ pub enum Told<'a> {
 
 /// What an engine has got.
 #[derive(Debug, Serialize)]
-pub struct Running<'a> {
+pub struct EngineRunning<'a> {
     pub file: &'a Path,
     pub pid: u32,
     pub apps: usize,
     pub links: usize,
     /// Processes, by the names of the workers.
-    pub workers: BTreeMap<&'a str, Worker>,
+    pub workers: BTreeMap<&'a str, RunningWorker>,
     /// `huge` or `small`.
     pub pages: &'static str,
     /// Whether huge ones were asked for.
@@ -76,49 +76,49 @@ impl Hugepages {
 
 /// A worker that runs.
 #[derive(Debug, Serialize)]
-pub struct Worker {
+pub struct RunningWorker {
     pub pid: Option<i32>,
     pub core: Option<usize>,
 }
 
 /// Tells it all: as JSON on standard output, or as text on standard error.
 #[derive(Debug)]
-pub struct Teller {
-    outlet: Outlet,
+pub struct NewsTeller {
+    outlet: PatientOutlet,
     is_json: bool,
     /// Nobody reads the text any more.
     is_alone: bool,
 }
 
-impl Teller {
+impl NewsTeller {
     /// JSON or text.
     pub fn new(is_json: bool) -> Result<Self, Error> {
         let outlet = match is_json {
-            true => Outlet::new(std::io::stdout(), |lines| {
+            true => PatientOutlet::new(std::io::stdout(), |lines| {
                 format!("{{\"event\":\"left_out\",\"lines\":{lines}}}")
             }),
-            false => Outlet::new(std::io::stderr(), |lines| format!("({lines} lines left out)")),
+            false => PatientOutlet::new(std::io::stderr(), |lines| format!("({lines} lines left out)")),
         };
         Ok(Self { outlet: outlet?, is_json, is_alone: false })
     }
 
     /// The outlet, while it has something to write.
-    pub fn outlet(&self) -> &Outlet {
+    pub fn outlet(&self) -> &PatientOutlet {
         &self.outlet
     }
 
     /// Tells something. An error if a program that was to read it has gone; a person may go.
-    pub fn tell(&mut self, told: &Told<'_>) -> Result<(), Error> {
+    pub fn tell(&mut self, told: &EngineNews<'_>) -> Result<(), Error> {
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let line = match self.is_json {
             true => {
                 #[derive(Serialize)]
-                struct Line<'a> {
+                struct NewsLine<'a> {
                     time: &'a str,
                     #[serde(flatten)]
-                    told: &'a Told<'a>,
+                    told: &'a EngineNews<'a>,
                 }
-                serde_json::to_string(&Line { time: &now, told })
+                serde_json::to_string(&NewsLine { time: &now, told })
                     .map_err(|error| Error::Output(error.into()))?
             }
             false => format!("{now}  {}", text(told)),
@@ -151,20 +151,20 @@ impl Teller {
     }
 }
 
-fn text(told: &Told<'_>) -> String {
+fn text(told: &EngineNews<'_>) -> String {
     match told {
-        Told::Running(running) => running_text(running),
-        Told::Reloaded { file, changes } => format!("reloaded {}: {changes}", file.display()),
-        Told::Refused { file, reasons } => {
+        EngineNews::Running(running) => running_text(running),
+        EngineNews::Reloaded { file, changes } => format!("reloaded {}: {changes}", file.display()),
+        EngineNews::Refused { file, reasons } => {
             let reasons: Vec<_> = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
             format!("{} is refused, and all goes on as before:{}", file.display(), reasons.concat())
         }
-        Told::Ended(figures) => figures.to_string(),
-        Told::Engine(event) => event_text(event),
+        EngineNews::Ended(figures) => figures.to_string(),
+        EngineNews::Engine(event) => event_text(event),
     }
 }
 
-fn running_text(running: &Running<'_>) -> String {
+fn running_text(running: &EngineRunning<'_>) -> String {
     let Hugepages { wanted, free } = running.hugepages;
     let pages = match (running.pages, running.hugepages_asked, free) {
         ("huge", ..) => "huge pages".to_owned(),
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn huge_pages_that_were_not_got_are_counted() {
-        let mut running = Running {
+        let mut running = EngineRunning {
             file: Path::new("e.toml"),
             pid: 7,
             apps: 1,
@@ -271,32 +271,40 @@ mod tests {
         let reasons = ["e.toml:1:2: no".to_owned()];
         for (told, expected, json) in [
             (
-                Told::Engine(&crashed),
+                EngineNews::Engine(&crashed),
                 "worker left (process 7) crashed while pushing: signal 9 (SIGKILL); 1 packet lost, 64 reclaimed",
                 r#"{"event":"crashed","worker":"left","pid":7,"#,
             ),
             (
-                Told::Engine(&EngineEvent::Restarted { worker: "left".into(), pid: 8, after_ns: 1_234_567 }),
+                EngineNews::Engine(&EngineEvent::Restarted {
+                    worker: "left".into(),
+                    pid: 8,
+                    after_ns: 1_234_567,
+                }),
                 "worker left runs again as process 8, after 1.2ms",
                 r#"{"event":"restarted","worker":"left","pid":8,"after_ns":1234567}"#,
             ),
             (
-                Told::Engine(&EngineEvent::Short { worker: "left".into(), packets: 2048, packets_max: 2048 }),
+                EngineNews::Engine(&EngineEvent::Short {
+                    worker: "left".into(),
+                    packets: 2048,
+                    packets_max: 2048,
+                }),
                 "worker left waits for packets: all 2048 are in use, raise packets_max in [engine] of the file",
                 r#"{"event":"short","worker":"left","packets":2048,"packets_max":2048}"#,
             ),
             (
-                Told::Engine(&EngineEvent::Grown { packets: 2048 }),
+                EngineNews::Engine(&EngineEvent::Grown { packets: 2048 }),
                 "memory has grown to 2048 packets",
                 r#"{"event":"grown","packets":2048}"#,
             ),
             (
-                Told::Reloaded { file, changes: &changes },
+                EngineNews::Reloaded { file, changes: &changes },
                 "reloaded e.toml: started: a; unchanged: 2",
                 r#"{"event":"reloaded","file":"e.toml","changes":{"started":["a"],"#,
             ),
             (
-                Told::Refused { file, reasons: &reasons },
+                EngineNews::Refused { file, reasons: &reasons },
                 "e.toml is refused, and all goes on as before:\n  e.toml:1:2: no",
                 r#"{"event":"refused","file":"e.toml","reasons":["e.toml:1:2: no"]}"#,
             ),

@@ -1,23 +1,26 @@
 //! `caravan engine run`: the supervisor of a file's apps.
 
 use std::io;
+use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caravan_engine::config::file::ConfigFile;
+use caravan_engine::layout::link;
 use caravan_engine::{Changes, Engine, EngineEvent, EngineOptions, Error as EngineError, Registry};
 use caravan_segment::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
-use super::control::{Answer, Control, Order};
-use super::ending::{Ending, have_ended};
-use super::events::{Hugepages, Running, Teller, Told, Worker};
-use super::figures::Figures;
-use super::signals::{Asked, Signals};
-use super::{lines, refused};
 use crate::args::EngineRun;
+use crate::engine::events::{EngineNews, EngineRunning, Hugepages, NewsTeller, RunningWorker};
+use crate::engine::top::Figures;
+use crate::engine::{ControlAnswer, ControlOrder, ControlSocket, lines, refused};
 use crate::error::Error;
 
 /// How long the supervisor sleeps at most: restarts that wait for their time, signals that came just before.
@@ -25,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(25);
 
 /// Runs it until it is stopped.
 pub fn run(args: &EngineRun) -> Result<(), Error> {
-    let signals = Signals::watch()?;
+    let signals = EngineSignals::watch()?;
     // A program that has its capabilities from its file (setcap) is hidden from its own user, and `top`, `trace` and
     // `reload` would not find it. Who has fewer capabilities is still kept out (ptrace(2)).
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
@@ -36,14 +39,14 @@ pub fn run(args: &EngineRun) -> Result<(), Error> {
         options.pages = Pages::HugeIfOffered;
     }
     let mut engine = Engine::start(registry, options)?;
-    let control = Control::listen()?;
-    let teller = Teller::new(args.json)?;
+    let control = ControlSocket::listen()?;
+    let teller = NewsTeller::new(args.json)?;
     engine.configure(&file.config).map_err(|error| Error::Mistakes(reasons(&args.file, error).join("\n")))?;
     if args.until_end && have_ended(&mut engine).is_none() {
         return Err(Error::NoEnd(args.file.clone()));
     }
     let started = Instant::now();
-    let ending = args.until_end.then(Ending::new);
+    let ending = args.until_end.then(EngineEnding::new);
     let until = args.duration.map(|duration| started + duration);
     let mut supervisor =
         Supervisor { path: &args.file, settings: file.options, engine, control, teller, ending };
@@ -55,20 +58,20 @@ struct Supervisor<'a> {
     path: &'a Path,
     settings: EngineOptions,
     engine: Engine,
-    control: Control,
-    teller: Teller,
+    control: ControlSocket,
+    teller: NewsTeller,
     /// If it is to end by itself.
-    ending: Option<Ending>,
+    ending: Option<EngineEnding>,
 }
 
 impl Supervisor<'_> {
     fn tell_running(&mut self, options: &EngineOptions) -> Result<(), Error> {
         let config = self.engine.config();
-        let worker = |name: &str| Worker {
+        let worker = |name: &str| RunningWorker {
             pid: self.engine.pid_of(name),
             core: config.workers.get(name).and_then(|worker| worker.core),
         };
-        let running = Running {
+        let running = EngineRunning {
             file: self.path,
             pid: std::process::id(),
             apps: config.apps.len(),
@@ -80,11 +83,11 @@ impl Supervisor<'_> {
             packets: self.engine.packets(),
             packets_max: options.packets_max,
         };
-        self.teller.tell(&Told::Running(running))
+        self.teller.tell(&EngineNews::Running(running))
     }
 
     /// Looks after the engine until it is to end.
-    fn supervise(&mut self, signals: &Signals, until: Option<Instant>) -> Result<(), Error> {
+    fn supervise(&mut self, signals: &EngineSignals, until: Option<Instant>) -> Result<(), Error> {
         loop {
             match signals.asked() {
                 Asked::Nothing => {}
@@ -107,10 +110,10 @@ impl Supervisor<'_> {
                     matches!((event, next), (EngineEvent::Grown { .. }, EngineEvent::Grown { .. }))
                 };
                 if !events.get(place + 1).is_some_and(goes_on) {
-                    self.teller.tell(&Told::Engine(event))?;
+                    self.teller.tell(&EngineNews::Engine(event))?;
                 }
             }
-            if let Some(Order::Reload) = self.control.order() {
+            if let Some(ControlOrder::Reload) = self.control.order() {
                 let answer = self.reload()?;
                 self.control.answer(answer);
             }
@@ -133,16 +136,16 @@ impl Supervisor<'_> {
     }
 
     /// Reads the file again and carries out what differs; if that cannot be done, all goes on as before.
-    fn reload(&mut self) -> Result<Answer, Error> {
+    fn reload(&mut self) -> Result<ControlAnswer, Error> {
         match self.reread() {
             Ok(changes) => {
-                self.teller.tell(&Told::Reloaded { file: self.path, changes: &changes })?;
+                self.teller.tell(&EngineNews::Reloaded { file: self.path, changes: &changes })?;
                 let written = serde_json::to_value(&changes).unwrap_or_default();
-                Ok(Answer::Done { text: changes.to_string(), changes: written })
+                Ok(ControlAnswer::Done { text: changes.to_string(), changes: written })
             }
             Err(reasons) => {
-                self.teller.tell(&Told::Refused { file: self.path, reasons: &reasons })?;
-                Ok(Answer::Refused(reasons))
+                self.teller.tell(&EngineNews::Refused { file: self.path, reasons: &reasons })?;
+                Ok(ControlAnswer::Refused(reasons))
             }
         }
     }
@@ -167,7 +170,7 @@ impl Supervisor<'_> {
     fn end(mut self, ran: Duration, outcome: Result<(), Error>) -> Result<(), Error> {
         let figures = Figures::of_end(&mut self.engine, ran);
         // What made it end matters more than that nobody reads the figures.
-        let told = self.teller.tell(&Told::Ended(&figures)).and_then(|()| self.teller.finish());
+        let told = self.teller.tell(&EngineNews::Ended(&figures)).and_then(|()| self.teller.finish());
         outcome.and(told)
     }
 }
@@ -179,4 +182,106 @@ fn reasons(path: &Path, error: EngineError) -> Vec<String> {
         EngineError::Refused(sentences) => sentences.iter().map(told).collect(),
         other => vec![told(&other.to_string())],
     }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    Nothing,
+    /// To read the file again.
+    Reload,
+    /// To end, by Ctrl-C.
+    Interrupt,
+    /// To end, by SIGTERM or a terminal that is gone.
+    End,
+}
+
+/// Set by signals. A second SIGINT or SIGTERM ends the process on the spot, and the kernel its workers.
+#[derive(Debug)]
+pub struct EngineSignals {
+    end: Arc<AtomicUsize>,
+    reload: Arc<AtomicBool>,
+    has_terminal: bool,
+}
+
+impl EngineSignals {
+    /// Takes the signals over.
+    pub fn watch() -> Result<Self, Error> {
+        let end = Arc::new(AtomicUsize::new(0));
+        let again = Arc::new(AtomicBool::new(false));
+        let reload = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the second signal finds the flag set, the first does not.
+            flag::register_conditional_shutdown(signal, 130, Arc::clone(&again))
+                .and_then(|_| flag::register(signal, Arc::clone(&again)))
+                .and_then(|_| flag::register_usize(signal, Arc::clone(&end), signal as usize))
+                .map_err(Error::Signals)?;
+        }
+        flag::register(SIGHUP, Arc::clone(&reload)).map_err(Error::Signals)?;
+        Ok(Self { end, reload, has_terminal: std::io::stdin().is_terminal() })
+    }
+
+    /// What was asked for since the last call; an end stays asked for.
+    pub fn asked(&self) -> Asked {
+        // The handlers store with SeqCst; nothing else hangs on the flags.
+        let end = self.end.load(Ordering::Relaxed);
+        if end != 0 {
+            return if end == SIGINT as usize { Asked::Interrupt } else { Asked::End };
+        }
+        if !self.reload.swap(false, Ordering::Relaxed) {
+            return Asked::Nothing;
+        }
+        // The kernel's SIGHUP, for whoever ran on a terminal that is gone; a terminal that hung up is none.
+        if self.has_terminal && !std::io::stdin().is_terminal() { Asked::End } else { Asked::Reload }
+    }
+}
+
+/// How often the apps are asked. Nothing may have moved from one time to the next.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Finds the moment after which nothing happens any more: every app that has an end has come to it, and what they
+/// sent has arrived.
+#[derive(Debug)]
+pub struct EngineEnding {
+    next: Instant,
+    /// The counts of all links when they were last read, once all apps had ended.
+    counts: Option<Vec<u64>>,
+}
+
+impl EngineEnding {
+    pub fn new() -> Self {
+        Self { next: Instant::now(), counts: None }
+    }
+
+    /// Whether it has come.
+    pub fn has_come(&mut self, engine: &mut Engine) -> bool {
+        if Instant::now() < self.next {
+            return false;
+        }
+        let before = self.counts.take();
+        if have_ended(engine) == Some(true) {
+            self.counts = Some(counts(engine));
+        }
+        self.next = Instant::now() + LOOK_EVERY;
+        self.counts.is_some() && self.counts == before
+    }
+}
+
+/// Whether all apps that have an end have come to it, and no app holds packets; `None` if there is no such app. A
+/// worker that is being started again says nothing: its apps have not ended.
+pub fn have_ended(engine: &mut Engine) -> Option<bool> {
+    let reports = engine.reports().unwrap_or_default();
+    let all_say = reports.len() == engine.config().apps.len();
+    let queued = reports.values().filter_map(|figures| figures.get("queued")).sum::<u64>();
+    let ended: Vec<_> = reports.values().filter_map(|figures| figures.get("ended")).collect();
+    (!ended.is_empty()).then(|| all_say && queued == 0 && ended.iter().all(|ended| **ended == 1))
+}
+
+fn counts(engine: &Engine) -> Vec<u64> {
+    let links = engine.config().links.keys().filter_map(|name| engine.link_id(&name.to_string()));
+    let word = |id, offset| engine.shared().link(id, offset).load(Ordering::Relaxed);
+    links
+        .flat_map(|id| [link::PACKETS, link::TAKEN, link::QUEUED, link::WAITING].map(|at| word(id, at)))
+        .collect()
 }

@@ -8,10 +8,9 @@ use std::process::ExitCode;
 use caravan_pipe::coordinator::{HopFigures, PipelineSummary};
 use serde_json::{Value, json};
 
-use super::figures;
-use super::teller::say;
 use crate::args::Telling;
 use crate::error::Error;
+use crate::pipe::{progress, say};
 
 /// Where the end is told.
 #[derive(Debug)]
@@ -51,11 +50,11 @@ impl Ending {
             say(&format!("caravan: {failure}"));
         }
         if self.is_verbose {
-            figures::bandwidth(&summary.hops).iter().for_each(|line| say(line));
+            progress::bandwidth(&summary.hops).iter().for_each(|line| say(line));
         }
         for hop in summary.hops.iter().filter(|hop| self.is_verbose || (self.had_progress && hop.is_measured))
         {
-            say(&format!("caravan: {}", figures::report(hop)));
+            say(&format!("caravan: {}", progress::report(hop)));
         }
         match self.json {
             Json::None => {}
@@ -104,15 +103,14 @@ fn hop(hop: &HopFigures) -> Value {
         "network_wait_seconds": hop.network_wait,
         "writer_wait_seconds": hop.writer_wait,
         "cpu_seconds": hop.cpu,
-        "digest": digest.map(|(kind, value)| json!({ "kind": figures::digest_name(*kind), "value": value })),
+        "digest": digest.map(|(kind, value)| json!({ "kind": progress::digest_name(*kind), "value": value })),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use caravan_pipe::mover::DigestKind;
-
     use super::*;
+    use caravan_pipe::mover::DigestKind;
 
     #[test]
     fn the_object_has_every_figure() {

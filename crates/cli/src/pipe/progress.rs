@@ -1,9 +1,10 @@
 //! How far a pipe is: a line for each hop, on a terminal always the same one, elsewhere a new one every 5 s.
 
+use std::collections::VecDeque;
+
+use caravan_bench::number;
 use caravan_pipe::coordinator::HopFigures;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-
-use super::figures::{Recent, clock, quantity};
 
 /// Seconds between lines that stay.
 const LINES_INTERVAL: f64 = 5.0;
@@ -113,9 +114,141 @@ fn share(hop: &HopFigures) -> Option<f64> {
     Some((hop.bytes as f64 / total).min(1.0))
 }
 
+/// Seconds that a rate is taken over: long enough to be read, short enough to be of now.
+const RECENT_SECONDS: f64 = 3.0;
+/// The share of time from which on somebody is waited for.
+const WAITING_SHARE: f64 = 0.2;
+/// The share from which on the writer is what is waited for. All before it wait then, too.
+const WRITER_SHARE: f64 = 0.5;
+
+/// Below that, the processor time of a gigabyte would be that of starting and ending.
+const CPU_BYTES_MIN: u64 = 10_000_000;
+
+/// Bytes with a unit: `640 B`, `1.23 MB`.
+pub fn quantity(bytes: f64) -> String {
+    let text = number::bytes(bytes);
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    format!("{digits} {}B", &text[digits.len()..])
+}
+
+/// `0:07`, `12:34`, `1:02:03`; far ahead is only far ahead.
+pub fn clock(seconds: f64) -> String {
+    const DAYS_MAX: u64 = 100;
+    let seconds = seconds.ceil() as u64;
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match hours {
+        0 => format!("{minutes}:{rest:02}"),
+        _ if hours / 24 >= DAYS_MAX => format!("more than {DAYS_MAX} days"),
+        _ => format!("{hours}:{minutes:02}:{rest:02}"),
+    }
+}
+
+/// What a hop did lately.
+#[derive(Debug, Default)]
+pub struct Recent(VecDeque<HopFigures>);
+
+impl Recent {
+    /// The figures of now. Older ones are forgotten: a dozen are kept, or two where they come slowly.
+    pub fn add(&mut self, hop: &HopFigures) {
+        if self.0.is_empty() && hop.seconds > 0.0 {
+            self.0.push_back(HopFigures::default());
+        }
+        self.0.push_back(hop.clone());
+        while self.0.len() > 2 && self.0.get(1).is_some_and(|old| hop.seconds - old.seconds >= RECENT_SECONDS)
+        {
+            self.0.pop_front();
+        }
+    }
+
+    /// Bytes a second.
+    pub fn rate(&self) -> f64 {
+        match self.ends() {
+            Some((old, new)) => new.bytes.saturating_sub(old.bytes) as f64 / (new.seconds - old.seconds),
+            None => 0.0,
+        }
+    }
+
+    /// Who is waited for, if anybody.
+    pub fn waits_for(&self) -> Option<&'static str> {
+        let (old, new) = self.ends()?;
+        bottleneck(
+            new.seconds - old.seconds,
+            [
+                new.reader_wait - old.reader_wait,
+                new.network_wait - old.network_wait,
+                new.writer_wait - old.writer_wait,
+            ],
+        )
+    }
+
+    fn ends(&self) -> Option<(&HopFigures, &HopFigures)> {
+        let (old, new) = (self.0.front()?, self.0.back()?);
+        (new.seconds > old.seconds).then_some((old, new))
+    }
+}
+
+/// Who of reader, network and writer was waited for, if anybody.
+fn bottleneck(seconds: f64, [reader, network, writer]: [f64; 3]) -> Option<&'static str> {
+    if writer >= seconds * WRITER_SHARE {
+        return Some("writer");
+    }
+    let (name, most) = if network >= reader { ("network", network) } else { ("reader", reader) };
+    (most >= seconds * WAITING_SHARE).then_some(name)
+}
+
+/// `Bandwidth 2.872 GB/s`, of the hop that carried most: the line that users of rdpipe know.
+pub fn bandwidth(hops: &[HopFigures]) -> Option<String> {
+    let measured = hops.iter().filter(|hop| hop.is_measured && hop.seconds > 0.0);
+    // Of several that carried the same, the first.
+    let hop = measured.rev().max_by_key(|hop| hop.bytes)?;
+    Some(format!("Bandwidth {:.3} GB/s", hop.bytes as f64 / hop.seconds / 1e9))
+}
+
+/// All that is known of a hop at the end.
+pub fn report(hop: &HopFigures) -> String {
+    let head = match hop.from == hop.to {
+        true if hop.is_measured => hop.from.clone(),
+        true => format!("{}: {}", hop.from, hop.transport),
+        false => format!("{} -> {}: {}", hop.from, hop.to, hop.transport),
+    };
+    if !hop.is_measured {
+        return format!("{head}, from command to command: there are no figures");
+    }
+    let mut text = format!("{head}: {} bytes in {:.3} s", hop.bytes, hop.seconds);
+    if hop.seconds > 0.0 {
+        text.push_str(&format!(", {}/s", quantity(hop.bytes as f64 / hop.seconds)));
+    }
+    // Frames and tags make less of a difference.
+    if hop.wire_bytes > 0 && hop.wire_bytes.abs_diff(hop.bytes) > hop.bytes / 20 {
+        text.push_str(&format!(", {} on the wire", quantity(hop.wire_bytes as f64)));
+    }
+    if hop.bytes >= CPU_BYTES_MIN {
+        text.push_str(&format!(", {} CPU s/GB", number::number(hop.cpu / hop.bytes as f64 * 1e9)));
+    }
+    if let Some((kind, digest)) = &hop.digest {
+        text.push_str(&format!(", {} {digest}", digest_name(*kind)));
+    }
+    text.push_str(&format!(
+        "; waited {:.2} s for the reader, {:.2} s for the network, {:.2} s for the writer",
+        hop.reader_wait, hop.network_wait, hop.writer_wait
+    ));
+    text
+}
+
+/// As the option has it.
+pub fn digest_name(kind: caravan_pipe::mover::DigestKind) -> &'static str {
+    use caravan_pipe::mover::DigestKind;
+    match kind {
+        DigestKind::Xxh3 => "xxh3",
+        DigestKind::Sha256 => "sha256",
+        DigestKind::Off => "off",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use caravan_pipe::mover::DigestKind;
 
     fn hop(seconds: f64, bytes: u64, total: Option<u64>) -> HopFigures {
         HopFigures {
@@ -168,5 +301,69 @@ mod tests {
             bars.hops.first().map(|(bar, _)| bar.message()).as_deref(),
             Some("10 B, 5 B/s, 100 %, waits for the network")
         );
+    }
+
+    #[test]
+    fn quantities_have_units() {
+        assert_eq!([0.0, 640.0, 1234.0, 2.5e9].map(quantity), ["0 B", "640 B", "1.23 kB", "2.50 GB"]);
+        assert_eq!([0.2, 59.9, 3723.0, 1e9].map(clock), ["0:01", "1:00", "1:02:03", "more than 100 days"]);
+    }
+
+    #[test]
+    fn a_rate_is_of_the_last_seconds() {
+        let mut recent = Recent::default();
+        assert_eq!((recent.rate(), recent.waits_for()), (0.0, None));
+        // 10 s at 100 bytes a second, then 10 s without any.
+        for quarter in 0..80 {
+            let seconds = f64::from(quarter) / 4.0;
+            let bytes = (seconds.min(10.0) * 100.0) as u64;
+            recent.add(&HopFigures { bytes, seconds, ..HopFigures::default() });
+            assert!(recent.0.len() < 20, "{recent:?}");
+            if (1.0..=10.0).contains(&seconds) {
+                assert!((recent.rate() - 100.0).abs() < 5.0, "{seconds}: {}", recent.rate());
+            }
+        }
+        assert_eq!(recent.rate(), 0.0);
+    }
+
+    #[test]
+    fn the_one_who_holds_up_the_others_is_named() {
+        for (waits, expected) in [
+            ([0.9, 0.1, 0.0], Some("reader")),
+            ([0.1, 0.8, 0.0], Some("network")),
+            // A slow writer lets the network fill.
+            ([0.0, 0.95, 0.9], Some("writer")),
+            ([0.1, 0.1, 0.1], None),
+        ] {
+            assert_eq!(bottleneck(1.0, waits), expected, "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_has_every_figure() {
+        let mut hop = HopFigures {
+            from: "host1".to_owned(),
+            to: "host2".to_owned(),
+            transport: "TCP 10.0.0.2:40112, encrypted".to_owned(),
+            is_measured: true,
+            bytes: 4_000_000_000,
+            wire_bytes: 1_000_000_000,
+            seconds: 2.0,
+            network_wait: 1.5,
+            cpu: 2.2,
+            digest: Some((DigestKind::Xxh3, "00ff".to_owned())),
+            ..HopFigures::default()
+        };
+        assert_eq!(bandwidth(std::slice::from_ref(&hop)).as_deref(), Some("Bandwidth 2.000 GB/s"));
+        assert_eq!(
+            report(&hop),
+            "host1 -> host2: TCP 10.0.0.2:40112, encrypted: 4000000000 bytes in 2.000 s, 2.00 GB/s, 1.00 GB on the \
+             wire, 0.55 CPU s/GB, xxh3 00ff; waited 0.00 s for the reader, 1.50 s for the network, 0.00 s for the writer"
+        );
+        let inside = HopFigures { from: "here".to_owned(), to: "here".to_owned(), bytes: 7, ..hop.clone() };
+        assert!(report(&inside).starts_with("here: 7 bytes in 2.000 s, 4 B/s, "), "{}", report(&inside));
+        hop.is_measured = false;
+        assert_eq!(bandwidth(std::slice::from_ref(&hop)), None);
+        assert!(report(&hop).ends_with("there are no figures"), "{}", report(&hop));
     }
 }

@@ -2,24 +2,33 @@
 //!
 //! Two processes: the outer one waits, the inner one serves; see [`caravan_pipe::agent`].
 
-use std::io::{self, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
+use caravan_bench::interrupt::{JOB_CONTROL, endings};
+use caravan_pipe::Error as PipeError;
 use caravan_pipe::agent::{keep_held, serve, supervise};
 use caravan_pipe::control::{MARK, identity};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use caravan_pipe::coordinator::{AgentSession, Guard};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use signal_hook::consts::SIGINT;
 
-use super::launcher::WORD;
-use super::local;
 use crate::error::Error;
-use crate::interrupt::{JOB_CONTROL, endings};
+use crate::remote::WORD;
+use crate::remote::ssh::ended_within;
 
 /// The other side of `caravan pipe`, on the standard input and output.
 #[derive(Debug, clap::Args)]
@@ -84,11 +93,11 @@ fn watch(terminated: &Arc<AtomicBool>) -> io::Result<()> {
 }
 
 fn inner(is_local: bool, terminated: &Arc<AtomicBool>) -> Result<(), Error> {
-    let failed = |call| move |source: io::Error| caravan_pipe::Error::System { call, source };
+    let failed = |call| move |source: io::Error| PipeError::System { call, source };
     let die = set_parent_process_death_signal(Some(Signal::TERM));
     die.map_err(|source| failed("prctl(PR_SET_PDEATHSIG)")(source.into()))?;
     let served = if is_local {
-        let input = local::take(io::stdin()).map_err(failed("recvmsg"))?;
+        let input = take(io::stdin()).map_err(failed("recvmsg"))?;
         let output = own(io::stdout()).map_err(failed("dup"))?;
         let to = UnixStream::from(own(io::stdin()).map_err(failed("dup"))?);
         let from = to.try_clone().map_err(failed("dup"))?;
@@ -121,9 +130,109 @@ pub fn remove_copy(folder: &Path, mark: &str) -> Result<(), Error> {
     std::fs::remove_dir_all(folder).map_err(failed)
 }
 
+/// The message that the descriptor comes with.
+const GREETING: u8 = b'i';
+/// How long the agent may take to end once its channel is closed.
+const END_LIMIT: Duration = Duration::from_millis(200);
+/// And once it was told to: its commands have half a second, then it kills them.
+const TERM_LIMIT: Duration = Duration::from_millis(750);
+
+/// Starts it.
+pub fn launch() -> Result<AgentSession, PipeError> {
+    let failed = |call| move |source| PipeError::System { call, source };
+    let (ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("caravan").args([WORD, "--local"]).stdin(OwnedFd::from(theirs));
+    let child = command.spawn().map_err(failed("start of /proc/self/exe"))?;
+    let guard = LocalAgent(child);
+    // Its copy of the other end is closed: a write fails if it has ended.
+    drop(command);
+    give(&ours, io::stdin()).map_err(failed("sendmsg"))?;
+    let from = ours.try_clone().map_err(failed("dup"))?;
+    Ok(AgentSession { from: Box::new(from), to: Box::new(AgentSender(ours)), guard: Box::new(guard) })
+}
+
+/// Gives a descriptor to the other end.
+fn give(to: &UnixStream, what: impl AsFd) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let what = [what.as_fd()];
+    if !control.push(SendAncillaryMessage::ScmRights(&what)) {
+        return Err(io::Error::other("the descriptor does not fit"));
+    }
+    sendmsg(to, &[IoSlice::new(&[GREETING])], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Takes the descriptor that comes with the first message.
+pub fn take(from: impl AsFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let received = recvmsg(from, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    match (received.bytes, byte, descriptors.next()) {
+        (1, [GREETING], Some(descriptor)) => Ok(descriptor),
+        _ => Err(io::Error::other("it is no agent's channel")),
+    }
+}
+
+/// Closes the direction that it stands for, although the other one lives on.
+struct AgentSender(UnixStream);
+
+impl Write for AgentSender {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for AgentSender {
+    fn drop(&mut self) {
+        // The agent may have closed it all.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+}
+
+struct LocalAgent(Child);
+
+impl Guard for LocalAgent {
+    fn why_ended(&mut self) -> String {
+        match ended_within(&mut self.0, END_LIMIT) {
+            Some(status) => format!("the agent of this host ended ({status})"),
+            None => "the agent of this host closed its channel".to_owned(),
+        }
+    }
+
+    fn end(&mut self) {
+        if ended_within(&mut self.0, END_LIMIT).is_some() {
+            return;
+        }
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        if ended_within(&mut self.0, TERM_LIMIT).is_none() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+impl Drop for LocalAgent {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     #[test]
     fn only_a_copys_own_folder_is_removed() {
@@ -134,5 +243,36 @@ mod tests {
         std::fs::create_dir(&own).expect("made");
         assert!(remove_copy(&own, MARK).is_ok() && !own.exists());
         std::fs::remove_dir(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_descriptor_passes() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        give(&ours, &writer).expect("given");
+        drop(writer);
+        let mut writer = std::fs::File::from(take(&theirs).expect("taken"));
+        writer.write_all(b"through").expect("written");
+        drop(writer);
+        let mut said = String::new();
+        std::fs::File::from(reader).read_to_string(&mut said).expect("read");
+        assert_eq!(said, "through");
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+        ours.write_all(&[GREETING]).expect("written");
+        assert!(take(&theirs).is_err(), "no descriptor");
+        drop(ours);
+        assert!(take(&theirs).is_err(), "the end");
+    }
+
+    #[test]
+    fn the_agents_channel_ends_with_its_writer() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let _from = ours.try_clone().expect("cloned");
+        drop(AgentSender(ours));
+        assert_eq!(theirs.read(&mut [0]).expect("read"), 0);
     }
 }

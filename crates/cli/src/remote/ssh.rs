@@ -1,17 +1,19 @@
 //! A process of ssh.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use caravan_segment::printable;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::SshOptions;
-use super::complaints::{Complaints, remedy};
+use crate::remote::SshOptions;
 
 /// What is run there: it fits into the quotes of every login shell.
 const LINE: &str = "exec /bin/sh -c 'read -r caravan && eval \"$caravan\"'";
@@ -30,15 +32,15 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Ended when it is dropped.
 #[derive(Debug)]
-pub struct Ssh {
+pub struct SshProcess {
     host: String,
     child: Child,
-    complaints: Complaints,
+    complaints: SshComplaints,
     /// The other side has ended.
     pub is_over: Arc<AtomicBool>,
 }
 
-impl Ssh {
+impl SshProcess {
     /// Starts it. It asks nobody for anything unless `may_ask`.
     pub fn start(
         options: &SshOptions,
@@ -53,14 +55,15 @@ impl Ssh {
         let (Some(input), Some(output), Some(errors)) = pipes else {
             return Err(io::Error::other("it has no pipes"));
         };
-        let (host, complaints) = (host.to_owned(), Complaints::keep(errors));
+        let (host, complaints) = (host.to_owned(), SshComplaints::keep(errors));
         Ok((Self { host, child, complaints, is_over: Arc::default() }, input, output))
     }
 
     /// Why it ended: its own words, and what to do about the usual ones. To be asked once its output has
     /// ended; it gets so long to end itself.
     pub fn why_ended(&mut self, limit: Duration, why: Option<io::Error>) -> String {
-        let status = self.wait(limit).map_or_else(String::new, |status| format!(" ({status})"));
+        let status =
+            ended_within(&mut self.child, limit).map_or_else(String::new, |status| format!(" ({status})"));
         let complaints = self.complaints.last();
         let why = why.map_or_else(String::new, |error| format!(": {error}"));
         let remedy = remedy(&complaints, &self.host);
@@ -73,7 +76,7 @@ impl Ssh {
 
     /// Makes sure that it ends; by itself if it does so in time. Its input should be closed.
     pub fn end(&mut self, limit: Duration) {
-        if self.wait(limit).is_some() {
+        if ended_within(&mut self.child, limit).is_some() {
             return;
         }
         // With the other side gone it is only there for other sessions, which share its connection.
@@ -81,26 +84,26 @@ impl Ssh {
             return;
         }
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        if self.wait(TERM_LIMIT).is_none() {
+        if ended_within(&mut self.child, TERM_LIMIT).is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
+}
 
-    /// Its status, if it ends in time.
-    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
-                Ok(None) | Err(_) => return None,
-            }
+/// The status of a process that ends in time.
+pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            Ok(None) | Err(_) => return None,
         }
     }
 }
 
-impl Drop for Ssh {
+impl Drop for SshProcess {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
     }
@@ -162,6 +165,160 @@ fn find(program: &Path) -> io::Result<()> {
     }
 }
 
+/// Lines that are kept.
+const LINES_MAX: usize = 20;
+/// Bytes of a line that are kept.
+const LINE_BYTES_MAX: u64 = 1 << 10;
+/// How long the last of them may take to come, after ssh's end: somebody else may hold the pipe open.
+const LAST_LIMIT: Duration = Duration::from_secs(1);
+
+/// The last lines.
+#[derive(Debug)]
+pub struct SshComplaints {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    /// Disconnected once the last of them is there.
+    all_kept: Receiver<()>,
+}
+
+impl SshComplaints {
+    /// Keeps what comes there, in a thread.
+    pub fn keep(from: impl Read + Send + 'static) -> Self {
+        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&lines);
+        let (kept_all, all_kept) = mpsc::channel();
+        std::thread::spawn(move || {
+            keep(BufReader::new(from), &kept);
+            drop::<mpsc::Sender<()>>(kept_all);
+        });
+        Self { lines, all_kept }
+    }
+
+    /// All that was kept, once no more comes.
+    pub fn last(&self) -> String {
+        let _ = self.all_kept.recv_timeout(LAST_LIMIT);
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn keep(mut from: impl BufRead, kept: &Mutex<VecDeque<String>>) {
+    loop {
+        let mut line = Vec::new();
+        // A longer one is broken there.
+        match (&mut from).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(printable(line.trim_ascii_end()));
+        if kept.len() > LINES_MAX {
+            kept.pop_front();
+        }
+    }
+}
+
+/// What to do about the usual ones; a sentence with a space in front, or nothing.
+pub fn remedy(complaints: &str, host: &str) -> String {
+    let table = [
+        (
+            "REMOTE HOST IDENTIFICATION HAS CHANGED",
+            "Its key is another than the one you know: find out why first",
+        ),
+        ("Host key verification failed", "Its key is not known: connect once with ssh and accept it"),
+        ("Permission denied", "It lets you not in: the same ssh must work first"),
+        ("Could not resolve hostname", "Its name is not known"),
+        ("Connection refused", "No sshd answers at that port"),
+        ("No route to host", "No way leads there"),
+        ("Network is unreachable", "No way leads there"),
+        ("Connection timed out", "It does not answer"),
+        ("timed out", "It does not answer"),
+        ("not responding", "It no longer answers"),
+    ];
+    let found = table.iter().find(|(words, _)| complaints.contains(words));
+    found.map_or_else(String::new, |(_, remedy)| format!(" {remedy} (`ssh {host} true`)."))
+}
+
+/// Bytes that a login shell may print before.
+pub const GREETING_BYTES_MAX: u64 = 1 << 20;
+/// What is kept of a line: more is none that anybody reads.
+const LINE_CHARS_MAX: usize = 1 << 10;
+
+/// What came from the other side.
+pub enum StartEvent {
+    /// A line with the mark.
+    Line(String),
+    /// All that comes now belongs to the program.
+    Ready(BufReader<ChildStdout>),
+    /// It ended, why if there is a reason, and the last line that it said without the mark.
+    End(Option<io::Error>, String),
+    /// It printed too much.
+    Noise,
+    /// This side has written what it was asked for.
+    Written(ChildStdin),
+    Piece,
+}
+
+/// What the other side says.
+#[derive(Debug)]
+pub struct RemoteOutput {
+    pub from: BufReader<ChildStdout>,
+    /// Set at its end.
+    pub is_over: Arc<AtomicBool>,
+}
+
+impl Read for RemoteOutput {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(into)?;
+        if count == 0 && !into.is_empty() {
+            // Alone: whoever reads it only wants to know whether it was ever set.
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        Ok(count)
+    }
+}
+
+/// Lines with the mark, up to the one that says "ready".
+pub fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<StartEvent>) {
+    let mut last = String::new();
+    let end = loop {
+        match next_line(&mut from, mark, &mut last) {
+            Ok(Some(line)) if line == "ready" => break StartEvent::Ready(from),
+            Ok(Some(line)) => {
+                if to.send(StartEvent::Line(line)).is_err() {
+                    return;
+                }
+            }
+            Ok(None) => break StartEvent::End(None, last),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => break StartEvent::Noise,
+            Err(error) => break StartEvent::End(Some(error), last),
+        }
+    };
+    // Nobody may want it any more.
+    let _ = to.send(end);
+}
+
+/// What stands behind the mark in the next line that has it; `FileTooLarge` after too much else, of which
+/// the last line is kept.
+fn next_line(from: &mut impl BufRead, mark: &str, last: &mut String) -> io::Result<Option<String>> {
+    let mut left = GREETING_BYTES_MAX;
+    while left > 0 {
+        let mut line = Vec::new();
+        let count = from.take(left).read_until(b'\n', &mut line)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        left = left.saturating_sub(count as u64);
+        let line = printable(line.trim_ascii_end());
+        // A greeting may lack the end of its line.
+        match line.split_once(mark) {
+            Some((_, said)) => return Ok(Some(said.trim_start().chars().take(LINE_CHARS_MAX).collect())),
+            None if line.is_empty() => {}
+            None => *last = line.chars().take(LINE_CHARS_MAX).collect(),
+        }
+    }
+    Err(io::ErrorKind::FileTooLarge.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +336,41 @@ mod tests {
         let missing = find(Path::new("no-such-ssh")).expect_err("missing");
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         assert!(find(Path::new("/none/ssh")).is_err() && find(Path::new("/etc/passwd")).is_err());
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_and_nothing_that_a_terminal_obeys() {
+        let said: String = (0..100).map(|i| format!("line {i}\r\n")).collect();
+        let last = SshComplaints::keep(std::io::Cursor::new(said)).last();
+        assert!(last.starts_with("line 80\nline 81\n") && last.ends_with("\nline 99"), "{last}");
+        let last = SshComplaints::keep(&b"a\tb\x1b[2Jc\xff"[..]).last();
+        assert_eq!(last, r"a\tb\u{1b}[2Jc\xff");
+        let last = SshComplaints::keep(std::io::repeat(b'x').take(1 << 20)).last();
+        assert_eq!(last.len(), LINES_MAX * (LINE_BYTES_MAX as usize + 1) - 1);
+    }
+
+    #[test]
+    fn usual_complaints_have_a_remedy() {
+        assert!(remedy("ssh: Could not resolve hostname x", "x").contains("not known (`ssh x true`)."));
+        assert_eq!(remedy("hm", "x"), "");
+    }
+
+    #[test]
+    fn greetings_are_skipped() {
+        let mut bytes =
+            &b"Welcome\nhere\n\xff\x1b[1mcaravan-x send\r\nx\nno newline: caravan-x ready\nleft"[..];
+        let mut last = String::new();
+        let mut next = || next_line(&mut bytes, "caravan-x", &mut last).expect("no error");
+        assert_eq!((next().as_deref(), next().as_deref(), next()), (Some("send"), Some("ready"), None));
+        assert_eq!((bytes, last.as_str()), (&b""[..], "left"));
+    }
+
+    #[test]
+    fn greetings_without_end_are_noise() {
+        for noise in [&b"y\n"[..], b"y"] {
+            let noise = noise.repeat(1 << 20);
+            let error = next_line(&mut &noise[..], "caravan-x", &mut String::new()).expect_err("too much");
+            assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        }
     }
 }

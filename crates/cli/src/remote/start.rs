@@ -1,18 +1,18 @@
 //! Until the program runs on the other side: what its start says, and the copy of this program.
 
-use std::io::{self, BufReader, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::process::ChildStdin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::SshOptions;
-use super::listen::{Answers, GREETING_BYTES_MAX, Heard, listen};
-use super::program::Program;
-use super::refusal::refusal;
-use super::ssh::Ssh;
-use crate::interrupt::GLANCE;
+use caravan_bench::interrupt::GLANCE;
+
+use crate::remote::SshOptions;
+use crate::remote::ssh::{GREETING_BYTES_MAX, RemoteOutput, SshProcess, StartEvent, listen};
 
 /// What is sent first, as one line of sh.
 const START: &str = include_str!("start.sh");
@@ -33,7 +33,7 @@ const REMOVED_MAX: u32 = 16;
 
 /// What shall be started, and where.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
+pub struct RemoteStart<'a> {
     /// As ssh takes it.
     pub host: &'a str,
     pub ssh: &'a SshOptions,
@@ -63,15 +63,15 @@ pub enum Copies {
 
 /// A program that is ready for its first message.
 #[derive(Debug)]
-pub struct Channel {
-    pub from: Answers,
+pub struct RemoteChannel {
+    pub from: RemoteOutput,
     pub to: ChildStdin,
-    pub ssh: Ssh,
+    pub ssh: SshProcess,
 }
 
 /// Why nothing was started.
 #[derive(Debug)]
-pub enum Failure {
+pub enum StartFailure {
     /// There is no ssh.
     NoSsh(io::Error),
     /// A sentence about the host.
@@ -82,18 +82,19 @@ pub enum Failure {
 }
 
 /// Starts it, and copies this program there if it must.
-pub fn start(start: &Start<'_>) -> Result<Channel, Failure> {
+pub fn start(start: &RemoteStart<'_>) -> Result<RemoteChannel, StartFailure> {
     // Somebody else may have asked until now. A signal's handler may set it; nothing else hangs on it.
     if start.interrupted.load(Ordering::Relaxed) {
-        return Err(Failure::Interrupted);
+        return Err(StartFailure::Interrupted);
     }
-    let (ssh, input, output) = Ssh::start(start.ssh, start.host, start.may_ask).map_err(Failure::NoSsh)?;
+    let (ssh, input, output) =
+        SshProcess::start(start.ssh, start.host, start.may_ask).map_err(StartFailure::NoSsh)?;
     let mark = start.mark;
     let (sender, heard) = mpsc::channel();
     let listener = sender.clone();
     std::thread::spawn(move || listen(BufReader::new(output), mark, &listener));
     // Meanwhile ssh connects.
-    let program = Program::this().map_err(Failure::Host)?;
+    let program = OwnProgram::this().map_err(StartFailure::Host)?;
     let script = script(start, program);
     write(input, sender.clone(), move |input, _| input.write_all(script.as_bytes()));
     Greeting { start, ssh, program, sender, heard, input: None, tried: Vec::new() }.run()
@@ -102,22 +103,22 @@ pub fn start(start: &Start<'_>) -> Result<Channel, Failure> {
 /// Writes in a thread, as the other side may take nothing for long.
 fn write(
     mut input: ChildStdin,
-    to: Sender<Heard>,
-    what: impl FnOnce(&mut ChildStdin, &Sender<Heard>) -> io::Result<()> + Send + 'static,
+    to: Sender<StartEvent>,
+    what: impl FnOnce(&mut ChildStdin, &Sender<StartEvent>) -> io::Result<()> + Send + 'static,
 ) {
     std::thread::spawn(move || {
         // If it takes no more it says why, or ends: that is heard.
         let _ = what(&mut input, &to);
-        let _ = to.send(Heard::Written(input));
+        let _ = to.send(StartEvent::Written(input));
     });
 }
 
 struct Greeting<'a> {
-    start: &'a Start<'a>,
-    ssh: Ssh,
-    program: &'static Program,
-    sender: Sender<Heard>,
-    heard: Receiver<Heard>,
+    start: &'a RemoteStart<'a>,
+    ssh: SshProcess,
+    program: &'static OwnProgram,
+    sender: Sender<StartEvent>,
+    heard: Receiver<StartEvent>,
     /// Nothing while something is written.
     input: Option<ChildStdin>,
     /// What it said of places for a copy.
@@ -125,21 +126,21 @@ struct Greeting<'a> {
 }
 
 impl Greeting<'_> {
-    fn run(mut self) -> Result<Channel, Failure> {
+    fn run(mut self) -> Result<RemoteChannel, StartFailure> {
         let (mut limit, mut ready, mut asked) = (START_LIMIT, None, false);
         loop {
             match (ready.take(), self.input.take()) {
                 (Some(from), Some(to)) => {
-                    let from = Answers { from, is_over: Arc::clone(&self.ssh.is_over) };
-                    return Ok(Channel { from, to, ssh: self.ssh });
+                    let from = RemoteOutput { from, is_over: Arc::clone(&self.ssh.is_over) };
+                    return Ok(RemoteChannel { from, to, ssh: self.ssh });
                 }
                 (from, to) => (ready, self.input) = (from, to),
             }
             match self.hear(limit)? {
-                Heard::Ready(from) => ready = Some(from),
-                Heard::Written(input) => self.input = Some(input),
-                Heard::Piece => {}
-                Heard::Line(line) => {
+                StartEvent::Ready(from) => ready = Some(from),
+                StartEvent::Written(input) => self.input = Some(input),
+                StartEvent::Piece => {}
+                StartEvent::Line(line) => {
                     let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
                     match word {
                         "send" if !asked => {
@@ -150,12 +151,12 @@ impl Greeting<'_> {
                         "no-space" | "no-exec" if self.tried.len() < LINES_MAX => {
                             self.tried.push((word.to_owned(), rest.to_owned()));
                         }
-                        _ => return Err(Failure::Host(refusal(word, rest, &self.tried))),
+                        _ => return Err(StartFailure::Host(refusal(word, rest, &self.tried))),
                     }
                 }
-                Heard::End(why, last) => return Err(self.ended(why, &last)),
-                Heard::Noise => {
-                    return Err(Failure::Host(format!(
+                StartEvent::End(why, last) => return Err(self.ended(why, &last)),
+                StartEvent::Noise => {
+                    return Err(StartFailure::Host(format!(
                         "its login shell printed more than {GREETING_BYTES_MAX} bytes and no agent was started: see what its start-up files (.bashrc) print (`ssh {} true`)",
                         self.start.host
                     )));
@@ -165,59 +166,59 @@ impl Greeting<'_> {
     }
 
     /// Sends this program.
-    fn send(&mut self) -> Result<(), Failure> {
+    fn send(&mut self) -> Result<(), StartFailure> {
         // The script answers once it was read, so that the writing of it ends.
         let input = loop {
             match self.input.take() {
                 Some(input) => break input,
                 None => match self.hear(COPY_LIMIT)? {
-                    Heard::Written(input) => self.input = Some(input),
-                    _ => return Err(Failure::Host("it speaks out of turn".to_owned())),
+                    StartEvent::Written(input) => self.input = Some(input),
+                    _ => return Err(StartFailure::Host("it speaks out of turn".to_owned())),
                 },
             }
         };
         let program = self.program;
         write(input, self.sender.clone(), move |input, to| {
-            program.copy(input, || drop(to.send(Heard::Piece)))
+            program.copy(input, || drop(to.send(StartEvent::Piece)))
         });
         Ok(())
     }
 
-    fn hear(&self, limit: Duration) -> Result<Heard, Failure> {
+    fn hear(&self, limit: Duration) -> Result<StartEvent, StartFailure> {
         let deadline = Instant::now() + limit;
         loop {
             // A signal's handler sets it; nothing else hangs on it.
             if self.start.interrupted.load(Ordering::Relaxed) {
-                return Err(Failure::Interrupted);
+                return Err(StartFailure::Interrupted);
             }
             match self.heard.recv_timeout(GLANCE) {
                 Ok(heard) => return Ok(heard),
-                Err(RecvTimeoutError::Disconnected) => return Ok(Heard::End(None, String::new())),
+                Err(RecvTimeoutError::Disconnected) => return Ok(StartEvent::End(None, String::new())),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let seconds = limit.as_secs();
-                    return Err(Failure::Host(format!("nothing came from it within {seconds} s")));
+                    return Err(StartFailure::Host(format!("nothing came from it within {seconds} s")));
                 }
             }
         }
     }
 
-    fn ended(&mut self, why: Option<io::Error>, last: &str) -> Failure {
+    fn ended(&mut self, why: Option<io::Error>, last: &str) -> StartFailure {
         let mut said = self.ssh.why_ended(END_LIMIT, why);
         // Accounts without a login say so there.
         if !last.is_empty() {
             said += &format!("\nThe last that its login shell printed: {last}");
         }
         match self.start.interrupted.load(Ordering::Relaxed) {
-            true => Failure::Interrupted,
-            false if SHUT.iter().any(|words| said.contains(words)) => Failure::Shut(said),
-            false => Failure::Host(said),
+            true => StartFailure::Interrupted,
+            false if SHUT.iter().any(|words| said.contains(words)) => StartFailure::Shut(said),
+            false => StartFailure::Host(said),
         }
     }
 }
 
 /// As one line.
-fn script(start: &Start<'_>, program: &Program) -> String {
+fn script(start: &RemoteStart<'_>, program: &OwnProgram) -> String {
     let copies = match start.copies {
         Copies::Cached => "cached",
         Copies::Temporary => "temporary",
@@ -246,11 +247,139 @@ fn kind() -> String {
     format!("Linux {}", std::env::consts::ARCH)
 }
 
+/// A sentence for what the script gave up at.
+pub fn refusal(word: &str, rest: &str, tried: &[(String, String)]) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let folders = |word: &str| {
+        let all: Vec<_> =
+            tried.iter().filter(|(tried, _)| tried == word).map(|(_, at)| at.as_str()).collect();
+        all.join(", ")
+    };
+    match word {
+        "other" if rest.starts_with("Linux ") => format!(
+            "it is of another architecture ({}; this program is for {}), so that this program cannot be copied there: install caravan {version} there, on its PATH",
+            rest.trim_start_matches("Linux "),
+            std::env::consts::ARCH
+        ),
+        "other" => format!("caravan needs Linux, and it runs {rest}"),
+        "absent" => {
+            let there = match rest {
+                "" => "there is no caravan on its PATH".to_owned(),
+                other => format!("its PATH has {other}"),
+            };
+            format!(
+                "{there}, and --no-bootstrap keeps this program from being copied: install caravan {version} there, on the PATH that `ssh HOST env` shows"
+            )
+        }
+        "no-copy" => match (folders("no-space"), folders("no-exec")) {
+            (full, noexec) if full.is_empty() && noexec.is_empty() => {
+                "no folder there can be written to (~/.cache, TMPDIR, /tmp, /var/tmp, HOME)".to_owned()
+            }
+            (full, noexec) if noexec.is_empty() => {
+                format!(
+                    "there is no space for a copy of this program in {full}: make some, or set TMPDIR there"
+                )
+            }
+            (full, noexec) => {
+                let full = match full.as_str() {
+                    "" => String::new(),
+                    full => format!(", and there is no space for it in {full}"),
+                };
+                format!(
+                    "a copy of this program cannot run there: {noexec} is mounted noexec{full}. Set TMPDIR there to a folder that is not, or install caravan {version} on its PATH"
+                )
+            }
+        },
+        "full" => {
+            format!("there is no space for a copy of this program in {rest}: make some, or set TMPDIR there")
+        }
+        "torn" => "the copy of this program arrived torn".to_owned(),
+        "no-run" => format!(
+            "a copy of this program does not run there: {rest}. Build caravan {version} there and put it on its PATH"
+        ),
+        _ => format!("it says `{word} {rest}`"),
+    }
+}
+
+/// What is read at once.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// This program's file: it stays the same, whatever takes its place at its path.
+#[derive(Debug)]
+pub struct OwnProgram {
+    file: File,
+    pub bytes: u64,
+    /// SHA-256, in hexadecimal.
+    pub hash: String,
+}
+
+impl OwnProgram {
+    /// Opens and reads it, once in the life of this process.
+    pub fn this() -> Result<&'static Self, String> {
+        static THIS: OnceLock<Result<OwnProgram, String>> = OnceLock::new();
+        let this = THIS.get_or_init(|| {
+            Self::read().map_err(|why| format!("this program cannot read itself (/proc/self/exe): {why}"))
+        });
+        this.as_ref().map_err(String::clone)
+    }
+
+    fn read() -> io::Result<Self> {
+        let file = File::open("/proc/self/exe")?;
+        let mut context = digest::digest::Context::new(&digest::digest::SHA256);
+        let mut program = Self { file, bytes: 0, hash: String::new() };
+        let mut reader = program.reader();
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut bytes = 0;
+        loop {
+            let count = reader.read(&mut piece)?;
+            if count == 0 {
+                break;
+            }
+            context.update(piece.get(..count).unwrap_or_default());
+            bytes += count as u64;
+        }
+        program.bytes = bytes;
+        program.hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(program)
+    }
+
+    fn reader(&self) -> ProgramReader<'_> {
+        ProgramReader { file: &self.file, at: 0 }
+    }
+
+    /// Writes all of it, and says after each piece that one more is written.
+    pub fn copy(&self, to: &mut impl Write, mut written: impl FnMut()) -> io::Result<()> {
+        let mut reader = self.reader();
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let count = reader.read(&mut piece)?;
+            if count == 0 {
+                return to.flush();
+            }
+            to.write_all(piece.get(..count).unwrap_or_default())?;
+            written();
+        }
+    }
+}
+
+/// Reads without moving the file's own position, which several copies share.
+struct ProgramReader<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for ProgramReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(into, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn the_script_is_one_line_of_sh() {
@@ -264,9 +393,9 @@ mod tests {
             silence: Duration::from_secs(3),
         };
         let (interrupted, identity) = (AtomicBool::new(false), "caravan 1");
-        let program = Program::this().expect("read");
+        let program = OwnProgram::this().expect("read");
         for copies in [Copies::Cached, Copies::Temporary, Copies::None] {
-            let start = Start {
+            let start = RemoteStart {
                 host: "x",
                 ssh: &ssh,
                 word: "agent",
@@ -281,5 +410,31 @@ mod tests {
             let checked = Command::new("sh").args(["-n", "-c", &script]).output().expect("sh starts");
             assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
         }
+    }
+
+    #[test]
+    fn all_folders_that_were_tried_are_named() {
+        let tried = |list: &[(&str, &str)]| -> Vec<_> {
+            list.iter().map(|(word, at)| ((*word).to_owned(), (*at).to_owned())).collect()
+        };
+        let said =
+            refusal("no-copy", "", &tried(&[("no-space", "/a"), ("no-exec", "/b"), ("no-space", "/c")]));
+        assert!(said.contains("/b is mounted noexec, and there is no space for it in /a, /c."), "{said}");
+        let said = refusal("no-copy", "", &tried(&[("no-space", "/a")]));
+        assert!(said.contains("no space for a copy of this program in /a:"), "{said}");
+    }
+
+    #[test]
+    fn the_copy_is_what_was_counted_and_hashed() {
+        let program = OwnProgram::this().expect("read");
+        let (mut copy, mut pieces) = (Vec::new(), 0);
+        program.copy(&mut copy, || pieces += 1).expect("copied");
+        assert_eq!(copy.len() as u64, program.bytes);
+        assert!(pieces >= copy.len() / PIECE_BYTES);
+        let digest = digest::digest::digest(&digest::digest::SHA256, &copy);
+        let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, program.hash);
+        let abc = digest::digest::digest(&digest::digest::SHA256, b"abc");
+        assert_eq!(abc.as_ref().first(), Some(&0xba), "it is SHA-256");
     }
 }

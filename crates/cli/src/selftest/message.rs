@@ -2,13 +2,15 @@
 //! something takes long. Each is a length of four bytes (big-endian) and that much JSON.
 
 use std::io::{self, Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::Exposure;
 use caravan_pipe::place::Place;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::fabric::survey::Survey;
 
 /// Changes with any message.
@@ -18,39 +20,39 @@ const MESSAGE_BYTES_MAX: u32 = 4 << 20;
 
 /// From the side that was started by the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Ask {
-    /// Who are you? Answered by [`Answer::Hello`].
+pub enum SelftestAsk {
+    /// Who are you? Answered by [`SelftestAnswer::Hello`].
     Hello,
-    /// Open a doorway to shared memory. [`Answer::Bytes`].
+    /// Open a doorway to shared memory. [`SelftestAnswer::Bytes`].
     Listen { arena_bytes: u64 },
-    /// The other side has come through it. [`Answer::Done`].
+    /// The other side has come through it. [`SelftestAnswer::Done`].
     Enter,
-    /// Make your half of a connection. [`Answer::Bytes`], then [`Answer::Done`] once it is up.
+    /// Make your half of a connection. [`SelftestAnswer::Bytes`], then [`SelftestAnswer::Done`] once it is up.
     Accept { request: Vec<u8>, arena: Arena },
-    /// Fill your arena with the pattern. [`Answer::Done`].
+    /// Fill your arena with the pattern. [`SelftestAnswer::Done`].
     Fill { from: u64, bytes: u64 },
-    /// Take so many writes with immediates, and check them. [`Answer::Done`].
+    /// Take so many writes with immediates, and check them. [`SelftestAnswer::Done`].
     Immediates { from: u64, count: u32, bytes: u32 },
-    /// Is your arena still zero up to there? [`Answer::Done`].
+    /// Is your arena still zero up to there? [`SelftestAnswer::Done`].
     Untouched { bytes: u64 },
-    /// Make a link of the connection. [`Answer::Done`].
+    /// Make a link of the connection. [`SelftestAnswer::Done`].
     Link { ring_bytes: u64 },
-    /// Send so many bytes of the pattern while you take as many. [`Answer::Done`].
+    /// Send so many bytes of the pattern while you take as many. [`SelftestAnswer::Done`].
     Content { bytes: u64, wait: Wait },
-    /// Return messages of so many bytes, for so long. [`Answer::Done`].
+    /// Return messages of so many bytes, for so long. [`SelftestAnswer::Done`].
     Echo { bytes: usize, wait: Wait, time: Duration },
-    /// Take a stream of such messages. [`Answer::Done`].
+    /// Take a stream of such messages. [`SelftestAnswer::Done`].
     Take { bytes: usize, wait: Wait, time: Duration },
-    /// Send such messages for so long. [`Answer::Figure`], in bytes a second.
+    /// Send such messages for so long. [`SelftestAnswer::Figure`], in bytes a second.
     Send { bytes: usize, wait: Wait, time: Duration },
-    /// End the connection. [`Answer::Done`].
+    /// End the connection. [`SelftestAnswer::Done`].
     End,
 }
 
 /// From the other side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Answer {
-    Hello(Box<Hello>),
+pub enum SelftestAnswer {
+    Hello(Box<SelftestHello>),
     Bytes(Vec<u8>),
     Figure(f64),
     Done,
@@ -60,7 +62,7 @@ pub enum Answer {
 
 /// Who the other side is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Hello {
+pub struct SelftestHello {
     pub survey: Survey,
     /// Its usable ports.
     pub offer: Vec<u8>,
@@ -147,6 +149,90 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&json)?)
 }
 
+/// The byte of a stream at a position: splitmix64 of its word.
+fn byte(stream: u64, position: u64) -> u8 {
+    let mut word = (stream << 56 ^ position / 8).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((word ^ word >> 31) >> (8 * (position % 8))) as u8
+}
+
+/// Fills `bytes`, which begin at `position` of the stream.
+pub fn fill(stream: u64, position: u64, bytes: &mut [u8]) {
+    for (at, to) in (position..).zip(bytes) {
+        *to = byte(stream, at);
+    }
+}
+
+/// A failure that names the first byte that is wrong.
+pub fn check(stream: u64, position: u64, bytes: &[u8]) -> Result<(), StepFailure> {
+    let wrong = (position..).zip(bytes).find(|(at, found)| **found != byte(stream, *at));
+    match wrong {
+        None => Ok(()),
+        Some((at, found)) => Err(StepFailure::failed(format!(
+            "byte {at} came as {found:#04x} instead of {:#04x}",
+            byte(stream, at)
+        ))),
+    }
+}
+
+/// Why a step did not succeed.
+#[derive(Debug)]
+pub enum StepFailure {
+    /// What was tested failed; the sentence goes into the report, and the test goes on.
+    Failed(String),
+    /// Nothing can go on: the other side is gone, or Ctrl-C.
+    Fatal(Error),
+}
+
+impl From<caravan_fabric::Error> for StepFailure {
+    fn from(error: caravan_fabric::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<Error> for StepFailure {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+impl StepFailure {
+    /// A failure of what is tested.
+    pub fn failed(what: impl Into<String>) -> Self {
+        Self::Failed(what.into())
+    }
+}
+
+/// How long a step may take, and who may end it.
+#[derive(Clone, Debug)]
+pub struct StepBounds {
+    deadline: Instant,
+    limit: Duration,
+    /// Ctrl-C here; on the other side the end of its standard input.
+    interrupt: Option<Interrupt>,
+}
+
+impl StepBounds {
+    pub fn new(limit: Duration, interrupt: Option<&Interrupt>) -> Self {
+        Self { deadline: Instant::now() + limit, limit, interrupt: interrupt.cloned() }
+    }
+
+    /// To be called wherever something may wait for ever.
+    pub fn check(&self) -> Result<(), StepFailure> {
+        if let Some(interrupt) = &self.interrupt {
+            interrupt.check().map_err(crate::error::Error::from)?;
+        }
+        match Instant::now() < self.deadline {
+            true => Ok(()),
+            false => Err(StepFailure::failed(format!(
+                "nothing came any more within {} s: a wake-up or data got lost",
+                self.limit.as_secs()
+            ))),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,19 +240,24 @@ mod tests {
     #[test]
     fn messages_come_as_they_were_written() {
         let mut bytes = Vec::new();
-        write(&mut bytes, &Ask::Accept { request: vec![1, 2], arena: Arena::from(&Exposure::all(4096)) })
-            .unwrap();
-        write(&mut bytes, &Answer::Failed("why".to_owned())).unwrap();
+        write(
+            &mut bytes,
+            &SelftestAsk::Accept { request: vec![1, 2], arena: Arena::from(&Exposure::all(4096)) },
+        )
+        .unwrap();
+        write(&mut bytes, &SelftestAnswer::Failed("why".to_owned())).unwrap();
         let mut rest = &bytes[..];
-        let Ask::Accept { request, arena } = read(&mut rest).unwrap() else { panic!("another message") };
+        let SelftestAsk::Accept { request, arena } = read(&mut rest).unwrap() else {
+            panic!("another message")
+        };
         assert_eq!((request, arena.exposure()), (vec![1, 2], Some(Exposure::all(4096))));
-        assert!(matches!(read(&mut rest).unwrap(), Answer::Failed(why) if why == "why"));
-        assert_eq!(read::<Answer>(&mut rest).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(matches!(read(&mut rest).unwrap(), SelftestAnswer::Failed(why) if why == "why"));
+        assert_eq!(read::<SelftestAnswer>(&mut rest).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         for cut in 0..bytes.len() / 2 {
-            assert!(read::<Ask>(&mut &bytes[..cut]).is_err(), "{cut}");
+            assert!(read::<SelftestAsk>(&mut &bytes[..cut]).is_err(), "{cut}");
         }
-        assert!(read::<Ask>(&mut &[0xff; 8][..]).is_err(), "too long");
-        assert!(read::<Ask>(&mut &[0, 0, 0, 2, b'{', b'}'][..]).is_err(), "no message");
+        assert!(read::<SelftestAsk>(&mut &[0xff; 8][..]).is_err(), "too long");
+        assert!(read::<SelftestAsk>(&mut &[0, 0, 0, 2, b'{', b'}'][..]).is_err(), "no message");
     }
 
     #[test]
@@ -180,5 +271,16 @@ mod tests {
         ] {
             assert!(bad.exposure().is_none(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_wrong_byte_is_named() {
+        let mut bytes = [0; 100];
+        fill(1, 5, &mut bytes);
+        assert!(check(1, 5, &bytes).is_ok());
+        assert!(check(2, 5, &bytes).is_err() && check(1, 6, &bytes).is_err());
+        bytes[40] ^= 1;
+        let Err(StepFailure::Failed(why)) = check(1, 5, &bytes) else { panic!("not found") };
+        assert!(why.starts_with("byte 45 came as"), "{why}");
     }
 }

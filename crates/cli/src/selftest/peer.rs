@@ -7,20 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::contract::Endpoint;
 use caravan_fabric::{Link, shm, verbs};
 use caravan_pipe::place::Place;
 
-use super::message::{self, Answer, Arena, Ask, Hello, PROTOCOL, Wait};
-use super::promises::Promises;
-use super::traffic::Traffic;
-use super::trouble::{Bounds, Trouble};
-use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
 use crate::args::SelfTestPeer;
 use crate::error::Error;
 use crate::fabric::survey::Findings;
-use crate::interrupt::Interrupt;
 use crate::remote::agent::remove_copy;
+use crate::selftest::message::{
+    Arena, PROTOCOL, SelftestAnswer, SelftestAsk, SelftestHello, StepBounds, StepFailure, Wait,
+};
+use crate::selftest::promises::Promises;
+use crate::selftest::traffic::Traffic;
+use crate::selftest::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit, message};
 
 /// A peer that nobody asks anything any more ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
@@ -46,14 +47,14 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
     write!(out, "\n{MARK} ready\n").and_then(|()| out.flush()).map_err(Error::Output)?;
     let ended = Arc::new(AtomicBool::new(false));
     let asked = read_questions(Arc::clone(&ended));
-    let mut peer = Peer::new(Interrupt::by(ended));
+    let mut peer = PeerSide::new(Interrupt::by(ended));
     while let Ok(ask) = asked.recv_timeout(IDLE_LIMIT) {
         let answer = match peer.answer(ask, &mut out) {
             Ok(answer) => answer,
-            Err(Trouble::Failed(why)) => Answer::Failed(why),
+            Err(StepFailure::Failed(why)) => SelftestAnswer::Failed(why),
             // Whoever asked is gone.
-            Err(Trouble::Fatal(Error::Interrupted)) => break,
-            Err(Trouble::Fatal(error)) => return Err(error),
+            Err(StepFailure::Fatal(Error::Interrupted)) => break,
+            Err(StepFailure::Fatal(error)) => return Err(error),
         };
         message::write(&mut out, &answer).map_err(Error::Output)?;
     }
@@ -62,7 +63,7 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
 
 /// Takes them in a thread. With the standard input whoever asked is gone: then what is under way ends in
 /// order, as devices want it, or the process on the spot.
-fn read_questions(ended: Arc<AtomicBool>) -> Receiver<Ask> {
+fn read_questions(ended: Arc<AtomicBool>) -> Receiver<SelftestAsk> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
@@ -80,90 +81,96 @@ fn read_questions(ended: Arc<AtomicBool>) -> Receiver<Ask> {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PeerSide {
     doorway: Option<shm::Listener>,
     endpoint: Option<Box<dyn Endpoint>>,
     link: Option<Link>,
     ended: Interrupt,
 }
 
-impl Peer {
+impl PeerSide {
     fn new(ended: Interrupt) -> Self {
         Self { doorway: None, endpoint: None, link: None, ended }
     }
 
-    fn answer(&mut self, ask: Ask, out: &mut impl Write) -> Result<Answer, Trouble> {
+    fn answer(&mut self, ask: SelftestAsk, out: &mut impl Write) -> Result<SelftestAnswer, StepFailure> {
         match ask {
-            Ask::Hello => return hello(),
-            Ask::Listen { arena_bytes } => {
+            SelftestAsk::Hello => return hello(),
+            SelftestAsk::Listen { arena_bytes } => {
                 let (doorway, descriptor) = shm::Listener::listen(arena_bytes)?;
                 self.doorway = Some(doorway);
-                return Ok(Answer::Bytes(descriptor));
+                return Ok(SelftestAnswer::Bytes(descriptor));
             }
-            Ask::Enter => {
+            SelftestAsk::Enter => {
                 let doorway = self.doorway.take().ok_or_else(|| out_of_turn("a doorway"))?;
                 self.endpoint = Some(Box::new(doorway.accept()?));
             }
-            Ask::Accept { request, arena } => self.accept(&request, &arena, out)?,
-            Ask::Fill { from, bytes } => self.promises()?.fill(from, bytes)?,
-            Ask::Immediates { from, count, bytes } => self.promises()?.take_immediates(from, count, bytes)?,
-            Ask::Untouched { bytes } => self.promises()?.untouched(bytes)?,
-            Ask::Link { ring_bytes } => {
+            SelftestAsk::Accept { request, arena } => self.accept(&request, &arena, out)?,
+            SelftestAsk::Fill { from, bytes } => self.promises()?.fill(from, bytes)?,
+            SelftestAsk::Immediates { from, count, bytes } => {
+                self.promises()?.take_immediates(from, count, bytes)?
+            }
+            SelftestAsk::Untouched { bytes } => self.promises()?.untouched(bytes)?,
+            SelftestAsk::Link { ring_bytes } => {
                 let endpoint = self.endpoint.take().ok_or_else(|| out_of_turn("a connection"))?;
                 self.link = Some(Link::new(endpoint, ring_bytes)?);
             }
-            Ask::Content { bytes, wait } => {
+            SelftestAsk::Content { bytes, wait } => {
                 self.traffic(wait, STEP_LIMIT)?.content((THEIRS, OURS), bytes)?;
             }
-            Ask::Echo { bytes, wait, time } => self.traffic(wait, limit(time))?.echo(size(bytes)?)?,
-            Ask::Take { bytes, wait, time } => self.traffic(wait, limit(time))?.drain(size(bytes)?)?,
-            Ask::Send { bytes, wait, time } => {
-                let rate = self.traffic(wait, limit(time))?.stream(size(bytes)?, time)?;
-                return Ok(Answer::Figure(rate));
+            SelftestAsk::Echo { bytes, wait, time } => self.traffic(wait, limit(time))?.echo(size(bytes)?)?,
+            SelftestAsk::Take { bytes, wait, time } => {
+                self.traffic(wait, limit(time))?.drain(size(bytes)?)?
             }
-            Ask::End => *self = Self::new(self.ended.clone()),
+            SelftestAsk::Send { bytes, wait, time } => {
+                let rate = self.traffic(wait, limit(time))?.stream(size(bytes)?, time)?;
+                return Ok(SelftestAnswer::Figure(rate));
+            }
+            SelftestAsk::End => *self = Self::new(self.ended.clone()),
         }
-        Ok(Answer::Done)
+        Ok(SelftestAnswer::Done)
     }
 
     /// Answers with this side's half, and then waits until the connection is up.
-    fn accept(&mut self, request: &[u8], arena: &Arena, out: &mut impl Write) -> Result<(), Trouble> {
+    fn accept(&mut self, request: &[u8], arena: &Arena, out: &mut impl Write) -> Result<(), StepFailure> {
         let exposure = arena.exposure().ok_or_else(|| out_of_turn("a possible arena"))?;
         let (pending, half) = verbs::accept(request, &exposure)?;
-        message::write(out, &Answer::Bytes(half)).map_err(Error::Output)?;
+        message::write(out, &SelftestAnswer::Bytes(half)).map_err(Error::Output)?;
         self.endpoint = Some(pending.finish(&[], CONNECT_LIMIT)?);
         Ok(())
     }
 
-    fn promises(&mut self) -> Result<Promises<'_>, Trouble> {
+    fn promises(&mut self) -> Result<Promises<'_>, StepFailure> {
         match &mut self.endpoint {
-            Some(endpoint) => Ok(Promises::new(&mut **endpoint, Bounds::new(STEP_LIMIT, Some(&self.ended)))),
+            Some(endpoint) => {
+                Ok(Promises::new(&mut **endpoint, StepBounds::new(STEP_LIMIT, Some(&self.ended))))
+            }
             None => Err(out_of_turn("a connection")),
         }
     }
 
-    fn traffic(&mut self, wait: Wait, limit: Duration) -> Result<Traffic<'_>, Trouble> {
+    fn traffic(&mut self, wait: Wait, limit: Duration) -> Result<Traffic<'_>, StepFailure> {
         let link = self.link.as_mut().ok_or_else(|| out_of_turn("a link"))?;
-        Ok(Traffic::new(link, wait, Bounds::new(limit, Some(&self.ended))))
+        Ok(Traffic::new(link, wait, StepBounds::new(limit, Some(&self.ended))))
     }
 }
 
-fn hello() -> Result<Answer, Trouble> {
+fn hello() -> Result<SelftestAnswer, StepFailure> {
     let found = Findings::of_this_host()?;
     let offer = verbs::offer_of(&found.ports);
-    Ok(Answer::Hello(Box::new(Hello { survey: found.survey, offer, place: Place::here() })))
+    Ok(SelftestAnswer::Hello(Box::new(SelftestHello { survey: found.survey, offer, place: Place::here() })))
 }
 
 /// Of a message, which begins with its number.
-fn size(bytes: usize) -> Result<usize, Trouble> {
+fn size(bytes: usize) -> Result<usize, StepFailure> {
     match (8..=1 << 30).contains(&bytes) {
         true => Ok(bytes),
         false => Err(out_of_turn("a possible size")),
     }
 }
 
-fn out_of_turn(what: &str) -> Trouble {
-    Trouble::failed(format!("a question came without {what}"))
+fn out_of_turn(what: &str) -> StepFailure {
+    StepFailure::failed(format!("a question came without {what}"))
 }
 
 #[cfg(test)]
@@ -172,19 +179,19 @@ mod tests {
 
     #[test]
     fn a_question_out_of_turn_is_answered_with_a_failure() {
-        let mut peer = Peer::new(Interrupt::by(Arc::default()));
+        let mut peer = PeerSide::new(Interrupt::by(Arc::default()));
         for ask in [
-            Ask::Enter,
-            Ask::Link { ring_bytes: 4096 },
-            Ask::Content { bytes: 1, wait: Wait::Spin },
-            Ask::Untouched { bytes: 1 },
-            Ask::Accept {
+            SelftestAsk::Enter,
+            SelftestAsk::Link { ring_bytes: 4096 },
+            SelftestAsk::Content { bytes: 1, wait: Wait::Spin },
+            SelftestAsk::Untouched { bytes: 1 },
+            SelftestAsk::Accept {
                 request: vec![1],
                 arena: Arena { bytes: 1, exposed: (2, 1), reads: false, swaps: false },
             },
         ] {
             let said = peer.answer(ask, &mut Vec::new());
-            assert!(matches!(said, Err(Trouble::Failed(_))), "{said:?}");
+            assert!(matches!(said, Err(StepFailure::Failed(_))), "{said:?}");
         }
     }
 }

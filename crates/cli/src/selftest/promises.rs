@@ -6,8 +6,8 @@ use caravan_fabric::contract::{Armed, Completion, Endpoint, Event, Local, Operat
 use caravan_fabric::{Error, Exposure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::pattern;
-use super::trouble::{Bounds, Trouble};
+use crate::selftest::message;
+use crate::selftest::message::{StepBounds, StepFailure};
 
 /// The arena of these tests, and the part of it that the other side may reach.
 pub const ARENA_BYTES: u64 = 256 << 10;
@@ -36,20 +36,20 @@ pub fn exposure() -> Exposure {
 #[derive(Debug)]
 pub struct Promises<'a> {
     endpoint: &'a mut dyn Endpoint,
-    bounds: Bounds,
+    bounds: StepBounds,
     done: Vec<Completion>,
     immediates: Vec<u32>,
 }
 
 impl<'a> Promises<'a> {
-    pub fn new(endpoint: &'a mut dyn Endpoint, bounds: Bounds) -> Self {
+    pub fn new(endpoint: &'a mut dyn Endpoint, bounds: StepBounds) -> Self {
         Self { endpoint, bounds, done: Vec::new(), immediates: Vec::new() }
     }
 
     /// Writes each part of the exposed memory with its number as the immediate.
-    pub fn write_immediates(&mut self) -> Result<(), Trouble> {
+    pub fn write_immediates(&mut self) -> Result<(), StepFailure> {
         let mut bytes = vec![0; WRITES as usize * WRITE_BYTES as usize];
-        pattern::fill(WRITTEN, 0, &mut bytes);
+        message::fill(WRITTEN, 0, &mut bytes);
         self.endpoint.arena().copy_in(0, &bytes);
         for number in 0..WRITES {
             let offset = u64::from(number) * u64::from(WRITE_BYTES);
@@ -61,7 +61,7 @@ impl<'a> Promises<'a> {
     }
 
     /// Takes them: each once, behind its bytes, and in order where that is promised.
-    pub fn take_immediates(&mut self, from: u64, count: u32, bytes: u32) -> Result<(), Trouble> {
+    pub fn take_immediates(&mut self, from: u64, count: u32, bytes: u32) -> Result<(), StepFailure> {
         self.inside(from, u64::from(count) * u64::from(bytes))?;
         let mut part = vec![0; bytes as usize];
         let mut checked = 0;
@@ -71,17 +71,17 @@ impl<'a> Promises<'a> {
                 let number = self.immediates[at];
                 let offset = u64::from(number) * u64::from(bytes);
                 if number >= count || self.immediates[..at].contains(&number) {
-                    return Err(Trouble::failed(format!(
+                    return Err(StepFailure::failed(format!(
                         "the immediate {number} came twice or was never sent"
                     )));
                 }
                 if self.endpoint.capabilities().immediates_ordered && number as usize != at {
-                    return Err(Trouble::failed(format!(
+                    return Err(StepFailure::failed(format!(
                         "immediate {at} came as {number}: they are out of order"
                     )));
                 }
                 self.endpoint.arena().copy_out((from + offset) as usize, &mut part);
-                pattern::check(WRITTEN, offset, &part)?;
+                message::check(WRITTEN, offset, &part)?;
             }
             checked = self.immediates.len();
         }
@@ -89,28 +89,28 @@ impl<'a> Promises<'a> {
     }
 
     /// Puts bytes into this side's arena for the other side to read.
-    pub fn fill(&mut self, from: u64, bytes: u64) -> Result<(), Trouble> {
+    pub fn fill(&mut self, from: u64, bytes: u64) -> Result<(), StepFailure> {
         self.inside(from, bytes)?;
         let mut part = vec![0; bytes as usize];
-        pattern::fill(READ, 0, &mut part);
+        message::fill(READ, 0, &mut part);
         self.endpoint.arena().copy_in(from as usize, &part);
         Ok(())
     }
 
     /// Reads what the other side has [filled](Self::fill) in.
-    pub fn read(&mut self) -> Result<(), Trouble> {
+    pub fn read(&mut self) -> Result<(), StepFailure> {
         let into = Local { offset: 1, bytes: READ_BYTES };
         self.start(Operation::Read { from: EXPOSED.0 + 1, into, context: 0 })?;
         self.until(|seen| !seen.done.is_empty())?;
         let mut bytes = vec![0; READ_BYTES as usize];
         self.endpoint.arena().copy_out(1, &mut bytes);
-        pattern::check(READ, 1, &bytes)
+        message::check(READ, 1, &bytes)
     }
 
     /// Swaps a word of what the other side has filled in, once; a second time it must be refused.
-    pub fn swap(&mut self) -> Result<(), Trouble> {
+    pub fn swap(&mut self) -> Result<(), StepFailure> {
         let mut word = [0; 8];
-        pattern::fill(READ, 0, &mut word);
+        message::fill(READ, 0, &mut word);
         let (expected, desired) = (u64::from_ne_bytes(word), !u64::from_ne_bytes(word));
         for found in [expected, desired] {
             let before = self.done.len();
@@ -118,7 +118,7 @@ impl<'a> Promises<'a> {
             self.until(|seen| seen.done.len() > before)?;
             let told = self.done.last().and_then(|completion| completion.found);
             if told != Some(found) {
-                return Err(Trouble::failed(format!("it found {told:x?} instead of {found:#x}")));
+                return Err(StepFailure::failed(format!("it found {told:x?} instead of {found:#x}")));
             }
         }
         Ok(())
@@ -126,7 +126,7 @@ impl<'a> Promises<'a> {
 
     /// Writes where nothing is exposed, on a connection that has been told otherwise. It must end in an
     /// error, which is returned.
-    pub fn write_outside(&mut self) -> Result<Error, Trouble> {
+    pub fn write_outside(&mut self) -> Result<Error, StepFailure> {
         self.endpoint.arena().copy_in(0, &[0xff; 64]);
         let bytes = Local { offset: 0, bytes: 64 };
         let write = Operation::Write { from: bytes, to: 0, immediate: None, context: 2 };
@@ -140,7 +140,7 @@ impl<'a> Promises<'a> {
             match self.poll() {
                 Err(error) => return Ok(error),
                 Ok(_) if self.done.iter().any(|completion| completion.context == 3) => {
-                    return Err(Trouble::failed(
+                    return Err(StepFailure::failed(
                         "the device of the other side carried out a write outside of what is exposed",
                     ));
                 }
@@ -150,25 +150,25 @@ impl<'a> Promises<'a> {
     }
 
     /// That nothing has come to the first bytes.
-    pub fn untouched(&self, bytes: u64) -> Result<(), Trouble> {
+    pub fn untouched(&self, bytes: u64) -> Result<(), StepFailure> {
         self.inside(0, bytes)?;
         let mut found = vec![0; bytes as usize];
         self.endpoint.arena().copy_out(0, &mut found);
         match found.iter().all(|byte| *byte == 0) {
             true => Ok(()),
-            false => Err(Trouble::failed("memory outside of what is exposed has changed")),
+            false => Err(StepFailure::failed("memory outside of what is exposed has changed")),
         }
     }
 
     /// What the other side asks about must be in this side's arena.
-    fn inside(&self, from: u64, bytes: u64) -> Result<(), Trouble> {
+    fn inside(&self, from: u64, bytes: u64) -> Result<(), StepFailure> {
         match from.checked_add(bytes).is_some_and(|end| end <= self.endpoint.arena().bytes()) {
             true => Ok(()),
-            false => Err(Trouble::failed("a question is about memory that is not there")),
+            false => Err(StepFailure::failed("a question is about memory that is not there")),
         }
     }
 
-    fn start(&mut self, operation: Operation) -> Result<(), Trouble> {
+    fn start(&mut self, operation: Operation) -> Result<(), StepFailure> {
         loop {
             match self.endpoint.post(operation) {
                 Ok(()) => return Ok(self.endpoint.doorbell()?),
@@ -182,7 +182,7 @@ impl<'a> Promises<'a> {
         }
     }
 
-    fn until(&mut self, enough: impl Fn(&Self) -> bool) -> Result<(), Trouble> {
+    fn until(&mut self, enough: impl Fn(&Self) -> bool) -> Result<(), StepFailure> {
         while !enough(self) {
             if self.poll()? == 0 {
                 self.nap()?;
@@ -204,7 +204,7 @@ impl<'a> Promises<'a> {
     }
 
     /// Nothing came: waits for what does.
-    fn nap(&mut self) -> Result<(), Trouble> {
+    fn nap(&mut self) -> Result<(), StepFailure> {
         self.bounds.check()?;
         // An ended connection tells when it is polled.
         if self.endpoint.flush().is_err() || !matches!(self.endpoint.arm(), Ok(Armed::Wait)) {
@@ -238,8 +238,8 @@ mod tests {
         [Box::new(near), Box::new(listener.accept().expect("accepted"))]
     }
 
-    fn bounds() -> Bounds {
-        Bounds::new(Duration::from_secs(20), None)
+    fn bounds() -> StepBounds {
+        StepBounds::new(Duration::from_secs(20), None)
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn what_is_not_kept_is_found() {
         let [mut near, mut far] = ends();
-        let Err(Trouble::Failed(why)) = Promises::new(&mut *near, bounds()).write_outside() else {
+        let Err(StepFailure::Failed(why)) = Promises::new(&mut *near, bounds()).write_outside() else {
             panic!("refused");
         };
         assert!(why.contains("outside of what is exposed"), "{why}");
@@ -276,6 +276,6 @@ mod tests {
             near.post(Operation::Write { from, to: 0, immediate: Some(number), context: 0 }).expect("posted");
         }
         let taken = Promises::new(&mut *far, bounds()).take_immediates(EXPOSED.0, 2, 0);
-        assert!(matches!(taken, Err(Trouble::Failed(why)) if why.contains("out of order")));
+        assert!(matches!(taken, Err(StepFailure::Failed(why)) if why.contains("out of order")));
     }
 }

@@ -2,22 +2,22 @@
 
 use std::fmt::Write;
 
+use caravan_bench::number::{binary, bytes as decimal, number};
 use serde::Serialize;
 
+use crate::fabric;
 use crate::fabric::survey::Survey;
-use crate::fabric::view;
-use crate::number::{binary, bytes as decimal, number};
 
 /// All of it.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct SelftestReport {
     pub caravan: String,
     /// As the user named it.
     pub target: String,
     pub is_same_host: bool,
     pub ours: Survey,
     pub theirs: Survey,
-    pub paths: Vec<Path>,
+    pub paths: Vec<TestedPath>,
     /// What could not be tried, and why; a sentence each.
     pub notes: Vec<String>,
     /// A sentence each; empty if everything passed.
@@ -28,11 +28,11 @@ pub struct Report {
 
 /// One way between both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Path {
+pub struct TestedPath {
     pub name: String,
     pub connected_ms: f64,
     pub capabilities: Vec<String>,
-    pub checks: Vec<Check>,
+    pub checks: Vec<PathCheck>,
     pub round_trips: Vec<RoundTrip>,
     pub throughput: Vec<Throughput>,
     pub failure: Option<String>,
@@ -40,15 +40,15 @@ pub struct Path {
 
 /// A promise that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
+pub struct PathCheck {
     pub name: String,
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
 }
 
 /// What it came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum CheckOutcome {
     Passed,
     /// Why it is not for this way.
     Not(String),
@@ -75,7 +75,7 @@ pub struct Throughput {
     pub back: f64,
 }
 
-impl Path {
+impl TestedPath {
     pub fn new(name: String) -> Self {
         Self {
             name,
@@ -104,13 +104,13 @@ impl Throughput {
     }
 }
 
-impl Report {
+impl SelftestReport {
     /// For people; its last line is the verdict.
     pub fn text(&self) -> String {
         let mut text = format!("caravan selftest {}, version {}\n\n", self.target, self.caravan);
-        text.push_str(&view::survey(&self.ours));
+        text.push_str(&fabric::survey(&self.ours));
         text.push('\n');
-        text.push_str(&view::survey(&self.theirs));
+        text.push_str(&fabric::survey(&self.theirs));
         for path in &self.paths {
             text.push('\n');
             path.write(&mut text);
@@ -130,7 +130,7 @@ impl Report {
     }
 }
 
-impl Path {
+impl TestedPath {
     /// Why there was no connection at all.
     pub fn unconnected(&self) -> Option<&str> {
         self.failure.as_deref().filter(|_| self.connected_ms == 0.0)
@@ -144,11 +144,11 @@ impl Path {
         if !self.capabilities.is_empty() {
             let _ = writeln!(text, "  promises: {}", self.capabilities.join(", "));
         }
-        for Check { name, outcome } in &self.checks {
+        for PathCheck { name, outcome } in &self.checks {
             let outcome = match outcome {
-                Outcome::Passed => "yes".to_owned(),
-                Outcome::Not(why) => format!("not here, {why}"),
-                Outcome::Failed(why) => format!("NO, {why}"),
+                CheckOutcome::Passed => "yes".to_owned(),
+                CheckOutcome::Not(why) => format!("not here, {why}"),
+                CheckOutcome::Failed(why) => format!("NO, {why}"),
             };
             let _ = writeln!(text, "  {name}: {outcome}");
         }
@@ -189,24 +189,24 @@ impl Path {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Wait;
     use super::*;
+    use crate::selftest::message::Wait;
 
     #[test]
     fn a_way_that_leads_nowhere_says_why() {
-        let path = Path { failure: Some("no answer".to_owned()), ..Path::new("RDMA".to_owned()) };
+        let path = TestedPath { failure: Some("no answer".to_owned()), ..TestedPath::new("RDMA".to_owned()) };
         let mut text = String::new();
         path.write(&mut text);
         assert_eq!(text, "RDMA: NOT CONNECTED, no answer\n");
-        assert_eq!(Path { connected_ms: 1.0, ..path }.unconnected(), None);
+        assert_eq!(TestedPath { connected_ms: 1.0, ..path }.unconnected(), None);
     }
 
     #[test]
     fn a_way_is_a_table() {
-        let mut path = Path::new("shared memory".to_owned());
+        let mut path = TestedPath::new("shared memory".to_owned());
         path.checks = vec![
-            Check { name: "content".to_owned(), outcome: Outcome::Passed },
-            Check { name: "swap".to_owned(), outcome: Outcome::Failed("it found 1".to_owned()) },
+            PathCheck { name: "content".to_owned(), outcome: CheckOutcome::Passed },
+            PathCheck { name: "swap".to_owned(), outcome: CheckOutcome::Failed("it found 1".to_owned()) },
         ];
         for wait in Wait::ALL {
             for bytes in [8, 4096] {

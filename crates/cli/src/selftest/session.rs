@@ -2,19 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use caravan_bench::interrupt::Interrupt;
+use caravan_bench::output::BenchProgress;
 use caravan_fabric::contract::{Capabilities, Endpoint};
 use caravan_fabric::verbs::{self, Port};
 use caravan_fabric::{Exposure, Link, shm};
 
-use super::message::{Answer, Arena, Ask, Wait};
-use super::promises::{self, EXPOSED, Promises, WRITE_BYTES, WRITES};
-use super::remote::Remote;
-use super::report::{Check, Outcome, Path, RoundTrip, Throughput};
-use super::traffic::Traffic;
-use super::trouble::{Bounds, Trouble};
-use super::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
-use crate::bench::progress::Progress;
-use crate::interrupt::Interrupt;
+use crate::selftest::message::{Arena, SelftestAnswer, SelftestAsk, StepBounds, StepFailure, Wait};
+use crate::selftest::promises::{EXPOSED, Promises, WRITE_BYTES, WRITES};
+use crate::selftest::report::{CheckOutcome, PathCheck, RoundTrip, TestedPath, Throughput};
+use crate::selftest::traffic::Traffic;
+use crate::selftest::{CONNECT_LIMIT, OURS, STEP_LIMIT, SelftestRemote, THEIRS, limit, promises};
 
 /// Bytes of the messages whose round trips are measured.
 const ROUND_TRIP_BYTES: [usize; 5] = [8, 64, 512, 4 << 10, 64 << 10];
@@ -29,13 +27,13 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// What two processes can be connected by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum TestedWay {
     Memory,
     /// From a port of this host to one of the other.
     Ports(Port, Port),
 }
 
-impl Way {
+impl TestedWay {
     /// From one port to another one of the same host, if both sides are on one.
     pub fn is_between_ports(&self) -> bool {
         match self {
@@ -58,17 +56,21 @@ impl Way {
 
 /// Both sides of a self-test.
 #[derive(Debug)]
-pub struct Session<'a> {
-    pub remote: &'a mut Remote,
+pub struct SelftestSession<'a> {
+    pub remote: &'a mut SelftestRemote,
     pub interrupt: &'a Interrupt,
     pub ring_bytes: u64,
     pub time: Duration,
 }
 
-impl Session<'_> {
+impl SelftestSession<'_> {
     /// Tests a way. Failures are in what it returns; an error means that nothing can go on.
-    pub fn test(&mut self, way: &Way, progress: &mut Progress) -> Result<Path, crate::error::Error> {
-        let mut path = Path::new(way.name());
+    pub fn test(
+        &mut self,
+        way: &TestedWay,
+        progress: &mut BenchProgress,
+    ) -> Result<TestedPath, crate::error::Error> {
+        let mut path = TestedPath::new(way.name());
         progress.round(way.name());
         let tested = self
             .check_promises(way, &mut path, progress)
@@ -76,17 +78,22 @@ impl Session<'_> {
             .and_then(|()| self.check_link(way, &mut path, progress));
         match tested {
             Ok(()) => {}
-            Err(Trouble::Failed(why)) => path.failure = Some(why),
-            Err(Trouble::Fatal(error)) => return Err(error),
+            Err(StepFailure::Failed(why)) => path.failure = Some(why),
+            Err(StepFailure::Fatal(error)) => return Err(error),
         }
         // The other side may still hold its half.
-        match self.done(&Ask::End, STEP_LIMIT) {
-            Err(Trouble::Fatal(error)) => Err(error),
+        match self.done(&SelftestAsk::End, STEP_LIMIT) {
+            Err(StepFailure::Fatal(error)) => Err(error),
             _ => Ok(path),
         }
     }
 
-    fn check_promises(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+    fn check_promises(
+        &mut self,
+        way: &TestedWay,
+        path: &mut TestedPath,
+        progress: &BenchProgress,
+    ) -> Result<(), StepFailure> {
         progress.step("promises");
         let begin = Instant::now();
         let mut endpoint = self.connect(way, &promises::exposure(), None)?;
@@ -94,58 +101,68 @@ impl Session<'_> {
         let capabilities = endpoint.capabilities();
         path.capabilities = words(&capabilities);
         let (from, bytes) = (EXPOSED.0, EXPOSED.1 - EXPOSED.0);
-        let ask = Ask::Immediates { from, count: WRITES, bytes: WRITE_BYTES };
+        let ask = SelftestAsk::Immediates { from, count: WRITES, bytes: WRITE_BYTES };
         let order = if capabilities.immediates_ordered { ", in order" } else { "" };
         let name = format!("{WRITES} writes with immediates: each once, behind its bytes{order}");
         let checked = self.both(&ask, |bounds| Promises::new(&mut *endpoint, bounds).write_immediates());
-        path.check(name, checked.map(|()| Outcome::Passed))?;
-        let filled = self.done(&Ask::Fill { from, bytes }, STEP_LIMIT);
+        path.check(name, checked.map(|()| CheckOutcome::Passed))?;
+        let filled = self.done(&SelftestAsk::Fill { from, bytes }, STEP_LIMIT);
         let read = filled.and_then(|()| Promises::new(&mut *endpoint, self.bounds()).read());
-        path.check("a read brings what is there".to_owned(), read.map(|()| Outcome::Passed))?;
+        path.check("a read brings what is there".to_owned(), read.map(|()| CheckOutcome::Passed))?;
         let swapped = match capabilities.compare_and_swap {
-            true => Promises::new(&mut *endpoint, self.bounds()).swap().map(|()| Outcome::Passed),
-            false => Ok(Outcome::Not("the devices have none".to_owned())),
+            true => Promises::new(&mut *endpoint, self.bounds()).swap().map(|()| CheckOutcome::Passed),
+            false => Ok(CheckOutcome::Not("the devices have none".to_owned())),
         };
         path.check("compare-and-swap swaps once".to_owned(), swapped)?;
         drop(endpoint);
-        self.done(&Ask::End, STEP_LIMIT)
+        self.done(&SelftestAsk::End, STEP_LIMIT)
     }
 
     /// A write outside of what the other side has exposed: its device must refuse it.
-    fn check_refusal(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+    fn check_refusal(
+        &mut self,
+        way: &TestedWay,
+        path: &mut TestedPath,
+        progress: &BenchProgress,
+    ) -> Result<(), StepFailure> {
         progress.step("refusal");
         let name = "a write outside of what is exposed is refused by the other side's device".to_owned();
-        if *way == Way::Memory {
+        if *way == TestedWay::Memory {
             let why = "memory is mapped, and no device is in between".to_owned();
-            return path.check(name, Ok(Outcome::Not(why)));
+            return path.check(name, Ok(CheckOutcome::Not(why)));
         }
         let exposure = promises::exposure();
         let mut endpoint = self.connect(way, &exposure, Some(exposure.arena_bytes))?;
         let refused = Promises::new(&mut *endpoint, self.bounds()).write_outside();
         // The other side's memory decides, whatever this side was told.
-        let untouched = self.done(&Ask::Untouched { bytes: EXPOSED.0 }, STEP_LIMIT);
-        let outcome = refused.and(untouched).map(|()| Outcome::Passed);
+        let untouched = self.done(&SelftestAsk::Untouched { bytes: EXPOSED.0 }, STEP_LIMIT);
+        let outcome = refused.and(untouched).map(|()| CheckOutcome::Passed);
         path.check(name, outcome)?;
         drop(endpoint);
-        self.done(&Ask::End, STEP_LIMIT)
+        self.done(&SelftestAsk::End, STEP_LIMIT)
     }
 
-    fn check_link(&mut self, way: &Way, path: &mut Path, progress: &Progress) -> Result<(), Trouble> {
+    fn check_link(
+        &mut self,
+        way: &TestedWay,
+        path: &mut TestedPath,
+        progress: &BenchProgress,
+    ) -> Result<(), StepFailure> {
         progress.step("content");
         let exposure = match way {
-            Way::Memory => Exposure::all(Link::mapped_arena_bytes(self.ring_bytes)?),
-            Way::Ports(..) => Link::exposure(self.ring_bytes)?,
+            TestedWay::Memory => Exposure::all(Link::mapped_arena_bytes(self.ring_bytes)?),
+            TestedWay::Ports(..) => Link::exposure(self.ring_bytes)?,
         };
         let endpoint = self.connect(way, &exposure, None)?;
         let mut link = Link::new(endpoint, self.ring_bytes)?;
-        self.done(&Ask::Link { ring_bytes: self.ring_bytes }, STEP_LIMIT)?;
+        self.done(&SelftestAsk::Link { ring_bytes: self.ring_bytes }, STEP_LIMIT)?;
         let mebibytes = CONTENT_BYTES >> 20;
         for wait in Wait::ALL {
-            let content = self.both(&Ask::Content { bytes: CONTENT_BYTES, wait }, |bounds| {
+            let content = self.both(&SelftestAsk::Content { bytes: CONTENT_BYTES, wait }, |bounds| {
                 Traffic::new(&mut link, wait, bounds).content((OURS, THEIRS), CONTENT_BYTES)
             });
             let name = format!("a link carries {mebibytes} MiB each way unchanged, {}", wait.name());
-            path.check(name, content.map(|()| Outcome::Passed))?;
+            path.check(name, content.map(|()| CheckOutcome::Passed))?;
         }
         for wait in Wait::ALL {
             self.measure_round_trips(&mut link, wait, path, progress)?;
@@ -160,13 +177,13 @@ impl Session<'_> {
         &mut self,
         link: &mut Link,
         wait: Wait,
-        path: &mut Path,
-        progress: &Progress,
-    ) -> Result<(), Trouble> {
+        path: &mut TestedPath,
+        progress: &BenchProgress,
+    ) -> Result<(), StepFailure> {
         let time = self.time;
         for bytes in ROUND_TRIP_BYTES {
             progress.step(&format!("round trips of {bytes} bytes, {}", wait.name()));
-            let took = self.both(&Ask::Echo { bytes, wait, time }, |bounds| {
+            let took = self.both(&SelftestAsk::Echo { bytes, wait, time }, |bounds| {
                 Traffic::new(link, wait, bounds).round_trips(bytes, time)
             })?;
             path.round_trips.push(RoundTrip::of(bytes, wait.name(), took));
@@ -178,21 +195,21 @@ impl Session<'_> {
         &mut self,
         link: &mut Link,
         wait: Wait,
-        path: &mut Path,
-        progress: &Progress,
-    ) -> Result<(), Trouble> {
+        path: &mut TestedPath,
+        progress: &BenchProgress,
+    ) -> Result<(), StepFailure> {
         let time = self.time;
         for bytes in STREAM_BYTES {
             progress.step(&format!("a stream there of {bytes} bytes, {}", wait.name()));
-            let there = self.both(&Ask::Take { bytes, wait, time }, |bounds| {
+            let there = self.both(&SelftestAsk::Take { bytes, wait, time }, |bounds| {
                 Traffic::new(link, wait, bounds).stream(bytes, time)
             })?;
             progress.step(&format!("a stream back of {bytes} bytes, {}", wait.name()));
-            self.remote.ask(&Ask::Send { bytes, wait, time })?;
+            self.remote.ask(&SelftestAsk::Send { bytes, wait, time })?;
             let ours = Traffic::new(link, wait, self.bounds()).drain(bytes);
             let back = match (ours, self.remote.answer(limit(time) + GRACE)?) {
-                (Err(trouble @ Trouble::Fatal(_)), _) => return Err(trouble),
-                (Ok(()), Answer::Figure(rate)) => rate,
+                (Err(trouble @ StepFailure::Fatal(_)), _) => return Err(trouble),
+                (Ok(()), SelftestAnswer::Figure(rate)) => rate,
                 (ours, answer) => return Err(failure(ours.err(), answer)),
             };
             path.throughput.push(Throughput::of(bytes, wait.name(), there, back));
@@ -204,21 +221,21 @@ impl Session<'_> {
     /// be exposed.
     fn connect(
         &mut self,
-        way: &Way,
+        way: &TestedWay,
         exposure: &Exposure,
         claim: Option<u64>,
-    ) -> Result<Box<dyn Endpoint>, Trouble> {
+    ) -> Result<Box<dyn Endpoint>, StepFailure> {
         match way {
-            Way::Memory => {
-                let descriptor = self.bytes(&Ask::Listen { arena_bytes: exposure.arena_bytes })?;
+            TestedWay::Memory => {
+                let descriptor = self.bytes(&SelftestAsk::Listen { arena_bytes: exposure.arena_bytes })?;
                 let endpoint = shm::connect(&descriptor)?;
-                self.done(&Ask::Enter, STEP_LIMIT)?;
+                self.done(&SelftestAsk::Enter, STEP_LIMIT)?;
                 Ok(Box::new(endpoint))
             }
-            Way::Ports(our, their) => {
+            TestedWay::Ports(our, their) => {
                 let offer = verbs::offer_of(std::slice::from_ref(their));
                 let (pending, request) = verbs::connect_from(std::slice::from_ref(our), &offer, exposure)?;
-                let half = self.bytes(&Ask::Accept { request, arena: Arena::from(exposure) })?;
+                let half = self.bytes(&SelftestAsk::Accept { request, arena: Arena::from(exposure) })?;
                 let half = match claim {
                     Some(bytes) => verbs::overstate(&half, bytes)?,
                     None => half,
@@ -226,60 +243,66 @@ impl Session<'_> {
                 let finished = pending.finish(&half, CONNECT_LIMIT);
                 let theirs = self.remote.answer(CONNECT_LIMIT + GRACE)?;
                 match (finished, theirs) {
-                    (Ok(endpoint), Answer::Done) => Ok(endpoint),
-                    (ours, answer) => Err(failure(ours.err().map(Trouble::from), answer)),
+                    (Ok(endpoint), SelftestAnswer::Done) => Ok(endpoint),
+                    (ours, answer) => Err(failure(ours.err().map(StepFailure::from), answer)),
                 }
             }
         }
     }
 
     /// Something that both sides do at once.
-    fn both<T>(&mut self, ask: &Ask, ours: impl FnOnce(Bounds) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    fn both<T>(
+        &mut self,
+        ask: &SelftestAsk,
+        ours: impl FnOnce(StepBounds) -> Result<T, StepFailure>,
+    ) -> Result<T, StepFailure> {
         self.remote.ask(ask)?;
         let ours = ours(self.bounds());
-        if let Err(trouble @ Trouble::Fatal(_)) = ours {
+        if let Err(trouble @ StepFailure::Fatal(_)) = ours {
             return Err(trouble);
         }
         match (ours, self.remote.answer(limit(self.time) + GRACE)?) {
-            (Ok(ours), Answer::Done) => Ok(ours),
+            (Ok(ours), SelftestAnswer::Done) => Ok(ours),
             (ours, answer) => Err(failure(ours.err(), answer)),
         }
     }
 
     /// Something that the other side does alone.
-    fn done(&mut self, ask: &Ask, limit: Duration) -> Result<(), Trouble> {
+    fn done(&mut self, ask: &SelftestAsk, limit: Duration) -> Result<(), StepFailure> {
         self.remote.ask(ask)?;
         match self.remote.answer(limit + GRACE)? {
-            Answer::Done => Ok(()),
+            SelftestAnswer::Done => Ok(()),
             answer => Err(failure(None, answer)),
         }
     }
 
-    fn bytes(&mut self, ask: &Ask) -> Result<Vec<u8>, Trouble> {
+    fn bytes(&mut self, ask: &SelftestAsk) -> Result<Vec<u8>, StepFailure> {
         self.remote.ask(ask)?;
         match self.remote.answer(STEP_LIMIT + GRACE)? {
-            Answer::Bytes(bytes) => Ok(bytes),
+            SelftestAnswer::Bytes(bytes) => Ok(bytes),
             answer => Err(failure(None, answer)),
         }
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds::new(limit(self.time), Some(self.interrupt))
+    fn bounds(&self) -> StepBounds {
+        StepBounds::new(limit(self.time), Some(self.interrupt))
     }
 }
 
 /// Both sides' words.
-fn failure(ours: Option<Trouble>, theirs: Answer) -> Trouble {
+fn failure(ours: Option<StepFailure>, theirs: SelftestAnswer) -> StepFailure {
     let theirs = match theirs {
-        Answer::Failed(why) => Some(format!("the other side: {why}")),
-        Answer::Done | Answer::Figure(_) => None,
-        Answer::Hello(_) | Answer::Bytes(_) => Some("the other side is out of turn".to_owned()),
+        SelftestAnswer::Failed(why) => Some(format!("the other side: {why}")),
+        SelftestAnswer::Done | SelftestAnswer::Figure(_) => None,
+        SelftestAnswer::Hello(_) | SelftestAnswer::Bytes(_) => {
+            Some("the other side is out of turn".to_owned())
+        }
     };
     match (ours, theirs) {
-        (Some(Trouble::Failed(ours)), Some(theirs)) => Trouble::Failed(format!("{ours}; {theirs}")),
+        (Some(StepFailure::Failed(ours)), Some(theirs)) => StepFailure::Failed(format!("{ours}; {theirs}")),
         (Some(trouble), _) => trouble,
         (None, theirs) => {
-            Trouble::failed(theirs.unwrap_or_else(|| "the other side is out of turn".to_owned()))
+            StepFailure::failed(theirs.unwrap_or_else(|| "the other side is out of turn".to_owned()))
         }
     }
 }
@@ -296,17 +319,17 @@ fn words(capabilities: &Capabilities) -> Vec<String> {
     table.iter().filter(|(has, _)| *has).map(|(_, word)| (*word).to_owned()).collect()
 }
 
-impl Path {
+impl TestedPath {
     /// Writes down what a check came to; its failure ends the way.
-    fn check(&mut self, name: String, outcome: Result<Outcome, Trouble>) -> Result<(), Trouble> {
+    fn check(&mut self, name: String, outcome: Result<CheckOutcome, StepFailure>) -> Result<(), StepFailure> {
         let (outcome, trouble) = match outcome {
             Ok(outcome) => (outcome, None),
-            Err(Trouble::Failed(why)) => {
-                (Outcome::Failed(why.clone()), Some(Trouble::Failed(format!("{name}: {why}"))))
+            Err(StepFailure::Failed(why)) => {
+                (CheckOutcome::Failed(why.clone()), Some(StepFailure::Failed(format!("{name}: {why}"))))
             }
             Err(fatal) => return Err(fatal),
         };
-        self.checks.push(Check { name, outcome });
+        self.checks.push(PathCheck { name, outcome });
         trouble.map_or(Ok(()), Err)
     }
 }

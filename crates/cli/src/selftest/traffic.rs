@@ -7,9 +7,8 @@ use caravan_fabric::contract::Armed;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::message::Wait;
-use super::pattern;
-use super::trouble::{Bounds, Trouble};
+use crate::selftest::message;
+use crate::selftest::message::{StepBounds, StepFailure, Wait};
 
 /// Looks in a row before a side that spins lets others have the core.
 const LOOKS: u32 = 256;
@@ -33,17 +32,17 @@ const MESSAGES_MIN: u64 = 3;
 pub struct Traffic<'a> {
     link: &'a mut Link,
     wait: Wait,
-    bounds: Bounds,
+    bounds: StepBounds,
     empty_looks: u32,
 }
 
 impl<'a> Traffic<'a> {
-    pub fn new(link: &'a mut Link, wait: Wait, bounds: Bounds) -> Self {
+    pub fn new(link: &'a mut Link, wait: Wait, bounds: StepBounds) -> Self {
         Self { link, wait, bounds, empty_looks: 0 }
     }
 
     /// Sends `total` bytes of stream `ours` while it takes as many of stream `theirs`.
-    pub fn content(&mut self, (ours, theirs): (u64, u64), total: u64) -> Result<(), Trouble> {
+    pub fn content(&mut self, (ours, theirs): (u64, u64), total: u64) -> Result<(), StepFailure> {
         let (mut sent, mut received) = (0, 0);
         let mut buffer = vec![0; BUFFER_BYTES];
         while sent < total || received < total {
@@ -52,14 +51,14 @@ impl<'a> Traffic<'a> {
                 // Of many sizes, none of which divides the ring.
                 let size = (sent * 7 + 13) % (BUFFER_BYTES as u64 - 1) + 1;
                 let part = &mut buffer[..size.min(total - sent) as usize];
-                pattern::fill(ours, sent, part);
+                message::fill(ours, sent, part);
                 sent += self.link.append(part)? as u64;
                 self.link.publish()?;
             }
             self.link.refresh()?;
             let wanted = (total - received).min(BUFFER_BYTES as u64) as usize;
             let taken = self.link.read(&mut buffer[..wanted]);
-            pattern::check(theirs, received, &buffer[..taken])?;
+            message::check(theirs, received, &buffer[..taken])?;
             received += taken as u64;
             self.link.release()?;
             if (sent, received) == (sent_before, received_before) {
@@ -70,7 +69,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// Round trips of messages of `bytes` for `time`; nanoseconds of each, in order of time.
-    pub fn round_trips(&mut self, bytes: usize, time: Duration) -> Result<Vec<u64>, Trouble> {
+    pub fn round_trips(&mut self, bytes: usize, time: Duration) -> Result<Vec<u64>, StepFailure> {
         let mut message = vec![0; bytes];
         let mut took = Vec::new();
         let begin = Instant::now();
@@ -96,7 +95,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// Returns messages of `bytes` until the last.
-    pub fn echo(&mut self, bytes: usize) -> Result<(), Trouble> {
+    pub fn echo(&mut self, bytes: usize) -> Result<(), StepFailure> {
         let mut message = vec![0; bytes];
         for number in 0.. {
             self.take(&mut message)?;
@@ -109,7 +108,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// Sends messages of `bytes` for `time`; bytes a second, up to the last one's arrival.
-    pub fn stream(&mut self, bytes: usize, time: Duration) -> Result<f64, Trouble> {
+    pub fn stream(&mut self, bytes: usize, time: Duration) -> Result<f64, StepFailure> {
         let mut message = vec![0; bytes];
         let begin = Instant::now();
         for number in 0.. {
@@ -125,11 +124,11 @@ impl<'a> Traffic<'a> {
                 return Ok(rate);
             }
         }
-        Err(Trouble::failed("the stream has no end"))
+        Err(StepFailure::failed("the stream has no end"))
     }
 
     /// Takes messages of `bytes` until the last, and says that it has come.
-    pub fn drain(&mut self, bytes: usize) -> Result<(), Trouble> {
+    pub fn drain(&mut self, bytes: usize) -> Result<(), StepFailure> {
         let mut buffer = vec![0; BUFFER_BYTES.min(bytes)];
         for number in 0.. {
             let mut head = [0; HEADER_BYTES];
@@ -150,14 +149,14 @@ impl<'a> Traffic<'a> {
     }
 
     /// This side does something else next, and must owe the link nothing.
-    fn settle(&mut self) -> Result<(), Trouble> {
+    fn settle(&mut self) -> Result<(), StepFailure> {
         while !self.link.is_settled()? {
             self.pause(0)?;
         }
         Ok(())
     }
 
-    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Trouble> {
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), StepFailure> {
         while !bytes.is_empty() {
             let sent = self.link.append(bytes)?;
             bytes = &bytes[sent..];
@@ -173,7 +172,7 @@ impl<'a> Traffic<'a> {
         Ok(())
     }
 
-    fn take(&mut self, to: &mut [u8]) -> Result<(), Trouble> {
+    fn take(&mut self, to: &mut [u8]) -> Result<(), StepFailure> {
         let mut filled = 0;
         while filled < to.len() {
             self.link.refresh()?;
@@ -190,7 +189,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// Nothing to do: looks again, or sleeps until something comes, or until there is `room`.
-    fn pause(&mut self, room: usize) -> Result<(), Trouble> {
+    fn pause(&mut self, room: usize) -> Result<(), StepFailure> {
         if self.wait == Wait::Sleep {
             return self.sleep(room);
         }
@@ -208,7 +207,7 @@ impl<'a> Traffic<'a> {
         Ok(())
     }
 
-    fn sleep(&mut self, room: usize) -> Result<(), Trouble> {
+    fn sleep(&mut self, room: usize) -> Result<(), StepFailure> {
         self.bounds.check()?;
         if self.link.arm(room)? == Armed::LookAgain {
             return Ok(());
@@ -219,7 +218,7 @@ impl<'a> Traffic<'a> {
                 match rustix::event::poll(&mut set, Some(&NAP)) {
                     Ok(count) => count > 0,
                     Err(Errno::INTR) => false,
-                    Err(error) => return Err(Trouble::failed(format!("poll: {error}"))),
+                    Err(error) => return Err(StepFailure::failed(format!("poll: {error}"))),
                 }
             }
             None => true,
@@ -239,11 +238,11 @@ fn header(number: u64, is_last: bool) -> [u8; HEADER_BYTES] {
 }
 
 /// Whether the message of that number is the last.
-fn expect(message: &[u8], number: u64) -> Result<bool, Trouble> {
+fn expect(message: &[u8], number: u64) -> Result<bool, StepFailure> {
     let head = message.first_chunk().map(|head| u64::from_le_bytes(*head));
     match head {
         Some(head) if head >> 1 == number => Ok(head & 1 == 1),
-        _ => Err(Trouble::failed(format!("message {number} came with another number"))),
+        _ => Err(StepFailure::failed(format!("message {number} came with another number"))),
     }
 }
 
@@ -269,8 +268,8 @@ mod tests {
         let mut far = Link::new(Box::new(far), ring_bytes).expect("a link");
         std::thread::scope(|scope| {
             let other =
-                scope.spawn(move || theirs(&mut Traffic::new(&mut far, wait, Bounds::new(LIMIT, None))));
-            let ours = ours(&mut Traffic::new(&mut near, wait, Bounds::new(LIMIT, None)));
+                scope.spawn(move || theirs(&mut Traffic::new(&mut far, wait, StepBounds::new(LIMIT, None))));
+            let ours = ours(&mut Traffic::new(&mut near, wait, StepBounds::new(LIMIT, None)));
             (ours, other.join().expect("no panic"))
         })
     }
@@ -301,21 +300,21 @@ mod tests {
             Wait::Sleep,
             |near| near.content((1, 2), 1000),
             |far| {
-                far.bounds = Bounds::new(Duration::from_millis(300), None);
+                far.bounds = StepBounds::new(Duration::from_millis(300), None);
                 far.content((3, 1), 1000)
             },
         );
-        assert!(matches!(ours, Err(Trouble::Failed(why)) if why.contains("byte 0 came as")));
+        assert!(matches!(ours, Err(StepFailure::Failed(why)) if why.contains("byte 0 came as")));
         let (ours, _) = between(
             Wait::Sleep,
             |near| {
-                near.bounds = Bounds::new(Duration::from_millis(300), None);
+                near.bounds = StepBounds::new(Duration::from_millis(300), None);
                 near.echo(8)
             },
             |_| std::thread::sleep(Duration::from_millis(600)),
         );
         assert!(
-            matches!(ours, Err(Trouble::Failed(why)) if why.contains("nothing came any more within 0 s"))
+            matches!(ours, Err(StepFailure::Failed(why)) if why.contains("nothing came any more within 0 s"))
         );
     }
 }

@@ -8,24 +8,24 @@ use caravan_segment::printable;
 use serde::Serialize;
 
 /// All counters at one moment.
-pub struct Sample {
+pub struct CountersSample {
     pub at: Instant,
     pub processes: Vec<ProcessCounters>,
 }
 
 /// One refresh; as JSON it is one line.
 #[derive(Clone, Debug, Serialize)]
-pub struct View {
+pub struct LinksView {
     pub unix_time: f64,
     /// What the rates are over.
     pub interval_seconds: f64,
     /// In the order of node and peer.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkRow>,
 }
 
 /// One end of a link. Rates are `None` in its first refresh.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Link {
+pub struct LinkRow {
     pub pid: u32,
     pub node: String,
     pub peer: String,
@@ -50,10 +50,10 @@ pub struct Link {
     pub counters: BTreeMap<String, u64>,
 }
 
-impl View {
-    pub fn between(before: &Sample, now: &Sample) -> Self {
+impl LinksView {
+    pub fn between(before: &CountersSample, now: &CountersSample) -> Self {
         let seconds = (now.at - before.at).as_secs_f64();
-        let mut links: Vec<Link> = Vec::new();
+        let mut links: Vec<LinkRow> = Vec::new();
         for process in &now.processes {
             let earlier = before.processes.iter().find(|other| other.pid == process.pid);
             for row in &process.rows {
@@ -72,7 +72,12 @@ impl View {
     }
 }
 
-fn link(process: &ProcessCounters, row: &RowCounters, earlier: Option<&RowCounters>, seconds: f64) -> Link {
+fn link(
+    process: &ProcessCounters,
+    row: &RowCounters,
+    earlier: Option<&RowCounters>,
+    seconds: f64,
+) -> LinkRow {
     let gauge = |name| row.counter(name).unwrap_or(0);
     let rate = |name| {
         let (before, now) = (earlier?.counter(name)?, row.counter(name)?);
@@ -80,7 +85,7 @@ fn link(process: &ProcessCounters, row: &RowCounters, earlier: Option<&RowCounte
         (seconds > 0.0).then(|| now.saturating_sub(before) as f64 / seconds)
     };
     let node = if row.local.is_empty() { &process.label } else { &row.local };
-    Link {
+    LinkRow {
         pid: process.pid,
         node: printable(node),
         peer: printable(&row.peer),
@@ -121,11 +126,11 @@ pub mod tests {
         ProcessCounters { pid, label: "a@host".into(), rows: vec![row] }
     }
 
-    fn view(before: Vec<ProcessCounters>, now: Vec<ProcessCounters>) -> View {
+    fn view(before: Vec<ProcessCounters>, now: Vec<ProcessCounters>) -> LinksView {
         let at = Instant::now();
-        View::between(
-            &Sample { at, processes: before },
-            &Sample { at: at + Duration::from_secs(2), processes: now },
+        LinksView::between(
+            &CountersSample { at, processes: before },
+            &CountersSample { at: at + Duration::from_secs(2), processes: now },
         )
     }
 

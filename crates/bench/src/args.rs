@@ -1,0 +1,513 @@
+//! The arguments of `caravan bench`, and parsers of values that other commands take, too.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
+use clap::{Subcommand, ValueEnum};
+
+/// The benchmarks. What each is for is said at the type of its arguments, where clap takes both parts of its help from.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs)]
+pub enum BenchCommand {
+    Erlang(Erlang),
+    Ring(RingArgs),
+    /// The other process of `caravan bench ring`
+    #[command(hide = true)]
+    RingPeer(RingPeer),
+    Rdma(Rdma),
+    /// The other process of `caravan bench rdma`
+    #[command(hide = true)]
+    RdmaPeer,
+    Pipe(PipeBench),
+    /// The other process of `caravan bench pipe --steps`
+    #[command(hide = true)]
+    PipePeer,
+    Engine(EngineBench),
+    /// The process of `caravan bench engine` that runs an engine
+    #[command(hide = true)]
+    EnginePeer(EnginePeer),
+    Compare(Compare),
+}
+
+/// Erlang nodes calling each other, over TCP and over Caravan
+///
+/// Starts fresh Erlang nodes for each round and each transport, connects them all, and measures
+/// RPCs (processes in a tight loop of calls to a gen_server in front of a gen_server), lone
+/// round trips, streams of binaries, and round trips behind a stream. Nodes get random hidden
+/// names, listen on 127.0.0.1 only, need no epmd and end with this command, however it ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench erlang
+  caravan bench erlang --nodes 2 --processes 1000 --seconds 5 --rounds 15
+  caravan bench erlang --transports tcp --rounds 3 --json - --svg ''
+
+CARAVAN_ERLANG_DIR names the folder that holds erlang/ebin and bench/erlang/ebin where they are
+not found beside this program.")]
+pub struct Erlang {
+    /// Nodes, all connected with each other; with more than 2, two of them are measured as well
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(2..=64))]
+    pub nodes: usize,
+    /// Calling processes for each ordered pair of nodes
+    #[arg(long, value_name = "P", default_value_t = 100, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    pub processes: usize,
+    /// Seconds in which RPCs are counted; the other figures take a part of it each
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    pub seconds: Duration,
+    /// Rounds; each measures every transport once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Transports, separated by commas; ratios are to the first
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "tcp,caravan")]
+    pub transports: Vec<ErlangTransport>,
+    /// Scheduler threads of each node (erl +S)
+    #[arg(long, value_name = "N", default_value = "1", value_parser = schedulers)]
+    pub schedulers: NonZeroUsize,
+    /// Where nodes run while RPCs are counted: wherever the kernel puts them, or node n on core n
+    #[arg(long, value_name = "HOW", default_value = "none")]
+    pub pin: Pin,
+    /// The program that starts a node
+    #[arg(long, value_name = "PROGRAM", default_value = "erl")]
+    pub erl: PathBuf,
+    /// More arguments for every node, as one text
+    #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
+    pub erl_flags: String,
+    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.json", value_parser = file())]
+    pub json: PathBuf,
+    /// Write a chart as SVG; '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/erlang.svg", value_parser = file())]
+    pub svg: PathBuf,
+}
+
+/// What carries the messages of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ErlangTransport {
+    /// OTP's own inet_tcp
+    Tcp,
+    /// Caravan over shared memory
+    Caravan,
+    /// Caravan that stays on TCP (-caravan transport tcp)
+    CaravanTcp,
+}
+
+impl ErlangTransport {
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Caravan => "caravan",
+            Self::CaravanTcp => "caravan-tcp",
+        }
+    }
+}
+
+impl std::fmt::Display for ErlangTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Placement of nodes while RPCs are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pin {
+    /// The kernel's choice
+    None,
+    /// Node n on core n modulo the cores
+    Spread,
+}
+
+/// A ring between two processes, beside a bare flag-and-copy loop in C
+///
+/// Sends 64-byte records through a ring in shared memory from one process to another, and the
+/// same through a bare loop in C (a flag and a copy for each record), on the same cores.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench ring
+  caravan bench ring --samples 101 --json results/ring.json")]
+pub struct RingArgs {
+    /// Samples of each of the two, in turn
+    #[arg(long, value_name = "N", default_value_t = 51, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub samples: usize,
+    /// Records in a sample, few enough that it ends before the kernel takes a core away; round
+    /// trips are a twentieth of it
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
+    pub records: u64,
+    /// Which two cores to use if there are more: the nearest or the farthest
+    #[arg(long, value_name = "WHICH", default_value = "near")]
+    pub placement: Placement,
+    /// Bytes of the ring: a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = ring_bytes)]
+    pub ring_bytes: u64,
+    /// The C compiler for the bare loop
+    #[arg(long, value_name = "PROGRAM", default_value = "cc")]
+    pub cc: PathBuf,
+    /// Write results as JSON as well; '-' for standard output (the table then goes to standard error)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// A choice among pairs of cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Placement {
+    /// The pair with the fastest way for a cache line
+    Near,
+    /// The pair with the slowest way
+    Far,
+}
+
+/// The consuming process, which finds the memory through its parent.
+#[derive(Debug, clap::Args)]
+pub struct RingPeer {
+    #[arg(long)]
+    pub memory: PathBuf,
+    #[arg(long)]
+    pub ring_bytes: u64,
+    #[arg(long)]
+    pub core: usize,
+    #[arg(long)]
+    pub records: u64,
+    #[arg(long)]
+    pub echo: bool,
+}
+
+const SECONDS_MIN: f64 = 0.1;
+const SECONDS_MAX: f64 = 3600.0;
+
+/// Seconds, perhaps with a fraction.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (SECONDS_MIN..=SECONDS_MAX).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("it takes seconds from {SECONDS_MIN} to {SECONDS_MAX}, such as 2 or 0.5")),
+    }
+}
+
+/// A path that may be empty, which clap's own parser of paths refuses.
+fn file() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+fn schedulers(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse::<NonZeroUsize>() {
+        Ok(count) if count.get() <= 1024 => Ok(count),
+        _ => Err("it takes a number of threads from 1 to 1024".into()),
+    }
+}
+
+/// The bytes of a ring.
+pub fn ring_bytes(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(bytes) if bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("it takes a power of two from 4096 to 1073741824".into()),
+    }
+}
+
+/// Nobody has more: what is larger is a mistyped unit.
+const SIZE_MAX: u64 = 1 << 40;
+
+/// Bytes of memory or of a file: `100M`, `1.5G` (powers of 1,000), `64Ki` (of 1,024); also `1.5GB`, `64KiB`.
+pub fn size(text: &str) -> Result<u64, String> {
+    match quantity(text) {
+        Some(bytes) if bytes <= SIZE_MAX => Ok(bytes),
+        _ => Err("it takes bytes up to 1Ti, such as 64k, 100M, 1.5G or 64Mi".into()),
+    }
+}
+
+/// A number, maybe with a fraction, and a unit.
+pub fn quantity(text: &str) -> Option<u64> {
+    let split = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(split)?;
+    let unit = unit.strip_suffix(['B', 'b']).unwrap_or(unit);
+    let (letter, base) = match unit.strip_suffix('i') {
+        // "i" alone is no unit.
+        Some("") => return None,
+        Some(letter) => (letter, 1024_u64),
+        None => (unit, 1000),
+    };
+    let power = match letter {
+        "" => 0,
+        "k" | "K" => 1,
+        "m" | "M" => 2,
+        "g" | "G" => 3,
+        "t" | "T" => 4,
+        _ => return None,
+    };
+    let unit = base.pow(power);
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(unit);
+    }
+    let bytes = number.parse::<f64>().ok()? * unit as f64;
+    // What does not fit has no business here: 2^63 is far beyond every limit above.
+    (bytes < 9.2e18).then_some(bytes.round() as u64)
+}
+
+/// Where results are collected, unless another file is named.
+pub const HISTORY: &str = "results/engine-history.jsonl";
+
+/// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
+///
+/// Runs named benchmarks of the packet engine. Each sample starts a fresh engine, warms up, and counts packets
+/// between two instants. Samples of all benchmarks take turns. Since the cores of a virtual machine move, the
+/// distance of the two cores is measured before and after each sample: near and far samples are reported separately,
+/// and a sample during which the distance changed is repeated.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench engine                                  all of them, in some minutes
+  caravan bench engine --list                           their names, and what each measures
+  caravan bench engine --only swap                      beside the bare loop in C
+  caravan bench engine --only interlink,tunnel2 --sizes 60 --samples 31
+  caravan bench engine --only interlink/1500/copy --json - --history ''
+  caravan bench compare                                 what has changed since the last run")]
+pub struct EngineBench {
+    /// Print the names of all benchmarks and what they measure, and end
+    #[arg(long)]
+    pub list: bool,
+    /// Benchmarks, separated by commas: a name from --list, alone or followed by /SIZE or /SIZE/VARIANT as in the
+    /// table
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Bytes in a packet, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "60,120,1500", value_parser = RangedU64ValueParser::<usize>::new().range(60..=1500))]
+    pub sizes: Vec<usize>,
+    /// Samples of each benchmark in one placement, near or far; more are taken where cores move
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub samples: usize,
+    /// Seconds in which the packets of a sample are counted
+    #[arg(long, value_name = "S", default_value = "0.15", value_parser = sample_seconds)]
+    pub seconds: Duration,
+    /// Which two cores to use if there are more: the nearest or the farthest
+    #[arg(long, value_name = "WHICH", default_value = "near")]
+    pub placement: Placement,
+    /// The C compiler for the bare loop
+    #[arg(long, value_name = "PROGRAM", default_value = "cc")]
+    pub cc: PathBuf,
+    /// Append the results to this file, one line per benchmark; '' for none
+    #[arg(long, value_name = "FILE", default_value = HISTORY, value_parser = file())]
+    pub history: PathBuf,
+    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/engine.json", value_parser = file())]
+    pub json: PathBuf,
+    /// Write a chart as SVG; '' for none
+    #[arg(long, value_name = "FILE", default_value = "results/engine.svg", value_parser = file())]
+    pub svg: PathBuf,
+}
+
+/// The process that runs the engine of one sample.
+#[derive(Debug, clap::Args)]
+pub struct EnginePeer {
+    /// What to measure, as JSON
+    #[arg(long)]
+    pub task: String,
+}
+
+/// How the packet engine's benchmarks have changed between two runs
+///
+/// Shows how each benchmark of the packet engine has changed between two runs, and whether that can
+/// be chance: the Mann-Whitney U test of their samples, two-sided, with Holm's correction for
+/// looking at many benchmarks at once. A run is named by its number in the history (1 is the
+/// first, -1 the last), by the start of its commit, or by the start of its date.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench compare                       the last run, and the one before it on the same machine
+  caravan bench compare -3                    the last run, and the one two runs earlier
+  caravan bench compare v0.1.0 4f2a91c        two commits
+  caravan bench compare --fail-on-regression  exit status 1 if anything has become worse")]
+pub struct Compare {
+    /// The run to compare with; without it the one before B that is on the same machine
+    #[arg(value_name = "A", allow_negative_numbers = true)]
+    pub a: Option<String>,
+    /// The run that is compared; without it the last one
+    #[arg(value_name = "B", allow_negative_numbers = true)]
+    pub b: Option<String>,
+    /// The file with the results
+    #[arg(long, value_name = "FILE", default_value = HISTORY)]
+    pub history: PathBuf,
+    /// Ignore changes of the median below so many percent
+    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
+    pub threshold: f64,
+    /// The largest probability of chance at which a change counts as one
+    #[arg(long, value_name = "P", default_value = "0.01", value_parser = probability)]
+    pub alpha: f64,
+    /// End with exit status 1 if a benchmark became worse
+    #[arg(long)]
+    pub fail_on_regression: bool,
+    /// Print the comparison as JSON instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn sample_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("it takes seconds from 0.01 to 60, such as 0.15".into()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok(percent),
+        _ => Err("it takes percent from 0 to 1000, such as 3".into()),
+    }
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(p) if p > 0.0 && p < 1.0 => Ok(p),
+        _ => Err("it takes a probability between 0 and 1, such as 0.01".into()),
+    }
+}
+
+/// Pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3; and one built step by step
+///
+/// Moves a stream from one host to another with Caravan's pipe and, in turn, with nc, socat, mbuffer, ssh and iperf3,
+/// and measures bytes per second and processor time of each. The hosts are two network namespaces of this machine,
+/// joined by a veth pair, each with an sshd of its own; this needs root. Everything is removed when the command ends.
+/// With --steps, measures instead a pipe over a fabric (RDMA or shared memory) that is built step by step, and what
+/// each step brings.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench pipe                               all of it, in some minutes
+  caravan bench pipe --list                        the benchmarks, and what each measures
+  caravan bench pipe --only veth --bytes 4Gi
+  caravan bench pipe --only same-host,start --network loopback
+  caravan bench pipe --steps                       from 4 KiB messages to Caravan's ring
+  caravan bench pipe --steps --transport tcp")]
+pub struct PipeBench {
+    /// Print the names of all benchmarks and what they measure, and end
+    #[arg(long, conflicts_with = "steps")]
+    pub list: bool,
+    /// A pipe over a fabric, step by step, instead of pipes between hosts
+    #[arg(long)]
+    pub steps: bool,
+    /// What carries the steps: without it an RDMA device if there is one, else shared memory
+    #[arg(long, value_name = "WHAT", requires = "steps")]
+    pub transport: Option<StepsTransport>,
+    /// Benchmarks, separated by commas, as --list has them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "steps")]
+    pub only: Vec<String>,
+    /// What joins the two hosts: network namespaces, or this host's own loopback interface
+    #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
+    pub network: Option<PipeNetwork>,
+    /// Rounds; each measures every contender once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Bytes of a stream: 64M, 4Gi; without it 2Gi, or 256Mi for --steps. They are held in memory
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub bytes: Option<u64>,
+    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none; without
+    /// it results/pipe.json or results/pipe-steps.json
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    pub json: Option<PathBuf>,
+    /// Chart as SVG, '' for none; without it results/pipe.svg or results/pipe-steps.svg
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    pub svg: Option<PathBuf>,
+}
+
+/// What carries the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepsTransport {
+    /// An RDMA device
+    Rdma,
+    /// Shared memory
+    Shm,
+    /// TCP over loopback
+    Tcp,
+}
+
+/// What joins the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PipeNetwork {
+    /// Two network namespaces with a veth pair between them; takes root
+    Veth,
+    /// 127.0.0.2 and 127.0.0.3 of this host
+    Loopback,
+}
+
+/// A link over an RDMA device, beside perftest's programs on the same device
+///
+/// Measures a link over an RDMA device between two processes of this machine, or towards another where
+/// the same command serves, and beside it ib_write_lat, ib_send_lat, ib_write_bw (package perftest) and
+/// ibv_rc_pingpong (ibverbs-utils) on the same device, in turn. A link also copies each message into its
+/// ring and out of it, which those programs do not; "filled in place" is a link without these copies.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench rdma
+  caravan bench rdma --serve 7500               on one machine, and on the other:
+  caravan bench rdma --to 192.0.2.1:7500 --json results/rdma.json
+
+The serving side accepts the first caller at that port, once, without a password: use it only on a network
+that you trust.")]
+pub struct Rdma {
+    /// Serve as the other side for one caller at this TCP port
+    #[arg(long, value_name = "PORT", conflicts_with = "to")]
+    pub serve: Option<u16>,
+    /// Measure towards the machine that serves at this address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub to: Option<String>,
+    /// Rounds; each measures every contender once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Round trips in a sample
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = RangedU64ValueParser::<u64>::new().range(10..=100_000_000))]
+    pub round_trips: u64,
+    /// Bytes of the messages whose latency is measured, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "8,64", value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 20))]
+    pub latency_bytes: Vec<usize>,
+    /// Bytes of the messages of streams, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "65536,1048576", value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 30))]
+    pub sizes: Vec<usize>,
+    /// Bytes in a sample of a stream
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = RangedU64ValueParser::<u64>::new().range(1 << 16..=1 << 40))]
+    pub stream_bytes: u64,
+    /// Bytes of each ring: a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = 524_288, value_parser = ring_bytes)]
+    pub ring_bytes: u64,
+    /// Sleep while waiting, instead of polling; the other programs still poll
+    #[arg(long)]
+    pub sleep: bool,
+    /// Measure the link alone, without the other programs
+    #[arg(long)]
+    pub alone: bool,
+    /// Write results as JSON as well; '-' for standard output (the table then goes to standard error)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        bench: BenchCommand,
+    }
+
+    /// The arguments of a line such as `ring --samples 3`.
+    pub fn parse(line: &str) -> BenchCommand {
+        let words = ["bench"].into_iter().chain(line.split_whitespace());
+        <Line as clap::Parser>::try_parse_from(words).expect("a valid line").bench
+    }
+
+    #[test]
+    fn transports_are_a_list() {
+        let BenchCommand::Erlang(erlang) = parse("erlang --transports caravan,tcp") else {
+            panic!("not erlang")
+        };
+        assert_eq!(erlang.transports, [ErlangTransport::Caravan, ErlangTransport::Tcp]);
+    }
+
+    #[test]
+    fn files_may_be_declined() {
+        let BenchCommand::Erlang(erlang) = parse("erlang --json - --svg=") else { panic!("not erlang") };
+        let files = [erlang.json, erlang.svg];
+        assert_eq!(files, [PathBuf::from("-"), PathBuf::new()]);
+    }
+}

@@ -1,0 +1,449 @@
+//! `caravan bench compare`: how the engine's benchmarks have changed between two runs.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::args::Compare;
+use crate::error::Error;
+use crate::history::HistoryLine;
+use crate::number::number;
+use crate::stats::{SampleSummary, holm, least_p, p_value};
+use crate::{history, output};
+
+/// Compares two runs of the history and prints the table, or the JSON.
+pub fn run(args: &Compare) -> Result<(), Error> {
+    let lines = history::read(&args.history)?;
+    let (a, b) =
+        RunHistory::of(&lines).pair(args.a.as_deref(), args.b.as_deref()).map_err(Error::Sentence)?;
+    let comparison = Comparison::of(&a, &b, args.threshold / 100.0, args.alpha);
+    if args.json {
+        output::json(&comparison, Path::new("-"))?;
+    } else {
+        output::table(&comparison.text(), Path::new(""))?;
+    }
+    match comparison.regressions() {
+        0 => Ok(()),
+        count if args.fail_on_regression => Err(Error::Regressions(count)),
+        _ => Ok(()),
+    }
+}
+
+/// One run's lines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ComparedRun {
+    /// Its number in the history, from 1.
+    pub number: usize,
+    pub lines: Vec<HistoryLine>,
+}
+
+impl ComparedRun {
+    fn first(&self) -> &HistoryLine {
+        // A run is made of a line.
+        &self.lines[0]
+    }
+
+    pub fn commit(&self) -> &str {
+        self.first().commit.as_deref().unwrap_or("unknown commit")
+    }
+
+    pub fn date(&self) -> &str {
+        &self.first().date
+    }
+
+    pub fn same_machine(&self, other: &Self) -> bool {
+        self.first().machine.same(&other.first().machine)
+    }
+
+    pub fn machine(&self) -> String {
+        let machine = &self.first().machine;
+        format!("{} x {}, Linux {}, {}", machine.cores, machine.processor, machine.kernel, machine.system)
+    }
+
+    /// Whether both have samples of the same benchmark in the same placement.
+    fn shares(&self, other: &Self) -> bool {
+        self.lines.iter().any(|line| other.lines.iter().any(|theirs| key(line) == key(theirs)))
+    }
+}
+
+/// What two runs must both have to be compared.
+pub fn key(line: &HistoryLine) -> (&str, &str) {
+    (&line.benchmark, &line.placement)
+}
+
+/// All runs of a history, in the order in which they were written.
+#[derive(Clone, Debug, Default)]
+pub struct RunHistory(Vec<ComparedRun>);
+
+impl RunHistory {
+    pub fn of(lines: &[HistoryLine]) -> Self {
+        let mut runs: Vec<ComparedRun> = Vec::new();
+        for line in lines {
+            match runs.iter_mut().find(|run| run.first().run == line.run) {
+                Some(run) => run.lines.push(line.clone()),
+                None => runs.push(ComparedRun { number: runs.len() + 1, lines: vec![line.clone()] }),
+            }
+        }
+        Self(runs)
+    }
+
+    /// The runs called `a` and `b`. Without `b` the last; without `a` the one before `b` that is on its
+    /// machine and has something in common with it. What cannot be found is a sentence.
+    pub fn pair(&self, a: Option<&str>, b: Option<&str>) -> Result<(ComparedRun, ComparedRun), String> {
+        let b = match (b, self.0.last()) {
+            (Some(name), _) => self.find(name)?,
+            (None, Some(last)) => last,
+            (None, None) => return Err("the history has no run: `caravan bench engine` adds one".into()),
+        };
+        let a = match a {
+            Some(name) => self.find(name)?,
+            None => {
+                let earlier = self.0[..b.number - 1].iter().rev();
+                let mut alike = earlier.filter(|run| run.same_machine(b) && run.shares(b));
+                alike.next().ok_or_else(|| {
+                    format!(
+                        "before run {} there is none on the same machine with a benchmark in the same \
+                         placement: run `caravan bench engine` again, or name two runs",
+                        b.number
+                    )
+                })?
+            }
+        };
+        match () {
+            () if a.number == b.number => Err(format!("run {} would be compared with itself", a.number)),
+            () if !a.shares(b) => Err(format!(
+                "runs {} and {} have no benchmark in the same placement in common",
+                a.number, b.number
+            )),
+            () => Ok((a.clone(), b.clone())),
+        }
+    }
+
+    /// A number from the first (1) or from the last (-1), the start of a commit, or that of a date. The
+    /// last run that fits.
+    fn find(&self, name: &str) -> Result<&ComparedRun, String> {
+        let starts = |run: &&ComparedRun| run.commit().starts_with(name) || run.date().starts_with(name);
+        if let Some(run) = self.0.iter().rev().find(starts).filter(|_| !is_small(name)) {
+            return Ok(run);
+        }
+        let place = name.parse::<i64>().ok().and_then(|number| match number {
+            0 => None,
+            1.. => usize::try_from(number - 1).ok(),
+            _ => self.0.len().checked_sub(usize::try_from(number.unsigned_abs()).ok()?),
+        });
+        place.and_then(|place| self.0.get(place)).ok_or_else(|| {
+            format!(
+                "no run of {} in the history is called {name}: give its number (1 is the first, -1 the \
+                 last), or the start of its commit or date",
+                self.0.len()
+            )
+        })
+    }
+}
+
+/// A number too short for a commit's: then it counts runs.
+fn is_small(name: &str) -> bool {
+    name.len() < 4 && name.parse::<i64>().is_ok()
+}
+
+/// Changes when a reader of the JSON would have to.
+const SCHEMA: &str = "caravan-bench-compare/1";
+
+/// What became of a benchmark. Less is better in every unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Regression,
+    Improvement,
+    Same,
+    /// So few samples cannot tell, whatever they are.
+    TooFew,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Regression => "REGRESSION",
+            Self::Improvement => "improvement",
+            Self::Same => "same",
+            Self::TooFew => "too few samples",
+        }
+    }
+}
+
+/// One benchmark in one placement.
+#[derive(Clone, Debug, Serialize)]
+pub struct ComparedRow {
+    pub benchmark: String,
+    pub placement: String,
+    pub unit: String,
+    pub a: SampleSummary,
+    pub b: SampleSummary,
+    /// How much more the second's median is: 0.1 is 10 % more.
+    pub change: f64,
+    /// The probability that chance parts the samples so, looked at alone.
+    pub p: f64,
+    /// The same for one benchmark among all of these.
+    pub p_corrected: f64,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ComparedSide {
+    pub run: usize,
+    pub date: String,
+    pub commit: String,
+    pub machine: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    pub schema: &'static str,
+    pub a: ComparedSide,
+    pub b: ComparedSide,
+    pub same_machine: bool,
+    pub threshold: f64,
+    pub alpha: f64,
+    pub rows: Vec<ComparedRow>,
+    /// What only one of them has.
+    pub unmatched: usize,
+}
+
+impl Comparison {
+    /// `threshold` as a part, 0.03 for 3 %.
+    pub fn of(a: &ComparedRun, b: &ComparedRun, threshold: f64, alpha: f64) -> Self {
+        let mut rows: Vec<ComparedRow> = Vec::new();
+        for line in &b.lines {
+            let earlier = a.lines.iter().find(|other| key(other) == key(line));
+            let samples = earlier.and_then(|earlier| {
+                Some((SampleSummary::of(earlier.samples.clone())?, SampleSummary::of(line.samples.clone())?))
+            });
+            let Some((before, after)) = samples else { continue };
+            let p = p_value(&before.samples, &after.samples);
+            rows.push(ComparedRow {
+                benchmark: line.benchmark.clone(),
+                placement: line.placement.clone(),
+                unit: line.unit.clone(),
+                change: after.median / before.median - 1.0,
+                a: before,
+                b: after,
+                p,
+                p_corrected: p,
+                verdict: Verdict::Same,
+            });
+        }
+        let corrected = holm(&rows.iter().map(|row| row.p).collect::<Vec<_>>());
+        let count = rows.len() as f64;
+        for (row, corrected) in rows.iter_mut().zip(corrected) {
+            row.p_corrected = corrected;
+            // What the most different samples could show, were it the only difference.
+            let least = least_p(row.a.samples.len(), row.b.samples.len()) * count;
+            row.verdict = verdict(row.change, corrected, least, threshold, alpha);
+        }
+        let unmatched = a.lines.len() + b.lines.len() - 2 * rows.len();
+        let same_machine = a.same_machine(b);
+        Self { schema: SCHEMA, a: side(a), b: side(b), same_machine, threshold, alpha, rows, unmatched }
+    }
+
+    pub fn regressions(&self) -> usize {
+        self.rows.iter().filter(|row| row.verdict == Verdict::Regression).count()
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a String cannot fail.
+        for (letter, side) in [('A', &self.a), ('B', &self.b)] {
+            let _ = writeln!(text, "{letter}: run {}, {}, {}", side.run, side.date, side.commit);
+        }
+        let _ = writeln!(text, "{}", self.b.machine);
+        if !self.same_machine {
+            let _ =
+                writeln!(text, "A is of ANOTHER MACHINE, {}: only ratios mean something.", self.a.machine);
+        }
+        let _ = writeln!(
+            text,
+            "Medians (samples); less is better. p: Mann-Whitney U, two-sided, corrected for {} benchmarks (Holm); a \
+             change has p below {} and is {} % or more.\n",
+            self.rows.len(),
+            self.alpha,
+            number(self.threshold * 100.0)
+        );
+        let _ = writeln!(
+            text,
+            "{:<28}{:<6}{:<6}{:>16}{:>16}{:>9}{:>9}  verdict",
+            "", "", "", "A", "B", "B to A", "p"
+        );
+        for row in &self.rows {
+            let cell =
+                |summary: &SampleSummary| format!("{} ({})", number(summary.median), summary.samples.len());
+            let _ = writeln!(
+                text,
+                "{:<28}{:<6}{:<6}{:>16}{:>16}{:>+8.1}%{:>9}  {}",
+                row.benchmark,
+                row.placement,
+                row.unit,
+                cell(&row.a),
+                cell(&row.b),
+                row.change * 100.0,
+                probability(row.p_corrected),
+                row.verdict.word()
+            );
+        }
+        let count = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
+        let _ = writeln!(
+            text,
+            "\n{} worse, {} better, {} the same, {} with too few samples; {} in one of the runs alone",
+            self.regressions(),
+            count(Verdict::Improvement),
+            count(Verdict::Same),
+            count(Verdict::TooFew),
+            self.unmatched
+        );
+        text
+    }
+}
+
+fn side(run: &ComparedRun) -> ComparedSide {
+    ComparedSide {
+        run: run.number,
+        date: run.date().into(),
+        commit: run.commit().into(),
+        machine: run.machine(),
+    }
+}
+
+fn verdict(change: f64, p: f64, least: f64, threshold: f64, alpha: f64) -> Verdict {
+    match () {
+        () if least > alpha => Verdict::TooFew,
+        () if p > alpha || change.abs() < threshold => Verdict::Same,
+        () if change > 0.0 => Verdict::Regression,
+        () => Verdict::Improvement,
+    }
+}
+
+/// Never as 0.
+fn probability(p: f64) -> String {
+    if p < 0.0001 { "<0.0001".into() } else { format!("{p:.4}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::tests::line;
+
+    /// Runs 1 to 5; the third on another machine, the fourth of another benchmark.
+    fn runs() -> RunHistory {
+        RunHistory::of(&[
+            line("2026-01-01", "aaaa1", 2, "swap", &[1.0]),
+            line("2026-01-02", "bbbb2", 2, "swap", &[2.0]),
+            line("2026-01-02", "bbbb2", 2, "basic1/60", &[2.0]),
+            line("2026-01-03", "1234567", 4, "swap", &[3.0]),
+            line("2026-01-04", "dddd4", 2, "recovery", &[4.0]),
+            line("2026-01-05", "aaaa1-dirty", 2, "swap", &[5.0]),
+        ])
+    }
+
+    #[test]
+    fn runs_are_chosen_as_they_are_called() {
+        for (a, b, expected) in [
+            (None, None, Ok((2, 5))),
+            (Some("-4"), None, Ok((2, 5))),
+            (Some("1"), None, Ok((1, 5))),
+            (Some("1"), Some("2"), Ok((1, 2))),
+            (Some("bbbb"), Some("aaaa1"), Ok((2, 5))),
+            (Some("2026-01-01"), Some("2026-01-02"), Ok((1, 2))),
+            (Some("1234567"), Some("5"), Ok((3, 5))),
+            (None, Some("2"), Ok((1, 2))),
+            (None, Some("1"), Err("before run 1 there is none")),
+            (None, Some("4"), Err("before run 4 there is none")),
+            (Some("1"), Some("4"), Err("no benchmark in the same placement")),
+            (Some("5"), Some("-1"), Err("compared with itself")),
+            (Some("0"), None, Err("is called 0")),
+            (Some("9"), None, Err("no run of 5 in the history is called 9")),
+            (Some("cccc"), None, Err("is called cccc")),
+        ] {
+            let found = runs().pair(a, b).map(|(a, b)| (a.number, b.number));
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{a:?} {b:?}"),
+                (Err(text), Err(expected)) => assert!(text.contains(expected), "{a:?} {b:?}: {text}"),
+                (found, _) => panic!("{a:?} {b:?}: {found:?}"),
+            }
+        }
+        let none = RunHistory::of(&[]).pair(None, None).expect_err("nothing");
+        assert!(none.contains("caravan bench engine"), "{none}");
+    }
+
+    /// Nine samples about `median`, near each other.
+    fn about(median: f64) -> Vec<f64> {
+        (0..9).map(|n| median * (1.0 + f64::from(n - 4) * 0.002)).collect()
+    }
+
+    fn compare(rows: &[(&str, Vec<f64>, Vec<f64>)]) -> Comparison {
+        let before = rows.iter().map(|(name, a, _)| line("2026-01-01", "aaaa", 2, name, a));
+        let after = rows.iter().map(|(name, _, b)| line("2026-01-02", "bbbb", 2, name, b));
+        let runs = RunHistory::of(&before.chain(after).collect::<Vec<_>>());
+        let (a, b) = runs.pair(None, None).expect("two runs");
+        Comparison::of(&a, &b, 0.03, 0.01)
+    }
+
+    #[test]
+    fn a_verdict_needs_both_a_size_and_a_probability() {
+        let wide = || vec![50.0, 150.0, 90.0, 80.0, 130.0, 100.0, 110.0, 70.0, 120.0];
+        for (what, a, b, expected) in [
+            ("10 % more, clearly", about(100.0), about(110.0), Verdict::Regression),
+            ("10 % less, clearly", about(100.0), about(90.0), Verdict::Improvement),
+            ("nothing", about(100.0), about(100.0), Verdict::Same),
+            ("2 % more, clearly: too little to matter", about(100.0), about(102.0), Verdict::Same),
+            ("10 % more, within the noise", wide(), wide().iter().map(|n| n * 1.1).collect(), Verdict::Same),
+            ("twice, of three samples", vec![1.0, 1.1, 1.2], vec![2.0, 2.1, 2.2], Verdict::TooFew),
+        ] {
+            let comparison = compare(&[("swap", a, b)]);
+            assert_eq!(comparison.rows[0].verdict, expected, "{what}: {:?}", comparison.rows[0]);
+            assert_eq!(comparison.regressions(), usize::from(expected == Verdict::Regression));
+        }
+    }
+
+    #[test]
+    fn chance_is_corrected_for_the_number_of_benchmarks() {
+        // Alone p is 0.0078: nine samples of which a few overlap.
+        let a: Vec<f64> = (0..9).map(f64::from).map(|n| 100.0 + n).collect();
+        let b: Vec<f64> = (0..9).map(f64::from).map(|n| 105.5 + n).collect();
+        let alone = compare(&[("swap", a.clone(), b.clone())]);
+        assert_eq!(alone.rows[0].verdict, Verdict::Regression, "{:?}", alone.rows[0]);
+        let names: Vec<_> = (0..20).map(|n| format!("same/{n}")).collect();
+        let rows = names.iter().map(|name| (name.as_str(), about(1.0), about(1.0)));
+        let many: Vec<_> = rows.chain([("swap", a, b)]).collect();
+        let many = compare(&many);
+        let row = many.rows.last().expect("a row");
+        assert_eq!((row.p, row.verdict), (alone.rows[0].p, Verdict::Same), "{row:?}");
+    }
+
+    #[test]
+    fn the_table_names_runs_benchmarks_and_verdicts() {
+        let comparison =
+            compare(&[("swap", about(100.0), about(110.0)), ("tunnel/60", about(7.0), about(7.0))]);
+        let text = comparison.text();
+        for expected in [
+            "A: run 1, 2026-01-01, aaaa",
+            "B: run 2, 2026-01-02, bbbb",
+            "100 (9)",
+            "110 (9)",
+            "+10.0%",
+            "REGRESSION",
+            "1 worse, 0 better, 1 the same, 0 with too few samples; 0 in one of the runs alone",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        let row = text.lines().find(|line| line.starts_with("tunnel/60")).expect("a row");
+        assert!(row.ends_with("1.0000  same") && row.contains("+0.0%"), "{row}");
+    }
+
+    #[test]
+    fn another_machine_is_said_to_be_one() {
+        let lines = [line("1", "aaaa", 2, "swap", &about(1.0)), line("2", "bbbb", 4, "swap", &about(2.0))];
+        let (a, b) = RunHistory::of(&lines).pair(Some("1"), Some("2")).expect("two runs");
+        let text = Comparison::of(&a, &b, 0.03, 0.01).text();
+        assert!(text.contains("ANOTHER MACHINE, 2 x P"), "{text}");
+    }
+}

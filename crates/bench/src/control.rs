@@ -1,0 +1,173 @@
+//! The control channel of a benchmark: a line of JSON for each message, between two processes of one
+//! machine or of two. It carries what a link and the peer's tools need to know of each other.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use caravan_fabric::{Endpoint, Exposure, shm, verbs};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+use crate::interrupt::{GLANCE, Interrupt};
+use crate::process::{ChildProgram, failed as process_failed};
+
+/// Bytes of a message: an offer of all ports fits many times.
+const LINE_BYTES_MAX: u64 = 1 << 16;
+/// How long the other side may take for an answer; longer than any sample.
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+/// How long the one who serves may not be there yet.
+const CALL_LIMIT: Duration = Duration::from_secs(20);
+
+/// One side of it. Dropping it ends the other side's process where that was started here.
+#[derive(Debug)]
+pub struct ControlChannel {
+    reader: BufReader<File>,
+    writer: File,
+    /// Where the other side is.
+    pub host: IpAddr,
+    child: Option<ChildProgram>,
+}
+
+impl ControlChannel {
+    fn over(stream: OwnedFd, host: IpAddr) -> Result<Self, Error> {
+        set_socket_timeout(&stream, Timeout::Recv, Some(ANSWER_LIMIT)).map_err(|why| failed(&why))?;
+        let reader = BufReader::new(File::from(stream.try_clone().map_err(|why| failed(&why))?));
+        Ok(Self { reader, writer: File::from(stream), host, child: None })
+    }
+
+    /// This program again, as the other process on this machine: `caravan bench PEER`.
+    pub fn start(peer: &str) -> Result<Self, Error> {
+        let (here, there) = UnixStream::pair().map_err(|why| failed(&why))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["bench", peer]).stdin(Stdio::from(OwnedFd::from(there)));
+        let child = ChildProgram::start("other side", command)?;
+        let mut control = Self::over(here.into(), Ipv4Addr::LOCALHOST.into())?;
+        control.child = Some(child);
+        Ok(control)
+    }
+
+    /// The other process's side of [`start`](Self::start).
+    pub fn inherited() -> Result<Self, Error> {
+        let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(|why| failed(&why))?;
+        Self::over(stream, Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Towards one who serves; waits a while for him.
+    pub fn to(address: &str, interrupt: &Interrupt) -> Result<Self, Error> {
+        let deadline = Instant::now() + CALL_LIMIT;
+        let unreachable =
+            |why: &dyn std::fmt::Display| failed(&format!("cannot connect to {address}: {why}"));
+        let addresses: Vec<SocketAddr> =
+            address.to_socket_addrs().map_err(|why| unreachable(&why))?.collect();
+        loop {
+            interrupt.check()?;
+            match TcpStream::connect(&addresses[..]) {
+                Ok(stream) => {
+                    let host = stream.peer_addr().map_err(|why| failed(&why))?.ip();
+                    return Self::over(stream.into(), host);
+                }
+                Err(why) if Instant::now() >= deadline => return Err(unreachable(&why)),
+                Err(_) => std::thread::sleep(GLANCE),
+            }
+        }
+    }
+
+    /// The first one who calls at `port`.
+    pub fn serve(port: u16, interrupt: &Interrupt) -> Result<Self, Error> {
+        let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+        let listener = listener.map_err(|why| failed(&format!("cannot listen on port {port}: {why}")))?;
+        listener.set_nonblocking(true).map_err(|why| failed(&why))?;
+        loop {
+            interrupt.check()?;
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    stream.set_nonblocking(false).map_err(|why| failed(&why))?;
+                    return Self::over(stream.into(), from.ip());
+                }
+                Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(GLANCE),
+                Err(why) => return Err(failed(&why)),
+            }
+        }
+    }
+
+    /// The other side's process, where that was started here.
+    pub fn peer_pid(&self) -> Option<i32> {
+        self.child.as_ref().map(|child| child.pid() as i32)
+    }
+
+    /// Says one thing.
+    pub fn say(&mut self, what: &impl Serialize) -> Result<(), Error> {
+        let mut line = serde_json::to_vec(what).map_err(|why| failed(&why))?;
+        line.push(b'\n');
+        self.writer.write_all(&line).map_err(|why| failed(&format!("it is gone: {why}")))
+    }
+
+    /// The next thing that the other side says; `None` at its end.
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
+        let mut line = Vec::new();
+        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        read.map_err(|why| failed(&format!("it does not answer: {why}")))?;
+        if line.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&line).map(Some).map_err(|why| failed(&format!("it is unclear: {why}")))
+    }
+
+    /// The same, where there must be something.
+    pub fn expect<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        self.hear()?.ok_or_else(|| failed(&"it ended"))
+    }
+
+    /// The same, with the other side's own error if it had one.
+    pub fn answer<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        self.expect::<Result<T, String>>()?.map_err(|why| failed(&why))
+    }
+}
+
+fn failed(why: &dyn std::fmt::Display) -> Error {
+    process_failed("other side", why)
+}
+
+/// How long making the connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Over an RDMA device: the side that measures.
+pub fn connect_rdma(control: &mut ControlChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
+    let offer: Vec<u8> = control.answer()?;
+    let (pending, request) = verbs::connect(&offer, exposure)?;
+    control.say(&request)?;
+    let answer: Vec<u8> = control.answer()?;
+    Ok(pending.finish(&answer, CONNECT_LIMIT)?)
+}
+
+/// The other side of [`connect_rdma`].
+pub fn accept_rdma(control: &mut ControlChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
+    control.say(&Ok::<_, String>(verbs::offer()?))?;
+    let request: Vec<u8> = control.expect()?;
+    let (pending, answer) = verbs::accept(&request, exposure)?;
+    control.say(&Ok::<_, String>(answer))?;
+    Ok(pending.finish(&[], CONNECT_LIMIT)?)
+}
+
+/// Through mapped memory: the side that measures.
+pub fn connect_shm(control: &mut ControlChannel) -> Result<Box<dyn Endpoint>, Error> {
+    let descriptor: Vec<u8> = control.answer()?;
+    let endpoint = shm::connect(&descriptor)?;
+    control.say(&())?;
+    Ok(Box::new(endpoint))
+}
+
+/// The other side of [`connect_shm`].
+pub fn accept_shm(control: &mut ControlChannel, arena_bytes: u64) -> Result<Box<dyn Endpoint>, Error> {
+    let (listener, descriptor) = shm::Listener::listen(arena_bytes)?;
+    control.say(&Ok::<_, String>(descriptor))?;
+    control.expect::<()>()?;
+    Ok(Box::new(listener.accept()?))
+}

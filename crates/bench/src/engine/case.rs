@@ -1,0 +1,257 @@
+//! The benchmarks: their names, what each measures, and what it is to reach.
+
+use serde::{Deserialize, Serialize};
+
+use crate::args::EngineBench;
+use crate::engine::apps::TouchWork;
+use crate::error::Error;
+
+/// Bytes that a benchmark of headers touches: an Ethernet and an IPv6 header, in whole words.
+pub const HEADER_BYTES: usize = 56;
+/// Bytes that the swap stamps: with the owner's word they fill a cache line.
+pub const SWAP_BYTES: usize = 56;
+/// Packets that the worker holds that is killed.
+pub const HELD_PACKETS: usize = 4096;
+
+/// What a sample runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BenchGraph {
+    Basic1,
+    SourceSink,
+    Interlink(TouchWork),
+    Swap,
+    Tunnel,
+    Tunnel2,
+    Scale { processes: usize },
+    Recovery,
+}
+
+impl BenchGraph {
+    /// Whether the figure depends on how far two cores are from each other.
+    pub fn is_of_two(self) -> bool {
+        matches!(self, Self::Interlink(_) | Self::Swap | Self::Tunnel2)
+    }
+}
+
+/// How a link between two processes hands packets over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Handover {
+    Swap,
+    Copy,
+}
+
+/// A benchmark: what `--list` shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Benchmark {
+    pub name: &'static str,
+    pub what: &'static str,
+}
+
+const fn benchmark(name: &'static str, what: &'static str) -> Benchmark {
+    Benchmark { name, what }
+}
+
+/// All of them, in the order in which they run.
+pub const BENCHMARKS: [Benchmark; 11] = [
+    benchmark("basic1", "source -> tee -> two sinks in one process (packets of the source)"),
+    benchmark("source-sink", "source -> sink in one process"),
+    benchmark("interlink", "source in one process, sink in another; no byte is touched"),
+    benchmark("interlink-header", "the same; one writes the first 56 bytes, the other reads them"),
+    benchmark("interlink-read", "the same; both read all bytes"),
+    benchmark("interlink-touch", "the same; one writes all bytes, the other reads them"),
+    benchmark("swap", "56 bytes stamped and read between two processes, beside a bare loop in C"),
+    benchmark("tunnel", "source -> encapsulate -> decapsulate -> sink in one process"),
+    benchmark("tunnel2", "source -> encapsulate in one process, decapsulate -> sink in another"),
+    benchmark("scale", "the tunnel in each of N processes, 1 to twice the cores: all together"),
+    benchmark(
+        "recovery",
+        "a worker with 4,096 packets is killed: until its successor runs; the largest gap in the traffic of another",
+    ),
+];
+
+/// One benchmark with one size and variant: what is sampled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineCase {
+    pub benchmark: &'static str,
+    pub graph: BenchGraph,
+    /// Bytes in a packet.
+    pub size: usize,
+    pub mode: Handover,
+    /// `interlink/60/swap`.
+    pub key: String,
+}
+
+impl EngineCase {
+    fn new(benchmark: &'static str, graph: BenchGraph, size: usize, mode: Handover) -> Self {
+        let variant = match (graph, mode) {
+            (BenchGraph::Swap | BenchGraph::Recovery, _) => String::new(),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Swap) => format!("/{size}/swap"),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Copy) => format!("/{size}/copy"),
+            (BenchGraph::Scale { processes }, _) => format!("/{size}/{processes}"),
+            _ => format!("/{size}"),
+        };
+        Self { benchmark, graph, size, mode, key: format!("{benchmark}{variant}") }
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        self.key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+/// What is to be measured with these arguments, on so many cores.
+pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<EngineCase>, Error> {
+    let all = all(&args.sizes, cores);
+    if args.only.is_empty() {
+        return Ok(all);
+    }
+    for name in &args.only {
+        if !all.iter().any(|case| case.is_called(name)) {
+            let names = BENCHMARKS.map(|benchmark| benchmark.name).join(", ");
+            return Err(Error::NoBenchmark { name: name.clone(), names });
+        }
+    }
+    let is_chosen = |case: &EngineCase| args.only.iter().any(|name| case.is_called(name));
+    Ok(all.into_iter().filter(is_chosen).collect())
+}
+
+fn all(sizes: &[usize], cores: usize) -> Vec<EngineCase> {
+    let mut cases = Vec::new();
+    for Benchmark { name, .. } in BENCHMARKS {
+        let mut add = |graph: BenchGraph, size| {
+            cases.push(EngineCase::new(name, graph, size, Handover::Swap));
+            if graph.is_of_two() && graph != BenchGraph::Swap {
+                cases.push(EngineCase::new(name, graph, size, Handover::Copy));
+            }
+        };
+        let graph = match name {
+            "swap" => {
+                add(BenchGraph::Swap, SWAP_BYTES);
+                continue;
+            }
+            "recovery" => {
+                add(BenchGraph::Recovery, SWAP_BYTES);
+                continue;
+            }
+            "scale" => {
+                for &size in sizes {
+                    processes(cores)
+                        .into_iter()
+                        .for_each(|processes| add(BenchGraph::Scale { processes }, size));
+                }
+                continue;
+            }
+            "basic1" => BenchGraph::Basic1,
+            "source-sink" => BenchGraph::SourceSink,
+            "interlink" => BenchGraph::Interlink(TouchWork::None),
+            "interlink-header" => BenchGraph::Interlink(TouchWork::Header),
+            "interlink-read" => BenchGraph::Interlink(TouchWork::Read),
+            "interlink-touch" => BenchGraph::Interlink(TouchWork::Touch),
+            "tunnel" => BenchGraph::Tunnel,
+            _ => BenchGraph::Tunnel2,
+        };
+        sizes.iter().for_each(|&size| add(graph, size));
+    }
+    cases
+}
+
+/// How many processes the curve has points for: 1, 2, 4, ... up to twice the cores, and the cores
+/// themselves.
+fn processes(cores: usize) -> Vec<usize> {
+    let most = (2 * cores).min(caravan_engine::limits::WORKERS_MAX);
+    let powers = (0..).map(|power| 1_usize << power).take_while(|&count| count < most);
+    let mut counts: Vec<_> =
+        powers.chain([1, cores.min(most), (3 * cores).div_ceil(2).min(most), most]).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// What a figure is to reach, as a packet rate, a time, or a ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineGoal {
+    AtLeastMpps(f64),
+    BelowMs(f64),
+    RatioAtMost(f64),
+}
+
+/// The goal of a benchmark in a placement, if there is one.
+pub fn goal(key: &str, placement: &str) -> Option<EngineGoal> {
+    let mpps = |near, far| Some(EngineGoal::AtLeastMpps(if placement == "near" { near } else { far }));
+    match key {
+        "swap/ratio" => Some(EngineGoal::RatioAtMost(1.3)),
+        "interlink/60/swap" => mpps(150.0, 50.0),
+        "interlink-read/1500/swap" => mpps(35.0, 13.0),
+        "tunnel/60" => mpps(80.0, 80.0),
+        "tunnel/1500" => mpps(30.0, 30.0),
+        "tunnel2/60/swap" => mpps(80.0, 25.0),
+        "source-sink/60" => mpps(150.0, 150.0),
+        "recovery" => Some(EngineGoal::BelowMs(10.0)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::BenchCommand;
+    use crate::args::tests::parse;
+
+    fn keys(line: &str, cores: usize) -> Result<Vec<String>, Error> {
+        let line = format!("engine {line}");
+        let BenchCommand::Engine(args) = parse(&line) else { panic!("not engine") };
+        Ok(chosen(&args, cores)?.into_iter().map(|case| case.key).collect())
+    }
+
+    #[test]
+    fn names_sizes_and_variants_choose() {
+        for (line, expected) in [
+            ("--only swap", &["swap"][..]),
+            ("--only recovery,swap", &["swap", "recovery"]),
+            ("--only tunnel --sizes 60,1500", &["tunnel/60", "tunnel/1500"]),
+            ("--only interlink/1500", &["interlink/1500/swap", "interlink/1500/copy"]),
+            ("--only interlink-touch/60/copy", &["interlink-touch/60/copy"]),
+            ("--only scale --sizes 60", &["scale/60/1", "scale/60/2", "scale/60/3", "scale/60/4"]),
+        ] {
+            assert_eq!(keys(line, 2).expect("chosen"), expected, "{line}");
+        }
+        let error = keys("--only interlnk", 2).expect_err("refused").to_string();
+        assert!(error.contains("interlnk") && error.contains("source-sink, interlink,"), "{error}");
+        assert!(keys("--only tunnel/61", 2).is_err());
+    }
+
+    #[test]
+    fn every_benchmark_has_a_case_and_no_case_is_twice() {
+        let mut keys = keys("", 2).expect("chosen");
+        for Benchmark { name, .. } in BENCHMARKS {
+            assert!(keys.iter().any(|key| key.split('/').next() == Some(name)), "{name}");
+        }
+        // 6 of one size each for three, 5 of two modes, 4 counts of processes, and two without a size.
+        assert_eq!(keys.len(), 3 * 3 + 5 * 3 * 2 + 4 * 3 + 2);
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 3 * 3 + 5 * 3 * 2 + 4 * 3 + 2);
+    }
+
+    #[test]
+    fn the_curve_ends_at_twice_the_cores() {
+        for (cores, expected) in [
+            (1, &[1, 2][..]),
+            (2, &[1, 2, 3, 4]),
+            (6, &[1, 2, 4, 6, 8, 9, 12]),
+            (64, &[1, 2, 4, 8, 16, 32, 64]),
+        ] {
+            assert_eq!(processes(cores), expected, "{cores} cores");
+        }
+    }
+
+    #[test]
+    fn every_goal_is_of_a_case() {
+        let keys = keys("", 2).expect("chosen");
+        for key in ["interlink/60/swap", "tunnel/1500", "tunnel2/60/swap", "source-sink/60", "recovery"] {
+            assert!(keys.iter().any(|found| found == key) && goal(key, "near").is_some(), "{key}");
+        }
+        assert_eq!(goal("interlink/60/swap", "far"), Some(EngineGoal::AtLeastMpps(50.0)));
+        assert_eq!(goal("interlink/60/copy", "far"), None);
+    }
+}

@@ -1,0 +1,381 @@
+//! Who moves a stream from host a to host b, and how each is asked to.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::hosts::bed::Bed;
+use crate::hosts::{bed, cpu};
+use crate::interrupt::Interrupt;
+use crate::process::{ChildProgram, failed, is_installed};
+use crate::scratch::Scratch;
+
+/// How long a stream may take: this, and what its bytes take at [`SLOWEST`].
+const STREAM_LIMIT: Duration = Duration::from_secs(60);
+/// Bytes a second.
+const SLOWEST: u64 = 20_000_000;
+/// What mbuffer is usually given for fast streams (`-s`, `-m`).
+const MBUFFER: [&str; 5] = ["-q", "-s", "128k", "-m", "256M"];
+/// Bytes of a block of socat's.
+const SOCAT_BLOCK: &str = "1048576";
+
+/// What a connection's sockets may hold at both ends.
+const SOCKETS_BYTES: u64 = 32 << 20;
+
+/// A contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PipeTool {
+    CaravanInsecure,
+    Caravan,
+    /// Not encrypted, and without a digest.
+    CaravanBare,
+    Nc,
+    Socat,
+    Mbuffer,
+    Ssh,
+    /// Sends the file, as all others do.
+    Iperf3File,
+    /// Sends one buffer over and over.
+    Iperf3,
+}
+
+impl PipeTool {
+    /// The first is who all others are compared with.
+    pub const ALL: [Self; 9] = [
+        Self::CaravanInsecure,
+        Self::Caravan,
+        Self::CaravanBare,
+        Self::Nc,
+        Self::Socat,
+        Self::Mbuffer,
+        Self::Ssh,
+        Self::Iperf3File,
+        Self::Iperf3,
+    ];
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::CaravanInsecure => "caravan-insecure",
+            Self::Caravan => "caravan",
+            Self::CaravanBare => "caravan-bare",
+            Self::Nc => "nc",
+            Self::Socat => "socat",
+            Self::Mbuffer => "mbuffer",
+            Self::Ssh => "ssh",
+            Self::Iperf3File => "iperf3-file",
+            Self::Iperf3 => "iperf3",
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::CaravanInsecure => "caravan, not encrypted",
+            Self::Caravan => "caravan, encrypted",
+            Self::CaravanBare => "caravan, not encrypted, no digest",
+            Self::Nc => "nc",
+            Self::Socat => "socat, 1 MiB blocks",
+            Self::Mbuffer => "mbuffer",
+            Self::Ssh => "ssh, aes128-gcm",
+            Self::Iperf3File => "iperf3 of the file, cubic",
+            Self::Iperf3 => "iperf3 of one buffer, cubic",
+        }
+    }
+
+    /// The package to install, if it is not there.
+    pub fn missing(self) -> Option<&'static str> {
+        let (program, package) = match self {
+            Self::CaravanInsecure | Self::Caravan | Self::CaravanBare | Self::Ssh => return None,
+            Self::Nc => ("nc", "netcat-openbsd"),
+            Self::Socat => ("socat", "socat"),
+            Self::Mbuffer => ("mbuffer", "mbuffer"),
+            Self::Iperf3File | Self::Iperf3 => ("iperf3", "iperf3"),
+        };
+        (!is_installed(program)).then_some(package)
+    }
+
+    /// The receiving program, for those that have one of their own, and the sending one.
+    fn programs(self, bed: &Bed, port: u16) -> Result<(Option<Command>, Command), Error> {
+        let (a, b) = (&bed.net.a, &bed.net.b);
+        let (address, number) = (b.address.to_string(), port.to_string());
+        let file = bed.input.path();
+        let there = |program, words: &[&str]| {
+            let mut command = b.command(program);
+            command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+            Some(command)
+        };
+        let here = |program, words: &[&str]| {
+            let mut command = a.command(program);
+            command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+            command
+        };
+        let from_file = |mut command: Command| {
+            let input = File::open(&file);
+            command.stdin(input.map_err(|source| Error::File {
+                what: "open",
+                path: file.clone(),
+                source,
+            })?);
+            Ok::<_, Error>(command)
+        };
+        let at = format!("{address}:{number}");
+        Ok(match self {
+            Self::CaravanInsecure | Self::Caravan | Self::CaravanBare => {
+                let mut command = bed.caravan("pipe");
+                command.args(match self {
+                    Self::Caravan => &["-v"][..],
+                    Self::CaravanBare => &["-v", "--insecure", "--digest", "off"],
+                    _ => &["-v", "--insecure"],
+                });
+                command.arg(format!("a:<{}", file.display())).arg("b:>/dev/null");
+                (None, command)
+            }
+            Self::Nc => {
+                (there("nc", &["-l", &address, &number]), from_file(here("nc", &["-N", &address, &number]))?)
+            }
+            Self::Socat => (
+                there(
+                    "socat",
+                    &["-u", "-b", SOCAT_BLOCK, &format!("TCP-LISTEN:{number},bind={address}"), "STDOUT"],
+                ),
+                from_file(here("socat", &["-u", "-b", SOCAT_BLOCK, "STDIN", &format!("TCP:{at}")]))?,
+            ),
+            Self::Mbuffer => (
+                there("mbuffer", &[&MBUFFER[..], &["-I", &number, "-o", "/dev/null"]].concat()),
+                from_file(here("mbuffer", &[&MBUFFER[..], &["-O", &at]].concat()))?,
+            ),
+            Self::Ssh => {
+                let mut command = here("ssh", &["-F"]);
+                command.arg(&bed.daemons.config).args(["b", "cat > /dev/null"]);
+                (None, from_file(command)?)
+            }
+            Self::Iperf3File | Self::Iperf3 => {
+                let bytes = bed.input.bytes.to_string();
+                let mut client =
+                    here("iperf3", &["-c", &address, "-p", &number, "-C", "cubic", "-n", &bytes, "-J"]);
+                if self == Self::Iperf3File {
+                    client.arg("-F").arg(&file);
+                }
+                let path = bed.log("iperf3-client.json");
+                let said =
+                    File::create(&path).map_err(|source| Error::File { what: "make", path, source })?;
+                client.stdout(said);
+                (there("iperf3", &["-s", "-1", "-B", &address, "-p", &number]), client)
+            }
+        })
+    }
+
+    /// What it says itself about how fast it was.
+    fn own_gb_per_s(self, bed: &Bed, said: &str) -> Result<Option<f64>, Error> {
+        match self {
+            Self::CaravanInsecure | Self::Caravan | Self::CaravanBare => match bandwidth(said) {
+                Some(gb_per_s) => Ok(Some(gb_per_s)),
+                None => Err(failed(self.key(), &format!("it names no bandwidth: {said}"))),
+            },
+            Self::Iperf3File | Self::Iperf3 => match iperf3_gb_per_s(&bed.log("iperf3-client.json")) {
+                Some(gb_per_s) => Ok(Some(gb_per_s)),
+                None => Err(failed(self.key(), &"its JSON has no end.sum_received.bits_per_second")),
+            },
+            Self::Nc | Self::Socat | Self::Mbuffer | Self::Ssh => Ok(None),
+        }
+    }
+}
+
+/// One stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamSample {
+    /// As the tool itself says, where it does; else all bytes by `wall_s`.
+    pub gb_per_s: f64,
+    /// From the start of the sending program to the end of both.
+    pub wall_s: f64,
+    /// Processes of both ends.
+    pub cpu_s_per_gb: f64,
+    /// The whole machine.
+    pub machine_cpu_s_per_gb: f64,
+}
+
+/// Moves the input from a to b.
+pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
+    let port = bed.net.free_port()?;
+    let (receiver, sender) = tool.programs(bed, port)?;
+    let limit = STREAM_LIMIT + Duration::from_secs(bed.input.bytes / SLOWEST);
+    let living = cpu::living();
+    let received = || bed.net.received_bytes(bed.daemons.b.pid());
+    let (cpu_before, received_before) = (cpu::read(), received());
+    let mut receiver = match receiver {
+        Some(command) => {
+            let mut receiver = ChildProgram::logged(tool.key(), command, &bed.log("receiver.log"))?;
+            receiver.until_listening(port, &bed.interrupt)?;
+            Some(receiver)
+        }
+        None => None,
+    };
+    let start = Instant::now();
+    let mut sender = ChildProgram::logged(tool.key(), sender, &bed.log("sender.log"))?;
+    sender.end(start + limit, &bed.interrupt)?;
+    if let Some(receiver) = &mut receiver {
+        receiver.end(start + limit, &bed.interrupt)?;
+    }
+    let wall_s = start.elapsed().as_secs_f64();
+    cpu::settle(&living);
+    let (cpu_after, carried) = (cpu::read(), received() - received_before);
+    // iperf3 ends once all is sent, and leaves what has not come by then.
+    let left = if matches!(tool, PipeTool::Iperf3File | PipeTool::Iperf3) { SOCKETS_BYTES } else { 0 };
+    let least = bed.input.bytes.saturating_sub(left);
+    if carried < least {
+        let reason =
+            format!("{carried} bytes came by the interface, and {} were to be sent", bed.input.bytes);
+        return Err(failed(tool.key(), &reason));
+    }
+    let gigabytes = bed.input.bytes as f64 / 1e9;
+    let own = tool.own_gb_per_s(bed, &sender.said())?;
+    Ok(StreamSample {
+        gb_per_s: own.unwrap_or(gigabytes / wall_s),
+        wall_s,
+        cpu_s_per_gb: (cpu_after.processes - cpu_before.processes) / gigabytes,
+        machine_cpu_s_per_gb: (cpu_after.machine - cpu_before.machine) / gigabytes,
+    })
+}
+
+/// `Bandwidth 2.872 GB/s` as `caravan pipe -v` says it.
+fn bandwidth(said: &str) -> Option<f64> {
+    let words: Vec<_> = said.split_whitespace().collect();
+    let at = words.windows(3).rposition(|three| three[0] == "Bandwidth")?;
+    let (figure, unit) = (words.get(at + 1)?.parse::<f64>().ok()?, *words.get(at + 2)?);
+    let scale = match unit.trim_end_matches([',', '.', ';']) {
+        "TB/s" => 1e3,
+        "GB/s" => 1.0,
+        "MB/s" => 1e-3,
+        "kB/s" => 1e-6,
+        "B/s" => 1e-9,
+        _ => return None,
+    };
+    Some(figure * scale)
+}
+
+fn iperf3_gb_per_s(path: &Path) -> Option<f64> {
+    let value: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+    Some(value["end"]["sum_received"]["bits_per_second"].as_f64()? / 8e9)
+}
+
+/// Many times what a line takes.
+const LINE_LIMIT: Duration = Duration::from_secs(120);
+/// The line that goes through two hosts.
+const WORD: &str = "hello";
+
+/// A line that takes its time to start, or to move bytes.
+pub struct ShellLine {
+    pub key: &'static str,
+    pub title: &'static str,
+    /// What it moves, if that is what counts.
+    pub bytes: Option<u64>,
+    /// What it must print.
+    prints: String,
+    command: Box<dyn Fn() -> Command>,
+}
+
+impl ShellLine {
+    /// Two commands of this host.
+    pub fn same_host(bytes: u64) -> [Self; 2] {
+        let caravan = move || {
+            let mut command = Command::new(bed::program());
+            command.args(["pipe", &format!(":head -c {bytes} /dev/zero"), ":cat > /dev/null"]);
+            command
+        };
+        let bare = move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("head -c {bytes} /dev/zero | cat > /dev/null")]);
+            command
+        };
+        let line =
+            |key, title, command| Self { key, title, bytes: Some(bytes), prints: String::new(), command };
+        [
+            line("caravan", "caravan pipe :head :cat", Box::new(caravan)),
+            line("shell", "head | cat", Box::new(bare)),
+        ]
+    }
+
+    /// A line of text through two hosts.
+    pub fn start(bed: &Bed) -> [Self; 2] {
+        let config = bed.daemons.config.display().to_string();
+        let transport = if bed.net.is_veth() { "" } else { "-t tcp" };
+        let through = |script: String| {
+            let shell = bed.net.a.command("sh");
+            let words = std::iter::once(shell.get_program()).chain(shell.get_args());
+            let words: Vec<_> = words.map(ToOwned::to_owned).collect();
+            Box::new(move || {
+                let mut words = words.iter();
+                let mut command = Command::new(words.next().cloned().unwrap_or_default());
+                command.args(words).args(["-c", &script]);
+                command
+            })
+        };
+        let line = |key, title, script: String| Self {
+            key,
+            title,
+            bytes: None,
+            prints: format!("{WORD}\n"),
+            command: through(script),
+        };
+        let program = bed.program();
+        [
+            line(
+                "caravan",
+                "echo | caravan pipe a:cat b:cat",
+                format!("echo {WORD} | {program} pipe -F {config} {transport} a:cat b:cat"),
+            ),
+            line(
+                "ssh",
+                "echo | ssh a cat | ssh b cat",
+                format!("echo {WORD} | ssh -F {config} a cat | ssh -F {config} b cat"),
+            ),
+        ]
+    }
+
+    /// Seconds from its start to its end, and of processor time: its own processes', the machine's.
+    pub fn run(&self, interrupt: &Interrupt) -> Result<(f64, f64, f64), Error> {
+        let scratch = Scratch::create()?;
+        let path = scratch.path().join("printed");
+        let printed =
+            File::create(&path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
+        let mut command = (self.command)();
+        command.stdin(Stdio::null()).stdout(printed);
+        let living = cpu::living();
+        let before = cpu::read();
+        let start = Instant::now();
+        let mut running = ChildProgram::logged(self.key, command, &scratch.path().join("log"))?;
+        running.end(start + LINE_LIMIT, interrupt)?;
+        let wall_s = start.elapsed().as_secs_f64();
+        cpu::settle(&living);
+        let after = cpu::read();
+        let printed = std::fs::read_to_string(&path).unwrap_or_default();
+        if printed != self.prints {
+            return Err(failed(self.key, &format!("it printed {printed:?} instead of {:?}", self.prints)));
+        }
+        Ok((wall_s, after.processes - before.processes, after.machine - before.machine))
+    }
+}
+
+/// Has Caravan copied to both hosts, and ssh's sessions opened.
+pub fn warm(bed: &Bed) -> Result<(), Error> {
+    let [caravan, ssh] = ShellLine::start(bed);
+    ssh.run(&bed.interrupt)?;
+    caravan.run(&bed.interrupt).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bandwidth_is_found_among_other_words() {
+        let said = "caravan: a -> b: TCP 10.0.0.2:4011, encrypted\nBandwidth 2.872 GB/s\n";
+        assert_eq!(bandwidth(said), Some(2.872));
+        assert!((bandwidth("x Bandwidth 640 MB/s, 3 s").expect("a figure") - 0.64).abs() < 1e-12);
+        assert_eq!(bandwidth("Bandwidth unknown"), None);
+        assert_eq!(bandwidth(""), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! Where a benchmark's table and files go.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write, stderr};
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::chart::BarChart;
+use crate::error::Error;
+
+/// Whether a file's name is `-`, standard output.
+fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Whether a file's name is empty: the user does not want that file.
+pub fn is_none(path: &Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+/// Prints the table: on standard output, unless the JSON goes there.
+pub fn table(text: &str, json: &Path) -> Result<(), Error> {
+    let written = match is_standard_output(json) {
+        true => io::stderr().write_all(text.as_bytes()),
+        false => io::stdout().write_all(text.as_bytes()),
+    };
+    written.map_err(Error::Output)
+}
+
+/// Writes results as JSON to a file, to standard output (`-`), or nowhere (empty).
+pub fn json(results: &impl Serialize, path: &Path) -> Result<(), Error> {
+    if is_none(path) {
+        return Ok(());
+    }
+    let mut text = serde_json::to_string_pretty(results).map_err(|error| Error::Output(error.into()))?;
+    text.push('\n');
+    if is_standard_output(path) {
+        return io::stdout().write_all(text.as_bytes()).map_err(Error::Output);
+    }
+    file(path, text.as_bytes())
+}
+
+/// Prints the table, writes the JSON and the chart where they are wanted, and names the files. `other` is a file that
+/// the caller writes, or an empty name.
+pub(crate) fn all(
+    table_text: &str,
+    results: &impl Serialize,
+    chart: &BarChart,
+    json_path: &Path,
+    svg_path: &Path,
+    other: &Path,
+) -> Result<(), Error> {
+    table(table_text, json_path)?;
+    json(results, json_path)?;
+    if !is_none(svg_path) {
+        file(svg_path, chart.svg().as_bytes())?;
+    }
+    let files = [json_path, svg_path, other].into_iter();
+    let files = files.filter(|path| !is_none(path) && !is_standard_output(path));
+    let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
+    match files.is_empty() {
+        true => Ok(()),
+        false => table(&format!("\nWritten: {}\n", files.join(", ")), json_path),
+    }
+}
+
+/// Writes a file, and the folder it is in.
+pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
+    let failed = |what| move |source| Error::File { what, path: path.to_owned(), source };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
+    }
+    fs::write(path, contents).map_err(failed("write"))
+}
+
+/// Draws on standard error. Dropping it clears the bar.
+#[derive(Debug)]
+pub struct BenchProgress {
+    bar: ProgressBar,
+    is_terminal: bool,
+    round: String,
+}
+
+impl BenchProgress {
+    /// A bar of so many steps.
+    pub fn new(steps: usize) -> Self {
+        let bar = ProgressBar::new(steps as u64);
+        let template = "{spinner} [{elapsed_precise}] [{bar:30}] {percent:>3}%  {prefix}: {msg}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self { bar, is_terminal: stderr().is_terminal(), round: String::new() }
+    }
+
+    /// A round begins: what is named so with each of its steps.
+    pub fn round(&mut self, title: String) {
+        if !self.is_terminal {
+            eprintln!("caravan: {title}");
+        }
+        self.round = title;
+        self.bar.set_prefix(self.round.clone());
+    }
+
+    /// A step begins; the one before it is done.
+    pub fn step(&self, title: &str) {
+        self.bar.set_message(title.to_owned());
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for BenchProgress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let error = file(Path::new("/proc/none/results.json"), b"{}").expect_err("refused");
+        assert!(error.to_string().contains("/proc/none/results.json"), "{error}");
+    }
+}

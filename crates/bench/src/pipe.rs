@@ -1,0 +1,104 @@
+//! `caravan bench pipe`: pipes between hosts beside the tools that people use for it, and a pipe over a
+//! fabric built step by step.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::args::PipeBench;
+use crate::chart::BarChart;
+use crate::error::Error;
+use crate::{hosts, output, steps};
+
+/// Measures, prints the table, and writes the files.
+pub fn run(args: &PipeBench) -> Result<(), Error> {
+    if args.steps { steps::run(args) } else { hosts::run(args) }
+}
+
+/// The receiving process of the steps.
+pub fn peer() -> Result<(), Error> {
+    steps::peer()
+}
+
+/// Prints the table and writes the files as the user wants them; `name` is that of those which he has not named.
+pub fn write(
+    args: &PipeBench,
+    name: &str,
+    table: &str,
+    results: &impl serde::Serialize,
+    chart: &BarChart,
+) -> Result<(), Error> {
+    let file = |wanted: &Option<PathBuf>, ending: &str| {
+        wanted.clone().unwrap_or_else(|| format!("results/{name}.{ending}").into())
+    };
+    let (json, svg) = (file(&args.json, "json"), file(&args.svg, "svg"));
+    output::all(table, results, chart, &json, &svg, Path::new(""))
+}
+
+/// Bytes written at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// The word at a position that is a multiple of 8: no two of a file are alike (the factor is odd).
+pub fn word(position: u64) -> u64 {
+    (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A file without a name: nothing of it is left behind however this process ends.
+#[derive(Debug)]
+pub struct PipeInput {
+    file: File,
+    pub bytes: u64,
+}
+
+impl PipeInput {
+    /// Of `bytes` bytes, a multiple of 8, all of which are in the page cache then.
+    pub fn create(bytes: u64) -> Result<Self, Error> {
+        let path = || PathBuf::from("(memory)");
+        let failed = |source| Error::File { what: "fill", path: path(), source };
+        let memory =
+            rustix::fs::memfd_create("caravan-bench", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let mut file = File::from(memory.map_err(|why| failed(why.into()))?);
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        for start in (0..bytes).step_by(CHUNK_BYTES) {
+            chunk.clear();
+            let end = bytes.min(start + CHUNK_BYTES as u64);
+            chunk.extend((start..end).step_by(8).flat_map(|position| word(position).to_le_bytes()));
+            file.write_all(&chunk).map_err(failed)?;
+        }
+        // As good as a file on a disk, of which the kernel knows that nobody is writing to it.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(|why| failed(why.into()))?;
+        Ok(Self { file, bytes })
+    }
+
+    /// Open for this process.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where other processes of this user open it.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn each_word_is_that_of_its_place() {
+        let input = PipeInput::create(CHUNK_BYTES as u64 + 64).expect("made");
+        let file = File::open(input.path()).expect("another may open it");
+        assert_eq!(file.metadata().expect("a length").len(), input.bytes);
+        for position in [0, 8, CHUNK_BYTES as u64, CHUNK_BYTES as u64 + 56] {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, position).expect("read");
+            assert_eq!(u64::from_le_bytes(bytes), word(position), "{position}");
+        }
+    }
+}
