@@ -5,8 +5,8 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([run/1]).
--export([init/2, pre_init_per_testcase/4]).
--export([count/0, kind/0, peer_host/0, on/2, shell/2, devices/0]).
+-export([init/2, pre_init_per_testcase/4, post_end_per_testcase/5]).
+-export([count/0, kind/0, peer_host/0, on/2, shell/2, devices/0, objects/0, objects/1, as_before/2]).
 -export([start_all/1, stop/1, signal/2, name/1, os_pid/1, call/2, call/4]).
 -export([pair/2, with/2, linked/2]).
 -export([connect/2, info/2, transport/2, logged/1, has_logged/2, resources/1, settle/1,
@@ -17,7 +17,7 @@
 -define(LOOK_MS, 10).
 
 %% Runs suites at host 0, serves them at host 1, and ends this node with a status.
-%% CARAVAN_CASES="CASE..." runs these alone.
+%% CARAVAN_CASES="CASE..." runs these alone, of the suites that have them.
 run(Suites) ->
     halt(case {count(), os:getenv("VERBS_HOST")} of
              {2, "1"} -> serve(0);
@@ -26,16 +26,22 @@ run(Suites) ->
 
 run_suite(Suite) ->
     ok = filelib:ensure_dir(logs() ++ "/"),
-    Cases = string:lexemes(os:getenv("CARAVAN_CASES", ""), " "),
-    ct:run_test([{suite, Suite}, {dir, filename:dirname(code:which(Suite))}, {auto_compile, false},
-                 {logdir, logs()}, {ct_hooks, [?MODULE]}] ++ [{testcase, [list_to_atom(Case) || Case <- Cases]} || Cases =/= []]).
+    Only = [list_to_atom(Case) || Case <- string:lexemes(os:getenv("CARAVAN_CASES", ""), " ")],
+    Cases = [Case || Case <- Suite:all(), Only =:= [] orelse lists:member(Case, Only)],
+    ct:run_test([{suite, Suite}, {testcase, Cases}, {dir, filename:dirname(code:which(Suite))}, {auto_compile, false},
+                 {logdir, logs()}, {ct_hooks, [?MODULE]}]).
 
-%% Hooks of Common Test: each case is named when it begins, for whoever watches that something moves.
+%% Hooks of Common Test: each case is named when it begins, for whoever watches that something moves, and when it has
+%% ended, with the time that it took.
 init(_, _) -> {ok, none}.
 
-pre_init_per_testcase(Suite, Case, Config, State) ->
+pre_init_per_testcase(Suite, Case, Config, _) ->
     io:format(user, "~p:~p~n", [Suite, Case]),
-    {Config, State}.
+    {Config, erlang:monotonic_time(millisecond)}.
+
+post_end_per_testcase(Suite, Case, _, Return, Begin) ->
+    io:format(user, "~p:~p took ~.1f s~n", [Suite, Case, (erlang:monotonic_time(millisecond) - Begin) / 1000]),
+    {Return, Begin}.
 
 logs() -> os:getenv("CARAVAN_LOGS", "/tmp/caravan_logs").
 
@@ -133,6 +139,25 @@ shell(Host, Command) ->
 %% What each host's kernel keeps for the users of its devices: counts of each kind.
 devices() ->
     [shell(Host, "rdma resource show") || Host <- lists:seq(0, peer_host())].
+
+%% These without the contexts, one for each process that has the device open.
+objects() -> objects(devices()).
+
+objects(Devices) -> [re:replace(Text, "ctx [0-9]+", "", [global, {return, list}]) || Text <- Devices].
+
+%% Waits until the kernels keep what they kept before. The result of end_per_testcase: Common Test fails a case whose
+%% end returns {fail, _}, and only warns of one whose end raises an exception.
+as_before(Kept, Before) ->
+    try
+        caravan_cluster:wait_until(fun() ->
+            case Kept() of
+                Before -> true;
+                Now -> {before, Before, now, Now}
+            end
+        end)
+    catch
+        error:Why -> {fail, Why}
+    end.
 
 %% ---------------------------------------------------------------------------------------------
 %% Nodes: {Host, what caravan_cluster calls a node}.

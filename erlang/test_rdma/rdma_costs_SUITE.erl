@@ -11,7 +11,8 @@
 -import(caravan_hosts, [call/2, call/4, connect/2, info/2, name/1, transport/2]).
 
 -define(PROCESSES, 100).
--define(CALLS_EACH, 50).
+%% Enough for what each message costs to outweigh the calls that a node makes by itself meanwhile.
+-define(CALLS_EACH, 30).
 %% Immediates that a side takes before it says so: limits.rs of caravan_fabric.
 -define(ACKNOWLEDGE_EVERY, 32).
 

@@ -17,6 +17,10 @@
 
 %% Seconds of net_ticktime: a link that is silent for longer has ended.
 -define(TICK_S, 8).
+%% How often a busy machine may spoil a measurement.
+-define(ATTEMPTS, 5).
+%% Nodes that are killed at each host in a round.
+-define(KILLED_EACH, 2).
 %% What a machine of one slow processor takes longer than it should.
 -define(SLOW_MS, 20000).
 
@@ -37,13 +41,7 @@ end_per_suite(_) ->
 end_per_testcase(removed_device, _) ->
     ok;
 end_per_testcase(_, Config) ->
-    Before = proplists:get_value(devices, Config),
-    caravan_cluster:wait_until(fun() ->
-        case caravan_hosts:devices() of
-            Before -> true;
-            Now -> {before, Before, now, Now}
-        end
-    end).
+    caravan_hosts:as_before(fun caravan_hosts:devices/0, proplists:get_value(devices, Config)).
 
 hosts() -> lists:seq(0, caravan_hosts:peer_host()).
 
@@ -121,36 +119,38 @@ counted() ->
 %% ---------------------------------------------------------------------------------------------
 %% Ends at random, in the middle of traffic; both hosts have nodes that live through them.
 
-%% Batches of nodes that are killed, in turn at each host.
+%% Rounds of nodes that are killed, at each host; each has its survivor at the other one.
 killed_at_random(_) ->
-    Kills = number("CARAVAN_KILLS", 16),
-    Hosts = {0, caravan_hosts:peer_host()},
+    Kills = number("CARAVAN_KILLS", 8),
     with(pair(options(), options()), fun([A, B]) ->
-        batch(A, element(2, Hosts), 4),
-        batch(B, element(1, Hosts), 4),
+        kill_round(A, B),
         Before = [{N, caravan_hosts:settle(N), caravan_hosts:resident_bytes(N)} || N <- [A, B]],
         [begin
-             batch(A, element(2, Hosts), 4),
-             batch(B, element(1, Hosts), 4),
-             ct:pal("~b of ~b are killed", [8 * Round, Kills])
-         end || Round <- lists:seq(1, Kills div 8)],
+             kill_round(A, B),
+             ct:pal("~b of ~b are killed", [2 * ?KILLED_EACH * Round, Kills])
+         end || Round <- lists:seq(1, max(1, Kills div (2 * ?KILLED_EACH)))],
         [unchanged(State) || State <- Before]
     end).
 
-%% Nodes at a host, linked to the survivor, are killed while they talk to it.
-batch(Survivor, Host, Count) ->
-    Peers = caravan_hosts:start_all(lists:duplicate(Count, {Host, options()})),
-    ct:pal("~b nodes have started", [Count]),
-    [begin linked(Survivor, Peer), start_load(Survivor, Peer) end || Peer <- Peers],
+%% Nodes at each host, linked to the survivor at the other one, are killed while they talk to it.
+kill_round(A, B) ->
+    Host = caravan_hosts:peer_host(),
+    Hosts = lists:duplicate(?KILLED_EACH, Host) ++ lists:duplicate(?KILLED_EACH, 0),
+    Survivors = lists:duplicate(?KILLED_EACH, A) ++ lists:duplicate(?KILLED_EACH, B),
+    %% All at once: most of the time goes into starting them, and each host has a processor.
+    Peers = caravan_hosts:start_all([{At, options()} || At <- Hosts]),
+    ct:pal("~b nodes have started", [length(Peers)]),
+    Links = lists:zip(Survivors, Peers),
+    [begin linked(Survivor, Peer), start_load(Survivor, Peer) end || {Survivor, Peer} <- Links],
     [begin
          receive after rand:uniform(100) -> ok end,
          {Ms, Reason} = caravan_hosts:nodedown_after(Survivor, Peer,
                                                      fun() -> caravan_hosts:signal(Peer, "KILL") end),
          ct:log("nodedown ~b ms after SIGKILL (~p)", [Ms, Reason]),
          ?assert(Ms < ?SLOW_MS)
-     end || Peer <- Peers],
+     end || {Survivor, Peer} <- Links],
     caravan_hosts:stop(Peers),
-    call(Survivor, fun stop_load/0).
+    [call(Survivor, fun stop_load/0) || Survivor <- [A, B]].
 
 %% Pairs of nodes, all on the one wire; its end is pulled at either host, and put back.
 pulled_at_random(_) ->
@@ -160,8 +160,8 @@ pulled_at_random(_) ->
     end.
 
 pulled_at_random() ->
-    Pairs = 4,
-    Rounds = max(2, number("CARAVAN_PULLS", 8) div Pairs),
+    Pairs = 2,
+    Rounds = max(2, number("CARAVAN_PULLS", 4) div Pairs),
     Starts = [{Host, options()} || Host <- [0, caravan_hosts:peer_host()], _ <- lists:seq(1, Pairs)],
     with(caravan_hosts:start_all(Starts), fun(Nodes) ->
         ct:pal("~b nodes have started", [length(Nodes)]),
@@ -266,20 +266,21 @@ unwall() ->
 ends_hold_no_scheduler(_) ->
     case {caravan_hosts:kind(), caravan_hosts:count()} of
         {"rxe", 2} ->
-            Count = 6,
+            Count = 4,
             [A | Peers] = Nodes = caravan_hosts:start_all([{0, options()} | lists:duplicate(Count, {1, options()})]),
             Names = [name(B) || B <- Peers],
-            with(Nodes, fun(_) ->
-                {LostMs, _} = ended(A, Peers, fun() -> [erlang:disconnect_node(Name) || Name <- Names] end),
-                {_, Held} = ended(A, Peers, fun() -> ok end),
-                ct:pal("of ~b links: when closed, ~b ms held; when given up, ~b held a scheduler",
-                       [Count, LostMs, length(Held)]),
-                %% To wait for each of them would take 200 ms. A slow machine may hold one up by itself.
-                ?assert(LostMs < Count * 100),
-                ?assert(length(Held) =< 2)
-            end);
+            with(Nodes, fun(_) -> true = holds_none(A, Peers, Names, ?ATTEMPTS) end);
         _ -> {comment, "two hosts, with RoCE"}
     end.
+
+%% To wait for each link would take 200 ms, every time. A busy machine holds a node up by itself, now and then.
+holds_none(A, Peers, Names, Attempts) ->
+    {LostMs, _} = ended(A, Peers, fun() -> [erlang:disconnect_node(Name) || Name <- Names] end),
+    {_, Held} = ended(A, Peers, fun() -> ok end),
+    ct:pal("of ~b links: when closed, ~b ms held; when given up, ~b held a scheduler",
+           [length(Peers), LostMs, length(Held)]),
+    LostMs < length(Peers) * 150 andalso length(Held) =< 2
+        orelse Attempts > 1 andalso holds_none(A, Peers, Names, Attempts - 1).
 
 %% Links with something under way end: for how long this node did nothing else, which is counted from
 %% `End' on, and which ports have held it.

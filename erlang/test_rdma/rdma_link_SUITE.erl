@@ -1,11 +1,14 @@
 %% Links over RDMA between real nodes: how they come about, what they say of themselves, and that all
 %% that is sent arrives.
+%%
+%% To start a node takes seconds in a guest, so all cases have one pair of them, which reads its options anew for each
+%% connection. Only what the command line alone can say, and what ends a node, takes nodes of a case's own.
 -module(rdma_link_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
 
--export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([named/1, automatic/1, ipv6/1, terms/1, encrypted/1, wrong_cookie/1, said_last/1]).
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
+-export([named/1, automatic/1, ipv6/1, terms/1, encrypted/1, wrong_cookie/1, said_last/1, released/1]).
 -export([take/3]).
 
 -import(caravan_hosts, [linked/2, pair/2, with/2,
@@ -13,32 +16,59 @@
 
 suite() -> [{timetrap, {minutes, 10}}].
 
-all() -> [named, automatic, ipv6, terms, encrypted, wrong_cookie, said_last].
+all() -> [named, automatic, ipv6, terms, encrypted, wrong_cookie, said_last, released].
 
-%% Nothing runs yet: what the kernel keeps now for users of devices, it must keep after every case.
+%% No node runs yet: what the kernel keeps now for users of devices, it must keep after every case.
 init_per_suite(Config) ->
-    [{devices, caravan_hosts:devices()} | Config].
+    Before = caravan_hosts:devices(),
+    [{both, pair(#{}, #{})}, {devices, Before} | Config].
 
-end_per_suite(_) ->
-    ok.
+end_per_suite(Config) ->
+    caravan_hosts:stop(both(Config)).
 
+init_per_testcase(_, Config) ->
+    [call(X, ets, delete_all_objects, [caravan_test_log]) || X <- both(Config)],
+    set(both(Config), [{transport, rdma}]),
+    Config.
+
+%% The next case begins when nothing is left of this one's links, neither at the nodes nor in the kernel. A node that
+%% has used iWARP keeps the devices open until it ends, as librdmacm has it.
+end_per_testcase(released, _) ->
+    ok;
 end_per_testcase(_, Config) ->
-    Before = proplists:get_value(devices, Config),
+    part(both(Config)),
+    caravan_hosts:as_before(fun caravan_hosts:objects/0, caravan_hosts:objects(proplists:get_value(devices, Config))).
+
+%% The last case: what the nodes had open goes with them.
+released(Config) ->
+    caravan_hosts:stop(both(Config)),
+    ok = caravan_hosts:as_before(fun caravan_hosts:devices/0, proplists:get_value(devices, Config)).
+
+both(Config) -> proplists:get_value(both, Config).
+
+%% The options of these nodes for the links to come: these, and else the defaults.
+set(Nodes, Options) ->
+    [call(X, fun() ->
+         [application:unset_env(caravan, Option)
+          || Option <- [transport, ring_bytes, busy_bytes, fragments, encrypt]],
+         [application:set_env(caravan, Option, Value) || {Option, Value} <- Options]
+     end) || X <- Nodes].
+
+%% Ends the link between two nodes, and returns when both have forgotten it.
+part([A, B]) ->
+    call(A, erlang, disconnect_node, [name(B)]),
+    [forgotten(X) || X <- [A, B]].
+
+%% Returns when this node has no link any more.
+forgotten(Node) ->
     caravan_cluster:wait_until(fun() ->
-        case caravan_hosts:devices() of
-            Before -> true;
-            Now -> {before, Before, now, Now}
-        end
+        [] =:= call(Node, erlang, nodes, []) andalso [] =:= call(Node, caravan_dist, info, [])
     end).
 
-pair(Options) ->
-    pair(Options, Options).
-
-named(_) ->
-    with(pair(#{transport => rdma}), fun([A, B]) ->
-        pong = call(A, net_adm, ping, [name(B)]),
-        [told_of(X, Y) || {X, Y} <- [{A, B}, {B, A}]]
-    end).
+named(Config) ->
+    [A, B] = both(Config),
+    pong = call(A, net_adm, ping, [name(B)]),
+    [told_of(X, Y) || {X, Y} <- [{A, B}, {B, A}]].
 
 told_of(X, Y) ->
     #{transport := rdma, device := Device, registered_bytes := Registered, ring_bytes := Ring,
@@ -51,34 +81,37 @@ told_of(X, Y) ->
     has_logged(X, ["caravan: RDMA to " ++ atom_to_list(name(Y)), binary_to_list(Device)]).
 
 %% Two hosts take RDMA by themselves, and say why not shared memory; one host takes shared memory.
-automatic(_) ->
-    with(pair(#{}), fun([A, B]) ->
-        pong = call(A, net_adm, ping, [name(B)]),
-        case caravan_hosts:count() of
-            1 ->
-                ?assertEqual(shm, transport(A, B));
-            2 ->
-                [begin
-                     told_of(X, Y),
-                     has_logged(X, ["caravan: RDMA to", "shared memory: the peer's UNIX socket cannot be reached"])
-                 end || {X, Y} <- [{A, B}, {B, A}]]
-        end
-    end).
+automatic(Config) ->
+    [A, B] = both(Config),
+    set([A, B], []),
+    pong = call(A, net_adm, ping, [name(B)]),
+    case caravan_hosts:count() of
+        1 ->
+            ?assertEqual(shm, transport(A, B));
+        2 ->
+            [begin
+                 told_of(X, Y),
+                 has_logged(X, ["caravan: RDMA to", "shared memory: the peer's UNIX socket cannot be reached"])
+             end || {X, Y} <- [{A, B}, {B, A}]]
+    end.
 
 ipv6(_) ->
-    with(pair(#{transport => rdma, carrier => caravan6}), fun([A, B]) ->
+    Options = #{transport => rdma, carrier => caravan6},
+    with(pair(Options, Options), fun([A, B]) ->
         linked(A, B),
         told_of(A, B),
         ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []]))
     end).
 
 %% Terms of every size around those of the rings, by some processes both ways at once.
-terms(_) ->
-    Args = ["-caravan", "ring_bytes", "65536", "-caravan", "busy_bytes", "4096"],
-    [with(pair(#{transport => rdma, args => More}), fun([A, B]) -> exchange(A, B) end)
-     || More <- [Args, Args ++ ["-caravan", "fragments", "false"], []]].
+terms(Config) ->
+    Small = [{transport, rdma}, {ring_bytes, 65536}, {busy_bytes, 4096}],
+    [begin
+         set(both(Config), Options),
+         exchange(both(Config))
+     end || Options <- [Small, [{fragments, false} | Small], [{transport, rdma}]]].
 
-exchange(A, B) ->
+exchange([A, B]) ->
     linked(A, B),
     Seed = case os:getenv("CARAVAN_SEED") of
                false -> erlang:system_time() band 16#FFFFFFFF;
@@ -102,35 +135,48 @@ exchange(A, B) ->
                 [{Taking, {ok, Count}}, {Sending, ok}]
             end || {From, To, N} <- [{A, B, 1}, {B, A, 2}, {A, B, 3}, {B, A, 4}]],
     [receive {'DOWN', Monitor, _, _, Result} -> ?assertEqual(Expected, Result) end
-     || {Monitor, Expected} <- lists:append(Runs)].
+     || {Monitor, Expected} <- lists:append(Runs)],
+    part([A, B]).
 
 %% One side that wants it is enough.
-encrypted(_) ->
-    Plain = #{transport => rdma},
-    Sealed = #{transport => rdma, args => ["-caravan", "encrypt", "true"]},
-    [with(pair(First, Second), fun([A, B]) ->
+encrypted(Config) ->
+    [A, B] = both(Config),
+    [begin
+         [set([X], [{transport, rdma}, {encrypt, Wants}]) || {X, Wants} <- [{A, First}, {B, Second}]],
+         [call(X, ets, delete_all_objects, [caravan_test_log]) || X <- [A, B]],
          linked(A, B),
-         Word = case Sealed of First -> encrypted; Second -> encrypted; _ -> plain end,
-         Sentence = maps:get(Word, #{encrypted => "caravan: encrypted RDMA to ", plain => "caravan: RDMA to "}),
+         Sentence = case First or Second of
+                        true -> "caravan: encrypted RDMA to ";
+                        false -> "caravan: RDMA to "
+                    end,
          [has_logged(X, [Sentence ++ atom_to_list(name(Y))]) || {X, Y} <- [{A, B}, {B, A}]],
-         exchange(A, B)
-     end) || {First, Second} <- [{Sealed, Sealed}, {Sealed, Plain}, {Plain, Sealed}, {Plain, Plain}]].
+         exchange([A, B])
+     end || First <- [true, false], Second <- [true, false]].
 
-wrong_cookie(_) ->
-    with(pair(#{transport => rdma}, #{transport => rdma, cookie => "another"}), fun([A, B]) ->
+wrong_cookie(Config) ->
+    [A, B] = both(Config),
+    Cookie = call(B, erlang, get_cookie, []),
+    call(B, erlang, set_cookie, [another]),
+    try
         [?assertEqual(pang, call(X, net_adm, ping, [name(Y)])) || {X, Y} <- [{A, B}, {B, A}]],
         [?assertEqual([], call(X, caravan_dist, info, [])) || X <- [A, B]]
-    end).
+    after
+        call(B, erlang, set_cookie, [Cookie])
+    end.
 
 %% What was sent before an orderly end arrives, as over TCP: what is in the ring, and what waits for room
 %% in the port. (What the emulator holds back from a busy port is lost, over TCP, too.)
-said_last(_) ->
-    [with(pair(#{transport => rdma}), fun([A, B]) ->
-         ?assertEqual({End, {took, Count}}, {End, said_last(A, B, End, {Count, Bytes})})
-     end) || End <- [disconnect, stop], {Count, Bytes} <- [{100, 10}, {15, 40000}]],
-    %% A node that halts at once takes a part along, over TCP, too: what comes is whole and in order.
-    with(pair(#{transport => rdma}), fun([A, B]) ->
-        ?assertMatch({took, _}, said_last(A, B, halt, {15, 40000}))
+said_last(Config) ->
+    [A, B] = both(Config),
+    {Few, Many} = {{100, 10}, {15, 40000}},
+    with(caravan_hosts:start_all(lists:duplicate(3, {0, #{transport => rdma}})), fun([Stops, StopsToo, Halts]) ->
+        [begin
+             {Count, _} = Sizes,
+             ?assertEqual({End, {took, Count}}, {End, said_last(X, B, End, Sizes)}),
+             forgotten(B)
+         end || {X, End, Sizes} <- [{A, disconnect, Few}, {A, disconnect, Many}, {Stops, stop, Few}, {StopsToo, stop, Many}]],
+        %% A node that halts at once takes a part along, over TCP, too: what comes is whole and in order.
+        ?assertMatch({took, _}, said_last(Halts, B, halt, Many))
     end).
 
 said_last(A, B, End, {Count, Bytes}) ->
