@@ -27,7 +27,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 /// One side of it. Dropping it ends the other side's process where that was started here.
 #[derive(Debug)]
-pub struct ControlChannel {
+pub struct BenchChannel {
     reader: BufReader<File>,
     writer: File,
     /// Where the other side is.
@@ -35,7 +35,7 @@ pub struct ControlChannel {
     child: Option<ChildProgram>,
 }
 
-impl ControlChannel {
+impl BenchChannel {
     fn over(stream: OwnedFd, host: IpAddr) -> Result<Self, Error> {
         set_socket_timeout(&stream, Timeout::Recv, Some(ANSWER_LIMIT)).map_err(|why| failed(&why))?;
         let reader = BufReader::new(File::from(stream.try_clone().map_err(|why| failed(&why))?));
@@ -139,7 +139,7 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Over an RDMA device: the side that measures.
-pub fn connect_rdma(control: &mut ControlChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
+pub fn connect_rdma(control: &mut BenchChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
     let offer: Vec<u8> = control.answer()?;
     let (pending, request) = verbs::connect(&offer, exposure)?;
     control.say(&request)?;
@@ -148,7 +148,7 @@ pub fn connect_rdma(control: &mut ControlChannel, exposure: &Exposure) -> Result
 }
 
 /// The other side of [`connect_rdma`].
-pub fn accept_rdma(control: &mut ControlChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
+pub fn accept_rdma(control: &mut BenchChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
     control.say(&Ok::<_, String>(verbs::offer()?))?;
     let request: Vec<u8> = control.expect()?;
     let (pending, answer) = verbs::accept(&request, exposure)?;
@@ -157,7 +157,7 @@ pub fn accept_rdma(control: &mut ControlChannel, exposure: &Exposure) -> Result<
 }
 
 /// Through mapped memory: the side that measures.
-pub fn connect_shm(control: &mut ControlChannel) -> Result<Box<dyn Endpoint>, Error> {
+pub fn connect_shm(control: &mut BenchChannel) -> Result<Box<dyn Endpoint>, Error> {
     let descriptor: Vec<u8> = control.answer()?;
     let endpoint = shm::connect(&descriptor)?;
     control.say(&())?;
@@ -165,7 +165,7 @@ pub fn connect_shm(control: &mut ControlChannel) -> Result<Box<dyn Endpoint>, Er
 }
 
 /// The other side of [`connect_shm`].
-pub fn accept_shm(control: &mut ControlChannel, arena_bytes: u64) -> Result<Box<dyn Endpoint>, Error> {
+pub fn accept_shm(control: &mut BenchChannel, arena_bytes: u64) -> Result<Box<dyn Endpoint>, Error> {
     let (listener, descriptor) = shm::Listener::listen(arena_bytes)?;
     control.say(&Ok::<_, String>(descriptor))?;
     control.expect::<()>()?;

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::{Erlang, ErlangTransport, Pin};
 use crate::erlang::cluster::{Cluster, ErlangModules, NodeCommand, NodeReply, Recipe, plain};
-use crate::erlang::results::{Carried, ErlangResults, LinkCounts, SentWork};
+use crate::erlang::results::{Carried, ErlangLinkTotals, ErlangResults, SentWork};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -347,14 +347,14 @@ impl Measurement<'_> {
     }
 
     /// The counters of all links, as each of their ends has them.
-    fn links(&mut self) -> Result<LinkCounts, Error> {
+    fn links(&mut self) -> Result<ErlangLinkTotals, Error> {
         let count = self.plan.nodes;
         let line = |node| plain(node, format!("links {}", self.cluster.others(node, count)));
         let commands: Vec<_> = (0..count).map(line).collect();
         let replies = self.cluster.ask(&commands, Duration::ZERO)?;
         let links: Result<Vec<_>, Error> = replies
             .iter()
-            .map(|reply| LinkCounts::parse(&reply.answer).ok_or_else(|| reply.unclear("link")))
+            .map(|reply| ErlangLinkTotals::parse(&reply.answer).ok_or_else(|| reply.unclear("link")))
             .collect();
         Ok(links?.into_iter().collect())
     }

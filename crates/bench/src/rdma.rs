@@ -12,7 +12,7 @@ use caravan_fabric::verbs::device::Fabric;
 use serde::{Deserialize, Serialize};
 
 use crate::args::Rdma;
-use crate::control::ControlChannel;
+use crate::control::BenchChannel;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -52,13 +52,13 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     if let Some(port) = args.serve {
         eprintln!("caravan: waiting on port {port} for one `caravan bench rdma --to THIS_HOST:{port}`");
-        return serve(ControlChannel::serve(port, &interrupt)?, &interrupt);
+        return serve(BenchChannel::serve(port, &interrupt)?, &interrupt);
     }
     // Without a device, the reason is told before anything else happens.
     caravan_fabric::verbs::offer()?;
     let mut control = match &args.to {
-        Some(address) => ControlChannel::to(address, &interrupt)?,
-        None => ControlChannel::start("rdma-peer")?,
+        Some(address) => BenchChannel::to(address, &interrupt)?,
+        None => BenchChannel::start("rdma-peer")?,
     };
     control.say(&RdmaAsk::Link { ring_bytes: args.ring_bytes })?;
     let mut end = RdmaEnd::connect(&mut control, args.ring_bytes)?;
@@ -101,17 +101,17 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
 /// The other process on this machine.
 pub fn peer() -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
-    serve(ControlChannel::inherited()?, &interrupt)
+    serve(BenchChannel::inherited()?, &interrupt)
 }
 
-fn ask<T: serde::de::DeserializeOwned>(control: &mut ControlChannel, what: &RdmaAsk) -> Result<T, Error> {
+fn ask<T: serde::de::DeserializeOwned>(control: &mut BenchChannel, what: &RdmaAsk) -> Result<T, Error> {
     control.say(what)?;
     control.answer()
 }
 
 /// One sample of a link.
 fn sample(
-    control: &mut ControlChannel,
+    control: &mut BenchChannel,
     end: &mut RdmaEnd,
     task: &LinkTask,
     clock_ns: f64,
@@ -188,7 +188,7 @@ impl EndCounts {
 }
 
 /// Does what the measuring side asks, until it ends.
-fn serve(mut control: ControlChannel, interrupt: &Interrupt) -> Result<(), Error> {
+fn serve(mut control: BenchChannel, interrupt: &Interrupt) -> Result<(), Error> {
     let mut end: Option<RdmaEnd> = None;
     let mut running = None;
     while let Some(asked) = control.hear()? {
@@ -203,7 +203,7 @@ fn serve(mut control: ControlChannel, interrupt: &Interrupt) -> Result<(), Error
 }
 
 fn answer(
-    control: &mut ControlChannel,
+    control: &mut BenchChannel,
     (end, running): (&mut Option<RdmaEnd>, &mut Option<ChildProgram>),
     asked: &RdmaAsk,
     interrupt: &Interrupt,

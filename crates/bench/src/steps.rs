@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::PipeBench;
 use crate::chart::{Bar, BarChart, BarGroup};
-use crate::control::ControlChannel;
+use crate::control::BenchChannel;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -68,7 +68,7 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
 /// The receiving process.
 pub fn peer() -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
-    let mut control = ControlChannel::inherited()?;
+    let mut control = BenchChannel::inherited()?;
     let mut end = None;
     while let Some(asked) = control.hear()? {
         interrupt.check()?;
@@ -82,7 +82,7 @@ pub fn peer() -> Result<(), Error> {
     Ok(())
 }
 
-fn answer(control: &mut ControlChannel, end: &mut Option<StepsEnd>, asked: StepsAsk) -> Result<(), Error> {
+fn answer(control: &mut BenchChannel, end: &mut Option<StepsEnd>, asked: StepsAsk) -> Result<(), Error> {
     match asked {
         StepsAsk::Connect(carrier) => {
             *end = Some(StepsEnd::accept(control, carrier)?);
@@ -113,7 +113,7 @@ fn carrier(args: &PipeBench) -> Result<StepsCarrier, Error> {
 
 /// The sending side of both processes.
 struct StepsPair {
-    control: ControlChannel,
+    control: BenchChannel,
     end: StepsEnd,
     what: String,
     input: PipeInput,
@@ -121,7 +121,7 @@ struct StepsPair {
 
 impl StepsPair {
     fn connect(carrier: StepsCarrier, input: PipeInput) -> Result<Self, Error> {
-        let mut control = ControlChannel::start("pipe-peer")?;
+        let mut control = BenchChannel::start("pipe-peer")?;
         control.say(&StepsAsk::Connect(carrier))?;
         let (end, what) = StepsEnd::connect(&mut control, carrier)?;
         Ok(Self { control, end, what, input })

@@ -246,7 +246,7 @@ pub fn towards_text(towards: &Towards) -> String {
 mod tests {
     use super::*;
     use crate::fabric::survey::tests::{findings, port};
-    use crate::fabric::survey::{DevicePort, Firewall, HostAddress};
+    use crate::fabric::survey::{DevicePort, Firewall, SurveyedAddress};
     use caravan_fabric::verbs::device::Fabric;
 
     const PEER: &str = "192.0.2.7";
@@ -300,7 +300,7 @@ mod tests {
             megabits: 2500,
             mtu: 1024,
             lid: 0,
-            addresses: vec![HostAddress {
+            addresses: vec![SurveyedAddress {
                 gid_index: Some(3),
                 address: "10.0.0.1".to_owned(),
                 kind: "RoCE v2".to_owned(),

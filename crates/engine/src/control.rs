@@ -69,12 +69,12 @@ pub enum Silence {
 
 /// One side of the socket pair.
 #[derive(Debug)]
-pub struct ControlChannel {
+pub struct WorkerChannel {
     socket: UnixStream,
     partial: Vec<u8>,
 }
 
-impl ControlChannel {
+impl WorkerChannel {
     /// Both sides.
     pub fn pair() -> std::io::Result<(Self, Self)> {
         let (a, b) = UnixStream::pair()?;
@@ -158,7 +158,7 @@ impl ControlChannel {
     }
 }
 
-impl AsFd for ControlChannel {
+impl AsFd for WorkerChannel {
     /// Readable when there is something to receive.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_message_longer_than_the_socket_takes_arrives_whole() {
-        let (mut a, mut b) = ControlChannel::pair().unwrap();
+        let (mut a, mut b) = WorkerChannel::pair().unwrap();
         // Each byte as three digits: the longest state that there is.
         let longest = vec![255; crate::limits::STATE_BYTES_MAX];
         let left = WorkerAnswer::Left { app: "app".to_owned(), state: longest.clone() };
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn half_a_message_is_none() {
-        let (mut a, mut b) = ControlChannel::pair().unwrap();
+        let (mut a, mut b) = WorkerChannel::pair().unwrap();
         a.socket.write_all(&[9, 0, 0, 0, b'"']).unwrap();
         assert!(matches!(b.receive::<WorkerOrder>(Duration::from_millis(1)), Err(Silence::Late)));
         drop(a);

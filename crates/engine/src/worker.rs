@@ -16,7 +16,7 @@ use caravan_ring::SpinPolicy;
 
 use crate::app::{DynApp, Registry};
 use crate::control::EngineBells;
-use crate::control::{ControlChannel, Reports, Silence, WorkerAnswer, WorkerOrder};
+use crate::control::{Reports, Silence, WorkerAnswer, WorkerChannel, WorkerOrder};
 use crate::ends::{ConsumerEnd, ProducerEnd};
 use crate::error::Error;
 use crate::io::{AppPorts, now_ns};
@@ -81,7 +81,7 @@ pub struct Worker<'a> {
     shared: SharedWords,
     bells: EngineBells,
     registry: &'a Registry,
-    channel: ControlChannel,
+    channel: WorkerChannel,
     apps: Vec<WorkerApp>,
     /// The last words of apps that the last change stopped.
     stopped: Reports,
@@ -116,7 +116,7 @@ pub enum WorkerExit {
 
 impl<'a> Worker<'a> {
     /// Takes over what the worker owns: everything whose word names it.
-    pub fn new(start: WorkerStart, registry: &'a Registry, channel: ControlChannel) -> Self {
+    pub fn new(start: WorkerStart, registry: &'a Registry, channel: WorkerChannel) -> Self {
         let WorkerStart { id, shared, memory, bells, headroom, spin, orders_seen, grants_seen, inherited } =
             start;
         let mut pool = Pool::new(memory, Owner::Worker(id), headroom);

@@ -175,7 +175,7 @@ fn carried(rounds: &[(ErlangTransport, Round)]) -> BTreeMap<&'static str, Carrie
 
 /// The counters of links, as `caravan_bench_links:counts/1` writes them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LinkCounts {
+pub struct ErlangLinkTotals {
     transports: BTreeSet<String>,
     count: usize,
     sent_messages: u64,
@@ -206,7 +206,7 @@ pub struct Carried {
     pub work: SentWork,
 }
 
-impl LinkCounts {
+impl ErlangLinkTotals {
     /// The links of one node; `None` if a word is not as it should be.
     pub fn parse(answer: &NodeAnswer) -> Option<Self> {
         let mut links = Self::default();
@@ -226,8 +226,8 @@ impl LinkCounts {
     }
 }
 
-impl FromIterator<LinkCounts> for LinkCounts {
-    fn from_iter<I: IntoIterator<Item = LinkCounts>>(all: I) -> Self {
+impl FromIterator<ErlangLinkTotals> for ErlangLinkTotals {
+    fn from_iter<I: IntoIterator<Item = ErlangLinkTotals>>(all: I) -> Self {
         let mut sum = Self::default();
         for links in all {
             sum.transports.extend(links.transports);
@@ -244,8 +244,8 @@ impl FromIterator<LinkCounts> for LinkCounts {
 impl Carried {
     /// Holds the counters' growth against what was asked for and what was sent.
     pub fn between(
-        before: &LinkCounts,
-        after: &LinkCounts,
+        before: &ErlangLinkTotals,
+        after: &ErlangLinkTotals,
         work: SentWork,
         asked: ErlangTransport,
     ) -> Result<Self, Error> {
@@ -467,11 +467,11 @@ pub mod tests {
         assert!(figure.ratios.is_empty() && figure.measured.len() == 1);
     }
 
-    fn links(words: &str) -> LinkCounts {
+    fn links(words: &str) -> ErlangLinkTotals {
         let NodeLine::Answer(answer) = NodeLine::parse(&format!("@caravan ok {words}")) else {
             panic!("an answer")
         };
-        LinkCounts::parse(&answer).expect("links")
+        ErlangLinkTotals::parse(&answer).expect("links")
     }
 
     const WORK: SentWork = SentWork { rpcs: 10, pings: 5, streamed_bytes: 1000 };
@@ -511,7 +511,7 @@ pub mod tests {
         let NodeLine::Answer(answer) = NodeLine::parse("@caravan ok link=b,shm,1,2") else {
             panic!("an answer")
         };
-        assert_eq!(LinkCounts::parse(&answer), None);
+        assert_eq!(ErlangLinkTotals::parse(&answer), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
 use crate::control;
-use crate::control::ControlChannel;
+use crate::control::BenchChannel;
 use crate::error::Error;
 use crate::rdma::failed;
 
@@ -55,13 +55,13 @@ pub struct RdmaEnd {
 
 impl RdmaEnd {
     /// The side that measures. `control` has told the other that a link is wanted.
-    pub fn connect(control: &mut ControlChannel, ring_bytes: u64) -> Result<Self, Error> {
+    pub fn connect(control: &mut BenchChannel, ring_bytes: u64) -> Result<Self, Error> {
         let endpoint = control::connect_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }
 
     /// The other side.
-    pub fn accept(control: &mut ControlChannel, ring_bytes: u64) -> Result<Self, Error> {
+    pub fn accept(control: &mut BenchChannel, ring_bytes: u64) -> Result<Self, Error> {
         let endpoint = control::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }

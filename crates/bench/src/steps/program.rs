@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::StepsTransport;
 use crate::control;
-use crate::control::ControlChannel;
+use crate::control::BenchChannel;
 use crate::error::Error;
 use crate::pipe::{PipeInput, word};
 use crate::steps::wire::{
@@ -189,13 +189,13 @@ impl From<StepsTransport> for StepsCarrier {
 
 /// One process's end.
 pub enum StepsEnd {
-    Fabric(FabricWire, Box<LinkRing>),
+    Fabric(FabricWire, Box<StepLink>),
     Tcp(TcpWire),
 }
 
 impl StepsEnd {
     /// The side that sends. The other has been told which carrier. Also what users see of the connection.
-    pub fn connect(control: &mut ControlChannel, carrier: StepsCarrier) -> Result<(Self, String), Error> {
+    pub fn connect(control: &mut BenchChannel, carrier: StepsCarrier) -> Result<(Self, String), Error> {
         let (wire, link) = match carrier {
             StepsCarrier::Rdma => (
                 control::connect_rdma(control, &exposure())?,
@@ -216,7 +216,7 @@ impl StepsEnd {
     }
 
     /// The other side.
-    pub fn accept(control: &mut ControlChannel, carrier: StepsCarrier) -> Result<Self, Error> {
+    pub fn accept(control: &mut BenchChannel, carrier: StepsCarrier) -> Result<Self, Error> {
         let (wire, link) = match carrier {
             StepsCarrier::Rdma => (
                 control::accept_rdma(control, &exposure())?,
@@ -264,7 +264,7 @@ impl StepsEnd {
     }
 
     fn fabric(wire: Box<dyn Endpoint>, link: Box<dyn Endpoint>) -> Result<Self, Error> {
-        let ring = LinkRing::new(Link::new(link, RING_BYTES)?);
+        let ring = StepLink::new(Link::new(link, RING_BYTES)?);
         Ok(Self::Fabric(FabricWire::new(wire), Box::new(ring)))
     }
 
@@ -284,13 +284,13 @@ pub const CHUNK_BYTES: usize = 128 << 10;
 const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A link, and who waits for it.
-pub struct LinkRing {
+pub struct StepLink {
     link: Link,
     policy: SpinPolicy,
     start: Instant,
 }
 
-impl LinkRing {
+impl StepLink {
     pub fn new(link: Link) -> Self {
         Self { link, policy: SpinPolicy::new(SpinMode::Auto), start: Instant::now() }
     }

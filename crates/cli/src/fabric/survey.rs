@@ -59,12 +59,12 @@ pub struct DevicePort {
     pub megabits: u32,
     pub mtu: u32,
     pub lid: u16,
-    pub addresses: Vec<HostAddress>,
+    pub addresses: Vec<SurveyedAddress>,
 }
 
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostAddress {
+pub struct SurveyedAddress {
     /// Its place in the port's table; `None` where the connection manager finds it.
     pub gid_index: Option<u8>,
     pub address: String,
@@ -184,7 +184,7 @@ fn describe_port(device: &str, facts: &PortFacts, usable: &Usable) -> DevicePort
             let here =
                 usable.ports.iter().filter(|port| port.device == device && port.number == facts.number);
             let kind = Fabric::Iwarp.name().to_owned();
-            here.map(|port| HostAddress {
+            here.map(|port| SurveyedAddress {
                 gid_index: None,
                 address: port.address(),
                 kind: kind.clone(),
@@ -205,14 +205,14 @@ fn describe_port(device: &str, facts: &PortFacts, usable: &Usable) -> DevicePort
     }
 }
 
-fn describe_gid(gid: &Gid) -> HostAddress {
+fn describe_gid(gid: &Gid) -> SurveyedAddress {
     let kind = match gid.version {
         0 => "InfiniBand",
         1 => "RoCE v1, not used",
         2 => "RoCE v2",
         _ => "unknown",
     };
-    HostAddress {
+    SurveyedAddress {
         gid_index: Some(gid.index),
         address: gid.ip().to_string(),
         kind: kind.to_owned(),

@@ -9,7 +9,7 @@ mod tests;
 use std::net::Ipv4Addr;
 
 use super::Mac;
-use super::neighbour::{AnswerConfig, HostAddress};
+use super::neighbour::{AnswerConfig, NeighbourAddress};
 use super::neighbour::{Neighbour, Query};
 use super::neighbour::{Protocol, Reception};
 use super::neighbour::{Responder, Speaker};

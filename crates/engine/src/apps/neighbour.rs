@@ -125,26 +125,26 @@ pub struct AnswerConfig<A> {
 }
 
 /// An IP address.
-pub trait HostAddress:
+pub trait NeighbourAddress:
     Copy + PartialEq + Debug + Display + Into<IpAddr> + DeserializeOwned + 'static
 {
     /// Whether it can be that of one host.
     fn is_host(self) -> bool;
 }
 
-impl HostAddress for Ipv4Addr {
+impl NeighbourAddress for Ipv4Addr {
     fn is_host(self) -> bool {
         !(self.is_unspecified() || self.is_multicast() || self.is_broadcast() || self.is_loopback())
     }
 }
 
-impl HostAddress for Ipv6Addr {
+impl NeighbourAddress for Ipv6Addr {
     fn is_host(self) -> bool {
         !(self.is_unspecified() || self.is_multicast() || self.is_loopback())
     }
 }
 
-impl<A: HostAddress> AnswerConfig<A> {
+impl<A: NeighbourAddress> AnswerConfig<A> {
     /// Whether one can answer and ask by it.
     pub fn check(&self) -> Result<(), AppError> {
         let Self { mac, addresses, next_hop } = self;
@@ -365,7 +365,7 @@ pub struct Speaker<A> {
     pub conflicts: u64,
 }
 
-impl<A: HostAddress> App for Responder<A>
+impl<A: NeighbourAddress> App for Responder<A>
 where
     Speaker<A>: Protocol,
 {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::{Engine, EngineEvent, Restarts, WorkerEntry};
-use crate::control::{ControlChannel, Silence, WorkerAnswer, WorkerOrder};
+use crate::control::{Silence, WorkerAnswer, WorkerChannel, WorkerOrder};
 use crate::error::{Error, system};
 use crate::fork::fork;
 use crate::layout::{self, DropReason, LinkRing, WorkerStage, WorkerState, worker};
@@ -172,7 +172,7 @@ impl Engine {
         let (id, core, plan) = (entry.id, entry.core, entry.plan.clone());
         let links = plan.links.clone();
         let again = entry.died.is_some();
-        let (ours, theirs) = ControlChannel::pair().map_err(system("socketpair"))?;
+        let (ours, theirs) = WorkerChannel::pair().map_err(system("socketpair"))?;
         let word = |offset| self.shared.worker(id, offset);
         let start = WorkerStart {
             id,
@@ -218,7 +218,7 @@ impl Engine {
     }
 
     /// Has `poll` wake when a new process ends or says something.
-    fn watch(&self, pid: i32, channel: &ControlChannel) -> Result<Process, Error> {
+    fn watch(&self, pid: i32, channel: &WorkerChannel) -> Result<Process, Error> {
         let handle = Process::open(pid)?;
         for fd in [handle.as_fd(), channel.as_fd()] {
             epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
@@ -263,7 +263,7 @@ fn work(name: &str, worker: Worker, plan: WorkerPlan) -> i32 {
 pub(super) struct WorkerProcess {
     pub pid: i32,
     pub handle: Process,
-    pub channel: ControlChannel,
+    pub channel: WorkerChannel,
     /// The number of the last order that it was given.
     pub asked: u64,
 }

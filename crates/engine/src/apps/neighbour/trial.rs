@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::HostAddress;
+use super::NeighbourAddress;
 use super::Protocol;
 use super::{Responder, Speaker};
 use crate::testing::AppBench;
@@ -15,7 +15,7 @@ pub const PACKETS: u32 = 8;
 pub type Arrival = (usize, bool, Vec<(usize, u8)>, usize);
 
 /// Gives a frame to a port, and returns what then leaves for the north and for the south.
-pub fn push<A: HostAddress>(
+pub fn push<A: NeighbourAddress>(
     bench: &mut AppBench<Responder<A>>,
     port: &str,
     frame: &[u8],
@@ -36,7 +36,7 @@ pub fn arrivals(changed: usize, bytes: usize) -> impl Strategy<Value = Vec<Arriv
 
 /// Whatever comes passes, is answered, waits, or is dropped: `kinds` are four of the five, the last one is of
 /// zeros. All are filled up to `changed` bytes.
-pub fn try_all<A: HostAddress>(
+pub fn try_all<A: NeighbourAddress>(
     mut bench: AppBench<Responder<A>>,
     kinds: [Vec<u8>; 4],
     changed: usize,
