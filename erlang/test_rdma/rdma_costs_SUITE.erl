@@ -8,7 +8,7 @@
 -export([calls/1]).
 -export([call_often/2]).
 
--import(caravan_hosts, [call/2, call/4, connect/2, info/2, name/1, transport/2]).
+-import(caravan_hosts, [call/2, call/4, info/2, name/1]).
 
 -define(PROCESSES, 100).
 %% Enough for what each message costs to outweigh the calls that a node makes by itself meanwhile.
@@ -25,8 +25,7 @@ calls(_) ->
                 args => ["-pa", filename:absname(filename:dirname(code:which(caravan_bench_rpc)))]},
     [A, B] = Nodes = caravan_hosts:start_all([{0, Options}, {caravan_hosts:peer_host(), Options}]),
     try
-        true = connect(A, B),
-        rdma = transport(A, B),
+        caravan_hosts:linked(A, B),
         [ok = call(X, caravan_bench_rpc, start_servers, []) || X <- Nodes],
         %% Once, so that everything is there.
         both(A, B, 5),

@@ -67,7 +67,7 @@ forgotten(Node) ->
 
 named(Config) ->
     [A, B] = both(Config),
-    pong = call(A, net_adm, ping, [name(B)]),
+    linked(A, B),
     [told_of(X, Y) || {X, Y} <- [{A, B}, {B, A}]].
 
 told_of(X, Y) ->
@@ -84,11 +84,12 @@ told_of(X, Y) ->
 automatic(Config) ->
     [A, B] = both(Config),
     set([A, B], []),
-    pong = call(A, net_adm, ping, [name(B)]),
     case caravan_hosts:count() of
         1 ->
+            true = connect(A, B),
             ?assertEqual(shm, transport(A, B));
         2 ->
+            linked(A, B),
             [begin
                  told_of(X, Y),
                  has_logged(X, ["caravan: RDMA to", "shared memory: the peer's UNIX socket cannot be reached"])
@@ -180,7 +181,7 @@ said_last(Config) ->
     end).
 
 said_last(A, B, End, {Count, Bytes}) ->
-    true = connect(A, B),
+    linked(A, B),
     Self = self(),
     Taker = spawn_link(fun() -> Self ! {self(), call(B, ?MODULE, take, [name(A), Count, Bytes])} end),
     caravan_cluster:wait_until(fun() -> is_pid(call(B, erlang, whereis, [taker])) end),

@@ -19,13 +19,14 @@ use caravan_bench::output;
 use caravan_bench::output::BenchProgress;
 use caravan_fabric::verbs;
 use caravan_fabric::verbs::device::Fabric;
+use caravan_pipe::framing;
 use caravan_pipe::place::Place;
 
 use crate::args::SelfTest;
 use crate::error::Error;
 use crate::fabric::survey::{Findings, Survey};
 use crate::remote::{Copies, RemoteOutput, RemoteStart, SshOptions, SshProcess, StartFailure, start};
-use crate::selftest::message::{SelftestAnswer, SelftestAsk, SelftestHello};
+use crate::selftest::message::{MESSAGE_BYTES_MAX, SelftestAnswer, SelftestAsk, SelftestHello};
 use crate::selftest::peer::{MARK, identity};
 use crate::selftest::report::{SelftestReport, TestedPath};
 use crate::selftest::session::{STEPS, SelftestSession, TestedWay};
@@ -257,7 +258,7 @@ impl SelftestRemote {
     /// Asks a question; its answers are to be [taken](Self::answer).
     pub fn ask(&mut self, ask: &SelftestAsk) -> Result<(), Error> {
         let input = self.input.as_mut().ok_or(Error::Interrupted)?;
-        match message::write(input, ask) {
+        match framing::write_json(input, ask, MESSAGE_BYTES_MAX) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.ended(Some(error))),
         }
@@ -308,7 +309,7 @@ impl Drop for SelftestRemote {
 /// Messages, up to an error.
 fn listen(mut from: RemoteOutput, to: &mpsc::Sender<io::Result<SelftestAnswer>>) {
     loop {
-        let heard = message::read(&mut from);
+        let heard = framing::read_json(&mut from, MESSAGE_BYTES_MAX);
         let is_end = heard.is_err();
         if to.send(heard).is_err() || is_end {
             return;

@@ -6,11 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "common/random.rs"]
+mod random;
+
 use std::time::{Duration, Instant};
 
 use caravan_engine::layout::LinkMode;
 use caravan_engine::{App, AppError, Config, Engine, EngineEvent, EngineOptions, Io, Named, Registry};
 use serde_json::json;
+
+use crate::random::Random;
 
 /// Moves, unless CARAVAN_MOVES says otherwise.
 const MOVES: u64 = 400;
@@ -126,18 +131,6 @@ impl App for Checker {
     }
 }
 
-/// Numbers that look random (xorshift64*; Vigna, 2016).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, end: u64) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end) as usize
-    }
-}
-
 fn config(places: &[usize], modes: &[LinkMode], end: Option<u64>, stalls: bool) -> Config {
     let mut config = Config::new();
     for ((name, kind), place) in APPS.into_iter().zip(places) {
@@ -167,7 +160,7 @@ fn main() {
         std::env::var("CARAVAN_MOVES").map_or(MOVES, |moves| moves.parse().expect("a number of moves"));
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
     println!("moves: {moves}, seed {seed}");
-    let mut rng = Rng(seed);
+    let mut rng = Random(seed);
     let mut registry = Registry::new();
     registry.add::<Numbers>("numbers").add::<Relay>("relay").add::<Checker>("checker");
     let mut engine = Engine::start(registry, EngineOptions::default()).unwrap();
@@ -176,14 +169,14 @@ fn main() {
     for number in 0..moves {
         // Towards the end the checker takes nothing, and all links fill.
         let stalls = number >= moves - moves / 8;
-        places[rng.below(APPS.len() as u64)] = rng.below(WORKERS.len() as u64);
-        if rng.below(4) == 0 {
-            modes[rng.below(LINKS.len() as u64)] =
-                if rng.below(2) == 0 { LinkMode::Copy } else { LinkMode::Swap };
+        places[rng.below(APPS.len() as u64) as usize] = rng.below(WORKERS.len() as u64) as usize;
+        if rng.once_in(4) {
+            modes[rng.below(LINKS.len() as u64) as usize] =
+                if rng.once_in(2) { LinkMode::Copy } else { LinkMode::Swap };
         }
         let changes = engine.configure(&config(&places, &modes, None, stalls)).unwrap();
         assert_eq!(changes.lost, 0);
-        poll(&mut engine, Duration::from_micros(rng.below(3000) as u64));
+        poll(&mut engine, Duration::from_micros(rng.below(3000)));
     }
     let end = next(&mut engine, "numbers") + 10_000;
     engine.configure(&config(&places, &modes, Some(end), false)).unwrap();

@@ -72,3 +72,28 @@ fn checked(length: [u8; LENGTH_BYTES], bytes_max: usize) -> io::Result<usize> {
 pub(crate) fn malformed(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES_MAX: usize = 100;
+
+    #[test]
+    fn messages_come_as_they_were_written_and_nothing_else_is_one() {
+        let mut bytes = Vec::new();
+        write_json(&mut bytes, &(1, "one"), BYTES_MAX).expect("written");
+        write_json(&mut bytes, &(2, "two"), BYTES_MAX).expect("written");
+        let read = |from: &mut &[u8]| read_json::<(u8, String)>(from, BYTES_MAX);
+        let mut rest = &bytes[..];
+        assert_eq!(read(&mut rest).expect("the first"), (1, "one".to_owned()));
+        assert_eq!(read(&mut rest).expect("the second"), (2, "two".to_owned()));
+        assert_eq!(read(&mut rest).expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
+        for cut in 0..bytes.len() / 2 {
+            assert!(read(&mut &bytes[..cut]).is_err(), "{cut}");
+        }
+        assert!(read(&mut &[0xff; 8][..]).is_err(), "too long");
+        assert!(read(&mut &[0, 0, 0, 2, b'{', b'}'][..]).is_err(), "no message");
+        assert!(write_json(&mut Vec::new(), &"x".repeat(BYTES_MAX), BYTES_MAX).is_err(), "too long");
+    }
+}

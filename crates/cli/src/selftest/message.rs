@@ -1,13 +1,11 @@
 //! What the two sides say to each other over ssh: a question, then its answer, or two of them where
-//! something takes long. Each is a length of four bytes (big-endian) and that much JSON.
+//! something takes long. Each is JSON in a frame (`caravan_pipe::framing`).
 
-use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::Exposure;
 use caravan_pipe::place::Place;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -16,7 +14,7 @@ use crate::fabric::survey::Survey;
 /// Changes with any message.
 pub const PROTOCOL: u32 = 1;
 /// The longest message: a survey of a host with very many addresses.
-const MESSAGE_BYTES_MAX: u32 = 4 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// From the side that was started by the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -123,32 +121,6 @@ impl Wait {
     }
 }
 
-/// Writes a message.
-pub fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    let json = serde_json::to_vec(message)?;
-    let length = u32::try_from(json.len()).ok().filter(|length| *length <= MESSAGE_BYTES_MAX);
-    let length = length.ok_or_else(|| io::Error::other("a message is too long"))?;
-    to.write_all(&length.to_be_bytes())?;
-    to.write_all(&json)?;
-    to.flush()
-}
-
-/// Reads a message; `UnexpectedEof` where there are no more.
-pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
-    let mut length = [0; 4];
-    from.read_exact(&mut length)?;
-    let length = u32::from_be_bytes(length);
-    if length > MESSAGE_BYTES_MAX {
-        return Err(io::Error::other("a message is too long"));
-    }
-    let mut json = Vec::new();
-    from.take(length.into()).read_to_end(&mut json)?;
-    if json.len() < length as usize {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(serde_json::from_slice(&json)?)
-}
-
 /// The byte of a stream at a position: splitmix64 of its word.
 fn byte(stream: u64, position: u64) -> u8 {
     let mut word = (stream << 56 ^ position / 8).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -236,29 +208,6 @@ impl StepBounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn messages_come_as_they_were_written() {
-        let mut bytes = Vec::new();
-        write(
-            &mut bytes,
-            &SelftestAsk::Accept { request: vec![1, 2], arena: Arena::from(&Exposure::all(4096)) },
-        )
-        .unwrap();
-        write(&mut bytes, &SelftestAnswer::Failed("why".to_owned())).unwrap();
-        let mut rest = &bytes[..];
-        let SelftestAsk::Accept { request, arena } = read(&mut rest).unwrap() else {
-            panic!("another message")
-        };
-        assert_eq!((request, arena.exposure()), (vec![1, 2], Some(Exposure::all(4096))));
-        assert!(matches!(read(&mut rest).unwrap(), SelftestAnswer::Failed(why) if why == "why"));
-        assert_eq!(read::<SelftestAnswer>(&mut rest).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        for cut in 0..bytes.len() / 2 {
-            assert!(read::<SelftestAsk>(&mut &bytes[..cut]).is_err(), "{cut}");
-        }
-        assert!(read::<SelftestAsk>(&mut &[0xff; 8][..]).is_err(), "too long");
-        assert!(read::<SelftestAsk>(&mut &[0, 0, 0, 2, b'{', b'}'][..]).is_err(), "no message");
-    }
 
     #[test]
     fn impossible_arenas_are_refused() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::contract::Endpoint;
 use caravan_fabric::{Link, shm, verbs};
+use caravan_pipe::framing;
 use caravan_pipe::place::Place;
 
 use crate::args::SelfTestPeer;
@@ -17,11 +18,12 @@ use crate::error::Error;
 use crate::fabric::survey::Findings;
 use crate::remote::agent::remove_copy;
 use crate::selftest::message::{
-    Arena, PROTOCOL, SelftestAnswer, SelftestAsk, SelftestHello, StepBounds, StepFailure, Wait,
+    Arena, MESSAGE_BYTES_MAX, PROTOCOL, SelftestAnswer, SelftestAsk, SelftestHello, StepBounds, StepFailure,
+    Wait,
 };
 use crate::selftest::promises::Promises;
 use crate::selftest::traffic::Traffic;
-use crate::selftest::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit, message};
+use crate::selftest::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
 
 /// A peer that nobody asks anything any more ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
@@ -56,7 +58,7 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
             Err(StepFailure::Fatal(Error::Interrupted)) => break,
             Err(StepFailure::Fatal(error)) => return Err(error),
         };
-        message::write(&mut out, &answer).map_err(Error::Output)?;
+        framing::write_json(&mut out, &answer, MESSAGE_BYTES_MAX).map_err(Error::Output)?;
     }
     Ok(())
 }
@@ -67,7 +69,7 @@ fn read_questions(ended: Arc<AtomicBool>) -> Receiver<SelftestAsk> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
-        while let Ok(ask) = message::read(&mut input) {
+        while let Ok(ask) = framing::read_json(&mut input, MESSAGE_BYTES_MAX) {
             if sender.send(ask).is_err() {
                 break;
             }
@@ -135,7 +137,7 @@ impl PeerSide {
     fn accept(&mut self, request: &[u8], arena: &Arena, out: &mut impl Write) -> Result<(), StepFailure> {
         let exposure = arena.exposure().ok_or_else(|| out_of_turn("a possible arena"))?;
         let (pending, half) = verbs::accept(request, &exposure)?;
-        message::write(out, &SelftestAnswer::Bytes(half)).map_err(Error::Output)?;
+        framing::write_json(out, &SelftestAnswer::Bytes(half), MESSAGE_BYTES_MAX).map_err(Error::Output)?;
         self.endpoint = Some(pending.finish(&[], CONNECT_LIMIT)?);
         Ok(())
     }

@@ -17,6 +17,8 @@
 mod apps;
 mod killer;
 mod network;
+#[path = "../common/random.rs"]
+mod random;
 mod soak;
 mod storm;
 

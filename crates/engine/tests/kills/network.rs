@@ -14,6 +14,7 @@ use caravan_engine::layout::LinkMode;
 use serde_json::json;
 
 use crate::apps::CHECKERS;
+use crate::random::Random;
 
 /// Workers that there always are.
 pub const WORKERS: [&str; 5] = ["left", "w1", "w2", "w3", "right"];
@@ -48,7 +49,7 @@ impl Shape {
     }
 
     /// Another one: some relays move, some links come and go.
-    pub fn changed(mut self, rng: &mut Rng) -> Self {
+    pub fn changed(mut self, rng: &mut Random) -> Self {
         let moved = rng.below(self.relays.len() as u64) as usize;
         for place in [moved, rng.below(6) as usize] {
             // Always three workers in a row, mostly.
@@ -108,23 +109,5 @@ impl Shape {
         row(&["rsource", "rc", "rb", "ra", "rsink"], &["s0", "s1"]);
         config.link("a.side -> sidesink.input").unwrap().link("b.side -> backsink.input").unwrap();
         config
-    }
-}
-
-/// A generator.
-pub struct Rng(pub u64);
-
-impl Rng {
-    /// The next number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end.max(1)
-    }
-
-    /// Yes, once in `times`.
-    pub fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
     }
 }

@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::apps::{self, Board, CHECKERS, Count, STREAMS};
 use crate::killer::Killer;
-use crate::network::Rng;
 use crate::network::{EXTRA, SINKS, Shape, WORKERS};
+use crate::random::Random;
 
 /// How long a run takes whose kills nobody has counted, and the kills that it makes at least.
 const TIME: Duration = Duration::from_secs(8);
@@ -30,7 +30,7 @@ pub struct Storm {
     pub board: Board,
     pub shape: Shape,
     pub instants: Instants,
-    rng: Rng,
+    rng: Random,
     killer: Killer,
     /// Processes that are about to be killed, or have been.
     marked: BTreeSet<i32>,
@@ -52,7 +52,7 @@ impl Storm {
             board,
             shape,
             instants: Instants::default(),
-            rng: Rng(seed),
+            rng: Random(seed),
             killer,
             marked: BTreeSet::new(),
             audits: 0,
