@@ -2,7 +2,6 @@
 %% over a folder that both see, so that every wire is free to be cut.
 -module(caravan_hosts).
 
--include_lib("stdlib/include/assert.hrl").
 
 -export([run/1]).
 -export([init/2, pre_init_per_testcase/4, post_end_per_testcase/5]).
