@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 
-/// The benchmarks. What each is for is said at the type of its arguments, where clap takes both parts of its help from.
+/// The benchmarks. The help of each is at the type of its arguments, from which clap takes both parts.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
 pub enum BenchCommand {
@@ -31,12 +31,12 @@ pub enum BenchCommand {
     Compare(Compare),
 }
 
-/// Erlang nodes calling each other, over TCP and over Caravan
+/// Measure Erlang nodes that call each other, over TCP and over Caravan
 ///
 /// Starts fresh Erlang nodes for each round and each transport, connects them all, and measures
-/// RPCs (processes in a tight loop of calls to a gen_server in front of a gen_server), lone
-/// round trips, streams of binaries, and round trips behind a stream. Nodes get random hidden
-/// names, listen on 127.0.0.1 only, need no epmd and end with this command, however it ends.
+/// RPCs (processes that call a gen_server behind another gen_server in a tight loop), single
+/// round trips, streams of binaries, and round trips behind a stream. The nodes have random hidden
+/// names, listen on 127.0.0.1 only, need no epmd, and end when this command ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -47,16 +47,16 @@ Examples:
 CARAVAN_ERLANG_DIR names the folder that holds erlang/ebin and bench/erlang/ebin where they are
 not found beside this program.")]
 pub struct Erlang {
-    /// Nodes, all connected with each other; with more than 2, two of them are measured as well
+    /// Number of nodes, all connected with each other; with more than 2, two of them are also measured alone
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(2..=64))]
     pub nodes: usize,
     /// Calling processes for each ordered pair of nodes
     #[arg(long, value_name = "P", default_value_t = 100, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
     pub processes: usize,
-    /// Seconds in which RPCs are counted; the other figures take a part of it each
+    /// Seconds in which RPCs are counted; each of the other figures takes a part of that time
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     pub seconds: Duration,
-    /// Rounds; each measures every transport once
+    /// Number of rounds; each round measures every transport once
     #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub rounds: usize,
     /// Transports, separated by commas; ratios are to the first
@@ -65,7 +65,7 @@ pub struct Erlang {
     /// Scheduler threads of each node (erl +S)
     #[arg(long, value_name = "N", default_value = "1", value_parser = schedulers)]
     pub schedulers: NonZeroUsize,
-    /// Where nodes run while RPCs are counted: wherever the kernel puts them, or node n on core n
+    /// Cores of the nodes while RPCs are counted: the kernel's choice, or node n on core n
     #[arg(long, value_name = "HOW", default_value = "none")]
     pub pin: Pin,
     /// The program that starts a node
@@ -119,24 +119,24 @@ pub enum Pin {
     Spread,
 }
 
-/// A ring between two processes, beside a bare flag-and-copy loop in C
+/// Measure a ring between two processes, beside a bare loop in C
 ///
-/// Sends 64-byte records through a ring in shared memory from one process to another, and the
-/// same through a bare loop in C (a flag and a copy for each record), on the same cores.
+/// Sends 64-byte records from one process to another through a ring in shared memory and, on the
+/// same cores, through a bare loop in C (a flag and a copy for each record).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan bench ring
   caravan bench ring --samples 101 --json results/ring.json")]
 pub struct RingArgs {
-    /// Samples of each of the two, in turn
+    /// Number of samples of each of the two, which take turns
     #[arg(long, value_name = "N", default_value_t = 51, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub samples: usize,
-    /// Records in a sample, few enough that it ends before the kernel takes a core away; round
-    /// trips are a twentieth of it
+    /// Records in a sample, few enough that the sample ends before the kernel takes a core away; a sample
+    /// of round trips has a twentieth of that
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000_000))]
     pub records: u64,
-    /// Which two cores to use if there are more: the nearest or the farthest
+    /// The two cores to use if there are more: the nearest or the farthest
     #[arg(long, value_name = "WHICH", default_value = "near")]
     pub placement: Placement,
     /// Bytes of the ring: a power of two
@@ -247,7 +247,7 @@ pub fn quantity(text: &str) -> Option<u64> {
 /// Where results are collected, unless another file is named.
 pub const HISTORY: &str = "results/engine-history.jsonl";
 
-/// The packet engine: named benchmarks of links, tunnels, many processes, and recovery
+/// Measure the packet engine: links, tunnels, many processes, and recovery
 ///
 /// Runs named benchmarks of the packet engine. Each sample starts a fresh engine, warms up, and counts packets
 /// between two instants. Samples of all benchmarks take turns. Since the cores of a virtual machine move, the
@@ -279,7 +279,7 @@ pub struct EngineBench {
     /// Seconds in which the packets of a sample are counted
     #[arg(long, value_name = "S", default_value = "0.15", value_parser = sample_seconds)]
     pub seconds: Duration,
-    /// Which two cores to use if there are more: the nearest or the farthest
+    /// The two cores to use if there are more: the nearest or the farthest
     #[arg(long, value_name = "WHICH", default_value = "near")]
     pub placement: Placement,
     /// The C compiler for the bare loop
@@ -304,11 +304,11 @@ pub struct EnginePeer {
     pub task: String,
 }
 
-/// How the packet engine's benchmarks have changed between two runs
+/// Compare two runs of the packet engine's benchmarks
 ///
-/// Shows how each benchmark of the packet engine has changed between two runs, and whether that can
-/// be chance: the Mann-Whitney U test of their samples, two-sided, with Holm's correction for
-/// looking at many benchmarks at once. A run is named by its number in the history (1 is the
+/// Shows how each benchmark of the packet engine has changed between two runs, and whether the change
+/// can be chance: the Mann-Whitney U test of their samples, two-sided, with Holm's correction for
+/// comparing many benchmarks at once. A run is named by its number in the history (1 is the
 /// first, -1 the last), by the start of its commit, or by the start of its date.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -318,22 +318,22 @@ Examples:
   caravan bench compare v0.1.0 4f2a91c        two commits
   caravan bench compare --fail-on-regression  exit status 1 if anything has become worse")]
 pub struct Compare {
-    /// The run to compare with; without it the one before B that is on the same machine
+    /// The run to compare with; by default the last run before B on the same machine
     #[arg(value_name = "A", allow_negative_numbers = true)]
     pub a: Option<String>,
-    /// The run that is compared; without it the last one
+    /// The run to compare; by default the last one
     #[arg(value_name = "B", allow_negative_numbers = true)]
     pub b: Option<String>,
     /// The file with the results
     #[arg(long, value_name = "FILE", default_value = HISTORY)]
     pub history: PathBuf,
-    /// Ignore changes of the median below so many percent
+    /// Ignore changes of the median below this percentage
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub threshold: f64,
-    /// The largest probability of chance at which a change counts as one
+    /// The significance level: the largest p-value at which a change is reported
     #[arg(long, value_name = "P", default_value = "0.01", value_parser = probability)]
     pub alpha: f64,
-    /// End with exit status 1 if a benchmark became worse
+    /// Exit with status 1 if a benchmark became worse
     #[arg(long)]
     pub fail_on_regression: bool,
     /// Print the comparison as JSON instead of the table
@@ -362,13 +362,13 @@ fn probability(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3; and one built step by step
+/// Measure pipes between hosts, beside nc, socat, mbuffer, ssh and iperf3
 ///
 /// Moves a stream from one host to another with Caravan's pipe and, in turn, with nc, socat, mbuffer, ssh and iperf3,
 /// and measures bytes per second and processor time of each. The hosts are two network namespaces of this machine,
 /// joined by a veth pair, each with an sshd of its own; this needs root. Everything is removed when the command ends.
-/// With --steps, measures instead a pipe over a fabric (RDMA or shared memory) that is built step by step, and what
-/// each step brings.
+/// With --steps, it measures instead a pipe over a fabric (RDMA or shared memory) that is built step by step, and
+/// shows what each step gains.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -382,10 +382,10 @@ pub struct PipeBench {
     /// Print the names of all benchmarks and what they measure, and end
     #[arg(long, conflicts_with = "steps")]
     pub list: bool,
-    /// A pipe over a fabric, step by step, instead of pipes between hosts
+    /// Measure a pipe over a fabric, built step by step, instead of pipes between hosts
     #[arg(long)]
     pub steps: bool,
-    /// What carries the steps: without it an RDMA device if there is one, else shared memory
+    /// The transport of the steps; by default an RDMA device if there is one, else shared memory
     #[arg(long, value_name = "WHAT", requires = "steps")]
     pub transport: Option<StepsTransport>,
     /// Benchmarks, separated by commas, as --list has them
@@ -394,17 +394,17 @@ pub struct PipeBench {
     /// What joins the two hosts: network namespaces, or this host's own loopback interface
     #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
     pub network: Option<PipeNetwork>,
-    /// Rounds; each measures every contender once
+    /// Number of rounds; each round measures every contender once
     #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub rounds: usize,
-    /// Bytes of a stream: 64M, 4Gi; without it 2Gi, or 256Mi for --steps. They are held in memory
+    /// Bytes of a stream, such as 64M or 4Gi; by default 2Gi, or 256Mi with --steps. The stream is held in memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub bytes: Option<u64>,
-    /// Results as JSON; '-' for standard output (the table then goes to standard error), '' for none; without
-    /// it results/pipe.json or results/pipe-steps.json
+    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none; by
+    /// default results/pipe.json or results/pipe-steps.json
     #[arg(long, value_name = "FILE", value_parser = file())]
     pub json: Option<PathBuf>,
-    /// Chart as SVG, '' for none; without it results/pipe.svg or results/pipe-steps.svg
+    /// Write a chart as SVG; '' for none; by default results/pipe.svg or results/pipe-steps.svg
     #[arg(long, value_name = "FILE", value_parser = file())]
     pub svg: Option<PathBuf>,
 }
@@ -429,11 +429,11 @@ pub enum PipeNetwork {
     Loopback,
 }
 
-/// A link over an RDMA device, beside perftest's programs on the same device
+/// Measure a link over an RDMA device, beside perftest's programs
 ///
-/// Measures a link over an RDMA device between two processes of this machine, or towards another where
-/// the same command serves, and beside it ib_write_lat, ib_send_lat, ib_write_bw (package perftest) and
-/// ibv_rc_pingpong (ibverbs-utils) on the same device, in turn. A link also copies each message into its
+/// Measures a link over an RDMA device between two processes of this machine, or towards another machine
+/// that runs the same command with --serve. In turn with it, measures ib_write_lat, ib_send_lat,
+/// ib_write_bw (package perftest) and ibv_rc_pingpong (ibverbs-utils) on the same device. A link also copies each message into its
 /// ring and out of it, which those programs do not; "filled in place" is a link without these copies.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -451,7 +451,7 @@ pub struct Rdma {
     /// Measure towards the machine that serves at this address
     #[arg(long, value_name = "HOST:PORT")]
     pub to: Option<String>,
-    /// Rounds; each measures every contender once
+    /// Number of rounds; each round measures every contender once
     #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub rounds: usize,
     /// Round trips in a sample
@@ -472,7 +472,7 @@ pub struct Rdma {
     /// Sleep while waiting, instead of polling; the other programs still poll
     #[arg(long)]
     pub sleep: bool,
-    /// Measure the link alone, without the other programs
+    /// Measure only the link, without the other programs
     #[arg(long)]
     pub alone: bool,
     /// Write results as JSON as well; '-' for standard output (the table then goes to standard error)
