@@ -120,12 +120,12 @@ impl BenchChannel {
         serde_json::from_slice(&line).map(Some).map_err(|why| failed(&format!("it is unclear: {why}")))
     }
 
-    /// The same, where there must be something.
+    /// Hears a message like [`hear`](Self::hear); fails at the end.
     pub fn expect<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         self.hear()?.ok_or_else(|| failed(&"it ended"))
     }
 
-    /// The same, with the other side's own error if it had one.
+    /// Hears a message like `hear`, and returns the other side's error as an error of this side.
     pub fn answer<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         self.expect::<Result<T, String>>()?.map_err(|why| failed(&why))
     }

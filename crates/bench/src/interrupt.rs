@@ -45,7 +45,7 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// A flag that is set when job control stops this process, for whoever stops it in order then: by Ctrl-Z, or
+    /// A flag that is set when job control stops this process, for a caller that then stops it in order: by Ctrl-Z, or
     /// because a command that it has started reads from the terminal in the background.
     pub fn stops() -> Result<Arc<AtomicBool>, Error> {
         let flag = Arc::new(AtomicBool::new(false));

@@ -200,7 +200,7 @@ fn ssh_host(text: &str) -> Result<String, String> {
 const NAMES: [(&str, &str); 4] = [("rdpipe", "pipe"), ("rdsend", "send"), ("rdrecv", "recv"), ("rdcp", "cp")];
 
 impl Args {
-    /// From the words that the process was started with; ends it where they are none.
+    /// Parses the arguments of the process, and ends it with a message if they are wrong.
     pub fn of_process(words: impl Iterator<Item = OsString>) -> Self {
         let words: Vec<OsString> = words.collect();
         let Some((name, command)) = words.first().and_then(|word| alias(word)) else {

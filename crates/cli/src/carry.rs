@@ -229,7 +229,7 @@ fn transport(connection: &DataConnection, hop: &HopOptions) -> String {
         DataChannel::Streams(streams) => streams.len(),
         DataChannel::Link(_) => 1,
     };
-    // The one for words is none of the data's.
+    // The side channel's stream carries no data.
     let described = connection.description.rsplit_once(", ").filter(|(_, last)| last.ends_with(" streams"));
     let mut text = described.map_or(connection.description.as_str(), |(described, _)| described).to_owned();
     if streams > 1 {

@@ -339,7 +339,7 @@ mod tests {
         Ok(bytes)
     }
 
-    /// One test, as a process has one name: orders, what is none, who says nothing, who goes, and an answer that is
+    /// One test, because a process has one name: orders, other bytes, a silent peer, a peer that goes, and an answer that is
     /// too long.
     #[test]
     fn orders_are_taken_one_at_a_time_and_nothing_else_does_harm() {

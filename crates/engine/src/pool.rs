@@ -61,12 +61,12 @@ impl Pool {
         &self.drops
     }
 
-    /// Notes that a packet was asked for in vain.
+    /// Notes that a packet was wanted and none was left.
     pub(crate) fn set_starved(&mut self) {
         self.starved = true;
     }
 
-    /// Whether packets have been asked for in vain since the last call.
+    /// True if a packet was wanted and none was left since the last call.
     pub fn take_starved(&mut self) -> bool {
         std::mem::take(&mut self.starved)
     }

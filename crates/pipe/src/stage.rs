@@ -241,7 +241,7 @@ fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || "._/+,:@%=-".contains(c)
 }
 
-/// Whether there are only redirections. What is in doubt is none: the shell itself says what is wrong with it.
+/// True if there are only redirections. A doubtful text counts as a command: the shell reports what is wrong with it.
 fn is_alone(command: &str) -> bool {
     let mut rest = command;
     while !rest.is_empty() {

@@ -115,7 +115,7 @@ impl<C: Cursors> ProducerCursor<C> {
         self.committed - self.head_seen
     }
 
-    /// Units that the consumer has not released now, for who only wants to know: a position that
+    /// Units that the consumer has not released now, as information only: a position that
     /// cannot be is left to [`refresh`](Self::refresh) to refuse.
     pub fn used_now(&self) -> u64 {
         // pairs with the Release in ConsumerCursor::release

@@ -67,7 +67,7 @@ impl Segment {
             if let Ok(segment) =
                 Self::create_with(name, bytes, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, pages)
             {
-                // Reserved pages are taken at once: a promise the kernel may break later is none.
+                // Reserved pages are taken at once, because the kernel may give them to others later.
                 if segment.grow(bytes).is_ok() {
                     return Ok(segment);
                 }

@@ -17,7 +17,7 @@ use crate::rdma::failed;
 const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
 /// How long a sleeper sleeps before it looks for the other side's end.
 const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// Looks in vain between two looks at the clock.
+/// Polls that find nothing between two readings of the clock.
 const SPINS: u32 = 1 << 12;
 
 /// What both ends do.

@@ -300,7 +300,7 @@ impl Recv {
     }
 }
 
-/// At most one; what looks like a key is none.
+/// At most one host and file. A word that looks like a key is refused.
 fn one_file(words: &[String]) -> Result<Option<PathBuf>, String> {
     match words {
         [] => Ok(None),

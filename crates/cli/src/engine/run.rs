@@ -232,7 +232,7 @@ impl EngineSignals {
         if !self.reload.swap(false, Ordering::Relaxed) {
             return Asked::Nothing;
         }
-        // The kernel's SIGHUP, for whoever ran on a terminal that is gone; a terminal that hung up is none.
+        // The terminal that the command ran on is gone: the kernel sends SIGHUP, and the command has no terminal.
         if self.has_terminal && !std::io::stdin().is_terminal() { Asked::End } else { Asked::Reload }
     }
 }

@@ -124,7 +124,7 @@ impl Findings {
             obstacles.push(obstacle.clone());
             ports.retain(|port| !filtered(port));
         }
-        // What needs no device is told even where there is none: it would be the next obstacle.
+        // Without a device, other obstacles are listed too: they would be the next ones.
         if let Err(obstacle) = &around.library {
             if !obstacles.contains(obstacle) {
                 obstacles.push(obstacle.clone());

@@ -240,7 +240,7 @@ pub fn remedy(complaints: &str, host: &str) -> String {
 
 /// Bytes that a login shell may print before.
 pub const GREETING_BYTES_MAX: u64 = 1 << 20;
-/// What is kept of a line: more is none that anybody reads.
+/// Bytes of a line that are kept: nobody reads a longer one.
 const LINE_CHARS_MAX: usize = 1 << 10;
 
 /// What came from the other side.

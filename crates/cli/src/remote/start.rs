@@ -57,7 +57,7 @@ pub enum Copies {
     Cached,
     /// They are gone as soon as they run.
     Temporary,
-    /// There are none.
+    /// There are no copies.
     None,
 }
 
@@ -76,12 +76,12 @@ pub enum StartFailure {
     NoSsh(io::Error),
     /// A sentence about the host.
     Host(String),
-    /// The same, where ssh was not let in, or does not know the host's key: somebody might tell it.
+    /// A sentence about a host that refused ssh, or whose key ssh does not know: the user may help with either.
     Shut(String),
     Interrupted,
 }
 
-/// Starts it, and copies this program there if it must.
+/// Starts the program, and copies it to the host first if it is not there.
 pub fn start(start: &RemoteStart<'_>) -> Result<RemoteChannel, StartFailure> {
     // Somebody else may have asked until now. A signal's handler may set it; nothing else hangs on it.
     if start.interrupted.load(Ordering::Relaxed) {

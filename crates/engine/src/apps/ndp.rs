@@ -176,7 +176,7 @@ fn read(frame: &[u8]) -> Read {
         return Read::Other;
     }
     let Ok((ip, rest)) = Ipv6Header::from_slice(ethernet.payload_slice()) else { return Read::Malformed };
-    // Behind other headers there is none (RFC 6980 forbids fragments; nobody sends others).
+    // A message behind other headers is ignored (RFC 6980 forbids fragments; nobody sends others).
     if ip.next_header != IpNumber::IPV6_ICMP {
         return Read::Other;
     }

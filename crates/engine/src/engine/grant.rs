@@ -45,7 +45,7 @@ impl Engine {
         self.see_to_shortage(waiting);
     }
 
-    /// Takes notice of a worker that waits for packets in vain, or that none does.
+    /// Reports a worker that has waited for packets too long, once until none waits.
     fn see_to_shortage(&mut self, waiting: Option<String>) {
         let is_new = self.shortage.is_none();
         self.shared.engine(engine::SHORT).store(u64::from(waiting.is_some()), Ordering::Relaxed);

@@ -198,7 +198,7 @@ impl std::ops::Drop for Tracer {
     }
 }
 
-/// Maps the words of an engine's memory, and none of its packets.
+/// Maps the words of an engine's memory, without its packets.
 fn attach(engine: &FoundEngine) -> Result<SharedWords, Error> {
     let file = OpenOptions::new().read(true).write(true).open(&engine.memory);
     let file = file.map_err(system("open the engine's memory"))?;

@@ -35,7 +35,7 @@ pub fn engines() -> Vec<FoundEngine> {
     all
 }
 
-/// The engine that a user means: that of a process, be it the supervisor or one of its workers, or the
+/// The engine that a user means: that of a process, which is the supervisor or one of its workers, or the
 /// only one there is.
 pub fn find(pid: Option<i32>) -> Result<FoundEngine, Error> {
     let mut engines = engines();

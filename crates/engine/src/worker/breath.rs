@@ -223,7 +223,7 @@ pub fn ring_both(shared: &SharedWords, bells: &EngineBells, at: LinkId) {
     }
 }
 
-/// Looks in vain after which a spinning worker lets others have the core between two looks.
+/// Polls that found nothing after which a spinning worker yields the core between two polls.
 const LOOKS_ALONE: u32 = 64;
 
 impl Worker<'_> {

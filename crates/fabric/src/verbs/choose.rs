@@ -12,7 +12,7 @@ use super::ports::{self, is_near};
 /// How this machine's routes see a pair of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {
-    /// There is none.
+    /// There is no pair.
     None,
     /// From that address it would get there.
     Possible,

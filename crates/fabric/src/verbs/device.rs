@@ -450,7 +450,7 @@ pub struct Gid {
     pub bytes: [u8; 16],
     /// 0: InfiniBand; 1, 2: RoCE v1, v2.
     pub version: u32,
-    /// The network interface that it belongs to; empty where there is none.
+    /// The network interface of the address; empty if it has none.
     pub interface: String,
 }
 

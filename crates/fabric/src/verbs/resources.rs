@@ -435,7 +435,7 @@ impl Resources {
 impl Drop for Resources {
     fn drop(&mut self) {
         // SAFETY: each was made by this value, is used by nothing after this, and is ended after
-        // what depends on it. A bound window depends on its queue pair: rxe waits for it in vain.
+        // what depends on it. A bound window depends on its queue pair: rxe would wait for it for ever.
         let mut ended = unsafe {
             match self.operations().dealloc_mw {
                 Some(deallocate) if !self.window.is_null() => deallocate(self.window) == 0,

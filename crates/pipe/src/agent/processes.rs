@@ -28,8 +28,8 @@ const STUCK_LIMIT: Duration = Duration::from_millis(300);
 const SHOWN_MAX: usize = 100;
 /// The arguments of a holder, by which it is known to whoever ends all other processes.
 const HOLDER: [&str; 3] = ["caravan", "pipe-agent", "--hold"];
-/// Held while processes are listed and signalled, and while a holder is started: it is none before it has its
-/// arguments.
+/// Held while processes are listed and signalled, and while a holder is started, which has no sign of one before it
+/// has its arguments.
 static LISTING: Mutex<()> = Mutex::new(());
 
 /// All processes that came of `root` and live, without it and without holders, in no order.

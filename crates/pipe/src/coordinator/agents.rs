@@ -159,7 +159,7 @@ fn write(mut to: Box<dyn Write + Send>, queue: &Receiver<ControlMessage<AgentOrd
     }
 }
 
-/// Until the end of the channel: why it is one, if what came is none of an agent's words.
+/// Reads reports until the channel ends. Returns why it ended, if the agent sent something else than a report.
 fn read(
     mut from: Box<dyn Read + Send>,
     number: usize,

@@ -56,7 +56,7 @@ impl Notice {
             Self::Warn(text) => observer.warn(&text),
             Self::Progress(hops, waits) => {
                 observer.progress(&hops);
-                // A mark for the other thread; what it guards is none of these.
+                // A flag for the other thread. It guards no other memory.
                 waits.store(false, Ordering::Relaxed);
             }
             Self::Lines { host, texts, bytes, taken, credit } => {
@@ -349,7 +349,7 @@ impl<'a> Conductor<'a> {
 
 impl Conductor<'_> {
     pub(super) fn hop_figures(&self) -> Vec<HopFigures> {
-        // Before that there is none to tell of.
+        // Before the start there is no figure to report.
         let Some(started) = self.started else { return Vec::new() };
         let elapsed = started.elapsed().as_secs_f64();
         self.plan.legs.iter().map(|leg| self.figures_of(leg, elapsed)).collect()

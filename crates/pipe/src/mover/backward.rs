@@ -168,7 +168,7 @@ impl BackwardReader {
     }
 }
 
-/// The peer's frame is none: on a sealed hop somebody else made it.
+/// The peer's bytes are no valid frame. On a sealed hop, somebody else has changed them.
 pub(super) fn broken(why: &str, is_sealed: bool) -> Error {
     match is_sealed {
         true => Error::Damaged(format!("something between the hosts changes data: one {why}")),

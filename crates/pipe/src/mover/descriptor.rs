@@ -93,7 +93,7 @@ impl DescriptorIo {
         if kind == Ok(FileType::Fifo)
             && rustix::pipe::fcntl_getpipe_size(&fd).is_ok_and(|now| now < PIPE_BYTES)
         {
-            // Larger is faster; what the user has used up of such memory is none of ours.
+            // A larger pipe is faster. If the user's pipes already have all the memory that they may have, it stays small.
             let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_BYTES);
         }
         if !matches!(way, IoMode::Small(bytes) if bytes != usize::MAX) {

@@ -192,7 +192,7 @@ impl MoverWork<'_> {
             Ok(OutletEnd::Stopped) => &self.gauge.stopped_outlets,
             Err(_) => &self.gauge.failed_outlets,
         };
-        // A mark for whoever looks: nothing hangs on its order.
+        // A flag that other threads read. It guards no other memory.
         left.fetch_or(bit, Ordering::Relaxed);
     }
 

@@ -37,7 +37,7 @@ pub(super) trait HopWire: Send {
     fn streams(&self) -> usize;
     /// Takes what has come: `None` if nothing has, 0 bytes at the end.
     fn read(&mut self, stream: usize, to: &mut [u8]) -> Result<Option<usize>, Cut>;
-    /// Sends what there is room for: `None` if there is none.
+    /// Sends the bytes that there is room for; `None` if there is no room.
     fn write(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut>;
     /// Sends what there is room for, of what is not to go alone: more follows at once.
     fn write_ahead(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {

@@ -223,7 +223,7 @@ fn complete_checksum(frame: &mut [u8], start: usize, field: usize) -> bool {
     if covered.len() < field + 2 {
         return false;
     }
-    // In UDP, 0 says that there is none. The sum is in the order of the words in memory.
+    // In UDP, a checksum of 0 means that there is no checksum. The sum is in the order of the words in memory.
     let checksum = Sum16BitWords::new().add_slice(covered).to_ones_complement_with_no_zero();
     covered[field..field + 2].copy_from_slice(&checksum.to_ne_bytes());
     true
