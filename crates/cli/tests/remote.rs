@@ -387,7 +387,7 @@ fn a_broken_agent_is_named() {
         ("echo caravan-agent ready; exit 3", "ssh ended (exit status: 3)"),
         ("echo welcome; echo broken >&2; exit 127", "It said:\nbroken"),
         ("echo This account is not available.; exit 1", "printed: This account is not available."),
-        ("printf 'caravan-agent no-run \\033[2Jx\\n'", "does not run there: \u{fffd}[2Jx"),
+        ("printf 'caravan-agent no-run \\033[2Jx\\n'", "does not run there: \\u{1b}[2Jx"),
     ] {
         let ssh = stand_in(&folder, script);
         let mut command = caravan();
