@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 /// How long anything may take that the engine does by itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How long workers may outlive their supervisor.
 const ORPHANS_MAX: Duration = Duration::from_secs(20);
 
