@@ -371,7 +371,7 @@ fn shown(placement: &str) -> &str {
     if placement == NO_PLACEMENT { "" } else { placement }
 }
 
-/// Formats a goal: `>= 150: reached`.
+/// Formats a goal: `at least 150 Mpps: reached`.
 fn goal_text(figure: &EngineFigure) -> String {
     let Some(goal) = figure.goal else { return String::new() };
     let wanted = match goal {

@@ -20,7 +20,7 @@ pub struct Bed {
     pub daemons: Daemons,
     pub input: PipeInput,
     pub interrupt: Interrupt,
-    // The fields are in the order of their end: processes in a namespace before the namespace, and the folder last.
+    // Fields are dropped in this order: processes in a namespace before the namespace, and the folder last.
     _children: Children,
     pub net: Net,
     scratch: Scratch,
