@@ -247,7 +247,7 @@ pub struct PipeStep {
     pub program: StepProgram,
     /// The result in the post, in MB/s.
     pub post_mb_per_s: Option<u32>,
-    /// A sample moves one in this many of the bytes, because each message of some steps costs two wake-ups.
+    /// A sample moves one in this many of the bytes: fewer if each message costs two wake-ups.
     pub part: u64,
 }
 

@@ -114,8 +114,8 @@ fn ways(found: &Findings, hello: &SelftestHello) -> Result<(Vec<TestedWay>, Vec<
     Ok((ways, notes))
 }
 
-/// Keeps the best pair of addresses for each pair of ports and each address family. Link-local addresses are dropped
-/// if there are others: most ports have one, and often it leads nowhere.
+/// Keeps the best pair of addresses for each pair of ports and each address family. Link-local ones are dropped,
+/// except over InfiniBand, if there are others: most ports have one, and often it leads nowhere.
 fn of_ports(pairs: Vec<(verbs::Port, verbs::Port)>) -> Vec<(verbs::Port, verbs::Port)> {
     let ports = |(our, their): &(verbs::Port, verbs::Port)| {
         (our.device.clone(), our.number, their.device.clone(), their.number)

@@ -41,7 +41,7 @@ pub struct StreamTerms {
     pub total: Option<u64>,
 }
 
-/// One side of the conversation.
+/// One side of the messages.
 #[derive(Debug)]
 pub struct Talk {
     words: SideChannel,
