@@ -11,14 +11,14 @@ const FAINT: &str = "#666e78";
 const GRID: &str = "#e2e5e9";
 const COLOURS: [&str; 4] = ["#d97a1e", "#3b8e8c", "#8a97a8", "#6f5a9c"];
 
-/// The first group begins here, below title and subtitle.
+/// The top of the first group, below title and subtitle.
 const TOP: f64 = 100.0;
-/// Heights: a bar with the gap below it, the bar alone, a group's name, and what is below all groups.
+/// Heights: a bar with the gap below it, the bar alone, a group's name, and the space below all groups.
 const LINE: f64 = 26.0;
 const BAR: f64 = 18.0;
 const HEAD: f64 = 40.0;
 const FOOT: f64 = 60.0;
-/// Bars lie between these; names are to the left, figures to the right.
+/// The horizontal range of the bars; names are to the left, figures to the right.
 const LEFT: f64 = 470.0;
 const RIGHT: f64 = 1080.0;
 
@@ -29,7 +29,7 @@ pub struct Bar {
     pub value: SampleSummary,
     /// An index into the colours; by convention 0 is Caravan, 1 a variant of it and 2 a peer.
     pub colour: usize,
-    /// Text behind the figure, such as a ratio.
+    /// Text after the figure, such as a ratio.
     pub note: String,
 }
 
@@ -56,7 +56,7 @@ impl BarGroup {
 }
 
 impl BarChart {
-    /// The chart as the text of an SVG file.
+    /// Returns the chart as the text of an SVG file.
     pub fn svg(&self) -> String {
         let lines = |group: &BarGroup| group.bars.len() as f64 * LINE + group.head();
         let height = TOP + self.groups.iter().map(lines).sum::<f64>() + FOOT;
@@ -119,7 +119,7 @@ fn rectangle(svg: &mut String, x: f64, y: f64, width: f64, height: f64, fill: &s
     );
 }
 
-/// `y` is the middle of the line.
+/// Writes text; `y` is the middle of the line.
 fn text(svg: &mut String, x: f64, y: f64, text: &str, style: &str) {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let _ =

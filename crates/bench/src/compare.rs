@@ -1,4 +1,4 @@
-//! `caravan bench compare`: how the engine's benchmarks have changed between two runs.
+//! `caravan bench compare`: shows how the engine's benchmarks have changed between two runs.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -30,17 +30,17 @@ pub fn run(args: &Compare) -> Result<(), Error> {
     }
 }
 
-/// One run's lines.
+/// The lines of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComparedRun {
-    /// Its number in the history, from 1.
+    /// The run's number in the history, from 1.
     pub number: usize,
     pub lines: Vec<HistoryLine>,
 }
 
 impl ComparedRun {
     fn first(&self) -> &HistoryLine {
-        // A run is made of a line.
+        // Every run has at least one line.
         &self.lines[0]
     }
 
@@ -61,13 +61,13 @@ impl ComparedRun {
         format!("{} x {}, Linux {}, {}", machine.cores, machine.processor, machine.kernel, machine.system)
     }
 
-    /// Whether both have samples of the same benchmark in the same placement.
+    /// True if both have samples of the same benchmark in the same placement.
     fn shares(&self, other: &Self) -> bool {
         self.lines.iter().any(|line| other.lines.iter().any(|theirs| key(line) == key(theirs)))
     }
 }
 
-/// What two runs must both have to be compared.
+/// Returns what two lines must share to be compared.
 pub fn key(line: &HistoryLine) -> (&str, &str) {
     (&line.benchmark, &line.placement)
 }
@@ -88,8 +88,8 @@ impl RunHistory {
         Self(runs)
     }
 
-    /// The runs called `a` and `b`. Without `b` the last; without `a` the one before `b` that is on its
-    /// machine and has something in common with it. What cannot be found is a sentence.
+    /// Returns the runs called `a` and `b`. Without `b`, takes the last run; without `a`, the last one before `b` on
+    /// the same machine that shares a benchmark with it. The error is a sentence.
     pub fn pair(&self, a: Option<&str>, b: Option<&str>) -> Result<(ComparedRun, ComparedRun), String> {
         let b = match (b, self.0.last()) {
             (Some(name), _) => self.find(name)?,
@@ -120,7 +120,7 @@ impl RunHistory {
         }
     }
 
-    /// A number from the first (1) or from the last (-1), the start of a commit, or that of a date. The
+    /// Finds a run by its number from the first (1) or from the last (-1), or by the start of its commit or date; the
     /// last run that fits.
     fn find(&self, name: &str) -> Result<&ComparedRun, String> {
         let starts = |run: &&ComparedRun| run.commit().starts_with(name) || run.date().starts_with(name);
@@ -142,22 +142,22 @@ impl RunHistory {
     }
 }
 
-/// A number too short for a commit's: then it counts runs.
+/// True if a number is too short for a commit: then it counts runs.
 fn is_small(name: &str) -> bool {
     name.len() < 4 && name.parse::<i64>().is_ok()
 }
 
-/// Changes when a reader of the JSON would have to.
+/// The version of the format, which changes when a reader of the JSON has to.
 const SCHEMA: &str = "caravan-bench-compare/1";
 
-/// What became of a benchmark. Less is better in every unit.
+/// The result for a benchmark. Less is better in every unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Regression,
     Improvement,
     Same,
-    /// So few samples cannot tell, whatever they are.
+    /// There are too few samples to tell, whatever their values.
     TooFew,
 }
 
@@ -180,11 +180,11 @@ pub struct ComparedRow {
     pub unit: String,
     pub a: SampleSummary,
     pub b: SampleSummary,
-    /// How much more the second's median is: 0.1 is 10 % more.
+    /// The relative change of the median: 0.1 means that `b` is 10 % greater.
     pub change: f64,
-    /// The probability that chance parts the samples so, looked at alone.
+    /// The probability that chance separates the samples so far, for this benchmark alone.
     pub p: f64,
-    /// The same for one benchmark among all of these.
+    /// The same probability, corrected for the number of benchmarks.
     pub p_corrected: f64,
     pub verdict: Verdict,
 }
@@ -206,12 +206,12 @@ pub struct Comparison {
     pub threshold: f64,
     pub alpha: f64,
     pub rows: Vec<ComparedRow>,
-    /// What only one of them has.
+    /// The number of lines that only one of the runs has.
     pub unmatched: usize,
 }
 
 impl Comparison {
-    /// `threshold` as a part, 0.03 for 3 %.
+    /// Compares two runs; `threshold` is a fraction, 0.03 for 3 %.
     pub fn of(a: &ComparedRun, b: &ComparedRun, threshold: f64, alpha: f64) -> Self {
         let mut rows: Vec<ComparedRow> = Vec::new();
         for line in &b.lines {
@@ -237,7 +237,7 @@ impl Comparison {
         let count = rows.len() as f64;
         for (row, corrected) in rows.iter_mut().zip(corrected) {
             row.p_corrected = corrected;
-            // What the most different samples could show, were it the only difference.
+            // The probability that the most different samples would have, corrected like this one.
             let least = least_p(row.a.samples.len(), row.b.samples.len()) * count;
             row.verdict = verdict(row.change, corrected, least, threshold, alpha);
         }
@@ -322,7 +322,7 @@ fn verdict(change: f64, p: f64, least: f64, threshold: f64, alpha: f64) -> Verdi
     }
 }
 
-/// Never as 0.
+/// Formats a probability, never as 0.
 fn probability(p: f64) -> String {
     if p < 0.0001 { "<0.0001".into() } else { format!("{p:.4}") }
 }
@@ -332,7 +332,7 @@ mod tests {
     use super::*;
     use crate::history::tests::line;
 
-    /// Runs 1 to 5; the third on another machine, the fourth of another benchmark.
+    /// Returns runs 1 to 5; the third is on another machine, the fourth is of another benchmark.
     fn runs() -> RunHistory {
         RunHistory::of(&[
             line("2026-01-01", "aaaa1", 2, "swap", &[1.0]),
@@ -374,7 +374,7 @@ mod tests {
         assert!(none.contains("caravan bench engine"), "{none}");
     }
 
-    /// Nine samples about `median`, near each other.
+    /// Returns nine samples near `median`.
     fn about(median: f64) -> Vec<f64> {
         (0..9).map(|n| median * (1.0 + f64::from(n - 4) * 0.002)).collect()
     }
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn chance_is_corrected_for_the_number_of_benchmarks() {
-        // Alone p is 0.0078: nine samples of which a few overlap.
+        // Alone, p is 0.0078: nine samples, of which a few overlap.
         let a: Vec<f64> = (0..9).map(f64::from).map(|n| 100.0 + n).collect();
         let b: Vec<f64> = (0..9).map(f64::from).map(|n| 105.5 + n).collect();
         let alone = compare(&[("swap", a.clone(), b.clone())]);

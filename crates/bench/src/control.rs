@@ -1,5 +1,5 @@
-//! The control channel of a benchmark: a line of JSON for each message, between two processes of one
-//! machine or of two. It carries what a link and the peer's tools need to know of each other.
+//! The connection of a benchmark's two processes, on one machine or two: a line of JSON for each message. It carries
+//! what a link and the peer's tools need to know of each other.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,19 +18,19 @@ use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
 use crate::process::{ChildProgram, failed as process_failed};
 
-/// Bytes of a message: an offer of all ports fits many times.
+/// The most bytes of a message: an offer of all ports fits many times.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 /// How long the other side may take for an answer; longer than any sample.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
-/// How long the one who serves may not be there yet.
+/// How long to wait for a server that is not there yet.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 
-/// One side of it. Dropping it ends the other side's process where that was started here.
+/// One side of the connection. Dropping it ends the other side's process if that was started here.
 #[derive(Debug)]
 pub struct BenchChannel {
     reader: BufReader<File>,
     writer: File,
-    /// Where the other side is.
+    /// The address of the other side.
     pub host: IpAddr,
     child: Option<ChildProgram>,
 }
@@ -42,7 +42,7 @@ impl BenchChannel {
         Ok(Self { reader, writer: File::from(stream), host, child: None })
     }
 
-    /// This program again, as the other process on this machine: `caravan bench PEER`.
+    /// Starts this program again, as the other process on this machine: `caravan bench PEER`.
     pub fn start(peer: &str) -> Result<Self, Error> {
         let (here, there) = UnixStream::pair().map_err(|why| failed(&why))?;
         let mut command = Command::new("/proc/self/exe");
@@ -53,13 +53,13 @@ impl BenchChannel {
         Ok(control)
     }
 
-    /// The other process's side of [`start`](Self::start).
+    /// Returns the other process's side of [`start`](Self::start).
     pub fn inherited() -> Result<Self, Error> {
         let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(|why| failed(&why))?;
         Self::over(stream, Ipv4Addr::LOCALHOST.into())
     }
 
-    /// Towards one who serves; waits a while for him.
+    /// Connects to a server, and waits a while for it.
     pub fn to(address: &str, interrupt: &Interrupt) -> Result<Self, Error> {
         let deadline = Instant::now() + CALL_LIMIT;
         let unreachable =
@@ -79,7 +79,7 @@ impl BenchChannel {
         }
     }
 
-    /// The first one who calls at `port`.
+    /// Waits for the first connection to `port`.
     pub fn serve(port: u16, interrupt: &Interrupt) -> Result<Self, Error> {
         let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
         let listener = listener.map_err(|why| failed(&format!("cannot listen on port {port}: {why}")))?;
@@ -97,19 +97,19 @@ impl BenchChannel {
         }
     }
 
-    /// The other side's process, where that was started here.
+    /// Returns the pid of the other side's process, if that was started here.
     pub fn peer_pid(&self) -> Option<i32> {
         self.child.as_ref().map(|child| child.pid() as i32)
     }
 
-    /// Says one thing.
+    /// Sends one message.
     pub fn say(&mut self, what: &impl Serialize) -> Result<(), Error> {
         let mut line = serde_json::to_vec(what).map_err(|why| failed(&why))?;
         line.push(b'\n');
         self.writer.write_all(&line).map_err(|why| failed(&format!("it is gone: {why}")))
     }
 
-    /// The next thing that the other side says; `None` at its end.
+    /// Waits for the next message of the other side; `None` at its end.
     pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
         let mut line = Vec::new();
         let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
@@ -135,10 +135,10 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
     process_failed("other side", why)
 }
 
-/// How long making the connection may take.
+/// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Over an RDMA device: the side that measures.
+/// Connects over an RDMA device, on the side that measures.
 pub fn connect_rdma(control: &mut BenchChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
     let offer: Vec<u8> = control.answer()?;
     let (pending, request) = verbs::connect(&offer, exposure)?;
@@ -156,7 +156,7 @@ pub fn accept_rdma(control: &mut BenchChannel, exposure: &Exposure) -> Result<Bo
     Ok(pending.finish(&[], CONNECT_LIMIT)?)
 }
 
-/// Through mapped memory: the side that measures.
+/// Connects through mapped memory, on the side that measures.
 pub fn connect_shm(control: &mut BenchChannel) -> Result<Box<dyn Endpoint>, Error> {
     let descriptor: Vec<u8> = control.answer()?;
     let endpoint = shm::connect(&descriptor)?;

@@ -1,7 +1,7 @@
-//! `caravan bench engine`: named benchmarks of the packet engine, in turn, near and far apart.
+//! `caravan bench engine`: named benchmarks of the packet engine, in turn, on near and far cores.
 //!
-//! This process takes samples and draws the results. Each sample is a process of its own, which forks
-//! the engine's workers and therefore has one thread; this one has more.
+//! This process takes samples and draws the results. Each sample runs in a process of its own, which forks the
+//! engine's workers and therefore has one thread; this process has more.
 
 mod apps;
 mod case;
@@ -25,7 +25,7 @@ use crate::output::BenchProgress;
 use crate::process::{self, CLoop, failed};
 use crate::{output, placement};
 
-/// Measures, prints the tables, writes the files, and adds to the history.
+/// Measures, prints the tables, writes the files, and appends to the history.
 pub fn run(args: &EngineBench) -> Result<(), Error> {
     if args.list {
         return list();
@@ -46,7 +46,7 @@ pub fn run(args: &EngineBench) -> Result<(), Error> {
     history::append(&args.history, &results.lines(&history))
 }
 
-/// Rounds in each of which every case is sampled that has not yet enough samples of one placement.
+/// Runs rounds; each samples every case that does not have enough samples of one placement yet.
 fn rounds(
     args: &EngineBench,
     cases: Vec<EngineCase>,
@@ -69,7 +69,7 @@ fn rounds(
     Ok(series)
 }
 
-/// The process that runs the engine of a sample.
+/// Runs the engine of a sample, as a process of its own.
 pub fn peer(args: &EnginePeer) -> Result<(), Error> {
     let task: EngineTask = serde_json::from_str(&args.task).map_err(|error| Error::Output(error.into()))?;
     let outcome = task::measure(&task)?;
@@ -87,34 +87,34 @@ fn list() -> Result<(), Error> {
 
 const LOOP_SOURCE: &str = include_str!("../../../bench/engine/swap_loop.c");
 
-/// Before packets are counted: memory grows, caches fill, idle workers wake up.
+/// The time before packets are counted: memory grows, caches fill, idle workers wake up.
 const WARM_UP: Duration = Duration::from_millis(60);
-/// Many times what a sample takes besides its own time.
+/// The limit of a sample beyond its own time: many times what it takes.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(60);
-/// Samples in a row in which the cores moved.
+/// The number of samples in a row in which the cores may move.
 const MOVED_MAX: usize = 20;
 /// The placement of a figure that does not depend on it.
 pub const NO_PLACEMENT: &str = "none";
 
-/// One sample, and where the two cores were while it was taken.
+/// One sample, and the placement of the two cores while it was taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineSample {
     pub placement: &'static str,
-    /// A cache line's way, in nanoseconds, where it matters.
+    /// Nanoseconds of a cache line one way, if the placement matters.
     pub line_ns: Option<f64>,
     pub outcome: EngineOutcome,
-    /// The bare loop's, of the swap.
+    /// The outcome of the bare loop, for the swap alone.
     pub bare: Option<EngineOutcome>,
 }
 
-/// What all samples have in common.
+/// The state that all samples share.
 pub struct Sampler<'a> {
     args: &'a EngineBench,
     cores: Vec<usize>,
     pair: Option<(usize, usize)>,
     bare: Option<CLoop>,
     interrupt: &'a Interrupt,
-    /// Samples that were taken again.
+    /// The number of samples that were taken again.
     pub moved: usize,
 }
 
@@ -135,12 +135,12 @@ impl<'a> Sampler<'a> {
         Ok(Self { args, cores, pair, bare, interrupt, moved: 0 })
     }
 
-    /// The two cores of what is measured between two.
+    /// Returns the two cores of measurements between two processes.
     pub fn pair(&self) -> Option<(usize, usize)> {
         self.pair
     }
 
-    /// One sample of a case. `first` says whether the engine comes before the bare loop.
+    /// Takes one sample of a case. If `first`, the engine comes before the bare loop.
     pub fn sample(&mut self, case: &EngineCase, first: bool) -> Result<EngineSample, Error> {
         let Some(pair) = self.pair.filter(|_| case.graph.is_of_two()) else {
             let outcome = self.engine(case, self.cores.clone())?;
@@ -171,7 +171,7 @@ impl<'a> Sampler<'a> {
             run_ns: self.args.seconds.as_nanos() as u64,
         };
         let text = serde_json::to_string(&task).map_err(|error| Error::Output(error.into()))?;
-        // Not by its path: that may meanwhile be another build's.
+        // The program's path may meanwhile lead to another build.
         let mut command = Command::new("/proc/self/exe");
         command.args(["bench", "engine-peer", "--task", &text]);
         let said = process::output("engine", command, SAMPLE_LIMIT + self.args.seconds, self.interrupt)?;

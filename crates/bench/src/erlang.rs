@@ -1,4 +1,4 @@
-//! `caravan bench erlang`: Erlang nodes calling each other, over TCP and over Caravan.
+//! `caravan bench erlang`: measures Erlang nodes that call each other, over TCP and over Caravan.
 
 mod cluster;
 mod results;
@@ -62,16 +62,16 @@ fn measure_all(
     Ok(rounds)
 }
 
-/// Before RPCs are counted: connections, heaps and the processors' clocks get going.
+/// Seconds before RPCs are counted, so that connections, heaps and the processors' clocks settle.
 const WARM_UP: f64 = 0.3;
-/// Parts of `--seconds` that the other steps take. RPCs need the longest: their CPU time is read
-/// in ticks of 10 ms.
+/// The fractions of `--seconds` that the other steps take. RPCs need the longest: their CPU time is read in ticks of
+/// 10 ms.
 const PING_PART: f64 = 0.3;
 const STREAM_1MB_PART: f64 = 0.4;
 const STREAM_64MB_PART: f64 = 0.6;
 const BEHIND_PART: f64 = 0.6;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub struct ErlangPlan {
     pub nodes: usize,
@@ -80,7 +80,7 @@ pub struct ErlangPlan {
     pub transports: Vec<ErlangTransport>,
     pub seconds: Duration,
     pub warm_up: Duration,
-    /// Sizes of the cluster in which RPCs are counted, the largest first.
+    /// The sizes of the cluster in which RPCs are counted, the largest first.
     pub sizes: Vec<usize>,
     pub cores: Vec<usize>,
     /// A core for each side of a pair, if there are two.
@@ -90,17 +90,17 @@ pub struct ErlangPlan {
     pub behind: BinaryStream,
 }
 
-/// Binaries sent one way.
+/// A stream of binaries in one direction.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BinaryStream {
     pub binary_bytes: u64,
-    /// Binaries that may be unacknowledged.
+    /// The number of binaries that may be unacknowledged.
     pub in_flight: u32,
     #[serde(skip)]
     part: f64,
 }
 
-/// Which way a figure is good.
+/// The direction in which a figure gets better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -138,7 +138,7 @@ impl ErlangPlan {
         }
     }
 
-    /// How long a step takes that has this part of `--seconds`.
+    /// Returns the time of a ping step.
     pub fn ping_time(&self) -> Duration {
         self.seconds.mul_f64(PING_PART)
     }
@@ -147,13 +147,13 @@ impl ErlangPlan {
         self.seconds.mul_f64(stream.part)
     }
 
-    /// Steps of one transport in one round, for the progress bar: the start is one as well.
+    /// Returns the number of steps of one transport in one round, for the progress bar; the start is one.
     pub fn step_count(&self) -> usize {
         1 + self.sizes.len() + usize::from(self.apart.is_some()) + 1 + self.streams.len() + 1
     }
 
-    /// The transports in the order of this round: each comes first as often as last, so that a
-    /// machine that grows slower favours none.
+    /// Returns the transports in the order of this round: each comes first as often as last, so a machine that grows
+    /// slower favours none.
     pub fn order(&self, round: usize) -> Vec<ErlangTransport> {
         let mut order = self.transports.clone();
         if round % 2 == 1 {
@@ -162,7 +162,7 @@ impl ErlangPlan {
         order
     }
 
-    /// The rows of the table.
+    /// Returns the rows of the table.
     pub fn figures(&self) -> Vec<ErlangFigure> {
         use Better::{Higher, Lower};
         let mut rows = Vec::new();
@@ -190,7 +190,7 @@ impl ErlangPlan {
         rows
     }
 
-    /// Lone round trips: key and title of each kind.
+    /// Returns key and title of each kind of lone round trip.
     pub fn pings(&self) -> Vec<(&'static str, &'static str)> {
         let apart = self.apart.map(|_| ("rtt_apart", "RTT, a core each,"));
         apart.into_iter().chain([("rtt_shared", "RTT, sharing a core,")]).collect()
@@ -207,10 +207,10 @@ impl BinaryStream {
     }
 }
 
-/// What a round came to.
+/// The results of one round.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// By the figure's key.
+    /// Figures by their key.
     pub figures: BTreeMap<String, f64>,
     pub carried: Carried,
     pub otp: String,
@@ -261,13 +261,13 @@ impl Measurement<'_> {
         self.figures.insert(key, value);
     }
 
-    /// Node n runs on the n-th of these cores, in turn.
+    /// Puts node n on the n-th of these cores, in turn.
     fn place(&self, cores: &[usize]) -> Result<(), Error> {
         (0..self.plan.nodes)
             .try_for_each(|node| placement::pin(self.cluster.pid(node), &[cores[node % cores.len()]]))
     }
 
-    /// Each of the first `size` nodes calls each other one of them.
+    /// Has each of the first `size` nodes call every other one of them.
     fn rpc(&mut self, size: usize) -> Result<(), Error> {
         self.progress.step(&format!("RPCs, {size} nodes"));
         if self.plan.pin == Pin::Spread {
@@ -301,7 +301,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// A lone ping-pong between the first two nodes, placed by the caller.
+    /// Runs a lone ping-pong between the first two nodes, which the caller has placed.
     fn ping(&mut self, key: &str, title: &str) -> Result<(), Error> {
         self.progress.step(title);
         let time = self.plan.ping_time();
@@ -340,13 +340,13 @@ impl Measurement<'_> {
         format!("{command} {peer} {binary_bytes} {in_flight} {}", time.as_millis())
     }
 
-    /// The first node does it, with the second as its peer.
+    /// Sends a command to the first node, whose peer is the second.
     fn ask_first(&mut self, line: String, time: Duration) -> Result<NodeReply, Error> {
         let command = NodeCommand { node: 0, line, watch: vec![0, 1] };
         Ok(self.cluster.ask(&[command], time)?.remove(0))
     }
 
-    /// The counters of all links, as each of their ends has them.
+    /// Reads the counters of all links, from each of their ends.
     fn links(&mut self) -> Result<ErlangLinkTotals, Error> {
         let count = self.plan.nodes;
         let line = |node| plain(node, format!("links {}", self.cluster.others(node, count)));
@@ -400,8 +400,7 @@ mod tests {
         let pings = plan.ping_time() * 2;
         let streams: Duration = plan.streams.iter().map(|stream| plan.stream_time(stream)).sum();
         let behind = plan.stream_time(&plan.behind);
-        // What is not measured, generously: nodes start and end, streams warm up, cores are
-        // taken by others.
+        // A generous allowance for the rest: nodes start and end, streams warm up, other work takes cores.
         let round = rpcs + pings + streams + behind + Duration::from_millis(1500);
         let whole = round * (plan.rounds * plan.transports.len()) as u32;
         assert!(plan.rounds >= 9 && whole < Duration::from_secs(150), "{whole:?}");

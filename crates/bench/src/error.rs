@@ -1,4 +1,4 @@
-//! What can go wrong in a benchmark, in sentences for the person at the terminal.
+//! The errors of a benchmark, as sentences for the person at the terminal.
 
 use std::io;
 use std::path::PathBuf;

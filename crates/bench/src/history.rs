@@ -13,33 +13,33 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::output;
 
-/// Changes when a reader of the file would have to.
+/// The version of the format, which changes when a reader of the file has to.
 const SCHEMA: &str = "caravan-engine-history/1";
-/// A folder with this in it is a checkout of Caravan.
+/// The file by which a folder is known to be a checkout of Caravan.
 const CHECKOUT: &str = "crates/engine/Cargo.toml";
 
 /// One figure of one run. Less is better, whatever the unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistoryLine {
     pub schema: String,
-    /// The same in all lines of a run, and in no other's.
+    /// The name of the run: the same in all its lines, and in no other's.
     pub run: String,
     /// When the run began (RFC 3339).
     pub date: String,
-    /// As `git describe --always --dirty` says, of the checkout that the program lies in.
+    /// The output of `git describe --always --dirty` in the checkout that contains the program.
     pub commit: Option<String>,
     pub caravan: String,
     pub machine: HistoryHost,
-    /// `interlink/60/swap`.
+    /// The benchmark's key, such as `interlink/60/swap`.
     pub benchmark: String,
-    /// `near`, `far`, or `none` where a figure does not depend on it.
+    /// `near`, `far`, or `none` if the figure does not depend on the placement.
     pub placement: String,
     /// `ns` or `ratio`.
     pub unit: String,
     pub samples: Vec<f64>,
 }
 
-/// What tells machines apart: figures of two of them are no history.
+/// What distinguishes machines: figures of different ones are not compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryHost {
     pub processor: String,
@@ -56,7 +56,7 @@ impl From<&Machine> for HistoryHost {
 }
 
 impl HistoryHost {
-    /// Whether figures of both can be compared: a kernel's update does not make another machine.
+    /// True if the figures of both can be compared: a kernel update does not make another machine.
     pub fn same(&self, other: &Self) -> bool {
         (&self.processor, self.cores) == (&other.processor, other.cores)
     }
@@ -94,7 +94,7 @@ impl HistoryRun {
     }
 }
 
-/// Adds lines to the file, which is made if it is not there. Nothing is done for an empty name.
+/// Appends lines to the file, and creates it if necessary. Does nothing for an empty name.
 pub fn append(path: &Path, lines: &[HistoryLine]) -> Result<(), Error> {
     if output::is_none(path) {
         return Ok(());
@@ -109,11 +109,11 @@ pub fn append(path: &Path, lines: &[HistoryLine]) -> Result<(), Error> {
         text.push('\n');
     }
     let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(failed("open"))?;
-    // One write: two runs that end at once do not mix their lines.
+    // A single write: two runs that end at once do not mix their lines.
     file.write_all(text.as_bytes()).map_err(failed("write to"))
 }
 
-/// All lines of the file, oldest first. Lines of another schema are left out.
+/// Reads all lines of the file, oldest first. Lines of another schema are left out.
 pub fn read(path: &Path) -> Result<Vec<HistoryLine>, Error> {
     let text = fs::read_to_string(path);
     let text = text.map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
@@ -132,7 +132,7 @@ pub fn read(path: &Path) -> Result<Vec<HistoryLine>, Error> {
     Ok(lines)
 }
 
-/// The commit of the checkout that this program lies in, else of the one it was called in.
+/// Returns the commit of the checkout that contains this program, or else of the current folder's checkout.
 fn commit() -> Option<String> {
     let program = std::env::current_exe().ok();
     let folders =
@@ -154,7 +154,7 @@ pub mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    /// A line of run `run` on a machine with `cores` cores.
+    /// Returns a line of run `run` on a machine with `cores` cores.
     pub fn line(run: &str, commit: &str, cores: usize, benchmark: &str, samples: &[f64]) -> HistoryLine {
         let machine =
             HistoryHost { processor: "P".into(), cores, kernel: "6.1".into(), system: "Linux".into() };

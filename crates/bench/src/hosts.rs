@@ -1,4 +1,4 @@
-//! `caravan bench pipe`: pipes between hosts, beside the tools that people use for it, in turn.
+//! `caravan bench pipe`: measures pipes between hosts, beside common tools, in turn.
 
 mod bed;
 mod cpu;
@@ -17,7 +17,7 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use crate::output::BenchProgress;
 
-/// Bytes of a stream, unless others are wanted.
+/// The default number of bytes of a stream.
 const BYTES: u64 = 2 << 30;
 
 /// Measures, prints the tables, and writes the files.
@@ -52,7 +52,7 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     crate::pipe::write(args, "pipe", &results.text(), &results, &results.chart())
 }
 
-/// What joins the hosts: what was asked for, or what there can be.
+/// Returns the network that was asked for, or the best that is possible.
 fn network(args: &PipeBench, notes: &mut Vec<String>) -> Result<Net, Error> {
     match (args.network, bed::obstacle()) {
         (Some(PipeNetwork::Loopback), _) => Ok(Net::loopback()),
@@ -65,7 +65,7 @@ fn network(args: &PipeBench, notes: &mut Vec<String>) -> Result<Net, Error> {
     }
 }
 
-/// Those that are installed.
+/// Returns the tools that are installed.
 fn tools(cases: &[PipeCase], notes: &mut Vec<String>) -> Vec<PipeTool> {
     let is_needed = cases.iter().any(|case| matches!(case, PipeCase::Veth | PipeCase::Veth10g));
     let (here, missing): (Vec<PipeTool>, Vec<PipeTool>) =
@@ -78,11 +78,11 @@ fn tools(cases: &[PipeCase], notes: &mut Vec<String>) -> Vec<PipeTool> {
     here
 }
 
-/// The streams of all tools, in turn.
+/// Measures the streams of all tools, in turn.
 fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> Result<CaseResult, Error> {
     let mut progress = BenchProgress::new(tools.len() * args.rounds + 1);
     progress.round(format!("{}: caravan gets to both hosts", case.key()));
-    // What is copied to a host for the first time, and ssh's sessions, are no part of any stream.
+    // The first copy of the program to a host, and the start of ssh's sessions, do not belong to a stream.
     tool::warm(bed)?;
     let mut series: Vec<_> = tools.iter().map(|&tool| ToolSeries::of(tool.key(), tool.title())).collect();
     for round in 0..args.rounds {
@@ -100,7 +100,7 @@ fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> R
     Ok(CaseResult::streams(case, bed.net.is_veth(), series))
 }
 
-/// The same through a queue of ten gigabits a second, if there can be one.
+/// Measures the same streams through a queue of ten gigabits per second, if that is possible.
 fn limited(
     args: &PipeBench,
     tools: &[PipeTool],
@@ -122,7 +122,7 @@ fn limited(
     Ok(Some(result))
 }
 
-/// Lines of a shell, in turn.
+/// Measures lines of a shell, in turn.
 fn lines(
     args: &PipeBench,
     case: PipeCase,
@@ -147,7 +147,7 @@ fn lines(
     Ok(Some(CaseResult::lines(case, series)))
 }
 
-/// The names of all benchmarks.
+/// Prints the names of all benchmarks.
 fn list() -> Result<(), Error> {
     let mut text = String::new();
     for case in PipeCase::ALL {
@@ -178,7 +178,7 @@ impl PipeCase {
         }
     }
 
-    /// What it measures.
+    /// Returns what the benchmark measures.
     pub fn about(self) -> &'static str {
         match self {
             Self::SameHost => "two commands of this host, beside the same in a shell's pipe",
@@ -190,12 +190,12 @@ impl PipeCase {
         }
     }
 
-    /// Whether it takes two hosts.
+    /// True if the benchmark needs two hosts.
     pub fn needs_hosts(self) -> bool {
         self != Self::SameHost
     }
 
-    /// Those that are wanted; all, if none are named.
+    /// Returns the named benchmarks, or all if none are named.
     pub fn chosen(names: &[String]) -> Result<Vec<Self>, Error> {
         if names.is_empty() {
             return Ok(Self::ALL.to_vec());

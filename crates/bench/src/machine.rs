@@ -1,4 +1,4 @@
-//! What the figures were taken on.
+//! The machine on which the figures were taken.
 
 use std::fs;
 
@@ -6,24 +6,24 @@ use serde::Serialize;
 
 use crate::placement;
 
-/// Named in every table and every file of results.
+/// The facts of a machine, which every table and every file of results names.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub processor: String,
-    /// Cores this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
     pub memory_gib: Option<u64>,
     pub kernel: String,
     pub system: String,
-    /// The two cores that hold the two sides where each side has one.
+    /// The cores of the two sides, if there are two.
     pub apart: Option<Apart>,
 }
 
-/// How far the two cores are from each other.
+/// The distance between the two cores.
 #[derive(Clone, Debug, Serialize)]
 pub struct Apart {
     pub cores: (usize, usize),
-    /// Nanoseconds for a cache line to go one way.
+    /// Nanoseconds of a cache line one way.
     pub line_ns: f64,
     pub placement: &'static str,
 }
@@ -47,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// One line.
+    /// Describes the machine in one line.
     pub fn sentence(&self) -> String {
         let apart = self.apart.as_ref().map_or_else(String::new, |apart| {
             format!(
@@ -58,13 +58,13 @@ impl Machine {
         format!("{}{apart}", self.without_distance())
     }
 
-    /// The same for who has measured the distance himself: a virtual machine's cores move.
+    /// Describes the machine for a caller that measures the distance itself: a virtual machine's cores move.
     pub fn without_distance(&self) -> String {
         format!("{} x {}, Linux {}, {}", self.cores, self.processor, self.kernel, self.system)
     }
 }
 
-/// The value of the first line `key SEPARATOR value` of a file.
+/// Returns the value of the first line `key SEPARATOR value` of a file.
 fn field(path: &str, key: &str, separator: char) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| {
@@ -73,7 +73,7 @@ fn field(path: &str, key: &str, separator: char) -> Option<String> {
     })
 }
 
-/// `16384 kB` in GiB, rounded.
+/// Converts `16384 kB` to GiB, rounded.
 fn gib(text: &str) -> Option<u64> {
     let kib: u64 = text.split_whitespace().next()?.parse().ok()?;
     Some((kib + (1 << 19)) >> 20)

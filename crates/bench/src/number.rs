@@ -1,6 +1,6 @@
 //! Numbers for people.
 
-/// Three digits that count, and all of those before the point.
+/// Formats a number with three significant digits, and with all digits before the point.
 pub fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 1000.0 => thousands(value.round() as i128),
@@ -23,7 +23,7 @@ fn thousands(value: i128) -> String {
     text
 }
 
-/// Bytes in decimal units, three digits: `0`, `640`, `1.23M`.
+/// Formats bytes in decimal units with three digits: `0`, `640`, `1.23M`.
 pub fn bytes(value: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.iter().find(|(size, _)| value >= *size) {
@@ -34,7 +34,7 @@ pub fn bytes(value: f64) -> String {
     }
 }
 
-/// Bytes in units of 1,024, as memory is measured: `640 B`, `512 KiB`, `1.1 MiB`.
+/// Formats bytes in units of 1,024, as memory is measured: `640 B`, `512 KiB`, `1.1 MiB`.
 pub fn binary(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(shift, _)| bytes >> shift > 0) {

@@ -1,4 +1,4 @@
-//! Where a benchmark's table and files go.
+//! Output of a benchmark: its table and its files.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write, stderr};
@@ -11,17 +11,17 @@ use serde::Serialize;
 use crate::chart::BarChart;
 use crate::error::Error;
 
-/// Whether a file's name is `-`, standard output.
+/// True if a file's name is `-`, standard output.
 fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Whether a file's name is empty: the user does not want that file.
+/// True if a file's name is empty: the user does not want that file.
 pub fn is_none(path: &Path) -> bool {
     path.as_os_str().is_empty()
 }
 
-/// Prints the table: on standard output, unless the JSON goes there.
+/// Prints the table on standard output, or on standard error if the JSON goes to standard output.
 pub fn table(text: &str, json: &Path) -> Result<(), Error> {
     let written = match is_standard_output(json) {
         true => io::stderr().write_all(text.as_bytes()),
@@ -67,7 +67,7 @@ pub(crate) fn all(
     }
 }
 
-/// Writes a file, and the folder it is in.
+/// Writes a file, and creates its folder.
 pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
     let failed = |what| move |source| Error::File { what, path: path.to_owned(), source };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -76,7 +76,7 @@ pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
     fs::write(path, contents).map_err(failed("write"))
 }
 
-/// Draws on standard error. Dropping it clears the bar.
+/// Draws a progress bar on standard error. Dropping it clears the bar.
 #[derive(Debug)]
 pub struct BenchProgress {
     bar: ProgressBar,
@@ -85,7 +85,7 @@ pub struct BenchProgress {
 }
 
 impl BenchProgress {
-    /// A bar of so many steps.
+    /// Creates a bar of so many steps.
     pub fn new(steps: usize) -> Self {
         let bar = ProgressBar::new(steps as u64);
         let template = "{spinner} [{elapsed_precise}] [{bar:30}] {percent:>3}%  {prefix}: {msg}";
@@ -96,7 +96,7 @@ impl BenchProgress {
         Self { bar, is_terminal: stderr().is_terminal(), round: String::new() }
     }
 
-    /// A round begins: what is named so with each of its steps.
+    /// Begins a round: the bar shows its title with each of its steps.
     pub fn round(&mut self, title: String) {
         if !self.is_terminal {
             eprintln!("caravan: {title}");
@@ -105,7 +105,7 @@ impl BenchProgress {
         self.bar.set_prefix(self.round.clone());
     }
 
-    /// A step begins; the one before it is done.
+    /// Begins a step, and thereby ends the one before it.
     pub fn step(&self, title: &str) {
         self.bar.set_message(title.to_owned());
         self.bar.inc(1);

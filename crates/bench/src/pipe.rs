@@ -1,5 +1,5 @@
-//! `caravan bench pipe`: pipes between hosts beside the tools that people use for it, and a pipe over a
-//! fabric built step by step.
+//! `caravan bench pipe`: measures pipes between hosts beside common tools, and a pipe over a fabric built step by
+//! step.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,12 +18,12 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     if args.steps { steps::run(args) } else { hosts::run(args) }
 }
 
-/// The receiving process of the steps.
+/// Runs the receiving process of the steps.
 pub fn peer() -> Result<(), Error> {
     steps::peer()
 }
 
-/// Prints the table and writes the files as the user wants them; `name` is that of those which he has not named.
+/// Prints the table and writes the files that the user wants; `name` is the default name of the files.
 pub fn write(
     args: &PipeBench,
     name: &str,
@@ -38,15 +38,15 @@ pub fn write(
     output::all(table, results, chart, &json, &svg, Path::new(""))
 }
 
-/// Bytes written at once.
+/// The number of bytes written at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The word at a position that is a multiple of 8: no two of a file are alike (the factor is odd).
+/// Returns the word at a position that is a multiple of 8: no two of a file are alike (the factor is odd).
 pub fn word(position: u64) -> u64 {
     (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A file without a name: nothing of it is left behind however this process ends.
+/// A file without a name, which leaves nothing behind however this process ends.
 #[derive(Debug)]
 pub struct PipeInput {
     file: File,
@@ -54,7 +54,7 @@ pub struct PipeInput {
 }
 
 impl PipeInput {
-    /// Of `bytes` bytes, a multiple of 8, all of which are in the page cache then.
+    /// Creates a file of `bytes` bytes, a multiple of 8, and writes them into the page cache.
     pub fn create(bytes: u64) -> Result<Self, Error> {
         let path = || PathBuf::from("(memory)");
         let failed = |source| Error::File { what: "fill", path: path(), source };
@@ -68,18 +68,18 @@ impl PipeInput {
             chunk.extend((start..end).step_by(8).flat_map(|position| word(position).to_le_bytes()));
             file.write_all(&chunk).map_err(failed)?;
         }
-        // As good as a file on a disk, of which the kernel knows that nobody is writing to it.
+        // The seals make it as good as a file on a disk of which the kernel knows that nobody writes to it.
         rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW)
             .map_err(|why| failed(why.into()))?;
         Ok(Self { file, bytes })
     }
 
-    /// Open for this process.
+    /// Returns the file as this process has it open.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Where other processes of this user open it.
+    /// Returns the path at which other processes of this user open the file.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }

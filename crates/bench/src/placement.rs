@@ -1,4 +1,4 @@
-//! Cores: which there are, how far apart they lie, and keeping a process on some of them.
+//! The cores of this machine: their distances, and keeping a process on some of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,18 +9,18 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::Error;
 
-/// The distance is the best mean of so many round trips. They are few, so that on a busy machine
-/// some pass while both threads run.
+/// The number of round trips in a mean. They are few, so that on a busy machine some means pass while both threads
+/// run.
 const ROUND_TRIPS: u64 = 200;
-/// Means to choose the best of.
+/// The number of means, of which the best is the distance.
 const MEANS: u64 = 200;
-/// Cores looked at for the nearest and the farthest: a measurement takes some milliseconds.
+/// The number of cores that are probed for the nearest and the farthest: a measurement takes some milliseconds.
 const PROBED_MAX: usize = 256;
-/// Up to here a cache line's way is called near: within one chip's shared cache it takes 30 to
-/// 100 ns, and 150 and more between two of them.
+/// The longest time of a cache line that is called near: within one chip's shared cache it takes 30 to 100 ns, and 150
+/// and more between two of them.
 const NEAR_NS: f64 = 120.0;
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 pub fn cores() -> Vec<usize> {
     match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect(),
@@ -28,7 +28,7 @@ pub fn cores() -> Vec<usize> {
     }
 }
 
-/// Two of the cores that are not two threads of one core; `None` where there are no two.
+/// Returns two cores that are not threads of one core, if there are such; `None` if there are no two.
 pub fn pair(cores: &[usize]) -> Option<(usize, usize)> {
     let &first = cores.first()?;
     let siblings = siblings(first);
@@ -36,8 +36,8 @@ pub fn pair(cores: &[usize]) -> Option<(usize, usize)> {
     other.or(cores.get(1)).map(|&other| (first, other))
 }
 
-/// The first core and that one of the others which is nearest to it, or farthest, by measurement;
-/// with the nanoseconds of a cache line one way. Hardware threads of one core are no pair.
+/// Returns the first core and the one that is nearest to it, or farthest, by measurement; with the nanoseconds of a
+/// cache line one way. Hardware threads of one core are not a pair.
 pub fn pair_by_distance(cores: &[usize], farthest: bool) -> Option<((usize, usize), f64)> {
     let &first = cores.first()?;
     let siblings = siblings(first);
@@ -47,13 +47,13 @@ pub fn pair_by_distance(cores: &[usize], farthest: bool) -> Option<((usize, usiz
     if farthest { measured.max_by(order) } else { measured.min_by(order) }
 }
 
-/// The hardware threads that share a core with this one.
+/// Returns the hardware threads that share a core with this one.
 fn siblings(core: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
     fs::read_to_string(path).map_or_else(|_| vec![core], |text| list(text.trim()))
 }
 
-/// `0,4-6` as 0, 4, 5, 6.
+/// Parses `0,4-6` as 0, 4, 5, 6.
 fn list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -62,8 +62,8 @@ fn list(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Nanoseconds for a cache line to go from one core to the other: half of a round trip. `None`
-/// where the threads cannot be placed.
+/// Returns the nanoseconds of a cache line from one core to the other: half of a round trip. `None` if the threads
+/// cannot be placed.
 pub fn line_ns(a: usize, b: usize) -> Option<f64> {
     let home = sched_getaffinity(None).ok()?;
     let round_trip = round_trip_ns(a, b);
@@ -108,7 +108,7 @@ fn round_trip_ns(a: usize, b: usize) -> Option<f64> {
     Some(best)
 }
 
-/// What a distance is called.
+/// Returns the name of a distance.
 pub fn word(line_ns: f64) -> &'static str {
     if line_ns <= NEAR_NS { "near" } else { "far" }
 }
@@ -121,7 +121,7 @@ pub fn pin(pid: i32, cores: &[usize]) -> Result<(), Error> {
         let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(thread) = thread.and_then(rustix::thread::Pid::from_raw) else { continue };
         match sched_setaffinity(Some(thread), &set(cores)) {
-            // It ended meanwhile.
+            // The thread ended meanwhile.
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
             Err(source) => return Err(failed(source.into())),
         }
@@ -129,7 +129,7 @@ pub fn pin(pid: i32, cores: &[usize]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The cores that a thread may use, to go back to.
+/// The cores that a thread may use, to be restored later.
 pub struct Affinity(CpuSet);
 
 impl Affinity {

@@ -19,10 +19,10 @@ use crate::scratch::Scratch;
 const LISTEN_CHECK: Duration = Duration::from_millis(2);
 /// How long a program may take until it listens.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
-/// Lines of a program's last words.
+/// The number of last lines of a program that an error shows.
 const LAST_WORDS: usize = 10;
 
-/// A program that runs; killed when this is dropped.
+/// A running program, killed when this value is dropped.
 #[derive(Debug)]
 pub struct ChildProgram {
     name: &'static str,
@@ -51,12 +51,12 @@ impl ChildProgram {
         self.child.id()
     }
 
-    /// What it has written to standard error, if that is logged.
+    /// Returns what the program has written to standard error, if that is logged.
     pub fn said(&self) -> String {
         self.log.as_ref().and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default()
     }
 
-    /// Waits until something listens at that TCP port in the program's network namespace.
+    /// Waits until a socket listens at that TCP port in the program's network namespace.
     pub fn until_listening(&mut self, port: u16, interrupt: &Interrupt) -> Result<(), Error> {
         let deadline = Instant::now() + LISTEN_LIMIT;
         while !is_listening(self.pid(), port) {
@@ -74,7 +74,7 @@ impl ChildProgram {
     pub fn end(&mut self, deadline: Instant, interrupt: &Interrupt) -> Result<(), Error> {
         let raised = |why: rustix::io::Errno| failed(self.name, &why);
         let pid = Pid::from_raw(self.pid() as i32).ok_or_else(|| failed(self.name, &"it has no number"))?;
-        // Nobody has waited for it yet, so the number is its own.
+        // Nobody has waited for the process yet, so the pid is still its own.
         let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(raised)?;
         let glance = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
         loop {
@@ -112,8 +112,8 @@ impl Drop for ChildProgram {
     }
 }
 
-/// Runs a program to its end: its standard output, trimmed, or its standard error as the reason of a failure. One that
-/// takes longer than `limit` is killed. Each of both must fit into a pipe.
+/// Runs a program to its end. Returns its standard output, trimmed, or its standard error as the reason of a failure.
+/// A program that takes longer than `limit` is killed. Either output must fit into a pipe.
 pub fn output(
     name: &'static str,
     mut command: Command,
@@ -141,7 +141,7 @@ pub fn output(
     }
 }
 
-/// Runs a short command to its end, which must be a good one.
+/// Runs a short command to its end, which must succeed.
 pub fn run(name: &'static str, mut command: Command) -> Result<(), Error> {
     let done = command.stdin(Stdio::null()).output().map_err(|why| failed(name, &why))?;
     match done.status.success() {
@@ -150,24 +150,24 @@ pub fn run(name: &'static str, mut command: Command) -> Result<(), Error> {
     }
 }
 
-/// The failure of a process of a benchmark.
+/// Returns the failure of a process of a benchmark.
 pub fn failed(process: &'static str, why: &dyn std::fmt::Display) -> Error {
     Error::BenchProcess { process, reason: why.to_string() }
 }
 
-/// Whether a program is on the PATH.
+/// True if a program is on the PATH.
 pub fn is_installed(program: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether a process listens at the port, in the network namespace of the process `pid`.
+/// True if a process listens at the port, in the network namespace of the process `pid`.
 fn is_listening(pid: u32, port: u16) -> bool {
     let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")));
     tables.into_iter().flatten().any(|table| table.lines().any(|line| listens_at(line, port)))
 }
 
-/// A line of /proc/net/tcp: number, local address:port, remote one, state (0A: listening), all hexadecimal.
+/// Parses a line of /proc/net/tcp: number, local address:port, remote one, state (0A: listening), all hexadecimal.
 fn listens_at(line: &str, port: u16) -> bool {
     let mut words = line.split_whitespace().skip(1);
     let local = words.next().and_then(|address| address.rsplit_once(':'));
@@ -175,8 +175,8 @@ fn listens_at(line: &str, port: u16) -> bool {
     is_port && words.nth(1) == Some("0A")
 }
 
-/// A bare loop in C, the peer of a benchmark, compiled from a source inside this program: an open file without a name,
-/// so that nothing of it is left behind however this process ends.
+/// A bare loop in C, the peer of a benchmark, compiled from a source inside this program. It is an open file without a
+/// name, so it leaves nothing behind however this process ends.
 #[derive(Debug)]
 pub struct CLoop(File);
 
@@ -195,7 +195,7 @@ impl CLoop {
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
         if let Some(mut input) = child.stdin.take() {
-            // A compiler that does not read to the end says itself why.
+            // A compiler that does not read to the end reports the reason itself.
             let _ = input.write_all(source.as_bytes());
         }
         let done = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
@@ -206,7 +206,7 @@ impl CLoop {
         }
     }
 
-    /// Runs it and returns the `N` numbers that it prints. One that takes longer than `limit` is killed.
+    /// Runs the loop and returns the `N` numbers that it prints. A loop that takes longer than `limit` is killed.
     pub fn run<const N: usize>(
         &self,
         words: &[String],

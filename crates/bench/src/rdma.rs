@@ -1,4 +1,4 @@
-//! `caravan bench rdma`: a link over an RDMA device, and perftest's programs on the same device, in turn.
+//! `caravan bench rdma`: measures a link over an RDMA device and perftest's programs on the same device, in turn.
 
 mod ends;
 mod tool;
@@ -26,7 +26,7 @@ use crate::stats::SampleSummary;
 
 const MIB: f64 = 1048576.0;
 
-/// What the measuring side asks of the other.
+/// A request of the measuring side to the other.
 #[derive(Debug, Serialize, Deserialize)]
 enum RdmaAsk {
     Link {
@@ -34,11 +34,11 @@ enum RdmaAsk {
     },
     Do(LinkTask),
     Serve(ToolRun),
-    /// The client's side of it has ended.
+    /// The client's side of the tool has ended.
     Served,
 }
 
-/// One contender's samples.
+/// The samples of one contender.
 #[derive(Default)]
 struct Samples {
     values: Vec<f64>,
@@ -47,14 +47,14 @@ struct Samples {
     messages: u64,
 }
 
-/// Measures, prints the table, and writes the JSON if it is wanted; or is the other side.
+/// Measures, prints the table, and writes the JSON if it is wanted; or serves as the other side.
 pub fn run(args: &Rdma) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     if let Some(port) = args.serve {
         eprintln!("caravan: waiting on port {port} for one `caravan bench rdma --to THIS_HOST:{port}`");
         return serve(BenchChannel::serve(port, &interrupt)?, &interrupt);
     }
-    // Without a device, the reason is told before anything else happens.
+    // Without a device, the reason is reported before anything else happens.
     caravan_fabric::verbs::offer()?;
     let mut control = match &args.to {
         Some(address) => BenchChannel::to(address, &interrupt)?,
@@ -98,7 +98,7 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
     output::json(&results, &json)
 }
 
-/// The other process on this machine.
+/// Runs the other process on this machine.
 pub fn peer() -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     serve(BenchChannel::inherited()?, &interrupt)
@@ -109,7 +109,7 @@ fn ask<T: serde::de::DeserializeOwned>(control: &mut BenchChannel, what: &RdmaAs
     control.answer()
 }
 
-/// One sample of a link.
+/// Takes one sample of a link.
 fn sample(
     control: &mut BenchChannel,
     end: &mut RdmaEnd,
@@ -138,8 +138,8 @@ fn sample(
     Ok(())
 }
 
-/// What a look at the clock takes, which is a system call on some virtual machines: the least of several
-/// tries, as other work only adds to it.
+/// Returns the nanoseconds of reading the clock, which is a system call on some virtual machines: the least of several
+/// tries, because other work only adds to it.
 fn clock_ns() -> f64 {
     const TRIES: u32 = 50;
     const LOOKS: u32 = 20;
@@ -187,7 +187,7 @@ impl EndCounts {
     }
 }
 
-/// Does what the measuring side asks, until it ends.
+/// Serves the requests of the measuring side, until it ends.
 fn serve(mut control: BenchChannel, interrupt: &Interrupt) -> Result<(), Error> {
     let mut end: Option<RdmaEnd> = None;
     let mut running = None;
@@ -245,12 +245,12 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
     Error::Rdma(why.to_string())
 }
 
-/// The programs for bandwidth need a few messages under way.
+/// The fewest messages of a stream: the programs for bandwidth need a few under way.
 const STREAM_MESSAGES_MIN: u64 = 16;
 /// Messages that a batching sender publishes at once.
 const BATCH: u64 = 32;
 
-/// What is measured, of whom in turn.
+/// A figure to measure, with its contenders in turn.
 pub struct RdmaPlan {
     pub key: &'static str,
     pub title: String,
@@ -265,7 +265,7 @@ pub enum Doing {
     Tool(ToolRun),
 }
 
-/// Latencies beside three programs, streams beside one, and small messages beside none.
+/// Returns the plans: latencies beside three programs, streams beside one, and small messages beside none.
 pub fn plans(args: &Rdma, fabric: Fabric, missing: &mut Vec<&'static str>) -> Vec<RdmaPlan> {
     let mut tools = [
         PerftestTool::WriteLatency,
@@ -292,7 +292,7 @@ pub fn plans(args: &Rdma, fabric: Fabric, missing: &mut Vec<&'static str>) -> Ve
     let with = |list: &[PerftestTool], bytes: usize, messages: u64, links: Vec<(&'static str, Doing)>| {
         let run = |&tool: &PerftestTool| (tool.program(), Doing::Tool(ToolRun { tool, bytes, messages }));
         let usable = list.iter().filter(|tool| tools.contains(tool));
-        // The reference first: ratios are to it.
+        // The reference comes first: ratios are to it.
         usable.map(run).chain(links).collect::<Vec<_>>()
     };
     let latency = |&bytes: &usize| {
@@ -323,7 +323,7 @@ pub fn plans(args: &Rdma, fabric: Fabric, missing: &mut Vec<&'static str>) -> Ve
     latencies.chain(args.sizes.iter().map(stream)).chain([small()]).collect()
 }
 
-/// Changes when a reader of the file would have to.
+/// The version of the format, which changes when a reader of the file has to.
 const SCHEMA: &str = "caravan-bench-rdma/1";
 
 #[derive(Clone, Debug, Serialize)]
@@ -331,14 +331,14 @@ pub struct RdmaResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub machine: Machine,
-    /// Device, port and addresses.
+    /// The device, port and addresses.
     pub link: String,
-    /// Bytes registered at each side.
+    /// The bytes registered at each side.
     pub registered_bytes: u64,
     pub ring_bytes: u64,
-    /// Who waits sleeps.
+    /// True if a waiting side sleeps.
     pub sleeps: bool,
-    /// Programs that are not installed, or that cannot use this port.
+    /// The programs that are not installed, or that cannot use this port.
     pub missing: Vec<&'static str>,
     pub measured: Vec<RdmaRow>,
 }
@@ -359,14 +359,14 @@ pub struct Contender {
     pub value: SampleSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<SampleSummary>,
-    /// To the first contender, of each pair of samples.
+    /// The ratio to the first contender, for each pair of samples.
     pub ratio: SampleSummary,
-    /// Of a link: here, and at the other side.
+    /// For links alone: the counts of this side, and of the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_message: Option<[PerMessage; 2]>,
 }
 
-/// Each divided by the messages that the measuring side sent.
+/// Counts of one end, divided by the number of messages that the measuring side sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PerMessage {
     pub doorbells: f64,

@@ -1,5 +1,5 @@
-//! `caravan bench ring`: 64-byte records between two processes, through a ring and through a bare
-//! flag-and-copy loop in C, in turn on the same two cores.
+//! `caravan bench ring`: sends 64-byte records between two processes, through a ring and through a bare flag-and-copy
+//! loop in C, in turn on the same two cores.
 
 mod lane;
 
@@ -23,15 +23,15 @@ use crate::{output, placement};
 /// The bare loop in C that the ring is measured beside.
 const SOURCE: &str = include_str!("../../../bench/ring/flag_copy.c");
 
-/// A round trip takes so many times as long as a record of a stream that a sample has fewer.
+/// A round trip takes this many times as long as a record of a stream, so a sample has fewer.
 const ROUND_TRIP_PART: u64 = 20;
 /// Records that a batching producer publishes at once.
 const BATCH: u64 = 32;
 
-/// Hundreds of times what a sample takes on idle cores.
+/// The limit of a sample: hundreds of times what it takes on idle cores.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(20);
 
-/// What is measured of the ring, beside the bare loop's `echo` or its stream.
+/// A measurement of the ring, beside the bare loop's `echo` or its stream.
 #[derive(Clone, Copy, Debug)]
 struct RingMode {
     title: &'static str,
@@ -79,7 +79,7 @@ pub fn run(args: &RingArgs) -> Result<(), Error> {
     output::json(&results, &json)
 }
 
-/// One sample: this process produces, a child consumes. Nanoseconds for all records.
+/// Takes one sample: this process produces, a child consumes. Returns the nanoseconds of all records.
 fn ring_sample(
     args: &RingArgs,
     mode: RingMode,
@@ -102,7 +102,7 @@ fn ring_sample(
     };
     let (mut there, mut back) = (memory.sender(0)?, memory.receiver(1)?);
     let mut record = [0; RECORD_BYTES];
-    // The first record that comes back says that the consumer is ready.
+    // The first record that comes back shows that the consumer is ready.
     back.take(&mut record, &mut go_on)?;
     let start = Instant::now();
     for n in 0..records {
@@ -123,7 +123,7 @@ fn ring_sample(
     Ok(took)
 }
 
-/// The consuming process: this program again.
+/// Runs the consuming process, which is this program again.
 pub fn peer(args: &RingPeer) -> Result<(), Error> {
     placement::pin_self(args.core)?;
     let parent = rustix::process::getppid();
@@ -154,7 +154,7 @@ fn check(record: &[u8; RECORD_BYTES], n: u64) -> Result<(), Error> {
     Err(failed("ring", &format!("record {n} came with another number")))
 }
 
-/// Starts the consumer: this program again. Not by its path, which may meanwhile be another build's.
+/// Starts the consumer: this program again. Its path may meanwhile lead to another build.
 fn consumer(
     args: &RingArgs,
     mode: RingMode,
@@ -172,7 +172,7 @@ fn consumer(
     ChildProgram::start("consumer", command)
 }
 
-/// Changes when a reader of the file would have to.
+/// The version of the format, which changes when a reader of the file has to.
 const SCHEMA: &str = "caravan-bench-ring/1";
 
 #[derive(Clone, Debug, Serialize)]
@@ -180,7 +180,7 @@ pub struct RingResults {
     pub schema: &'static str,
     pub caravan: &'static str,
     pub machine: Machine,
-    /// Producer and consumer.
+    /// The producer's core and the consumer's.
     pub cores: (usize, usize),
     pub line_ns: f64,
     pub placement: &'static str,
@@ -190,19 +190,19 @@ pub struct RingResults {
     pub measured: Vec<Measured>,
 }
 
-/// Nanoseconds a record.
+/// One figure, in nanoseconds per record.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     pub key: &'static str,
     pub title: &'static str,
     pub flag_copy_ns: SampleSummary,
     pub ring_ns: SampleSummary,
-    /// The ring to the bare loop, of each pair of samples.
+    /// The ratio of the ring to the bare loop, for each pair of samples.
     pub ratio: SampleSummary,
 }
 
 impl Measured {
-    /// `None` of no samples. `samples`: the bare loop's, the ring's.
+    /// Summarizes the samples of the bare loop and of the ring; `None` if there are none.
     pub fn of(key: &'static str, title: &'static str, samples: (Vec<f64>, Vec<f64>)) -> Option<Self> {
         let (flag_copy_ns, ring_ns) = (SampleSummary::of(samples.0)?, SampleSummary::of(samples.1)?);
         let ratio = ring_ns.ratio(&flag_copy_ns)?;

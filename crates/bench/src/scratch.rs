@@ -1,4 +1,4 @@
-//! A folder that only this user can look into and that goes when it is dropped.
+//! A folder that only this user can read, and that is removed when the value is dropped.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -8,12 +8,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::Error;
 
-/// Below the system's folder for temporary files, under a name that nobody can guess.
+/// A folder for temporary files, under a name that nobody can guess.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes the folder.
+    /// Creates the folder.
     pub fn create() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(format!("caravan-bench-{}", random_word()?));
         let failed = |source| Error::File { what: "make", path: path.clone(), source };
@@ -21,7 +21,7 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -29,12 +29,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing can be done about a folder that does not go.
+        // Nothing can be done about a folder that cannot be removed.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// 128 bits that nobody can guess, as letters and digits.
+/// Returns 128 random bits as 32 hexadecimal digits.
 pub fn random_word() -> Result<String, Error> {
     let mut bytes = [0_u8; 16];
     // Up to 256 bytes come whole (getrandom(2)).

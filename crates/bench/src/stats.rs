@@ -1,23 +1,23 @@
-//! Medians and spread of samples.
+//! The median and the spread of samples.
 
 use serde::Serialize;
 
 use crate::number::number;
 
-/// Samples in the order they were taken, and what they come to.
+/// Samples in the order they were taken, and their summary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SampleSummary {
     pub median: f64,
     pub min: f64,
     pub max: f64,
-    /// First and third quartile: half of the samples lie between them.
+    /// The first quartile and, below, the third: half of the samples lie between them.
     pub q1: f64,
     pub q3: f64,
     pub samples: Vec<f64>,
 }
 
 impl SampleSummary {
-    /// `None` of no samples.
+    /// Summarizes samples; `None` if there are none.
     pub fn of(samples: Vec<f64>) -> Option<Self> {
         let mut sorted = samples.clone();
         sorted.sort_by(f64::total_cmp);
@@ -31,19 +31,19 @@ impl SampleSummary {
         })
     }
 
-    /// `5.00 (1.00..9.00)`: the median, the least and the greatest.
+    /// Formats `5.00 (1.00..9.00)`: the median, the least and the greatest.
     pub fn spread(&self) -> String {
         format!("{} ({}..{})", number(self.median), number(self.min), number(self.max))
     }
 
-    /// In another unit.
+    /// Returns the summary in another unit.
     pub fn scaled(&self, by: f64) -> Self {
         let samples = self.samples.iter().map(|sample| sample * by).collect();
         let Self { median, min, max, q1, q3, .. } = *self;
         Self { median: median * by, min: min * by, max: max * by, q1: q1 * by, q3: q3 * by, samples }
     }
 
-    /// The ratio of each sample to the base's of the same round. `None` where one has more.
+    /// Returns the ratio of each sample to the base's sample of the same round; `None` if one side has more samples.
     pub fn ratio(&self, base: &Self) -> Option<Self> {
         if self.samples.len() != base.samples.len() {
             return None;
@@ -53,7 +53,7 @@ impl SampleSummary {
     }
 }
 
-/// The quantile of sorted samples, linear between the two it falls among.
+/// Returns the quantile of sorted samples, linear between the two neighbours.
 fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = part * last as f64;
@@ -62,11 +62,11 @@ fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     Some(sorted[below] * (1.0 - weight) + sorted[above] * weight)
 }
 
-/// Up to so many samples in each group the distribution is counted out.
+/// Up to so many samples in each group, the distribution is computed exactly.
 const EXACT_MAX: usize = 40;
 
-/// The probability that chance alone parts two such groups as far as `a` and `b`, or farther. 1 if
-/// one of them is empty.
+/// Returns the probability that chance alone separates two such groups as far as `a` and `b`, or farther; 1 if one of
+/// them is empty.
 pub fn p_value(a: &[f64], b: &[f64]) -> f64 {
     if a.is_empty() || b.is_empty() {
         return 1.0;
@@ -77,13 +77,13 @@ pub fn p_value(a: &[f64], b: &[f64]) -> f64 {
     if ties == 0.0 && n.max(m) <= EXACT_MAX { exact(n, m, least) } else { normal(n, m, least, ties) }
 }
 
-/// The least probability that groups of such sizes can show.
+/// Returns the least probability that groups of such sizes can show.
 pub fn least_p(n: usize, m: usize) -> f64 {
     if n.max(m) <= EXACT_MAX { exact(n, m, 0.0) } else { normal(n, m, 0.0, 0.0) }
 }
 
-/// U of `a`: pairs in which its sample is the larger, equal ones counted half; and the sum of t^3 - t
-/// over all groups of t equal samples.
+/// Returns U of `a`: the number of pairs in which its sample is the larger, equal ones counted half; and the sum of
+/// t^3 - t over all groups of t equal samples.
 fn statistic(a: &[f64], b: &[f64]) -> (f64, f64) {
     let pairs = a.iter().flat_map(|own| b.iter().map(move |other| own.total_cmp(other)));
     let u = pairs.map(|order| f64::from(order as i8 + 1) / 2.0).sum();
@@ -93,10 +93,10 @@ fn statistic(a: &[f64], b: &[f64]) -> (f64, f64) {
     (u, groups.map(|t| t.powi(3) - t).sum())
 }
 
-/// Twice the part of all orders of `n` and `m` samples whose U is `least` or less.
+/// Returns twice the share of all orders of `n` and `m` samples whose U is `least` or less.
 fn exact(n: usize, m: usize, least: f64) -> f64 {
-    // counts[k]: orders of the first i and of all m with U = k. The recurrence of the paper is the
-    // product of (1 - x^(m+i)) / (1 - x^i): each factor in two passes.
+    // counts[k] is the number of orders of the first i and of all m with U = k. The recurrence of the paper is the
+    // product of (1 - x^(m+i)) / (1 - x^i): each factor takes two passes.
     let mut counts = vec![0.0; n * m + 1];
     counts[0] = 1.0;
     for i in 1..=n {
@@ -116,7 +116,7 @@ fn normal(n: usize, m: usize, least: f64, ties: f64) -> f64 {
     let (n, m) = (n as f64, m as f64);
     let all = n + m;
     let variance = n * m / 12.0 * (all + 1.0 - ties / (all * (all - 1.0)));
-    // All samples are equal: nothing parts the groups.
+    // All samples are equal: nothing separates the groups.
     if variance <= 0.0 {
         return 1.0;
     }
@@ -124,9 +124,8 @@ fn normal(n: usize, m: usize, least: f64, ties: f64) -> f64 {
     libm::erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// Holm's correction: the probabilities as they are when so many questions are asked at once.
-/// S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
-/// Statistics 6 (1979), pages 65 to 70.
+/// Applies Holm's correction: returns the probabilities for asking so many questions at once. S. Holm, "A simple
+/// sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979), pages 65 to 70.
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<_> = (0..p_values.len()).collect();
     order.sort_by(|&a, &b| p_values[a].total_cmp(&p_values[b]));
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!(own.ratio(&SampleSummary::of(vec![1.0]).expect("a sample")), None);
     }
 
-    /// `n` and `m` samples without ties of which U is `u`: `a` is moved up past `u` of `b` in all.
+    /// Returns `n` and `m` samples without ties whose U is `u`: `a` is moved up past `u` of `b` in all.
     fn groups(n: usize, m: usize, mut u: usize) -> (Vec<f64>, Vec<f64>) {
         let b: Vec<_> = (0..m).map(|place| place as f64 * 100.0).collect();
         let a = (0..n).map(|i| {
@@ -219,7 +218,7 @@ mod tests {
     #[test]
     fn exact_probabilities_are_fractions_of_all_orders() {
         let table = [
-            // Of 20 orders 1 has U = 0, and 1 has the largest.
+            // Of 20 orders, 1 has U = 0, and 1 has the largest U.
             (vec![1.0, 2.0, 3.0], vec![4.0, 5.0, 6.0], 2.0 / 20.0),
             (vec![4.0, 5.0, 6.0], vec![1.0, 2.0, 3.0], 2.0 / 20.0),
             // U = 17 of 20, that is 3: 7 of 126 orders have 3 or less.

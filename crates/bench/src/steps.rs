@@ -1,5 +1,5 @@
-//! `caravan bench pipe --steps`: a pipe over a fabric, built step by step. One program between two processes,
-//! of which each step changes one setting; all steps take turns in every round.
+//! `caravan bench pipe --steps`: a pipe over a fabric, built step by step. One program runs between two processes, and
+//! each step changes one of its settings; all steps take turns in every round.
 
 mod program;
 mod wire;
@@ -22,14 +22,14 @@ use crate::steps::program::{StepTask, StepsCarrier, StepsEnd, expected_digest};
 use crate::steps::wire::failed;
 use crate::usage::Usage;
 
-/// Bytes of a sample, unless others are wanted: more than the last cache of most machines has.
+/// The default number of bytes of a sample: more than the last cache of most machines has.
 const BYTES: u64 = 256 << 20;
-/// Bytes of the file at most: a multiple of every message's.
+/// The most bytes of the file: a multiple of every message's.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of which the digest is taken: each buffer is used several times.
+/// The number of bytes of which the digest is taken: each buffer is used several times.
 const CHECKED_BYTES: u64 = 5 * MESSAGE_BYTES_MAX as u64;
 
-/// What the sending side asks of the other.
+/// A request of the sending side to the other.
 #[derive(Debug, Serialize, Deserialize)]
 enum StepsAsk {
     Connect(StepsCarrier),
@@ -65,7 +65,7 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     crate::pipe::write(args, "pipe-steps", &results.text(), &results, &results.chart())
 }
 
-/// The receiving process.
+/// Runs the receiving process.
 pub fn peer() -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     let mut control = BenchChannel::inherited()?;
@@ -75,7 +75,7 @@ pub fn peer() -> Result<(), Error> {
         let done = answer(&mut control, &mut end, asked);
         if let Err(error) = done {
             control.say(&Err::<(), _>(error.to_string()))?;
-            // The measuring side has been told, and reports it.
+            // The measuring side has the error, and reports it.
             return Ok(());
         }
     }
@@ -97,11 +97,11 @@ fn answer(control: &mut BenchChannel, end: &mut Option<StepsEnd>, asked: StepsAs
     }
 }
 
-/// What was asked for, or what there is.
+/// Returns the carrier that was asked for, or the best that there is.
 fn carrier(args: &PipeBench) -> Result<StepsCarrier, Error> {
     let has_device = caravan_fabric::verbs::offer();
     match args.transport {
-        // Without a device, the reason is told before anything else happens.
+        // Without a device, the reason is reported before anything else happens.
         Some(transport) if StepsCarrier::from(transport) == StepsCarrier::Rdma => {
             has_device.map(|_| StepsCarrier::Rdma).map_err(Error::from)
         }
@@ -111,7 +111,7 @@ fn carrier(args: &PipeBench) -> Result<StepsCarrier, Error> {
     }
 }
 
-/// The sending side of both processes.
+/// The sending side's view of both processes.
 struct StepsPair {
     control: BenchChannel,
     end: StepsEnd,
@@ -127,13 +127,13 @@ impl StepsPair {
         Ok(Self { control, end, what, input })
     }
 
-    /// Nanoseconds, and the digest of what came if the task takes it.
+    /// Runs a task. Returns the nanoseconds, and the digest of the received bytes if the task takes one.
     fn run(&mut self, task: &StepTask) -> Result<(f64, Option<Vec<u8>>), Error> {
         self.control.say(&StepsAsk::Receive(*task))?;
         self.control.answer::<()>()?;
         let sent = self.end.send(task, &self.input);
         let answered = self.control.answer();
-        // Where the other side has failed it knows better why.
+        // If the other side has failed, its reason is the better one.
         match (sent, answered) {
             (_, Err(theirs)) => Err(theirs),
             (Err(ours), Ok(_)) => Err(ours),
@@ -166,7 +166,7 @@ impl StepsPair {
 }
 
 impl PipeStep {
-    /// What is moved where `bytes` are wanted.
+    /// Returns the number of bytes that are moved if `bytes` are wanted.
     fn bytes(&self, bytes: u64) -> u64 {
         match self.program {
             StepProgram::Messages(messages) => messages.count(bytes) * messages.message_bytes as u64,
@@ -182,12 +182,12 @@ const MIB: usize = 1 << 20;
 pub const MESSAGE_BYTES_MAX: usize = 8 * MIB;
 /// The longest acknowledgement.
 pub const ACK_BYTES_MAX: usize = 4 * KIB;
-/// Buffers for messages at each side: so many of the longest ones.
+/// Buffers for messages at each side, each for the longest message.
 pub const BUFFERS_MAX: usize = 2;
-/// Messages that one acknowledgement stands for, where they are batched.
+/// The number of messages per acknowledgement, if they are batched.
 const BATCH: usize = 16;
 
-/// Where the sending side's bytes come from.
+/// The source of the sending side's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepSource {
@@ -195,17 +195,17 @@ pub enum StepSource {
     Buffer,
     /// A file in the page cache, read once the buffer is free.
     File,
-    /// The same, read into the other buffer while a message is on its way.
+    /// The same file, read into the other buffer while a message is on its way.
     FileAhead,
 }
 
-/// What the receiving side does with them.
+/// What the receiving side does with the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepSink {
-    /// Nothing.
+    /// It does nothing.
     Nothing,
-    /// Copies them out of the buffer.
+    /// It copies them out of the buffer.
     Copy,
 }
 
@@ -214,23 +214,23 @@ pub enum StepSink {
 pub struct Messages {
     pub message_bytes: usize,
     pub ack_bytes: usize,
-    /// Messages that one acknowledgement stands for.
+    /// The number of messages per acknowledgement.
     pub ack_every: usize,
-    /// Messages that the receiving side has room for.
+    /// The number of messages that the receiving side has room for.
     pub buffers: usize,
     pub source: StepSource,
     pub sink: StepSink,
 }
 
 impl Messages {
-    /// At least `bytes` as whole messages and whole batches of them.
+    /// Returns the number of messages for at least `bytes`, in whole batches.
     pub fn count(&self, bytes: u64) -> u64 {
         let batch = (self.message_bytes * self.ack_every) as u64;
         bytes.div_ceil(batch).max(1) * self.ack_every as u64
     }
 }
 
-/// What the program does.
+/// The program of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepProgram {
@@ -239,19 +239,19 @@ pub enum StepProgram {
     Stream,
 }
 
-/// A step.
+/// A setting of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeStep {
     pub key: &'static str,
     pub title: &'static str,
     pub program: StepProgram,
-    /// What the post had, in MB/s.
+    /// The result in the post, in MB/s.
     pub post_mb_per_s: Option<u32>,
-    /// A sample moves one in so many of the bytes: where each message costs two wake-ups.
+    /// A sample moves one in this many of the bytes: fewer if each message costs two wake-ups.
     pub part: u64,
 }
 
-/// In their order.
+/// Returns all steps in their order.
 pub fn steps() -> Vec<PipeStep> {
     let first = Messages {
         message_bytes: 4 * KIB,
@@ -292,7 +292,7 @@ pub fn steps() -> Vec<PipeStep> {
     ]
 }
 
-/// Changes when a reader of the file would have to.
+/// The version of the format, which changes when a reader of the file has to.
 const SCHEMA: &str = "caravan-bench-pipe-steps/1";
 
 /// One sample of a step.
@@ -308,9 +308,9 @@ pub struct StepsResults {
     pub caravan: &'static str,
     pub machine: Machine,
     pub transport: StepsCarrier,
-    /// Device, port and addresses, or what there is instead.
+    /// The device, port and addresses, or what there is instead.
     pub link: String,
-    /// Bytes of a sample; the first steps' are of a part of it.
+    /// The bytes of a sample; those of the first steps move a part of them.
     pub bytes: u64,
     pub steps: Vec<StepRow>,
 }
@@ -321,12 +321,12 @@ pub struct StepRow {
     pub title: String,
     pub program: StepProgram,
     pub gb_per_s: SampleSummary,
-    /// To the step before, in the same round.
+    /// The ratio to the step before, in the same round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<SampleSummary>,
-    /// Seconds of both processes on a processor.
+    /// Processor seconds of both processes.
     pub cpu_s_per_gb: SampleSummary,
-    /// Of the post.
+    /// The result in the post.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_gb_per_s: Option<f64>,
 }
@@ -397,7 +397,7 @@ impl StepsResults {
         text
     }
 
-    /// A bar for each step.
+    /// Returns the chart, with a bar for each step.
     pub fn chart(&self) -> BarChart {
         let bar = |row: &StepRow| Bar {
             name: row.title.clone(),

@@ -1,4 +1,4 @@
-//! What a process has used of the processors, from /proc.
+//! The processor time of a process, from /proc.
 
 use std::time::Instant;
 use std::{fs, io};
@@ -12,14 +12,14 @@ const TICK_NS: u64 = 10_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     at: Instant,
-    /// Time on a processor, of all threads: exact to the scheduler's own accounts where the kernel
-    /// shows them, otherwise to the tick.
+    /// Processor time of all threads: exact to the scheduler's own accounts if the kernel shows them, otherwise to the
+    /// tick.
     cpu_ns: u64,
     user_ticks: u64,
     system_ticks: u64,
 }
 
-/// Processors in use between two readings, as their number: 1.5 is one and a half.
+/// The number of processors in use between two readings: 1.5 is one and a half.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cores {
     pub user: f64,
@@ -33,12 +33,13 @@ impl Usage {
         Ok(Self { at: Instant::now(), cpu_ns, user_ticks, system_ticks })
     }
 
-    /// Seconds on a processor from `earlier` to this reading.
+    /// Returns the seconds on a processor from `earlier` to this reading.
     pub fn spent_s(&self, earlier: &Self) -> f64 {
         self.cpu_ns.saturating_sub(earlier.cpu_ns) as f64 / 1e9
     }
 
-    /// From `earlier` to this reading. The sum is `cpu_ns`'s; ticks, being coarse, only split it.
+    /// Returns the processors in use from `earlier` to this reading. `cpu_ns` gives the sum; the coarse ticks only
+    /// split it.
     pub fn since(&self, earlier: &Self) -> Cores {
         let wall_ns = (self.at - earlier.at).as_nanos().max(1) as f64;
         let total = self.cpu_ns.saturating_sub(earlier.cpu_ns) as f64 / wall_ns;
@@ -49,12 +50,12 @@ impl Usage {
     }
 }
 
-/// The first field of every thread's schedstat; `None` where the kernel keeps none.
+/// Returns the sum of the first fields of all threads' schedstat; `None` if the kernel keeps none.
 fn scheduled_ns(pid: i32) -> Option<u64> {
     let mut sum = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        // A thread may end between the listing and the reading; its time is lost here, as a
-        // node's threads do not end while it is measured.
+        // A thread may end between the listing and the reading; its time is lost then, but a node's threads do not end
+        // while it is measured.
         let Ok(line) = fs::read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
         sum += line.split_whitespace().next()?.parse::<u64>().ok()?;
     }
@@ -78,7 +79,7 @@ mod tests {
         assert!((cores.user - 0.6).abs() < 1e-9 && (cores.system - 0.2).abs() < 1e-9, "{cores:?}");
     }
 
-    /// Of a process of its own: the threads of this one's other tests end between two readings.
+    /// The test watches another process, because threads of this one's other tests end between two readings.
     #[test]
     fn a_busy_process_is_seen_to_be_busy() {
         let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
@@ -86,7 +87,7 @@ mod tests {
         let before = Usage::of(pid).expect("the process's usage");
         let until = Instant::now() + Duration::from_secs(30);
         let mut after = before;
-        // However little of a processor a busy machine gives it.
+        // This ends even if a busy machine gives the process little time.
         while after.spent_s(&before) < 0.05 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
             after = Usage::of(pid).expect("the process's usage");

@@ -2,10 +2,10 @@
 //!
 //! | send | | recv |
 //! |---|---|---|
-//! | connects: all streams, and one for words | -> | listens; whoever does not know the key is turned away |
-//! | says what comes, and how | -> | says that it is ready, or why not |
-//! | moves | -> | moves |
-//! | | <- | says that all is where it belongs |
+//! | connects all data streams and the side channel | -> | listens; rejects a connection that does not know the key |
+//! | offers the stream, with its terms | -> | answers that it is ready, or why not |
+//! | moves the data | -> | moves the data |
+//! | | <- | reports that the data are complete and in their place |
 
 mod stream;
 mod talk;
@@ -37,10 +37,10 @@ use crate::carry::talk::{StreamTerms, Talk, attended};
 use crate::error::Error as CommandError;
 use crate::pipe::{Ending, Teller};
 
-/// How late the receiving side may be.
+/// How long `send` waits for a receiver that is not there yet.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sends.
+/// Runs `caravan send` and returns its exit status.
 pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
     let to = args.destination().unwrap_or_else(|why| refuse(&why));
     let telling = &args.telling;
@@ -57,7 +57,7 @@ pub fn send(args: &Send) -> Result<ExitCode, CommandError> {
     Ok(stream::tell(ending, sent))
 }
 
-/// Receives.
+/// Runs `caravan recv` and returns its exit status.
 pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
     let to = args.destined().unwrap_or_else(|why| refuse(&why));
     let telling = &args.telling;
@@ -76,12 +76,12 @@ pub fn recv(args: &Recv) -> Result<ExitCode, CommandError> {
     Ok(stream::tell(ending, received))
 }
 
-/// The status of what is wrong with a file is 1.
+/// Turns an error about a file into one whose exit status is 1.
 fn of_a_file(error: Error) -> CommandError {
     CommandError::Sentence(error.to_string())
 }
 
-/// As what the command line's own rules refuse.
+/// Ends the process like the command line's own parser does.
 fn refuse(why: &str) -> ! {
     clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{why}\n")).exit()
 }
@@ -94,7 +94,7 @@ struct SendRun<'a> {
 }
 
 impl SendRun<'_> {
-    /// What failed before anything was moved is an error.
+    /// Returns an error if something failed before any data moved.
     fn run(self, input: OwnedFd, total: Option<u64>, teller: &mut Teller) -> Result<CarriedStream, Error> {
         let moving = &self.args.moving;
         let hop = HopOptions {
@@ -138,7 +138,7 @@ struct RecvRun<'a> {
 }
 
 impl RecvRun<'_> {
-    /// What failed before anything was moved is an error.
+    /// Returns an error if something failed before any data moved.
     fn run(
         self,
         listener: DataListener,
@@ -178,7 +178,7 @@ impl RecvRun<'_> {
     }
 }
 
-/// What is sent, and how much that is, if it is known.
+/// Returns the input, and its number of bytes if that is known.
 fn input(file: Option<&Path>) -> Result<(OwnedFd, Option<u64>), Error> {
     let Some(path) = file else {
         let input = stdin().as_fd().try_clone_to_owned();
@@ -194,7 +194,7 @@ fn input(file: Option<&Path>) -> Result<(OwnedFd, Option<u64>), Error> {
     Ok((file.into(), facts.is_file().then_some(facts.len())))
 }
 
-/// Where the user wants it; else on the usual port, or any other.
+/// Listens on the port that the user wants; otherwise on the default port, or on any other.
 fn listen(port: Option<u16>, ports: Option<PortRange>) -> Result<DataListener, Error> {
     let only = |port| PortRange { first: port, last: port };
     match port.map(only).or(ports) {
@@ -203,7 +203,7 @@ fn listen(port: Option<u16>, ports: Option<PortRange>) -> Result<DataListener, E
     }
 }
 
-/// What is to be done on the other host.
+/// Prints the command to run on the other host.
 fn invite(listener: &DataListener, key: Option<&PipeKey>, teller: &mut Teller) {
     let port = listener.port();
     let own = addresses().unwrap_or_default();
@@ -223,7 +223,7 @@ fn invite(listener: &DataListener, key: Option<&PipeKey>, teller: &mut Teller) {
     }
 }
 
-/// What users see of what carries the data.
+/// Describes for users what carries the data.
 fn transport(connection: &DataConnection, hop: &HopOptions) -> String {
     let streams = match &connection.channel {
         DataChannel::Streams(streams) => streams.len(),
@@ -238,25 +238,25 @@ fn transport(connection: &DataConnection, hop: &HopOptions) -> String {
     text + if hop.sealed { ", encrypted" } else { ", not encrypted" }
 }
 
-/// Digits of a key.
+/// The number of hexadecimal digits of a key.
 const DIGITS: usize = 2 * PipeKey::BYTES;
-/// More is no key, whatever else is in the file or comes from the terminal.
+/// Longer text is not a key, whatever the file or the terminal contains.
 const TEXT_BYTES_MAX: u64 = 256;
-/// How often a typed key may be none.
+/// How many attempts the user has to type a key.
 const TRIES: u32 = 3;
 
-/// As it is shown.
+/// Returns the key as users see it.
 pub fn text(key: &PipeKey) -> String {
     key.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The key in a file that nobody else may read.
+/// Reads the key from a file that no other user may read.
 pub fn from_file(path: &Path) -> Result<PipeKey, Error> {
     let file = File::open(path).map_err(|source| failed("read", path, source))?;
     read(file, path)
 }
 
-/// The same; where there is no such file, it gets a new key.
+/// Reads the key from a file; if there is no such file, creates it with a new key.
 pub fn from_file_or_new(path: &Path, teller: &mut Teller) -> Result<PipeKey, Error> {
     match File::open(path) {
         Ok(file) => read(file, path),
@@ -273,7 +273,7 @@ pub fn from_file_or_new(path: &Path, teller: &mut Teller) -> Result<PipeKey, Err
     }
 }
 
-/// Asks for it on the terminal of the user, whatever standard input and output are.
+/// Asks for the key on the user's terminal, whatever standard input and output are.
 pub fn asked(host: &str, port: u16, interrupt: &Interrupt) -> Result<PipeKey, Error> {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").map_err(|_| {
         Error::Usage(
@@ -315,7 +315,7 @@ fn read(file: File, path: &Path) -> Result<PipeKey, Error> {
     })
 }
 
-/// Spaces and dashes are nothing.
+/// Parses a key. Spaces and dashes are ignored.
 fn parse(text: &str) -> Option<PipeKey> {
     let digits: String = text.chars().filter(|letter| !letter.is_whitespace() && *letter != '-').collect();
     let is_key = digits.len() == DIGITS && digits.chars().all(|digit| digit.is_ascii_hexdigit());
@@ -327,7 +327,7 @@ fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
     Error::File { what, path: path.to_owned(), source }
 }
 
-/// A terminal that does not show what is typed, until it is dropped.
+/// A terminal that does not show what is typed, until this value is dropped.
 struct Hidden {
     terminal: File,
     before: Termios,
@@ -340,7 +340,7 @@ impl Hidden {
         let mut silent = before.clone();
         silent.local_modes.remove(LocalModes::ECHO);
         silent.local_modes.insert(LocalModes::ICANON | LocalModes::ISIG);
-        // What was typed before the question is no answer.
+        // Text that was typed before the question is not an answer.
         tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(failed)?;
         Ok(Self { terminal, before })
     }
@@ -349,7 +349,7 @@ impl Hidden {
         self.terminal.write_all(text.as_bytes()).map_err(|source| Error::System { call: "/dev/tty", source })
     }
 
-    /// A line, unless Ctrl-C or the terminal's end comes first.
+    /// Reads a line; fails on Ctrl-C or at the terminal's end.
     fn line(&mut self, interrupt: &Interrupt) -> Result<String, Error> {
         let mut line = Vec::new();
         while !line.contains(&b'\n') && (line.len() as u64) < TEXT_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! `caravan cp`: a pipeline of two commands, which are this program's own.
+//! `caravan cp`: a pipeline of two commands of this program, the source and the sink.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,22 +20,22 @@ use serde::Serialize;
 use crate::args::{Copy, CopySink, CopySource};
 use crate::error::Error;
 
-/// Bytes of options that one argument takes: the system has 128 KiB for each.
+/// The number of bytes of options in one argument: the system has a limit of 128 KiB for each.
 const ARGUMENT_BYTES_MAX: usize = 64 << 10;
-/// Bytes of options in all: they have to fit into a message to an agent, which escapes them once more.
+/// The number of bytes of options in all: they have to fit into a message to an agent, which escapes them once more.
 const OPTIONS_BYTES_MAX: usize = 384 << 10;
-/// Letters of a path that are shown where a half is named.
+/// The number of letters of a path that are shown in the name of a half.
 const SHOWN_LETTERS_MAX: usize = 60;
 
 /// Exit statuses.
 const USAGE: u8 = 2;
 const INTERRUPTED: u8 = 130;
 
-/// Copies; the exit status says whether all was.
+/// Copies, and returns the exit status, which says whether everything was copied.
 pub fn run(args: &Copy) -> Result<ExitCode, Error> {
     let request = match request(args) {
         Ok(request) => request,
-        // What the command line's own rules refuse has this status, too.
+        // This is also the status of errors that the command line's own rules find.
         Err(error) => {
             eprintln!("caravan: {error}");
             return Ok(ExitCode::from(USAGE));
@@ -55,18 +55,18 @@ pub fn run(args: &Copy) -> Result<ExitCode, Error> {
     Ok(status)
 }
 
-/// What would be copied, and over what.
+/// Describes what would be copied, and over which transport.
 fn planned(args: &Copy, request: &PipelineRequest) -> Result<String, Error> {
     let shown: Vec<_> = args.paths.iter().map(|path| path.to_string_lossy()).collect();
     let Some((destination, sources)) = shown.split_last() else { return Ok(String::new()) };
     let mut lines: Vec<_> = sources.iter().map(|source| format!("{source} -> {destination}")).collect();
-    // The stages are this program's own, and so is the way back.
+    // The user did not write the stages, nor the hop back to the source.
     let hop = coordinator::describe(request)?.into_iter().rfind(|line| !line.starts_with("stage "));
     lines.extend(hop);
     Ok(lines.join("\n"))
 }
 
-/// The pipeline: what the second half says is there goes back to the first.
+/// Returns the pipeline: a ring of stages, because the sink tells the source which files it has.
 fn request(args: &Copy) -> Result<PipelineRequest, Error> {
     let Some((destination, sources)) = args.paths.split_last() else {
         return Err(Error::Sentence("a copy takes a source and a destination".to_owned()));
@@ -161,7 +161,7 @@ fn short(location: &CopyLocation) -> String {
     }
 }
 
-/// Sends. What the destination says about its own end, it says itself.
+/// Runs the source half. The sink half reports its own errors.
 pub fn source(args: &CopySource) -> Result<ExitCode, Error> {
     let (input, output) = (descriptor(stdin())?, descriptor(stdout())?);
     match tree::source(&args.options.concat(), input, output) {
@@ -171,8 +171,8 @@ pub fn source(args: &CopySource) -> Result<ExitCode, Error> {
     }
 }
 
-/// Receives. A signal ends it as the end of its input does: so nothing half-written stays behind but
-/// what the next copy goes on with.
+/// Runs the sink half. A signal ends it as the end of its input does, so the only incomplete files that stay behind
+/// are those that the next copy continues.
 pub fn sink(args: &CopySink) -> Result<ExitCode, Error> {
     let (told, signals) = UnixStream::pair().map_err(Error::Signals)?;
     for signal in endings() {
@@ -187,7 +187,7 @@ pub fn sink(args: &CopySink) -> Result<ExitCode, Error> {
     }
 }
 
-/// Without the buffer that the standard library has around it.
+/// Returns the stream without the buffer of the standard library.
 fn descriptor(stream: impl AsFd) -> Result<File, Error> {
     let owned = stream.as_fd().try_clone_to_owned();
     owned
@@ -195,7 +195,7 @@ fn descriptor(stream: impl AsFd) -> Result<File, Error> {
         .map_err(|error| Error::Sentence(format!("cannot use the standard streams: {error}")))
 }
 
-/// Reads until a signal comes.
+/// An input that ends when a signal comes.
 struct Attentive {
     input: File,
     signals: UnixStream,
@@ -224,17 +224,17 @@ impl Read for Attentive {
     }
 }
 
-/// A path of a host.
+/// A path on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyLocation {
-    /// As ssh takes it; nothing is this host.
+    /// The host as ssh takes it; `None` is this host.
     pub host: Option<String>,
-    /// Relative to the home directory on another host.
+    /// The path; on another host it is relative to the home directory.
     pub path: Vec<u8>,
 }
 
 impl CopyLocation {
-    /// As scp and rsync read it: a colon before any slash ends a host. `:path` is here as well.
+    /// Parses a location as scp and rsync do: a colon before any slash ends a host. `:path` is on this host too.
     pub fn parse(text: &OsStr) -> Result<Self, Error> {
         let bytes = text.as_bytes();
         if bytes.is_empty() {
@@ -256,34 +256,34 @@ impl CopyLocation {
         if host.contains(',') {
             return Err(Error::Sentence(format!("{shown}: a copy goes from one host to one host")));
         }
-        // Or ssh would take it for an option.
+        // Otherwise ssh would take it for an option.
         if host.starts_with('-') || host.contains(char::is_whitespace) || host.contains(char::is_control) {
             return Err(Error::Sentence(format!("{shown}: {host} is no host; a file is ./{shown}")));
         }
         Ok(Self { host: Some(host), path: from_home(path).to_vec() })
     }
 
-    /// What it is called in a directory that it is copied to; nothing if that is its content (`dir/.`).
+    /// Returns the name in a directory that this is copied to; `None` if the content itself is meant (`dir/.`).
     pub fn name(&self) -> Option<Vec<u8>> {
         let end = self.path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let name = self.path.get(..end)?.rsplit(|byte| *byte == b'/').next()?;
         (!matches!(name, b"" | b"." | b"..")).then(|| name.to_vec())
     }
 
-    /// Whether only a directory can be meant.
+    /// True if only a directory can be meant.
     pub fn names_directory(&self) -> bool {
         let last = self.path.rsplit(|byte| *byte == b'/').next();
         matches!(last, Some(b"" | b"." | b"..") | None)
     }
 
-    /// For people.
+    /// Returns the location as users see it.
     pub fn shown(&self) -> String {
         let path = String::from_utf8_lossy(&self.path);
         self.host.as_ref().map_or_else(|| path.to_string(), |host| format!("{host}:{path}"))
     }
 }
 
-/// A host, without the brackets around an address of IPv6, and a path.
+/// Splits into a host, without the brackets around an IPv6 address, and a path.
 fn split(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let first = bytes.iter().position(|byte| matches!(byte, b'[' | b':' | b'/'))?;
     let is_bracket = bytes.get(first) == Some(&b'[');
@@ -297,7 +297,7 @@ fn split(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     Some((host.to_vec(), rest.strip_prefix(b":")?))
 }
 
-/// No shell sees the path: `~/x` is what it would make of it.
+/// Returns the path relative to the home directory. No shell sees the path, so this expands `~/x`.
 fn from_home(path: &[u8]) -> &[u8] {
     match path {
         b"" | b"~" | b"~/" => b".",

@@ -27,7 +27,7 @@ use serde_json::Value;
 use crate::args::{EngineCheck, EngineCommand, EngineGraph, EngineReload};
 use crate::error::Error;
 
-/// Does what the command says.
+/// Runs the command.
 pub fn run(command: &EngineCommand) -> Result<(), Error> {
     match command {
         EngineCommand::Run(args) => run::run(args),
@@ -39,22 +39,22 @@ pub fn run(command: &EngineCommand) -> Result<(), Error> {
     }
 }
 
-/// Mistakes of a file as compilers tell them, so that editors find the places.
+/// Formats the mistakes of a file as compilers do, so that editors find the places.
 fn lines(file: &Path, mistakes: &[Mistake]) -> Vec<String> {
     mistakes.iter().map(|mistake| format!("{}:{mistake}", file.display())).collect()
 }
 
-/// The error that shows mistakes of a file and nothing else.
+/// Returns the error that shows the mistakes of a file and nothing else.
 fn refused(file: &Path, mistakes: &[Mistake]) -> Error {
     Error::Mistakes(lines(file, mistakes).join("\n"))
 }
 
-/// `1 app`, `2 apps`.
+/// Formats a count with its noun: `1 app`, `2 apps`.
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// One JSON object as a line of standard output.
+/// Prints one JSON object as a line of standard output.
 fn print_json(value: &impl Serialize) -> Result<(), Error> {
     let json = serde_json::to_string(value).map_err(|error| Error::Output(error.into()))?;
     print(&format!("{json}\n"))
@@ -74,7 +74,7 @@ struct CheckReport<'a> {
     mistakes: &'a [Mistake],
 }
 
-/// Prints it. An error if the file cannot be run.
+/// Checks a file and prints the result. Returns an error if the file cannot be run.
 fn check(args: &EngineCheck) -> Result<(), Error> {
     let path = args.file.as_path();
     let outcome = ConfigFile::open(path, &Registry::standard());
@@ -100,7 +100,7 @@ fn check(args: &EngineCheck) -> Result<(), Error> {
     ))
 }
 
-/// Writes it.
+/// Writes the graph of a file as SVG.
 fn draw(args: &EngineGraph) -> Result<(), Error> {
     let file = ConfigFile::open_unchecked(&args.file).map_err(|mistakes| refused(&args.file, &mistakes))?;
     let svg = graph::svg(&file.config);
@@ -116,12 +116,12 @@ fn draw(args: &EngineGraph) -> Result<(), Error> {
 #[derive(Debug, Serialize)]
 struct ReloadReport {
     pid: i32,
-    /// What was carried out; null if nothing was.
+    /// The changes that were carried out; null if there were none.
     changes: Value,
     refused: Vec<String>,
 }
 
-/// Prints what came of it. An error if the file was refused.
+/// Prints the result of a reload. Returns an error if the file was refused.
 fn reload(args: &EngineReload) -> Result<(), Error> {
     let pid = view::find(args.pid)?.pid;
     let answer = give(pid, ControlOrder::Reload)?;
@@ -139,46 +139,46 @@ fn reload(args: &EngineReload) -> Result<(), Error> {
     }
 }
 
-/// Bytes of an order.
+/// The most bytes of an order.
 const ORDER_BYTES_MAX: usize = 1024;
-/// Bytes of an answer.
+/// The most bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// How long somebody may take to say what he wants.
+/// How long a connection may take to send its order.
 const ORDER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Connections that wait to be accepted: any user of this host can make some.
 const BACKLOG: i32 = 128;
-/// Connections that are accepted in a turn, so that those of other users, which are closed, do not keep out an order.
+/// Connections accepted per turn, so that those of other users, which are closed, do not keep out an order.
 const ACCEPTED_MAX: usize = BACKLOG as usize;
 /// How long a connection may wait to be accepted.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
-/// How long an answer is waited for: longer than any change takes in which a worker has to be killed for its
+/// How long a caller waits for an answer: longer than any change takes in which a worker has to be killed for its
 /// silence.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What can be asked for.
+/// An order to a running engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlOrder {
-    /// To read the file again.
+    /// Reads the configuration file again.
     Reload,
 }
 
-/// What came of it.
+/// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlAnswer {
-    /// It is done.
+    /// The order was carried out.
     Done {
-        /// As a sentence.
+        /// The result as a sentence.
         text: String,
         /// The engine's `Changes`; null if they are too many for one message.
         changes: serde_json::Value,
     },
-    /// It is refused, for these reasons.
+    /// The order was refused, for these reasons.
     Refused(Vec<String>),
 }
 
-/// The engine's side.
+/// The engine's socket for orders.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: OwnedFd,
@@ -186,7 +186,7 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens under this process's number.
+    /// Listens under the process id of this process.
     pub fn listen() -> Result<Self, Error> {
         let listener = new_socket(SocketFlags::NONBLOCK)?;
         let name = name(std::process::id() as i32)?;
@@ -195,12 +195,12 @@ impl ControlSocket {
         Ok(Self { listener, connection: None })
     }
 
-    /// Readable when [`order`](Self::order) has something to do.
+    /// Returns a descriptor that is readable when [`order`](Self::order) has something to do.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_ref().map_or(self.listener.as_fd(), |(connection, _)| connection.as_fd())
     }
 
-    /// An order, if there is one. It must be [answered](Self::answer).
+    /// Returns an order, if there is one. It must be [answered](Self::answer).
     pub fn order(&mut self) -> Option<ControlOrder> {
         let (connection, since) = match self.connection.take() {
             Some(before) => before,
@@ -209,7 +209,7 @@ impl ControlSocket {
         let mut bytes = [0; ORDER_BYTES_MAX];
         match recv(&connection, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
             Ok((length, _)) => {
-                // Anything else is no order, nor is the end of the connection: it is closed.
+                // Other bytes are not an order, nor is the end of the connection: both close it.
                 let order = serde_json::from_slice(&bytes[..length.min(ORDER_BYTES_MAX)]).ok()?;
                 self.connection = Some((connection, since));
                 Some(order)
@@ -222,7 +222,7 @@ impl ControlSocket {
         }
     }
 
-    /// Answers the last order. Whoever gave it may have gone.
+    /// Answers the last order. Its sender may be gone.
     pub fn answer(&mut self, answer: ControlAnswer) {
         let Some((connection, _)) = self.connection.take() else { return };
         let bytes = encoded(answer);
@@ -230,7 +230,7 @@ impl ControlSocket {
     }
 }
 
-/// An answer that is too long says less.
+/// Encodes an answer, shortened if it is too long.
 fn encoded(answer: ControlAnswer) -> Vec<u8> {
     let written = |answer: &ControlAnswer| serde_json::to_vec(answer).unwrap_or_default();
     let bytes = written(&answer);
@@ -248,7 +248,7 @@ fn encoded(answer: ControlAnswer) -> Vec<u8> {
     })
 }
 
-/// The next connection of this user or of root, if there is one in the turn.
+/// Accepts the next connection of this user or of root, if there is one in this turn.
 fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     for _ in 0..ACCEPTED_MAX {
         let connection = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
@@ -260,7 +260,7 @@ fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     None
 }
 
-/// Gives an order to the engine of the process `pid`, and waits for the answer.
+/// Sends an order to the engine of the process `pid`, and waits for the answer.
 pub fn give(pid: i32, order: ControlOrder) -> Result<ControlAnswer, Error> {
     enter_network_of(pid)?;
     let connection = new_socket(SocketFlags::empty())?;
@@ -269,7 +269,7 @@ pub fn give(pid: i32, order: ControlOrder) -> Result<ControlAnswer, Error> {
     sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(CONNECT_WAIT_MAX))
         .map_err(failed("SO_SNDTIMEO"))?;
     connect(&connection, &name(pid)?).map_err(|_| unreachable())?;
-    // A name can be taken by anybody once a process has ended.
+    // Any process can take the name once the engine has ended.
     let peer = sockopt::socket_peercred(&connection).map_err(failed("SO_PEERCRED"))?;
     if peer.pid.as_raw_nonzero().get() != pid {
         return Err(unreachable());
@@ -297,7 +297,7 @@ pub fn give(pid: i32, order: ControlOrder) -> Result<ControlAnswer, Error> {
 fn enter_network_of(pid: i32) -> Result<(), Error> {
     let [ours, theirs] =
         ["self".to_owned(), pid.to_string()].map(|process| format!("/proc/{process}/ns/net"));
-    // Where that cannot be seen, the socket decides.
+    // If the namespaces cannot be read, connecting to the socket shows whether it can be reached.
     let (Ok(here), Ok(there)) = (fs::read_link(ours), fs::read_link(&theirs)) else { return Ok(()) };
     if here == there {
         return Ok(());
@@ -325,7 +325,7 @@ fn failed(call: &'static str) -> impl FnOnce(Errno) -> Error {
 mod tests {
     use super::*;
 
-    /// A connection to this process's own engine's side.
+    /// Connects to the socket of this process.
     fn caller() -> OwnedFd {
         let connection = new_socket(SocketFlags::empty()).expect("a socket");
         connect(&connection, &name(std::process::id() as i32).expect("a name")).expect("connected");
@@ -339,8 +339,8 @@ mod tests {
         Ok(bytes)
     }
 
-    /// One test, because a process has one name: orders, other bytes, a silent peer, a peer that goes, and an answer that is
-    /// too long.
+    /// One test, because a process has one name. It covers orders, other bytes, a silent peer, a peer that goes, and
+    /// an answer that is too long.
     #[test]
     fn orders_are_taken_one_at_a_time_and_nothing_else_does_harm() {
         let mut control = ControlSocket::listen().expect("a name");

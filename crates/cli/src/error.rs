@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences for the person at the terminal.
+//! The errors of the command, as sentences for the person at the terminal.
 
 use std::io;
 use std::path::PathBuf;
@@ -74,13 +74,13 @@ impl From<caravan_bench::Error> for Error {
 }
 
 impl Error {
-    /// An error that kept a pipe between hosts from being set up; its exit status is 255.
+    /// Returns an error that kept a pipe between hosts from being set up; its exit status is 255.
     pub fn pipe_setup(why: impl std::fmt::Display) -> Self {
         Self::Pipe(caravan_pipe::Error::Usage(why.to_string()))
     }
 
-    /// 130 after Ctrl-C, as shells expect; 255 where a pipe between hosts could not be set up, as ssh has it,
-    /// because 1 may be a stage's; 1 otherwise.
+    /// Returns the exit status: 130 after Ctrl-C, as shells expect; 255 if a pipe between hosts could not be set up,
+    /// as ssh does, because 1 may be a stage's status; 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted | Self::Pipe(caravan_pipe::Error::Cancelled) => 130,

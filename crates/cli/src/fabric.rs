@@ -1,5 +1,4 @@
-//! `caravan fabric`: what this host has for RDMA, what is in the way, and what would be used towards
-//! another.
+//! `caravan fabric`: shows what this host has for RDMA, the obstacles, and what would be used towards another host.
 
 pub mod survey;
 
@@ -21,7 +20,7 @@ struct FabricReport<'a> {
     towards: Option<&'a Towards>,
 }
 
-/// Prints it. An error if there is a host that only TCP leads to.
+/// Prints the report. Returns an error if only TCP leads to the host that was asked for.
 pub fn run(args: &FabricArgs) -> Result<(), Error> {
     let found = Findings::of_this_host()?;
     let towards = args.host.as_ref().map(|host| Towards::find(host, &found)).transpose()?;
@@ -44,20 +43,20 @@ pub fn run(args: &FabricArgs) -> Result<(), Error> {
     }
 }
 
-/// The best that could be had, and why not better.
+/// The best transport towards a host, and why there is no better one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Towards {
     pub host: String,
     pub addresses: Vec<IpAddr>,
     /// "shm", "rdma" or "tcp", as in the options of a node.
     pub transport: &'static str,
-    /// Ways over RDMA, the best first.
+    /// The routes over RDMA, the best first.
     pub ways: Vec<FabricRoute>,
-    /// Why nothing better, and what only the peer knows; a sentence each.
+    /// Why there is no better transport, and what only the peer knows; a sentence each.
     pub notes: Vec<String>,
 }
 
-/// A port of ours from which packets would get there.
+/// A port of this host from which packets reach the other one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FabricRoute {
     pub port: String,
@@ -66,7 +65,7 @@ pub struct FabricRoute {
 }
 
 impl Towards {
-    /// Looks the host's addresses up and asks this machine's routes.
+    /// Resolves the host's addresses and asks this machine's routes.
     pub fn find(host: &str, found: &Findings) -> Result<Self, Error> {
         let addresses = resolve(host)?;
         let is_here = addresses.iter().any(|&ip| verbs::is_here(ip));
@@ -116,7 +115,7 @@ impl Towards {
     }
 }
 
-/// Why RDMA does not lead there.
+/// Returns why RDMA does not lead to a host.
 fn no_rdma(host: &str, addresses: &[IpAddr], found: &Findings) -> Vec<String> {
     if found.ports.is_empty() {
         return found.obstacles.iter().map(|obstacle| format!("RDMA: no, {obstacle}")).collect();
@@ -136,7 +135,7 @@ fn words(port: &Port, route: Route) -> &'static str {
     }
 }
 
-/// Every address of a host, as the system resolves it; each once.
+/// Returns every address of a host once, as the system resolves it.
 fn resolve(host: &str) -> Result<Vec<IpAddr>, Error> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let failed = |source| Error::Resolve { host: host.to_owned(), source };
@@ -149,7 +148,7 @@ fn resolve(host: &str) -> Result<Vec<IpAddr>, Error> {
     Ok(addresses)
 }
 
-/// A host, its devices, and what is in the way.
+/// Describes a host, its devices and its obstacles.
 pub fn survey(survey: &Survey) -> String {
     let mut text = String::new();
     let rdma_core = match survey.rdma_core.as_deref() {
@@ -158,7 +157,7 @@ pub fn survey(survey: &Survey) -> String {
         Some(version) => format!("rdma-core {version}"),
     };
     let Survey { host, kernel, caravan, .. } = survey;
-    // Nothing fails that is written to a string.
+    // Writing into a String cannot fail.
     let _ = writeln!(text, "{host}: caravan {caravan}, Linux {kernel}, {rdma_core}");
     for device in &survey.devices {
         write_device(&mut text, device);
@@ -223,7 +222,7 @@ fn write_port(text: &mut String, port: &DevicePort) {
     }
 }
 
-/// What would be used towards a host.
+/// Describes what would be used towards a host.
 pub fn towards_text(towards: &Towards) -> String {
     let Towards { host, addresses, transport, ways, notes } = towards;
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();

@@ -20,13 +20,13 @@ use crate::error::Error;
 fn main() -> ExitCode {
     match run(Args::of_process(std::env::args_os()).command) {
         Ok(status) => status,
-        // Whoever read the output has gone (`caravan top | head`): nobody is left to tell.
+        // The reader of the output is gone (`caravan top | head`): nobody is left to tell.
         Err(Error::Output(error) | Error::Bench(caravan_bench::Error::Output(error)))
             if error.kind() == std::io::ErrorKind::BrokenPipe =>
         {
             ExitCode::SUCCESS
         }
-        // Lines that stand alone, as those of compilers.
+        // These lines have no prefix, like those of compilers.
         Err(Error::Mistakes(lines)) => {
             eprintln!("{lines}");
             ExitCode::FAILURE
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit status, which for a pipe is its stages'.
+/// Runs the command and returns the exit status; that of a pipe comes from its stages.
 fn run(command: Command) -> Result<ExitCode, Error> {
     let outcome = match command {
         Command::Pipe(args) => return pipe::run(&args),

@@ -1,4 +1,4 @@
-//! `caravan pipe`: commands on hosts, joined.
+//! `caravan pipe`: commands on several hosts, joined.
 
 mod ending;
 mod progress;
@@ -16,7 +16,7 @@ use crate::remote::Agents;
 
 pub use crate::pipe::ending::Ending;
 
-/// Runs the pipeline to its end, or only describes it; the exit status is its own.
+/// Runs the pipeline, or only describes it, and returns its exit status.
 pub fn run(args: &PipeArgs) -> Result<ExitCode, Error> {
     let request = PipelineRequest { stages: args.stages.clone(), is_ring: false, options: args.options() };
     if args.dry_run {
@@ -27,9 +27,9 @@ pub fn run(args: &PipeArgs) -> Result<ExitCode, Error> {
     conduct(&request, &args.reach, &args.telling)
 }
 
-/// Runs any pipeline, and tells of it.
+/// Runs any pipeline and reports on it.
 pub fn conduct(request: &PipelineRequest, reach: &Reach, telling: &Telling) -> Result<ExitCode, Error> {
-    // Before anything runs: nobody wants to learn at the end that there is nowhere to put the figures.
+    // The file for the figures is opened first: a user wants to know before anything runs that it cannot be written.
     let ending = Ending::prepare(telling).map_err(Error::pipe_setup)?;
     let interrupt = Interrupt::watch().map_err(Error::pipe_setup)?;
     let stopped = Interrupt::stops().map_err(Error::pipe_setup)?;
@@ -40,7 +40,7 @@ pub fn conduct(request: &PipelineRequest, reach: &Reach, telling: &Telling) -> R
     Ok(ending.tell(outcome))
 }
 
-/// Tells notes, warnings, lines of stages and progress. Dropping it clears what was drawn.
+/// Prints notes, warnings, lines of stages and progress. Dropping it clears the progress.
 #[derive(Debug)]
 pub struct Teller {
     is_verbose: bool,
@@ -52,7 +52,7 @@ enum Progress {
     None,
     /// On a terminal.
     Bars(Bars),
-    /// Elsewhere.
+    /// Not on a terminal.
     Lines(Lines),
 }
 
@@ -74,7 +74,7 @@ impl Teller {
     }
 }
 
-/// Writes a line in one piece, so that lines of several programs on one terminal stay lines.
+/// Writes a line in one piece, so that lines of several programs on one terminal stay whole.
 pub fn say(line: &str) {
     let _ = stderr().lock().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,11 +1,10 @@
-//! This program on other hosts: started over the system's ssh, and copied there where it is missing.
+//! Starts this program on other hosts over the system's ssh, and copies it there if it is missing.
 //!
-//! Whatever the login shell of the other side is, all that it has to run is a line that reads a script
-//! (`start.sh`) from the standard input and lets sh run it. So nothing hangs on quotes, and no command of
-//! the user's is ever among the arguments of ssh. The script starts the same program that is on the PATH
-//! there, or a copy of this one, and says on lines that begin with a mark what it needs or why it gives up;
-//! everything else before is what login shells greet with. The program then says that it is ready, and
-//! from there on both directions belong to it.
+//! Whatever the login shell of the other host is, it only has to run a line that reads a script (`start.sh`) from the
+//! standard input and lets sh run it. So nothing depends on quotes, and no command of the user's is ever among the
+//! arguments of ssh. The script starts the same program on the PATH of that host, or a copy of this one. It reports
+//! what it needs or why it gives up on lines that begin with a mark; everything else before is the greeting of login
+//! shells. The program then says that it is ready, and from there on both directions belong to it.
 
 pub mod agent;
 mod ssh;
@@ -28,27 +27,27 @@ pub use crate::remote::agent::PipeAgent;
 pub use crate::remote::ssh::{RemoteOutput, SshProcess};
 pub use crate::remote::start::{Copies, RemoteStart, StartFailure, start};
 
-/// What is passed on to ssh.
+/// The options that are passed on to ssh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SshOptions {
     /// The program that is called as ssh.
     pub program: PathBuf,
-    /// Another file than ~/.ssh/config.
+    /// A file instead of ~/.ssh/config.
     pub config: Option<PathBuf>,
-    /// PipelineOptions of ssh_config(5).
+    /// Options of ssh_config(5).
     pub options: Vec<String>,
     /// The port of sshd.
     pub port: Option<u16>,
     /// The file of a private key.
     pub identity: Option<PathBuf>,
-    /// Hosts to jump over.
+    /// The hosts to jump over.
     pub jump: Option<String>,
-    /// How long a host may be silent before ssh takes it for dead: before there is an agent nobody else notices.
+    /// How long a host may be silent before ssh takes it for dead: before there is an agent, nothing else notices.
     pub silence: Duration,
 }
 
 impl SshOptions {
-    /// Those of a command line, and a port of sshd if one is told.
+    /// Takes the options of a command line, and a port of sshd if one is given.
     pub fn new(ssh: &args::SshArgs, port: Option<u16>, silence: Duration) -> Self {
         Self {
             program: ssh.program.clone(),
@@ -62,11 +61,11 @@ impl SshOptions {
     }
 }
 
-/// The hidden command of this program that an agent is.
+/// The hidden command of this program that runs an agent.
 pub const WORD: &str = "pipe-agent";
-/// How long ssh may take to say why it ended, once its output has.
+/// How long ssh may take to say why it ended, once its output has ended.
 const WORDS_LIMIT: Duration = Duration::from_secs(1);
-/// How long ssh may take to end by itself: the agent behind it has less to do than that.
+/// How long ssh may take to end by itself: the agent behind it takes less.
 const END_LIMIT: Duration = Duration::from_millis(600);
 
 /// Starts agents.
@@ -74,12 +73,12 @@ const END_LIMIT: Duration = Duration::from_millis(600);
 pub struct Agents {
     ssh: SshOptions,
     copies: Copies,
-    /// Held by whoever has ssh ask.
+    /// Held while ssh may ask the user.
     asks: Mutex<()>,
 }
 
 impl Agents {
-    /// With these options of ssh.
+    /// Creates a starter of agents with these options of ssh.
     pub fn new(reach: &args::Reach) -> Self {
         let copies = if reach.no_bootstrap { Copies::None } else { Copies::Cached };
         Self { ssh: SshOptions::new(&reach.ssh, None, reach.silence), copies, asks: Mutex::new(()) }
@@ -90,7 +89,7 @@ impl Launcher for Agents {
     fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<AgentSession, Error> {
         let Some(host) = host else { return agent::launch() };
         let started = match self.start(host, false, is_given_up) {
-            // One at a time, so that people see who asks, and only one reads the answer.
+            // One ssh asks at a time, so that the user sees which one, and only one reads the answer.
             Err(StartFailure::Shut(_)) if can_ask() => {
                 let _asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
                 self.start(host, true, is_given_up)
@@ -136,7 +135,7 @@ impl Agents {
     }
 }
 
-/// Whether there is somebody whom ssh can ask: at a terminal, or through a program of theirs.
+/// True if ssh can ask the user: at a terminal, or through the user's own program.
 fn can_ask() -> bool {
     std::env::var_os("SSH_ASKPASS").is_some() || File::open("/dev/tty").is_ok()
 }

@@ -1,5 +1,5 @@
-//! `caravan selftest HOST`: whether shared memory and RDMA work between this host and another, with both
-//! ends, over ssh.
+//! `caravan selftest HOST`: tests whether shared memory and RDMA work between this host and another one, with a
+//! process at both ends, over ssh.
 
 mod message;
 mod peer;
@@ -33,25 +33,26 @@ use crate::selftest::session::{STEPS, SelftestSession, TestedWay};
 
 pub use crate::selftest::peer::run as peer;
 
-/// Until a connection is up.
+/// How long a connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Beyond the time that a figure is measured for; a device notices a lost peer within 5 s, some in 20 s.
+/// How long a step may take beyond the time that a figure is measured for; a device notices a lost peer within 5 s,
+/// some in 20 s.
 const STEP_LIMIT: Duration = Duration::from_secs(30);
-/// Until the other side has looked at what its host has.
+/// How long the survey of the other host may take.
 const HELLO_LIMIT: Duration = Duration::from_secs(60);
-/// Ways that are tested, the best first.
+/// The number of ways that are tested, the best first.
 const WAYS_MAX: usize = 32;
-/// Streams of the pattern, from each side.
+/// The stream of the pattern that this side sends.
 const OURS: u64 = 1;
-/// See [`OURS`].
+/// The stream of the pattern that the other side sends.
 const THEIRS: u64 = 2;
 
-/// Until a step with a figure of so long is given up.
+/// Returns how long a step may take that measures for `time`.
 fn limit(time: Duration) -> Duration {
     STEP_LIMIT.saturating_add(time)
 }
 
-/// Tests, and prints the report. An error if anything failed.
+/// Tests, and prints the report. Returns an error if anything failed.
 pub fn run(args: &SelfTest) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     let found = Findings::of_this_host()?;
@@ -92,7 +93,7 @@ fn ask_hello(remote: &mut SelftestRemote, args: &SelfTest) -> Result<Box<Selftes
     }
 }
 
-/// What is tested, and what cannot be and why.
+/// Returns the ways to test, and notes about those that cannot be tested.
 fn ways(found: &Findings, hello: &SelftestHello) -> Result<(Vec<TestedWay>, Vec<String>), Error> {
     let (mut ways, mut notes) = (Vec::new(), Vec::new());
     let here = Place::here();
@@ -113,8 +114,8 @@ fn ways(found: &Findings, hello: &SelftestHello) -> Result<(Vec<TestedWay>, Vec<
     Ok((ways, notes))
 }
 
-/// One for each pair of ports and each family of addresses, the best. What is valid on one link only is
-/// left out where there is anything else: most ports have such an address, and often it leads nowhere.
+/// Keeps the best pair of addresses for each pair of ports and each address family. Link-local ones are dropped,
+/// except over InfiniBand, if there are others: most ports have one, and often it leads nowhere.
 fn of_ports(pairs: Vec<(verbs::Port, verbs::Port)>) -> Vec<(verbs::Port, verbs::Port)> {
     let ports = |(our, their): &(verbs::Port, verbs::Port)| {
         (our.device.clone(), our.number, their.device.clone(), their.number)
@@ -133,7 +134,7 @@ fn of_ports(pairs: Vec<(verbs::Port, verbs::Port)>) -> Vec<(verbs::Port, verbs::
     kept
 }
 
-/// Why no port of one side reaches one of the other.
+/// Returns why no port of one side reaches a port of the other.
 fn without_pairs(found: &Findings, theirs: &[verbs::Port], survey: &Survey) -> Vec<String> {
     let mut notes = Vec::new();
     for (ports, host, obstacles) in [
@@ -151,7 +152,7 @@ fn without_pairs(found: &Findings, theirs: &[verbs::Port], survey: &Survey) -> V
     notes
 }
 
-/// Failures, and what follows from all of it.
+/// Builds the report: the failures, and the verdict that follows from everything.
 fn conclude(
     target: String,
     is_same_host: bool,
@@ -209,14 +210,14 @@ fn print(args: &SelfTest, report: &SelftestReport) -> Result<(), Error> {
     }
 }
 
-/// The hidden command of this program that the other side is.
+/// The hidden command of this program that runs the other side.
 const WORD: &str = "selftest-peer";
 /// How long ssh may take to end by itself.
 const END_LIMIT: Duration = Duration::from_secs(3);
-/// How long that host may be silent: it may be busy with a test.
+/// How long the other host may be silent: it may be busy with a test.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
 
-/// A started other side. Dropping it ends it: it reads the end of its input.
+/// The other side of a self-test. Dropping it ends that process, which reads the end of its input.
 #[derive(Debug)]
 pub struct SelftestRemote {
     host: String,
@@ -227,7 +228,7 @@ pub struct SelftestRemote {
 }
 
 impl SelftestRemote {
-    /// Starts it, and copies this program there if it must.
+    /// Starts the other side, and copies this program there if necessary.
     pub fn start(args: &SelfTest, interrupt: &Interrupt) -> Result<Self, Error> {
         let started = start(&RemoteStart {
             host: &args.host,
@@ -255,7 +256,7 @@ impl SelftestRemote {
         Ok(Self { host, ssh: channel.ssh, input, heard, interrupt })
     }
 
-    /// Asks a question; its answers are to be [taken](Self::answer).
+    /// Asks a question; its answers must be [taken](Self::answer).
     pub fn ask(&mut self, ask: &SelftestAsk) -> Result<(), Error> {
         let input = self.input.as_mut().ok_or(Error::Interrupted)?;
         match framing::write_json(input, ask, MESSAGE_BYTES_MAX) {
@@ -264,7 +265,7 @@ impl SelftestRemote {
         }
     }
 
-    /// The next answer.
+    /// Waits for the next answer.
     pub fn answer(&mut self, limit: Duration) -> Result<SelftestAnswer, Error> {
         let deadline = Instant::now() + limit;
         loop {
@@ -306,7 +307,7 @@ impl Drop for SelftestRemote {
     }
 }
 
-/// Messages, up to an error.
+/// Sends each message to `to`, up to the first error.
 fn listen(mut from: RemoteOutput, to: &mpsc::Sender<io::Result<SelftestAnswer>>) {
     loop {
         let heard = framing::read_json(&mut from, MESSAGE_BYTES_MAX);

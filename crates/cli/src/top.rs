@@ -1,4 +1,4 @@
-//! `caravan top`: every Caravan link on this host of this user, by their counters in shared memory.
+//! `caravan top`: shows every Caravan link of this user on this host, from the counters in shared memory.
 
 mod view;
 
@@ -15,7 +15,7 @@ use crate::args::TopArgs;
 use crate::error::Error;
 use crate::top::view::{CountersSample, LinkRow, LinksView};
 
-/// Width of a table that goes to no terminal.
+/// The width of a table that does not go to a terminal.
 pub const WIDTH: usize = 160;
 
 /// Shows the links until it is interrupted, or once.
@@ -27,7 +27,7 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
         // A host without links has no rates to wait for.
         if !before.processes.is_empty() || !is_first {
             match wait(args.interval, &interrupt) {
-                // Ctrl-C is how this view is left.
+                // Ctrl-C is the normal way to leave this view.
                 Err(Error::Interrupted) => return Ok(()),
                 other => other?,
             }
@@ -74,7 +74,7 @@ fn show(args: &TopArgs, view: &LinksView, is_first: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes over the table before, so that nothing flickers: a text made for a width and a height.
+/// Draws over the previous table, so that nothing flickers. `text` gets a width and a height.
 pub fn redraw(text: impl FnOnce(usize, usize) -> String, is_first: bool) -> io::Result<()> {
     let term = Term::buffered_stdout();
     let (height, width) = term.size();
@@ -103,15 +103,15 @@ const HEAD: [&str; 9] = [
     "QUEUE",
 ];
 const REASON: &str = "WHY";
-/// Spaces behind a column.
+/// The number of spaces after a column.
 const GAP: usize = 2;
-/// Letters of a name that are always shown.
+/// The number of letters of a name that are always shown.
 const NAME_LEAST: usize = 12;
 
 const NO_LINKS: &str = "No Caravan links of your user on this host. Nodes started with\n  \
                         erl -sname NAME -proto_dist caravan -pa ...\nshow here once they are connected.\n";
 
-/// At most `height` lines of at most `width` characters.
+/// Returns at most `height` lines of at most `width` characters.
 pub fn text(view: &LinksView, width: usize, height: usize) -> String {
     if view.links.is_empty() {
         return NO_LINKS.lines().map(|line| cut(line, width) + "\n").collect();
@@ -119,7 +119,7 @@ pub fn text(view: &LinksView, width: usize, height: usize) -> String {
     let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
     rows.extend(view.links.iter().map(cells));
     let mut widths = widths(&rows);
-    // Long names give way to numbers, down to what still tells them apart.
+    // Long names are cut to make room for numbers, but not below `NAME_LEAST` letters.
     let numbers: usize = widths[2..].iter().map(|width| width + GAP).sum();
     let room = (width.saturating_sub(numbers) / 2).saturating_sub(GAP).max(NAME_LEAST);
     if widths[0].max(widths[1]) > room {
@@ -144,7 +144,7 @@ fn widths(rows: &[[String; 9]]) -> [usize; 9] {
     std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
 }
 
-/// Names to the left, numbers to the right.
+/// Formats a row: names to the left, numbers to the right.
 fn line(row: &[String; 9], widths: &[usize; 9], reason: &str) -> String {
     let mut text = String::new();
     for (column, (cell, &width)) in row.iter().zip(widths).enumerate() {

@@ -1,4 +1,4 @@
-//! `caravan send` and `caravan recv` as users meet them, both on this host.
+//! Tests of `caravan send` and `caravan recv` as users run them, both on this host.
 
 mod common;
 
@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 use common::{Folder, caravan, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Within which everything ends once one side has gone.
+/// How long everything may take to end once one side is gone.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// A side that receives, and has said where it listens.
+/// A receiving side that has reported where it listens.
 struct Receiver {
     child: Child,
     said: BufReader<ChildStderr>,
     stdout: Option<ChildStdout>,
     port: String,
-    /// As shown.
+    /// The key, as it is shown.
     key: String,
 }
 
 impl Receiver {
-    /// Any port: tests run beside each other.
+    /// Starts a receiver on any port, because tests run beside each other.
     fn start(words: &[&str]) -> Self {
         let mut command = caravan();
         let words = [&["recv", "-p", "20000:32000"], words].concat();
@@ -48,13 +48,13 @@ impl Receiver {
             if let Some((_, shown)) = line.split_once("asks for the key: ") {
                 key = shown.trim().to_owned();
             }
-            // The last line says what to type, or what the key is where it is in no file.
+            // The last line says what to type, or shows the key if it is not in a file.
             is_invited = !key.is_empty() || line.contains("caravan send --key-file");
         }
         Self { child, said, stdout, port, key }
     }
 
-    /// The rest of what it says, and its exit status.
+    /// Waits for the end. Returns the exit status and the rest of the output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.said.read_to_string(&mut said).expect("read");
@@ -186,7 +186,7 @@ fn the_key_that_is_shown_is_typed_unseen() {
     fs::write(place.path("source"), pattern(1000)).expect("written");
     let receiver = Receiver::start(&[&place.word("target")]);
     assert_eq!(receiver.key.len(), 32);
-    // script(1) gives it a terminal.
+    // script(1) gives the sender a terminal.
     let program = env!("CARGO_BIN_EXE_caravan");
     let line = format!("{program} send 127.0.0.1:{} {}", receiver.port, place.word("source"));
     let mut script = Command::new("script");
@@ -283,13 +283,13 @@ fn a_wrong_key_is_refused_at_once_and_keeps_nobody_out() {
 #[test]
 fn the_sending_side_may_be_the_first() {
     let place = Place::new();
-    // A port that is free now, and for a moment longer.
+    // The port is free now, and for a moment longer.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
     let port = listener.local_addr().expect("bound").port().to_string();
     drop(listener);
     let mut send = place.send(&port, &[]);
     let sender = send.spawn().expect("it starts");
-    // It has tried at least once.
+    // The sender has tried at least once.
     std::thread::sleep(Duration::from_millis(300));
     let mut recv = caravan();
     recv.args(["recv", "--key-file", &place.word("key"), &port, "/dev/null"]).stderr(Stdio::piped());
@@ -312,7 +312,7 @@ fn unencrypted_data_are_taken_only_if_both_sides_want_it() {
     assert!(!place.path("target").exists() && !place.path("target.part").exists());
 }
 
-/// A sender whose standard input stays open, and which has begun.
+/// Starts a sender whose standard input stays open, and waits until data arrive.
 fn endless(place: &Place, receiver: &Receiver, target: &Path) -> Child {
     let mut sender = place.send(&receiver.port, &[]).stdin(Stdio::piped()).spawn().expect("it starts");
     sender.stdin.as_mut().expect("a pipe").write_all(&pattern(2_000_000)).expect("taken");
@@ -359,14 +359,14 @@ fn ctrl_c_on_one_side_ends_both_and_both_say_so() {
     let (status, said) = receiver.end();
     assert_eq!((status, said), (Some(1), "caravan: 127.0.0.1: interrupted\n".to_owned()));
     assert!(!place.path("target").exists() && !place.path("target.part").exists());
-    // While it still waits, too.
+    // The same holds while the receiver still waits.
     let receiver = place.recv(&[&place.word("target")]);
     interrupt(&receiver.child, Signal::INT);
     assert_eq!(receiver.end().0, Some(130));
     assert!(!place.path("target.part").exists());
 }
 
-/// Ctrl-Z on either side, for longer than a host may be silent: the other one waits.
+/// After Ctrl-Z on either side, for longer than a host may be silent, the other side waits.
 #[test]
 fn a_side_that_is_stopped_goes_on() {
     let place = Place::new();
@@ -442,7 +442,7 @@ fn a_file_that_is_none_is_named() {
 fn nobody_there_is_said_after_ten_seconds() {
     let place = Place::new();
     let began = Instant::now();
-    // The discard port, where nobody listens here.
+    // Nothing listens here at the discard port.
     let output = run(place.send("9", &[]));
     assert_eq!(output.status.code(), Some(255));
     assert!(text(&output.stderr).contains("127.0.0.1:9 refused the connection"), "{}", text(&output.stderr));

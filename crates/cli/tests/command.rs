@@ -1,4 +1,4 @@
-//! The `caravan` command as a user meets it.
+//! Tests of the `caravan` command as a user runs it.
 
 use std::process::{Command, Output, Stdio};
 
@@ -197,7 +197,7 @@ fn an_update_of_what_has_not_changed_writes_no_file() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// The line that users of rdpipe know, and the figures beside it.
+/// The output has the line that users of rdpipe know, and the figures beside it.
 #[test]
 fn the_figures_of_a_pipe_are_told_at_the_end() {
     let output = caravan(&["pipe", "-v", "--json", ":</etc/passwd", ":cat"]);

@@ -1,4 +1,4 @@
-//! `caravan engine run`, `check`, `graph` and `reload` as a user meets them.
+//! Tests of `caravan engine run`, `check`, `graph` and `reload` as a user runs them.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Folder, caravan, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// From one process to another.
+/// A configuration with a link between two processes.
 const TWO: &str = "\
 links = [\"source.output -> sink.input\"]
 
@@ -26,7 +26,7 @@ kind = \"sink\"
 worker = \"right\"
 ";
 
-/// A user who is nobody in particular.
+/// The user id of a user without rights.
 const NOBODY: u32 = 65534;
 
 fn written(folder: &Folder, text: &str) -> PathBuf {
@@ -72,7 +72,7 @@ impl Running {
         running
     }
 
-    /// The next line that has this in it.
+    /// Waits for the next line that contains `part`.
     fn wait_line(&mut self, part: &str) -> String {
         let mut seen = Vec::new();
         loop {
@@ -100,7 +100,7 @@ impl Running {
         caravan().args(["engine", "reload", &self.pid().to_string()]).output().expect("the command starts")
     }
 
-    /// How it ended, and its last lines. None of its processes is left.
+    /// Returns the exit status and the last lines, after checking that none of the processes is left.
     fn ended(mut self) -> (ExitStatus, Vec<String>) {
         let status = self.child.wait().expect("it ends");
         let lines: Vec<_> = self.lines.iter().collect();
@@ -122,7 +122,7 @@ fn send(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("sent");
 }
 
-/// Whether it has ended, be it that nobody has asked for its status.
+/// True if the process has ended, even if nobody has waited for it.
 fn is_gone(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['Z', 'X']))
@@ -245,7 +245,7 @@ fn it_runs_for_as_long_as_it_is_told() {
     assert!(lines.iter().all(|line| line["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{said}");
 }
 
-/// Those that need no devices: packets come out at their ends.
+/// Runs the examples that need no devices: packets come out at their ends.
 #[test]
 fn examples_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/examples");
@@ -265,7 +265,7 @@ fn ctrl_c_and_a_termination_stop_it_in_order() {
     let path = written(&folder, TWO);
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 0)] {
         let running = Running::start(&path);
-        // Of a terminal, Ctrl-C goes to the workers, too.
+        // Ctrl-C at a terminal goes to the workers, too.
         if signal == Signal::INT {
             running.workers.iter().for_each(|worker| send(worker.1, signal));
         }
@@ -322,7 +322,7 @@ fn a_refused_file_changes_nothing() {
         running.wait_line("is refused, and all goes on as before");
     }
     std::fs::write(&path, "links = [").expect("written");
-    // A worker's number leads to its engine, too.
+    // The pid of a worker also leads to its engine.
     let worker = running.worker("left").to_string();
     let output =
         caravan().args(["engine", "reload", "--json", &worker]).output().expect("the command starts");
@@ -389,7 +389,8 @@ fn who_is_no_engine_takes_no_orders() {
     assert!(text(&output.stderr).starts_with(&format!("caravan: process {own} is no engine")), "{output:?}");
 }
 
-/// A copy of the program that anybody may run, as where it is others may not look; and the file.
+/// Returns a copy of the program that any user may run, because others may have no access to the original, and opens
+/// the file to them.
 fn for_anybody(folder: &Folder, path: &Path) -> PathBuf {
     let copied = folder.path().join("caravan");
     std::fs::copy(env!("CARGO_BIN_EXE_caravan"), &copied).expect("copied");
@@ -400,7 +401,7 @@ fn for_anybody(folder: &Folder, path: &Path) -> PathBuf {
     copied
 }
 
-/// `caravan engine`, as root by a user who is not.
+/// Returns `caravan engine`; as root, it runs as a user who is not root.
 fn by_anybody(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).arg("engine");
@@ -410,7 +411,8 @@ fn by_anybody(program: &Path) -> Command {
     command
 }
 
-/// No privileges, and no orders from those who have none over it. As root, by a user who is not.
+/// An engine takes no privileges, and no orders from users without rights over it. As root, this test runs it as
+/// another user.
 #[test]
 fn any_user_may_run_one() {
     let folder = Folder::new();
@@ -436,7 +438,7 @@ fn any_user_may_run_one() {
     }
 }
 
-/// From a capture in one process to a file in another.
+/// Returns a configuration that copies a capture in one process to a file in another.
 fn copying(from: &Path, to: &Path) -> String {
     format!(
         "links = [\"reader.output -> writer.input\"]\n\
@@ -476,13 +478,13 @@ fn it_ends_after_the_last_packet_and_counts_it() {
     assert!(text(&output.stderr).contains("--until-end: no app has an end"), "{output:?}");
 }
 
-/// A program that has a capability from its file, as `check` advises for packet sockets.
+/// The program has a capability from its file, as `check` advises for packet sockets.
 #[test]
 fn an_engine_with_capabilities_is_found_by_its_user() {
     let folder = Folder::new();
     let path = written(&folder, TWO);
     let copied = for_anybody(&folder, &path);
-    // `cap_net_raw+ep`: struct vfs_cap_data, revision 2, of linux/capability.h.
+    // `cap_net_raw+ep`, as struct vfs_cap_data, revision 2, of linux/capability.h.
     let words = [0x0200_0001_u32, 1 << 13, 0, 0, 0];
     let capability: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
     let set =

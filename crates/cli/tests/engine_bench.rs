@@ -1,4 +1,4 @@
-//! `caravan bench engine` and `caravan bench compare` as a user meets them.
+//! Tests of `caravan bench engine` and `caravan bench compare` as a user runs them.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn caravan(words: &[&str]) -> Output {
     common::caravan().args(words).output().expect("the command starts")
 }
 
-/// A file below the folder that cargo has for a test's files.
+/// Returns the path of a new file below cargo's folder for test files.
 fn file(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
     let _ = fs::remove_file(&path);
@@ -25,7 +25,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Every benchmark once, tiny. The figures mean nothing; that there are some does.
+/// Runs every benchmark once, tiny. The figures mean nothing; the test checks that there are some.
 #[test]
 fn every_benchmark_moves_packets_and_is_written_down() {
     let (history, svg) = (file("history.jsonl"), file("chart.svg"));
@@ -89,7 +89,7 @@ fn every_benchmark_moves_packets_and_is_written_down() {
     assert!(table.contains("Swap or copy") && table.contains("of each pair"), "{table}");
 }
 
-/// Whether a process runs whose command line has this in it: a sample's, or a worker's forked of it.
+/// True if a process runs whose command line contains the marker: a sample, or a worker forked from it.
 fn runs(marker: &str) -> bool {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let mut lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
@@ -166,7 +166,7 @@ fn help_shows_options_and_examples() {
     }
 }
 
-/// A line of a made-up history: nine samples about `median`.
+/// Returns a line of a made-up history: nine samples near `median`.
 fn line(run: u32, cores: u32, benchmark: &str, placement: &str, median: f64) -> String {
     let samples: Vec<_> = (0..9).map(|n| median * (1.0 + f64::from(n - 4) * 0.001)).collect();
     json!({
@@ -200,7 +200,7 @@ fn a_comparison_says_what_has_changed_and_ends_as_it_is_told() {
     fs::write(&history, lines.join("\n")).expect("written");
     let path = history.to_str().expect("UTF-8");
     for (words, status, expected) in [
-        // The last run with the one before it on the same machine: 4 with 2.
+        // The last run is compared with the one before it on the same machine: 4 with 2.
         (&[][..], 0, &["A: run 2", "B: run 4", "+20.0%", "REGRESSION", "1 worse, 0 better, 1 the same"][..]),
         (&["--fail-on-regression"], 1, &["REGRESSION"]),
         (&["1", "2", "--fail-on-regression"], 0, &["-20.0%", "improvement", "0 worse, 1 better, 1 the same"]),
@@ -223,7 +223,7 @@ fn a_comparison_says_what_has_changed_and_ends_as_it_is_told() {
         json["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "regression"));
     let regression = regression.expect("a regression");
     assert_eq!((&regression["benchmark"], &json["b"]["commit"]), (&json!("tunnel/60"), &json!("c0ffee4")));
-    // Of 48,620 orders of nine and nine samples two part them as far; two benchmarks are looked at.
+    // Of 48,620 orders of nine and nine samples, two separate them as far; two benchmarks are compared.
     assert!((regression["p_corrected"].as_f64().expect("p") - 4.0 / 48_620.0).abs() < 1e-12, "{regression}");
 }
 

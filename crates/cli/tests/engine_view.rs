@@ -1,4 +1,4 @@
-//! `caravan engine top` and `trace` on a real engine, as a user meets them.
+//! Tests of `caravan engine top` and `trace` on a real engine, as a user runs them.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use common::{Folder, caravan, text, wait_for};
 use serde_json::Value;
 
-/// Packets of three sizes, in turn, from one process to another.
+/// A configuration that sends packets of three sizes, in turn, from one process to another.
 const TWO: &str = "\
 links = [\"source.output -> sink.input\"]
 
@@ -53,13 +53,13 @@ impl Running {
         caravan().args(["engine", "top", &self.pid()]).args(words).output().expect("the command starts")
     }
 
-    /// What `top` shows, once.
+    /// Returns one JSON view of `top`.
     fn view(&self) -> Option<Value> {
         let output = self.top(&["--once", "--json", "--interval", "0.1"]);
         output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
     }
 
-    /// Packets that came out at the link's other end.
+    /// Returns the number of packets that have left the link.
     fn taken(&self) -> Option<u64> {
         self.view()?["links"][0]["taken"].as_u64()
     }
@@ -90,8 +90,8 @@ fn number(bytes: &[u8], at: usize) -> usize {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize
 }
 
-/// The seconds, the nanoseconds, the length and the bytes of each packet of a pcap file, read with nothing but the
-/// format's description (draft-ietf-opsawg-pcap).
+/// Returns the seconds, the nanoseconds, the length and the bytes of each packet of a pcap file. The parser uses
+/// nothing but the format's description (draft-ietf-opsawg-pcap).
 fn packets(file: &[u8]) -> Vec<(usize, usize, usize, &[u8])> {
     assert_eq!((number(file, 0), number(file, 20)), (0xa1b2_3c4d, 1), "nanoseconds, Ethernet");
     let (mut at, mut packets) = (24, Vec::new());
@@ -165,7 +165,7 @@ fn a_tracer_may_be_killed_or_its_reader_go_and_packets_flow() {
     let running = Running::start();
     let tracer = |running: &Running| running.view().expect("an engine")["links"][0]["tracer"].clone();
     let mut killed = running.trace(&[]).spawn().expect("the command starts");
-    // It is under way, and then nobody reads: the engine's ring is full when it is killed.
+    // The trace is under way, and then nobody reads it: the engine's ring is full when the tracer is killed.
     killed.stdout.as_mut().expect("a pipe").read_exact(&mut [0; 1000]).expect("a trace");
     assert_eq!(tracer(&running), Value::from(killed.id()));
     let refused = running.trace(&[]).output().expect("the command starts");

@@ -1,4 +1,4 @@
-//! `caravan bench erlang` with real nodes, over TCP: it needs Erlang, as the whole repository does.
+//! Tests of `caravan bench erlang` with real nodes, over TCP. They need Erlang, as the whole repository does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl Modules {
         let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
         command.args(["bench", "erlang", "--transports", "tcp", "--rounds", "1"]).args(words);
         command.env("CARAVAN_ERLANG_DIR", &self.0).current_dir(&self.0).stdin(Stdio::null());
-        // What a user may have set must neither reach the nodes nor hurt.
+        // A variable that a user may have set must neither reach the nodes nor do harm.
         command.env("ERL_AFLAGS", "-proto_dist nonsense");
         command.output().expect("the command starts")
     }

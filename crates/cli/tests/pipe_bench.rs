@@ -1,4 +1,5 @@
-//! `caravan bench pipe` as a user meets it. The figures of such small runs mean nothing; that there are some does.
+//! Tests of `caravan bench pipe` as a user runs it. The figures of such small runs mean nothing; the tests check that
+//! there are some.
 
 mod common;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::common::{Folder, caravan, text, wait_for};
 
-/// `caravan bench pipe`, whose temporary files are in that folder; also its number.
+/// Runs `caravan bench pipe` with its temporary files in `folder`. Returns the output and the pid.
 fn bench(folder: &Folder, words: &str) -> (Output, u32) {
     let mut command = caravan();
     command.args(["bench", "pipe"]).args(words.split(' ')).args(["--json", "-"]);
@@ -34,8 +35,8 @@ fn keys(rows: &Value) -> Vec<&str> {
     rows.as_array().expect("a list").iter().filter_map(|row| row["key"].as_str()).collect()
 }
 
-/// Nothing of a benchmark is in its folder but the chart, no process knows the folder, and no namespace bears
-/// its number.
+/// True if a benchmark's folder contains only the chart, no process knows the folder, and no namespace has the pid in
+/// its name.
 fn is_clean(folder: &Folder, pid: u32) -> bool {
     let mut files = fs::read_dir(folder.path()).expect("a folder").flatten();
     let marker = folder.path().to_str().expect("UTF-8");
@@ -128,7 +129,7 @@ fn namespaces_are_joined_and_go_and_so_do_those_of_a_dead_benchmark() {
         assert!(text(&output.stderr).contains("take root: run it with sudo"), "{}", text(&output.stderr));
         return;
     }
-    // No process has a number as large as this one.
+    // No process has a pid as large as this one.
     let abandoned = "caravan-bench-4294967295-dead-a";
     let made = std::process::Command::new("ip").args(["netns", "add", abandoned]).status();
     assert!(made.expect("ip (package iproute2)").success());
@@ -157,7 +158,7 @@ fn ctrl_c_leaves_nothing_behind() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
     lines.for_each(drop);
     assert_eq!(child.wait().expect("ended").code(), Some(130));
-    // At once: another benchmark would remove what this one has left.
+    // This check comes at once: another benchmark would remove what this one has left.
     assert!(is_clean(&folder, child.id()));
 }
 

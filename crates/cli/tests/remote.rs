@@ -1,5 +1,5 @@
-//! How agents come to other hosts: over ssh with any login shell, from the PATH, from the cache there, or by
-//! copying this program, and what is said where that is not possible.
+//! Tests of how agents get to other hosts: over ssh with any login shell, from the PATH, from the cache there, or by
+//! copying this program; and of the errors if that is impossible.
 
 mod common;
 #[path = "common/sshd.rs"]
@@ -29,7 +29,7 @@ fn pipe(hosts: &Hosts, words: &[&str]) -> Output {
     run(command)
 }
 
-/// It says hello through the host, and nothing else.
+/// Checks that a pipe through the host prints hello and nothing else.
 fn says_hello(hosts: &Hosts) {
     let output = pipe(hosts, &["a:echo hello"]);
     assert_eq!(
@@ -38,7 +38,7 @@ fn says_hello(hosts: &Hosts) {
     );
 }
 
-/// It is refused with this.
+/// Checks that the pipe was refused with this message.
 fn refused(output: &Output, expected: &str) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(255), "{said}");
@@ -48,7 +48,7 @@ fn refused(output: &Output, expected: &str) {
     );
 }
 
-/// What is in a folder; nothing if there is none.
+/// Returns the entries of a folder; none if there is no folder.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries.map(|entry| entry.expect("an entry").path()).collect()
@@ -58,7 +58,7 @@ fn agents(hosts: &Hosts) -> PathBuf {
     hosts.cache("a").join("caravan/agents")
 }
 
-/// The one copy that is cached.
+/// Returns the only cached copy.
 fn copy(hosts: &Hosts) -> PathBuf {
     let mut copies = entries(&agents(hosts));
     assert_eq!(copies.len(), 1, "{copies:?}");
@@ -70,7 +70,7 @@ fn nothing_is_temporary(hosts: &Hosts) {
     wait_for("no copy to be left", || entries(&tmp).is_empty());
 }
 
-/// Greetings on both outputs, with and without an end of line, and things that look like a mark.
+/// Greetings on both outputs, with and without a line end, and text that looks like a mark.
 const NOISE: &str = "echo Welcome; echo oops >/dev/fd/2; echo caravan; printf 'no end of line: '";
 
 #[test]
@@ -78,7 +78,7 @@ fn every_login_shell_will_do_whatever_it_prints() {
     for shell in [None, Some("dash"), Some("csh"), Some("bash")] {
         let hosts = Hosts::with(&["a"], &Setup { shell, ..Setup::bare() });
         fs::write(hosts.home("a").join(".bashrc"), format!("{NOISE}\n")).expect("written");
-        // Any csh reads its file, that of a stage as well; so those print for the first alone.
+        // Every csh reads its file, that of a stage as well; so only the first one prints.
         let noise = format!("if ($?GREETED) exit\nsetenv GREETED 1\n{}\n", NOISE.replace("; ", "\n"));
         fs::write(hosts.home("a").join(".cshrc"), noise).expect("written");
         says_hello(&hosts);
@@ -90,14 +90,14 @@ fn every_login_shell_will_do_whatever_it_prints() {
         assert_eq!(file.permissions().mode() & 0o777, 0o700, "{shell:?}");
         let folder = fs::metadata(agents(&hosts)).expect("a folder");
         assert_eq!(folder.permissions().mode() & 0o777, 0o700, "{shell:?}");
-        // The second time the same file is there.
+        // The second run uses the same file.
         says_hello(&hosts);
         assert_eq!(fs::metadata(copy(&hosts)).expect("a file").ino(), file.ino(), "{shell:?}");
         nothing_is_temporary(&hosts);
     }
 }
 
-/// The greeting does not change what commands find: their umask, their locale, their input.
+/// The greeting does not change the environment of commands: their umask, their locale, their input.
 #[test]
 fn commands_find_the_environment_of_a_login() {
     let hosts = Hosts::with(&["a"], &Setup { environment: vec![("LC_ALL", "C.UTF-8")], ..Setup::bare() });
@@ -141,12 +141,12 @@ fn without_bootstrap_it_says_what_to_install() {
     let output = pipe(&hosts, &words);
     refused(&output, "there is no caravan on its PATH, and --no-bootstrap");
     refused(&output, &format!("install caravan {version} there"));
-    // A copy that is cached is none that was installed.
+    // A cached copy does not count as an installed one.
     says_hello(&hosts);
     refused(&pipe(&hosts, &words), "there is no caravan on its PATH");
     program(&hosts.bin("a").join("caravan"), "case $1 in --version) echo caravan 9.9.9 ;; *) exit 2 ;; esac");
     refused(&pipe(&hosts, &words), "its PATH has caravan 9.9.9, and --no-bootstrap");
-    // Without the option, another version is no obstacle.
+    // Without the option, another version does not matter.
     says_hello(&hosts);
 }
 
@@ -193,7 +193,7 @@ fn copies_that_nobody_used_for_long_go() {
     says_hello(&hosts);
     let has = |name: &str| folder.join(name).exists();
     assert!(!has("caravan-old") && has("caravan-young") && has("other"));
-    // What is used stays.
+    // A copy that is used stays.
     let copy = entries(&folder).into_iter().find(|path| path.to_string_lossy().len() > 80);
     let copy = copy.expect("a copy");
     let file = fs::File::open(&copy).expect("opened");
@@ -203,11 +203,11 @@ fn copies_that_nobody_used_for_long_go() {
     assert!(age.is_ok_and(|age| age < day));
 }
 
-/// A file system of a test's own.
+/// A file system for one test.
 struct Mount<'a>(&'a Path);
 
 impl<'a> Mount<'a> {
-    /// `None` where this user may not.
+    /// Mounts a file system; `None` if this user may not.
     fn new(at: &'a Path, options: &str) -> Option<Self> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).stderr(Stdio::null());
@@ -228,7 +228,7 @@ fn where_the_cache_cannot_be_used_a_temporary_copy_is_made() {
     for options in ["size=1m", "size=1g,noexec"] {
         let mount = Mount::new(&cache, options);
         if mount.is_none() {
-            // What this user cannot mount: a cache that cannot be one.
+            // This user cannot mount, so a file takes the place of the cache.
             fs::remove_dir(&cache).and_then(|()| fs::write(&cache, "")).expect("a file");
         }
         says_hello(&hosts);
@@ -247,7 +247,7 @@ fn a_host_that_cannot_take_a_copy_says_why() {
         ("uname", "echo Linux sparc64", "of another architecture (sparc64;"),
         ("uname", "echo OpenBSD amd64", "caravan needs Linux, and it runs OpenBSD"),
         ("df", "echo x; echo /dev/x 100 96 4 96% /", "there is no space for a copy of this program in "),
-        // A file that cannot be made executable is what a folder mounted noexec has.
+        // A folder mounted noexec behaves like this: a file cannot be made executable.
         ("chmod", "exit 0", "is mounted noexec"),
         ("mktemp", "exit 1", "no folder there can be written to"),
         ("head", "dd bs=1 count=9 status=none", "arrived torn"),
@@ -295,7 +295,7 @@ fn ssh_says_why_it_failed_and_what_to_do() {
     refused(&output, "cannot start `no-such-ssh`: No such file");
 }
 
-/// A program that is called as ssh: notes how, and does this.
+/// Returns a program that is called as ssh, records its arguments and pid, and runs the script.
 fn stand_in(folder: &Folder, script: &str) -> PathBuf {
     let path = folder.path().join("ssh");
     let at = folder.path().display();
@@ -329,14 +329,14 @@ fn ssh_gets_its_options_and_no_command_of_the_users() {
     assert!(words.contains("-J\nx,y\n"), "{words}");
 }
 
-/// Several hosts are asked for at once, but nobody can type two passwords at once: ssh may ask only where it
-/// was not let in without, and one at a time.
+/// Several hosts are connected at once, but nobody can type two passwords at once: ssh may ask only after it was
+/// refused without asking, and one at a time.
 #[test]
 fn ssh_asks_one_at_a_time_and_only_if_it_must() {
     let hosts = Hosts::start(&["a", "b"]);
     let folder = Folder::new();
     let at = folder.path().display();
-    // A lock that fails where another one asks.
+    // A lock that fails if another ssh asks at the same time.
     let asks = format!(
         "case \" $* \" in *BatchMode=yes*) echo Permission denied >&2; exit 255 ;; esac\n\
          mkdir {at}/asking || {{ echo two ask >&2; exit 255; }}\nsleep 0.3\nrmdir {at}/asking\nexec ssh \"$@\""
@@ -353,14 +353,14 @@ fn ssh_asks_one_at_a_time_and_only_if_it_must() {
         command
     });
     assert_eq!(text(&output.stdout), "hello\n", "{}", text(&output.stderr));
-    // Without anybody to ask, the first refusal counts.
+    // If nobody can be asked, the first refusal counts.
     let mut command = Command::new("setsid");
     command.arg("-w").arg(pipe().get_program()).args(pipe().get_args()).env_remove("SSH_ASKPASS");
     let output = run(command);
     assert!(text(&output.stderr).contains("It lets you not in"), "{}", text(&output.stderr));
 }
 
-/// Whoever interrupts it while ssh connects, or a password is asked for, does not wait.
+/// An interrupt ends the start at once, while ssh connects or asks for a password.
 #[test]
 fn a_start_is_interrupted_at_once() {
     let folder = Folder::new();
@@ -396,7 +396,7 @@ fn a_broken_agent_is_named() {
     }
 }
 
-/// Sessions over a connection that is there already start fast, and Ctrl-Z reaches no ssh.
+/// Sessions over an existing connection start fast, and Ctrl-Z reaches no ssh.
 #[test]
 fn a_connection_that_is_kept_is_used() {
     let hosts = Hosts::start(&["a"]);

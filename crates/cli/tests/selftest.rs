@@ -1,5 +1,5 @@
-//! `caravan fabric` and `caravan selftest` as a user meets them, on a machine that may have no RDMA
-//! device. The other side is this machine, reached through an sshd of the test's own.
+//! Tests of `caravan fabric` and `caravan selftest` as users run them, on a machine that may have no RDMA device. The
+//! other side is this machine, reached through an sshd of the test.
 
 mod common;
 #[path = "common/sshd.rs"]
@@ -44,7 +44,7 @@ fn fabric_names_a_host_that_is_not_found() {
     assert!(text(&output.stderr).contains("cannot find the host no-such-host.invalid"), "{output:?}");
 }
 
-/// That nothing but a device's absence kept a way from being tested, and everything else passed.
+/// Checks that a way was left out only for lack of a device, and that everything else passed.
 fn check_report(json: &Value) {
     assert_eq!(json["failures"], Value::Array(Vec::new()), "{json}");
     let paths = json["paths"].as_array().expect("a list");
@@ -65,12 +65,12 @@ fn check_report(json: &Value) {
     );
 }
 
-/// A host without this program.
+/// Returns a host without this program.
 fn bare() -> Hosts {
     Hosts::with(&["there"], &Setup::bare())
 }
 
-/// `caravan selftest` towards it, but for more options.
+/// Returns `caravan selftest` towards the host, to which more options may be added.
 fn selftest(hosts: &Hosts) -> Command {
     let at = hosts.folder();
     std::fs::write(at.join("empty"), "").expect("written");
@@ -84,7 +84,7 @@ fn selftest(hosts: &Hosts) -> Command {
     command
 }
 
-/// No process of the copied program is there, and no file of it.
+/// True if no process and no file of the copied program is left.
 fn is_clean(hosts: &Hosts) -> bool {
     let tmp = hosts.folder().join("there/tmp");
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
@@ -188,7 +188,7 @@ fn a_host_that_cannot_take_a_copy_says_why() {
         ("uname", "echo Linux sparc64", "of another architecture (sparc64;"),
         ("uname", "echo OpenBSD amd64", "caravan needs Linux"),
         ("df", "echo x; echo /dev/x 100 96 4 96% /", "there is no space for a copy of this program in "),
-        // A file that cannot be made executable is what a folder mounted noexec has.
+        // A folder mounted noexec behaves like this: a file cannot be made executable.
         ("chmod", "exit 0", "is mounted noexec"),
         ("mktemp", "exit 1", "no folder there can be written to"),
         ("head", "cat >/dev/null & exec dd bs=1 count=9 status=none", "arrived torn"),
@@ -203,7 +203,7 @@ fn a_host_that_cannot_take_a_copy_says_why() {
     }
 }
 
-/// The same program there is taken, and another version is not.
+/// The same program on the PATH is used, and another version is not.
 #[test]
 fn a_program_on_the_path_is_taken_if_it_is_the_same() {
     let same = format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_caravan"));
@@ -217,7 +217,7 @@ fn a_program_on_the_path_is_taken_if_it_is_the_same() {
     assert!(text(&output.stderr).contains("no folder there"), "{}", text(&output.stderr));
 }
 
-/// An other side that says nothing more is given up, and one that talks nonsense at once.
+/// This side gives up an other side that says nothing more, and at once one that sends nonsense.
 #[test]
 fn a_broken_other_side_is_named() {
     let host = NoSsh::new(&[]);
@@ -237,7 +237,7 @@ fn a_broken_other_side_is_named() {
     }
 }
 
-/// The help of both has examples, and ssh's options are checked.
+/// The help of both commands has examples, and ssh's options are checked.
 #[test]
 fn help_and_bad_values() {
     for (words, expected) in [

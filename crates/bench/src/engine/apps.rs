@@ -1,5 +1,5 @@
-//! Apps that only the benchmark has: a source and a sink that touch as many bytes as they are told,
-//! one that holds packets, and one that looks for gaps.
+//! The apps that only this benchmark has: a source and a sink that touch as many bytes as they are told, an app that
+//! holds packets, and one that looks for gaps.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::case::HEADER_BYTES;
 
-/// All kinds of apps: those of the engine, and those of this file.
+/// Returns all app kinds: those of the engine, and those of this file.
 pub fn registry() -> Registry {
     let mut registry = Registry::standard();
     registry.add::<StampSource>("bench-source").add::<StampSink>("bench-sink");
@@ -17,21 +17,21 @@ pub fn registry() -> Registry {
     registry
 }
 
-/// What the two sides of a link do with a packet's bytes.
+/// What the two apps of a link do with a packet's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TouchWork {
-    /// Nothing.
+    /// They touch no bytes.
     None,
     /// The source writes the first [`HEADER_BYTES`], the sink reads them.
     Header,
-    /// Both read all bytes.
+    /// Both apps read all bytes.
     Read,
     /// The source writes all bytes, the sink reads them.
     Touch,
 }
 
-/// What both are configured with.
+/// The configuration of both apps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TouchConfig {
@@ -83,7 +83,7 @@ impl App for StampSource {
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {
-        // The sum is told, so that no compiler leaves it out.
+        // The report contains the sum, so that no compiler leaves it out.
         vec![("sum", self.sum)]
     }
 }
@@ -92,7 +92,7 @@ impl App for StampSource {
 #[derive(Debug)]
 struct StampSink {
     touched: usize,
-    /// Whether the bytes are to be what a source stamped.
+    /// True if the bytes must be those that a source stamped.
     stamped: bool,
     sum: u64,
     wrong: u64,
@@ -125,7 +125,7 @@ impl App for StampSink {
     }
 }
 
-/// Writes `number`, `number + 1`, ... as words of 8 bytes; what is behind the last whole word stays.
+/// Writes `number`, `number + 1`, ... as words of 8 bytes; bytes after the last whole word stay.
 #[inline]
 fn stamp(data: &mut [u8], number: u64) {
     for (place, word) in data.chunks_exact_mut(8).enumerate() {
@@ -133,14 +133,14 @@ fn stamp(data: &mut [u8], number: u64) {
     }
 }
 
-/// The sum of the words.
+/// Returns the sum of the words.
 #[inline]
 fn sum(data: &[u8]) -> u64 {
     let words = data.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
     words.fold(0, u64::wrapping_add)
 }
 
-/// What the sum is of words that count up from the first.
+/// Returns the sum of words that count up from the first.
 #[inline]
 fn stamped_sum(data: &[u8]) -> u64 {
     let Some(first) = data.first_chunk() else { return 0 };
@@ -148,7 +148,7 @@ fn stamped_sum(data: &[u8]) -> u64 {
     u64::from_le_bytes(*first).wrapping_mul(count).wrapping_add(count * count.saturating_sub(1) / 2)
 }
 
-/// How many packets an app is to hold.
+/// The number of packets that an app is to hold.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HoldConfig {
@@ -178,7 +178,7 @@ impl App for Hold {
         }
     }
 
-    /// Those that are still missing are asked for again and again.
+    /// The app wakes until it has all packets.
     fn wake_ns(&self) -> Option<u64> {
         (self.held.len() < self.wanted).then_some(0)
     }
@@ -188,16 +188,16 @@ impl App for Hold {
     }
 }
 
-/// It has nothing to configure.
+/// The configuration of `Gap`, which is empty.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GapConfig {}
 
-/// Frees packets, and remembers the longest time in which none came.
+/// Frees packets, and records the longest time without one.
 #[derive(Debug, Default)]
 struct Gap {
     last_ns: u64,
-    /// Since the last report.
+    /// The longest gap since the last report.
     longest_ns: Cell<u64>,
     packets: u64,
 }

@@ -1,4 +1,4 @@
-//! The benchmarks: their names, what each measures, and what it is to reach.
+//! The benchmarks: their names, what each measures, and its goal.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +8,12 @@ use crate::error::Error;
 
 /// Bytes that a benchmark of headers touches: an Ethernet and an IPv6 header, in whole words.
 pub const HEADER_BYTES: usize = 56;
-/// Bytes that the swap stamps: with the owner's word they fill a cache line.
+/// The bytes that the swap stamps: with the owner's word they fill a cache line.
 pub const SWAP_BYTES: usize = 56;
-/// Packets that the worker holds that is killed.
+/// The number of packets held by the worker that is killed.
 pub const HELD_PACKETS: usize = 4096;
 
-/// What a sample runs.
+/// The apps and links that a sample runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BenchGraph {
     Basic1,
@@ -27,20 +27,20 @@ pub enum BenchGraph {
 }
 
 impl BenchGraph {
-    /// Whether the figure depends on how far two cores are from each other.
+    /// True if the figure depends on the distance of two cores.
     pub fn is_of_two(self) -> bool {
         matches!(self, Self::Interlink(_) | Self::Swap | Self::Tunnel2)
     }
 }
 
-/// How a link between two processes hands packets over.
+/// How a link between two processes passes packets on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handover {
     Swap,
     Copy,
 }
 
-/// A benchmark: what `--list` shows.
+/// A benchmark, as `--list` shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Benchmark {
     pub name: &'static str,
@@ -51,7 +51,7 @@ const fn benchmark(name: &'static str, what: &'static str) -> Benchmark {
     Benchmark { name, what }
 }
 
-/// All of them, in the order in which they run.
+/// All benchmarks, in the order in which they run.
 pub const BENCHMARKS: [Benchmark; 11] = [
     benchmark("basic1", "source -> tee -> two sinks in one process (packets of the source)"),
     benchmark("source-sink", "source -> sink in one process"),
@@ -69,7 +69,7 @@ pub const BENCHMARKS: [Benchmark; 11] = [
     ),
 ];
 
-/// One benchmark with one size and variant: what is sampled.
+/// One benchmark with one size and variant, of which samples are taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineCase {
     pub benchmark: &'static str,
@@ -77,7 +77,7 @@ pub struct EngineCase {
     /// Bytes in a packet.
     pub size: usize,
     pub mode: Handover,
-    /// `interlink/60/swap`.
+    /// The key, such as `interlink/60/swap`.
     pub key: String,
 }
 
@@ -98,7 +98,7 @@ impl EngineCase {
     }
 }
 
-/// What is to be measured with these arguments, on so many cores.
+/// Returns the cases to measure with these arguments, on so many cores.
 pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<EngineCase>, Error> {
     let all = all(&args.sizes, cores);
     if args.only.is_empty() {
@@ -154,7 +154,7 @@ fn all(sizes: &[usize], cores: usize) -> Vec<EngineCase> {
     cases
 }
 
-/// How many processes the curve has points for: 1, 2, 4, ... up to twice the cores, and the cores
+/// Returns the numbers of processes for which the curve has points: 1, 2, 4, ... up to twice the cores, and the cores
 /// themselves.
 fn processes(cores: usize) -> Vec<usize> {
     let most = (2 * cores).min(caravan_engine::limits::WORKERS_MAX);
@@ -166,7 +166,7 @@ fn processes(cores: usize) -> Vec<usize> {
     counts
 }
 
-/// What a figure is to reach, as a packet rate, a time, or a ratio.
+/// The goal of a figure, as a packet rate, a time, or a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineGoal {
@@ -175,7 +175,7 @@ pub enum EngineGoal {
     RatioAtMost(f64),
 }
 
-/// The goal of a benchmark in a placement, if there is one.
+/// Returns the goal of a benchmark in a placement, if there is one.
 pub fn goal(key: &str, placement: &str) -> Option<EngineGoal> {
     let mpps = |near, far| Some(EngineGoal::AtLeastMpps(if placement == "near" { near } else { far }));
     match key {

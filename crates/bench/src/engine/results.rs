@@ -1,4 +1,4 @@
-//! The results, as they go into the JSON file and the history; table and chart are drawn from them.
+//! The results, as the JSON file and the history contain them; table and chart are drawn from them.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::number::number;
 use crate::stats::SampleSummary;
 use crate::stats::p_value;
 
-/// Changes when a reader of the file would have to.
+/// The version of the format, which changes when a reader of the file has to.
 const SCHEMA: &str = "caravan-bench-engine/1";
 
 #[derive(Clone, Debug, Serialize)]
@@ -23,9 +23,9 @@ pub struct EngineResults {
     pub commit: Option<String>,
     pub date: String,
     pub machine: Machine,
-    /// The producer's core and the consumer's, where there are two.
+    /// The producer's core and the consumer's, if there are two.
     pub cores: Option<(usize, usize)>,
-    /// Seconds in which the packets of a sample are counted.
+    /// The seconds in which the packets of a sample are counted.
     pub seconds: f64,
     pub samples: usize,
     /// Samples that were taken again because the cores moved.
@@ -33,7 +33,7 @@ pub struct EngineResults {
     pub figures: Vec<EngineFigure>,
 }
 
-/// What a figure's samples are. Less is better in all of them.
+/// The unit of a figure's samples. Less is better in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -47,25 +47,25 @@ pub enum Unit {
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineFigure {
     pub benchmark: &'static str,
-    /// `interlink/60/swap`.
+    /// The key, such as `interlink/60/swap`.
     pub key: String,
     pub placement: &'static str,
     pub unit: Unit,
     pub value: SampleSummary,
-    /// Of packets only: millions a second, in the same order.
+    /// Millions of packets per second, in the same order; for packets alone.
     pub mpps: Option<SampleSummary>,
-    /// Of packets only: processors' nanoseconds for each, of all processes.
+    /// Processor nanoseconds of all processes per packet; for packets alone.
     pub cpu_ns: Option<SampleSummary>,
-    /// Of packets only: their bytes, and what these come to.
+    /// The bytes of a packet and, below, their rate; for packets alone.
     pub bytes: Option<usize>,
     pub gbit_per_s: Option<f64>,
-    /// A cache line's way between the two cores, where there are two.
+    /// The time of a cache line between the two cores, if there are two.
     pub line_ns: Option<SampleSummary>,
     pub goal: Option<EngineGoal>,
     pub reached: Option<bool>,
 }
 
-/// Samples of one case.
+/// The samples of one case.
 #[derive(Clone, Debug)]
 pub struct EngineSeries {
     pub case: EngineCase,
@@ -73,7 +73,7 @@ pub struct EngineSeries {
 }
 
 impl EngineSeries {
-    /// Samples of the placement that has most.
+    /// Returns the number of samples of the placement that has most.
     pub fn most(&self) -> usize {
         self.placements().map(|placement| self.of(placement).count()).max().unwrap_or(0)
     }
@@ -87,7 +87,7 @@ impl EngineSeries {
         self.samples.iter().filter(move |sample| sample.placement == placement)
     }
 
-    /// What these samples come to: a figure or more for each placement.
+    /// Summarizes the samples: one or more figures for each placement.
     pub fn figures(&self) -> Vec<EngineFigure> {
         self.placements().flat_map(|placement| self.figures_in(placement)).collect()
     }
@@ -177,7 +177,7 @@ impl EngineResults {
         self.figures.iter().find(|figure| figure.key == key && figure.placement == placement)
     }
 
-    /// Packet rates, the curve of N processes, and the times of a recovery.
+    /// Returns the chart of packet rates, the curve of N processes, and the times of a recovery.
     pub fn chart(&self) -> BarChart {
         let is_curve = |figure: &&EngineFigure| figure.benchmark == "scale";
         let (curve, rates): (Vec<_>, Vec<_>) =
@@ -212,7 +212,7 @@ impl EngineResults {
         }
     }
 
-    /// Bars of one size of packet have one colour.
+    /// Returns a bar; those of one packet size have one colour.
     fn bar(&self, figure: &EngineFigure) -> Bar {
         let mut sizes: Vec<_> = self.figures.iter().filter_map(|figure| figure.bytes).collect();
         sizes.sort_unstable();
@@ -226,7 +226,7 @@ impl EngineResults {
         }
     }
 
-    /// The lines for the history.
+    /// Returns the lines for the history.
     pub fn lines(&self, run: &history::HistoryRun) -> Vec<history::HistoryLine> {
         let line = |figure: &EngineFigure| {
             let unit = if figure.unit == Unit::Ratio { "ratio" } else { "ns" };
@@ -236,11 +236,11 @@ impl EngineResults {
     }
 }
 
-/// How probable chance may be at most for swap or copy to be called better.
+/// Swap or copy is called better only if chance is less probable than this.
 const CHANCE: f64 = 0.01;
 
 impl EngineResults {
-    /// The whole table.
+    /// Returns the whole table.
     pub fn text(&self) -> String {
         let results = self;
 
@@ -299,7 +299,7 @@ fn packets(text: &mut String, results: &EngineResults) {
     }
 }
 
-/// The question that a link between two processes asks: to hand the packet over, or to copy its data.
+/// Compares the two modes of a link between two processes: handing the packet over, and copying its data.
 fn swap_and_copy(text: &mut String, results: &EngineResults) {
     let mut begun = false;
     for swap in &results.figures {
@@ -313,7 +313,7 @@ fn swap_and_copy(text: &mut String, results: &EngineResults) {
             );
             begun = true;
         }
-        // A rate's ratio is that of the times turned round.
+        // The ratio of rates is the inverse of the ratio of times.
         let rate = swap.value.median / copy.value.median;
         let cpu = match (&swap.cpu_ns, &copy.cpu_ns) {
             (Some(swap), Some(copy)) => number(copy.median / swap.median),
@@ -333,7 +333,7 @@ fn swap_and_copy(text: &mut String, results: &EngineResults) {
     }
 }
 
-/// One is better where that is hardly chance.
+/// Returns the better mode, unless the difference may be chance.
 fn better(swap: &SampleSummary, copy: &SampleSummary) -> &'static str {
     match () {
         () if p_value(&swap.samples, &copy.samples) >= CHANCE => "neither",
@@ -371,7 +371,7 @@ fn shown(placement: &str) -> &str {
     if placement == NO_PLACEMENT { "" } else { placement }
 }
 
-/// `>= 150: reached`
+/// Formats a goal: `at least 150 Mpps: reached`.
 fn goal_text(figure: &EngineFigure) -> String {
     let Some(goal) = figure.goal else { return String::new() };
     let wanted = match goal {
@@ -390,8 +390,8 @@ pub mod tests {
     use crate::engine::case::chosen;
     use crate::engine::task::EngineOutcome;
 
-    /// Results of made-up samples: `line` as for the command, 2 cores; each case has 3 samples near and 2
-    /// far of 4, 5, 6, 14, 15 ns a packet, and a bare loop of half of that.
+    /// Returns results of made-up samples: `line` as for the command, 2 cores; each case has 3 samples near and 2 far
+    /// of 4, 5, 6, 14, 15 ns per packet, and a bare loop of half of that.
     pub fn example(line: &str) -> EngineResults {
         let line = format!("engine {line}");
         let BenchCommand::Engine(args) = parse(&line) else { panic!("not engine") };

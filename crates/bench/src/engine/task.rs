@@ -1,5 +1,4 @@
-//! What one sample runs and what it brings: the words between the benchmark's process and the one
-//! that runs the engine.
+//! One sample, as messages between the benchmark's process and the one that runs the engine: its task and its outcome.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -18,28 +17,28 @@ use crate::engine::case::{BenchGraph, HELD_PACKETS, Handover};
 use crate::error::Error;
 use crate::usage::Usage;
 
-/// One sample.
+/// The task of one sample.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EngineTask {
     pub graph: BenchGraph,
     pub size: usize,
     pub mode: Handover,
-    /// The cores for its workers, in turn.
+    /// The cores for the workers, in turn.
     pub cores: Vec<usize>,
     pub warm_up_ns: u64,
     pub run_ns: u64,
 }
 
-/// What a sample brought.
+/// The outcome of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngineOutcome {
-    /// Packets counted, and the nanoseconds in which they came.
+    /// The number of packets and, below, the nanoseconds in which they came.
     pub packets: u64,
     pub ns: u64,
-    /// Nanoseconds on a processor, of all workers.
+    /// Processor nanoseconds of all workers.
     pub cpu_ns: f64,
-    /// Nanoseconds of each recovery, and the longest gaps in another worker's traffic: meanwhile, and in
-    /// a quiet time before.
+    /// The nanoseconds of each recovery and, below, the longest gaps in another worker's traffic: during recoveries,
+    /// and in a quiet time before.
     pub recovery_ns: Vec<f64>,
     pub gap_ns: Vec<f64>,
     pub quiet_gap_ns: Vec<f64>,
@@ -74,7 +73,7 @@ impl EngineTask {
             BenchGraph::Interlink(work) => self.touched(&mut setup, work)?,
             BenchGraph::Swap => {
                 self.touched(&mut setup, TouchWork::Touch)?;
-                // The owner's word and the data are in one cache line.
+                // The owner's word and the data share a cache line.
                 setup.headroom = 0;
             }
             BenchGraph::Tunnel => self.tunnel(&mut setup, "", ["main"; 4])?,
@@ -91,11 +90,11 @@ impl EngineTask {
         Ok(setup)
     }
 
-    /// What an app of a kind is configured with.
+    /// Returns the configuration of an app of a kind.
     fn configured(&self, kind: &str) -> serde_json::Value {
         match kind {
             "source" => json!({ "size": self.size }),
-            // Both halves are one tunnel's two ends, which here are the same.
+            // Both apps are ends of one tunnel, with the same settings here.
             "encapsulate" | "decapsulate" => json!({
                 "local_address": "2001:db8::1",
                 "remote_address": "2001:db8::1",
@@ -106,7 +105,7 @@ impl EngineTask {
         }
     }
 
-    /// A row of apps, each `(worker, kind)`; what the last one takes counts.
+    /// Adds a row of apps, each `(worker, kind)`; the packets that the last one takes count.
     fn chain(&self, setup: &mut EngineSetup, prefix: &str, apps: &[(&str, &str)]) -> Result<(), Error> {
         for (worker, kind) in apps {
             setup.config.app_in(worker, &format!("{prefix}{kind}"), kind, self.configured(kind));
@@ -169,11 +168,11 @@ impl EngineTask {
         Ok(())
     }
 
-    /// Each worker on a core of its own, as far as there are so many.
+    /// Puts each worker on a core of its own, as far as there are enough.
     fn place(&self, setup: &mut EngineSetup) {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         for app in setup.config.apps.values() {
-            // In the order of their numbers where they have some.
+            // Workers with numbers are placed in their order.
             let rank = app.worker.strip_prefix('w').and_then(|number| number.parse().ok());
             let next = places.len();
             places.entry(app.worker.clone()).or_insert(rank.unwrap_or(next));
@@ -186,15 +185,15 @@ impl EngineTask {
     }
 }
 
-/// Kills in a sample.
+/// The number of kills in a sample.
 const KILLS: usize = 5;
 /// How long a worker may take to get its packets.
 const HELD_WITHIN: Duration = Duration::from_secs(10);
-/// How long a successor may take.
+/// How long a successor may take to start.
 const RESTARTED_WITHIN: Duration = Duration::from_secs(10);
 /// How long the first packet that counts may take.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
-/// Between two looks at what a worker holds.
+/// The time between two checks of what a worker holds.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Runs the engine that the task describes, and measures.
@@ -218,7 +217,7 @@ pub fn measure(task: &EngineTask) -> Result<EngineOutcome, Error> {
     Ok(outcome)
 }
 
-/// Counters at one instant.
+/// The counters at one instant.
 struct EngineReading {
     at: Instant,
     packets: u64,
@@ -230,7 +229,7 @@ impl EngineReading {
         let ids: Option<Vec<LinkId>> = setup.counted.iter().map(|link| engine.link_id(link)).collect();
         let ids = ids.ok_or_else(|| failed("a link is not there"))?;
         let taken = |&id: &LinkId| {
-            // A count of packets, by which nothing is ordered.
+            // This counts packets; nothing is ordered by it.
             engine.shared().link(id, layout::link::TAKEN).load(Ordering::Relaxed)
         };
         let (packets, at) = (ids.iter().map(taken).sum(), Instant::now());
@@ -242,7 +241,7 @@ impl EngineReading {
         Ok(Self { at, packets, usages })
     }
 
-    /// After so much more time.
+    /// Takes a reading after `span`.
     fn later(engine: &mut Engine, setup: &EngineSetup, span: Duration) -> Result<Self, Error> {
         run_for(engine, span)?;
         Self::take(engine, setup)
@@ -251,7 +250,7 @@ impl EngineReading {
 
 fn rate(engine: &mut Engine, setup: &EngineSetup, span: Duration) -> Result<EngineOutcome, Error> {
     let mut before = EngineReading::take(engine, setup)?;
-    // On a machine that is busy with other work it takes its time until the first packets come.
+    // On a machine that is busy with other work, the first packets take their time.
     let end = Instant::now() + FIRST_WITHIN;
     while before.packets == 0 && Instant::now() < end {
         before = EngineReading::later(engine, setup, span)?;
@@ -272,7 +271,7 @@ fn rate(engine: &mut Engine, setup: &EngineSetup, span: Duration) -> Result<Engi
     Ok(EngineOutcome { packets, ns, cpu_ns: used.sum::<f64>() * ns as f64, ..EngineOutcome::default() })
 }
 
-/// The supervisor's work until the span is over. A worker that ends meanwhile ends the sample.
+/// Does the supervisor's work for `span`. A worker that ends meanwhile fails the sample.
 fn run_for(engine: &mut Engine, span: Duration) -> Result<(), Error> {
     let end = Instant::now() + span;
     loop {
@@ -316,14 +315,14 @@ fn wait_until_held(engine: &mut Engine) -> Result<(), Error> {
     }
 }
 
-/// The longest gap in the other worker's traffic since it was asked for last.
+/// Returns the longest gap in the other worker's traffic since the last call.
 fn gap_ns(engine: &mut Engine) -> Result<f64, Error> {
     let reports = engine.reports()?;
     let gap = reports.get(GAPS).and_then(|figures| figures.get("longest_gap_ns"));
     gap.map(|&ns| ns as f64).ok_or_else(|| failed("the other worker does not answer"))
 }
 
-/// Kills the worker: the time until its successor runs.
+/// Kills the worker, and returns the time until its successor runs.
 fn kill(engine: &mut Engine) -> Result<Duration, Error> {
     let pid = engine.pid_of(VICTIM).and_then(Pid::from_raw).ok_or_else(|| failed("no worker to kill"))?;
     let start = Instant::now();
@@ -341,7 +340,7 @@ fn kill(engine: &mut Engine) -> Result<Duration, Error> {
 }
 
 fn failed(reason: impl std::fmt::Display) -> Error {
-    // Who started this process says in front of it that the engine failed.
+    // The process that started this one adds that the engine failed.
     Error::Sentence(reason.to_string())
 }
 

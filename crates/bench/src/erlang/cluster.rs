@@ -1,4 +1,4 @@
-//! Nodes started together and connected with each other.
+//! Erlang nodes that are started together and connected with each other.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -19,7 +19,7 @@ use crate::interrupt::{GLANCE, Interrupt};
 use crate::scratch::{Scratch, random_word};
 use crate::usage::{Cores, Usage};
 
-/// How long a node may take beyond what its command measures.
+/// How long a node may take beyond the time that its command measures.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One command to one node.
@@ -31,23 +31,23 @@ pub struct NodeCommand {
     pub watch: Vec<usize>,
 }
 
-/// What a node answered.
+/// The answer of a node.
 #[derive(Clone, Debug)]
 pub struct NodeReply {
     pub node: String,
     pub command: String,
     pub answer: NodeAnswer,
-    /// Processors that the watched nodes used between the first mark and the last.
+    /// The processors that the watched nodes used between the first mark and the last.
     pub cores: Cores,
 }
 
 impl NodeReply {
-    /// A number of the answer.
+    /// Returns a number of the answer.
     pub fn number(&self, key: &str) -> Result<f64, Error> {
         self.answer.read(key).ok_or_else(|| self.unclear(key))
     }
 
-    /// The answer lacks what this version of the program expects of it.
+    /// Returns the error for an answer without what this version of the program expects.
     pub fn unclear(&self, key: &str) -> Error {
         Error::NodeUnclear {
             node: self.node.clone(),
@@ -58,7 +58,7 @@ impl NodeReply {
     }
 }
 
-/// Connected nodes. Dropping it ends them all.
+/// Connected nodes. Dropping the value ends them all.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<ErlangNode>,
@@ -69,7 +69,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the nodes and connects each with each.
+    /// Starts the nodes and connects each with every other.
     pub fn start(recipe: &Recipe, count: usize, interrupt: &Interrupt) -> Result<Self, Error> {
         let home = node_home()?;
         let word = random_word()?;
@@ -103,14 +103,14 @@ impl Cluster {
         &self.nodes[node].name
     }
 
-    /// The names of the first `count` nodes but this one.
+    /// Returns the names of the first `count` nodes except this one.
     pub fn others(&self, node: usize, count: usize) -> String {
         let others = (0..count).filter(|&other| other != node);
         others.map(|other| self.name(other)).collect::<Vec<_>>().join(" ")
     }
 
-    /// Sends each command and waits for each answer, in the order of the commands. `measured` is
-    /// how long they take when all is well.
+    /// Sends each command and waits for each answer, in the order of the commands. `measured` is how long they take
+    /// without trouble.
     pub fn ask(&mut self, commands: &[NodeCommand], measured: Duration) -> Result<Vec<NodeReply>, Error> {
         for command in commands {
             self.nodes[command.node].send(&command.line);
@@ -151,20 +151,20 @@ impl Cluster {
         Ok(replies.into_iter().flatten().collect())
     }
 
-    /// The next event; `None` past the deadline.
+    /// Waits for the next event; `None` after the deadline.
     fn next(&self, deadline: Instant) -> Result<Option<NodeEvent>, Error> {
         loop {
             self.interrupt.check()?;
             match self.events.recv_timeout(GLANCE) {
                 Ok(event) => return Ok(Some(event)),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
-                // All threads that read nodes have ended; each said so before it did.
+                // All threads that read nodes have ended; each reported that before.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
             }
         }
     }
 
-    /// Readings of the watched nodes. One that has gone reads as nothing: its end is an event.
+    /// Reads the use of the watched nodes. A node that is gone is left out: its end is an event.
     fn usage(&self, watch: &[usize]) -> Vec<Usage> {
         watch.iter().filter_map(|&node| Usage::of(self.pid(node)).ok()).collect()
     }
@@ -184,7 +184,7 @@ impl Cluster {
     }
 
     fn ended(&mut self, index: usize) -> Error {
-        // What it wrote to standard error may still be on its way from the other thread.
+        // The standard error of the node may still be on its way from the other thread.
         while let Ok((index, Some(NodeLine::Log(line)))) = self.events.recv_timeout(GLANCE) {
             self.nodes[index].note(line);
         }
@@ -199,12 +199,12 @@ impl Drop for Cluster {
     }
 }
 
-/// A command during which no use of the processors is read.
+/// Returns a command during which no processor use is read.
 pub fn plain(node: usize, line: String) -> NodeCommand {
     NodeCommand { node, line, watch: Vec::new() }
 }
 
-/// Not sent: every node answers it when it is up.
+/// Returns a command that is not sent: every node answers it when it is up.
 fn boot(node: usize) -> NodeCommand {
     plain(node, "start".into())
 }
@@ -221,12 +221,12 @@ fn used(marks: &[Vec<Usage>]) -> Cores {
     sum
 }
 
-/// Lines kept to be shown when the node fails.
+/// The number of lines kept to be shown when the node fails.
 const LOG_LINES: usize = 20;
-/// How long a node may take to end once its input has.
+/// How long a node may take to end once its input has ended.
 const END_TIME: Duration = Duration::from_secs(2);
-/// Flags that users put into their environment would join those given here; two `-proto_dist`
-/// make a node fall back to inet_tcp in silence.
+/// Variables that are removed: flags in the user's environment would join those given here, and two `-proto_dist` make
+/// a node fall back to inet_tcp in silence.
 const FOREIGN_FLAGS: [&str; 4] = ["ERL_AFLAGS", "ERL_FLAGS", "ERL_ZFLAGS", "ERL_LIBS"];
 
 /// How nodes are started.
@@ -279,7 +279,7 @@ impl Recipe {
     }
 }
 
-/// What a node's threads tell: which node, and a line of it or its end.
+/// The number of a node, and a line of it or its end.
 pub type NodeEvent = (usize, Option<NodeLine>);
 
 /// A running node. Dropping it ends the process.
@@ -292,7 +292,7 @@ pub struct ErlangNode {
 }
 
 impl ErlangNode {
-    /// Starts the process; its lines go to `events` under the number `index`.
+    /// Starts the process; its lines go to `events` with the number `index`.
     pub fn start(
         recipe: &Recipe,
         name: String,
@@ -305,7 +305,7 @@ impl ErlangNode {
         for variable in FOREIGN_FLAGS {
             command.env_remove(variable);
         }
-        // A group of its own: Ctrl-C is for the command, which then ends the nodes in order.
+        // A group of its own: Ctrl-C reaches only the command, which then ends the nodes in order.
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command
@@ -315,7 +315,7 @@ impl ErlangNode {
             let events = events.clone();
             thread::spawn(move || {
                 read_lines(output, |line| events.send((index, Some(NodeLine::parse(line)))).is_ok());
-                // Nobody listens any more when the cluster has been given up.
+                // The cluster may be gone already.
                 let _ = events.send((index, None));
             });
         }
@@ -330,13 +330,13 @@ impl ErlangNode {
         Ok(Self { name, child, input, log: VecDeque::new() })
     }
 
-    /// The operating system's number of the process: `erl` replaces itself by the emulator.
+    /// Returns the pid of the node: `erl` replaces itself by the emulator.
     pub fn pid(&self) -> i32 {
         // Linux's pids end at 2^22.
         self.child.id() as i32
     }
 
-    /// Sends a command. That the node has gone shows when its answer is waited for.
+    /// Sends a command. If the node is gone, waiting for its answer fails.
     pub fn send(&mut self, command: &str) {
         if let Some(input) = &mut self.input {
             let _ = input.write_all(format!("{command}\n").as_bytes());
@@ -351,7 +351,7 @@ impl ErlangNode {
         self.log.push_back(line);
     }
 
-    /// The last lines of the log, indented.
+    /// Returns the last lines of the log, indented.
     pub fn last_words(&self) -> String {
         if self.log.is_empty() {
             return "  (none)".into();
@@ -360,7 +360,7 @@ impl ErlangNode {
         lines.join("\n")
     }
 
-    /// How the process ended, once it has.
+    /// Waits for the process, and describes how it ended.
     pub fn ended(&mut self) -> String {
         match self.child.wait() {
             Ok(status) => format!(" ({status})"),
@@ -368,8 +368,8 @@ impl ErlangNode {
         }
     }
 
-    /// Closes the input, at which the node ends by itself. Not waiting here lets all nodes of a
-    /// cluster end at the same time.
+    /// Closes the input, at which the node ends by itself. This does not wait, so that all nodes of a cluster end at
+    /// the same time.
     pub fn dismiss(&mut self) {
         self.input = None;
     }
@@ -379,7 +379,7 @@ impl Drop for ErlangNode {
     fn drop(&mut self) {
         self.dismiss();
         let deadline = Instant::now() + END_TIME;
-        // std has no wait with a limit; this one ends after a few milliseconds as a rule.
+        // std has no wait with a limit; this one usually ends after a few milliseconds.
         while Instant::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
@@ -391,7 +391,7 @@ impl Drop for ErlangNode {
     }
 }
 
-/// Calls `each` with every line until it says no or the input ends.
+/// Calls `each` with every line until it returns false or the input ends.
 fn read_lines(input: impl Read, each: impl Fn(&str) -> bool) {
     let mut input = BufReader::new(input);
     let mut line = Vec::new();
@@ -407,7 +407,7 @@ const MARK: &str = "@caravan mark";
 const OK: &str = "@caravan ok";
 const FAILED: &str = "@caravan error ";
 
-/// What a line is.
+/// A line of a node's standard output or error.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeLine {
     /// A measured span begins or ends.
@@ -416,11 +416,11 @@ pub enum NodeLine {
     Answer(NodeAnswer),
     /// A command failed, and why.
     Failed(String),
-    /// Not for us: the node's log.
+    /// Another line, which belongs to the node's log.
     Log(String),
 }
 
-/// The words of an answer, in their order; a key may come more than once.
+/// The words of an answer, in order; a key may occur more than once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeAnswer(Vec<(String, String)>);
 
@@ -440,12 +440,12 @@ impl NodeLine {
 }
 
 impl NodeAnswer {
-    /// All values of a key.
+    /// Returns all values of a key.
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a key, read as a number or whatever is asked for.
+    /// Parses the first value of a key.
     pub fn read<T: FromStr>(&self, key: &str) -> Option<T> {
         self.all(key).next()?.parse().ok()
     }
@@ -477,7 +477,7 @@ fn node_home() -> Result<Scratch, Error> {
     }
 }
 
-/// Says where they are, if they are not beside the program.
+/// The variable that names the folder of the modules, if they are not beside the program.
 const VARIABLE: &str = "CARAVAN_ERLANG_DIR";
 
 /// The two folders for `erl -pa`.
@@ -488,9 +488,8 @@ pub struct ErlangModules {
 }
 
 impl ErlangModules {
-    /// Looks in [`VARIABLE`] alone where it is set; otherwise beside the program, in a checkout
-    /// (`target/release/caravan`) or under an installed prefix (`bin/caravan`). Plain TCP is
-    /// measured without the carrier.
+    /// Looks only in [`VARIABLE`] if it is set; otherwise beside the program, in a checkout (`target/release/caravan`)
+    /// or under an installed prefix (`bin/caravan`). Plain TCP is measured without the carrier.
     pub fn find(needs_carrier: bool) -> Result<Self, Error> {
         let roots = match env::var_os(VARIABLE) {
             Some(root) => vec![PathBuf::from(root)],

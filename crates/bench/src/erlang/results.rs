@@ -1,4 +1,4 @@
-//! The results, as they go into the JSON file; the table and the chart are drawn from them.
+//! The results, as the JSON file contains them; the table and the chart are drawn from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::number::number;
 use crate::stats::SampleSummary;
 
-/// Changes when a reader of the file would have to.
+/// The version of the format, which changes when a reader of the file has to.
 const SCHEMA: &str = "caravan-bench-erlang/1";
 
 #[derive(Clone, Debug, Serialize)]
@@ -28,10 +28,10 @@ pub struct ErlangResults {
     /// The Erlang/OTP version of the nodes.
     pub otp: String,
     pub settings: ErlangSettings,
-    /// In the order of `--transports`; ratios are to the first.
+    /// The transports in the order of `--transports`; ratios are to the first.
     pub transports: Vec<&'static str>,
     pub figures: Vec<FigureResult>,
-    /// By transport, over all its rounds.
+    /// The traffic by transport, over all its rounds.
     pub carried: BTreeMap<&'static str, Carried>,
 }
 
@@ -54,9 +54,9 @@ pub struct FigureResult {
     pub key: String,
     #[serde(flatten)]
     pub figure: ErlangFigure,
-    /// By transport.
+    /// Summaries by transport.
     pub measured: BTreeMap<&'static str, SampleSummary>,
-    /// To the first transport, of each round's pair: by every other transport.
+    /// The ratio of every other transport to the first, for each round's pair.
     pub ratios: BTreeMap<&'static str, SampleSummary>,
 }
 
@@ -95,8 +95,8 @@ impl ErlangResults {
         }
     }
 
-    /// A group of bars for each figure, all transports in it. Parts of another figure and tails of few samples are in
-    /// the table alone.
+    /// Returns the chart: a group of bars for each figure, with all transports. Figures that are part of another one,
+    /// and tails of few samples, are only in the table.
     pub fn chart(&self) -> BarChart {
         let ErlangSettings { processes_per_ordered_pair, schedulers, rounds, .. } = &self.settings;
         let is_shown =
@@ -184,7 +184,7 @@ pub struct ErlangLinkTotals {
     received_bytes: u64,
 }
 
-/// What the benchmark sent: each RPC and each ping is two messages at least.
+/// The work that the benchmark sent: each RPC and each ping is two messages at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SentWork {
     pub rpcs: u64,
@@ -192,10 +192,10 @@ pub struct SentWork {
     pub streamed_bytes: u64,
 }
 
-/// What a round's links carried.
+/// The traffic of a round's links.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Carried {
-    /// What every link said it is: `inet_tcp`, `shm`, or `tcp` under Caravan.
+    /// The transport that every link reported: `inet_tcp`, `shm`, or `tcp` under Caravan.
     pub transport: String,
     pub links: usize,
     pub sent_messages: u64,
@@ -207,7 +207,7 @@ pub struct Carried {
 }
 
 impl ErlangLinkTotals {
-    /// The links of one node; `None` if a word is not as it should be.
+    /// Parses the links of one node; `None` if a word is malformed.
     pub fn parse(answer: &NodeAnswer) -> Option<Self> {
         let mut links = Self::default();
         for word in answer.all("link") {
@@ -242,7 +242,7 @@ impl FromIterator<ErlangLinkTotals> for ErlangLinkTotals {
 }
 
 impl Carried {
-    /// Holds the counters' growth against what was asked for and what was sent.
+    /// Checks the counters' growth against the transport that was asked for and the work that was sent.
     pub fn between(
         before: &ErlangLinkTotals,
         after: &ErlangLinkTotals,
@@ -281,7 +281,7 @@ impl Carried {
         Ok(carried)
     }
 
-    /// The sum of two rounds.
+    /// Returns the sum of two rounds.
     pub fn and(mut self, other: &Self) -> Self {
         self.sent_messages += other.sent_messages;
         self.received_messages += other.received_messages;
@@ -294,7 +294,7 @@ impl Carried {
     }
 }
 
-/// What the links of a transport must say they are.
+/// Returns the name that the links of a transport must report.
 fn carrier(asked: ErlangTransport) -> &'static str {
     match asked {
         ErlangTransport::Tcp => "inet_tcp",
@@ -304,7 +304,7 @@ fn carrier(asked: ErlangTransport) -> &'static str {
 }
 
 impl ErlangResults {
-    /// Everything: the machine, the table, and what carried the traffic.
+    /// Returns all text: the machine, the table, and what carried the traffic.
     pub fn text(&self) -> String {
         let (results, settings) = (self, &self.settings);
         let mut text = format!(
@@ -345,7 +345,7 @@ fn row(results: &ErlangResults, figure: &FigureResult) -> Vec<String> {
     cells
 }
 
-/// Which transport carried how much, by the links' counters.
+/// Describes how much each transport carried, by the links' counters.
 fn carried_text(results: &ErlangResults) -> String {
     let mut text = String::from("Carried, by the links' own counters (all rounds, both directions):\n");
     for name in &results.transports {
@@ -365,7 +365,7 @@ fn carried_text(results: &ErlangResults) -> String {
     text
 }
 
-/// The first two columns to the left, the others to the right.
+/// Aligns the first two columns to the left, the others to the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -392,7 +392,7 @@ pub mod tests {
     use crate::args::tests::parse;
     use crate::erlang::cluster::NodeLine;
 
-    /// Results of two rounds in which Caravan is `faster` times as good at everything.
+    /// Returns results of two rounds in which Caravan is `faster` times as good at everything.
     pub fn example(line: &str, faster: f64) -> ErlangResults {
         let line = format!("erlang --rounds 2 {line}");
         let BenchCommand::Erlang(args) = parse(&line) else { panic!("not erlang") };

@@ -1,4 +1,4 @@
-//! All that a benchmark between hosts stands on.
+//! The hosts, daemons and input file of a benchmark between hosts.
 
 use std::cell::Cell;
 use std::fs;
@@ -15,12 +15,12 @@ use crate::pipe::PipeInput;
 use crate::process::{ChildProgram, failed, is_installed, run};
 use crate::scratch::{Scratch, random_word};
 
-/// Hosts, daemons, and a file to send. Dropping it ends all that it has started, and removes the rest.
+/// Hosts, daemons, and a file to send. Dropping it ends all processes that it has started, and removes the rest.
 pub struct Bed {
     pub daemons: Daemons,
     pub input: PipeInput,
     pub interrupt: Interrupt,
-    // Declared behind the daemons: what runs in a namespace ends before it goes, and the folder goes last.
+    // Fields are dropped in this order: processes in a namespace before the namespace, and the folder last.
     _children: Children,
     pub net: Net,
     scratch: Scratch,
@@ -35,35 +35,35 @@ impl Bed {
         Ok(Self { daemons, input, interrupt: interrupt.clone(), _children: children, net, scratch })
     }
 
-    /// A file for what a program says.
+    /// Returns a file for the output of a program.
     pub fn log(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
-    /// This program on host a, with both hosts in its ssh's configuration.
+    /// Returns this program on host a, with both hosts in its ssh's configuration.
     pub fn caravan(&self, command: &str) -> Command {
         let mut caravan = self.net.a.command(&self.program());
         caravan.args([command, "-F"]).arg(&self.daemons.config);
         if !self.net.is_veth() {
-            // Both are one host, where it would take a pipe.
+            // Both are one host, for which it would use a pipe.
             caravan.args(["-t", "tcp"]);
         }
         caravan.stdin(Stdio::null()).stdout(Stdio::null());
         caravan
     }
 
-    /// This program itself: not by its path, which may meanwhile be another build's.
+    /// Returns a path to this program itself: its own path may meanwhile lead to another build.
     pub fn program(&self) -> String {
         program()
     }
 }
 
-/// This program itself, for any process.
+/// Returns a path to this program itself, for any process.
 pub fn program() -> String {
     format!("/proc/{}/exe", std::process::id())
 }
 
-/// All that this process has started; dropping it ends them.
+/// All processes that this one has started; dropping it ends them.
 struct Children;
 
 impl Drop for Children {
@@ -72,30 +72,30 @@ impl Drop for Children {
     }
 }
 
-/// In front of every namespace's name; behind it are the process's number, a random word and `a` or `b`.
+/// The start of every namespace's name; the pid of this process, a random word and `a` or `b` follow.
 const PREFIX: &str = "caravan-bench-";
-/// Where iproute2 keeps them (ip-netns(8)).
+/// The folder where iproute2 keeps namespaces (ip-netns(8)).
 const NAMESPACES: &str = "/run/netns";
-/// The interface of both ends.
+/// The name of the interface at both ends.
 const INTERFACE: &str = "veth0";
-/// Of both hosts.
+/// The subnet of both hosts.
 const SUBNET: &str = "10.0.0.0/24";
-/// The first port of those that are given out in namespaces, where nobody else takes any.
+/// The first port that is given out in namespaces, where nobody else takes any.
 const FIRST_PORT: u16 = 20_000;
-/// A queue of ten gigabits a second: bytes that pass at once, and how long others may wait.
+/// A queue of ten gigabits per second, with the bytes that pass at once and how long others may wait.
 const TBF: [&str; 7] = ["tbf", "rate", "10gbit", "burst", "1mb", "latency", "10ms"];
 
 /// One host.
 #[derive(Debug)]
 pub struct BenchHost {
-    /// As ssh's configuration has it.
+    /// The name in ssh's configuration.
     pub name: &'static str,
     pub address: IpAddr,
     namespace: Option<String>,
 }
 
 impl BenchHost {
-    /// A program that runs there.
+    /// Returns a command that runs on the host.
     pub fn command(&self, program: &str) -> Command {
         let Some(namespace) = &self.namespace else { return Command::new(program) };
         let mut command = Command::new("ip");
@@ -110,7 +110,7 @@ impl BenchHost {
     }
 }
 
-/// Both hosts, and what is between them. Dropping it removes them.
+/// Both hosts, and the network between them. Dropping it removes them.
 #[derive(Debug)]
 pub struct Net {
     pub a: BenchHost,
@@ -119,14 +119,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// Two addresses of this host.
+    /// Returns two addresses of this host.
     pub fn loopback() -> Self {
         let place =
             |name, last| BenchHost { name, address: Ipv4Addr::new(127, 0, 0, last).into(), namespace: None };
         Self { a: place("a", 2), b: place("b", 3), next_port: Cell::new(0) }
     }
 
-    /// Two namespaces; takes root.
+    /// Creates two namespaces; this takes root.
     pub fn veth() -> Result<Self, Error> {
         remove_abandoned();
         let word = random_word()?;
@@ -136,7 +136,7 @@ impl Net {
             address: Ipv4Addr::new(10, 0, 0, last).into(),
             namespace: Some(format!("{stem}-{name}")),
         };
-        // From here on, what is there is removed in any case.
+        // From here on, whatever exists is removed in any case.
         let net = Self { a: place("a", 1), b: place("b", 2), next_port: Cell::new(FIRST_PORT) };
         for place in net.places() {
             let mut command = Command::new("ip");
@@ -149,34 +149,35 @@ impl Net {
             place.ip(&format!("addr add {}/24 dev {INTERFACE}", place.address))?;
             place.ip("link set lo up")?;
             place.ip(&format!("link set {INTERFACE} up"))?;
-            // Every tool's connections are as fast as may be: over a short way bbr, which is some systems'
-            // default, has half of what cubic has. A namespace's own default would take the machine's leave.
+            // Every tool's connections are as fast as possible: over a short distance bbr, the default of some
+            // systems, has half of the rate of cubic. To set a namespace's own default would need the machine's
+            // permission.
             place
                 .ip(&format!("route change {SUBNET} dev {INTERFACE} src {} congctl cubic", place.address))?;
         }
         Ok(net)
     }
 
-    /// Neither is this host's own network.
+    /// True if the hosts are namespaces, apart from this host's own network.
     pub fn is_veth(&self) -> bool {
         self.a.namespace.is_some()
     }
 
-    /// Lets no more than ten gigabits a second from a to b.
+    /// Limits the traffic from a to b to ten gigabits per second.
     pub fn limit(&self) -> Result<(), Error> {
         let mut command = self.a.command("tc");
         command.args(["qdisc", "add", "dev", INTERFACE, "root"]).args(TBF);
         run("tc (package iproute2)", command)
     }
 
-    /// Lets everything through again.
+    /// Removes the limit.
     pub fn unlimit(&self) -> Result<(), Error> {
         let mut command = self.a.command("tc");
         command.args(["qdisc", "del", "dev", INTERFACE, "root"]);
         run("tc (package iproute2)", command)
     }
 
-    /// A TCP port of b that nobody listens at.
+    /// Returns a TCP port of b at which nobody listens.
     pub fn free_port(&self) -> Result<u16, Error> {
         if self.is_veth() {
             let port = self.next_port.get();
@@ -187,7 +188,7 @@ impl Net {
         free.map(|address| address.port()).map_err(|why| failed("network", &why))
     }
 
-    /// Bytes that have come in by the interface, in the namespace of that process.
+    /// Returns the bytes that the interface has received, in the network namespace of that process.
     pub fn received_bytes(&self, pid: u32) -> u64 {
         let name = if self.is_veth() { INTERFACE } else { "lo" };
         let table = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
@@ -207,13 +208,13 @@ impl Drop for Net {
     }
 }
 
-/// A line of /proc/net/dev: `name: bytes packets ...`.
+/// Parses a line of /proc/net/dev: `name: bytes packets ...`.
 fn received(line: &str, name: &str) -> Option<u64> {
     let (interface, figures) = line.split_once(':')?;
     (interface.trim() == name).then(|| figures.split_whitespace().next()?.parse().ok()).flatten()
 }
 
-/// Removes namespaces of benchmarks that are no more, with what runs in them.
+/// Removes the namespaces of benchmarks that have ended, with the processes in them.
 fn remove_abandoned() {
     let Ok(entries) = fs::read_dir(NAMESPACES) else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -226,22 +227,22 @@ fn remove_abandoned() {
     }
 }
 
-/// Kills what is in a namespace of ours.
+/// Kills the processes in a namespace of ours.
 fn kill_in(name: &str) {
     let Ok(listed) = Command::new("ip").args(["netns", "pids", name]).output() else { return };
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
     for pid in text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
-        // It may have ended meanwhile.
+        // The process may have ended meanwhile.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
 }
 
 fn delete(name: &str) {
-    // One that was never made cannot be deleted.
+    // A namespace that was never made cannot be deleted.
     let _ = Command::new("ip").args(["netns", "del", name]).output();
 }
 
-/// Why there can be no namespaces; `None` if there can.
+/// Returns why namespaces are impossible; `None` if they are possible.
 pub fn obstacle() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces take root: run it with sudo");
@@ -251,7 +252,7 @@ pub fn obstacle() -> Option<&'static str> {
 }
 
 const SSHD: &str = "/usr/sbin/sshd";
-/// What Debian's package makes at boot; sshd of root wants it.
+/// The folder that Debian's package creates at boot; sshd needs it when root runs it.
 const PRIVILEGE_FOLDER: &str = "/run/sshd";
 /// The cipher of all sessions: the fastest that ssh has.
 const CIPHER: &str = "aes128-gcm@openssh.com";
@@ -259,12 +260,12 @@ const CIPHER: &str = "aes128-gcm@openssh.com";
 /// How long sessions stay without use: longer than a round takes, and not for ever where this process is killed.
 const PERSIST: &str = "10m";
 
-/// Both daemons.
+/// The sshd of each host.
 #[derive(Debug)]
 pub struct Daemons {
     _a: ChildProgram,
     pub b: ChildProgram,
-    /// For `ssh -F`: hosts `a` and `b`, with sessions that stay.
+    /// The file for `ssh -F`, with hosts `a` and `b` and sessions that stay.
     pub config: PathBuf,
 }
 
@@ -284,7 +285,7 @@ impl Daemons {
             })?;
         }
         if rustix::process::geteuid().is_root() {
-            // It is there already, or sshd says what it lacks.
+            // If the folder exists, all is well; otherwise sshd reports what it lacks.
             let _ = std::fs::create_dir(PRIVILEGE_FOLDER);
         }
         let key = read(&folder.join("host.pub"))?;
@@ -313,8 +314,8 @@ impl Daemons {
 
 fn daemon(place: &BenchHost, port: u16, folder: &Path, interrupt: &Interrupt) -> Result<ChildProgram, Error> {
     let (at, name) = (folder.display(), place.name);
-    // A home of its own for each host: what Caravan leaves there goes with it, and what the user's shell does
-    // when it starts is no part of any figure.
+    // Each host has a home of its own: Caravan's files there are removed with it, and the start-up files of the user's
+    // shell do not affect any figure.
     let own = folder.join(name);
     std::fs::create_dir(&own).map_err(|source| Error::File { what: "make", path: own.clone(), source })?;
     let own = own.display();
@@ -326,7 +327,7 @@ fn daemon(place: &BenchHost, port: u16, folder: &Path, interrupt: &Interrupt) ->
     );
     let path = folder.join(format!("sshd_config-{name}"));
     write(&path, &config)?;
-    // It ends with this process, even if that is killed.
+    // The daemon ends with this process, even if that is killed.
     let mut command = place.command("setpriv");
     command
         .args(["--pdeathsig", "KILL", SSHD, "-D", "-e", "-f"])

@@ -1,10 +1,9 @@
-//! Processor time: of all that this process has started, and of the whole machine.
+//! Processor time of all processes that this one has started, and of the whole machine.
 //!
-//! What has been started here stays below this process, as orphans come to it (`PR_SET_CHILD_SUBREAPER`,
-//! prctl(2)). A process's time goes to its parent once that has waited for it, so the sum over all that live
-//! only grows, and a difference is what was used meanwhile, at whichever end. Softirqs that the kernel runs
-//! between two processes' system calls are in neither; they are in the machine's figure, with whatever else
-//! runs on it.
+//! Started processes stay below this one, because orphans come to it (`PR_SET_CHILD_SUBREAPER`, prctl(2)). A process's
+//! time goes to its parent once that has waited for it, so the sum over all that live only grows, and a difference is
+//! the time used meanwhile, at either end. Softirqs that the kernel runs between two processes' system calls are in
+//! neither; they are in the machine's figure, with everything else that runs on it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,10 +16,10 @@ use crate::error::Error;
 
 /// Seconds of a tick in /proc: USER_HZ is 100 on Linux.
 const TICK_S: f64 = 0.01;
-/// How long what a tool has started may take to end after it.
+/// How long the processes of a tool may take to end after it.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
-/// How often those are killed that live, as each may have started another meanwhile.
+/// The number of rounds of kills, because each process may have started another meanwhile.
 const KILLS_MAX: u32 = 100;
 
 /// One reading, in seconds.
@@ -30,14 +29,14 @@ pub struct CpuReading {
     pub machine: f64,
 }
 
-/// Makes orphans come to this process.
+/// Makes this process the parent of orphans below it.
 pub fn adopt() -> Result<(), Error> {
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own))
         .map_err(|source| Error::System { call: "prctl(PR_SET_CHILD_SUBREAPER)", source: source.into() })
 }
 
-/// What has been used so far.
+/// Returns the time used so far.
 pub fn read() -> CpuReading {
     let own = std::process::id() as i32;
     let ticks = |stat: &ProcessStat| stat.user_ticks + stat.system_ticks + stat.waited_for_ticks;
@@ -49,13 +48,13 @@ pub fn read() -> CpuReading {
     }
 }
 
-/// Numbers of the processes below this one that have not ended.
+/// Returns the pids of the processes below this one that have not ended.
 pub fn living() -> HashSet<i32> {
     let below = descendants(std::process::id() as i32).into_iter();
     below.filter(|(_, stat)| !stat.has_ended()).map(|(pid, _)| pid).collect()
 }
 
-/// Waits until only those live that lived before.
+/// Waits until no processes live but those of `before`.
 pub fn settle(before: &HashSet<i32>) {
     let deadline = Instant::now() + SETTLE_LIMIT;
     while living().difference(before).next().is_some() && Instant::now() < deadline {
@@ -63,7 +62,7 @@ pub fn settle(before: &HashSet<i32>) {
     }
 }
 
-/// Kills all that this process has started, and what they have.
+/// Kills all processes below this one.
 pub fn kill_all() {
     for _ in 0..KILLS_MAX {
         let living = living();
@@ -71,14 +70,15 @@ pub fn kill_all() {
             return;
         }
         for pid in living.into_iter().filter_map(Pid::from_raw) {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
         std::thread::sleep(LOOK);
     }
 }
 
-/// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq (proc(5)); all but the waiting.
+/// Parses the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq (proc(5)). Returns all but idle
+/// and iowait.
 fn machine_ticks(stat: &str) -> Option<u64> {
     let fields: Vec<u64> =
         stat.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! The results of pipes between hosts, as text, as JSON and as a picture.
+//! The results of pipes between hosts, as text, as JSON and as a chart.
 
 use std::fmt::Write;
 
@@ -11,9 +11,9 @@ use crate::machine::Machine;
 use crate::number::{binary, number};
 use crate::stats::SampleSummary;
 
-/// Changes when a reader of the file would have to.
+/// The version of the format, which changes when a reader of the file has to.
 const SCHEMA: &str = "caravan-bench-pipe/1";
-/// The line of `veth-10g`, in GB/s.
+/// The rate of the line of `veth-10g`, in GB/s.
 const LINE_GB_PER_S: f64 = 1.25;
 
 /// The samples of one contender.
@@ -21,10 +21,10 @@ const LINE_GB_PER_S: f64 = 1.25;
 pub struct ToolSeries {
     key: &'static str,
     title: &'static str,
-    /// GB/s, or seconds of a start.
+    /// GB/s, or the seconds of a start.
     pub value: Vec<f64>,
     pub wall_s: Vec<f64>,
-    /// Seconds for each GB, or of a start.
+    /// Processor seconds per GB, or per start.
     pub cpu: Vec<f64>,
     pub machine_cpu: Vec<f64>,
 }
@@ -51,7 +51,7 @@ pub struct PipeResults {
 pub struct CaseResult {
     pub key: &'static str,
     pub title: String,
-    /// `GB/s`, where more is better, or `s`.
+    /// `GB/s`, for which more is better, or `s`.
     pub unit: &'static str,
     pub rows: Vec<PipeRow>,
     pub goals: Vec<PipeGoal>,
@@ -63,21 +63,21 @@ pub struct PipeRow {
     pub key: &'static str,
     pub title: &'static str,
     pub value: SampleSummary,
-    /// To the first one, in the same round.
+    /// The ratio to the first contender, in the same round.
     pub ratio: SampleSummary,
-    /// From the start of its programs to their end.
+    /// Seconds from the start of its programs to their end.
     pub wall_s: SampleSummary,
-    /// Its processes at both ends, for each GB or each start.
+    /// Processor seconds of its processes at both ends, per GB or per start.
     pub cpu_s: SampleSummary,
-    /// The whole machine, for each GB or each start.
+    /// Processor seconds of the whole machine, per GB or per start.
     pub machine_cpu_s: SampleSummary,
-    /// Of the line, where there is one.
+    /// The percentage of the line's rate, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent_of_line: Option<f64>,
 }
 
 impl CaseResult {
-    /// Of all tools.
+    /// Returns the result of streams of all tools.
     pub fn streams(case: PipeCase, is_veth: bool, series: Vec<ToolSeries>) -> Self {
         let between = match (is_veth, case) {
             (true, PipeCase::Veth10g) => "two network namespaces, a veth pair, tbf 10 Gbit/s",
@@ -90,7 +90,7 @@ impl CaseResult {
         Self { key: case.key(), title: between.to_owned(), unit: "GB/s", rows, goals }
     }
 
-    /// Of Caravan and a shell.
+    /// Returns the result of Caravan and a shell.
     pub fn lines(case: PipeCase, series: Vec<ToolSeries>) -> Self {
         let rows = rows(series, None);
         let (title, unit, goals) = match case {
@@ -179,7 +179,7 @@ impl PipeResults {
         text
     }
 
-    /// A group of bars for each benchmark.
+    /// Returns the chart, with a group of bars for each benchmark.
     pub fn chart(&self) -> BarChart {
         let bar = |row: &PipeRow| Bar {
             name: row.title.to_owned(),
@@ -208,7 +208,7 @@ impl PipeResults {
     }
 }
 
-/// What a figure is to be.
+/// The goal of a figure, and whether it was reached.
 #[derive(Clone, Debug, Serialize)]
 pub struct PipeGoal {
     pub text: String,
@@ -224,7 +224,7 @@ fn at_least(text: impl Into<String>, least: f64, value: f64) -> PipeGoal {
     PipeGoal { text: text.into(), value, is_reached: value >= least }
 }
 
-/// Of two commands of one host.
+/// Returns the goals of two commands on one host.
 fn same_host_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     let ratio = |rows: &[PipeRow]| rows.first()?.value.ratio(&rows.get(1)?.value);
     let goal = |ratio: SampleSummary| {
@@ -233,14 +233,14 @@ fn same_host_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     ratio(rows).map(goal).into_iter().collect()
 }
 
-/// Of a line through two hosts.
+/// Returns the goals of a line through two hosts.
 fn start_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     let seconds = rows.first().map(|row| row.value.median);
     let goal = |value| PipeGoal { text: "under 0.5 s".to_owned(), value, is_reached: value < 0.5 };
     seconds.map(goal).into_iter().collect()
 }
 
-/// Of streams without a limit.
+/// Returns the goals of streams without a limit.
 fn stream_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     use PipeTool::{Caravan, CaravanBare, CaravanInsecure, Iperf3, Iperf3File, Mbuffer, Nc, Socat, Ssh};
     let rate = |own, least, text| Some(at_least(text, least, row(rows, own)?.value.median));
@@ -276,7 +276,7 @@ fn stream_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     goals.into_iter().flatten().collect()
 }
 
-/// Of streams through a line of a known rate.
+/// Returns the goals of streams through a line of a known rate.
 fn line_goals(rows: &[PipeRow]) -> Vec<PipeGoal> {
     let goal = |(tool, text): (PipeTool, &str)| {
         let percent = row(rows, tool)?.percent_of_line?;
@@ -345,8 +345,8 @@ pub mod tests {
             let goals = example(caravan).cases.remove(0).goals;
             goals.iter().map(|goal| goal.is_reached).collect::<Vec<_>>()
         };
-        // 3.2 GB/s; iperf3, twice; nc, socat, mbuffer; no digest, which is as the others: 4 GB/s, processor
-        // time; ssh (encrypted, as fast as it); processor time.
+        // 3.2 GB/s; iperf3, twice; nc, socat, mbuffer; no digest, compared like the others: 4 GB/s, processor time;
+        // ssh (encrypted, as fast as ssh); processor time.
         assert_eq!(reached(2.0), [true, true, true, true, true, true, false, false, true, true]);
         assert_eq!(reached(0.8), [false, false, false, false, false, false, false, false, true, true]);
     }

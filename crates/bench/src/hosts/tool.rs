@@ -1,4 +1,4 @@
-//! Who moves a stream from host a to host b, and how each is asked to.
+//! The tools that move a stream from host a to host b, and the command line of each.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,16 +14,16 @@ use crate::interrupt::Interrupt;
 use crate::process::{ChildProgram, failed, is_installed};
 use crate::scratch::Scratch;
 
-/// How long a stream may take: this, and what its bytes take at [`SLOWEST`].
+/// How long a stream may take beyond the time of its bytes at [`SLOWEST`].
 const STREAM_LIMIT: Duration = Duration::from_secs(60);
-/// Bytes a second.
+/// The slowest acceptable rate, in bytes per second.
 const SLOWEST: u64 = 20_000_000;
-/// What mbuffer is usually given for fast streams (`-s`, `-m`).
+/// The usual settings of mbuffer for fast streams (`-s`, `-m`).
 const MBUFFER: [&str; 5] = ["-q", "-s", "128k", "-m", "256M"];
-/// Bytes of a block of socat's.
+/// The bytes of a block of socat.
 const SOCAT_BLOCK: &str = "1048576";
 
-/// What a connection's sockets may hold at both ends.
+/// The number of bytes that a connection's sockets may hold at both ends.
 const SOCKETS_BYTES: u64 = 32 << 20;
 
 /// A contender.
@@ -37,14 +37,14 @@ pub enum PipeTool {
     Socat,
     Mbuffer,
     Ssh,
-    /// Sends the file, as all others do.
+    /// iperf3 that sends the file, as all others do.
     Iperf3File,
-    /// Sends one buffer over and over.
+    /// iperf3 that sends one buffer over and over.
     Iperf3,
 }
 
 impl PipeTool {
-    /// The first is who all others are compared with.
+    /// All tools; the first is the one that the others are compared with.
     pub const ALL: [Self; 9] = [
         Self::CaravanInsecure,
         Self::Caravan,
@@ -85,7 +85,7 @@ impl PipeTool {
         }
     }
 
-    /// The package to install, if it is not there.
+    /// Returns the package to install, if the tool is missing.
     pub fn missing(self) -> Option<&'static str> {
         let (program, package) = match self {
             Self::CaravanInsecure | Self::Caravan | Self::CaravanBare | Self::Ssh => return None,
@@ -97,7 +97,7 @@ impl PipeTool {
         (!is_installed(program)).then_some(package)
     }
 
-    /// The receiving program, for those that have one of their own, and the sending one.
+    /// Returns the receiving program, if the tool has one, and the sending one.
     fn programs(self, bed: &Bed, port: u16) -> Result<(Option<Command>, Command), Error> {
         let (a, b) = (&bed.net.a, &bed.net.b);
         let (address, number) = (b.address.to_string(), port.to_string());
@@ -168,7 +168,7 @@ impl PipeTool {
         })
     }
 
-    /// What it says itself about how fast it was.
+    /// Returns the rate that the tool itself reports.
     fn own_gb_per_s(self, bed: &Bed, said: &str) -> Result<Option<f64>, Error> {
         match self {
             Self::CaravanInsecure | Self::Caravan | Self::CaravanBare => match bandwidth(said) {
@@ -184,14 +184,14 @@ impl PipeTool {
     }
 }
 
-/// One stream.
+/// The figures of one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamSample {
-    /// As the tool itself says, where it does; else all bytes by `wall_s`.
+    /// The rate that the tool itself reports, or else all bytes divided by `wall_s`.
     pub gb_per_s: f64,
-    /// From the start of the sending program to the end of both.
+    /// Seconds from the start of the sending program to the end of both.
     pub wall_s: f64,
-    /// Processes of both ends.
+    /// The processes of both ends.
     pub cpu_s_per_gb: f64,
     /// The whole machine.
     pub machine_cpu_s_per_gb: f64,
@@ -222,7 +222,7 @@ pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
     let wall_s = start.elapsed().as_secs_f64();
     cpu::settle(&living);
     let (cpu_after, carried) = (cpu::read(), received() - received_before);
-    // iperf3 ends once all is sent, and leaves what has not come by then.
+    // iperf3 ends once all is sent, and drops what has not arrived by then.
     let left = if matches!(tool, PipeTool::Iperf3File | PipeTool::Iperf3) { SOCKETS_BYTES } else { 0 };
     let least = bed.input.bytes.saturating_sub(left);
     if carried < least {
@@ -240,7 +240,7 @@ pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
     })
 }
 
-/// `Bandwidth 2.872 GB/s` as `caravan pipe -v` says it.
+/// Parses `Bandwidth 2.872 GB/s`, as `caravan pipe -v` prints it.
 fn bandwidth(said: &str) -> Option<f64> {
     let words: Vec<_> = said.split_whitespace().collect();
     let at = words.windows(3).rposition(|three| three[0] == "Bandwidth")?;
@@ -261,24 +261,24 @@ fn iperf3_gb_per_s(path: &Path) -> Option<f64> {
     Some(value["end"]["sum_received"]["bits_per_second"].as_f64()? / 8e9)
 }
 
-/// Many times what a line takes.
+/// The limit of a line: many times what it takes.
 const LINE_LIMIT: Duration = Duration::from_secs(120);
 /// The line that goes through two hosts.
 const WORD: &str = "hello";
 
-/// A line that takes its time to start, or to move bytes.
+/// A shell line whose start, or whose throughput, is measured.
 pub struct ShellLine {
     pub key: &'static str,
     pub title: &'static str,
-    /// What it moves, if that is what counts.
+    /// The number of bytes that it moves, if those count.
     pub bytes: Option<u64>,
-    /// What it must print.
+    /// The expected output.
     prints: String,
     command: Box<dyn Fn() -> Command>,
 }
 
 impl ShellLine {
-    /// Two commands of this host.
+    /// Returns the lines of two commands on this host.
     pub fn same_host(bytes: u64) -> [Self; 2] {
         let caravan = move || {
             let mut command = Command::new(bed::program());
@@ -298,7 +298,7 @@ impl ShellLine {
         ]
     }
 
-    /// A line of text through two hosts.
+    /// Returns the lines that send text through two hosts.
     pub fn start(bed: &Bed) -> [Self; 2] {
         let config = bed.daemons.config.display().to_string();
         let transport = if bed.net.is_veth() { "" } else { "-t tcp" };
@@ -335,7 +335,8 @@ impl ShellLine {
         ]
     }
 
-    /// Seconds from its start to its end, and of processor time: its own processes', the machine's.
+    /// Runs the line. Returns its seconds from start to end, and the processor seconds of its own processes and of the
+    /// machine.
     pub fn run(&self, interrupt: &Interrupt) -> Result<(f64, f64, f64), Error> {
         let scratch = Scratch::create()?;
         let path = scratch.path().join("printed");
@@ -359,7 +360,7 @@ impl ShellLine {
     }
 }
 
-/// Has Caravan copied to both hosts, and ssh's sessions opened.
+/// Copies Caravan to both hosts, and opens ssh's sessions.
 pub fn warm(bed: &Bed) -> Result<(), Error> {
     let [caravan, ssh] = ShellLine::start(bed);
     ssh.run(&bed.interrupt)?;

@@ -1,4 +1,4 @@
-//! The two ends of a link over an RDMA device, and what they do with it.
+//! The two ends of a link over an RDMA device, and their tasks.
 
 use std::time::{Duration, Instant};
 
@@ -13,40 +13,41 @@ use crate::control::BenchChannel;
 use crate::error::Error;
 use crate::rdma::failed;
 
-/// Many times what a sample takes.
+/// The limit of a sample: many times what it takes.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
-/// How long a sleeper sleeps before it looks for the other side's end.
+/// How long a sleeper sleeps before it checks for the other side's end.
 const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Polls that find nothing between two readings of the clock.
 const SPINS: u32 = 1 << 12;
 
-/// What both ends do.
+/// The task of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkTask {
-    /// Each message is answered by one of the same size; else one stream, and one byte at its end.
+    /// True if each message is answered by one of the same size; otherwise one stream is answered by one byte at its
+    /// end.
     pub echo: bool,
     /// Bytes of a message.
     pub bytes: usize,
-    /// How many.
+    /// The number of messages.
     pub messages: u64,
     /// Messages published at once.
     pub batch: u64,
-    /// Neither side copies: the ring's bytes are claimed and skipped as they are.
+    /// True if neither side copies: the ring's bytes are claimed and skipped as they are.
     pub in_place: bool,
-    /// Who waits sleeps, instead of looking again and again.
+    /// True if a waiting side sleeps instead of polling.
     pub sleeps: bool,
 }
 
-/// What one end has counted, of a task or so far.
+/// The counts of one end, for a task or so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndCounts {
     pub doorbells: u64,
     pub completions: u64,
-    /// Times that it slept and was woken.
+    /// The number of times that it slept and was woken.
     pub wakeups: u64,
 }
 
-/// One end.
+/// One end of the link.
 #[derive(Debug)]
 pub struct RdmaEnd {
     pub link: Link,
@@ -54,13 +55,13 @@ pub struct RdmaEnd {
 }
 
 impl RdmaEnd {
-    /// The side that measures. `control` has told the other that a link is wanted.
+    /// Connects the side that measures. `control` has told the other side that a link is wanted.
     pub fn connect(control: &mut BenchChannel, ring_bytes: u64) -> Result<Self, Error> {
         let endpoint = control::connect_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
     }
 
-    /// The other side.
+    /// Connects the other side.
     pub fn accept(control: &mut BenchChannel, ring_bytes: u64) -> Result<Self, Error> {
         let endpoint = control::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
         Self::over(Link::new(endpoint, ring_bytes)?)
@@ -70,7 +71,7 @@ impl RdmaEnd {
         Ok(Self { link, buffer: Vec::new() })
     }
 
-    /// The port of this machine that the link uses.
+    /// Returns the port of this machine that the link uses.
     pub fn port(&self) -> Result<Port, Error> {
         let description = self.link.description();
         let mut ports = verbs::usable().ports.into_iter();
@@ -85,7 +86,7 @@ impl RdmaEnd {
         EndCounts { doorbells: endpoint.doorbells, completions: endpoint.completions, wakeups }
     }
 
-    /// The side that measures: the nanoseconds of each round trip, or of the whole stream.
+    /// Runs a task on the side that measures. Returns the nanoseconds of each round trip, or of the whole stream.
     pub fn measure(&mut self, task: &LinkTask) -> Result<Vec<f64>, Error> {
         self.buffer.resize(task.bytes, 0x5a);
         let mut took = Vec::with_capacity(if task.echo { task.messages as usize } else { 1 });
@@ -107,7 +108,7 @@ impl RdmaEnd {
         Ok(took)
     }
 
-    /// The other side of [`measure`](Self::measure).
+    /// Runs the other side of [`measure`](Self::measure).
     pub fn answer(&mut self, task: &LinkTask) -> Result<(), Error> {
         self.buffer.resize(task.bytes, 0xa5);
         for _ in 0..task.messages {
@@ -122,7 +123,7 @@ impl RdmaEnd {
         self.settle(task)
     }
 
-    /// One message into the ring; what is too long for it goes as there is room.
+    /// Puts one message into the ring; a longer one goes in parts, as there is room.
     fn send(&mut self, task: &LinkTask, publishes: bool) -> Result<(), Error> {
         let mut sent = 0;
         let mut waiting = Waiting::default();
@@ -165,7 +166,7 @@ impl RdmaEnd {
         Ok(())
     }
 
-    /// Nothing of this task is left for the next: everything has arrived, and each side knows it.
+    /// Waits until everything has arrived and each side knows it, so that the next task starts clean.
     fn settle(&mut self, task: &LinkTask) -> Result<(), Error> {
         let mut waiting = Waiting::default();
         while !(self.link.is_settled()? && self.link.outbound_used_bytes() == 0) {
@@ -178,7 +179,7 @@ impl RdmaEnd {
     }
 }
 
-/// Waiting for news of the link, with an end.
+/// A wait for the link, with a limit.
 #[derive(Debug, Default)]
 struct Waiting {
     spins: u32,
@@ -209,7 +210,7 @@ impl Waiting {
     }
 }
 
-/// What is known of a link on which nothing happens any more.
+/// Returns the error for a link on which nothing happens any more, with all that is known of it.
 fn stuck(link: &mut Link) -> Error {
     let (sent, received) = (link.outbound_used_bytes(), link.inbound_used_bytes());
     let (counts, endpoint) = (link.counts(), link.endpoint_counts());

@@ -1,4 +1,4 @@
-//! perftest's and rdma-core's own programs, on the device that the link uses.
+//! The programs of perftest and rdma-core, on the device that the link uses.
 
 use std::net::{IpAddr, TcpListener};
 use std::process::{Command, Stdio};
@@ -13,10 +13,10 @@ use crate::interrupt::Interrupt;
 use crate::process::{self, ChildProgram};
 use crate::rdma::failed;
 
-/// Many times what a sample takes.
+/// The limit of a sample: many times what it takes.
 pub const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
 
-/// What we are measured beside.
+/// A program that a link is measured beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PerftestTool {
     #[serde(rename = "ib_write_lat")]
@@ -29,16 +29,16 @@ pub enum PerftestTool {
     WriteBandwidth,
 }
 
-/// What a program prints.
+/// The figures that a program prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Printed {
-    /// Microseconds one way (of ibv_rc_pingpong the mean, of the others the median), or MiB/s.
+    /// Microseconds one way (the mean for ibv_rc_pingpong, the median for the others), or MiB/s.
     pub value: f64,
-    /// Microseconds one way that 99 % are within.
+    /// The 99th percentile, in microseconds one way.
     pub p99: Option<f64>,
 }
 
-/// One run of a program: what both sides of it need to know.
+/// One run of a program, as both sides of it need to know it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ToolRun {
     pub tool: PerftestTool,
@@ -56,7 +56,7 @@ impl PerftestTool {
         }
     }
 
-    /// Whether it can use such a port. ibv_rc_pingpong knows no connection manager.
+    /// True if the program can use such a port. ibv_rc_pingpong does not support the connection manager.
     pub fn fits(self, fabric: Fabric) -> bool {
         self != Self::PingPong || fabric != Fabric::Iwarp
     }
@@ -65,7 +65,7 @@ impl PerftestTool {
         process::is_installed(self.program())
     }
 
-    /// Reads what the client's side printed.
+    /// Parses the output of the client's side.
     fn parse(self, text: &str, bytes: usize) -> Option<Printed> {
         if self == Self::PingPong {
             let line = text.lines().find(|line| line.contains("usec/iter"))?;
@@ -93,7 +93,7 @@ impl ToolRun {
         match (self.tool, port.fabric) {
             (PerftestTool::PingPong, Fabric::InfiniBand) => {}
             (PerftestTool::PingPong, _) => drop(command.args(["-g", &index])),
-            // -F: no complaint where the processor changes its speed.
+            // -F: no complaint if the processor changes its speed.
             (_, Fabric::InfiniBand) => drop(command.arg("-F")),
             (_, Fabric::Roce) => drop(command.args(["-F", "-x", &index])),
             (_, Fabric::Iwarp) => drop(command.args(["-F", "-R"])),
@@ -102,7 +102,7 @@ impl ToolRun {
         command
     }
 
-    /// Starts the server's side, which listens on the port that is returned.
+    /// Starts the server's side, and returns the port at which it listens.
     pub fn serve(&self, port: &Port, interrupt: &Interrupt) -> Result<(ChildProgram, u16), Error> {
         let free = TcpListener::bind(("0.0.0.0", 0)).and_then(|listener| listener.local_addr());
         let tcp_port = free.map_err(|why| failed(&why))?.port();
@@ -113,7 +113,7 @@ impl ToolRun {
         Ok((running, tcp_port))
     }
 
-    /// The client's side, to its end.
+    /// Runs the client's side to its end.
     pub fn call(
         &self,
         port: &Port,

@@ -1,4 +1,4 @@
-//! Two rings in memory shared by two processes, one each way, and the sides of a lane.
+//! Two rings in memory shared by two processes, one per direction, and the sides of a lane.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,13 +12,13 @@ use caravan_segment::{Pages, Segment, SharedSlice};
 
 use crate::error::Error;
 
-/// What a record carries.
+/// The payload of a record in bytes.
 pub const RECORD_BYTES: usize = 64;
 
-/// The ring's words have pages of their own, and its bytes begin on one.
+/// The space for a ring's header, so that the header and the bytes each begin on a page of their own.
 const HEADER_SPACE: u64 = 4096;
 const _: () = assert!(HEADER_BYTES as u64 <= HEADER_SPACE);
-/// Rounds of waiting between two looks at the other process.
+/// Rounds of waiting between two checks of the other process.
 const SPINS: u32 = 1 << 16;
 
 /// The memory of both lanes.
@@ -36,7 +36,7 @@ impl RingMemory {
         Ok(Self { segment, ring_bytes })
     }
 
-    /// Where a process of the same user opens it.
+    /// Returns the path at which a process of the same user opens the memory.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.segment.as_fd().as_raw_fd()).into()
     }
@@ -53,7 +53,7 @@ impl RingMemory {
         2 * (HEADER_SPACE + ring_bytes)
     }
 
-    /// Lane 0 goes from the parent to the child, lane 1 back.
+    /// Returns lane 0, from the parent to the child, or lane 1, back.
     fn lane(&self, number: u64) -> Result<(MappedCursors, MappedBytes), Error> {
         let start = number * (HEADER_SPACE + self.ring_bytes);
         let header: SharedSlice = self.segment.slice(start, HEADER_SPACE)?;
@@ -73,7 +73,7 @@ impl RingMemory {
     }
 }
 
-/// Asked now and then while a side waits: an error ends the waiting.
+/// A check that is called now and then while a side waits: an error ends the waiting.
 pub type GoOn<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
 /// The producing side of a lane.
@@ -83,7 +83,7 @@ pub struct LaneSender {
 }
 
 impl LaneSender {
-    /// Appends a record; it is seen once it is published, or the ring was full.
+    /// Appends a record; the consumer sees it once it is published, or when the ring was full.
     #[inline]
     pub fn append(&mut self, record: &[u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
         let mut spins = 0;
@@ -121,13 +121,13 @@ pub struct LaneReceiver {
 }
 
 impl LaneReceiver {
-    /// Copies the next record out, and gives its room back with all others that were there.
+    /// Copies the next record out, and releases its room with all others that were there.
     #[inline]
     pub fn take(&mut self, record: &mut [u8; RECORD_BYTES], go_on: GoOn) -> Result<(), Error> {
         loop {
             match self.lengths.next(&mut self.ring) {
-                // Compared, not used: the next record's place then does not hang on memory that
-                // is still on its way from the other core.
+                // The length is compared, not used: so the next record's place does not depend on memory that is still
+                // on its way from the other core.
                 Ok(Some(length)) if length as usize == RECORD_BYTES => break,
                 Ok(Some(length)) => return Err(broken(&format!("a record has {length} bytes"))),
                 Ok(None) => self.more(go_on)?,
@@ -168,7 +168,7 @@ fn broken(reason: &dyn std::fmt::Display) -> Error {
     crate::process::failed("ring", reason)
 }
 
-/// As a link between two processes has them.
+/// Returns the fences that a link between two processes uses.
 fn fences() -> Fences {
     if barrier::join() { Fences::Asymmetric } else { Fences::Symmetric }
 }

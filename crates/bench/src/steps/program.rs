@@ -1,4 +1,4 @@
-//! The one program: what both sides do, as the settings say.
+//! The program of the steps: the work of both sides, by the settings.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -21,21 +21,21 @@ use crate::steps::wire::{
 };
 use crate::steps::{Messages, StepProgram, StepSink, StepSource};
 
-/// Bytes of the file read at once for its digest.
+/// The number of bytes of the file that are read at once for its digest.
 const DIGEST_CHUNK_BYTES: usize = 1 << 20;
 
-/// A sample.
+/// The task of a sample.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StepTask {
     pub program: StepProgram,
     pub bytes: u64,
-    /// Bytes of the file, which is read from its start again after its end: a multiple of every message's.
+    /// The bytes of the file, which is read again from its start after its end: a multiple of every message's.
     pub file_bytes: u64,
-    /// Not measured: the receiving side takes the digest of all that came.
+    /// True if the sample is not measured: the receiving side takes the digest of all bytes instead.
     pub is_check: bool,
 }
 
-/// The sending side: nanoseconds until the last acknowledgement.
+/// Runs the sending side. Returns the nanoseconds until the last acknowledgement.
 pub fn send_messages(
     wire: &mut dyn StepWire,
     task: &StepTask,
@@ -43,7 +43,7 @@ pub fn send_messages(
     input: &PipeInput,
 ) -> Result<f64, Error> {
     let Messages { message_bytes: bytes, ack_bytes, ack_every, buffers, source, .. } = *messages;
-    // Read into one while the other is under way.
+    // One buffer is read into while the other is under way.
     let own = if source == StepSource::FileAhead { buffers.max(2) } else { buffers };
     let buffer = |n: u64| Buffer { number: (n % own as u64) as usize, bytes };
     let fill = |wire: &mut dyn StepWire, n: u64| {
@@ -80,7 +80,7 @@ pub fn send_messages(
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// The receiving side.
+/// Runs the receiving side.
 pub fn receive_messages(
     wire: &mut dyn StepWire,
     task: &StepTask,
@@ -105,7 +105,7 @@ pub fn receive_messages(
     Ok(())
 }
 
-/// What the receiving side copies into, as a program would that reads a pipe.
+/// The buffer that the receiving side copies into, as a program does that reads a pipe.
 pub struct CheckedOutput {
     buffer: Vec<u8>,
     file_bytes: u64,
@@ -118,7 +118,7 @@ impl CheckedOutput {
         Self { buffer: vec![0; bytes], file_bytes: task.file_bytes, digest }
     }
 
-    /// Takes bytes of the stream from `position` on, and sees whether their first word is of that place.
+    /// Takes bytes of the stream from `position` on, and checks that their first word belongs there.
     pub fn take(
         &mut self,
         position: u64,
@@ -140,13 +140,13 @@ impl CheckedOutput {
         Ok(())
     }
 
-    /// Of all that came, if it was taken.
+    /// Returns the digest of all received bytes, if it was taken.
     pub fn digest(self) -> Option<Vec<u8>> {
         self.digest.map(|digest| digest.finish().as_ref().to_vec())
     }
 }
 
-/// Of all that must come.
+/// Returns the digest of all bytes that must arrive.
 pub fn expected_digest(task: &StepTask, bytes: u64, input: &PipeInput) -> Result<Vec<u8>, Error> {
     let repeated = match task.program {
         StepProgram::Messages(Messages { source: StepSource::Buffer, message_bytes, .. }) => {
@@ -168,7 +168,7 @@ pub fn expected_digest(task: &StepTask, bytes: u64, input: &PipeInput) -> Result
     Ok(digest.finish().as_ref().to_vec())
 }
 
-/// What carries it.
+/// The transport of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepsCarrier {
@@ -187,14 +187,14 @@ impl From<StepsTransport> for StepsCarrier {
     }
 }
 
-/// One process's end.
+/// The end of one process.
 pub enum StepsEnd {
     Fabric(FabricWire, Box<StepLink>),
     Tcp(TcpWire),
 }
 
 impl StepsEnd {
-    /// The side that sends. The other has been told which carrier. Also what users see of the connection.
+    /// Connects the sending side. The other side knows the carrier already. Also returns the description for users.
     pub fn connect(control: &mut BenchChannel, carrier: StepsCarrier) -> Result<(Self, String), Error> {
         let (wire, link) = match carrier {
             StepsCarrier::Rdma => (
@@ -215,7 +215,7 @@ impl StepsEnd {
         Ok((Self::fabric(wire, link)?, what))
     }
 
-    /// The other side.
+    /// Connects the other side.
     pub fn accept(control: &mut BenchChannel, carrier: StepsCarrier) -> Result<Self, Error> {
         let (wire, link) = match carrier {
             StepsCarrier::Rdma => (
@@ -237,7 +237,7 @@ impl StepsEnd {
         Self::fabric(wire, link)
     }
 
-    /// The sending side of a sample: its nanoseconds.
+    /// Runs the sending side of a sample. Returns its nanoseconds.
     pub fn send(&mut self, task: &StepTask, input: &PipeInput) -> Result<f64, Error> {
         match (task.program, self) {
             (StepProgram::Stream, Self::Fabric(_, ring)) => ring.send(task, input),
@@ -246,7 +246,7 @@ impl StepsEnd {
         }
     }
 
-    /// The receiving side of a sample: the digest, if it is a check.
+    /// Runs the receiving side of a sample. Returns the digest, if the sample is a check.
     pub fn receive(&mut self, task: &StepTask) -> Result<Option<Vec<u8>>, Error> {
         let bytes = match task.program {
             StepProgram::Messages(messages) => messages.message_bytes,
@@ -276,14 +276,14 @@ impl StepsEnd {
     }
 }
 
-/// Bytes of the ring: larger ones leave the processor's second cache.
+/// The bytes of the ring: larger rings do not fit into the processor's second cache.
 pub const RING_BYTES: u64 = 1 << 20;
-/// Bytes that are read, published and copied at once: so many that both sides have something to do.
+/// The number of bytes that are read, published and copied at once: small enough that both sides have work.
 pub const CHUNK_BYTES: usize = 128 << 10;
-/// How long a sleeper sleeps before it looks for the other side's end.
+/// How long a sleeper sleeps before it checks for the other side's end.
 const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// A link, and who waits for it.
+/// A link, and how this side waits for it.
 pub struct StepLink {
     link: Link,
     policy: SpinPolicy,
@@ -299,7 +299,7 @@ impl StepLink {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// The sending side: nanoseconds until the other one has said that it has all.
+    /// Runs the sending side. Returns the nanoseconds until the other side has acknowledged everything.
     pub fn send(&mut self, task: &StepTask, input: &PipeInput) -> Result<f64, Error> {
         let start = Instant::now();
         let mut sent = 0;
@@ -332,11 +332,11 @@ impl StepLink {
         Ok(took)
     }
 
-    /// The receiving side.
+    /// Runs the receiving side.
     pub fn receive(&mut self, task: &StepTask, output: &mut CheckedOutput) -> Result<(), Error> {
         let mut received = 0;
         while received < task.bytes {
-            // It gives all there is, which may be more.
+            // `poll` returns all bytes that there are, which may be more.
             let spans = self.link.poll(CHUNK_BYTES)?.first(CHUNK_BYTES);
             if spans.is_empty() {
                 self.wait(0, |link| Ok(link.refresh()? > 0))?;
@@ -358,12 +358,12 @@ impl StepLink {
         self.settle()
     }
 
-    /// Until all that this side has said is at the other.
+    /// Waits until everything that this side has sent is at the other.
     fn settle(&mut self) -> Result<(), Error> {
         self.wait(0, |link| Ok(link.is_settled()? && link.outbound_used_bytes() == 0))
     }
 
-    /// Spins or sleeps, as has lately paid off, until it is so.
+    /// Spins or sleeps, as has lately paid off, until `is_so`.
     fn wait(&mut self, room: usize, is_so: impl Fn(&mut Link) -> Result<bool, Error>) -> Result<(), Error> {
         let deadline = SampleDeadline::new();
         while !is_so(&mut self.link)? {
@@ -393,7 +393,7 @@ impl StepLink {
     }
 }
 
-/// The sending side over TCP.
+/// Runs the sending side over TCP.
 fn send_stream(stream: &mut TcpStream, task: &StepTask, input: &PipeInput) -> Result<f64, Error> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let start = Instant::now();
@@ -410,7 +410,7 @@ fn send_stream(stream: &mut TcpStream, task: &StepTask, input: &PipeInput) -> Re
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// The receiving side over TCP.
+/// Runs the receiving side over TCP.
 fn receive_stream(stream: &mut TcpStream, task: &StepTask, output: &mut CheckedOutput) -> Result<(), Error> {
     let mut received = 0;
     while received < task.bytes {
@@ -439,7 +439,7 @@ mod tests {
     const TASK: StepTask =
         StepTask { program: StepProgram::Stream, bytes: 4096, file_bytes: 4096, is_check: true };
 
-    /// Bytes of the file from `position` on.
+    /// Returns bytes of the file from `position` on.
     fn bytes(position: u64) -> Vec<u8> {
         (position..position + 2048).step_by(8).flat_map(|place| word(place).to_le_bytes()).collect()
     }

@@ -1,4 +1,4 @@
-//! What messages and acknowledgements go over: buffers at both sides, and the way between them.
+//! The transport of messages and acknowledgements: buffers at both sides, and the way between them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,23 +13,23 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::error::Error;
 use crate::steps::{ACK_BYTES_MAX, BUFFERS_MAX, MESSAGE_BYTES_MAX};
 
-/// Many times what a sample takes.
+/// The limit of a sample: many times what it takes.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
 
-/// One side of it. Each side has as many buffers as there are messages under way; message n goes from buffer n
+/// One side of the wire. Each side has as many buffers as there are messages under way; message n goes from buffer n
 /// to buffer n of the other side, modulo their number.
 pub trait StepWire {
-    /// Reads bytes of the file into a buffer for sending, once what was sent from there before has left it.
+    /// Reads bytes of the file into a buffer for sending, once the previous message has left it.
     fn fill(&mut self, buffer: Buffer, file: &File, at: u64) -> Result<(), Error>;
     /// Sends a buffer.
     fn send(&mut self, buffer: Buffer) -> Result<(), Error>;
-    /// Waits until the message has come into the buffer.
+    /// Waits until the message has arrived in the buffer.
     fn receive(&mut self, buffer: Buffer) -> Result<(), Error>;
     /// Copies a message out of the buffer.
     fn copy_out(&self, buffer: Buffer, to: &mut [u8]);
-    /// Sends an acknowledgement of so many bytes.
+    /// Sends an acknowledgement of `bytes` bytes.
     fn acknowledge(&mut self, bytes: usize) -> Result<(), Error>;
-    /// Waits for one.
+    /// Waits for an acknowledgement of `bytes` bytes.
     fn await_acknowledgement(&mut self, bytes: usize) -> Result<(), Error>;
 }
 
@@ -41,13 +41,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Where it begins: the buffers of a step lie one behind the other.
+    /// Returns the offset of the buffer: the buffers of a step lie one behind the other.
     pub fn offset(self) -> usize {
         self.number * self.bytes
     }
 }
 
-/// Waiting with an end.
+/// The limit of a wait.
 #[derive(Debug)]
 pub struct SampleDeadline(Instant);
 
@@ -64,12 +64,12 @@ impl SampleDeadline {
     }
 }
 
-/// A failure of the wire itself.
+/// Returns a failure of the wire itself.
 pub fn failed(why: &dyn std::fmt::Display) -> Error {
     Error::BenchProcess { process: "pipe", reason: why.to_string() }
 }
 
-/// One side. It sends or receives, and needs one set of buffers.
+/// One side over TCP. It sends or receives, and needs one set of buffers.
 #[derive(Debug)]
 pub struct TcpWire {
     stream: TcpStream,
@@ -80,14 +80,14 @@ pub struct TcpWire {
 impl TcpWire {
     pub fn new(stream: TcpStream) -> Result<Self, Error> {
         stream.set_nodelay(true).map_err(|why| failed(&why))?;
-        // Over a short way bbr, the default of some systems, has half of the rate; where cubic may not be had,
-        // it is what there is.
+        // Over a short distance bbr, the default of some systems, has half of the rate; if cubic is not permitted, the
+        // default stays.
         let _ = rustix::net::sockopt::set_tcp_congestion(&stream, "cubic");
         let buffers = vec![0x5a; BUFFERS_MAX * MESSAGE_BYTES_MAX];
         Ok(Self { stream, buffers, ack: vec![0; ACK_BYTES_MAX] })
     }
 
-    /// For a stream that has no messages.
+    /// Returns the socket, for a stream without messages.
     pub fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
@@ -130,19 +130,19 @@ const BUFFERS_BYTES: usize = BUFFERS_MAX * MESSAGE_BYTES_MAX;
 const RECEIVE_AT: usize = BUFFERS_BYTES;
 const ACK_SENT_AT: usize = 2 * BUFFERS_BYTES;
 const ACK_RECEIVED_AT: usize = ACK_SENT_AT + ACK_BYTES_MAX;
-/// Bytes of an arena.
+/// The bytes of an arena.
 pub const ARENA_BYTES: u64 = (ACK_RECEIVED_AT + ACK_BYTES_MAX) as u64;
 
-/// Marks the immediate of an acknowledgement; the rest of it is its bytes, as of a message's part.
+/// Marks the immediate of an acknowledgement; the other bits are its bytes, as in that of a message's part.
 const ACK: u32 = 1 << 31;
-/// Events taken at once.
+/// The number of events taken at once.
 const EVENTS_MAX: usize = 64;
-/// How long a sleeper sleeps before it looks for the other side's end.
+/// How long a sleeper sleeps before it checks for the other side's end.
 const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// What comes back with the completion of an acknowledgement; with that of a message, its buffer's number.
+/// The context of an acknowledgement's completion; that of a message's is the number of its buffer.
 const ACK_CONTEXT: u64 = u64::MAX;
 
-/// What the other side may write to: all but the buffers for sending.
+/// Returns what the other side may write to: everything but the buffers for sending.
 pub fn exposure() -> Exposure {
     Exposure {
         arena_bytes: ARENA_BYTES,
@@ -152,14 +152,14 @@ pub fn exposure() -> Exposure {
     }
 }
 
-/// One side.
+/// One side over a fabric.
 #[derive(Debug)]
 pub struct FabricWire {
     endpoint: Box<dyn Endpoint>,
-    /// Bytes of messages that have come and were not waited for yet, and of acknowledgements.
+    /// The bytes of messages, and of acknowledgements, that have arrived and were not waited for yet.
     received: usize,
     acknowledged: usize,
-    /// Writes under way: of messages, by buffer, and of acknowledgements.
+    /// The writes under way: of messages, by buffer, and of acknowledgements.
     sending: Vec<u32>,
     acknowledging: u32,
     events: Vec<Event>,
@@ -177,7 +177,7 @@ impl FabricWire {
         }
     }
 
-    /// Takes what has happened.
+    /// Takes the events that have happened.
     fn gather(&mut self) -> Result<(), Error> {
         self.endpoint.poll(&mut self.events, EVENTS_MAX)?;
         for event in self.events.drain(..) {
@@ -195,7 +195,7 @@ impl FabricWire {
         Ok(())
     }
 
-    /// Sleeps until it is so.
+    /// Sleeps until `is_so`.
     fn until(&mut self, is_so: impl Fn(&Self) -> bool) -> Result<(), Error> {
         let deadline = SampleDeadline::new();
         loop {
@@ -221,7 +221,7 @@ impl FabricWire {
         }
     }
 
-    /// Writes a run of bytes in as many operations as it takes.
+    /// Writes a run of bytes in as many operations as necessary.
     fn write(&mut self, from: usize, to: usize, bytes: usize, mark: u32, context: u64) -> Result<(), Error> {
         let capabilities = self.endpoint.capabilities();
         let longest = capabilities.operation_bytes_max as usize;
@@ -235,7 +235,7 @@ impl FabricWire {
                 context,
             };
             if !capabilities.immediates_ordered {
-                // Where they overtake one another, one is under way at a time.
+                // If immediates may overtake one another, only one is under way at a time.
                 self.until(|wire| wire.acknowledging == 0 && wire.sending.iter().all(|&count| count == 0))?;
             }
             match self.endpoint.post(operation) {
@@ -245,7 +245,7 @@ impl FabricWire {
                         None => self.acknowledging += 1,
                     }
                     done += part;
-                    // Each: the next part may have to wait for this one.
+                    // The doorbell rings for each part: the next one may have to wait for it.
                     self.endpoint.doorbell()?;
                 }
                 Err(FabricError::Full(_)) => {
@@ -316,7 +316,7 @@ mod tests {
     use caravan_fabric::sim::Network;
     use std::thread;
 
-    /// The same steps, with messages that a simulated network carries soon.
+    /// Returns the messages of the steps, small enough for a simulated network.
     fn programs() -> impl Iterator<Item = Messages> {
         steps().into_iter().filter_map(|step| match step.program {
             StepProgram::Messages(messages) => Some(Messages {
@@ -328,12 +328,12 @@ mod tests {
         })
     }
 
-    /// Networks that promise less than shared memory does: the order of what comes, the length of an operation.
+    /// The networks promise less than shared memory does: the order of what arrives, the length of an operation.
     #[test]
     fn all_bytes_come_over_networks_that_promise_little() {
         let input = PipeInput::create(64 << 10).expect("made");
         for (seed, messages) in (0..).zip(programs()).chain((100..).zip(programs())) {
-            // Who sleeps makes no progress; devices make their own.
+            // A sleeping side makes no progress, but devices make their own.
             let capabilities = Capabilities { target_progress: true, ..Network::capabilities(seed) };
             let (network, left, right) = Network::pair(seed, ARENA_BYTES, capabilities).expect("a network");
             let program = StepProgram::Messages(messages);
@@ -345,7 +345,7 @@ mod tests {
                     let mut output = CheckedOutput::of(&task, messages.message_bytes);
                     let mut wire = FabricWire::new(Box::new(right));
                     receive_messages(&mut wire, &task, &messages, &mut output).expect("received");
-                    // Its end would be the other side's, too.
+                    // If the wire were dropped here, the other side's would end too.
                     (output.digest(), wire)
                 });
                 let mut wire = FabricWire::new(Box::new(left));

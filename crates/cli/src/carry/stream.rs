@@ -1,4 +1,4 @@
-//! The stream itself, and what became of it.
+//! The stream of `send` and `recv`, and its result.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -25,19 +25,19 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::carry::talk::{Fired, Talk};
 use crate::pipe::{Ending, Teller};
 
-/// How often progress is told.
+/// The time between two updates of the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What is known before it begins.
+/// What is known of a stream before it begins.
 #[derive(Debug)]
 pub struct StreamFacts {
     pub from: String,
     pub to: String,
-    /// What carries it.
+    /// The transport of the data, as users see it.
     pub transport: String,
     pub total: Option<u64>,
     pub digest: DigestKind,
-    /// Which of the two this is.
+    /// The side of the stream that this process is.
     pub side: HopSide,
 }
 
@@ -58,7 +58,7 @@ pub struct CarriedStream {
 }
 
 impl CarryStream<'_> {
-    /// Moves it in a thread of its own, and listens meanwhile to the other side and to the user.
+    /// Moves the data in a thread of their own, and meanwhile listens to the other side and to the user.
     pub fn run(
         &mut self,
         inlet: MoverInlet,
@@ -93,7 +93,7 @@ impl CarryStream<'_> {
         Ok(CarriedStream { figures, seconds, failure })
     }
 
-    /// Until the mover has ended; why it was told to, if it was.
+    /// Waits until the mover has ended. Returns why it was told to end, if it was.
     fn attend(&mut self, done: &Cancel, gauge: &Gauge, began: Instant) -> Option<Error> {
         let (mut given_up, mut told_at) = (None, began);
         while !done.is_fired() {
@@ -134,8 +134,8 @@ impl CarryStream<'_> {
         }
     }
 
-    /// Why it failed: what the user or the other side wanted, then what happened here, and where that is only
-    /// that the other side is gone, why that is.
+    /// Returns why the stream failed: first what the user or the other side wanted, then the error of this side; if
+    /// that is only that the other side is gone, the reason of the other side.
     fn cause(&mut self, outcome: MoverOutcome, given_up: Option<Error>) -> Option<Error> {
         let failed =
             outcome.inlet.err().into_iter().chain(outcome.outlets.into_iter().filter_map(Result::err));
@@ -154,7 +154,7 @@ impl CarryStream<'_> {
 }
 
 impl CarriedStream {
-    /// What else has to succeed, once all has moved.
+    /// Runs a last step if all data moved; its failure is the stream's.
     pub fn and(mut self, rest: impl FnOnce() -> Result<(), Error>) -> Self {
         if self.failure.is_none() {
             self.failure = rest().err();
@@ -162,13 +162,13 @@ impl CarriedStream {
         self
     }
 
-    /// Why it failed, if it did.
+    /// Returns why the stream failed, if it did.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
 }
 
-/// Tells it, and gives the exit status.
+/// Reports the result and returns the exit status.
 pub fn tell(ending: Ending, moved: Result<CarriedStream, Error>) -> ExitCode {
     ending.tell(moved.map(|CarriedStream { figures, seconds, failure }| PipelineSummary {
         status: failure.as_ref().map_or(0, status),
@@ -179,13 +179,13 @@ pub fn tell(ending: Ending, moved: Result<CarriedStream, Error>) -> ExitCode {
     }))
 }
 
-/// Of all threads, those that have ended included.
+/// Returns the processor time of all threads, including those that have ended.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// 1 for what is wrong with a file or a pipe on either side, 130 after Ctrl-C, 255 for what lies between both.
+/// Returns 1 for an error of a file or pipe on either side, 130 after Ctrl-C, 255 for an error between the two hosts.
 fn status(error: &Error) -> u8 {
     match error {
         Error::Cancelled => 130,
@@ -194,16 +194,16 @@ fn status(error: &Error) -> u8 {
     }
 }
 
-/// It is removed again unless it is [complete](Self::complete).
+/// The output of `recv`. A part file is removed again unless it is [complete](Self::complete).
 #[derive(Debug)]
 pub enum RecvOutput {
     /// Standard output, or something that cannot be renamed: a device, a pipe.
     Direct(OwnedFd),
-    /// A file that is to be.
+    /// A part file, which becomes the file of that name.
     Part(PartFile),
 }
 
-/// FILE.part, until it is renamed.
+/// FILE.part, until it is renamed to FILE.
 #[derive(Debug)]
 pub struct PartFile {
     file: File,
@@ -214,7 +214,7 @@ pub struct PartFile {
 }
 
 impl RecvOutput {
-    /// Standard output without a path.
+    /// Opens the output: standard output if there is no path.
     pub fn open(path: Option<&Path>) -> Result<Self, Error> {
         let Some(path) = path else {
             let output = stdout().as_fd().try_clone_to_owned();
@@ -223,7 +223,7 @@ impl RecvOutput {
             ));
         };
         let failed = |source| Error::File { what: "write", path: path.to_owned(), source };
-        // The file that a symbolic link names is what is replaced, and not the link.
+        // The file that a symbolic link names is replaced, not the link.
         let is_link = trust::is_link(path).map_err(failed)?;
         let real = if is_link { fs::canonicalize(path).ok() } else { None };
         let path = real.unwrap_or_else(|| path.to_owned());
@@ -247,7 +247,7 @@ impl RecvOutput {
         }
     }
 
-    /// For the mover.
+    /// Returns a descriptor for the mover.
     pub fn descriptor(&self) -> Result<OwnedFd, Error> {
         let fd = match self {
             Self::Direct(fd) => fd.as_fd(),
@@ -256,7 +256,7 @@ impl RecvOutput {
         fd.try_clone_to_owned().map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })
     }
 
-    /// All of it has come.
+    /// Renames the part file, because all data have arrived.
     pub fn complete(self) -> Result<(), Error> {
         match self {
             Self::Direct(_) => Ok(()),
@@ -273,8 +273,8 @@ impl RecvOutput {
 }
 
 impl PartFile {
-    /// Another user may own the directory, and change its names at any moment: what is there is neither
-    /// written to nor followed, and is removed only if it is this user's own.
+    /// Creates the part file. Another user may own the directory and change its names at any moment: a file that is
+    /// there is neither written to nor followed, and is removed only if this user owns it.
     fn open(to: PathBuf, old: Option<&fs::Metadata>) -> Result<Self, Error> {
         let failed = |source| Error::File { what: "write", path: to.clone(), source };
         let (above, name) = match (to.parent(), to.file_name()) {
@@ -286,9 +286,9 @@ impl PartFile {
         let folder: OwnedFd = File::open(above).map_err(failed)?.into();
         let around = rustix::fs::fstat(&folder).map_err(|errno| failed(errno.into()))?;
         let file = create(&folder, &name).map_err(part_failed)?;
-        // Nobody else's that is still under way is removed.
+        // A part file that another process still writes is not removed.
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| part_failed(locked(errno)))?;
-        // Another user may have put any file into the place of the old one, with wider permissions.
+        // Another user may have replaced the old file by any file, with wider permissions.
         let old = old.filter(|facts| facts.uid() == rustix::process::geteuid().as_raw());
         if let Some(old) = old.filter(|_| trust::keeps_own(&around)) {
             file.set_permissions(old.permissions()).map_err(part_failed)?;
@@ -305,7 +305,7 @@ impl Drop for PartFile {
     }
 }
 
-/// Creates the file, in the place of one that was left behind.
+/// Creates the file, and replaces one that was left behind.
 fn create(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
     let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
@@ -405,7 +405,7 @@ mod tests {
         RecvOutput::open(Some(&path)).expect_err("another name of a file");
         assert_eq!(fs::read(&victim).expect("there"), b"untouched");
         assert!(part.exists());
-        // What an earlier one has left behind is replaced, and not written into.
+        // A part file that was left behind is replaced, not written into.
         fs::remove_file(&part).expect("removed");
         fs::write(&part, b"left behind").expect("written");
         let held = File::open(&part).expect("opened");
@@ -415,7 +415,7 @@ mod tests {
         assert!(!part.exists());
     }
 
-    /// Whoever owns the folder swaps its names all the time.
+    /// The owner of the folder swaps its names all the time.
     #[test]
     fn a_hostile_owner_of_the_folder_gains_nothing() {
         use std::os::unix::fs::symlink;

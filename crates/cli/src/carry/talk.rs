@@ -1,8 +1,8 @@
-//! What both sides say to each other beside the data.
+//! The messages between `send` and `recv` on the side channel.
 //!
-//! They are silent while data move. Nothing is ever under way here then, so TCP's own keepalive notices within 4 s
-//! that the other host is gone, whatever waits on the data connection. The kernel of a live host answers it for a
-//! process that is stopped (Ctrl-Z): that one is waited for.
+//! Both sides are silent while data move, so nothing is under way here. Thus TCP's own keepalive notices within 4 s
+//! that the other host is gone, whatever waits on the data connection. The kernel of a live host answers keepalives
+//! for a process that is stopped (Ctrl-Z): this side waits for it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,38 +16,38 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// How long the other side may take to say what it wants, once it is connected.
+/// How long the other side may take for its first message, once it is connected.
 const WORD_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take to close once it was told how all ended, or to say why it gave up.
+/// How long the other side may take to close after the last message, or to say why it gave up.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Serialize, Deserialize)]
 enum TalkWord {
-    /// This comes.
+    /// The sender offers a stream on these terms.
     Offer(StreamTerms),
-    /// It may.
+    /// The receiver takes the stream.
     Ready,
-    /// All of it is where it belongs.
+    /// The data are complete and in their place.
     Done,
-    /// It came to nothing; the sentence.
+    /// The stream failed, for this reason.
     Failed(String),
 }
 
-/// What both sides must agree on.
+/// The terms that both sides must agree on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StreamTerms {
     pub hop: HopOptions,
-    /// How many bytes come, if that is known.
+    /// The number of bytes of the stream, if known.
     pub total: Option<u64>,
 }
 
-/// One side of it.
+/// One side of the messages.
 #[derive(Debug)]
 pub struct Talk {
     words: SideChannel,
     peer: String,
     interrupt: Interrupt,
-    /// How it ended for the other side.
+    /// How the stream ended for the other side.
     end: Option<Result<(), Error>>,
 }
 
@@ -56,7 +56,7 @@ impl Talk {
         Self { words, peer, interrupt, end: None }
     }
 
-    /// Says what comes, and waits for the other side to take it.
+    /// Offers the stream, and waits until the other side is ready.
     pub fn offer(&mut self, terms: StreamTerms) -> Result<(), Error> {
         self.say(&TalkWord::Offer(terms))?;
         match self.next_word(Some(WORD_LIMIT))? {
@@ -66,7 +66,7 @@ impl Talk {
         }
     }
 
-    /// Waits for what comes, and takes it.
+    /// Waits for an offer, checks it, and accepts it.
     pub fn agree(&mut self, takes_unsealed: bool) -> Result<StreamTerms, Error> {
         let terms = match self.next_word(Some(WORD_LIMIT))? {
             TalkWord::Offer(terms) => terms,
@@ -81,8 +81,8 @@ impl Talk {
         Ok(terms)
     }
 
-    /// Waits until `done`, something is heard, or it is time to look at something else. An error is a
-    /// reason to give up.
+    /// Waits until `done` fires, a message arrives, or it is time to check something else. An error is a reason to
+    /// give up.
     pub fn attend(&mut self, done: &Cancel) -> Result<(), Error> {
         let mut set = vec![PollFd::new(done, PollFlags::IN)];
         if self.end.is_none() {
@@ -99,7 +99,7 @@ impl Talk {
         }
     }
 
-    /// For the sending side, once all is sent: waits until the other has put it where it belongs.
+    /// Waits, on the sending side after all data are sent, until the receiver has put them in their place.
     pub fn hear_the_end(&mut self) -> Result<(), Error> {
         let never = Cancel::new()?;
         while self.end.is_none() {
@@ -108,7 +108,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Why the other side gave up, if it says so at once.
+    /// Returns why the other side gave up, if it says so at once.
     pub fn reason(&mut self) -> Option<Error> {
         let until = Instant::now() + CLOSE_LIMIT;
         while self.end.is_none() && Instant::now() < until {
@@ -120,10 +120,10 @@ impl Talk {
         self.end.take()?.err().filter(|error| matches!(error, Error::Told(_)))
     }
 
-    /// Says how it ended here, and waits a moment for the other side to have heard it.
+    /// Tells the other side how the stream ended here, and waits a moment until it has read that.
     pub fn tell_the_end(&mut self, failure: Option<&Error>) {
         let word = failure.map_or(TalkWord::Done, |error| TalkWord::Failed(error.to_string()));
-        // Who does not listen any more has its own reasons.
+        // If the other side does not listen any more, it has ended for its own reasons.
         if self.say(&word).is_err() {
             return;
         }
@@ -140,7 +140,7 @@ impl Talk {
         self.words.say(word).map_err(|error| self.gone(&format!("it does not listen any more: {error}")))
     }
 
-    /// Of what has come, what says how it ended.
+    /// Reads a message, if there is one, and keeps how the stream ended.
     fn hear(&mut self) -> Result<(), Error> {
         self.end = match self.words.hear() {
             Ok(Incoming::Nothing) => None,
@@ -182,7 +182,7 @@ impl Talk {
     }
 }
 
-/// Does something that takes its time, and fires `cancel` once the user wants no more of it.
+/// Does work that takes time, and fires `cancel` once the user interrupts it.
 pub fn attended<T: Send>(
     interrupt: &Interrupt,
     cancel: &Cancel,
@@ -206,7 +206,7 @@ pub fn attended<T: Send>(
     })
 }
 
-/// Fires when it is dropped, however that comes.
+/// Fires its `Cancel` when it is dropped, on every path.
 pub struct Fired(pub Cancel);
 
 impl Drop for Fired {

@@ -1,4 +1,4 @@
-//! What happens to an engine: for people as lines with the time, for programs as JSON.
+//! The events of an engine: for people as lines with the time, for programs as JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,24 +16,24 @@ use crate::error::Error;
 /// Bytes of a huge page.
 const HUGEPAGE_BYTES: u64 = 2 << 20;
 
-/// Something to tell.
+/// Something that `caravan engine run` tells.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EngineNews<'a> {
     /// The engine runs.
     Running(EngineRunning<'a>),
-    /// A change of the file has been carried out.
+    /// A change of the file was carried out.
     Reloaded { file: &'a Path, changes: &'a Changes },
-    /// It was refused, and all goes on as before.
+    /// A change of the file was refused, and the engine runs on as before.
     Refused { file: &'a Path, reasons: &'a [String] },
-    /// The end.
+    /// The engine ended, with these figures.
     Ended(&'a Figures),
-    /// What the engine itself tells.
+    /// An event of the engine itself.
     #[serde(untagged)]
     Engine(&'a EngineEvent),
 }
 
-/// What an engine has got.
+/// The parts and the memory of a running engine.
 #[derive(Debug, Serialize)]
 pub struct EngineRunning<'a> {
     pub file: &'a Path,
@@ -44,7 +44,7 @@ pub struct EngineRunning<'a> {
     pub workers: BTreeMap<&'a str, RunningWorker>,
     /// `huge` or `small`.
     pub pages: &'static str,
-    /// Whether huge ones were asked for.
+    /// True if huge pages were asked for.
     pub hugepages_asked: bool,
     #[serde(skip)]
     pub hugepages: Hugepages,
@@ -55,14 +55,14 @@ pub struct EngineRunning<'a> {
 /// Huge pages of 2 MiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Hugepages {
-    /// Those that an engine's whole memory takes.
+    /// The number that the whole memory of the engine takes.
     wanted: u64,
-    /// Those that are reserved and nobody's; none where the kernel has no huge pages.
+    /// The number that is reserved and free; `None` if the kernel has no huge pages.
     free: Option<u64>,
 }
 
 impl Hugepages {
-    /// For an engine of so many packets, now.
+    /// Counts the huge pages for an engine of so many packets, now.
     pub fn of(packets_max: u32) -> Self {
         let count = |name: &str| {
             let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
@@ -81,17 +81,17 @@ pub struct RunningWorker {
     pub core: Option<usize>,
 }
 
-/// Tells it all: as JSON on standard output, or as text on standard error.
+/// Writes all news: as JSON on standard output, or as text on standard error.
 #[derive(Debug)]
 pub struct NewsTeller {
     outlet: PatientOutlet,
     is_json: bool,
-    /// Nobody reads the text any more.
+    /// True if nobody reads the text any more.
     is_alone: bool,
 }
 
 impl NewsTeller {
-    /// JSON or text.
+    /// Creates a teller for JSON or for text.
     pub fn new(is_json: bool) -> Result<Self, Error> {
         let outlet = match is_json {
             true => PatientOutlet::new(std::io::stdout(), |lines| {
@@ -102,12 +102,12 @@ impl NewsTeller {
         Ok(Self { outlet: outlet?, is_json, is_alone: false })
     }
 
-    /// The outlet, while it has something to write.
+    /// Returns the outlet.
     pub fn outlet(&self) -> &PatientOutlet {
         &self.outlet
     }
 
-    /// Tells something. An error if a program that was to read it has gone; a person may go.
+    /// Tells a piece of news. Fails if the program that reads JSON is gone; a reader of text may go.
     pub fn tell(&mut self, told: &EngineNews<'_>) -> Result<(), Error> {
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let line = match self.is_json {
@@ -127,17 +127,17 @@ impl NewsTeller {
         self.heard(said)
     }
 
-    /// Writes what can be written now.
+    /// Writes as much as possible without waiting.
     pub fn write(&mut self) -> Result<(), Error> {
         let written = if self.is_alone { Ok(()) } else { self.outlet.write() };
         self.heard(written)
     }
 
-    /// Writes what is left.
+    /// Writes the rest.
     pub fn finish(self) -> Result<(), Error> {
         match (self.is_json, self.is_alone) {
             (true, _) => self.outlet.finish(),
-            // Nothing can be told to who has gone.
+            // A reader of text that is gone is no error.
             (false, _) => self.outlet.finish().or(Ok(())),
         }
     }

@@ -23,14 +23,14 @@ use crate::engine::top::Figures;
 use crate::engine::{ControlAnswer, ControlOrder, ControlSocket, lines, refused};
 use crate::error::Error;
 
-/// How long the supervisor sleeps at most: restarts that wait for their time, signals that came just before.
+/// The longest sleep of the supervisor: it bounds the delay of restarts, and of signals that came just before.
 const GLANCE: Duration = Duration::from_millis(25);
 
-/// Runs it until it is stopped.
+/// Runs the engine until it is stopped.
 pub fn run(args: &EngineRun) -> Result<(), Error> {
     let signals = EngineSignals::watch()?;
     // A program that has its capabilities from its file (setcap) is hidden from its own user, and `top`, `trace` and
-    // `reload` would not find it. Who has fewer capabilities is still kept out (ptrace(2)).
+    // `reload` would not find it. A process with fewer capabilities is still kept out (ptrace(2)).
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     let registry = Registry::standard();
     let file = ConfigFile::open(&args.file, &registry).map_err(|mistakes| refused(&args.file, &mistakes))?;
@@ -60,7 +60,7 @@ struct Supervisor<'a> {
     engine: Engine,
     control: ControlSocket,
     teller: NewsTeller,
-    /// If it is to end by itself.
+    /// Set if the engine is to end by itself.
     ending: Option<EngineEnding>,
 }
 
@@ -105,7 +105,7 @@ impl Supervisor<'_> {
             self.wait(left.min(GLANCE))?;
             let events = self.engine.poll(Some(Duration::ZERO))?;
             for (place, event) in events.iter().enumerate() {
-                // Of memory that grows step by step, the last step says all.
+                // If memory grows step by step, only the last step is told.
                 let goes_on = |next: &EngineEvent| {
                     matches!((event, next), (EngineEvent::Grown { .. }, EngineEvent::Grown { .. }))
                 };
@@ -135,7 +135,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Reads the file again and carries out what differs; if that cannot be done, all goes on as before.
+    /// Reads the file again and carries out the differences; if that fails, the engine runs on as before.
     fn reload(&mut self) -> Result<ControlAnswer, Error> {
         match self.reread() {
             Ok(changes) => {
@@ -152,7 +152,7 @@ impl Supervisor<'_> {
 
     fn reread(&mut self) -> Result<Changes, Vec<String>> {
         let told = |text: String| vec![format!("{}: {text}", self.path.display())];
-        // A pipe has been read, and nothing is in it any more; opening one might wait for ever.
+        // A pipe has been read and is empty; opening it again might wait for ever.
         let is_file = std::fs::metadata(self.path).map(|it| it.is_file());
         if !is_file.map_err(|error: io::Error| told(format!("cannot read it: {error}")))? {
             return Err(told("this is no regular file, and cannot be read again".into()));
@@ -166,16 +166,16 @@ impl Supervisor<'_> {
         self.engine.configure(&file.config).map_err(|error| reasons(self.path, error))
     }
 
-    /// Stops everything in order, and tells what has been done.
+    /// Stops everything in order, and tells the figures.
     fn end(mut self, ran: Duration, outcome: Result<(), Error>) -> Result<(), Error> {
         let figures = Figures::of_end(&mut self.engine, ran);
-        // What made it end matters more than that nobody reads the figures.
+        // The reason for the end matters more than a missing reader of the figures.
         let told = self.teller.tell(&EngineNews::Ended(&figures)).and_then(|()| self.teller.finish());
         outcome.and(told)
     }
 }
 
-/// Why a configuration was refused, each as a line.
+/// Returns why a configuration was refused, one line per reason.
 fn reasons(path: &Path, error: EngineError) -> Vec<String> {
     let told = |text: &String| format!("{}: {text}", path.display());
     match error {
@@ -184,20 +184,21 @@ fn reasons(path: &Path, error: EngineError) -> Vec<String> {
     }
 }
 
-/// What was asked for.
+/// What the signals ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Nothing.
     Nothing,
-    /// To read the file again.
+    /// Read the file again.
     Reload,
-    /// To end, by Ctrl-C.
+    /// End, after Ctrl-C.
     Interrupt,
-    /// To end, by SIGTERM or a terminal that is gone.
+    /// End, after SIGTERM or because the terminal is gone.
     End,
 }
 
-/// Set by signals. A second SIGINT or SIGTERM ends the process on the spot, and the kernel its workers.
+/// Flags that signals set. A second SIGINT or SIGTERM ends the process on the spot, and the kernel then ends its
+/// workers.
 #[derive(Debug)]
 pub struct EngineSignals {
     end: Arc<AtomicUsize>,
@@ -206,13 +207,13 @@ pub struct EngineSignals {
 }
 
 impl EngineSignals {
-    /// Takes the signals over.
+    /// Installs the signal handlers.
     pub fn watch() -> Result<Self, Error> {
         let end = Arc::new(AtomicUsize::new(0));
         let again = Arc::new(AtomicBool::new(false));
         let reload = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the second signal finds the flag set, the first does not.
+            // The order matters: the second signal finds the flag set, the first does not.
             flag::register_conditional_shutdown(signal, 130, Arc::clone(&again))
                 .and_then(|_| flag::register(signal, Arc::clone(&again)))
                 .and_then(|_| flag::register_usize(signal, Arc::clone(&end), signal as usize))
@@ -222,9 +223,9 @@ impl EngineSignals {
         Ok(Self { end, reload, has_terminal: std::io::stdin().is_terminal() })
     }
 
-    /// What was asked for since the last call; an end stays asked for.
+    /// Returns what was asked for since the last call; a request to end stays.
     pub fn asked(&self) -> Asked {
-        // The handlers store with SeqCst; nothing else hangs on the flags.
+        // The handlers store with SeqCst; no other data depend on the flags.
         let end = self.end.load(Ordering::Relaxed);
         if end != 0 {
             return if end == SIGINT as usize { Asked::Interrupt } else { Asked::End };
@@ -232,20 +233,21 @@ impl EngineSignals {
         if !self.reload.swap(false, Ordering::Relaxed) {
             return Asked::Nothing;
         }
-        // The terminal that the command ran on is gone: the kernel sends SIGHUP, and the command has no terminal.
+        // The kernel also sends SIGHUP when the terminal of the command is gone; then standard input is no terminal
+        // any more.
         if self.has_terminal && !std::io::stdin().is_terminal() { Asked::End } else { Asked::Reload }
     }
 }
 
-/// How often the apps are asked. Nothing may have moved from one time to the next.
+/// The time between two checks for the end. Nothing may have moved between them.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Finds the moment after which nothing happens any more: every app that has an end has come to it, and what they
-/// sent has arrived.
+/// Detects the end of an engine: every app that has an end has reached it, and the packets that they sent have
+/// arrived.
 #[derive(Debug)]
 pub struct EngineEnding {
     next: Instant,
-    /// The counts of all links when they were last read, once all apps had ended.
+    /// The counts of all links at the last check, if all apps had ended by then.
     counts: Option<Vec<u64>>,
 }
 
@@ -254,7 +256,7 @@ impl EngineEnding {
         Self { next: Instant::now(), counts: None }
     }
 
-    /// Whether it has come.
+    /// True if the engine has reached its end.
     pub fn has_come(&mut self, engine: &mut Engine) -> bool {
         if Instant::now() < self.next {
             return false;
@@ -268,8 +270,8 @@ impl EngineEnding {
     }
 }
 
-/// Whether all apps that have an end have come to it, and no app holds packets; `None` if there is no such app. A
-/// worker that is being started again says nothing: its apps have not ended.
+/// Returns whether all apps that have an end have reached it and no app holds packets; `None` if no app has an end. A
+/// worker that is being started again does not report: its apps have not ended.
 pub fn have_ended(engine: &mut Engine) -> Option<bool> {
     let reports = engine.reports().unwrap_or_default();
     let all_say = reports.len() == engine.config().apps.len();

@@ -1,4 +1,4 @@
-//! `caravan engine top`: what the workers and links of a running engine do.
+//! `caravan engine top`: shows what the workers and links of a running engine do.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::engine::print_json;
 use crate::error::Error;
 use crate::top::{WIDTH, redraw, wait};
 
-/// To count packets takes at most one part in so many of the time.
+/// Counting packets takes at most one part in this many of the time.
 const OWNERS_SHARE: u32 = 10;
 
 /// Shows the engine until it is interrupted, or as often as was asked for.
@@ -31,7 +31,7 @@ pub fn run(args: &EngineTop) -> Result<(), Error> {
     let mut shown = 0;
     while refreshes != Some(shown) {
         match wait(args.interval, &interrupt) {
-            // Ctrl-C is how this view is left.
+            // Ctrl-C is the normal way to leave this view.
             Err(Error::Interrupted) => return Ok(()),
             other => other?,
         }
@@ -44,7 +44,7 @@ pub fn run(args: &EngineTop) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whose the packets were when they were last counted.
+/// The owners of the packets when they were last counted.
 #[derive(Default)]
 struct Counted {
     last: Option<(Owners, Instant, Duration)>,
@@ -84,8 +84,8 @@ fn draw(args: &EngineTop, view: &EngineView, is_first: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// Figures of what ran last: those of links and workers that a reload removed went with them, but for
-/// the packets that were lost.
+/// The figures of an engine that ends. Links and workers that a reload removed are not in them, except for the packets
+/// that were lost.
 #[derive(Debug, Default, Serialize)]
 pub struct Figures {
     pub seconds: f64,
@@ -94,28 +94,28 @@ pub struct Figures {
     pub drops: BTreeMap<&'static str, u64>,
     /// Restarts after crashes, by worker.
     pub restarts: BTreeMap<String, u64>,
-    /// What apps say of themselves.
+    /// The figures that apps report.
     pub apps: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// What one link has carried.
+/// The figures of one link.
 #[derive(Debug, Serialize)]
 pub struct LinkFigures {
     pub name: String,
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that it could not take.
+    /// Packets that the link could not take.
     pub dropped: u64,
 }
 
 impl Figures {
-    /// Ends an engine that has run for `ran`. The figures are those after its apps have stopped: what they
-    /// held until then is in them.
+    /// Ends an engine that has run for `ran`. The figures are read after its apps have stopped, so they include what
+    /// the apps held until then.
     pub fn of_end(engine: &mut Engine, ran: Duration) -> Self {
         let names = engine.config().workers_used().into_iter().map(str::to_owned);
         let workers: Vec<_> =
             names.filter_map(|name| engine.worker_id(&name).map(|worker| (name, worker))).collect();
-        // A worker that is being started again says nothing: its apps are left out.
+        // A worker that is being started again does not report, so its apps are left out.
         let apps = engine.end();
         let shared = engine.shared();
         let mut figures = Self { seconds: ran.as_secs_f64(), apps, ..Self::default() };
@@ -174,7 +174,7 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// A whole number, its thousands apart.
+/// Formats a whole number with its thousands apart.
 fn count(value: u64) -> String {
     if value < 1000 { value.to_string() } else { number(value as f64) }
 }
@@ -182,10 +182,10 @@ fn count(value: u64) -> String {
 const WORKER_HEAD: [&str; 11] =
     ["WORKER", "STATE", "PID", "CORE", "RESTARTS", "BREATHS/S", "BUSY%", "P50", "P99", "MAX", "OWNS"];
 const LINK_HEAD: [&str; 8] = ["LINK", "WORKERS", "PKT/S", "BIT/S", "DROP/S", "WAITS", "OWNS", "PACKETS"];
-/// Columns of text, on the left of each table.
+/// The number of text columns, on the left of each table.
 const TEXTS: usize = 2;
 
-/// At most `height` lines of at most `width` characters.
+/// Returns at most `height` lines of at most `width` characters.
 pub fn text(view: &EngineView, width: usize, height: usize) -> String {
     let mut lines = vec![head(view), owners(view)];
     lines.push(String::new());
@@ -219,7 +219,7 @@ fn plural(times: u64) -> String {
     if times == 1 { "once".into() } else { format!("{times} times") }
 }
 
-/// Whose the packets are; what nobody has any more is a leak.
+/// Describes the owners of the packets; a packet without an owner is a leak.
 fn owners(view: &EngineView) -> String {
     let Owners { pool, workers, full, empty, parked, lost, impossible } = &view.owners;
     let sum = |counts: &std::collections::BTreeMap<String, u64>| whole(counts.values().sum::<u64>() as f64);
@@ -238,7 +238,7 @@ fn owners(view: &EngineView) -> String {
     text
 }
 
-/// Lines of cells under a head, and a text behind each.
+/// Formats lines of cells under a head, with a text behind each.
 fn table<const N: usize>(head: &[&str; N], behind: &str, rows: Vec<([String; N], String)>) -> Vec<String> {
     let mut all = vec![(head.map(str::to_owned), behind.to_owned())];
     all.extend(rows);
@@ -277,7 +277,7 @@ fn worker_cells(worker: &WorkerView, owners: &Owners) -> [String; WORKER_HEAD.le
     ]
 }
 
-/// What it does, if it runs.
+/// Returns what the worker does, if it runs.
 fn state(worker: &WorkerView) -> String {
     match (worker.now.state, worker.now.stage) {
         (Some(caravan_engine::layout::WorkerState::Running), Some(stage)) => word(&stage),
@@ -286,7 +286,7 @@ fn state(worker: &WorkerView) -> String {
     }
 }
 
-/// As JSON has it.
+/// Returns the name that JSON uses.
 fn word(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default().trim_matches('"').to_owned()
 }
@@ -334,7 +334,7 @@ fn whole(value: f64) -> String {
     number(value.round()).trim_end_matches(".00").trim_end_matches(".0").to_owned()
 }
 
-/// `640ns`, `5.1us`, `12ms`.
+/// Formats a time: `640ns`, `5.1us`, `12ms`.
 fn time(ns: u64) -> String {
     let value = ns as f64;
     match ns {

@@ -1,4 +1,4 @@
-//! `caravan engine trace`: the packets of a link as a pcap file.
+//! `caravan engine trace`: writes the packets of a link as a pcap file.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,14 +18,14 @@ use crate::args::EngineTrace;
 use crate::engine::counted;
 use crate::error::Error;
 
-/// How long to wait before looking again: at first, and, doubled each time, at most. The ring holds
-/// the small packets of a few milliseconds.
+/// The shortest and the longest pause before the next poll; it doubles each time. The ring holds the small packets of
+/// a few milliseconds.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
-/// How often it is looked whether the link, the engine and the reader are still there.
+/// The time between two checks that the link, the engine and the reader are still there.
 const TEND_EVERY: Duration = Duration::from_millis(100);
 
-/// Writes until there is nothing to write, or nobody to write for.
+/// Writes packets until the trace ends or its reader is gone.
 pub fn run(args: &EngineTrace) -> Result<(), Error> {
     if stdout().is_terminal() {
         return Err(Error::Terminal);
@@ -45,7 +45,7 @@ fn copy(args: &EngineTrace, tracer: &mut Tracer, interrupt: &Interrupt) -> Resul
     let mut packets = 0;
     let (mut pause, mut tended) = (PAUSE_MIN, Instant::now());
     let mut ended = None;
-    // What is written reaches the reader before anybody waits.
+    // Flush before any wait, so that the reader gets what was written.
     let flush = || out.borrow_mut().flush().map_err(Error::Output);
     flush()?;
     loop {
@@ -64,7 +64,7 @@ fn copy(args: &EngineTrace, tracer: &mut Tracer, interrupt: &Interrupt) -> Resul
             }
         }
         flush()?;
-        // Ctrl-C is how a trace is ended.
+        // Ctrl-C is the normal way to end a trace.
         if interrupt.check().is_err() {
             return Ok(packets);
         }
@@ -76,7 +76,7 @@ fn copy(args: &EngineTrace, tracer: &mut Tracer, interrupt: &Interrupt) -> Resul
             if reader_gone() {
                 return Ok(packets);
             }
-            // What was sent before is taken first.
+            // The loop then takes what was sent before the end.
             ended = tracer.tend();
             tended = Instant::now();
             continue;
@@ -86,7 +86,7 @@ fn copy(args: &EngineTrace, tracer: &mut Tracer, interrupt: &Interrupt) -> Resul
     }
 }
 
-/// Ethernet frames, with nanoseconds.
+/// Returns a file header for Ethernet frames with times in nanoseconds.
 fn header(snaplen: u32) -> PcapHeader {
     PcapHeader {
         version_major: 2,
@@ -108,7 +108,7 @@ fn sentence(ended: TraceEnd) -> &'static str {
     }
 }
 
-/// Whether nobody can read what is written any more: a pipe says so without being written to.
+/// True if nobody can read the output any more: a pipe reports that without a write.
 fn reader_gone() -> bool {
     let stdout = stdout();
     let mut set = [PollFd::new(&stdout, PollFlags::empty())];
@@ -123,7 +123,7 @@ fn output(error: PcapError) -> Error {
     })
 }
 
-/// A writer that can be flushed while the file's own has it.
+/// A writer that can be flushed while the pcap writer holds it.
 struct SharedWriter<'a, W: Write>(&'a RefCell<W>);
 
 impl<W: Write> Write for SharedWriter<'_, W> {
@@ -135,37 +135,37 @@ impl<W: Write> Write for SharedWriter<'_, W> {
     }
 }
 
-/// Bytes that a pipe which has room takes without waiting: PIPE_BUF, pipe(7).
+/// Bytes that a pipe with room takes without waiting: PIPE_BUF, pipe(7).
 const CHUNK_BYTES: usize = 4096;
-/// Bytes that wait for their reader. More are left out, the oldest first, and it is told how many lines.
+/// Bytes that may wait for their reader. Beyond that, the oldest lines are left out, and their number is reported.
 const WAITING_BYTES_MAX: usize = 256 << 10;
 /// How long the last lines may take.
 const LAST_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Where lines go.
+/// An output for lines whose reader may be slow.
 #[derive(Debug)]
 pub struct PatientOutlet {
     file: OwnedFd,
     waiting: VecDeque<Vec<u8>>,
     bytes: usize,
     left_out: u64,
-    /// What tells how many lines were left out.
+    /// Formats the line that reports how many lines were left out.
     gap: fn(u64) -> String,
 }
 
 impl PatientOutlet {
-    /// To an open file, such as standard error.
+    /// Writes to an open file, such as standard error.
     pub fn new(file: impl AsFd, gap: fn(u64) -> String) -> Result<Self, Error> {
         let file = file.as_fd().try_clone_to_owned().map_err(Error::Output)?;
         Ok(Self { file, waiting: VecDeque::new(), bytes: 0, left_out: 0, gap })
     }
 
-    /// The file, while it should be written to.
+    /// Returns the file while lines wait to be written.
     pub fn wants(&self) -> Option<BorrowedFd<'_>> {
         (!self.waiting.is_empty()).then(|| self.file.as_fd())
     }
 
-    /// Adds a line, and writes what can be written now. An error if there is no reader any more.
+    /// Adds a line, and writes as much as possible. Fails if there is no reader any more.
     pub fn say(&mut self, line: &str) -> Result<(), Error> {
         if self.left_out > 0 && self.bytes < WAITING_BYTES_MAX / 2 {
             let gap = (self.gap)(std::mem::take(&mut self.left_out));
@@ -179,19 +179,19 @@ impl PatientOutlet {
         let line = format!("{line}\n").into_bytes();
         self.bytes += line.len();
         self.waiting.push_back(line);
-        // The first may have been written in part.
+        // The first line may have been written in part.
         while self.bytes > WAITING_BYTES_MAX && self.waiting.len() > 2 {
             self.bytes -= self.waiting.remove(1).map_or(0, |line| line.len());
             self.left_out += 1;
         }
     }
 
-    /// Writes what can be written now.
+    /// Writes as much as possible without waiting.
     pub fn write(&mut self) -> Result<(), Error> {
         self.write_within(&Timespec::default())
     }
 
-    /// Writes what is left, as long as it is read.
+    /// Writes the rest, as long as it is read.
     pub fn finish(mut self) -> Result<(), Error> {
         if self.left_out > 0 {
             let gap = (self.gap)(self.left_out);
@@ -245,7 +245,7 @@ mod tests {
         drop(writer);
         outlet.say("first").expect("written");
         let line = "x".repeat(999);
-        // Far more than a pipe and the outlet hold together; a write that waited would never end.
+        // This is far more than a pipe and the outlet hold together; a write that waited would never end.
         for _ in 0..2000 {
             outlet.say(&line).expect("kept");
         }

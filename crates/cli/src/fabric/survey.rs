@@ -1,4 +1,4 @@
-//! What a host has, as it goes into reports and between the two sides of a self-test.
+//! The survey of a host, as reports show it and the two sides of a self-test exchange it.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,23 +10,23 @@ use caravan_fabric::{Error as FabricError, Link};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Bytes of a ring that nobody has chosen: what Erlang nodes use.
+/// The default ring size in bytes, which Erlang nodes use.
 pub const RING_BYTES: u64 = 512 << 10;
 
-/// A host.
+/// What a host has for RDMA.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
     pub host: String,
     pub caravan: String,
     pub kernel: String,
-    /// `None`: it cannot be loaded. Empty: of no known version.
+    /// `None` if the library cannot be loaded; empty if its version is unknown.
     pub rdma_core: Option<String>,
     pub devices: Vec<SurveyedDevice>,
     pub locked_memory: LockedMemory,
     pub firewall: String,
     /// Ports that a connection could use, as users see them.
     pub usable: Vec<String>,
-    /// Why there are not more.
+    /// Why there are no more usable ports.
     pub obstacles: Vec<String>,
 }
 
@@ -34,10 +34,10 @@ pub struct Survey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SurveyedDevice {
     pub name: String,
-    /// Its packets are made by the kernel, not by a card.
+    /// True if the kernel makes the packets, not a card.
     pub is_software: bool,
     pub firmware: String,
-    /// PCI numbers of its maker and of the part.
+    /// The PCI numbers of the vendor and of the part.
     pub vendor: String,
     pub connections_max: u32,
     pub queue_depth_max: u32,
@@ -45,12 +45,12 @@ pub struct SurveyedDevice {
     pub compare_and_swap: bool,
     pub atomic_with_processor: bool,
     pub write_with_immediate: bool,
-    /// What a peer may reach of a link is registered a second time.
+    /// True if the memory that a peer may reach is registered a second time.
     pub registers_twice: bool,
     pub ports: Vec<DevicePort>,
 }
 
-/// A port of it.
+/// A port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePort {
     pub number: u8,
@@ -65,29 +65,29 @@ pub struct DevicePort {
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SurveyedAddress {
-    /// Its place in the port's table; `None` where the connection manager finds it.
+    /// The index in the port's GID table; `None` if the connection manager finds the address.
     pub gid_index: Option<u8>,
     pub address: String,
     pub kind: String,
     pub interface: String,
 }
 
-/// How much memory devices may reach.
+/// The memory that devices may reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockedMemory {
-    /// `None`: without limit.
+    /// `None` means without limit.
     pub limit_bytes: Option<u64>,
     pub ring_bytes: u64,
     pub bytes_per_link: u64,
-    /// `None`: without limit.
+    /// `None` means without limit.
     pub links: Option<u64>,
 }
 
-/// A survey, and what was found besides for who decides on it.
+/// A survey, with the ports and obstacles as values on which the caller decides.
 #[derive(Debug)]
 pub struct Findings {
     pub survey: Survey,
-    /// Ports that nothing stands in the way of, as far as this host knows.
+    /// Ports without an obstacle, as far as this host knows.
     pub ports: Vec<Port>,
     pub obstacles: Vec<Obstacle>,
 }
@@ -124,7 +124,7 @@ impl Findings {
             obstacles.push(obstacle.clone());
             ports.retain(|port| !filtered(port));
         }
-        // Without a device, other obstacles are listed too: they would be the next ones.
+        // Without a device, the other obstacles are listed too: they would be the next ones.
         if let Err(obstacle) = &around.library {
             if !obstacles.contains(obstacle) {
                 obstacles.push(obstacle.clone());
@@ -145,7 +145,7 @@ impl Findings {
     }
 }
 
-/// What decides besides the devices.
+/// What decides on RDMA besides the devices.
 #[derive(Debug)]
 struct Surroundings {
     library: Result<String, Obstacle>,
@@ -153,7 +153,7 @@ struct Surroundings {
     firewall: Firewall,
 }
 
-/// "mlx5_0 port 1 (RoCE v2, 100 Gb/s) at 10.0.0.1".
+/// Returns the name of a port: "mlx5_0 port 1 (RoCE v2, 100 Gb/s) at 10.0.0.1".
 pub fn name(port: &Port) -> String {
     format!("{} at {}", port.describe(), port.address())
 }
@@ -179,7 +179,7 @@ fn describe(context: &Context, usable: &Usable) -> SurveyedDevice {
 
 fn describe_port(device: &str, facts: &PortFacts, usable: &Usable) -> DevicePort {
     let addresses = match facts.fabric {
-        // Its GIDs say nothing of where it can be reached.
+        // The GIDs of an iWARP port do not tell its addresses.
         Some(Fabric::Iwarp) => {
             let here =
                 usable.ports.iter().filter(|port| port.device == device && port.number == facts.number);
@@ -227,7 +227,7 @@ fn locked_memory(limit_bytes: Option<u64>, windows: bool) -> Result<LockedMemory
 }
 
 impl LockedMemory {
-    /// One sentence.
+    /// Describes the limit in one sentence.
     pub fn sentence(&self) -> String {
         let ring = number::binary(self.ring_bytes);
         let each = number::binary(self.bytes_per_link);
@@ -245,26 +245,26 @@ fn line(path: &str) -> String {
     fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-/// RoCE v2's (InfiniBand Architecture Specification, annex A17).
+/// The UDP port of RoCE v2 (InfiniBand Architecture Specification, annex A17).
 const ROCE_PORT: u64 = 4791;
-/// Beside the path, as these are root's tools.
+/// Where root's tools are, which may not be on the PATH.
 const FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// What is known of it.
+/// What is known of this host's firewall and RoCE v2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Firewall {
-    /// No rule that could be read drops it.
+    /// No rule that could be read drops the packets.
     Open,
-    /// A rule drops it.
+    /// A rule drops the packets.
     Drops(Obstacle),
-    /// A policy may drop it; the sentence.
+    /// A policy may drop the packets; the sentence.
     Suspected(String),
     /// The rules cannot be read; the sentence.
     Unseen(String),
 }
 
 impl Firewall {
-    /// Asks nft, and iptables where rules of the old kind may be.
+    /// Asks nft, and iptables, which may have rules of the old kind.
     pub fn of_this_host() -> Self {
         let ruleset = answer("nft", &["-j", "list", "ruleset"]);
         let lists = ["iptables-save", "ip6tables-save"].map(|program| answer(program, &[]));
@@ -283,7 +283,7 @@ impl Firewall {
         }
     }
 
-    /// One sentence.
+    /// Describes the firewall in one sentence.
     pub fn sentence(&self) -> String {
         match self {
             Self::Open => format!("no rule of this host drops UDP port {ROCE_PORT} (RoCE v2)"),
@@ -293,7 +293,7 @@ impl Firewall {
     }
 }
 
-/// `None` is no such program, otherwise what it said.
+/// Returns why the rules are unknown: `None` if there is no program to ask, otherwise its complaint.
 fn unseen(said: Option<String>) -> String {
     match said {
         None => format!(
@@ -305,7 +305,7 @@ fn unseen(said: Option<String>) -> String {
     }
 }
 
-/// What a program prints; otherwise its first complaint, or `None` if there is no such program.
+/// Returns what a program prints. The error is its first complaint, or `None` if there is no such program.
 fn answer(program: &str, words: &[&str]) -> Result<String, Option<String>> {
     let places = FOLDERS.map(|folder| format!("{folder}/{program}"));
     let candidates = std::iter::once(program).chain(places.iter().map(String::as_str));
@@ -328,7 +328,7 @@ enum FirewallRules {
     Policy(String),
 }
 
-/// In what `nft -j list ruleset` prints (libnftables-json(5)).
+/// Returns what the output of `nft -j list ruleset` (libnftables-json(5)) says of RoCE v2's port.
 fn in_ruleset(text: &str) -> FirewallRules {
     let ruleset: Value = serde_json::from_str(text).unwrap_or_default();
     let entries = ruleset["nftables"].as_array().map_or(&[][..], Vec::as_slice);
@@ -354,7 +354,7 @@ fn in_ruleset(text: &str) -> FirewallRules {
     closed.map_or(FirewallRules::Nothing, |chain| FirewallRules::Policy(place(chain, "name")))
 }
 
-/// "inet filter input".
+/// Returns the place of a rule: "inet filter input".
 fn place(value: &Value, chain: &str) -> String {
     ["family", "table", chain].map(|key| value[key].as_str().unwrap_or("?")).join(" ")
 }
@@ -388,7 +388,7 @@ fn covers(right: &Value) -> bool {
     }
 }
 
-/// In what iptables-save prints: the rule.
+/// Returns the rule in the output of iptables-save that drops the packets, if there is one.
 fn in_list(text: &str) -> Option<String> {
     text.lines().find(|line| list_drops(line)).map(|line| line.trim().to_owned())
 }

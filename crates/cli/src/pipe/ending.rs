@@ -1,4 +1,4 @@
-//! How a pipe ended: what went wrong, the figures, and the exit status.
+//! The end of a pipe: its failures, its figures and its exit status.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,11 +12,11 @@ use crate::args::Telling;
 use crate::error::Error;
 use crate::pipe::{progress, say};
 
-/// Where the end is told.
+/// Where the end is reported.
 #[derive(Debug)]
 pub struct Ending {
     is_verbose: bool,
-    /// What was drawn over itself is gone: its last state is worth a line.
+    /// True if progress was drawn. It is cleared at the end, so its last state is printed as a line.
     had_progress: bool,
     json: Json,
 }
@@ -29,7 +29,7 @@ enum Json {
 }
 
 impl Ending {
-    /// Opens what it is to write.
+    /// Opens the file for the JSON, if there is one.
     pub fn prepare(telling: &Telling) -> Result<Self, Error> {
         let json = match &telling.json {
             None => Json::None,
@@ -43,7 +43,7 @@ impl Ending {
         Ok(Self { is_verbose: telling.verbose > 0, had_progress: telling.progress, json })
     }
 
-    /// Tells it, the cause first, and gives the exit status.
+    /// Reports the end, the cause first, and returns the exit status.
     pub fn tell(self, outcome: Result<PipelineSummary, caravan_pipe::Error>) -> ExitCode {
         let summary = outcome.unwrap_or_else(|error| failed(&error));
         for failure in &summary.failures {
@@ -70,7 +70,7 @@ impl Ending {
     }
 }
 
-/// It could not be set up.
+/// Returns the summary of a pipe that could not be set up.
 fn failed(error: &caravan_pipe::Error) -> PipelineSummary {
     let status = if matches!(error, caravan_pipe::Error::Cancelled) { 130 } else { 255 };
     PipelineSummary { status, failures: vec![error.to_string()], ..PipelineSummary::default() }

@@ -1,4 +1,4 @@
-//! How far a pipe is: a line for each hop, on a terminal always the same one, elsewhere a new one every 5 s.
+//! The progress of a pipe: a line for each hop, which a terminal redraws; elsewhere a new line every 5 s.
 
 use std::collections::VecDeque;
 
@@ -6,12 +6,12 @@ use caravan_bench::number;
 use caravan_pipe::coordinator::HopFigures;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Seconds between lines that stay.
+/// Seconds between lines when there is no terminal.
 const LINES_INTERVAL: f64 = 5.0;
 /// Steps of a bar, fine enough for any terminal.
 const BAR_STEPS: u64 = 1000;
 
-/// Lines that are drawn over each other.
+/// Lines that are redrawn in place.
 #[derive(Debug)]
 pub struct Bars {
     all: MultiProgress,
@@ -23,7 +23,7 @@ impl Bars {
         Self { all: MultiProgress::new(), hops: Vec::new() }
     }
 
-    /// The figures of now.
+    /// Draws the current figures.
     pub fn show(&mut self, hops: &[HopFigures]) {
         let measured = || hops.iter().filter(|hop| hop.is_measured);
         for hop in measured().skip(self.hops.len()) {
@@ -45,7 +45,7 @@ impl Bars {
         }
     }
 
-    /// Does it with nothing drawn.
+    /// Calls `tell` while nothing is drawn.
     pub fn beside(&self, tell: impl FnOnce()) {
         self.all.suspend(tell);
     }
@@ -59,7 +59,7 @@ impl Drop for Bars {
     }
 }
 
-/// Lines for a file.
+/// Lines that are not redrawn, for a file.
 #[derive(Debug)]
 pub struct Lines {
     hops: Vec<Recent>,
@@ -71,7 +71,7 @@ impl Lines {
         Self { hops: Vec::new(), next_at: LINES_INTERVAL }
     }
 
-    /// What is to be written now.
+    /// Returns the lines to write now.
     pub fn due(&mut self, hops: &[HopFigures]) -> Vec<String> {
         let measured = || hops.iter().filter(|hop| hop.is_measured);
         self.hops.resize_with(measured().count(), Recent::default);
@@ -91,7 +91,7 @@ impl Lines {
     }
 }
 
-/// What has passed, how fast lately, how much of it that is and how long the rest takes, and what it waits for.
+/// Describes the bytes so far, the recent rate, the share and the remaining time, and what the hop waits for.
 fn sentence(recent: &Recent, hop: &HopFigures) -> String {
     let rate = recent.rate();
     let mut text = format!("{}, {}/s", quantity(hop.bytes as f64), quantity(rate));
@@ -108,30 +108,30 @@ fn sentence(recent: &Recent, hop: &HopFigures) -> String {
     text
 }
 
-/// How much of all of it has passed, from 0 to 1: a file may have grown meanwhile.
+/// Returns the share of the bytes that has passed, from 0 to 1: a file may have grown meanwhile.
 fn share(hop: &HopFigures) -> Option<f64> {
     let total = hop.total.filter(|total| *total > 0)? as f64;
     Some((hop.bytes as f64 / total).min(1.0))
 }
 
-/// Seconds that a rate is taken over: long enough to be read, short enough to be of now.
+/// Seconds that a rate is taken over: long enough to be read, short enough to be current.
 const RECENT_SECONDS: f64 = 3.0;
-/// The share of time from which on somebody is waited for.
+/// The share of time from which a hop counts as waiting.
 const WAITING_SHARE: f64 = 0.2;
-/// The share from which on the writer is what is waited for. All before it wait then, too.
+/// The share from which the writer counts as the bottleneck. Everything before it waits then, too.
 const WRITER_SHARE: f64 = 0.5;
 
-/// Below that, the processor time of a gigabyte would be that of starting and ending.
+/// With fewer bytes, the processor time per gigabyte would mostly be that of starting and ending.
 const CPU_BYTES_MIN: u64 = 10_000_000;
 
-/// Bytes with a unit: `640 B`, `1.23 MB`.
+/// Formats bytes with a unit: `640 B`, `1.23 MB`.
 pub fn quantity(bytes: f64) -> String {
     let text = number::bytes(bytes);
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     format!("{digits} {}B", &text[digits.len()..])
 }
 
-/// `0:07`, `12:34`, `1:02:03`; far ahead is only far ahead.
+/// Formats a time: `0:07`, `12:34`, `1:02:03`; a very long one is not exact.
 pub fn clock(seconds: f64) -> String {
     const DAYS_MAX: u64 = 100;
     let seconds = seconds.ceil() as u64;
@@ -143,12 +143,12 @@ pub fn clock(seconds: f64) -> String {
     }
 }
 
-/// What a hop did lately.
+/// The recent figures of a hop.
 #[derive(Debug, Default)]
 pub struct Recent(VecDeque<HopFigures>);
 
 impl Recent {
-    /// The figures of now. Older ones are forgotten: a dozen are kept, or two where they come slowly.
+    /// Adds the current figures and drops old ones: a dozen stay, or two if they come slowly.
     pub fn add(&mut self, hop: &HopFigures) {
         if self.0.is_empty() && hop.seconds > 0.0 {
             self.0.push_back(HopFigures::default());
@@ -160,7 +160,7 @@ impl Recent {
         }
     }
 
-    /// Bytes a second.
+    /// Returns the recent rate in bytes per second.
     pub fn rate(&self) -> f64 {
         match self.ends() {
             Some((old, new)) => new.bytes.saturating_sub(old.bytes) as f64 / (new.seconds - old.seconds),
@@ -168,7 +168,7 @@ impl Recent {
         }
     }
 
-    /// Who is waited for, if anybody.
+    /// Returns what the hop waits for, if anything.
     pub fn waits_for(&self) -> Option<&'static str> {
         let (old, new) = self.ends()?;
         bottleneck(
@@ -187,7 +187,7 @@ impl Recent {
     }
 }
 
-/// Who of reader, network and writer was waited for, if anybody.
+/// Returns which of reader, network and writer the hop waited for, if any.
 fn bottleneck(seconds: f64, [reader, network, writer]: [f64; 3]) -> Option<&'static str> {
     if writer >= seconds * WRITER_SHARE {
         return Some("writer");
@@ -196,15 +196,15 @@ fn bottleneck(seconds: f64, [reader, network, writer]: [f64; 3]) -> Option<&'sta
     (most >= seconds * WAITING_SHARE).then_some(name)
 }
 
-/// `Bandwidth 2.872 GB/s`, of the hop that carried most: the line that users of rdpipe know.
+/// Returns `Bandwidth 2.872 GB/s` of the hop that carried most: the line that users of rdpipe know.
 pub fn bandwidth(hops: &[HopFigures]) -> Option<String> {
     let measured = hops.iter().filter(|hop| hop.is_measured && hop.seconds > 0.0);
-    // Of several that carried the same, the first.
+    // Of several hops that carried the same, the first counts.
     let hop = measured.rev().max_by_key(|hop| hop.bytes)?;
     Some(format!("Bandwidth {:.3} GB/s", hop.bytes as f64 / hop.seconds / 1e9))
 }
 
-/// All that is known of a hop at the end.
+/// Describes all that is known of a hop at the end.
 pub fn report(hop: &HopFigures) -> String {
     let head = match hop.from == hop.to {
         true if hop.is_measured => hop.from.clone(),
@@ -218,7 +218,7 @@ pub fn report(hop: &HopFigures) -> String {
     if hop.seconds > 0.0 {
         text.push_str(&format!(", {}/s", quantity(hop.bytes as f64 / hop.seconds)));
     }
-    // Frames and tags make less of a difference.
+    // Frames and tags make less of a difference than that.
     if hop.wire_bytes > 0 && hop.wire_bytes.abs_diff(hop.bytes) > hop.bytes / 20 {
         text.push_str(&format!(", {} on the wire", quantity(hop.wire_bytes as f64)));
     }
@@ -235,7 +235,7 @@ pub fn report(hop: &HopFigures) -> String {
     text
 }
 
-/// As the option has it.
+/// Returns the name that the option uses.
 pub fn digest_name(kind: caravan_pipe::mover::DigestKind) -> &'static str {
     use caravan_pipe::mover::DigestKind;
     match kind {
@@ -313,7 +313,7 @@ mod tests {
     fn a_rate_is_of_the_last_seconds() {
         let mut recent = Recent::default();
         assert_eq!((recent.rate(), recent.waits_for()), (0.0, None));
-        // 10 s at 100 bytes a second, then 10 s without any.
+        // 10 s at 100 bytes per second, then 10 s without any bytes.
         for quarter in 0..80 {
             let seconds = f64::from(quarter) / 4.0;
             let bytes = (seconds.min(10.0) * 100.0) as u64;

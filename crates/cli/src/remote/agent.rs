@@ -1,6 +1,6 @@
-//! `caravan pipe-agent`: the other side of pipes, on another host behind ssh or beside the caller.
+//! `caravan pipe-agent`: the agent of a pipe, on another host behind ssh or on this host beside the caller.
 //!
-//! Two processes: the outer one waits, the inner one serves; see [`caravan_pipe::agent`].
+//! The outer process waits, the inner one serves; see [`caravan_pipe::agent`].
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -50,7 +50,7 @@ pub struct PipeAgent {
     pub remove: Option<PathBuf>,
 }
 
-/// Serves until its channel ends.
+/// Serves until the control channel ends.
 pub fn run(args: &PipeAgent) -> Result<(), Error> {
     if args.probe {
         return writeln!(io::stdout(), "{}", identity()).map_err(Error::Output);
@@ -71,8 +71,8 @@ pub fn run(args: &PipeAgent) -> Result<(), Error> {
     command.arg0("caravan").args([WORD, "--inner"]);
     match args.local {
         true => command.arg("--local"),
-        // The login shell has read its .bashrc. Without this, bash takes the command of a stage for another
-        // login and reads it again, and what it prints would get into the stage's output.
+        // The login shell has read its .bashrc. Without SHLVL, bash takes the command of a stage for another login and
+        // reads it again, and what .bashrc prints would get into the stage's output.
         false => command.env("SHLVL", "1"),
     };
     match supervise(command, &terminated)? {
@@ -81,9 +81,9 @@ pub fn run(args: &PipeAgent) -> Result<(), Error> {
     }
 }
 
-/// Handles signals, and ignores none but those that were ignored already, as the commands that it starts inherit that.
-/// Ctrl-C does nothing: it is for whoever started the pipeline. Nor does Ctrl-Z, which stops the commands and the
-/// coordinator: the other ends of this agent's hops would take it for dead.
+/// Handles signals. It ignores only those that were ignored already, because the commands that the agent starts
+/// inherit that. Ctrl-C does nothing: it is for the coordinator. Nor does Ctrl-Z, which stops the commands and the
+/// coordinator: the other ends of this agent's hops would take the agent for dead.
 fn watch(terminated: &Arc<AtomicBool>) -> io::Result<()> {
     for signal in endings().chain(JOB_CONTROL) {
         let ends = signal != SIGINT && !JOB_CONTROL.contains(&signal);
@@ -104,23 +104,23 @@ fn inner(is_local: bool, terminated: &Arc<AtomicBool>) -> Result<(), Error> {
         serve(from, to, Some((input, output)), terminated)
     } else {
         let mut out = io::stdout();
-        // A greeting before it may lack the end of its line.
+        // A greeting before this line may lack its line end.
         write!(out, "\n{MARK} ready\n").and_then(|()| out.flush()).map_err(Error::Output)?;
         let to = own(io::stdout()).map_err(failed("dup"))?;
         let from = own(io::stdin()).map_err(failed("dup"))?;
         serve(std::fs::File::from(from), std::fs::File::from(to), None, terminated)
     };
-    // The coordinator has said it, or is gone.
+    // The coordinator has reported the error, or is gone.
     served.map_err(|_| Error::Said)
 }
 
-/// The same descriptor, to be owned.
+/// Duplicates a descriptor.
 fn own(what: impl AsFd) -> io::Result<OwnedFd> {
     what.as_fd().try_clone_to_owned()
 }
 
-/// Removes the folder that this program's file was copied to: it runs on without, and nothing is left of it
-/// however it ends. Nothing but a folder that was made for that.
+/// Removes the folder that this program's file was copied to: the program runs on without it, and leaves nothing
+/// behind however it ends. Removes only a folder that was made for that purpose.
 pub fn remove_copy(folder: &Path, mark: &str) -> Result<(), Error> {
     let failed = |source| Error::File { what: "remove", path: folder.to_owned(), source };
     let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(mark));
@@ -130,14 +130,14 @@ pub fn remove_copy(folder: &Path, mark: &str) -> Result<(), Error> {
     std::fs::remove_dir_all(folder).map_err(failed)
 }
 
-/// The message that the descriptor comes with.
+/// The message that carries the descriptor.
 const GREETING: u8 = b'i';
 /// How long the agent may take to end once its channel is closed.
 const END_LIMIT: Duration = Duration::from_millis(200);
-/// And once it was told to: its commands have half a second, then it kills them.
+/// How long the agent may take to end after SIGTERM: its commands have half a second, then it kills them.
 const TERM_LIMIT: Duration = Duration::from_millis(750);
 
-/// Starts it.
+/// Starts the agent of this host.
 pub fn launch() -> Result<AgentSession, PipeError> {
     let failed = |call| move |source| PipeError::System { call, source };
     let (ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
@@ -145,14 +145,14 @@ pub fn launch() -> Result<AgentSession, PipeError> {
     command.arg0("caravan").args([WORD, "--local"]).stdin(OwnedFd::from(theirs));
     let child = command.spawn().map_err(failed("start of /proc/self/exe"))?;
     let guard = LocalAgent(child);
-    // Its copy of the other end is closed: a write fails if it has ended.
+    // Dropping the command closes this process's copy of the other end, so that a write fails if the agent has ended.
     drop(command);
     give(&ours, io::stdin()).map_err(failed("sendmsg"))?;
     let from = ours.try_clone().map_err(failed("dup"))?;
     Ok(AgentSession { from: Box::new(from), to: Box::new(AgentSender(ours)), guard: Box::new(guard) })
 }
 
-/// Gives a descriptor to the other end.
+/// Sends a descriptor to the other end.
 fn give(to: &UnixStream, what: impl AsFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -164,7 +164,7 @@ fn give(to: &UnixStream, what: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the descriptor that comes with the first message.
+/// Receives the descriptor that comes with the first message.
 pub fn take(from: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -181,7 +181,7 @@ pub fn take(from: impl AsFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Closes the direction that it stands for, although the other one lives on.
+/// The sending half of the agent's socket; dropping it closes this direction alone.
 struct AgentSender(UnixStream);
 
 impl Write for AgentSender {
@@ -196,7 +196,7 @@ impl Write for AgentSender {
 
 impl Drop for AgentSender {
     fn drop(&mut self) {
-        // The agent may have closed it all.
+        // The agent may have closed the socket.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }

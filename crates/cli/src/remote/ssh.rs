@@ -1,4 +1,4 @@
-//! A process of ssh.
+//! The ssh process.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,33 +15,33 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::remote::SshOptions;
 
-/// What is run there: it fits into the quotes of every login shell.
+/// The command line for the other host: it fits into the quotes of every login shell.
 const LINE: &str = "exec /bin/sh -c 'read -r caravan && eval \"$caravan\"'";
-/// What is run here: Ctrl-C and Ctrl-Z at the terminal are for whoever called this, which ends or pauses
+/// The command line for this host. ssh ignores Ctrl-C and Ctrl-Z at the terminal, because the caller ends or pauses
 /// everything in order.
 const SHIELD: &str = "trap '' INT TSTP; exec \"$0\" \"$@\"";
-/// The same for one that asks nobody: a command beside it that reads from the terminal in the background does not
-/// stop it either.
+/// The same for an ssh that may not ask the user: it does not stop either when a command beside it reads from the
+/// terminal in the background.
 const SHIELD_MUTE: &str = "trap '' INT TSTP TTIN TTOU; exec \"$0\" \"$@\"";
-/// Questions of ssh's that a host leaves unanswered before it is dead.
+/// The number of ssh's keepalive messages that a dead host leaves unanswered.
 const ASKS: u32 = 3;
-/// How long ssh may take to end once it was told to: it gives the terminal its echo back.
+/// How long ssh may take to end after SIGTERM: it restores the terminal's echo.
 const TERM_LIMIT: Duration = Duration::from_millis(200);
-/// Between two looks at whether it has ended.
+/// The time between two checks whether a process has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Ended when it is dropped.
+/// A running ssh. Dropping it ends the process.
 #[derive(Debug)]
 pub struct SshProcess {
     host: String,
     child: Child,
     complaints: SshComplaints,
-    /// The other side has ended.
+    /// Set once the other side has ended.
     pub is_over: Arc<AtomicBool>,
 }
 
 impl SshProcess {
-    /// Starts it. It asks nobody for anything unless `may_ask`.
+    /// Starts ssh. It may ask the user only if `may_ask`.
     pub fn start(
         options: &SshOptions,
         host: &str,
@@ -59,8 +59,8 @@ impl SshProcess {
         Ok((Self { host, child, complaints, is_over: Arc::default() }, input, output))
     }
 
-    /// Why it ended: its own words, and what to do about the usual ones. To be asked once its output has
-    /// ended; it gets so long to end itself.
+    /// Returns why ssh ended: its own words, and a remedy for the usual ones. To be called once its output has ended;
+    /// ssh gets `limit` to end itself.
     pub fn why_ended(&mut self, limit: Duration, why: Option<io::Error>) -> String {
         let status =
             ended_within(&mut self.child, limit).map_or_else(String::new, |status| format!(" ({status})"));
@@ -74,12 +74,12 @@ impl SshProcess {
         format!("ssh ended{status}{why}.{remedy}{said}")
     }
 
-    /// Makes sure that it ends; by itself if it does so in time. Its input should be closed.
+    /// Waits until ssh ends by itself within `limit`, or ends it. Its input should be closed.
     pub fn end(&mut self, limit: Duration) {
         if ended_within(&mut self.child, limit).is_some() {
             return;
         }
-        // With the other side gone it is only there for other sessions, which share its connection.
+        // If the other side has ended, ssh only serves other sessions that share its connection.
         if self.is_over.load(Ordering::Relaxed) {
             return;
         }
@@ -91,7 +91,7 @@ impl SshProcess {
     }
 }
 
-/// The status of a process that ends in time.
+/// Returns the status of a process if it ends within `limit`.
 pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
@@ -109,7 +109,7 @@ impl Drop for SshProcess {
     }
 }
 
-/// The user's options first: ssh takes the first of two.
+/// Builds the command. The user's options come first, because ssh takes the first of two.
 fn command(options: &SshOptions, host: &str, may_ask: bool) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", if may_ask { SHIELD } else { SHIELD_MUTE }]).arg(&options.program);
@@ -134,7 +134,7 @@ fn command(options: &SshOptions, host: &str, may_ask: bool) -> Command {
         &format!("ServerAliveCountMax={ASKS}"),
         "ClearAllForwardings=yes",
         "RequestTTY=no",
-        // The user's file may have another for people at a terminal.
+        // The user's file may set one for people at a terminal.
         "RemoteCommand=none",
     ] {
         command.args(["-o", option]);
@@ -146,7 +146,7 @@ fn command(options: &SshOptions, host: &str, may_ask: bool) -> Command {
     command
 }
 
-/// That a program can be started, which its shell would not say as clearly.
+/// Checks that a program can be started, because the shell's own message would be less clear.
 fn find(program: &Path) -> io::Result<()> {
     let is_there = |path: &PathBuf| {
         std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
@@ -165,23 +165,23 @@ fn find(program: &Path) -> io::Result<()> {
     }
 }
 
-/// Lines that are kept.
+/// The number of lines that are kept.
 const LINES_MAX: usize = 20;
-/// Bytes of a line that are kept.
+/// The number of bytes of a line that are kept.
 const LINE_BYTES_MAX: u64 = 1 << 10;
-/// How long the last of them may take to come, after ssh's end: somebody else may hold the pipe open.
+/// How long the last lines may take to come after ssh's end: another process may hold the pipe open.
 const LAST_LIMIT: Duration = Duration::from_secs(1);
 
-/// The last lines.
+/// The last lines of ssh's standard error.
 #[derive(Debug)]
 pub struct SshComplaints {
     lines: Arc<Mutex<VecDeque<String>>>,
-    /// Disconnected once the last of them is there.
+    /// Disconnected once the last line is kept.
     all_kept: Receiver<()>,
 }
 
 impl SshComplaints {
-    /// Keeps what comes there, in a thread.
+    /// Keeps the lines that come from `from`, in a thread.
     pub fn keep(from: impl Read + Send + 'static) -> Self {
         let lines = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&lines);
@@ -193,7 +193,7 @@ impl SshComplaints {
         Self { lines, all_kept }
     }
 
-    /// All that was kept, once no more comes.
+    /// Returns all kept lines, once no more come.
     pub fn last(&self) -> String {
         let _ = self.all_kept.recv_timeout(LAST_LIMIT);
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,7 +204,7 @@ impl SshComplaints {
 fn keep(mut from: impl BufRead, kept: &Mutex<VecDeque<String>>) {
     loop {
         let mut line = Vec::new();
-        // A longer one is broken there.
+        // A longer line is broken at the limit.
         match (&mut from).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
@@ -217,7 +217,7 @@ fn keep(mut from: impl BufRead, kept: &Mutex<VecDeque<String>>) {
     }
 }
 
-/// What to do about the usual ones; a sentence with a space in front, or nothing.
+/// Returns a remedy for the usual complaints: a sentence with a space in front, or nothing.
 pub fn remedy(complaints: &str, host: &str) -> String {
     let table = [
         (
@@ -238,31 +238,31 @@ pub fn remedy(complaints: &str, host: &str) -> String {
     found.map_or_else(String::new, |(_, remedy)| format!(" {remedy} (`ssh {host} true`)."))
 }
 
-/// Bytes that a login shell may print before.
+/// The number of bytes that a login shell may print before the first message.
 pub const GREETING_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of a line that are kept: nobody reads a longer one.
+/// The number of characters of a line that are kept: nobody reads a longer one.
 const LINE_CHARS_MAX: usize = 1 << 10;
 
-/// What came from the other side.
+/// An event during the start on the other host.
 pub enum StartEvent {
-    /// A line with the mark.
+    /// The other side sent a line with the mark.
     Line(String),
-    /// All that comes now belongs to the program.
+    /// The program is ready: all later bytes belong to it.
     Ready(BufReader<ChildStdout>),
-    /// It ended, why if there is a reason, and the last line that it said without the mark.
+    /// The output ended, with the error if there is one, and the last line without the mark.
     End(Option<io::Error>, String),
-    /// It printed too much.
+    /// The other side printed too much.
     Noise,
     /// This side has written what it was asked for.
     Written(ChildStdin),
     Piece,
 }
 
-/// What the other side says.
+/// The output of the program on the other host.
 #[derive(Debug)]
 pub struct RemoteOutput {
     pub from: BufReader<ChildStdout>,
-    /// Set at its end.
+    /// Set at the end of the output.
     pub is_over: Arc<AtomicBool>,
 }
 
@@ -270,14 +270,14 @@ impl Read for RemoteOutput {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(into)?;
         if count == 0 && !into.is_empty() {
-            // Alone: whoever reads it only wants to know whether it was ever set.
+            // No other data depend on this flag.
             self.is_over.store(true, Ordering::Relaxed);
         }
         Ok(count)
     }
 }
 
-/// Lines with the mark, up to the one that says "ready".
+/// Sends the lines with the mark to `to`, up to the one that says "ready".
 pub fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<StartEvent>) {
     let mut last = String::new();
     let end = loop {
@@ -293,12 +293,12 @@ pub fn listen(mut from: BufReader<ChildStdout>, mark: &str, to: &Sender<StartEve
             Err(error) => break StartEvent::End(Some(error), last),
         }
     };
-    // Nobody may want it any more.
+    // The receiver may be gone.
     let _ = to.send(end);
 }
 
-/// What stands behind the mark in the next line that has it; `FileTooLarge` after too much else, of which
-/// the last line is kept.
+/// Returns the text after the mark in the next line that has it, and keeps the last other line. Returns `FileTooLarge`
+/// after too many other bytes.
 fn next_line(from: &mut impl BufRead, mark: &str, last: &mut String) -> io::Result<Option<String>> {
     let mut left = GREETING_BYTES_MAX;
     while left > 0 {
@@ -309,7 +309,7 @@ fn next_line(from: &mut impl BufRead, mark: &str, last: &mut String) -> io::Resu
         }
         left = left.saturating_sub(count as u64);
         let line = printable(line.trim_ascii_end());
-        // A greeting may lack the end of its line.
+        // A greeting may lack its line end.
         match line.split_once(mark) {
             Some((_, said)) => return Ok(Some(said.trim_start().chars().take(LINE_CHARS_MAX).collect())),
             None if line.is_empty() => {}
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn the_line_fits_into_every_shells_quotes() {
         assert_eq!(LINE.matches('\'').count(), 2);
-        // csh looks for old commands behind the one, fish for characters behind the other.
+        // csh looks for old commands after a `!`, fish for characters after a `\`.
         assert!(!LINE.contains(['!', '\\', '\n']));
     }
 

@@ -1,4 +1,4 @@
-//! Until the program runs on the other side: what its start says, and the copy of this program.
+//! The start of this program on another host: the messages of the script, and the copy of this program.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -14,50 +14,50 @@ use caravan_bench::interrupt::GLANCE;
 use crate::remote::SshOptions;
 use crate::remote::ssh::{GREETING_BYTES_MAX, RemoteOutput, SshProcess, StartEvent, listen};
 
-/// What is sent first, as one line of sh.
+/// The script, which is sent first, as one line of sh.
 const START: &str = include_str!("start.sh");
-/// Until the other side is there: someone may have to type a password.
+/// How long the start may take: the user may have to type a password.
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long the copying of this program may stand still.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
-/// What the script may say.
+/// The number of lines that the script may send.
 const LINES_MAX: usize = 64;
-/// How long ssh may take to say why it ended, once its output has.
+/// How long ssh may take to say why it ended, once its output has ended.
 const END_LIMIT: Duration = Duration::from_secs(1);
-/// What ssh says where a password or an answer would have helped.
+/// The complaints of ssh that a password or an answer of the user would have avoided.
 const SHUT: [&str; 2] = ["Permission denied", "Host key verification failed"];
-/// A cached copy that was not used for so many days goes when a new one comes.
+/// A cached copy that was not used for so many days is removed when a new one comes.
 const UNUSED_DAYS: u32 = 30;
-/// So many of them at a time.
+/// The number of cached copies that are removed at a time.
 const REMOVED_MAX: u32 = 16;
 
-/// What shall be started, and where.
+/// What to start, and on which host.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteStart<'a> {
-    /// As ssh takes it.
+    /// The host as ssh takes it.
     pub host: &'a str,
     pub ssh: &'a SshOptions,
     /// The hidden command of this program.
     pub word: &'static str,
-    /// What it answers to `--probe` if it is the same.
+    /// The answer to `--probe` of a program that is the same.
     pub identity: &'a str,
-    /// What it begins each line with before its first message. Also part of the names of its folders.
+    /// The mark at the beginning of each line before the first message. It is also part of the names of folders.
     pub mark: &'static str,
     pub copies: Copies,
-    /// Whether ssh may ask for passwords and about keys.
+    /// True if ssh may ask for passwords and about keys.
     pub may_ask: bool,
-    /// Set once nobody wants it any more.
+    /// Set once the user interrupts the start.
     pub interrupted: &'a AtomicBool,
 }
 
-/// What becomes of copies of this program.
+/// What happens to copies of this program on the other host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
     /// They stay, for the next time.
     Cached,
-    /// They are gone as soon as they run.
+    /// They are removed as soon as they run.
     Temporary,
-    /// There are no copies.
+    /// No copies are made.
     None,
 }
 
@@ -69,10 +69,10 @@ pub struct RemoteChannel {
     pub ssh: SshProcess,
 }
 
-/// Why nothing was started.
+/// Why the program was not started.
 #[derive(Debug)]
 pub enum StartFailure {
-    /// There is no ssh.
+    /// There is no ssh on this host.
     NoSsh(io::Error),
     /// A sentence about the host.
     Host(String),
@@ -83,7 +83,7 @@ pub enum StartFailure {
 
 /// Starts the program, and copies it to the host first if it is not there.
 pub fn start(start: &RemoteStart<'_>) -> Result<RemoteChannel, StartFailure> {
-    // Somebody else may have asked until now. A signal's handler may set it; nothing else hangs on it.
+    // The user may have interrupted before this. A signal handler sets the flag; no other data depend on it.
     if start.interrupted.load(Ordering::Relaxed) {
         return Err(StartFailure::Interrupted);
     }
@@ -100,14 +100,14 @@ pub fn start(start: &RemoteStart<'_>) -> Result<RemoteChannel, StartFailure> {
     Greeting { start, ssh, program, sender, heard, input: None, tried: Vec::new() }.run()
 }
 
-/// Writes in a thread, as the other side may take nothing for long.
+/// Writes in a thread, because the other side may read nothing for long.
 fn write(
     mut input: ChildStdin,
     to: Sender<StartEvent>,
     what: impl FnOnce(&mut ChildStdin, &Sender<StartEvent>) -> io::Result<()> + Send + 'static,
 ) {
     std::thread::spawn(move || {
-        // If it takes no more it says why, or ends: that is heard.
+        // If the other side stops reading, it says why or ends, and the listener hears that.
         let _ = what(&mut input, &to);
         let _ = to.send(StartEvent::Written(input));
     });
@@ -119,9 +119,9 @@ struct Greeting<'a> {
     program: &'static OwnProgram,
     sender: Sender<StartEvent>,
     heard: Receiver<StartEvent>,
-    /// Nothing while something is written.
+    /// `None` while a thread writes.
     input: Option<ChildStdin>,
-    /// What it said of places for a copy.
+    /// The script's reports about places for a copy.
     tried: Vec<(String, String)>,
 }
 
@@ -167,7 +167,7 @@ impl Greeting<'_> {
 
     /// Sends this program.
     fn send(&mut self) -> Result<(), StartFailure> {
-        // The script answers once it was read, so that the writing of it ends.
+        // The script answers only after it was read, so the thread that writes it ends.
         let input = loop {
             match self.input.take() {
                 Some(input) => break input,
@@ -187,7 +187,7 @@ impl Greeting<'_> {
     fn hear(&self, limit: Duration) -> Result<StartEvent, StartFailure> {
         let deadline = Instant::now() + limit;
         loop {
-            // A signal's handler sets it; nothing else hangs on it.
+            // A signal handler sets the flag; no other data depend on it.
             if self.start.interrupted.load(Ordering::Relaxed) {
                 return Err(StartFailure::Interrupted);
             }
@@ -205,7 +205,7 @@ impl Greeting<'_> {
 
     fn ended(&mut self, why: Option<io::Error>, last: &str) -> StartFailure {
         let mut said = self.ssh.why_ended(END_LIMIT, why);
-        // Accounts without a login say so there.
+        // Accounts without a login say so in that line.
         if !last.is_empty() {
             said += &format!("\nThe last that its login shell printed: {last}");
         }
@@ -217,7 +217,7 @@ impl Greeting<'_> {
     }
 }
 
-/// As one line.
+/// Returns the script and its settings as one line.
 fn script(start: &RemoteStart<'_>, program: &OwnProgram) -> String {
     let copies = match start.copies {
         Copies::Cached => "cached",
@@ -242,12 +242,12 @@ fn script(start: &RemoteStart<'_>, program: &OwnProgram) -> String {
     script
 }
 
-/// What `uname -sm` says where this program can run.
+/// Returns what `uname -sm` prints where this program can run.
 fn kind() -> String {
     format!("Linux {}", std::env::consts::ARCH)
 }
 
-/// A sentence for what the script gave up at.
+/// Returns a sentence about why the script gave up.
 pub fn refusal(word: &str, rest: &str, tried: &[(String, String)]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let folders = |word: &str| {
@@ -301,10 +301,10 @@ pub fn refusal(word: &str, rest: &str, tried: &[(String, String)]) -> String {
     }
 }
 
-/// What is read at once.
+/// The number of bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// This program's file: it stays the same, whatever takes its place at its path.
+/// This program's file: it stays the same when another file takes its path.
 #[derive(Debug)]
 pub struct OwnProgram {
     file: File,
@@ -314,7 +314,7 @@ pub struct OwnProgram {
 }
 
 impl OwnProgram {
-    /// Opens and reads it, once in the life of this process.
+    /// Opens and reads the file, once in the life of this process.
     pub fn this() -> Result<&'static Self, String> {
         static THIS: OnceLock<Result<OwnProgram, String>> = OnceLock::new();
         let this = THIS.get_or_init(|| {
@@ -347,7 +347,7 @@ impl OwnProgram {
         ProgramReader { file: &self.file, at: 0 }
     }
 
-    /// Writes all of it, and says after each piece that one more is written.
+    /// Writes the whole file, and calls `written` after each piece.
     pub fn copy(&self, to: &mut impl Write, mut written: impl FnMut()) -> io::Result<()> {
         let mut reader = self.reader();
         let mut piece = vec![0; PIECE_BYTES];

@@ -1,5 +1,5 @@
-//! What the two sides say to each other over ssh: a question, then its answer, or two of them where
-//! something takes long. Each is JSON in a frame (`caravan_pipe::framing`).
+//! The messages of the two sides over ssh: a question, then one answer, or two if something takes long. Each is JSON
+//! in a frame (`caravan_pipe::framing`).
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::fabric::survey::Survey;
 
-/// Changes with any message.
+/// The version of the protocol, which changes with any message.
 pub const PROTOCOL: u32 = 1;
 /// The longest message: a survey of a host with very many addresses.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// From the side that was started by the user.
+/// A question from the side that the user started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum SelftestAsk {
     /// Who are you? Answered by [`SelftestAnswer::Hello`].
@@ -47,27 +47,27 @@ pub enum SelftestAsk {
     End,
 }
 
-/// From the other side.
+/// An answer from the other side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum SelftestAnswer {
     Hello(Box<SelftestHello>),
     Bytes(Vec<u8>),
     Figure(f64),
     Done,
-    /// What was asked for failed; the sentence.
+    /// The step failed; the sentence.
     Failed(String),
 }
 
-/// Who the other side is.
+/// The other side's host and ports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SelftestHello {
     pub survey: Survey,
-    /// Its usable ports.
+    /// The usable ports of the other side.
     pub offer: Vec<u8>,
     pub place: Place,
 }
 
-/// An [`Exposure`].
+/// An [`Exposure`] as a message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Arena {
     pub bytes: u64,
@@ -84,7 +84,7 @@ impl From<&Exposure> for Arena {
 }
 
 impl Arena {
-    /// `None` where it cannot be.
+    /// Returns the exposure, or `None` if it is impossible.
     pub fn exposure(&self) -> Option<Exposure> {
         let (start, end) = self.exposed;
         (start <= end && end <= self.bytes && self.bytes <= ARENA_BYTES_MAX).then_some(Exposure {
@@ -96,23 +96,23 @@ impl Arena {
     }
 }
 
-/// More than two of the largest rings.
+/// The largest arena: more than two of the largest rings.
 const ARENA_BYTES_MAX: u64 = 3 << 30;
 
 /// How a side waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wait {
-    /// It looks again and again.
+    /// The side polls without a pause.
     Spin,
-    /// It sleeps until its descriptor is readable.
+    /// The side sleeps until its descriptor is readable.
     Sleep,
 }
 
 impl Wait {
-    /// Both.
+    /// All ways to wait.
     pub const ALL: [Self; 2] = [Self::Spin, Self::Sleep];
 
-    /// As a report says it.
+    /// Returns the name that reports use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Spin => "spinning",
@@ -121,7 +121,7 @@ impl Wait {
     }
 }
 
-/// The byte of a stream at a position: splitmix64 of its word.
+/// Returns the byte of a stream at a position: splitmix64 of its word.
 fn byte(stream: u64, position: u64) -> u8 {
     let mut word = (stream << 56 ^ position / 8).wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -136,7 +136,7 @@ pub fn fill(stream: u64, position: u64, bytes: &mut [u8]) {
     }
 }
 
-/// A failure that names the first byte that is wrong.
+/// Compares bytes with the stream; the failure names the first wrong byte.
 pub fn check(stream: u64, position: u64, bytes: &[u8]) -> Result<(), StepFailure> {
     let wrong = (position..).zip(bytes).find(|(at, found)| **found != byte(stream, *at));
     match wrong {
@@ -151,9 +151,9 @@ pub fn check(stream: u64, position: u64, bytes: &[u8]) -> Result<(), StepFailure
 /// Why a step did not succeed.
 #[derive(Debug)]
 pub enum StepFailure {
-    /// What was tested failed; the sentence goes into the report, and the test goes on.
+    /// The tested step failed; the sentence goes into the report, and the test goes on.
     Failed(String),
-    /// Nothing can go on: the other side is gone, or Ctrl-C.
+    /// The whole test must end: the other side is gone, or the user pressed Ctrl-C.
     Fatal(Error),
 }
 
@@ -170,18 +170,18 @@ impl From<Error> for StepFailure {
 }
 
 impl StepFailure {
-    /// A failure of what is tested.
+    /// Returns a failure of the tested step.
     pub fn failed(what: impl Into<String>) -> Self {
         Self::Failed(what.into())
     }
 }
 
-/// How long a step may take, and who may end it.
+/// How long a step may take, and what may interrupt it.
 #[derive(Clone, Debug)]
 pub struct StepBounds {
     deadline: Instant,
     limit: Duration,
-    /// Ctrl-C here; on the other side the end of its standard input.
+    /// Set by Ctrl-C on this side, and by the end of the standard input on the other one.
     interrupt: Option<Interrupt>,
 }
 
@@ -190,7 +190,7 @@ impl StepBounds {
         Self { deadline: Instant::now() + limit, limit, interrupt: interrupt.cloned() }
     }
 
-    /// To be called wherever something may wait for ever.
+    /// Fails if the step must end. To be called wherever something may wait for ever.
     pub fn check(&self) -> Result<(), StepFailure> {
         if let Some(interrupt) = &self.interrupt {
             interrupt.check().map_err(crate::error::Error::from)?;

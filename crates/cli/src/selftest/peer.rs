@@ -1,5 +1,5 @@
-//! The other side of a self-test: answers on its standard output what comes on its standard input, and
-//! ends with that, whatever it is doing.
+//! The other side of a self-test. It answers on its standard output the questions from its standard input, and ends
+//! when that ends, whatever it is doing.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::selftest::promises::Promises;
 use crate::selftest::traffic::Traffic;
 use crate::selftest::{CONNECT_LIMIT, OURS, STEP_LIMIT, THEIRS, limit};
 
-/// A peer that nobody asks anything any more ends.
+/// How long a peer waits for the next question before it ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
-/// How long what is under way may take to end once the standard input has.
+/// How long the current step may take to end once the standard input has ended.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Begins each line before the first message; shells' own greetings do not.
+/// The mark at the beginning of each line before the first message; the greetings of shells lack it.
 pub const MARK: &str = "caravan-selftest";
 
-/// Which program this is: only the same on both sides can talk.
+/// Identifies this program: both sides must be the same one.
 pub fn identity() -> String {
     format!("caravan {} selftest {PROTOCOL}", env!("CARGO_PKG_VERSION"))
 }
@@ -54,7 +54,7 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
         let answer = match peer.answer(ask, &mut out) {
             Ok(answer) => answer,
             Err(StepFailure::Failed(why)) => SelftestAnswer::Failed(why),
-            // Whoever asked is gone.
+            // The other side is gone.
             Err(StepFailure::Fatal(Error::Interrupted)) => break,
             Err(StepFailure::Fatal(error)) => return Err(error),
         };
@@ -63,8 +63,8 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes them in a thread. With the standard input whoever asked is gone: then what is under way ends in
-/// order, as devices want it, or the process on the spot.
+/// Reads the questions in a thread. When the standard input ends, the other side is gone: then the current step ends
+/// in order, as devices need it, or the process exits after `END_LIMIT`.
 fn read_questions(ended: Arc<AtomicBool>) -> Receiver<SelftestAsk> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -133,7 +133,7 @@ impl PeerSide {
         Ok(SelftestAnswer::Done)
     }
 
-    /// Answers with this side's half, and then waits until the connection is up.
+    /// Answers with this side's half, then waits until the connection is up.
     fn accept(&mut self, request: &[u8], arena: &Arena, out: &mut impl Write) -> Result<(), StepFailure> {
         let exposure = arena.exposure().ok_or_else(|| out_of_turn("a possible arena"))?;
         let (pending, half) = verbs::accept(request, &exposure)?;
@@ -163,7 +163,7 @@ fn hello() -> Result<SelftestAnswer, StepFailure> {
     Ok(SelftestAnswer::Hello(Box::new(SelftestHello { survey: found.survey, offer, place: Place::here() })))
 }
 
-/// Of a message, which begins with its number.
+/// Checks the size of a message, which begins with its number.
 fn size(bytes: usize) -> Result<usize, StepFailure> {
     match (8..=1 << 30).contains(&bytes) {
         true => Ok(bytes),

@@ -1,4 +1,4 @@
-//! What the contract of a transport promises, tried on an endpoint, from either side.
+//! Tests the promises of the transport contract on an endpoint, from either side.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::selftest::message;
 use crate::selftest::message::{StepBounds, StepFailure};
 
-/// The arena of these tests, and the part of it that the other side may reach.
+/// The bytes of the arena in these tests.
 pub const ARENA_BYTES: u64 = 256 << 10;
-/// See [`ARENA_BYTES`].
+/// The part of the arena that the other side may reach.
 pub const EXPOSED: (u64, u64) = (64 << 10, 192 << 10);
-/// Writes with immediates, and bytes of each: they fill the exposed part.
+/// The number of writes with immediates; together they fill the exposed part.
 pub const WRITES: u32 = 256;
-/// See [`WRITES`].
+/// The bytes of each of these writes.
 pub const WRITE_BYTES: u32 = 512;
-/// Streams of the pattern: what is written, and what is read.
+/// The streams of the pattern for writes and for reads.
 const WRITTEN: u64 = 3;
 const READ: u64 = 4;
 /// A prime, so that nothing is aligned.
 const READ_BYTES: u32 = 30_011;
-/// Events taken at once.
+/// The number of events taken at once.
 const EVENTS_MAX: usize = 32;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// The exposure of these tests.
+/// Returns the exposure of these tests.
 pub fn exposure() -> Exposure {
     let (start, end) = EXPOSED;
     Exposure { arena_bytes: ARENA_BYTES, exposed: start..end, peer_reads: true, peer_swaps: true }
 }
 
-/// An endpoint and what it has told.
+/// An endpoint and the events that it has reported.
 #[derive(Debug)]
 pub struct Promises<'a> {
     endpoint: &'a mut dyn Endpoint,
@@ -60,7 +60,7 @@ impl<'a> Promises<'a> {
         self.until(|seen| seen.done.len() == WRITES as usize)
     }
 
-    /// Takes them: each once, behind its bytes, and in order where that is promised.
+    /// Takes the immediates: each once, after its bytes, and in order if that is promised.
     pub fn take_immediates(&mut self, from: u64, count: u32, bytes: u32) -> Result<(), StepFailure> {
         self.inside(from, u64::from(count) * u64::from(bytes))?;
         let mut part = vec![0; bytes as usize];
@@ -88,7 +88,7 @@ impl<'a> Promises<'a> {
         Ok(())
     }
 
-    /// Puts bytes into this side's arena for the other side to read.
+    /// Fills this side's arena with bytes for the other side to read.
     pub fn fill(&mut self, from: u64, bytes: u64) -> Result<(), StepFailure> {
         self.inside(from, bytes)?;
         let mut part = vec![0; bytes as usize];
@@ -97,7 +97,7 @@ impl<'a> Promises<'a> {
         Ok(())
     }
 
-    /// Reads what the other side has [filled](Self::fill) in.
+    /// Reads the bytes that the other side has [filled](Self::fill) in.
     pub fn read(&mut self) -> Result<(), StepFailure> {
         let into = Local { offset: 1, bytes: READ_BYTES };
         self.start(Operation::Read { from: EXPOSED.0 + 1, into, context: 0 })?;
@@ -107,7 +107,7 @@ impl<'a> Promises<'a> {
         message::check(READ, 1, &bytes)
     }
 
-    /// Swaps a word of what the other side has filled in, once; a second time it must be refused.
+    /// Swaps a word that the other side has filled in; a second swap must be refused.
     pub fn swap(&mut self) -> Result<(), StepFailure> {
         let mut word = [0; 8];
         message::fill(READ, 0, &mut word);
@@ -124,13 +124,13 @@ impl<'a> Promises<'a> {
         Ok(())
     }
 
-    /// Writes where nothing is exposed, on a connection that has been told otherwise. It must end in an
-    /// error, which is returned.
+    /// Writes where nothing is exposed, on a connection that was told otherwise. The connection must end in an error,
+    /// which is returned.
     pub fn write_outside(&mut self) -> Result<Error, StepFailure> {
         self.endpoint.arena().copy_in(0, &[0xff; 64]);
         let bytes = Local { offset: 0, bytes: 64 };
         let write = Operation::Write { from: bytes, to: 0, immediate: None, context: 2 };
-        // A write is over for iWARP once TCP has it; what this read brings comes behind.
+        // A write completes on iWARP once TCP has it; the result of this read comes after it.
         let read = Operation::Read { from: EXPOSED.0, into: bytes, context: 3 };
         let started = self.endpoint.post(write).and_then(|()| self.endpoint.post(read));
         if let Err(error) = started.and_then(|()| self.endpoint.doorbell()) {
@@ -149,7 +149,7 @@ impl<'a> Promises<'a> {
         }
     }
 
-    /// That nothing has come to the first bytes.
+    /// Checks that the first `bytes` bytes are still zero.
     pub fn untouched(&self, bytes: u64) -> Result<(), StepFailure> {
         self.inside(0, bytes)?;
         let mut found = vec![0; bytes as usize];
@@ -160,7 +160,7 @@ impl<'a> Promises<'a> {
         }
     }
 
-    /// What the other side asks about must be in this side's arena.
+    /// Checks that the part that the other side asks about is in this side's arena.
     fn inside(&self, from: u64, bytes: u64) -> Result<(), StepFailure> {
         match from.checked_add(bytes).is_some_and(|end| end <= self.endpoint.arena().bytes()) {
             true => Ok(()),
@@ -203,10 +203,10 @@ impl<'a> Promises<'a> {
         Ok(count)
     }
 
-    /// Nothing came: waits for what does.
+    /// Waits for the next event, because none has come.
     fn nap(&mut self) -> Result<(), StepFailure> {
         self.bounds.check()?;
-        // An ended connection tells when it is polled.
+        // An ended connection reports that when it is polled.
         if self.endpoint.flush().is_err() || !matches!(self.endpoint.arm(), Ok(Armed::Wait)) {
             return Ok(());
         }
@@ -261,7 +261,7 @@ mod tests {
         Promises::new(&mut *near, bounds()).swap().expect("swapped");
     }
 
-    /// Mapped memory has no device that could refuse, so the failure is what is found.
+    /// Mapped memory has no device that could refuse, so the tests must find the failure.
     #[test]
     fn what_is_not_kept_is_found() {
         let [mut near, mut far] = ends();

@@ -1,4 +1,4 @@
-//! What a self-test found, as text and as JSON.
+//! The results of a self-test, as text and as JSON.
 
 use std::fmt::Write;
 
@@ -8,25 +8,25 @@ use serde::Serialize;
 use crate::fabric;
 use crate::fabric::survey::Survey;
 
-/// All of it.
+/// All results of a self-test.
 #[derive(Debug, Serialize)]
 pub struct SelftestReport {
     pub caravan: String,
-    /// As the user named it.
+    /// The host as the user named it.
     pub target: String,
     pub is_same_host: bool,
     pub ours: Survey,
     pub theirs: Survey,
     pub paths: Vec<TestedPath>,
-    /// What could not be tried, and why; a sentence each.
+    /// What could not be tested, and why; a sentence each.
     pub notes: Vec<String>,
-    /// A sentence each; empty if everything passed.
+    /// One sentence per failure; empty if everything passed.
     pub failures: Vec<String>,
-    /// What a node between both would use, or what to do.
+    /// What a node would use between the hosts, or what to do.
     pub verdict: String,
 }
 
-/// One way between both.
+/// The results of one way.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TestedPath {
     pub name: String,
@@ -45,12 +45,12 @@ pub struct PathCheck {
     pub outcome: CheckOutcome,
 }
 
-/// What it came to.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckOutcome {
     Passed,
-    /// Why it is not for this way.
+    /// The check does not apply to this way; the reason.
     Not(String),
     Failed(String),
 }
@@ -62,11 +62,11 @@ pub struct RoundTrip {
     pub waiting: &'static str,
     pub count: usize,
     pub median_us: f64,
-    /// 99 of 100 take at most so long.
+    /// The 99th percentile.
     pub most_us: f64,
 }
 
-/// A stream of messages of one size; bytes a second.
+/// A stream of messages of one size, in bytes per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Throughput {
     pub bytes: usize,
@@ -90,7 +90,7 @@ impl TestedPath {
 }
 
 impl RoundTrip {
-    /// Of nanoseconds, of which there is at least one.
+    /// Computes the figures from times in nanoseconds; there must be at least one.
     pub fn of(bytes: usize, waiting: &'static str, mut took: Vec<u64>) -> Self {
         took.sort_unstable();
         let at = |part: usize| took.get(took.len() * part / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
@@ -105,7 +105,7 @@ impl Throughput {
 }
 
 impl SelftestReport {
-    /// For people; its last line is the verdict.
+    /// Returns the report for people; its last line is the verdict.
     pub fn text(&self) -> String {
         let mut text = format!("caravan selftest {}, version {}\n\n", self.target, self.caravan);
         text.push_str(&fabric::survey(&self.ours));
@@ -115,7 +115,7 @@ impl SelftestReport {
             text.push('\n');
             path.write(&mut text);
         }
-        // Nothing fails that is written to a string.
+        // Writing into a String cannot fail.
         for note in &self.notes {
             let _ = write!(text, "\nnot tested: {note}");
         }
@@ -131,7 +131,7 @@ impl SelftestReport {
 }
 
 impl TestedPath {
-    /// Why there was no connection at all.
+    /// Returns why there was no connection, if there was none.
     pub fn unconnected(&self) -> Option<&str> {
         self.failure.as_deref().filter(|_| self.connected_ms == 0.0)
     }
@@ -168,7 +168,7 @@ impl TestedPath {
         });
     }
 
-    /// A line for each size, with a column for each way of waiting.
+    /// Writes a line for each size, with a column for each way of waiting.
     fn write_sizes(
         &self,
         text: &mut String,

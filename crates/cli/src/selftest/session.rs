@@ -1,4 +1,4 @@
-//! One way between the two sides, tested from this one: connected, checked, measured.
+//! Tests one way between the two sides, from this one: connects, checks and measures.
 
 use std::time::{Duration, Instant};
 
@@ -18,23 +18,23 @@ use crate::selftest::{CONNECT_LIMIT, OURS, STEP_LIMIT, SelftestRemote, THEIRS, l
 const ROUND_TRIP_BYTES: [usize; 5] = [8, 64, 512, 4 << 10, 64 << 10];
 /// Bytes of the messages of streams.
 const STREAM_BYTES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
-/// Steps of a way, as a progress bar counts them.
+/// The number of steps of a way, as a progress bar counts them.
 pub const STEPS: usize = 3 + 2 * (ROUND_TRIP_BYTES.len() + 2 * STREAM_BYTES.len());
-/// Bytes each way whose content is checked, for each way of waiting.
+/// Bytes per direction whose content is checked, for each way of waiting.
 const CONTENT_BYTES: u64 = 2 << 20;
-/// Beyond the other side's own limit, before it is given up.
+/// How long this side waits beyond the other side's own limit.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What two processes can be connected by.
+/// A way to connect the two processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestedWay {
     Memory,
-    /// From a port of this host to one of the other.
+    /// RDMA from a port of this host to a port of the other.
     Ports(Port, Port),
 }
 
 impl TestedWay {
-    /// From one port to another one of the same host, if both sides are on one.
+    /// True if two different ports are used, when both sides are on one host.
     pub fn is_between_ports(&self) -> bool {
         match self {
             Self::Memory => false,
@@ -42,7 +42,7 @@ impl TestedWay {
         }
     }
 
-    /// As users see it.
+    /// Returns the name that users see.
     pub fn name(&self) -> String {
         match self {
             Self::Memory => "shared memory".to_owned(),
@@ -64,7 +64,7 @@ pub struct SelftestSession<'a> {
 }
 
 impl SelftestSession<'_> {
-    /// Tests a way. Failures are in what it returns; an error means that nothing can go on.
+    /// Tests a way. The result contains the failures; an error means that the whole test must end.
     pub fn test(
         &mut self,
         way: &TestedWay,
@@ -118,7 +118,7 @@ impl SelftestSession<'_> {
         self.done(&SelftestAsk::End, STEP_LIMIT)
     }
 
-    /// A write outside of what the other side has exposed: its device must refuse it.
+    /// Checks that the other side's device refuses a write outside of its exposed memory.
     fn check_refusal(
         &mut self,
         way: &TestedWay,
@@ -217,8 +217,8 @@ impl SelftestSession<'_> {
         Ok(())
     }
 
-    /// An endpoint of each side. With `claim`, this side believes so many bytes of the other's arena to
-    /// be exposed.
+    /// Connects an endpoint of each side. With `claim`, this side believes that so many bytes of the other's arena are
+    /// exposed.
     fn connect(
         &mut self,
         way: &TestedWay,
@@ -250,7 +250,7 @@ impl SelftestSession<'_> {
         }
     }
 
-    /// Something that both sides do at once.
+    /// Runs a step that both sides do at once.
     fn both<T>(
         &mut self,
         ask: &SelftestAsk,
@@ -267,7 +267,7 @@ impl SelftestSession<'_> {
         }
     }
 
-    /// Something that the other side does alone.
+    /// Runs a step that the other side does alone.
     fn done(&mut self, ask: &SelftestAsk, limit: Duration) -> Result<(), StepFailure> {
         self.remote.ask(ask)?;
         match self.remote.answer(limit + GRACE)? {
@@ -289,7 +289,7 @@ impl SelftestSession<'_> {
     }
 }
 
-/// Both sides' words.
+/// Joins the failures of both sides.
 fn failure(ours: Option<StepFailure>, theirs: SelftestAnswer) -> StepFailure {
     let theirs = match theirs {
         SelftestAnswer::Failed(why) => Some(format!("the other side: {why}")),
@@ -320,7 +320,7 @@ fn words(capabilities: &Capabilities) -> Vec<String> {
 }
 
 impl TestedPath {
-    /// Writes down what a check came to; its failure ends the way.
+    /// Records the result of a check; its failure ends the way.
     fn check(&mut self, name: String, outcome: Result<CheckOutcome, StepFailure>) -> Result<(), StepFailure> {
         let (outcome, trouble) = match outcome {
             Ok(outcome) => (outcome, None),

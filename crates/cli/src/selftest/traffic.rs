@@ -1,4 +1,4 @@
-//! What goes over a link in a self-test, from either side.
+//! The traffic over a link in a self-test, from either side.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +10,21 @@ use rustix::io::Errno;
 use crate::selftest::message;
 use crate::selftest::message::{StepBounds, StepFailure, Wait};
 
-/// Looks in a row before a side that spins lets others have the core.
+/// Polls in a row before a side that spins yields the core.
 const LOOKS: u32 = 256;
-/// Yields before it asks whether it may go on.
+/// Yields before a side checks its bounds.
 const YIELDS: u32 = 16;
-/// How long a sleep may last before the bounds are looked at again.
+/// How long a sleep may last before the bounds are checked again.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Bytes taken from a link at once.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Of every message: its number, and in the lowest bit whether it is the last.
+/// The header of a message: its number, and in the lowest bit whether it is the last.
 const HEADER_BYTES: usize = 8;
-/// Round trips that are not counted.
+/// Round trips before the counted ones.
 const WARM_UP: usize = 8;
-/// Round trips, at most and at least.
+/// The most and the fewest round trips.
 const ROUND_TRIPS: (usize, usize) = (100_000, 10);
-/// Messages of a stream at least.
+/// The fewest messages of a stream.
 const MESSAGES_MIN: u64 = 3;
 
 /// A link, and how this side waits on it.
@@ -48,7 +48,7 @@ impl<'a> Traffic<'a> {
         while sent < total || received < total {
             let (sent_before, received_before) = (sent, received);
             if sent < total {
-                // Of many sizes, none of which divides the ring.
+                // The sizes vary, and none divides the ring.
                 let size = (sent * 7 + 13) % (BUFFER_BYTES as u64 - 1) + 1;
                 let part = &mut buffer[..size.min(total - sent) as usize];
                 message::fill(ours, sent, part);
@@ -68,7 +68,7 @@ impl<'a> Traffic<'a> {
         self.settle()
     }
 
-    /// Round trips of messages of `bytes` for `time`; nanoseconds of each, in order of time.
+    /// Returns the nanoseconds of each round trip of `bytes`, for `time`, in order of time.
     pub fn round_trips(&mut self, bytes: usize, time: Duration) -> Result<Vec<u64>, StepFailure> {
         let mut message = vec![0; bytes];
         let mut took = Vec::new();
@@ -94,7 +94,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Returns messages of `bytes` until the last.
+    /// Returns messages of `bytes` to the sender, up to the last.
     pub fn echo(&mut self, bytes: usize) -> Result<(), StepFailure> {
         let mut message = vec![0; bytes];
         for number in 0.. {
@@ -107,7 +107,7 @@ impl<'a> Traffic<'a> {
         self.settle()
     }
 
-    /// Sends messages of `bytes` for `time`; bytes a second, up to the last one's arrival.
+    /// Sends messages of `bytes` for `time`. Returns bytes per second, up to the arrival of the last message.
     pub fn stream(&mut self, bytes: usize, time: Duration) -> Result<f64, StepFailure> {
         let mut message = vec![0; bytes];
         let begin = Instant::now();
@@ -127,7 +127,7 @@ impl<'a> Traffic<'a> {
         Err(StepFailure::failed("the stream has no end"))
     }
 
-    /// Takes messages of `bytes` until the last, and says that it has come.
+    /// Takes messages of `bytes` up to the last, and acknowledges that one.
     pub fn drain(&mut self, bytes: usize) -> Result<(), StepFailure> {
         let mut buffer = vec![0; BUFFER_BYTES.min(bytes)];
         for number in 0.. {
@@ -148,7 +148,7 @@ impl<'a> Traffic<'a> {
         self.settle()
     }
 
-    /// This side does something else next, and must owe the link nothing.
+    /// Waits until this side owes the link nothing, because it does something else next.
     fn settle(&mut self) -> Result<(), StepFailure> {
         while !self.link.is_settled()? {
             self.pause(0)?;
@@ -162,7 +162,7 @@ impl<'a> Traffic<'a> {
             bytes = &bytes[sent..];
             self.link.publish()?;
             if sent == 0 {
-                // Room comes with what the peer says.
+                // The peer's messages return room.
                 self.link.refresh()?;
                 self.pause(1)?;
             } else {
@@ -188,7 +188,7 @@ impl<'a> Traffic<'a> {
         Ok(())
     }
 
-    /// Nothing to do: looks again, or sleeps until something comes, or until there is `room`.
+    /// Polls again, or sleeps until something arrives or there is `room`.
     fn pause(&mut self, room: usize) -> Result<(), StepFailure> {
         if self.wait == Wait::Sleep {
             return self.sleep(room);
@@ -198,7 +198,7 @@ impl<'a> Traffic<'a> {
             std::hint::spin_loop();
             return Ok(());
         }
-        // The other side may need this very core.
+        // The other side may need this core.
         std::thread::yield_now();
         if self.empty_looks % (LOOKS * YIELDS) == 0 {
             self.bounds.check()?;
@@ -237,7 +237,7 @@ fn header(number: u64, is_last: bool) -> [u8; HEADER_BYTES] {
     (number << 1 | u64::from(is_last)).to_le_bytes()
 }
 
-/// Whether the message of that number is the last.
+/// Checks the number of a message; true if it is the last.
 fn expect(message: &[u8], number: u64) -> Result<bool, StepFailure> {
     let head = message.first_chunk().map(|head| u64::from_le_bytes(*head));
     match head {
@@ -253,7 +253,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Both ends of a link, each in a thread of its own.
+    /// Runs the two ends of a link, each in a thread of its own.
     fn between<A: Send, B: Send>(
         wait: Wait,
         ours: impl FnOnce(&mut Traffic) -> A + Send,

@@ -1,4 +1,4 @@
-//! The links as rates: what two samples of their counters tell.
+//! The links as rates, computed from two samples of their counters.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -17,9 +17,9 @@ pub struct CountersSample {
 #[derive(Clone, Debug, Serialize)]
 pub struct LinksView {
     pub unix_time: f64,
-    /// What the rates are over.
+    /// The seconds over which the rates are taken.
     pub interval_seconds: f64,
-    /// In the order of node and peer.
+    /// Sorted by node and peer.
     pub links: Vec<LinkRow>,
 }
 
@@ -40,13 +40,13 @@ pub struct LinkRow {
     pub wakeups_received_per_s: Option<f64>,
     pub spins_per_s: Option<f64>,
     pub spin_hits_per_s: Option<f64>,
-    /// Part of the time in which senders were suspended.
+    /// The share of time in which senders were suspended.
     pub busy_part: Option<f64>,
     pub ring_bytes: u64,
     pub outbound_used_bytes: u64,
     pub inbound_used_bytes: u64,
     pub queued_bytes: u64,
-    /// All counters as they are, also those that this version does not know.
+    /// All counters with their raw values, including those that this version does not know.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -57,7 +57,7 @@ impl LinksView {
         for process in &now.processes {
             let earlier = before.processes.iter().find(|other| other.pid == process.pid);
             for row in &process.rows {
-                // The same row, and not given to another link since.
+                // This is the same row, not given to another link since.
                 let earlier = earlier.and_then(|process| {
                     let same =
                         |other: &&RowCounters| (other.index, other.generation) == (row.index, row.generation);
@@ -81,7 +81,7 @@ fn link(
     let gauge = |name| row.counter(name).unwrap_or(0);
     let rate = |name| {
         let (before, now) = (earlier?.counter(name)?, row.counter(name)?);
-        // Written without locks by its owner: a value that seems to fall is not a rate.
+        // The owner writes without locks: a value that seems to fall counts as no change.
         (seconds > 0.0).then(|| now.saturating_sub(before) as f64 / seconds)
     };
     let node = if row.local.is_empty() { &process.label } else { &row.local };

@@ -1,9 +1,9 @@
-//! What is there on this machine because of a test: processes, sockets, files, shared memory. Taken before
+//! A census of what exists on this machine because of a test: processes, sockets, files, shared memory. Taken before
 //! and after, it shows what was left behind.
 //!
-//! A process belongs to a test if it descends from one of its sshds or from the command under test, or
-//! bears the name of the test's folder in its environment, its arguments or its program's path: so one
-//! that has left its parents is found as well.
+//! A process belongs to a test if it descends from one of its sshds or from the command under test, or has the name of
+//! the test's folder in its environment, its arguments or its program's path. So a process that has left its parents
+//! is found as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long after the end of a pipeline everything must be gone: 5 s are promised, and a slow machine with other
+/// How long after the end of a pipeline everything must be gone: the promise is 5 s, and a slow machine with other
 /// work may need a few times as long.
 pub const GONE_WITHIN: Duration = Duration::from_secs(30);
 
-/// Environment variable by which local processes bear the name of the test's folder.
+/// The environment variable that gives local processes the name of the test's folder.
 pub const MARK: &str = "CARAVAN_TEST_FOLDER";
 
 /// A process as `/proc` shows it.
@@ -25,9 +25,9 @@ pub const MARK: &str = "CARAVAN_TEST_FOLDER";
 pub struct Process {
     pub pid: i32,
     pub parent: i32,
-    /// When it began, in the kernel's ticks: a number is used again.
+    /// The start time in the kernel's ticks, because pids are used again.
     pub start: u64,
-    /// For people.
+    /// The command line, for people.
     pub command: String,
     pub arguments: Vec<u8>,
     pub environment: Vec<u8>,
@@ -37,24 +37,24 @@ impl Process {
     fn read(pid: i32) -> Option<Self> {
         let at = PathBuf::from(format!("/proc/{pid}"));
         let stat = fs::read_to_string(at.join("stat")).ok()?;
-        // The name is in parentheses, and may contain some.
+        // The name is in parentheses, and may contain parentheses.
         let (head, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_whitespace();
-        // The fields are those of proc(5), of which the first two are gone.
+        // The fields are those of proc(5) without the first two.
         let parent = fields.nth(1)?.parse().ok()?;
         let start = fields.nth(17)?.parse().ok()?;
         let arguments = fs::read(at.join("cmdline")).ok()?;
         let words = String::from_utf8_lossy(&arguments).replace('\0', " ");
         let name = head.split_once('(').map_or("", |(_, name)| name);
         let command = if words.is_empty() { format!("[{name}]") } else { words.trim_end().to_owned() };
-        // Another user's cannot be read, and is none of ours.
+        // The environment of another user's process cannot be read, and such a process is none of ours.
         let environment = fs::read(at.join("environ")).unwrap_or_default();
         Some(Self { pid, parent, start, command, arguments, environment })
     }
 
     pub fn kill(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid) {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = kill_process(pid, signal);
         }
     }
@@ -63,8 +63,8 @@ impl Process {
         fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
     }
 
-    /// What its descriptors are: `pipe:[7]`, `socket:[8]`, `/memfd:x (deleted)`, paths. Those that only name a file
-    /// (`O_PATH`), and hold no end of a pipe open, are left out.
+    /// Returns the process's descriptors as `pipe:[7]`, `socket:[8]`, `/memfd:x (deleted)` or paths. Descriptors that
+    /// only name a file (`O_PATH`) hold no end of a pipe open, and are left out.
     pub fn descriptors(&self) -> Vec<(i32, String)> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
         let only_names = |number: i32| {
@@ -93,14 +93,14 @@ impl Process {
     }
 }
 
-/// All processes of this machine.
+/// Returns all processes of this machine.
 fn processes() -> Vec<Process> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(Process::read).collect()
 }
 
-/// Knows what belongs to a test, and what there was at first.
+/// Knows what belongs to a test, and what existed at first.
 pub struct Census {
     mark: String,
     roots: Vec<i32>,
@@ -108,7 +108,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// `roots` are the sshds.
+    /// Takes the first census; `roots` are the sshds.
     pub fn take(folder: &Path, roots: Vec<i32>) -> Self {
         let mark = folder.to_str().expect("UTF-8").to_owned();
         let mut census = Self { mark, roots, before: BTreeMap::new() };
@@ -116,7 +116,7 @@ impl Census {
         census
     }
 
-    /// The test's processes, but for those of the test itself.
+    /// Returns the test's processes, except those of the test program itself.
     pub fn processes(&self) -> Vec<Process> {
         let own = std::process::id() as i32;
         let all = processes();
@@ -133,7 +133,7 @@ impl Census {
         let mark = self.mark.as_bytes();
         let is_ours = |process: &Process| process.names(mark) || descends(process.pid);
         let mut ours: BTreeSet<i32> = all.iter().filter(|p| is_ours(p)).map(|p| p.pid).collect();
-        // What they have started may bear nothing.
+        // The children of these processes may lack the name.
         loop {
             let more: Vec<_> =
                 all.iter().filter(|p| ours.contains(&p.parent) && !ours.contains(&p.pid)).collect();
@@ -145,8 +145,8 @@ impl Census {
         all.into_iter().filter(|process| process.pid != own && ours.contains(&process.pid)).collect()
     }
 
-    /// Everything that can be left behind: what it is, and how it is shown. What a process calls itself
-    /// may change.
+    /// Returns everything that can be left behind, by an identity, with a description. The name that a process shows
+    /// may change, so it is not in the identity.
     fn items(&self) -> BTreeMap<String, String> {
         let mut items = BTreeMap::new();
         let sockets = sockets();
@@ -171,18 +171,18 @@ impl Census {
         items
     }
 
-    /// What there is now and was not at first.
+    /// Returns what exists now and did not exist at first.
     pub fn left(&self) -> Vec<String> {
         let now = self.items().into_iter();
         now.filter(|(id, _)| !self.before.contains_key(id)).map(|(_, shown)| shown).collect()
     }
 
-    /// Fails if within 5 s from now it is not as it was at first.
+    /// Fails if the state of the first census is not reached within [`GONE_WITHIN`].
     pub fn check(&self, after: &str) {
         self.check_by(Instant::now() + GONE_WITHIN, after);
     }
 
-    /// The same, until then.
+    /// Fails if the state of the first census is not reached by `deadline`.
     pub fn check_by(&self, deadline: Instant, after: &str) {
         loop {
             let left = self.left();
@@ -198,7 +198,7 @@ impl Census {
     }
 }
 
-/// `socket:[N]` of each TCP socket that listens or is connected, and its state.
+/// Returns `socket:[N]` of each TCP socket that listens or is connected, and its state.
 fn sockets() -> BTreeMap<String, String> {
     let mut sockets = BTreeMap::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -216,10 +216,10 @@ fn sockets() -> BTreeMap<String, String> {
     sockets
 }
 
-/// Where nothing may be left: below these folders of a host.
+/// The folders of a host below which nothing may be left.
 const SCRATCH: [&str; 3] = ["tmp", "run", "cache"];
 
-/// Files in hosts' scratch folders, but for the cached program.
+/// Finds the files in hosts' scratch folders, except the cached program.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for host in fs::read_dir(folder).into_iter().flatten().flatten() {
         for scratch in SCRATCH {
@@ -239,7 +239,7 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// `cache/caravan/HASH`, or a file below that is executable as a whole copy is.
+/// True for `cache/caravan/HASH`, or a file below it that is as long and executable as a whole copy.
 fn is_cached_program(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     let in_cache = path.components().any(|part| part.as_os_str() == "cache");

@@ -1,4 +1,4 @@
-//! What tests of the command share.
+//! Helpers that all tests of the command share.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The command, with nothing to read.
+/// Returns the command, with an empty standard input.
 pub fn caravan() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
     command.stdin(Stdio::null());
@@ -17,7 +17,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Looks again until it is so; for what another process does.
+/// Waits until `is_so`, for what another process does.
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -26,7 +26,7 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A folder that goes with the value.
+/// A folder that is removed when the value is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {

@@ -1,7 +1,7 @@
-//! Hosts of a test's own: sshds on addresses of the loopback interface that let this user in by a key of
-//! their own, each with folders of its own for everything.
+//! Hosts for tests: sshds on addresses of the loopback interface that let this user in with a key of the test, each
+//! with its own folders for everything.
 
-// Each program of tests uses a part of it.
+// Each test program uses a part of this module.
 #![allow(dead_code)]
 
 use std::fs::{self, Permissions};
@@ -15,23 +15,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{Folder, caravan};
 
-/// A script of sh.
+/// Writes a script of sh.
 pub fn program(path: &Path, script: &str) {
     fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("written");
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("changed");
 }
 
-/// The usual exchange of keys takes ssh longer than anything else that these tests do.
+/// The default key exchange takes ssh longer than anything else in these tests.
 const KEY_EXCHANGE: &str = "KexAlgorithms curve25519-sha256";
 
-/// What a host is like.
+/// The properties of a host.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Has this program on its PATH.
+    /// True if this program is on the host's PATH.
     pub has_caravan: bool,
     /// The login shell, as sshd would start it: `csh` runs `csh -c COMMAND`.
     pub shell: Option<&'static str>,
-    /// Put over the environment that the others have, too; `@` in a value is the host's folder.
+    /// Variables that override those of all hosts; `@` in a value is the host's folder.
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
@@ -42,26 +42,26 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Without this program on its PATH.
+    /// Returns a host without this program on its PATH.
     pub fn bare() -> Self {
         Self { has_caravan: false, ..Self::default() }
     }
 }
 
-/// Below its folder each host has its own: `NAME/home`, `NAME/tmp`, `NAME/run`, `NAME/cache`, and `NAME/bin`,
-/// which is first on its PATH.
+/// The hosts of a test. Each has a folder of its own: `NAME/home`, `NAME/tmp`, `NAME/run`, `NAME/cache`, and
+/// `NAME/bin`, which is first on its PATH.
 pub struct Hosts {
     folder: Folder,
     daemons: Vec<Daemon>,
 }
 
 impl Hosts {
-    /// They have this program on their PATH.
+    /// Starts hosts with this program on their PATH.
     pub fn start(names: &[&str]) -> Self {
         Self::with(names, &Setup::default())
     }
 
-    /// The first listens at 127.0.0.2, the second at 127.0.0.3, and so on.
+    /// Starts hosts; the first listens at 127.0.0.2, the second at 127.0.0.3, and so on.
     pub fn with(names: &[&str], setup: &Setup) -> Self {
         let folder = Folder::new();
         let at = folder.path();
@@ -70,7 +70,7 @@ impl Hosts {
             keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at.join(name)).stdin(Stdio::null());
             assert!(keygen.status().expect("ssh-keygen (package openssh-client)").success());
         }
-        // What Debian's package makes at boot; sshd of root wants it.
+        // Debian's package creates this folder at boot; sshd needs it when root runs it.
         let _ = fs::create_dir("/run/sshd");
         let daemons =
             names.iter().enumerate().map(|(number, name)| Daemon::start(at, name, number + 2, setup));
@@ -79,7 +79,7 @@ impl Hosts {
         hosts
     }
 
-    /// For everything of this test.
+    /// Returns the folder for everything of this test.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -88,22 +88,22 @@ impl Hosts {
         self.folder().join(name).join("home")
     }
 
-    /// First on the PATH of that host.
+    /// Returns the folder that is first on the PATH of that host.
     pub fn bin(&self, name: &str) -> PathBuf {
         self.folder().join(name).join("bin")
     }
 
-    /// Where copies of this program are kept.
+    /// Returns the folder of the cached copies of this program.
     pub fn cache(&self, name: &str) -> PathBuf {
         self.folder().join(name).join("cache")
     }
 
-    /// A file for ssh's `-F` with all of them.
+    /// Returns the file for ssh's `-F` with all hosts.
     pub fn config(&self) -> PathBuf {
         self.folder().join("ssh_config")
     }
 
-    /// From now on a connection is kept for the sessions to come.
+    /// From now on, ssh keeps a connection for later sessions.
     pub fn keep_connections(&self) {
         let path = self.folder().join("mux-%C");
         self.write_config(&format!(
@@ -128,7 +128,7 @@ impl Hosts {
         fs::write(self.config(), config).expect("written");
     }
 
-    /// `caravan pipe` towards them.
+    /// Returns `caravan pipe` with these hosts' configuration.
     pub fn pipe(&self) -> Command {
         let mut command = caravan();
         command.arg("pipe").arg("-F").arg(self.config());
@@ -139,7 +139,7 @@ impl Hosts {
         self.daemons.iter().find(|daemon| daemon.name == name).expect("a host of that name")
     }
 
-    /// The sshd that listens.
+    /// Returns the pid of the sshd that listens.
     pub fn daemon(&self, name: &str) -> i32 {
         self.host(name).pid()
     }
@@ -156,13 +156,13 @@ impl Hosts {
         &self.host(name).address
     }
 
-    /// How often somebody was let in.
+    /// Returns how many sessions the host has accepted.
     pub fn sessions(&self, name: &str) -> usize {
         // Pairs with the addition in the thread that reads what sshd says, which may lag behind it.
         self.host(name).accepted.load(Ordering::SeqCst)
     }
 
-    /// Nobody is let in any more.
+    /// Stops the sshd of a host, which accepts no more sessions.
     pub fn stop(&mut self, name: &str) {
         let daemon = self.daemons.iter_mut().find(|daemon| daemon.name == name).expect("a host of that name");
         daemon.stop();
@@ -171,7 +171,7 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // Connections that are kept.
+        // Ends the connections that ssh keeps.
         let files = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         for socket in files.filter(|file| file.file_name().to_string_lossy().starts_with("mux-")) {
             let mut ssh = Command::new("ssh");
@@ -226,7 +226,7 @@ impl Drop for Daemon {
     }
 }
 
-/// `None` if something else took the port.
+/// Starts an sshd; `None` if something else took the port.
 fn listen(at: &Path, folder: &Path, address: &str, setup: &Setup) -> Option<(u16, Child, Arc<AtomicUsize>)> {
     let port = TcpListener::bind((address, 0)).ok()?.local_addr().ok()?.port();
     let config = folder.join("sshd_config");
@@ -240,7 +240,7 @@ fn listen(at: &Path, folder: &Path, address: &str, setup: &Setup) -> Option<(u16
         let _ = child.wait();
         return None;
     }
-    // It goes on talking, and must not block.
+    // The sshd goes on writing, and must not block.
     let accepted = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&accepted);
     std::thread::spawn(move || {

@@ -1,9 +1,9 @@
-//! Bytes that can be told apart, and chance that can be had again.
+//! Bytes that can be told apart, and reproducible random numbers.
 
 /// The bytes of a block between hosts.
 pub const BLOCK_BYTES: usize = 256 << 10;
 
-/// Bytes that differ everywhere, so that no two blocks can be taken for each other: a generator's (xorshift64*).
+/// Returns pseudorandom bytes (xorshift64*) that differ everywhere, so that no two blocks can be confused.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -14,7 +14,7 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where two streams part.
+/// Describes where two streams differ.
 pub fn difference(came: &[u8], expected: &[u8]) -> String {
     let at = came.iter().zip(expected).take_while(|(a, b)| a == b).count();
     format!("{} bytes came, {} were expected; they differ from {at} on", came.len(), expected.len())
@@ -25,7 +25,7 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        // 0 is the one state that it never leaves; neighbours are to differ.
+        // The generator never leaves the state 0, and neighbouring seeds must differ.
         Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -36,7 +36,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         // The upper bits are the better ones.
         (self.next() >> 16) % end

@@ -1,8 +1,8 @@
-//! Random pipelines with random deaths: each ends in time, leaves nothing, and either puts out exactly
-//! what is right and succeeds, or fails and has put out a beginning of it.
+//! Random pipelines with random deaths: each ends in time and leaves nothing behind. It either succeeds with exactly
+//! the right output, or fails after a correct beginning of it.
 //!
-//! `CARAVAN_PIPE_CHAINS` is how many (a few by default), `CARAVAN_PIPE_SEED` the first one's seed; each
-//! prints its own, by which it runs again alone.
+//! `CARAVAN_PIPE_CHAINS` is the number of pipelines (a few by default), `CARAVAN_PIPE_SEED` the seed of the first;
+//! each prints its own seed, with which it can run again alone.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::census::{GONE_WITHIN, Process};
 use crate::live::{Done, Live};
 use crate::rig::{Rig, is_program};
 
-/// From its start or its death, whichever is later.
+/// How long a pipeline may take from its start or its death, whichever is later.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 fn setting(name: &str) -> Option<u64> {
@@ -29,14 +29,14 @@ fn random_chains_with_random_deaths() {
     let mut succeeded = 0;
     for seed in first..first + count {
         let chain = Chain::random(seed);
-        // Shown where a check fails.
+        // The output is shown if a check fails.
         eprintln!("CARAVAN_PIPE_SEED={seed} CARAVAN_PIPE_CHAINS=1: {chain:?}");
         succeeded += u64::from(chain.run(&rig) == Some(0));
     }
     eprintln!("{succeeded} of {count} succeeded");
 }
 
-/// Who dies.
+/// The process that dies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Victim {
     Nobody,
@@ -51,7 +51,7 @@ struct Chain {
     seed: u64,
     words: Vec<String>,
     input_bytes: usize,
-    /// How many stages change each byte.
+    /// The number of stages that change each byte.
     steps: u8,
     source_is_file: bool,
     sink_is_file: bool,
@@ -60,7 +60,7 @@ struct Chain {
     signal: i32,
 }
 
-/// Each byte becomes the next one: what comes out tells through how many stages it went.
+/// Turns each byte into the next one, so that the output shows how many stages it went through.
 const STEP: &str = "tr '\\000-\\377' '\\001-\\377\\000'";
 
 impl Chain {
@@ -83,7 +83,7 @@ impl Chain {
         let mut input_bytes = random.below(12_000_000) as usize;
         match random.below(4) {
             0 => input_bytes %= 1000,
-            // The stream takes about as long as it may be until the death.
+            // The stream takes about as long as the longest time until the death.
             _ if victim != Victim::Nobody => words.extend(["-L".to_owned(), (input_bytes + 1).to_string()]),
             _ => {}
         }
@@ -119,7 +119,7 @@ impl Chain {
 
     fn run(&self, rig: &Rig) -> Option<i32> {
         let mut bytes = pattern(self.seed, self.input_bytes);
-        // Half of it is nothing to a compressor.
+        // Only half of the bytes can be compressed.
         bytes.iter_mut().take(self.input_bytes / 2).for_each(|byte| *byte &= 3);
         let expected: Vec<u8> = bytes.iter().map(|byte| byte.wrapping_add(self.steps)).collect();
         let _ = std::fs::remove_file(rig.file("chain-out"));
@@ -144,7 +144,7 @@ impl Chain {
         done.status
     }
 
-    /// Whether there was anybody to kill.
+    /// Kills the victim; false if there was none.
     fn kill(&self, rig: &Rig, live: &Live) -> bool {
         let signal = Signal::from_named_raw(self.signal).expect("a signal");
         let mut random = Random::new(!self.seed);

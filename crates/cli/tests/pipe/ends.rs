@@ -1,5 +1,5 @@
-//! Ends that nobody asked for: signals, deaths of each process that takes part, and commands that do not
-//! want to end. Within 5 s nothing is left on any host.
+//! Unexpected ends: signals, deaths of each process that takes part, and commands that do not want to end. Afterwards
+//! nothing may be left on any host.
 
 use std::fs::{Permissions, set_permissions};
 use std::io::Write;
@@ -17,13 +17,13 @@ use crate::common::wait_for;
 use crate::live::{Done, Live};
 use crate::rig::{Rig, is_program};
 
-/// How often the caller is killed by each signal: enough to hit its start, its middle and what is between;
-/// `CARAVAN_PIPE_ROUNDS` has it done more often.
+/// Returns how often the caller is killed by each signal: enough to hit its start, its middle and the time between;
+/// `CARAVAN_PIPE_ROUNDS` sets another number.
 fn rounds() -> u64 {
     std::env::var("CARAVAN_PIPE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
-/// It ends in time, with everything that it had started.
+/// Checks that the pipeline ends in time, with everything that it has started.
 fn ends(rig: &Rig, live: Live, why: &str) -> Done {
     let deadline = Instant::now() + GONE_WITHIN;
     let done = live.finish_after(why, GONE_WITHIN);
@@ -31,7 +31,7 @@ fn ends(rig: &Rig, live: Live, why: &str) -> Done {
     done
 }
 
-/// Ends it by a signal; `expected` is the exit status, and the signal that ended it if none did.
+/// Ends pipelines by a signal; `expected` is the exit status, or the signal that ended the command.
 fn a_signal_at_any_moment(signal: Signal, seed: u64, expected: (Option<i32>, Option<i32>)) {
     let rig = Rig::new(&["a", "b"]);
     let mut random = Random::new(seed);
@@ -41,7 +41,7 @@ fn a_signal_at_any_moment(signal: Signal, seed: u64, expected: (Option<i32>, Opt
         let mut live =
             rig.start(&[options, &["a:cat; sleep 1000 & sleep 1000", ":cat", "b:cat >/dev/null"]].concat());
         live.feed_for_ever();
-        // From before ssh runs to amid the data.
+        // The moments range from before ssh runs to amid the data.
         let wait = Duration::from_millis(random.below(900));
         std::thread::sleep(wait);
         assert!(!live.has_ended(), "round {round}: {}", live.finish().errors);
@@ -66,7 +66,7 @@ fn a_kill_at_any_moment() {
     a_signal_at_any_moment(Signal::KILL, 3, (None, Some(9)));
 }
 
-/// The terminal is gone, and `nohup` is in front: neither the command nor what it has started on this host ends.
+/// The terminal is gone, and `nohup` runs the command: neither the command nor anything that it has started here ends.
 #[test]
 fn a_hangup_that_is_to_be_ignored_ends_nothing() {
     let rig = Rig::new(&["a"]);
@@ -84,10 +84,10 @@ fn a_hangup_that_is_to_be_ignored_ends_nothing() {
     rig.census.check("an ignored hangup");
 }
 
-/// What flows there shows in a file; what takes the end of the stream for its end shows in another.
+/// Stages that write the data to one file, and to another one at the end of the stream.
 const FLOWS: [&str; 3] = ["a:cat", "b:tee @/flows", "a:cat >/dev/null; echo over >@/flag"];
 
-/// A pipeline amid its data.
+/// Starts a pipeline, and waits until data flow.
 fn amid(rig: &Rig, options: &[&str]) -> Live {
     rig.write("flows", b"");
     let mut live = rig.start(&[options, &FLOWS].concat());
@@ -96,7 +96,7 @@ fn amid(rig: &Rig, options: &[&str]) -> Live {
     live
 }
 
-/// Either of the two processes that an agent is.
+/// The test kills either of the two processes of an agent.
 #[test]
 fn an_agent_is_killed() {
     let rig = Rig::new(&["a", "b"]);
@@ -117,7 +117,7 @@ fn an_agent_is_killed() {
         let done = ends(&rig, live, &why);
         assert_eq!(done.status, Some(255), "{why}: {}", done.errors);
         assert!(done.errors.contains(&format!("{host}: ")), "{why}: {}", done.errors);
-        // Between commands of one host is a plain pipe, and the end of one is that of its stream.
+        // A plain pipe joins commands of one host, and the end of one command is the end of its stream.
         let is_cut = host == "b" && !options.is_empty();
         assert!(!is_cut || !rig.file("flag").exists(), "{why}: what was cut off looked like an end");
         let _ = std::fs::remove_file(rig.file("flag"));
@@ -150,8 +150,7 @@ fn a_command_is_killed() {
     assert!(done.errors.contains("stage 2 (b)") && done.errors.contains("signal 9"), "{}", done.errors);
 }
 
-/// Commands that do not end by themselves, or leave others running: none of them outlives a pipeline that
-/// is ended.
+/// Some commands do not end by themselves, or leave others running: none of them outlives a pipeline that is ended.
 #[test]
 fn commands_that_do_not_want_to_end() {
     let stages = [
@@ -171,8 +170,8 @@ fn commands_that_do_not_want_to_end() {
     }
 }
 
-/// A command that runs as another user (`sudo zfs recv`): it is told by name, the agent ends without it, and the cut
-/// does not look like an end of its input, whoever has written to it.
+/// A command runs as another user (`sudo zfs recv`): the error names it, the agent ends without it, and the cut does
+/// not look like the end of its input, whichever process has written to it.
 #[test]
 fn what_cannot_be_ended_is_told_and_sees_no_end() {
     const NOBODY: u32 = 65534;
@@ -182,7 +181,7 @@ fn what_cannot_be_ended_is_told_and_sees_no_end() {
         eprintln!("skipped: another user's commands take root");
         return;
     }
-    // A user who is not root, with a program of his own and one that makes him root, as sudo does.
+    // The user is not root, and has a copy of the program and one that makes it root, as sudo does.
     let change = |path: &Path, mode| set_permissions(path, Permissions::from_mode(mode)).expect("changed");
     std::fs::copy(env!("CARGO_BIN_EXE_caravan"), &own).expect("copied");
     std::fs::copy("/usr/bin/setpriv", &become_root).expect("setpriv (package util-linux)");
@@ -218,7 +217,7 @@ fn what_cannot_be_ended_is_told_and_sees_no_end() {
         });
         let reader = rig.await_command("cat");
         assert!(!rig.file("flag").exists(), "{options:?}: the cut looked like an end");
-        // Its shell first, which would go on.
+        // The shell is killed first, because it would go on.
         let shells = rig.census.processes().into_iter().filter(|process| process.command.contains("flag"));
         shells.for_each(|shell| shell.kill(Signal::KILL));
         reader.kill(Signal::KILL);
@@ -226,8 +225,7 @@ fn what_cannot_be_ended_is_told_and_sees_no_end() {
     }
 }
 
-/// What a command leaves in the background on purpose does not hold up the end, and lives on, as after a
-/// shell's pipe.
+/// A command's deliberate background process does not hold up the end, and lives on, as after a shell's pipe.
 #[test]
 fn what_commands_leave_behind() {
     let rig = Rig::new(&["a", "b"]);
@@ -241,8 +239,9 @@ fn what_commands_leave_behind() {
     rig.census.check("a pipeline with a daemon");
 }
 
-/// Ctrl-Z and fg: the terminal stops the caller and all that it has started, for longer than a host may be silent;
-/// then it goes on. So does what carries data: the agent of this host, and the caller itself (`-t ssh`).
+/// After Ctrl-Z and fg, the job goes on: the terminal stops the caller and all that it has started, for longer than a
+/// host may be silent. This includes the processes that carry data: the agent of this host, and the caller itself (`-t
+/// ssh`).
 #[test]
 fn a_stopped_job_goes_on() {
     let rig = Rig::new(&["a"]);
@@ -252,7 +251,7 @@ fn a_stopped_job_goes_on() {
         .into_iter()
         .map(|words| {
             let mut command = rig.command(words);
-            // As a shell starts a job.
+            // A shell starts a job like this.
             command.process_group(0);
             let mut live = Live::start(command);
             live.child().stdin.as_mut().expect("a pipe").write_all(b"begun ").expect("written");

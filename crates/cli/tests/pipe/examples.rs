@@ -1,4 +1,4 @@
-//! What the documentation shows, as it is written there.
+//! The examples of the documentation, as they are written there.
 
 use std::os::unix::fs::symlink;
 
@@ -8,7 +8,7 @@ use crate::rig::Rig;
 #[test]
 fn upper_and_reverse() {
     let rig = Rig::new(&["a", "b"]);
-    // By the name that its users know.
+    // The program runs under the name that its users know.
     let rdpipe = rig.file("rdpipe");
     symlink(env!("CARGO_BIN_EXE_caravan"), &rdpipe).expect("linked");
     let mut live = Live::start(rig.command_as(&rdpipe, &["a:tr [:lower:] [:upper:]", "b:rev"]));
@@ -29,7 +29,7 @@ fn the_rate_of_a_file_into_nowhere_is_printed() {
     assert!(rate > 0.0 && rate < 1000.0, "{rate}");
 }
 
-/// A stream of somebody's at one host, by name of user, into a command at another.
+/// A stream from one host, named with a user, goes into a command at another.
 #[test]
 fn from_a_user_at_a_host() {
     let rig = Rig::new(&["a", "b"]);
@@ -43,7 +43,7 @@ fn from_a_user_at_a_host() {
     rig.yields(&[&from, "b:tail -1"], b"", b"1000\n");
 }
 
-/// However often a host appears, whatever the stages, it is asked in once.
+/// A host is connected once, however often it appears and whatever the stages are.
 #[test]
 fn a_host_is_asked_in_once() {
     let rig = Rig::new(&["a", "b"]);
@@ -52,7 +52,7 @@ fn a_host_is_asked_in_once() {
     assert_eq!((rig.hosts.sessions("a"), rig.hosts.sessions("b")), (1, 1));
 }
 
-/// What would run is said, and nothing runs.
+/// A dry run describes what would run, and runs nothing.
 #[test]
 fn a_dry_run_runs_nothing() {
     let rig = Rig::new(&["a"]);

@@ -1,4 +1,4 @@
-//! One stream to many hosts.
+//! Tests of one stream to many hosts.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use crate::common::wait_for;
 use crate::live::Live;
 use crate::rig::Rig;
 
-/// Each host writes what it got under its own name: the folder that is its home.
+/// A stage with which each host writes its input to its own home folder.
 const KEEP: &str = "a,b,c:cat >\"$HOME/got\"";
 
 fn got(rig: &Rig, host: &str) -> Vec<u8> {
@@ -43,7 +43,7 @@ fn a_stream_from_one_of_them_and_into_files() {
     let file = rig.write("in", &bytes);
     rig.yields(&["-t", "tcp", "a:<@/in", "b,c:cat >\"$HOME/got\""], b"", b"");
     assert!(got(&rig, "b") == bytes && got(&rig, "c") == bytes);
-    // A file of the same name on each: here it is one and the same, so only its end can be told.
+    // The file has the same name on each host; here it is one and the same file, so only its end can be checked.
     rig.yields(&["-t", "tcp", &format!(":<{}", file.display()), "a,b:>@/out"], b"", b"");
     assert!(rig.read("out") == bytes);
 }
@@ -64,7 +64,7 @@ fn outputs_of_several_hosts_come_line_by_line() {
     }
 }
 
-/// A pipeline with much under way, of which each host says that it has seen some.
+/// Starts a pipeline with many data under way, and waits until each host has received some.
 fn amid(rig: &Rig, options: &[&str]) -> Live {
     let mut live = rig.start(&[options, &["-t", "tcp", "a,b,c:tee \"$HOME/got\" >/dev/null"]].concat());
     live.feed_for_ever();
@@ -92,7 +92,7 @@ fn one_that_dies_ends_all() {
     }
 }
 
-/// The others get the whole stream, and the status tells of the dead one.
+/// The other hosts get the whole stream, and the status reports the dead one.
 #[test]
 fn others_go_on_without_one_that_dies() {
     for options in [&["--on-dead", "continue"][..], &["--on-dead", "continue", "--star"]] {
@@ -114,7 +114,7 @@ fn others_go_on_without_one_that_dies() {
     }
 }
 
-/// The same where it is the whole host that is gone: its agent, not its command.
+/// The whole host is gone: its agent dies, not its command.
 #[test]
 fn others_go_on_without_a_host_that_dies() {
     let rig = Rig::new(&["a", "b", "c"]);
@@ -132,7 +132,7 @@ fn others_go_on_without_a_host_that_dies() {
     rig.census.check("a death");
 }
 
-/// One that does not read is cut off, and the others are not held up.
+/// A host that does not read is dropped, and does not hold up the others.
 #[test]
 fn a_slow_one_is_dropped() {
     let rig = Rig::new(&["a", "b", "c"]);
@@ -150,7 +150,7 @@ fn a_slow_one_is_dropped() {
     rig.census.check("a slow one");
 }
 
-/// Unless it is waited for, which is the default.
+/// A slow host is waited for by default.
 #[test]
 fn a_slow_one_is_waited_for() {
     let rig = Rig::new(&["a", "b", "c"]);
@@ -162,7 +162,7 @@ fn a_slow_one_is_waited_for() {
     }
 }
 
-/// A host of several whose standard output we no longer read.
+/// Two hosts write to our standard output, whose reader leaves.
 #[test]
 fn readers_of_several_outputs_may_leave() {
     let rig = Rig::new(&["a", "b"]);

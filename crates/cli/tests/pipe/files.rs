@@ -1,4 +1,4 @@
-//! Stages that are files, stages of this host, and how they mix.
+//! Tests of stages that are files, stages of this host, and mixtures of both.
 
 use crate::bytes::pattern;
 use crate::rig::Rig;
@@ -10,7 +10,7 @@ fn files_are_read_written_and_appended_to() {
     rig.write("in", &bytes);
     rig.yields(&["a:<@/in", "b:>@/out"], b"", b"");
     assert!(rig.read("out") == bytes);
-    // Again, shorter: nothing of the old one stays.
+    // The second content is shorter: nothing of the old one stays.
     rig.write("in", &bytes[..1000]);
     rig.yields(&["a:<@/in", "b:>@/out"], b"", b"");
     assert!(rig.read("out") == bytes[..1000]);
@@ -48,7 +48,7 @@ fn stages_of_this_host() {
     assert_eq!((rig.hosts.sessions("a"), rig.hosts.sessions("b")), (2, 1));
 }
 
-/// What the first stage does not read, nobody misses; a reader of nothing ends it.
+/// Input that the first stage does not read is dropped; a stage that reads nothing ends the pipeline.
 #[test]
 fn input_that_nobody_reads() {
     let rig = Rig::new(&["a", "b"]);
@@ -60,7 +60,7 @@ fn input_that_nobody_reads() {
     rig.census.check("unread input");
 }
 
-/// Spaces, quotes, newlines, dollars and what is no UTF-8 reach the shell as they are.
+/// Spaces, quotes, newlines, dollars and bytes that are not UTF-8 reach the shell unchanged.
 #[test]
 fn commands_arrive_as_they_were_written() {
     let rig = Rig::new(&["a"]);
@@ -68,7 +68,7 @@ fn commands_arrive_as_they_were_written() {
     rig.yields(&["a:x=5; (echo $((x * 2)); echo 1 2) | cat"], b"", b"10\n1 2\n");
 }
 
-/// As long as a command may be, and more of them for one host than one message holds.
+/// The commands are as long as possible, and more than one message holds for a host.
 #[test]
 fn long_commands() {
     let rig = Rig::new(&["a"]);

@@ -1,4 +1,4 @@
-//! Standard error of commands: line by line, with its host in front, never in the stream.
+//! Tests of commands' standard error: it comes line by line, with its host in front, never in the stream.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -30,7 +30,7 @@ fn lines_come_whole_with_their_host() {
     assert!(done.errors.ends_with('\n'));
 }
 
-/// Nothing is lost or mixed up of many lines from several hosts at once.
+/// Of many lines from several hosts at once, none is lost or mixed up.
 #[test]
 fn many_lines_at_once() {
     let rig = Rig::new(&["a", "b"]);
@@ -49,8 +49,8 @@ fn many_lines_at_once() {
     assert_eq!(done.errors.lines().count(), 4000);
 }
 
-/// A line without an end is not waited for without end, nor is memory taken for it; what is no text, and
-/// what would move the cursor of a terminal, is still told.
+/// A line without an end takes neither unlimited time nor memory; bytes that are not text, or that would move the
+/// cursor of a terminal, are still shown.
 #[test]
 fn long_lines_and_what_is_no_text() {
     let rig = Rig::new(&["a"]);
@@ -65,7 +65,7 @@ fn long_lines_and_what_is_no_text() {
     assert!(done.errors.starts_with("[a] a") && done.errors.ends_with("b\n[a] next\n"), "{:?}", done.errors);
 }
 
-/// They come as they are written, and not at the end.
+/// Lines arrive as they are written, not at the end.
 #[test]
 fn lines_come_at_once() {
     let rig = Rig::new(&["a"]);
@@ -79,13 +79,13 @@ fn lines_come_at_once() {
     rig.census.check("a line");
 }
 
-/// How much of it there is: a little, or `CARAVAN_PIPE_FLOOD`.
+/// Returns the size of the flood: small, or `CARAVAN_PIPE_FLOOD`.
 fn flood_bytes() -> usize {
     std::env::var("CARAVAN_PIPE_FLOOD").ok().and_then(|text| text.parse().ok()).unwrap_or(4_000_000)
 }
 
-/// More than anybody wants to read, and read slowly: the commands wait, nobody's memory grows, nothing is
-/// lost, and hosts are not taken for dead meanwhile.
+/// The lines are many, and read slowly: the commands wait, no process's memory grows, nothing is lost, and hosts are
+/// not taken for dead meanwhile.
 #[test]
 fn a_flood_and_a_slow_reader() {
     let rig = Rig::new(&["a"]);
@@ -94,7 +94,7 @@ fn a_flood_and_a_slow_reader() {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let mut errors = child.stderr.take().expect("a pipe");
-    // It reads nothing for longer than a host may be silent.
+    // The test reads nothing for longer than a host may be silent.
     std::thread::sleep(Duration::from_millis(4500));
     let resident = |process: &crate::census::Process| process.resident_bytes();
     let ours = rig.census.processes().into_iter().filter(crate::rig::is_program);
@@ -108,7 +108,7 @@ fn a_flood_and_a_slow_reader() {
             count => bytes += buffer[..count].iter().filter(|byte| **byte == b'f').count(),
         }
     }
-    // Lines have 17 bytes, and the last may lack its end.
+    // Each line has 17 bytes, and the last may lack its end.
     assert_eq!(bytes, (length + 1) / 17);
     let mut output = child.stdout.take().expect("a pipe");
     assert_eq!(Live::of(child, &command).finish().status, Some(0));
@@ -118,7 +118,7 @@ fn a_flood_and_a_slow_reader() {
     rig.census.check("a flood");
 }
 
-/// Nobody reads standard error any more: that is no reason to lose the stream.
+/// Nobody reads standard error any more; the stream still arrives.
 #[test]
 fn a_closed_standard_error() {
     let rig = Rig::new(&["a"]);
@@ -133,7 +133,7 @@ fn a_closed_standard_error() {
     rig.census.check("a closed standard error");
 }
 
-/// Standard output and error are one file: lines of each stay whole.
+/// Standard output and error are one file: the lines of each stay whole.
 #[test]
 fn both_in_one_file() {
     let rig = Rig::new(&["a"]);
@@ -149,7 +149,7 @@ fn both_in_one_file() {
     assert_eq!(lines, ["[a] err", "[a] err", "[a] err", "out", "out", "out"]);
 }
 
-/// The last words of a command that is killed are still heard.
+/// The last lines of a command that is killed still arrive.
 #[test]
 fn last_words_are_heard() {
     let rig = Rig::new(&["a"]);

@@ -1,4 +1,4 @@
-//! The command under test while it runs, with its input and output, and what became of it.
+//! The command under test while it runs, with its input and output, and its result.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -23,7 +23,7 @@ pub struct Live {
     begin: Instant,
 }
 
-/// One that has ended.
+/// A command that has ended.
 #[derive(Debug)]
 pub struct Done {
     /// `None` if a signal ended it.
@@ -35,14 +35,14 @@ pub struct Done {
 }
 
 impl Live {
-    /// With pipes at its three ends.
+    /// Starts a command with pipes for all three standard streams.
     pub fn start(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().expect("the command starts");
         Self::of(child, &command)
     }
 
-    /// One that was started otherwise. What it still has of pipes is read.
+    /// Wraps a command that was started otherwise, and reads the pipes that it still has.
     pub fn of(mut child: Child, command: &Command) -> Self {
         let output = child.stdout.take().map(|from| std::thread::spawn(|| drain(from)));
         let errors = child.stderr.take().map(|from| std::thread::spawn(|| drain(from)));
@@ -53,15 +53,15 @@ impl Live {
         &mut self.child
     }
 
-    /// Gives it all of this to read, and then the end.
+    /// Writes `bytes` to the command's input, then closes it.
     pub fn feed(&mut self, bytes: Vec<u8>) {
         if let Some(mut to) = self.child.stdin.take() {
-            // It may stop reading before the end.
+            // The command may stop reading before the end.
             std::thread::spawn(move || to.write_all(&bytes));
         }
     }
 
-    /// Gives it something to read for ever.
+    /// Writes to the command's input for ever.
     pub fn feed_for_ever(&mut self) {
         if let Some(mut to) = self.child.stdin.take() {
             let block = pattern(0, 64 << 10);
@@ -70,7 +70,7 @@ impl Live {
     }
 
     pub fn kill(&self, signal: Signal) {
-        // It may have ended, and is not waited for yet.
+        // The command may have ended already, but its pid is still its own.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
@@ -82,12 +82,12 @@ impl Live {
         self.finish_within(PATIENCE)
     }
 
-    /// Fails if it takes longer.
+    /// Waits for the end. Fails if that takes longer than `limit`.
     pub fn finish_within(self, limit: Duration) -> Done {
         self.finish_after("", limit)
     }
 
-    /// The same, and says what had happened.
+    /// Waits for the end like `finish_within`; the failure says what had happened.
     pub fn finish_after(mut self, what: &str, limit: Duration) -> Done {
         let deadline = Instant::now() + limit;
         while !self.has_ended() {
@@ -115,7 +115,7 @@ impl Live {
     }
 }
 
-/// What came, whatever comes then.
+/// Reads all bytes to the end.
 fn drain(mut from: impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     let result: io::Result<usize> = from.read_to_end(&mut bytes);
@@ -124,7 +124,7 @@ fn drain(mut from: impl Read) -> Vec<u8> {
 }
 
 impl Done {
-    /// What it said, but for the warnings that `--insecure` asks for.
+    /// Returns standard error without the warnings that `--insecure` asks for.
     pub fn complaints(&self) -> String {
         let is_warning = |line: &&str| line.contains(" in the clear, as --insecure says");
         self.errors.lines().filter(|line| !is_warning(line)).collect::<Vec<_>>().join("\n")

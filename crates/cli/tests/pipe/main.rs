@@ -1,5 +1,5 @@
-//! `caravan pipe` as a user meets it: hosts are sshds of the tests' own on addresses of the loopback
-//! interface, commands are real ones, and a census before and after shows what stays behind.
+//! Tests of `caravan pipe` as a user runs it: hosts are sshds of the tests on addresses of the loopback interface,
+//! commands are real ones, and a census before and after shows what stays behind.
 
 #[path = "../common/census.rs"]
 mod census;

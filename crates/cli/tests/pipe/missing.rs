@@ -1,4 +1,4 @@
-//! What is not there: ssh, room for a copy, devices. Each is said in a sentence, with what to do.
+//! Tests of missing things: ssh, room for a copy, devices. Each error is a sentence, with what to do.
 
 use std::process::Stdio;
 
@@ -18,7 +18,7 @@ fn without_ssh_it_says_so() {
     rig.census.check("no ssh");
 }
 
-/// A stage of this host alone takes no ssh.
+/// Stages of this host alone need no ssh.
 #[test]
 fn stages_of_this_host_take_no_ssh() {
     let rig = Rig::new(&["a"]);
@@ -26,7 +26,7 @@ fn stages_of_this_host_take_no_ssh() {
     assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), (Some(0), "LOCAL\n", ""));
 }
 
-/// A full disk where the stream ends: the stage that could not write is named, and what it was.
+/// A disk is full at the end of the stream: the error names the stage that could not write, and the reason.
 #[test]
 fn a_full_disk_at_the_end_is_named() {
     let rig = Rig::new(&["a", "b"]);
@@ -41,7 +41,7 @@ fn a_full_disk_at_the_end_is_named() {
     }
 }
 
-/// The same for our own standard output.
+/// The same holds for our own standard output.
 #[test]
 fn a_full_standard_output_is_named() {
     let rig = Rig::new(&["a"]);
@@ -54,11 +54,11 @@ fn a_full_standard_output_is_named() {
     rig.census.check("a full standard output");
 }
 
-/// Where nothing but RDMA may carry data and there is none, that is said, and why.
+/// If only RDMA may carry data and there is no device, the error says so, and why.
 #[test]
 fn a_demanded_device_that_is_not_there_is_an_error() {
     if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
-        // With a device it works instead: tests over RDMA have their own machine.
+        // With a device the pipe works: tests over RDMA have their own machine.
         return;
     }
     let rig = Rig::new(&["a", "b"]);

@@ -1,5 +1,5 @@
-//! What all tests of pipes stand on: hosts with an sshd each, the command with its input and output, a
-//! census around all of it.
+//! The base of all tests of pipes: hosts with an sshd each, the command with its input and output, and a census around
+//! all of it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::common::wait_for;
 use crate::live::{Done, Live};
 use crate::sshd::Hosts;
 
-/// The name of a host at whose port nobody listens.
+/// The name of a host at whose port nothing listens.
 const REFUSED: &str = "refused";
 
 /// The hosts of a test.
@@ -20,7 +20,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A host named `refused` lets nobody in.
+    /// Starts the hosts; one named `refused` accepts no session.
     pub fn new(names: &[&str]) -> Self {
         let mut hosts = Hosts::start(names);
         let daemons = names.iter().map(|name| hosts.daemon(name)).collect();
@@ -32,7 +32,7 @@ impl Rig {
         Self { hosts, census }
     }
 
-    /// A file that is none of the command's own.
+    /// Returns the path of a file that only the test uses.
     pub fn file(&self, name: &str) -> PathBuf {
         self.hosts.folder().join("files").join(name)
     }
@@ -50,8 +50,7 @@ impl Rig {
         self.file(name)
     }
 
-    /// `caravan pipe` with ssh's configuration, but for its words. `@/` in words of tests is the folder of
-    /// files.
+    /// Returns `caravan pipe` with ssh's configuration and these words. `@/` in words of tests is the folder of files.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = self.hosts.pipe();
         let files = format!("{}/", self.hosts.folder().join("files").display());
@@ -60,11 +59,11 @@ impl Rig {
         command
     }
 
-    /// The same under another name of the program.
+    /// Returns the same command under another name of the program.
     pub fn command_as(&self, program: &Path, words: &[&str]) -> Command {
         let given = self.command(words);
         let mut command = Command::new(program);
-        // Without `pipe`, which the name says.
+        // The word `pipe` is left out, because the name implies it.
         command.args(given.get_args().skip(1));
         command.env(MARK, self.hosts.folder());
         command
@@ -74,39 +73,39 @@ impl Rig {
         Live::start(self.command(words))
     }
 
-    /// Runs it to its end with this to read.
+    /// Runs the command to its end with `input`.
     pub fn run(&self, words: &[&str], input: &[u8]) -> Done {
         let mut live = self.start(words);
         live.feed(input.to_vec());
         live.finish()
     }
 
-    /// The same, and nothing may be left.
+    /// Runs the command, and checks that nothing is left.
     pub fn run_clean(&self, words: &[&str], input: &[u8]) -> Done {
         let done = self.run(words, input);
         self.census.check(&format!("{words:?}"));
         done
     }
 
-    /// It succeeds, complains of nothing, leaves nothing, and puts that out.
+    /// Checks that the command succeeds without complaints, leaves nothing, and prints `expected`.
     pub fn yields(&self, words: &[&str], input: &[u8], expected: &[u8]) {
         let done = self.run_clean(words, input);
         assert_eq!((done.status, done.complaints().as_str()), (Some(0), ""), "{words:?}");
         assert!(done.output == expected, "{words:?}: {}", difference(&done.output, expected));
     }
 
-    /// The processes of a host that are agents: this program, below its sshd.
+    /// Returns the agents of a host: processes of this program below its sshd.
     pub fn agents(&self, host: &str) -> Vec<Process> {
         self.census.processes().into_iter().filter(|p| is_program(p) && self.is_at(p, host)).collect()
     }
 
-    /// The local processes of ssh.
+    /// Returns the local processes of ssh.
     pub fn ssh(&self) -> Vec<Process> {
         let is_ssh = |process: &Process| process.program().is_some_and(|program| program.ends_with("ssh"));
         self.census.processes().into_iter().filter(is_ssh).collect()
     }
 
-    /// Commands whose arguments contain this, and that are neither shells that start them nor ours.
+    /// Returns the commands whose arguments contain `part`, without the shells that start them and our own processes.
     pub fn commands(&self, part: &str) -> Vec<Process> {
         let runs = |process: &Process| {
             let shell = ["bash", "sh", "dash"].iter().any(|name| {
@@ -117,7 +116,7 @@ impl Rig {
         self.census.processes().into_iter().filter(runs).collect()
     }
 
-    /// All processes of a host but its sshd.
+    /// Returns all processes of a host except its sshd.
     pub fn below(&self, host: &str) -> Vec<Process> {
         let all = self.census.processes();
         let mut pids = vec![self.hosts.daemon(host)];
@@ -139,7 +138,7 @@ impl Rig {
         process.environment.windows(mark.len()).any(|part| part == mark)
     }
 
-    /// Waits until there is one.
+    /// Waits until there is such a command, and returns it.
     pub fn await_command(&self, part: &str) -> Process {
         let mut found = Vec::new();
         wait_for(&format!("a command {part}"), || {
@@ -150,7 +149,7 @@ impl Rig {
     }
 }
 
-/// Whether it runs the program under test.
+/// True if a process runs the program under test.
 pub fn is_program(process: &Process) -> bool {
     process.program().is_some_and(|program| {
         program.file_name().is_some_and(|name| name.to_string_lossy().contains("caravan"))

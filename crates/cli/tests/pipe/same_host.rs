@@ -1,4 +1,4 @@
-//! Two commands of one host share a pipe, and nothing of ours is in between.
+//! Tests that two commands of one host share a pipe, with no process of ours in between.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use rustix::pipe::fcntl_getpipe_size;
 use crate::common::wait_for;
 use crate::rig::{Rig, is_program};
 
-/// Whoever has an end of the pipe that these two processes share, but for the two.
+/// Returns the other processes that hold an end of the pipe that these two processes share.
 fn others_at_the_pipe(rig: &Rig, writer: &str, reader: &str) -> Vec<String> {
     let (writer, reader) = (rig.await_command(writer), rig.await_command(reader));
     let end = |process: &crate::census::Process, number| {
@@ -18,7 +18,7 @@ fn others_at_the_pipe(rig: &Rig, writer: &str, reader: &str) -> Vec<String> {
     let (output, input) = (end(&writer, 1), end(&reader, 0));
     assert!(output.starts_with("pipe:["), "{output}");
     assert_eq!(output, input, "two different things");
-    // One of another size may be slower than a shell's own.
+    // A pipe of another size may be slower than a shell's own.
     if let Ok(end) = File::open(format!("/proc/{}/fd/0", reader.pid)) {
         let (own, _) = rustix::pipe::pipe().expect("a pipe");
         let sizes = [end.as_fd(), own.as_fd()].map(|end| fcntl_getpipe_size(end).expect("a size"));
@@ -52,14 +52,14 @@ fn of_this_host() {
     check(&[":yes first", ":grep -v first", "b:cat"]);
 }
 
-/// Two names of one host and one user: one agent makes the pipe and hands an end to the other.
+/// Two names stand for one host and one user: one agent makes the pipe and hands an end to the other.
 #[test]
 fn of_two_agents() {
     check(&["a:yes first", "b:grep -v first", "a:cat"]);
 }
 
-/// Unless something else is demanded. It is encrypted as between any two hosts: that both ends say that they are on
-/// one host proves nothing, as machines that were restored from one snapshot say the same.
+/// A demanded transport is used even so. It is encrypted as between any two hosts: if both ends claim to be on one
+/// host, that proves nothing, because machines that were restored from one snapshot claim the same.
 #[test]
 fn a_demanded_transport_is_taken_between_two_names() {
     let rig = Rig::new(&["a", "b"]);

@@ -1,4 +1,4 @@
-//! Keys of data connections go over ssh alone: no other process of the host can read them off.
+//! Tests that keys of data connections go over ssh alone: no other process of the host can read them.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::common::wait_for;
 use crate::rig::Rig;
 use crate::sshd::program;
 
-/// What a key looks like where somebody wrote it down: its bytes, digits, and a list of numbers.
+/// Returns the forms in which a key could be written down: its bytes, its digits, and a list of numbers.
 fn forms(key: &[u8]) -> Vec<Vec<u8>> {
     let hexadecimal = |letter: fn(u8) -> String| key.iter().map(|byte| letter(*byte)).collect::<String>();
     let numbers: Vec<String> = key.iter().map(u8::to_string).collect();
@@ -19,7 +19,7 @@ fn forms(key: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Keys in what was said to agents, which the tests write down before ssh encrypts it.
+/// Returns the keys in the messages to agents, which the tests record before ssh encrypts them.
 fn keys(said: &[u8]) -> BTreeSet<Vec<u8>> {
     let said = String::from_utf8_lossy(said);
     let lists = said.split("\"key\":[").skip(1).filter_map(|rest| rest.split_once(']'));
@@ -32,7 +32,7 @@ fn keys_are_in_no_arguments_and_no_environment() {
     let rig = Rig::new(&["a", "b"]);
     let ssh = rig.file("ssh");
     let files = ssh.parent().expect("a folder").display().to_string();
-    // Bash replaces itself by ssh at last; tee writes on beside it.
+    // In the end bash replaces itself by ssh; tee writes on beside it.
     program(&ssh, &format!("exec ssh \"$@\" < <(tee {files}/said.$$)"));
     std::fs::write(&ssh, std::fs::read_to_string(&ssh).expect("text").replace("#!/bin/sh", "#!/bin/bash"))
         .expect("written");
@@ -46,7 +46,7 @@ fn keys_are_in_no_arguments_and_no_environment() {
             found.append(&mut keys(&std::fs::read(entry.path()).expect("read")));
         }
     }
-    // One for each of the three hops, of 128 bits.
+    // There is one key for each of the three hops, of 128 bits.
     assert_eq!(found.len(), 3, "{found:?}");
     assert!(found.iter().all(|key| key.len() == 16), "{found:?}");
     for process in rig.census.processes() {

@@ -1,4 +1,4 @@
-//! Hosts that say nothing more, and readers that read nothing: the first are dead, the second are not.
+//! Tests of hosts that fall silent, which are dead, and of readers that read nothing, which are not.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -20,7 +20,7 @@ use crate::sshd::program;
 /// Longer than a host may be silent.
 const LONG: Duration = Duration::from_millis(6000);
 
-/// Stopped processes, which go on however the test ends.
+/// Stopped processes, which go on when the value is dropped, however the test ends.
 struct Stopped(Vec<Process>);
 
 impl Stopped {
@@ -37,8 +37,8 @@ impl Drop for Stopped {
     }
 }
 
-/// All of a host's processes stop, as if its plug were pulled: everything elsewhere ends within 5 s, and
-/// what is there ends once it goes on.
+/// All processes of a host stop, as if its plug were pulled: everything elsewhere ends in time, and the processes
+/// there end once they go on.
 #[test]
 fn a_dead_host_ends_everything_elsewhere() {
     let rig = Rig::new(&["a", "b"]);
@@ -50,7 +50,7 @@ fn a_dead_host_ends_everything_elsewhere() {
     let done = live.finish_within(GONE_WITHIN);
     assert_eq!(done.status, Some(255), "{}", done.errors);
     assert!(done.errors.contains("b: "), "{}", done.errors);
-    // All but what cannot move.
+    // These are all processes except the stopped ones.
     let others = || {
         let dead: Vec<i32> = stopped.0.iter().map(|process| process.pid).collect();
         let is_other = |process: &Process| !dead.contains(&process.pid) && !rig.hosts.is_daemon(process.pid);
@@ -64,7 +64,7 @@ fn a_dead_host_ends_everything_elsewhere() {
     rig.census.check("a dead host");
 }
 
-/// Only the sshd of a session stops: the agent beyond hears nothing more, and ends by itself.
+/// Only the sshd of a session stops: the agent beyond receives nothing more, and ends by itself.
 #[test]
 fn an_agent_that_hears_nothing_ends_by_itself() {
     let rig = Rig::new(&["a", "b"]);
@@ -85,7 +85,7 @@ fn an_agent_that_hears_nothing_ends_by_itself() {
     rig.census.check("a stopped sshd");
 }
 
-/// An agent as it is started over ssh, once it is ready, and both ends of its channel.
+/// Starts an agent as over ssh. Returns it once it is ready, with both ends of its channel.
 fn agent(rig: &Rig) -> (Live, ChildStdin, BufReader<ChildStdout>) {
     let mut command: Command = caravan();
     command.arg("pipe-agent").env(MARK, rig.hosts.folder());
@@ -101,7 +101,7 @@ fn agent(rig: &Rig) -> (Live, ChildStdin, BufReader<ChildStdout>) {
     (Live::of(child, &command), to, from)
 }
 
-/// The cable was pulled before the coordinator's first word: the agent ends all the same.
+/// The cable was pulled before the coordinator's first message: the agent ends all the same.
 #[test]
 fn an_agent_that_was_never_spoken_to_ends() {
     let rig = Rig::new(&[]);
@@ -110,14 +110,14 @@ fn an_agent_that_was_never_spoken_to_ends() {
     rig.census.check("a coordinator without a word");
 }
 
-/// Nor does it keep an agent that nobody takes its words any more: sshd reads no more of them than it can send.
+/// An agent also ends if nobody takes its reports any more: sshd reads no more of them than it can send.
 #[test]
 fn an_agent_whose_words_nobody_takes_ends() {
     let rig = Rig::new(&[]);
     let (live, mut to, from) = agent(&rig);
     let hello = AgentOrder::Hello { silence: Duration::from_secs(2), fabric: false };
     control::write(&mut to, &ControlMessage::Word(hello)).expect("written");
-    // A descriptor of our own, as the agent's is to block.
+    // This descriptor is our own, because the agent's must block.
     let pipe = format!("/proc/self/fd/{}", from.get_ref().as_raw_fd());
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");
     let mut full = File::options().write(true).custom_flags(flags).open(pipe).expect("opened");
@@ -127,7 +127,7 @@ fn an_agent_whose_words_nobody_takes_ends() {
     rig.census.check("a coordinator that reads nothing");
 }
 
-/// The cable was pulled after the agent's last word before its first message.
+/// The cable was pulled after the agent was ready, before its first report.
 #[test]
 fn a_host_that_dies_while_it_is_greeted_ends_everything() {
     let rig = Rig::new(&[]);
@@ -140,7 +140,7 @@ fn a_host_that_dies_while_it_is_greeted_ends_everything() {
     rig.census.check("a host that died at once");
 }
 
-/// Hosts that died so are ended all at once: one after the other would take 0.8 s each.
+/// Hosts that died like this are ended all at once: one after the other would take 0.8 s each.
 #[test]
 fn many_dead_hosts_take_no_longer_than_one() {
     let rig = Rig::new(&[]);
@@ -154,7 +154,7 @@ fn many_dead_hosts_take_no_longer_than_one() {
     rig.census.check("hosts that died at once");
 }
 
-/// One host does not answer, and another one is refused at once: so is the pipeline, for that reason.
+/// One host does not answer, and another one is refused at once: the pipeline fails at once, for that reason.
 #[test]
 fn a_host_that_does_not_answer_delays_no_other_reason() {
     let rig = Rig::new(&[]);
@@ -169,8 +169,7 @@ fn a_host_that_does_not_answer_delays_no_other_reason() {
     rig.census.check("a host that does not answer");
 }
 
-/// A reader that does not read for long holds the stream up and ends nothing; once it goes on, all of it
-/// comes.
+/// A reader that does not read for long holds up the stream and ends nothing; once it goes on, all data arrive.
 #[test]
 fn a_stalled_reader_is_not_dead() {
     let rig = Rig::new(&["a", "b"]);
@@ -192,7 +191,7 @@ fn a_stalled_reader_is_not_dead() {
     rig.census.check("a stall");
 }
 
-/// The same for a command that is stopped, and for a source that says nothing for long.
+/// The same holds for a command that is stopped, and for a source that is silent for long.
 #[test]
 fn stopped_commands_and_silent_sources_are_not_dead() {
     let rig = Rig::new(&["a", "b"]);

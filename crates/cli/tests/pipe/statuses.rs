@@ -1,5 +1,5 @@
-//! Exit statuses, and what is said about a pipeline that failed: its cause first, with stage, host and
-//! command, and nothing of what only followed from it.
+//! Tests of exit statuses, and of the errors of a pipeline that failed: the cause first, with stage, host and command,
+//! and nothing that only followed from it.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use crate::bytes::pattern;
 use crate::live::{Done, Live};
 use crate::rig::Rig;
 
-/// What a user must not be told: they are the ends of what failed elsewhere.
+/// True if the errors contain what a user must not see: ends that follow from a failure elsewhere.
 fn has_derived(errors: &str) -> bool {
     ["Broken pipe", "broken pipe", "SIGPIPE", "signal 13", "status 141"]
         .iter()
@@ -36,7 +36,7 @@ fn the_rightmost_failing_stage_decides() {
         (&["a:cat", "b:no-such-command-anywhere"], 127),
         (&["a:true", "b:true"], 0),
     ] {
-        // Over a hop it takes another way than through a pipe; this many of each will do.
+        // Statuses take another way over a hop than through a pipe; this many of each will do.
         let options = if words.len() + status as usize & 1 == 0 { &[][..] } else { &["-t", "tcp"] };
         let words = [options, words].concat();
         let done = rig.run_clean(&words, b"");
@@ -63,7 +63,7 @@ fn the_cause_is_named_with_stage_host_and_command() {
     }
 }
 
-/// A stage that fails while data flow ends all others, and is the one that is blamed.
+/// A stage that fails while data flow ends all others, and the error names it.
 #[test]
 fn a_failure_amid_endless_data_ends_everything() {
     let rig = Rig::new(&["a", "b"]);
@@ -103,7 +103,7 @@ fn yes_into_head_ends_at_once() {
     assert_eq!((done.status, done.text().as_str(), done.errors.as_str()), (Some(0), "y\ny\n", ""));
 }
 
-/// The reader of our own standard output goes away: as with any other writer, that is the end.
+/// The reader of our own standard output goes away: that ends the pipeline, as with any other writer.
 #[test]
 fn a_closed_standard_output_ends_it() {
     let rig = Rig::new(&["a"]);
@@ -118,7 +118,7 @@ fn a_closed_standard_output_ends_it() {
     }
 }
 
-/// What is wrong before anything runs is 255.
+/// An error before anything runs has status 255.
 #[test]
 fn our_own_set_up_fails_with_255() {
     let rig = Rig::new(&["a", "b", "refused"]);
@@ -136,7 +136,7 @@ fn our_own_set_up_fails_with_255() {
     }
 }
 
-/// A file that cannot be had is its stage's failure, as it is a shell's.
+/// A file that cannot be opened is its stage's failure, as in a shell.
 #[test]
 fn files_that_cannot_be_had_are_named() {
     let rig = Rig::new(&["a", "b"]);
@@ -155,7 +155,7 @@ fn files_that_cannot_be_had_are_named() {
     }
 }
 
-/// Before anything runs: no command has been started where a host cannot be had.
+/// No command starts if a host cannot be reached.
 #[test]
 fn nothing_runs_unless_all_hosts_are_there() {
     let rig = Rig::new(&["a", "refused"]);
@@ -164,7 +164,7 @@ fn nothing_runs_unless_all_hosts_are_there() {
     assert!(!rig.file("ran").exists());
 }
 
-/// Words that are no pipeline at all.
+/// Words that are not a pipeline are refused.
 #[test]
 fn what_is_no_stage_is_refused() {
     let rig = Rig::new(&["a"]);

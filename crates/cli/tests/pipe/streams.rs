@@ -1,5 +1,4 @@
-//! Streams come out as they went in: of every length about a block, with every option, through rows of
-//! hosts.
+//! Tests that streams arrive unchanged: of every length near a block, with every option, through rows of hosts.
 
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -10,7 +9,7 @@ use crate::bytes::{BLOCK_BYTES, difference, pattern};
 use crate::live::Live;
 use crate::rig::Rig;
 
-/// What may change how bytes travel between hosts. Between two agents of one host they would not travel at
+/// The options that may change how bytes travel between hosts. Between two agents of one host they would not travel at
 /// all, so a transport is demanded.
 const OPTIONS: [&[&str]; 12] = [
     &["-t", "tcp"],
@@ -27,7 +26,7 @@ const OPTIONS: [&[&str]; 12] = [
     &["-m", "8M"],
 ];
 
-/// Each stage keeps what came to it, and takes something off its end: a hop for each length.
+/// Each stage keeps its input, and drops some bytes of it: a hop for each length.
 const LENGTHS: [(&str, usize); 5] = [
     ("a:tee @/0 | head -c -1", BLOCK_BYTES + 1),
     ("b:tee @/1 | head -c -1", BLOCK_BYTES),
@@ -36,7 +35,7 @@ const LENGTHS: [(&str, usize); 5] = [
     ("a:tee @/4", 0),
 ];
 
-/// Where the one byte comes from that the third stage leaves.
+/// The position of the one byte that the third stage leaves.
 const LAST: usize = BLOCK_BYTES - 2;
 
 #[test]
@@ -55,7 +54,7 @@ fn every_length_with_every_option() {
     }
 }
 
-/// What can be compressed, what cannot, and both in one stream.
+/// The stream has parts that can be compressed, and parts that cannot.
 #[test]
 fn compressed_streams_of_every_kind() {
     let rig = Rig::new(&["a"]);
@@ -67,12 +66,12 @@ fn compressed_streams_of_every_kind() {
     }
 }
 
-/// How many bytes go through rows of hosts: 20 MB, or `CARAVAN_PIPE_BYTES`, which needs no memory.
+/// Returns how many bytes go through rows of hosts: 20 MB, or `CARAVAN_PIPE_BYTES`, which needs no memory.
 fn long_stream_bytes() -> usize {
     std::env::var("CARAVAN_PIPE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000_001)
 }
 
-/// Writes that many bytes, none of which come again; their SHA-256.
+/// Writes that many bytes, without repetition. Returns their SHA-256.
 fn pour(mut to: impl Write, length: usize) -> Vec<u8> {
     let block = pattern(5, 4 << 20);
     let mut hash = Context::new(&SHA256);
@@ -90,7 +89,7 @@ fn pour(mut to: impl Write, length: usize) -> Vec<u8> {
     hash.finish().as_ref().to_vec()
 }
 
-/// What there is to read: its length and SHA-256.
+/// Reads to the end. Returns the length and the SHA-256.
 fn weigh(mut from: impl Read) -> (usize, Vec<u8>) {
     let mut buffer = vec![0; 1 << 20];
     let (mut length, mut hash) = (0, Context::new(&SHA256));
@@ -131,7 +130,7 @@ fn long_streams_through_rows_of_hosts() {
     }
 }
 
-/// Slow ends do not hurt: a reader that sleeps, a writer in small pieces.
+/// Slow ends do no harm: a reader that sleeps, a writer of small pieces.
 #[test]
 fn pieces_of_every_size() {
     let rig = Rig::new(&["a", "b"]);
@@ -172,7 +171,7 @@ fn figures_as_json() {
     assert!(json.to_string().contains(&hash), "{json}");
 }
 
-/// What went over the wire is told for each hop, of a star and of a chain, with progress and without.
+/// The figures report the bytes on the wire for each hop, of a star and of a chain, with progress and without.
 #[test]
 fn bytes_on_the_wire() {
     let rig = Rig::new(&["a", "b"]);
