@@ -7,7 +7,7 @@
 //! | allowed, and how much of it | because |
 //! |---|---|
 //! | a number in a ring whose packet names the consumer's worker: the oldest, at most a batch | the packet has been taken, and its slot not released yet |
-//! | a packet that names a link and is not in its ring: at most a batch | the packet has been given, and not published yet |
+//! | a packet that names a link and is not in its ring: at most a batch | it has been given, and not published yet |
 //! | the same with a parked packet: one at each end of a link | they are parked one by one |
 //!
 //! Everything else is a [`Violation`]. While workers run ([`Engine::audit`]), a packet that names a link
@@ -67,7 +67,7 @@ pub enum Violation {
     Positions {
         /// The link.
         link: usize,
-        /// Which ring of it.
+        /// The ring.
         ring: LinkRing,
         /// Its head.
         head: u64,
@@ -79,7 +79,7 @@ pub enum Violation {
     NoPacket {
         /// The link.
         link: usize,
-        /// Which ring of it.
+        /// The ring.
         ring: LinkRing,
         /// The number.
         packet: u32,
@@ -227,7 +227,7 @@ fn numbers(slots: &impl Slots, (from, to): (u64, u64), before: &(u64, u64)) -> V
 /// Finds the violations, without side effects.
 fn audit(sight: &Sight, stopped: bool) -> Audit {
     let mut audit = Audit { packets: sight.headers.len() as u64, ..Audit::default() };
-    // The owner of each number's ring, if the packet may have been on its way.
+    // The owner in whose ring each number was seen while the packet may have been on its way.
     let mut passed: Vec<Option<Owner>> = vec![None; sight.headers.len()];
     let mut places = HashSet::new();
     for seen in &sight.rings {

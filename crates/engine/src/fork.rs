@@ -34,15 +34,15 @@ pub fn fork(body: impl FnOnce() -> i32) -> Result<i32, Error> {
     }
 }
 
-/// Ignores SIGINT and SIGHUP, for which the supervisor ends its workers in order, and resets the
-/// other signals that the supervisor handles.
+/// Ignores the signals of a terminal, on which the supervisor ends its workers in order, and resets the
+/// other signals that may have a handler.
 fn settle_signals() {
     for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: ignoring a signal runs no code in a handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // Rust's handler for a full stack would ignore the first SIGSEGV that another process
-    // sends.
+    // A first SIGSEGV that was sent, and not caused by a fault, would only remove the handler that Rust sets
+    // to report a full stack.
     for signal in [libc::SIGTERM, libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default action runs no code in a handler, either.
         unsafe { libc::signal(signal, libc::SIG_DFL) };

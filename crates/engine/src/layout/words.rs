@@ -35,12 +35,12 @@ pub mod worker {
     pub const RESTARTS: usize = 16;
     /// The core that it runs on, plus 1; 0 for any core. Written by the supervisor.
     pub const CORE: usize = 24;
-    /// Packets given to it so far; a change tells the worker that there are new ones. Written by the
+    /// Grants to it so far; a change tells the worker that there are new ones. Written by the
     /// supervisor.
     pub const GRANTS: usize = 32;
-    /// First of the packets given last. Written by the supervisor.
+    /// The first of the packets given last. Written by the supervisor.
     pub const GRANT_FIRST: usize = 40;
-    /// End of the packets given last. Written by the supervisor.
+    /// The end of the packets given last. Written by the supervisor.
     pub const GRANT_END: usize = 48;
     /// Messages sent to it so far; a change tells the worker that there is one to read. Written by the
     /// supervisor.

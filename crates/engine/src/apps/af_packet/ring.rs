@@ -216,8 +216,9 @@ fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), DropReason
     Ok(())
 }
 
-/// Completes a checksum that the kernel left to the device: writes the Internet checksum (RFC 1071) of `frame` from `start` on to `start + field`, where the
-/// sum over the pseudo header stands. False, and nothing done, if that is not inside.
+/// Completes a checksum that the kernel left to the device: writes the Internet checksum (RFC 1071) of `frame`
+/// from `start` on to `start + field`, which holds the sum over the pseudo header. Returns false, and does nothing,
+/// if that is not inside.
 fn complete_checksum(frame: &mut [u8], start: usize, field: usize) -> bool {
     let Some(covered) = frame.get_mut(start..) else { return false };
     if covered.len() < field + 2 {
