@@ -175,7 +175,7 @@ mod tests {
 
         let mut child =
             Command::new("cat").stdin(Stdio::from(fake.file())).stdout(Stdio::piped()).spawn().unwrap();
-        // It copies the whole memory, and stops as soon as nobody takes that.
+        // The child copies the whole memory, and stops as soon as its output is closed.
         let all = engines();
         assert_eq!(all.iter().filter(|found| same(found)).count(), 1, "{all:?}");
         let found = find(Some(child.id() as i32)).unwrap();
