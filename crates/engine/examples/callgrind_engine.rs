@@ -1,5 +1,5 @@
-//! The paths that every packet of an engine takes, a batch of them in each call: probes, as
-//! `tests/callgrind/probes.rs` says.
+//! The paths that every packet of an engine takes, with a batch of packets in each call. They are probes, as
+//! `tests/callgrind/probes.rs` describes.
 
 #![deny(unsafe_code)]
 
@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 const PACKETS: u32 = 1024;
 const BYTES: usize = 60;
-/// Stations at each port of the bridge. Each frame is another pair's than the one before it, so that all of
-/// them are looked up. The table's secret moves stations in it, but hardly changes how many steps it takes to
-/// find one: it is mostly empty.
+/// The number of stations at each port of the bridge. The addresses change with each frame, so that all of
+/// them are looked up. The table's secret moves stations in it, but hardly changes the number of steps of a
+/// lookup, as the table is mostly empty.
 const STATIONS: usize = 16;
-/// A breath of a busy worker.
+/// The length of a breath of a busy worker.
 const BREATH_NS: u64 = 1000;
 
 /// A source and the sink that it is linked to.
@@ -55,7 +55,7 @@ struct World {
     link: LinkBench,
     bridge: AppBench<Bridge>,
     filter: AppBench<Filter>,
-    /// What is put into each.
+    /// The frames that are put into each.
     frames: Vec<Vec<u8>>,
     tunnelled: Vec<Vec<u8>>,
     of_stations: Vec<Vec<u8>>,
@@ -69,7 +69,7 @@ fn bench<A: App>(config: &Value, inputs: &[&str], outputs: &[&str]) -> AppBench<
     AppBench::new(configuration::<A>(config), inputs, outputs, PACKETS).expect("an app")
 }
 
-/// A UDP frame from one address and port to another.
+/// Makes a UDP frame from one address and port to another.
 fn frame(keys: &Value) -> Vec<u8> {
     let mut source = bench::<Source>(&json!({ "size": BYTES, "count": 1, "frame": keys }), &[], &["output"]);
     source.pull();
@@ -80,7 +80,7 @@ fn mac(port: usize, station: usize) -> String {
     format!("02:00:00:00:{port:02x}:{station:02x}")
 }
 
-/// One end of a tunnel whose two ends say the same.
+/// Returns the configuration of a tunnel end whose two ends are configured alike.
 fn tunnel() -> Value {
     json!({
         "local_address": "2001:db8::1", "remote_address": "2001:db8::1",
@@ -92,7 +92,7 @@ fn put<A: App>(bench: &mut AppBench<A>, input: &str, frames: &[Vec<u8>]) {
     frames.iter().cycle().take(BATCH_PACKETS).for_each(|frame| bench.put(input, frame));
 }
 
-/// What an app has sent, all of it.
+/// Returns everything that an app has sent.
 fn sent<A: App>(bench: &mut AppBench<A>, outputs: &[&str]) -> Vec<Vec<u8>> {
     let sent: Vec<_> = outputs.iter().flat_map(|output| bench.sent(output)).collect();
     assert_eq!((sent.len(), bench.free()), (BATCH_PACKETS, PACKETS as usize));
@@ -132,7 +132,7 @@ impl World {
     }
 }
 
-/// The link passes a whole batch.
+/// Checks that the link passes a whole batch.
 fn whole(passed: Result<usize, impl std::fmt::Debug>) {
     assert_eq!(passed.expect("a ring in order"), BATCH_PACKETS);
 }

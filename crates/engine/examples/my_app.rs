@@ -1,4 +1,4 @@
-//! An app of one's own, in a network of three, in two processes:
+//! A custom app, in a network of three apps in two processes:
 //! `cargo run --release --package caravan-engine --example my_app`
 
 use std::time::Duration;

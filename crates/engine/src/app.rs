@@ -115,7 +115,7 @@ pub trait App: Sized + 'static {
     }
 }
 
-/// An [`App`] without its type: what a worker has of it.
+/// An [`App`] without its type, as a worker calls it.
 pub(crate) trait DynApp {
     fn pull(&mut self, io: &mut Io);
     fn push(&mut self, io: &mut Io);
@@ -163,8 +163,8 @@ pub(crate) struct AppKind {
     pub start: StartFn,
 }
 
-/// The kinds of apps that an engine knows, by the names that configurations use. Complete before
-/// the engine starts: workers are forked from it.
+/// The kinds of apps that an engine knows, by the names that configurations use. It must be complete before
+/// the engine starts, as workers are forked from the supervisor.
 #[derive(Default)]
 pub struct Registry {
     kinds: BTreeMap<String, AppKind>,
@@ -177,12 +177,12 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// A registry without any kind.
+    /// Makes a registry without any kind.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A registry with every kind of this crate ([`crate::apps`]).
+    /// Makes a registry with every kind of this crate ([`crate::apps`]).
     pub fn standard() -> Self {
         let mut registry = Self::new();
         crate::apps::register(&mut registry);
@@ -202,7 +202,7 @@ impl Registry {
         self
     }
 
-    /// The names of all kinds.
+    /// Returns the names of all kinds.
     pub fn kinds(&self) -> impl Iterator<Item = &str> + Clone {
         self.kinds.keys().map(String::as_str)
     }
@@ -213,8 +213,8 @@ impl Registry {
 }
 
 fn parse<A: App>(config: &Value) -> Result<A::Config, AppError> {
-    // A table without keys and no table at all are the same to a user; who has nothing to configure may
-    // have `()` for it.
+    // To a user, a table without keys and no table are the same. An app that has nothing to configure may
+    // have `()` for its configuration.
     let empty = config.is_null() || config.as_object().is_some_and(serde_json::Map::is_empty);
     if !empty {
         return A::Config::deserialize(config).map_err(AppError::new);

@@ -39,7 +39,7 @@ pub use tap::{Tap, TapConfig};
 pub use tee::Tee;
 pub use tunnel::{Decapsulate, Encapsulate, Tunnel};
 
-/// Adds all of them to a registry.
+/// Adds all apps of this crate to a registry.
 pub fn register(registry: &mut Registry) {
     registry.add::<Source>("source").add::<Sink>("sink");
     registry.add::<Tunnel>("tunnel").add::<Encapsulate>("encapsulate").add::<Decapsulate>("decapsulate");

@@ -1,18 +1,18 @@
-//! Whether every packet has exactly one owner: what the words say, read from outside.
+//! Checks from outside, by the packet headers and the rings, that every packet has exactly one owner.
 //!
-//! The word in front of a packet names one owner at any instant, so the question is whether the
-//! rings agree with it. What is looked at, in this order: each ring; each packet's word; each ring
-//! once more. A number that was in a ring both times was there when its packet's word was read.
+//! A packet header names one owner at any instant, so the check is whether the
+//! rings agree with it. The audit reads, in this order: each ring; each packet header; each ring
+//! again. A number that was in a ring both times was there when its packet's header was read.
 //!
-//! | what may be, and how much of it | because |
+//! | allowed, and how much of it | because |
 //! |---|---|
-//! | a number in a ring whose packet names the consumer's worker: the oldest, at most a batch | it has been taken, and its slot not given back yet |
+//! | a number in a ring whose packet names the consumer's worker: the oldest, at most a batch | the packet has been taken, and its slot not released yet |
 //! | a packet that names a link and is not in its ring: at most a batch | it has been given, and not published yet |
 //! | the same with a parked packet: one at each end of a link | they are parked one by one |
 //!
-//! Everything else is a [`Violation`]. While workers run ([`Engine::audit`]) a packet that names a link
-//! may have passed through its ring between two looks, so such packets are counted and not judged.
-//! With every worker [stopped](Engine::audit_stopped) they are, and nothing may move.
+//! Everything else is a [`Violation`]. While workers run ([`Engine::audit`]), a packet that names a link
+//! may have passed through its ring between the two reads, so such packets are counted and not judged.
+//! With every worker [stopped](Engine::audit_stopped), they are judged, and nothing may move.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -26,35 +26,35 @@ use crate::layout::{self, LinkRing, SharedWords};
 use crate::limits::{BATCH_PACKETS, LINKS_MAX, WORKERS_MAX};
 use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
-/// What was found.
+/// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Audit {
-    /// Packets there are.
+    /// All packets.
     pub packets: u64,
-    /// Of them, nobody's.
+    /// Packets of the pool.
     pub pool: u64,
-    /// Of each worker, by its number.
+    /// Packets of each worker, by its number.
     pub workers: BTreeMap<usize, u64>,
-    /// In each link, by its number: on the way to the consumer.
+    /// Packets in each link, by its number, on the way to the consumer.
     pub full: BTreeMap<usize, u64>,
-    /// In each link, by its number: on the way back to the producer.
+    /// Packets in each link, by its number, on the way back to the producer.
     pub empty: BTreeMap<usize, u64>,
-    /// In each link, by its number: parked.
+    /// Parked packets in each link, by its number.
     pub parked: BTreeMap<usize, u64>,
     /// Packets that name a link and were not found in its ring.
     pub unpublished: u64,
-    /// Numbers in rings whose packets were taken, and the slots not given back.
+    /// Numbers in rings whose packets were taken, and whose slots were not released.
     pub unreleased: u64,
-    /// What must not be.
+    /// The violations.
     pub violations: Vec<Violation>,
 }
 
-/// What must not be.
+/// A state that must not occur.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Nobody is written so, or there is no such worker or link.
+    /// No owner has this code, or there is no such worker or link.
     #[error("packet {packet} names {code:#06x}, which is nobody")]
     Nobody {
         /// The packet.
@@ -62,24 +62,24 @@ pub enum Violation {
         /// Its owner's code.
         code: u16,
     },
-    /// A ring's positions cannot be.
+    /// A ring's positions are impossible.
     #[error("link {link}, {ring:?}: head {head}, tail {tail}")]
     Positions {
         /// The link.
         link: usize,
-        /// Which ring of it.
+        /// The ring.
         ring: LinkRing,
         /// Its head.
         head: u64,
         /// Its tail.
         tail: u64,
     },
-    /// A number in a ring that is no packet's.
+    /// A number in a ring that is not the number of a packet.
     #[error("link {link}, {ring:?}: there is no packet {packet}")]
     NoPacket {
         /// The link.
         link: usize,
-        /// Which ring of it.
+        /// The ring.
         ring: LinkRing,
         /// The number.
         packet: u32,
@@ -89,73 +89,73 @@ pub enum Violation {
     Twice {
         /// The packet.
         packet: u32,
-        /// The second link that it was found in.
+        /// The second link in which it was found.
         link: usize,
-        /// Which ring of it.
+        /// The ring.
         ring: LinkRing,
     },
-    /// A packet in a ring that is somebody's who has not taken it from there.
+    /// A packet in a ring that names an owner which has not taken it from there.
     #[error("packet {packet} in link {link}, {ring:?}, at {place} from the head, names {owner}")]
     Foreign {
         /// The packet.
         packet: u32,
         /// The link.
         link: usize,
-        /// Which ring of it.
+        /// The ring.
         ring: LinkRing,
-        /// How far from the head.
+        /// The distance from the head.
         place: usize,
-        /// Whom it names.
+        /// The owner that it names.
         owner: String,
     },
     /// More packets name a link than could have been given and not published.
     #[error("{count} packets name {owner} and are not in its rings")]
     Leaked {
-        /// Whom they name.
+        /// The owner that they name.
         owner: String,
-        /// How many.
+        /// The number of packets.
         count: u64,
     },
-    /// Something moved though every worker was stopped.
+    /// Something moved although every worker was stopped.
     #[error("link {link}, {ring:?}: moved")]
     Moved {
         /// The link.
         link: usize,
-        /// Which ring of it.
+        /// The ring.
         ring: LinkRing,
     },
 }
 
 impl Engine {
-    /// Looks at every packet and every ring, and stops nothing: what it says is wrong, is wrong.
+    /// Checks every packet and every ring without stopping anything. Everything that it reports is a real violation.
     pub fn audit(&self) -> Result<Audit, Error> {
         Ok(audit(&look(self.shared(), self.headers(), self.packets())?, false))
     }
 
-    /// As [`audit`](Self::audit), and everything that can only be said when nothing moves: every worker
-    /// is stopped (SIGSTOP) or has ended, and is stopped before the call.
+    /// Does what [`audit`](Self::audit) does, and also checks what can be checked only when nothing moves. Every
+    /// worker must be stopped (SIGSTOP) or have ended before the call.
     pub fn audit_stopped(&self) -> Result<Audit, Error> {
         Ok(audit(&look(self.shared(), self.headers(), self.packets())?, true))
     }
 }
 
-/// A ring, looked at twice.
+/// A ring, read twice.
 #[derive(Clone, Debug)]
 struct Seen {
     link: LinkId,
     ring: LinkRing,
-    /// What its packets name, and the workers that may take them.
+    /// The owner that its packets name, and the workers that may take them.
     owner: Owner,
     takers: [Option<WorkerId>; 2],
     capacity: u64,
-    /// Head and tail at first, and then.
+    /// Head and tail at the first read.
     before: (u64, u64),
     after: (u64, u64),
     /// Numbers by position: from the first head up to the last tail.
     numbers: Vec<u32>,
 }
 
-/// All that was looked at.
+/// Everything that was read.
 #[derive(Clone, Debug)]
 struct Sight {
     rings: Vec<Seen>,
@@ -210,24 +210,24 @@ fn look(shared: &SharedWords, headers: &impl PacketHeaders, packets: u32) -> Res
     Ok(Sight { rings, headers, workers, links })
 }
 
-/// Head and tail; the head is read first, and the tail is never behind it.
+/// Returns head and tail. The head is read first, and the tail is never behind it.
 fn positions(cursors: &impl Cursors) -> (u64, u64) {
     // pair with the Release in ConsumerCursor::release and in ProducerCursor::publish
     let head = cursors.head_position().load(Ordering::Acquire);
     (head, cursors.tail_position().load(Ordering::Acquire))
 }
 
-/// The numbers at these positions, as far as their slots are not those of positions seen before.
+/// Returns the numbers at these positions, except those whose slots belong to positions read before.
 fn numbers(slots: &impl Slots, (from, to): (u64, u64), before: &(u64, u64)) -> Vec<u32> {
     let capacity = slots.capacity();
     let to = to.min(before.0.saturating_add(capacity));
     (from..to.max(from)).map(|position| slots.take((position & (capacity - 1)) as usize)).collect()
 }
 
-/// Judges: pure.
+/// Finds the violations, without side effects.
 fn audit(sight: &Sight, stopped: bool) -> Audit {
     let mut audit = Audit { packets: sight.headers.len() as u64, ..Audit::default() };
-    // Where each number was seen while it may have been under way.
+    // The owner in whose ring each number was seen while the packet may have been on its way.
     let mut passed: Vec<Option<Owner>> = vec![None; sight.headers.len()];
     let mut places = HashSet::new();
     for seen in &sight.rings {
@@ -275,7 +275,7 @@ fn audit(sight: &Sight, stopped: bool) -> Audit {
     audit
 }
 
-/// More than can be on its way into a ring.
+/// Returns a violation if more packets name an owner than can be on their way into a ring.
 fn leaked((code, count): (u16, u64)) -> Option<Violation> {
     let owner = Owner::of_code(code)?;
     let most = if matches!(owner, Owner::Parked(_)) { 2 } else { BATCH_PACKETS };
@@ -289,7 +289,7 @@ fn judge_ring(audit: &mut Audit, sight: &Sight, seen: &Seen, stopped: bool, plac
     if stopped && moved {
         audit.violations.push(Violation::Moved { link, ring });
     }
-    // A tail that is read after the head may be further from it than the ring is long.
+    // A tail that is read after the head may be farther from it than the length of the ring.
     let length = tail_after.checked_sub(head_after);
     let possible = head <= head_after && seen.before.1 <= tail_after && length.is_some();
     if !possible || (!moved && length.is_some_and(|length| length > seen.capacity)) {
@@ -300,7 +300,7 @@ fn judge_ring(audit: &mut Audit, sight: &Sight, seen: &Seen, stopped: bool, plac
             tail: tail_after,
         });
     }
-    // In the ring both times, and so in between: older ones have gone, younger ones came.
+    // In the ring both times, and so in between: older numbers have gone, younger ones have come.
     let there = (seen.before.1.saturating_sub(head) as usize).min(seen.numbers.len());
     let gone = ((head_after - head) as usize).min(there);
     let mut may_be_taken = true;
@@ -318,7 +318,7 @@ fn judge_ring(audit: &mut Audit, sight: &Sight, seen: &Seen, stopped: bool, plac
             continue;
         }
         let taker = seen.takers.iter().flatten().any(|taker| owner == Some(Owner::Worker(*taker)));
-        // While packets are being taken, a word may be read before the one in front of it is written.
+        // While packets are being taken, a header may be read before the one in front of it is written.
         if taker && place < BATCH_PACKETS && (may_be_taken || !stopped) {
             audit.unreleased += 1;
             continue;

@@ -1,4 +1,4 @@
-//! What an engine shall run: apps, where they run, and the links between them.
+//! The configuration of an engine: apps, where they run, and the links between them.
 
 pub mod check;
 pub mod file;
@@ -11,17 +11,17 @@ use serde_json::Value;
 
 use crate::layout::LinkMode;
 
-/// The worker of apps that name none.
+/// The worker of apps that name no worker.
 pub const WORKER_DEFAULT: &str = "main";
 
 /// One app.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AppConfig {
-    /// Its kind, a name of the [`Registry`](crate::Registry).
+    /// The app kind, a name of the [`Registry`](crate::Registry).
     pub kind: String,
     /// The worker that it runs in.
     pub worker: String,
-    /// What it is configured with.
+    /// The app's own configuration.
     pub config: Value,
 }
 
@@ -30,7 +30,7 @@ pub struct AppConfig {
 pub struct AppPort {
     /// An app's name.
     pub app: String,
-    /// The name of one of its inputs or outputs.
+    /// The name of one of the app's inputs or outputs.
     pub port: String,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Display for AppPort {
     }
 }
 
-/// A link's two ends: what it is known by.
+/// A link's two ends, which identify it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LinkName {
     /// The output that sends.
@@ -55,11 +55,11 @@ impl std::fmt::Display for LinkName {
     }
 }
 
-/// What a configuration says of a worker besides its apps.
+/// The configuration of a worker besides its apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// The core that the worker is kept on.
+    /// The core that the worker runs on.
     pub core: Option<usize>,
 }
 
@@ -78,19 +78,19 @@ pub struct WorkerConfig {
 pub struct Config {
     /// Apps by name.
     pub apps: BTreeMap<String, AppConfig>,
-    /// Links, and how their ends hand packets over where they are in two processes.
+    /// Links, and how their ends hand packets over if the two ends are in two processes.
     pub links: BTreeMap<LinkName, LinkMode>,
-    /// Workers about which there is more to say than their name.
+    /// Workers that have more configuration than their name.
     pub workers: BTreeMap<String, WorkerConfig>,
 }
 
 impl Config {
-    /// A configuration without apps.
+    /// Makes a configuration without apps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an app of a kind, in [`WORKER_DEFAULT`].
+    /// Adds an app of a kind to the worker [`WORKER_DEFAULT`].
     pub fn app(&mut self, name: &str, kind: &str, config: impl Serialize) -> &mut Self {
         self.app_in(WORKER_DEFAULT, name, kind, config)
     }
@@ -109,13 +109,13 @@ impl Config {
         self.link_by(name, LinkMode::Swap)
     }
 
-    /// Adds a link that hands packets over as `mode` says.
+    /// Adds a link of a link mode.
     pub fn link_by(&mut self, name: &str, mode: LinkMode) -> Result<&mut Self, crate::Error> {
         self.links.insert(name.parse()?, mode);
         Ok(self)
     }
 
-    /// Keeps a worker on a core.
+    /// Has a worker run on a core.
     pub fn core(&mut self, worker: &str, core: usize) -> &mut Self {
         self.workers.entry(worker.to_owned()).or_default().core = Some(core);
         self

@@ -1,10 +1,10 @@
-//! What supervisor and worker say to each other: messages over a socket pair, rare ones. Packets
-//! never come this way.
+//! Messages between supervisor and worker over a socket pair. They are rare, and packets never go
+//! this way.
 //!
-//! A message is its length, 32 bits, and JSON: a number and the order or the answer. Each order of a
-//! process has the next number, and its answers repeat it; what a process says unasked, once it has
-//! started, has the number 0. Each side trusts the other, as one forked the other; but a worker that
-//! crashes leaves half a message, which is no message.
+//! A message is its length, 32 bits, and JSON: a number and the order or the answer. Each order to a
+//! process has the next number, and the answers repeat it. What a process says unasked, once it has
+//! started, has the number 0. Each side trusts the other, as one forked the other. If a worker crashes
+//! in the middle of a message, the supervisor ignores that part.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -22,48 +22,48 @@ use crate::limits::{MESSAGE_BYTES_MAX, WORKERS_MAX};
 use crate::owner::WorkerId;
 use crate::plan::WorkerPlan;
 
-/// What a worker is told.
+/// An order to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerOrder {
-    /// Let go of what the plan does not have, and wait for [`WorkerOrder::Apply`].
+    /// Let go of what the plan does not have, then wait for [`WorkerOrder::Apply`].
     Prepare(WorkerPlan),
-    /// Between the two, and without an answer: what that app left elsewhere.
+    /// Take the state that an app left in another worker. It comes between the two others, and has no answer.
     Inherit { app: String, state: Vec<u8> },
     /// Do what the plan says.
     Apply(WorkerPlan),
-    /// Tell the apps' figures.
+    /// Report the apps' figures.
     Report,
     /// Stop all apps and end.
     End,
 }
 
-/// What apps say of themselves, by their names.
+/// The figures that apps report, by the apps' names.
 pub type Reports = BTreeMap<String, BTreeMap<String, u64>>;
 
-/// What a worker answers.
+/// An answer of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerAnswer {
-    /// To [`WorkerOrder::Prepare`], once for each app that leaves something, before [`WorkerAnswer::Prepared`]:
+    /// To [`WorkerOrder::Prepare`], once for each app that leaves a state, before [`WorkerAnswer::Prepared`]:
     /// the states of all apps together can be longer than a message.
     Left { app: String, state: Vec<u8> },
     /// To [`WorkerOrder::Prepare`].
     Prepared,
-    /// To [`WorkerOrder::Apply`], and unasked once a new worker runs.
+    /// To [`WorkerOrder::Apply`], and without an order once a new worker runs.
     Applied,
-    /// Instead of it: that app did not start.
+    /// Instead of [`WorkerAnswer::Applied`]: an app did not start.
     Failed { app: String, reason: String },
     /// To [`WorkerOrder::Report`].
     Report(Reports),
-    /// To [`WorkerOrder::End`], and the last word: the figures of the apps once they have stopped.
+    /// To [`WorkerOrder::End`], as the last answer: the figures of the apps once they have stopped.
     Ended(Reports),
 }
 
-/// Why no message came.
+/// The reason why no message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// Not within the time.
+    /// No message came within the time.
     Late,
-    /// The other side has gone.
+    /// The other side has closed its socket.
     Gone,
 }
 
@@ -75,7 +75,7 @@ pub struct WorkerChannel {
 }
 
 impl WorkerChannel {
-    /// Both sides.
+    /// Makes both sides.
     pub fn pair() -> std::io::Result<(Self, Self)> {
         let (a, b) = UnixStream::pair()?;
         let side = |socket: UnixStream| {
@@ -85,8 +85,8 @@ impl WorkerChannel {
         Ok((side(a)?, side(b)?))
     }
 
-    /// Sends a message under a number. Waits for room, for ever or until the other side has taken
-    /// nothing for `limit`: then half of the message may have gone, and no other can follow.
+    /// Sends a message under a number. Waits for room until the other side has taken nothing for `limit`, or without
+    /// end if there is no limit. After a timeout part of the message may be sent, and no other message can follow.
     pub fn send(
         &mut self,
         number: u64,
@@ -113,7 +113,7 @@ impl WorkerChannel {
         Ok(())
     }
 
-    /// The next message and its number. Waits for it until nothing has come for `limit`.
+    /// Returns the next message and its number. Waits until nothing has come for `limit`.
     pub fn receive<M: DeserializeOwned>(&mut self, limit: Duration) -> Result<(u64, M), Silence> {
         let mut end = Instant::now() + limit;
         loop {
@@ -152,20 +152,20 @@ impl WorkerChannel {
             return Err(Silence::Late);
         }
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        // Interrupted or not: the caller tries again, and comes back here with less time left.
+        // If the wait was interrupted, the caller tries again, and comes back here with less time left.
         let _ = rustix::event::poll(&mut [PollFd::new(&self.socket, flags)], left.as_ref());
         Ok(())
     }
 }
 
 impl AsFd for WorkerChannel {
-    /// Readable when there is something to receive.
+    /// The descriptor is readable when there is a message to receive.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// One bell. Rung any number of times, it is quiet again after one [`hush`](WorkerBell::hush).
+/// One bell. However often it was rung, one [`hush`](WorkerBell::hush) makes it quiet.
 #[derive(Debug)]
 pub struct WorkerBell(OwnedFd);
 
@@ -175,15 +175,15 @@ impl WorkerBell {
         rustix::event::eventfd(0, flags).map(Self).map_err(system("eventfd"))
     }
 
-    /// Wakes whoever waits for it, or is about to.
+    /// Wakes a process that waits for the bell, or is about to.
     pub fn ring(&self) {
-        // Full, it has been rung 2^64 times and is heard all the same.
+        // The write fails only if the counter is full; the bell is readable then, too.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Takes notice.
+    /// Makes the bell quiet.
     pub fn hush(&self) {
-        // Quiet already: nothing to take notice of.
+        // The read fails if the bell is quiet already.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -194,7 +194,7 @@ impl AsFd for WorkerBell {
     }
 }
 
-/// All bells.
+/// All bells of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineBells {
     workers: Rc<Vec<WorkerBell>>,
@@ -202,18 +202,18 @@ pub struct EngineBells {
 }
 
 impl EngineBells {
-    /// Makes them.
+    /// Makes all bells.
     pub fn new() -> Result<Self, Error> {
         let workers: Result<Vec<_>, _> = (0..WORKERS_MAX).map(|_| WorkerBell::new()).collect();
         Ok(Self { workers: Rc::new(workers?), supervisor: Rc::new(WorkerBell::new()?) })
     }
 
-    /// A worker's.
+    /// Returns the bell of a worker.
     pub fn worker(&self, worker: WorkerId) -> &WorkerBell {
         &self.workers[worker.place()]
     }
 
-    /// The supervisor's.
+    /// Returns the bell of the supervisor.
     pub fn supervisor(&self) -> &WorkerBell {
         &self.supervisor
     }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_message_longer_than_the_socket_takes_arrives_whole() {
         let (mut a, mut b) = WorkerChannel::pair().unwrap();
-        // Each byte as three digits: the longest state that there is.
+        // Each byte takes three digits: the longest state there can be.
         let longest = vec![255; crate::limits::STATE_BYTES_MAX];
         let left = WorkerAnswer::Left { app: "app".to_owned(), state: longest.clone() };
         let sender = std::thread::spawn(move || {

@@ -24,7 +24,7 @@ use sys::{InterfaceCall, InterfaceRequest};
 pub struct DeviceFailure {
     /// The call, as its manual page names it.
     pub call: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     pub errno: Errno,
 }
 
@@ -34,13 +34,13 @@ pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> DeviceFailure 
 }
 
 impl DeviceFailure {
-    /// Whether the device is not there, or down: it may come back.
+    /// True if the device does not exist, or is down: it may come back.
     pub(crate) fn is_away(&self) -> bool {
         is_away(self.errno)
     }
 }
 
-/// Whether an error says that a device is not there, or down.
+/// True if an error says that a device does not exist, or is down.
 pub(crate) fn is_away(errno: Errno) -> bool {
     matches!(errno, Errno::NETDOWN | Errno::NODEV | Errno::NXIO | Errno::BADFD)
 }
@@ -54,7 +54,7 @@ pub(crate) const MTU_MAX: usize = PACKET_BYTES_MAX - HEADROOM_BYTES - ETHERNET_B
 /// The smallest MTU of IPv4 (RFC 791).
 pub(crate) const MTU_MIN: usize = 68;
 
-/// Refuses what cannot be an interface's name.
+/// Refuses a text that cannot be an interface's name.
 pub(crate) fn check_name(name: &str) -> Result<(), AppError> {
     let bad = |c: char| c == '/' || c == '%' || c == ':' || c.is_whitespace() || c.is_control();
     if name.is_empty() || name.len() > NAME_MAX || name.contains(bad) || name == "." || name == ".." {
@@ -65,7 +65,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), AppError> {
     Ok(())
 }
 
-/// Refuses an interface that is not there now.
+/// Refuses an interface that does not exist now.
 pub(crate) fn check_present(name: &str) -> Result<(), AppError> {
     check_name(name)?;
     match index(name) {
@@ -77,17 +77,17 @@ pub(crate) fn check_present(name: &str) -> Result<(), AppError> {
     }
 }
 
-/// Whether this process has a capability (capabilities(7)) in effect.
+/// True if this process has a capability (capabilities(7)) in effect.
 pub(crate) fn has_capability(capability: CapabilitySet) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
-/// An interface's number; `ENODEV` if there is none of that name.
+/// Returns an interface's number, or `ENODEV` if no interface has that name.
 pub(crate) fn index(name: &str) -> Result<u32, DeviceFailure> {
     netdevice::name_to_index(&socket()?, name).map_err(failed("ioctl SIOCGIFINDEX"))
 }
 
-/// The number of an interface that is up; `ENETDOWN` if it is down.
+/// Returns the number of an interface that is up, or `ENETDOWN` if it is down.
 pub(crate) fn index_if_up(name: &str) -> Result<u32, DeviceFailure> {
     if flags(name)? & libc::IFF_UP as i16 == 0 {
         return Err(DeviceFailure { call: "ioctl SIOCGIFFLAGS", errno: Errno::NETDOWN });
@@ -95,7 +95,7 @@ pub(crate) fn index_if_up(name: &str) -> Result<u32, DeviceFailure> {
     index(name)
 }
 
-/// Brings an interface up, which takes CAP_NET_ADMIN only if it is not.
+/// Brings an interface up. It needs CAP_NET_ADMIN only if the interface is down.
 pub(crate) fn set_up(name: &str) -> Result<(), DeviceFailure> {
     let flags = flags(name)?;
     if flags & libc::IFF_UP as i16 != 0 {
@@ -106,7 +106,7 @@ pub(crate) fn set_up(name: &str) -> Result<(), DeviceFailure> {
         .map_err(failed("ioctl SIOCSIFFLAGS"))
 }
 
-/// Sets an interface's MTU, which takes CAP_NET_ADMIN only if it has another.
+/// Sets an interface's MTU. It needs CAP_NET_ADMIN only if the interface has another MTU.
 pub(crate) fn set_mtu(name: &str, mtu: usize) -> Result<(), DeviceFailure> {
     let socket = socket()?;
     let mut request = InterfaceRequest::new(name);
@@ -125,17 +125,17 @@ fn flags(name: &str) -> Result<i16, DeviceFailure> {
     Ok(request.flags())
 }
 
-/// Any socket will do to ask about interfaces.
+/// Opens a socket for questions about interfaces; any kind will do.
 fn socket() -> Result<OwnedFd, DeviceFailure> {
     socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed("socket"))
 }
 
-/// The calls that can fail, as a [`DeviceFailure`] names them.
+/// The names of calls that can fail, for a [`DeviceFailure`].
 pub(crate) const OPEN: &str = "open a network namespace";
 pub(crate) const ENTER: &str = "setns";
 
-/// Does something in the network namespace that a file stands for, such as `/run/netns/NAME`; where this thread
-/// is, if none is named.
+/// Runs a function in the network namespace of a file, such as `/run/netns/NAME`, or in this thread's namespace if
+/// no file is named.
 pub(crate) fn within<T>(
     namespace: Option<&Path>,
     what: impl FnOnce() -> Result<T, DeviceFailure>,
@@ -143,12 +143,12 @@ pub(crate) fn within<T>(
     let Some(namespace) = namespace else { return what() };
     let there = opened(namespace)?;
     let home = opened(Path::new("/proc/thread-self/ns/net"))?;
-    // Who may not enter its own could not come back.
+    // A thread that may not enter its own namespace could not come back.
     enter(&home)?;
     enter(&there)?;
     let done = what();
     if enter(&home).is_err() {
-        // What else this process opens would be looked for in the wrong place.
+        // The process would look for everything else that it opens in the wrong namespace.
         std::process::abort();
     }
     done

@@ -1,9 +1,9 @@
 //! The ends of a link, as a worker has them.
 //!
-//! Between two processes packets pass by [`crate::handover`]: the producer's end has a queue that
-//! its app fills, and gives what is in it to the ring; the consumer's end takes from the ring into a
-//! queue that its app empties, and gives an empty packet back for each. That debt is paid as soon as
-//! the consumer has a free packet, so that the number of packets of each worker stays as it is.
+//! Between two processes packets pass by [`crate::handover`]. The producer's end has a queue that
+//! its app fills, and gives the packets in it to the ring. The consumer's end takes packets from the ring into a
+//! queue that its app empties, and gives an empty packet back for each. It gives that packet back as soon as
+//! the consumer has a free one, so that the number of packets of each worker stays as it is.
 
 use caravan_ring::{Corrupt, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 
@@ -19,12 +19,12 @@ use crate::queue::PacketQueue;
 type RingProducer = SlotProducer<MappedCursors, MappedSlots>;
 type RingConsumer = SlotConsumer<MappedCursors, MappedSlots>;
 
-/// What came of one turn of an end.
+/// The result of one turn of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct MovedPackets {
     /// Packets that passed.
     pub packets: usize,
-    /// Numbers in the ring that were not the link's any more.
+    /// Numbers in the ring whose packets were no longer the link's.
     pub skipped: usize,
     /// Whether the other side must be woken.
     pub wake: Wake,
@@ -33,7 +33,7 @@ pub struct MovedPackets {
 impl MovedPackets {
     const NOTHING: Self = Self { packets: 0, skipped: 0, wake: Wake::Quiet };
 
-    /// Adds a batch that was given.
+    /// Adds a batch that was given to a ring.
     #[inline]
     fn add(&mut self, packets: usize, wake: Wake) {
         self.packets += packets;
@@ -43,14 +43,14 @@ impl MovedPackets {
     }
 }
 
-/// Makes a packet of what came through a ring. Lengths that cannot be make it an empty one.
+/// Makes a packet of an index and a header from a ring. If the lengths are impossible, the packet is empty.
 #[inline]
 fn adopt(pool: &Pool, index: u32, header: PacketHeader) -> Packet {
     let (offset, length) = (usize::from(header.offset()), usize::from(header.length()));
     let whole = offset >= PACKET_HEADER_BYTES && offset + length <= PACKET_STRIDE;
     let (offset, length) =
         if whole { (header.offset(), header.length()) } else { (PACKET_HEADER_BYTES as u16, 0) };
-    // SAFETY: `take` has just made the packet this process's, and hands each over once.
+    // SAFETY: `take` has just made the packet this process's, and hands each packet over once.
     unsafe { pool.memory().adopt(index, offset, length) }
 }
 
@@ -63,15 +63,15 @@ pub struct ProducerEnd {
 }
 
 impl ProducerEnd {
-    /// Goes on where the last process that had this end left off. Empty packets that have come back
-    /// are taken at once.
+    /// Goes on where the last process that had this end left off. Takes the empty packets that have come back
+    /// at once.
     pub fn resume(shared: &SharedWords, link: LinkId, pool: &mut Pool) -> Result<Self, crate::Error> {
         let corrupt = corrupt(link);
         let (cursors, slots) = shared.ring(link, LinkRing::Full)?;
         let mut full = RingProducer::resume(cursors, slots).map_err(corrupt)?;
         let (cursors, slots) = shared.ring(link, LinkRing::Empty)?;
         let mut empty = RingConsumer::resume(cursors, slots).map_err(corrupt)?;
-        // The last process may have been killed asleep.
+        // The last process may have been killed while it slept.
         full.cursor().stop_waiting();
         empty.cursor().wake();
         let mut end = Self { link, full, empty };
@@ -79,7 +79,7 @@ impl ProducerEnd {
         Ok(end)
     }
 
-    /// Takes empty packets that came back.
+    /// Takes the empty packets that came back.
     #[inline]
     pub fn collect(&mut self, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         let owners = (Owner::Empty(self.link), pool.owner());
@@ -88,8 +88,8 @@ impl ProducerEnd {
         Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
-    /// Gives to the ring what the app has queued, as far as there is room: a batch at a time, so that no
-    /// more than that is given and not published.
+    /// Gives the packets that the app has queued to the ring, as far as there is room: a batch at a time, so that at
+    /// most a batch is given and not published.
     #[inline]
     pub fn send(
         &mut self,
@@ -112,14 +112,14 @@ impl ProducerEnd {
         }
     }
 
-    /// Says that this side is about to wait: for room, if something is queued; for empty packets, if
-    /// `starved`. False if it need not wait.
+    /// Announces that this side is about to wait: for room, if packets are queued; for empty packets, if
+    /// `starved`. Returns false if it need not wait.
     pub fn sleep(&mut self, queued: usize, starved: bool) -> Result<bool, Corrupt> {
         let wait = queued == 0 || self.full.cursor().wait_for_room(queued.min(BATCH_PACKETS) as u64)?;
         Ok(wait && (!starved || self.empty.cursor().sleep()?))
     }
 
-    /// Says that this side no longer waits.
+    /// Announces that this side no longer waits.
     pub fn wake(&mut self) {
         self.full.cursor().stop_waiting();
         self.empty.cursor().wake();
@@ -133,13 +133,13 @@ pub struct ConsumerEnd {
     mode: LinkMode,
     full: RingConsumer,
     empty: RingProducer,
-    /// Packets taken for which no empty one has gone back yet.
+    /// Packets taken for which no empty packet has gone back yet.
     owed: u64,
 }
 
 impl ConsumerEnd {
-    /// Goes on where the last process that had this end left off. What that one owed is forgotten:
-    /// its packets are the worker's, who has that many more.
+    /// Goes on where the last process that had this end left off. The empty packets that the last process owed are
+    /// not given back: the worker owns the packets that were taken instead.
     pub fn resume(shared: &SharedWords, link: LinkId, mode: LinkMode) -> Result<Self, crate::Error> {
         let corrupt = corrupt(link);
         let (cursors, slots) = shared.ring(link, LinkRing::Full)?;
@@ -150,7 +150,7 @@ impl ConsumerEnd {
         Ok(Self { link, mode, full, empty, owed: 0 })
     }
 
-    /// Takes what has come into the queue, as far as there is room.
+    /// Takes packets from the ring into the queue, as far as there is room.
     #[inline]
     pub fn receive(&mut self, queue: &mut PacketQueue, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         match self.mode {
@@ -173,7 +173,7 @@ impl ConsumerEnd {
         Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
-    /// What the producer could still write to is read once, into a packet that it has never had.
+    /// Reads data that the producer could still write to once only, into a packet that the producer has never had.
     fn receive_copying(&mut self, queue: &mut PacketQueue, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         let owners = (Owner::Full(self.link), pool.owner());
         let room = queue.room().min(pool.length());
@@ -191,7 +191,7 @@ impl ConsumerEnd {
         })?;
         for &(index, header) in &batch[..count] {
             let theirs = adopt(pool, index, header);
-            // There are as many free packets as were taken, and each takes whatever another had.
+            // As many packets are free as were taken, and a free packet can hold the data of any other.
             if let Some(mut copy) = pool.allocate() {
                 copy.fill(theirs.data());
                 queue.put(copy);
@@ -202,7 +202,7 @@ impl ConsumerEnd {
         Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
     }
 
-    /// Gives empty packets back, as far as there are free ones, a batch at a time.
+    /// Gives empty packets back, as far as the worker has free ones, a batch at a time.
     #[inline]
     pub fn repay(&mut self, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         let header = PacketHeader::unused(Owner::Empty(self.link));
@@ -221,8 +221,8 @@ impl ConsumerEnd {
         }
     }
 
-    /// Says that this side is about to wait for packets. False if there are some, and it can take
-    /// them: who copies needs `free` packets for that.
+    /// Announces that this side is about to wait for packets. Returns false if there are packets that it can
+    /// take: in copy mode, it needs `free` packets for that.
     pub fn sleep(&mut self, free: usize) -> Result<bool, Corrupt> {
         if self.mode == LinkMode::Copy && free == 0 {
             return Ok(true);
@@ -230,14 +230,14 @@ impl ConsumerEnd {
         self.full.cursor().sleep()
     }
 
-    /// Says that this side no longer waits.
+    /// Announces that this side no longer waits.
     pub fn wake(&mut self) {
         self.full.cursor().wake();
     }
 }
 
-/// Puts what waits in a queue into one of a link's two rings for that, for the process that has this
-/// end next, oldest first. What does not fit stays in the queue.
+/// Puts the packets in a queue into one of a link's two rings for parked packets, oldest first, for the process
+/// that has this end next. Packets that do not fit stay in the queue.
 pub fn park(
     shared: &SharedWords,
     (link, ring): (LinkId, LinkRing),
@@ -253,13 +253,13 @@ pub fn park(
         let header = packet.header(owner);
         let packet = std::iter::once((packet.into_index(), header));
         give(&mut parked, pool.memory(), 1, packet).map_err(corrupt)?;
-        // Nobody sleeps on these rings: who reads them is told to.
+        // No process sleeps on these rings: the supervisor tells the next process to read them.
         let _ = parked.publish();
     }
     Ok(())
 }
 
-/// Takes what a ring of a link holds into a queue: parked packets, or those that were on their way
+/// Takes the packets in a ring of a link into a queue: parked packets, or those that were on their way
 /// when both ends came into this process.
 pub fn unpark(
     shared: &SharedWords,

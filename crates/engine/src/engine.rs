@@ -34,7 +34,7 @@ use crate::plan::WorkerPlan;
 
 pub use changes::{Changes, EngineEvent};
 
-/// How often to look for traces that nobody reads any more.
+/// How often the supervisor looks for traces whose tracer has died.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A worker as the supervisor knows it.
@@ -43,11 +43,11 @@ struct WorkerEntry {
     plan: WorkerPlan,
     core: Option<usize>,
     child: Option<WorkerProcess>,
-    /// When it crashed, lately.
+    /// The times of its recent crashes.
     crashes: VecDeque<Instant>,
-    /// When its process is to be started again.
+    /// When its process must be started again.
     restart_at: Option<Instant>,
-    /// When the crash was noticed after which it is being started.
+    /// When the supervisor noticed the crash after which the worker is being started.
     died: Option<Instant>,
     parked: bool,
 }
@@ -78,16 +78,16 @@ pub struct Engine {
     links: BTreeMap<LinkName, LinkId>,
     workers: BTreeMap<String, WorkerEntry>,
     packet_count: u32,
-    /// Packets that were somebody's and are nobody's now.
+    /// The packets that no owner has, as far as the supervisor knows them.
     pool: Vec<u32>,
-    /// How many packets workers had given back when they were last looked for.
+    /// The number of packets that workers had given back at the last look.
     returned_seen: u64,
     events: VecDeque<EngineEvent>,
     cores: CpuSet,
-    /// When traces of dead tracers were last looked for.
+    /// When the supervisor last looked for traces of dead tracers.
     swept: Instant,
     shortage: Option<Shortage>,
-    /// The process that is the supervisor: a child's copy of this value does nothing.
+    /// The process that is the supervisor. A copy of this value in a child process does nothing.
     pid: u32,
 }
 
@@ -134,7 +134,7 @@ impl Engine {
         word(layout::engine::HUGE, u64::from(segment.pages() != Pages::Small));
         word(layout::engine::STARTED_NS, now_ns());
         word(layout::engine::PID, u64::from(std::process::id()));
-        // pairs with the Acquire of who looks from outside
+        // pairs with the Acquire in a viewer
         shared.engine(layout::engine::MAGIC).store(layout::MAGIC, Ordering::Release);
         let cores = rustix::thread::sched_getaffinity(None).map_err(system("sched_getaffinity"))?;
         Ok(Self {
@@ -159,47 +159,47 @@ impl Engine {
         })
     }
 
-    /// Which pages the packets are on.
+    /// Returns the kind of pages that the packets are on.
     pub fn pages(&self) -> Pages {
         self.segment.pages()
     }
 
-    /// Packets whose memory is there.
+    /// Returns the number of packets that are backed by memory.
     pub fn packets(&self) -> u32 {
         self.packet_count
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The kinds of apps.
+    /// Returns the kinds of apps.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The words that the engine's processes share.
+    /// Returns the words that the engine's processes share.
     pub fn shared(&self) -> &SharedWords {
         &self.shared
     }
 
-    /// The words in front of the packets.
+    /// Returns the packet headers.
     pub fn headers(&self) -> &impl crate::handover::PacketHeaders {
         &self.memory
     }
 
-    /// A worker's process, if it has one.
+    /// Returns the process of a worker, if it has one.
     pub fn pid_of(&self, worker: &str) -> Option<i32> {
         Some(self.workers.get(worker)?.child.as_ref()?.pid)
     }
 
-    /// The number of a link, written `app.port -> app.port`.
+    /// Returns the number of a link, written `app.port -> app.port`.
     pub fn link_id(&self, link: &str) -> Option<LinkId> {
         self.links.get(&link.parse().ok()?).copied()
     }
 
-    /// The number of a worker.
+    /// Returns the number of a worker.
     pub fn worker_id(&self, worker: &str) -> Option<WorkerId> {
         Some(self.workers.get(worker)?.id)
     }
@@ -221,7 +221,7 @@ impl Engine {
         Ok(self.events.drain(..).collect())
     }
 
-    /// Polls for that long, and calls `each` with every event.
+    /// Calls [`poll`](Self::poll) again and again for `time`, and `each` with every event.
     pub fn run_for(&mut self, time: Duration, mut each: impl FnMut(EngineEvent)) -> Result<(), Error> {
         let end = Instant::now() + time;
         loop {
@@ -242,7 +242,7 @@ impl Engine {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        // Events that wait to be told are not waited for.
+        // If events are left to report, the call does not wait.
         let left = if self.events.is_empty() { left } else { Some(Duration::ZERO) };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut ready =
@@ -253,7 +253,7 @@ impl Engine {
         }
     }
 
-    /// Asks the workers for the figures of their apps, by the names of the apps.
+    /// Asks the workers for the figures of their apps, and returns them by the names of the apps.
     pub fn reports(&mut self) -> Result<Reports, Error> {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let mut reports = BTreeMap::new();
@@ -268,14 +268,14 @@ impl Engine {
         Ok(reports)
     }
 
-    /// Ends all workers, in order: their apps are stopped.
+    /// Stops all apps and ends all workers, in order.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end();
         Ok(())
     }
 
-    /// Ends all workers, in order, and returns the figures of the apps once they have stopped. The words that the
-    /// engine's processes shared can still be read.
+    /// Stops all apps and ends all workers, in order. Returns the figures of the apps once they have stopped. The
+    /// words that the engine's processes shared can still be read.
     pub fn end(&mut self) -> Reports {
         let names: Vec<String> = self.workers.keys().cloned().collect();
         let told: Vec<_> = names.iter().filter(|name| self.order(name, &WorkerOrder::End)).cloned().collect();
@@ -312,7 +312,7 @@ impl Drop for Engine {
 }
 
 impl AsFd for Engine {
-    /// Readable when [`Engine::poll`] has something to do, but for restarts that wait for their time.
+    /// The descriptor is readable when [`Engine::poll`] has something to do, except for restarts that are not due yet.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -321,7 +321,7 @@ impl AsFd for Engine {
 /// What happens to a worker that crashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restarts {
-    /// It is started again, at once the first time, then after waits that grow; one that goes on
+    /// It is started again, at once the first time, then after waits that grow. A worker that goes on
     /// crashing is parked.
     #[default]
     BackOff,
@@ -331,16 +331,16 @@ pub enum Restarts {
     Never,
 }
 
-/// How an engine is set up: what no later configuration changes.
+/// The options of an engine, which no later configuration changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Which pages to ask for; [`Engine::pages`](crate::Engine::pages) says what was got.
+    /// The pages to ask for; [`Engine::pages`](crate::Engine::pages) returns the pages that the engine got.
     pub pages: Pages,
-    /// Packets there may be.
+    /// The number of packets that there may be.
     pub packets_max: u32,
     /// Bytes in front of a new packet's data.
     pub headroom: usize,
-    /// Whether idle workers look again before they sleep.
+    /// Whether idle workers poll for a while before they sleep.
     pub spin: SpinMode,
     /// What happens to a worker that crashed.
     pub restarts: Restarts,

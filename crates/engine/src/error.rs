@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! The errors of an engine.
 
 use std::io;
 
@@ -10,22 +10,22 @@ use crate::owner::LinkId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A link that is not written as links are.
+    /// A link in the wrong notation.
     #[error("`{0}` is not a link: write it as `app.output -> app.input`")]
     LinkForm(String),
-    /// A configuration that cannot be carried out: each sentence names what is wrong. Nothing has
+    /// A configuration that cannot be carried out: each sentence names a mistake. Nothing has
     /// been changed.
     #[error("{}", .0.join("\n"))]
     Refused(Vec<String>),
-    /// An app did not start, and what ran before was put back.
+    /// An app did not start. The engine runs the old configuration again.
     #[error("{app}: {reason}")]
     App {
-        /// Its name.
+        /// The app's name.
         app: String,
-        /// Its words.
+        /// The app's reason.
         reason: String,
     },
-    /// Forking a process with more than one thread leaves locks that nobody opens again.
+    /// The process has more than one thread. A lock that another thread holds stays locked in a forked process.
     #[error("the engine forks its workers, and this process has {0} threads: start it before they are")]
     Threads(usize),
     /// The kernel has no more memory, or the control group allows no more.
@@ -33,26 +33,26 @@ pub enum Error {
         "no memory for an engine of {bytes} bytes: {source}; free memory, raise the control group's memory.max, or lower packets_max in [engine]"
     )]
     NoMemory {
-        /// Bytes asked for.
+        /// The bytes that were asked for.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Any other trouble with shared memory.
+    /// Any other failure of shared memory.
     #[error(transparent)]
     Memory(caravan_segment::Error),
-    /// Another process has written what cannot be into a ring.
+    /// Another process has written an impossible word into a ring.
     #[error("link {link}: {source}")]
     Corrupt {
-        /// Its name.
+        /// The link's name.
         link: String,
         /// The word.
         source: Corrupt,
     },
-    /// No engine can be found there.
+    /// No such engine can be found.
     #[error("{0}")]
     NoEngine(String),
-    /// A link cannot be traced, or not any longer.
+    /// A link cannot be traced, or no longer.
     #[error("{0}")]
     Trace(String),
     /// Any other failure of a system call.
@@ -60,7 +60,7 @@ pub enum Error {
     System {
         /// The call that failed.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Forking a worker. `unsafe`: fork(2), and what a child must do before anything else.
+//! Forks a worker. The `unsafe` code is fork(2), and the first steps of the child.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,10 +9,10 @@ use crate::error::{Error, system};
 /// The exit status of a worker whose app panicked; the message is on standard error.
 pub const PANICKED: i32 = 101;
 
-/// Forks: the child runs `body`, ends with the status that it returns, and never comes back here.
-/// It is killed when this process ends, however that ends.
+/// Forks. The child runs `body`, ends with the status that `body` returns, and never returns from here.
+/// It is killed when this process ends, for any reason.
 ///
-/// For a process with one thread: a lock that another thread holds would stay closed in the child.
+/// The process must have one thread: a lock that another thread holds would stay locked in the child.
 pub fn fork(body: impl FnOnce() -> i32) -> Result<i32, Error> {
     let parent = rustix::process::getpid();
     // SAFETY: the caller has one thread, so no lock is held and the heap is whole in the child.
@@ -21,30 +21,30 @@ pub fn fork(body: impl FnOnce() -> i32) -> Result<i32, Error> {
         -1 => Err(system("fork")(std::io::Error::last_os_error())),
         0 => {
             let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
-            // It may have ended before it was tied to us.
+            // The parent may have ended before the child was tied to it.
             let orphan = rustix::process::getppid() != Some(parent);
             settle_signals();
             let status =
                 if !tied || orphan { 1 } else { catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED) };
-            // SAFETY: ends the process at once: nothing of the parent's stack is unwound, no
-            // handler of its is called.
+            // SAFETY: `_exit` ends the process at once: nothing of the parent's stack is unwound, and none of its
+            // handlers is called.
             unsafe { libc::_exit(status) }
         }
         _ => Ok(pid),
     }
 }
 
-/// Ctrl-C and a lost terminal are for the supervisor, which ends its workers in order; what it does on
-/// other signals, a worker does not.
+/// Ignores the signals of a terminal, on which the supervisor ends its workers in order, and resets the
+/// other signals that may have a handler.
 fn settle_signals() {
     for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: ignoring a signal runs no code in a handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // The first SIGSEGV that nothing in the process has caused would only end the handler that Rust sets
-    // to tell of a full stack.
+    // A first SIGSEGV that was sent, and not caused by a fault, would only remove the handler that Rust sets
+    // to report a full stack.
     for signal in [libc::SIGTERM, libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: as above, for the default action.
+        // SAFETY: the default action runs no code in a handler, either.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }

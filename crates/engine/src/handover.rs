@@ -1,42 +1,42 @@
-//! How packets pass from one process to another: a ring of their numbers, and the owner's word in
+//! How packets pass from one process to another: a ring of their numbers, and the packet header in
 //! front of each.
 //!
-//! Giving: write the new owner into each packet, put its number into the ring, publish. Taking:
-//! read the numbers, write oneself into each packet, release. A process can be killed between any
+//! Giving: write the new owner into each packet header, put the packet's number into the ring, publish. Taking:
+//! read the numbers, write the own code into each packet header, release. A process can be killed between any
 //! two of these stores. Then
 //!
-//! - a packet that names the link but is not in the ring was not published: it is the giver's
-//!   successor's ([`crate::recovery`]);
+//! - a packet that names the link but is not in the ring was not published: it goes to the giver's
+//!   successor ([`crate::recovery`]);
 //! - a packet that is in the ring but does not name the link was taken, and its slot not
-//!   released: the supervisor does that ([`skip_taken`]).
+//!   released: the supervisor releases it ([`skip_taken`]).
 //!
-//! Nothing is given on between the two steps of taking. So no number is ever in a ring twice.
+//! Between the two steps of taking, no packet is given on. So no number is ever in a ring twice.
 //!
-//! Words and rings are reached through traits, so that a model checker can put its own there.
+//! Packet headers and rings are reached through traits, so that a model checker can provide its own.
 
 use caravan_ring::{Corrupt, Cursors, SlotConsumer, SlotProducer, Slots, Wake};
 
 use crate::limits::BATCH_PACKETS;
 use crate::owner::{Owner, PacketHeader};
 
-/// How many packets ahead words are asked for: as many lines as a core has under way at once. Those of
-/// the next batch come while this one is worked on.
+/// How many packets ahead headers are prefetched: as many cache lines as a core can have under way at once. The
+/// headers of the next batch arrive while this batch is processed.
 const AHEAD_PACKETS: usize = 16;
 
-/// The words in front of packets.
+/// The packet headers of an engine.
 pub trait PacketHeaders {
-    /// Reads one.
+    /// Reads a header.
     fn load(&self, index: u32) -> PacketHeader;
-    /// Writes one; its packet is this process's.
+    /// Writes the header of a packet that this process owns.
     fn store(&self, index: u32, header: PacketHeader);
-    /// A hint that one will be written soon.
+    /// Hints that a header will be written soon.
     fn expect_write(&self, index: u32) {
         let _ = index;
     }
 }
 
-/// Gives `count` packets away: they are in the ring, and not published. There is [room](SlotProducer::room)
-/// for all of them: the caller has looked.
+/// Gives `count` packets away: puts them into the ring without publishing them. The caller has checked that there
+/// is [room](SlotProducer::room) for all of them.
 #[inline]
 pub fn give<C: Cursors, S: Slots>(
     ring: &mut SlotProducer<C, S>,
@@ -51,20 +51,20 @@ pub fn give<C: Cursors, S: Slots>(
     ring.extend(count, packets)
 }
 
-/// What [`take`] found.
+/// The result of [`take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenPackets {
     /// Packets handed over.
     pub packets: usize,
-    /// Numbers whose packet was not the link's: a process that was killed had taken them already.
+    /// Numbers whose packets were not the link's: a process that was killed had taken them already.
     pub skipped: usize,
     /// Whether the producer must be woken.
     pub wake: Wake,
 }
 
-/// Takes up to `limit` packets, [`BATCH_PACKETS`] at most, that name `from`: makes them `to`'s, hands
-/// them to `each`, oldest first, with the word they had, and gives their slots back. `each` keeps them:
-/// what it gave on could come back here before its slot is free.
+/// Takes up to `limit` packets, [`BATCH_PACKETS`] at most, that name `from`: makes `to` their owner, passes
+/// them to `each`, oldest first, with their old headers, and releases their slots. `each` must keep them:
+/// a packet that it gave on could come back here before its slot is free.
 #[inline]
 pub fn take<C: Cursors, S: Slots>(
     ring: &mut SlotConsumer<C, S>,
@@ -99,8 +99,8 @@ pub fn take<C: Cursors, S: Slots>(
 }
 
 /// Skips the numbers at the head whose packets do not name `from`: a process that was killed took
-/// them, and did not give the slots back. For the supervisor, before it gives those packets to
-/// anybody. Returns how many there were; the other side may be waiting for their slots.
+/// them, and did not release the slots. The supervisor calls it before it gives those packets to
+/// another owner. Returns the number of slots; the other side may be waiting for them.
 pub fn skip_taken<C: Cursors, S: Slots>(
     ring: &mut SlotConsumer<C, S>,
     headers: &impl PacketHeaders,

@@ -129,8 +129,8 @@ impl<'a> Io<'a> {
         copy.fill(packet.data()).then_some(copy)
     }
 
-    /// Makes up to `count` packets, as many as the output takes and there are, fills each by `fill`, and
-    /// sends them. The fast way for an app that makes packets. Returns how many.
+    /// Makes up to `count` packets, as many as the output takes and the worker has, fills each by `fill`, and
+    /// sends them. Returns the number of them. This is the fast way for an app that makes packets.
     #[inline]
     pub fn generate(&mut self, output: usize, count: usize, mut fill: impl FnMut(&mut Packet)) -> usize {
         let Some(&(_, queue)) = self.ports.outputs.get(output) else { return 0 };
@@ -147,8 +147,8 @@ impl<'a> Io<'a> {
         sent
     }
 
-    /// Frees all that waits at an input. The fast way for an app at which packets end. Returns how
-    /// many.
+    /// Frees all packets that wait at an input. Returns the number of them. This is the fast way for an app at which
+    /// packets end.
     #[inline]
     pub fn free_all(&mut self, input: usize) -> usize {
         let Some(&(_, queue)) = self.ports.inputs.get(input) else { return 0 };
@@ -157,10 +157,10 @@ impl<'a> Io<'a> {
         freed
     }
 
-    /// Passes what waits at an input on to an output, each packet after `change`, which may also refuse
-    /// it: then it is dropped for the cause that it gives. The fast way for an app that sends packets
-    /// on. What the output has no room for is dropped and counted, as by [`transmit`](Self::transmit).
-    /// Returns how many were not refused.
+    /// Passes the packets that wait at an input on to an output. `change` gets each packet first, and may refuse
+    /// it by a reason, under which the packet is dropped. Packets for which the output has no room are dropped and
+    /// counted, as by [`transmit`](Self::transmit). Returns the number of packets that were not refused. This is the
+    /// fast way for an app that sends packets on.
     #[inline]
     pub fn pass(
         &mut self,
@@ -189,7 +189,7 @@ impl<'a> Io<'a> {
         to.send_all(count, changed)
     }
 
-    /// One by one: where the output has not enough room, is not linked, or leads back here.
+    /// Passes packets on one by one, where the output has not enough room, is not linked, or leads back here.
     #[cold]
     fn pass_slowly(
         &mut self,
@@ -233,12 +233,12 @@ impl<'a> Io<'a> {
     }
 }
 
-/// Nanoseconds of the monotonic clock: the engine's time.
+/// Returns the time of the monotonic clock, which the engine uses, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     clock_ns(ClockId::Monotonic)
 }
 
-/// Nanoseconds of a clock of this host.
+/// Returns the time of a clock of this host, in nanoseconds.
 pub(crate) fn clock_ns(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)

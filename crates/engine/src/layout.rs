@@ -1,12 +1,12 @@
-//! What lies where in the engine's memory, and the words of it.
+//! The layout of the engine's memory, and its words.
 //!
 //! ```text
 //! engine | workers | links | traces | packets ...
 //! ```
 //!
-//! All but the packets is committed from the start. Packets follow, as many as have been asked for;
-//! their memory grows. Every word says who writes it; whoever can open the memory may read all of
-//! them at any time, as `caravan engine top` does.
+//! All parts except the packets are backed by memory from the start. The packets follow; the number of those that
+//! are backed grows. For every word, its comment names the writer. A process that can open the memory may read
+//! all words at any time, as `caravan engine top` does.
 
 mod words;
 
@@ -25,9 +25,9 @@ use crate::owner::{LinkId, WorkerId};
 
 pub use words::{engine, link, trace, worker};
 
-/// The name of the memory, as it stands in `/proc/PID/fd`.
+/// The name of the memory in `/proc/PID/fd`.
 pub const SEGMENT_NAME: &str = "caravan-engine";
-/// What the first word holds. Its last digit changes with the layout.
+/// The value of the first word. Its last digit changes with the layout.
 pub const MAGIC: u64 = 0x6361_7261_7661_6e02;
 
 const ENGINE_BYTES: usize = 4096;
@@ -38,10 +38,10 @@ const TRACE_BYTES: usize = trace::BYTES_AT + TRACE_RING_BYTES;
 const WORKERS_AT: usize = ENGINE_BYTES;
 const LINKS_AT: usize = WORKERS_AT + WORKERS_MAX * WORKER_BYTES;
 const TRACES_AT: usize = LINKS_AT + LINKS_MAX * LINK_BYTES;
-/// Where packets start.
+/// The offset of the first packet.
 pub const PACKETS_AT: usize = TRACES_AT + TRACES_MAX * TRACE_BYTES;
 
-/// Bytes up to the end of the first `packets` packets.
+/// Returns the number of bytes up to the end of the first `packets` packets.
 pub fn bytes(packets: u32) -> u64 {
     PACKETS_AT as u64 + u64::from(packets) * PACKET_STRIDE as u64
 }
@@ -57,7 +57,7 @@ const _: () = assert!(worker::HISTOGRAM + 8 * HISTOGRAM_BUCKETS <= WORKER_BYTES)
 const _: () = assert!(worker::DROPS + 8 * DropReason::COUNT <= worker::HISTOGRAM);
 const _: () = assert!(NAME_BYTES_MAX + 2 <= 64 && 4 * (NAME_BYTES_MAX + 1) + 4 <= link::NAME_BYTES);
 
-/// Which of a link's four rings.
+/// One of a link's four rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkRing {
@@ -65,9 +65,9 @@ pub enum LinkRing {
     Full,
     /// Empty packets on their way back.
     Empty,
-    /// What waited at the consumer's end when an app moved.
+    /// Packets that waited at the consumer's end when an app moved.
     Head,
-    /// What waited at the producer's end when an app moved.
+    /// Packets that waited at the producer's end when an app moved.
     Tail,
 }
 
@@ -75,7 +75,7 @@ impl LinkRing {
     /// All rings of a link.
     pub const ALL: [Self; 4] = [Self::Full, Self::Empty, Self::Head, Self::Tail];
 
-    /// Where it lies in a link's place.
+    /// Returns the ring's offset in a link's place.
     pub fn offset(self) -> usize {
         match self {
             Self::Full => link::FULL,
@@ -85,7 +85,7 @@ impl LinkRing {
         }
     }
 
-    /// Packets that it holds.
+    /// Returns the number of packets that the ring holds.
     pub fn packets(self) -> usize {
         match self {
             Self::Full | Self::Empty => RING_PACKETS,
@@ -94,25 +94,25 @@ impl LinkRing {
     }
 }
 
-/// Where the two positions of a ring lie in it: what was given, and what was taken.
+/// Offsets of the two positions of a ring: of packets given, and of packets taken.
 pub const TAIL_AND_HEAD: [usize; 2] = [TAIL_AT, HEAD_AT];
 
-/// Where a worker's place starts, from the start of the memory.
+/// Returns the offset of a worker's place in the memory.
 pub fn worker_at(worker: WorkerId) -> usize {
     WORKERS_AT + worker.place() * WORKER_BYTES
 }
 
-/// Where a link's place starts, from the start of the memory.
+/// Returns the offset of a link's place in the memory.
 pub fn link_at(link: LinkId) -> usize {
     LINKS_AT + link.place() * LINK_BYTES
 }
 
-/// Where the place of trace `place`, below [`TRACES_MAX`], starts, from the start of the memory.
+/// Returns the offset of the place of trace `place`, below [`TRACES_MAX`], in the memory.
 pub fn trace_at(place: usize) -> usize {
     TRACES_AT + place * TRACE_BYTES
 }
 
-/// Where a packet starts, from the start of the memory.
+/// Returns the offset of a packet in the memory.
 pub fn packet_at(index: u32) -> usize {
     PACKETS_AT + index as usize * PACKET_STRIDE
 }
@@ -125,34 +125,34 @@ pub struct SharedWords {
 }
 
 impl SharedWords {
-    /// The words at the start of `segment`, which must be backed by memory up to [`PACKETS_AT`].
+    /// Returns the words at the start of `segment`, which must be backed by memory up to [`PACKETS_AT`].
     pub fn new(segment: &Arc<Segment>, fences: Fences) -> Result<Self, caravan_segment::Error> {
         Ok(Self { memory: segment.slice(0, PACKETS_AT as u64)?, fences })
     }
 
-    /// All of them.
+    /// Returns the memory of all words.
     pub fn memory(&self) -> &SharedSlice {
         &self.memory
     }
 
-    /// A word of the engine.
+    /// Returns a word of the engine.
     pub fn engine(&self, offset: usize) -> &AtomicU64 {
         self.memory.word(offset)
     }
 
-    /// A word of a worker.
+    /// Returns a word of a worker.
     #[inline]
     pub fn worker(&self, worker: WorkerId, offset: usize) -> &AtomicU64 {
         self.memory.word(worker_at(worker) + offset)
     }
 
-    /// A word of a link.
+    /// Returns a word of a link.
     #[inline]
     pub fn link(&self, link: LinkId, offset: usize) -> &AtomicU64 {
         self.memory.word(link_at(link) + offset)
     }
 
-    /// One of a link's rings.
+    /// Returns one of a link's rings.
     pub fn ring(
         &self,
         link: LinkId,
@@ -164,13 +164,13 @@ impl SharedWords {
         Ok((cursors, slots))
     }
 
-    /// A word of a trace.
+    /// Returns a word of a trace.
     #[inline]
     pub fn trace(&self, place: usize, offset: usize) -> &AtomicU64 {
         self.memory.word(trace_at(place) + offset)
     }
 
-    /// A trace's ring.
+    /// Returns a trace's ring.
     pub fn trace_ring(&self, place: usize) -> Result<(MappedCursors, MappedBytes), caravan_segment::Error> {
         let at = (trace_at(place) + trace::RING) as u64;
         let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
@@ -179,7 +179,7 @@ impl SharedWords {
         Ok((cursors, bytes))
     }
 
-    /// Writes a name, cut to what there is room for.
+    /// Writes a name, cut to `room` bytes.
     pub fn write_name(&self, at: usize, room: usize, name: &str) {
         let mut bytes = vec![0; room];
         let length = name.len().min(room);
@@ -187,44 +187,44 @@ impl SharedWords {
         self.memory.copy_in(at, &bytes);
     }
 
-    /// Adds to a word that this process alone writes.
+    /// Adds to a word that only this process writes.
     #[inline]
     pub fn add(word: &AtomicU64, more: u64) {
-        // Read by viewers alone, which want a count and nothing ordered by it.
+        // Only viewers read it; they want a count, and nothing is ordered by it.
         word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 }
 
-/// Causes for which packets are dropped; each worker counts them for itself.
+/// The reasons for which packets are dropped; each worker counts them for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(usize)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The link was full: its consumer does not keep up.
+    /// The link was full: its consumer is too slow.
     Full,
     /// There was no empty packet.
     NoPacket,
-    /// The app has no link there.
+    /// The app has no link at this output.
     Unlinked,
-    /// The app is there to drop such packets.
+    /// The app drops such packets on purpose.
     Filtered,
-    /// It came faster than its rate allows.
+    /// The packet came faster than its rate allows.
     Limited,
-    /// It is not what its protocol says.
+    /// The packet does not follow its protocol.
     Malformed,
-    /// It does not fit: a frame longer than a packet, or no room for one more header.
+    /// The packet does not fit: a frame longer than a packet, or no room for one more header.
     Oversize,
     /// The device or the file did not take it.
     Device,
-    /// It was in a worker that crashed.
+    /// The packet was in a worker that crashed.
     Crashed,
-    /// It was in an app or a link that is no more.
+    /// The packet was in an app or a link that has been removed.
     Removed,
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// The number of reasons.
     pub const COUNT: usize = 10;
     /// All reasons, in the order of their counters.
     pub const ALL: [Self; Self::COUNT] = [
@@ -240,7 +240,7 @@ impl DropReason {
         Self::Removed,
     ];
 
-    /// The name that users read.
+    /// Returns the name that users read.
     pub fn name(self) -> &'static str {
         const NAMES: [&str; DropReason::COUNT] = [
             "full",
@@ -258,27 +258,27 @@ impl DropReason {
     }
 }
 
-/// What a worker's place in the table holds.
+/// The state of a worker's place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u64)]
 pub enum WorkerState {
-    /// Nothing.
+    /// The place is free.
     None,
-    /// A process that runs its apps.
+    /// The place has a process that runs its apps.
     Running,
-    /// No process, as the last one ended unasked or the first is not there yet: about to be started.
+    /// The place has no process, as the last one ended unasked or the first has not started: one is about to start.
     Restarting,
-    /// It has crashed too often: not started again before the next change of the configuration.
+    /// The worker has crashed too often: it is not started again before the next change of the configuration.
     Parked,
 }
 
-/// What a worker is doing: what a crash interrupts.
+/// The stage of a worker, which a crash interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u64)]
 pub enum WorkerStage {
-    /// Its first steps: making its apps, taking over what it owns.
+    /// Its first steps: making its apps, taking over the packets that it owns.
     Starting,
     /// Taking packets from other workers.
     Receiving,
@@ -290,7 +290,7 @@ pub enum WorkerStage {
     Sending,
     /// Changing its apps and links.
     Configuring,
-    /// Waiting for packets it has asked for, or taking them over.
+    /// Waiting for packets that it has asked for, or taking them over.
     Growing,
     /// Waiting for something to do.
     Idle,
@@ -310,7 +310,7 @@ impl WorkerStage {
     ];
 }
 
-/// How two ends of a link hand packets over.
+/// How the two ends of a link hand packets over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMode {
@@ -326,7 +326,7 @@ pub const HISTOGRAM_STEPS: usize = 8;
 /// Buckets of the histogram of breaths: up to 2^36 ns.
 pub const HISTOGRAM_BUCKETS: usize = 34 * HISTOGRAM_STEPS;
 
-/// The bucket of a duration.
+/// Returns the bucket of a duration.
 #[inline]
 pub fn bucket(ns: u64) -> usize {
     if ns < HISTOGRAM_STEPS as u64 {
@@ -337,7 +337,7 @@ pub fn bucket(ns: u64) -> usize {
     ((power - 2) * HISTOGRAM_STEPS + step).min(HISTOGRAM_BUCKETS - 1)
 }
 
-/// The least duration in a bucket.
+/// Returns the least duration in a bucket.
 pub fn bucket_floor(bucket: usize) -> u64 {
     if bucket < HISTOGRAM_STEPS {
         return bucket as u64;

@@ -1,4 +1,4 @@
-//! Whose a packet is: one word in front of each packet.
+//! The packet header: one word in front of each packet that names its owner.
 //!
 //! | bits | hold |
 //! |---|---|
@@ -22,8 +22,8 @@
 //! | supervisor | dead worker to pool, or kept for its successor | it reaped the process |
 //! | supervisor | link to pool, or to the successor of a dead worker | the dead process had written the word, but not published the packet; or the link is gone |
 //!
-//! Nothing else may happen. A link between two apps of one process never shows up here: its
-//! packets are the worker's.
+//! Nothing else may happen. A link between two apps of one process never appears here: its
+//! packets belong to the worker.
 
 use crate::limits::{LINKS_MAX, WORKERS_MAX};
 
@@ -36,12 +36,12 @@ pub struct WorkerId(u16);
 pub struct LinkId(u16);
 
 impl WorkerId {
-    /// `None` if there is no such place.
+    /// Returns `None` if there is no such place.
     pub fn new(place: usize) -> Option<Self> {
         (place < WORKERS_MAX).then_some(Self(place as u16))
     }
 
-    /// Its place in the table.
+    /// Returns the worker's place in the table.
     #[inline]
     pub fn place(self) -> usize {
         usize::from(self.0)
@@ -49,30 +49,30 @@ impl WorkerId {
 }
 
 impl LinkId {
-    /// `None` if there is no such place.
+    /// Returns `None` if there is no such place.
     pub fn new(place: usize) -> Option<Self> {
         (place < LINKS_MAX).then_some(Self(place as u16))
     }
 
-    /// Its place in the table.
+    /// Returns the link's place in the table.
     #[inline]
     pub fn place(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// Who has a packet: exactly one of these, at any instant.
+/// The owner of a packet: exactly one of these, at any instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// Nobody: the supervisor gives it to who asks.
+    /// The pool: the supervisor gives the packet to a worker that asks.
     Pool,
-    /// A worker process, or what it left behind.
+    /// A worker's process, or a dead process of the worker until it is cleaned up.
     Worker(WorkerId),
-    /// A link between two processes, on its way to the consumer.
+    /// A link between two processes; the packet is on its way to the consumer.
     Full(LinkId),
-    /// A link between two processes, empty, on its way back to the producer.
+    /// A link between two processes; the empty packet is on its way back to the producer.
     Empty(LinkId),
-    /// A link one of whose ends moves to another process: it waited there.
+    /// A link one of whose ends moves to another process; the packet waited there.
     Parked(LinkId),
 }
 
@@ -81,7 +81,7 @@ const EMPTY: u16 = 0x8000;
 const PARKED: u16 = FULL | EMPTY;
 
 impl Owner {
-    /// As it stands in a packet's word.
+    /// Returns the owner's code in a packet header.
     #[inline]
     pub fn code(self) -> u16 {
         match self {
@@ -93,7 +93,7 @@ impl Owner {
         }
     }
 
-    /// `None` for what no owner is written as.
+    /// Returns the owner of a code, or `None` if no owner has this code.
     pub fn of_code(code: u16) -> Option<Self> {
         let place = usize::from(code & !PARKED);
         match code & PARKED {
@@ -106,64 +106,64 @@ impl Owner {
     }
 }
 
-/// A packet's word, taken apart.
+/// A packet header, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketHeader(pub u64);
 
-/// The packet holds data that somebody counts on.
+/// The packet holds data.
 const USED: u64 = 1 << 16;
-/// The packet is new to its owner, who has not taken notice yet.
+/// The packet is part of a grant that its owner has not taken over yet.
 const GRANTED: u64 = 2 << 16;
 
 impl PacketHeader {
-    /// A packet with nothing in it.
+    /// Makes the header of an empty packet.
     #[inline]
     pub fn unused(owner: Owner) -> Self {
         Self(u64::from(owner.code()))
     }
 
-    /// A packet with `length` bytes of data at `offset`.
+    /// Makes the header of a packet with `length` bytes of data at `offset`.
     #[inline]
     pub fn used(owner: Owner, offset: u16, length: u16) -> Self {
         Self(u64::from(owner.code()) | USED | u64::from(offset) << 32 | u64::from(length) << 48)
     }
 
-    /// A packet with nothing in it that its owner shall find.
+    /// Makes the header of an empty packet that is granted to its owner.
     #[inline]
     pub fn granted(owner: Owner) -> Self {
         Self(u64::from(owner.code()) | GRANTED)
     }
 
-    /// The owner as it is written.
+    /// Returns the owner's code.
     #[inline]
     pub fn owner_code(self) -> u16 {
         self.0 as u16
     }
 
-    /// The owner; `None` if that is nobody who can be.
+    /// Returns the owner, or `None` if no owner has this code.
     pub fn owner(self) -> Option<Owner> {
         Owner::of_code(self.owner_code())
     }
 
-    /// Whether it holds data.
+    /// True if the packet holds data.
     #[inline]
     pub fn is_used(self) -> bool {
         self.0 & USED != 0
     }
 
-    /// Whether its owner is yet to find it.
+    /// True if the owner has not taken the packet over yet.
     #[inline]
     pub fn is_granted(self) -> bool {
         self.0 & GRANTED != 0
     }
 
-    /// Where the data starts.
+    /// Returns the data's offset in the packet.
     #[inline]
     pub fn offset(self) -> u16 {
         (self.0 >> 32) as u16
     }
 
-    /// Bytes of data.
+    /// Returns the number of bytes of data.
     #[inline]
     pub fn length(self) -> u16 {
         (self.0 >> 48) as u16
@@ -175,7 +175,7 @@ impl PacketHeader {
         Self(self.0 & !0xffff | u64::from(owner))
     }
 
-    /// The half of the word that says whose it is and what for, the data left out.
+    /// Returns the lower half of the word: the owner and the use, without the data's place.
     #[inline]
     pub fn owner_bits(self) -> u32 {
         self.0 as u32

@@ -1,7 +1,7 @@
 //! A packet: data in shared memory that exactly one owner can reach.
 //!
-//! All `unsafe` of packets' bytes is here. A [`Packet`] cannot be cloned, so within a process it is
-//! in one place; between processes the word in front of it ([`crate::owner`]) says whose it is,
+//! All `unsafe` code on the bytes of packets is here. A [`Packet`] cannot be cloned, so within a process it is
+//! in one place. Between processes, the packet header ([`crate::owner`]) names the packet's owner,
 //! and only the owner's process makes a `Packet` of it.
 
 use std::cell::RefCell;
@@ -22,15 +22,15 @@ use crate::owner::PacketHeader;
 pub struct PacketMemory {
     base: NonNull<u8>,
     packets_max: u32,
-    /// Keeps the mapping.
+    /// Keeps the memory mapped.
     _memory: SharedSlice,
 }
 
 impl PacketMemory {
-    /// The packets that follow `memory`, the start of a segment whose mapping has room for
-    /// `packets_max` of them.
+    /// Returns the packets that follow `memory`, the start of a segment.
     ///
-    /// Panics if it has not: whoever makes an engine's memory knows its size.
+    /// Panics if the segment's mapping has no room for `packets_max` packets: the caller knows the size of the
+    /// memory.
     pub fn new(memory: &SharedSlice, packets_max: u32) -> Self {
         assert!(memory.bytes() == PACKETS_AT as u64);
         assert!(memory.segment().maximum_bytes() >= crate::layout::bytes(packets_max));
@@ -42,22 +42,22 @@ impl PacketMemory {
     #[inline]
     fn slot(&self, index: u32) -> NonNull<u8> {
         assert!(index < self.packets_max, "there is no packet {index} among {}", self.packets_max);
-        // SAFETY: below `packets_max`, all of which the mapping has room for.
+        // SAFETY: `index` is below `packets_max`, and the mapping has room for all of these packets.
         unsafe { self.base.add(index as usize * PACKET_STRIDE) }
     }
 
-    /// The word in front of a packet.
+    /// Returns the packet header as an atomic word.
     #[inline]
     pub fn word(&self, index: u32) -> &AtomicU64 {
-        // SAFETY: in the mapping, which `self` keeps; aligned, as the stride and the base are
+        // SAFETY: the word is in the mapping, which `self` keeps; it is aligned, as the stride and the base are
         // multiples of 64; atomics may be shared with other processes.
         unsafe { AtomicU64::from_ptr(self.slot(index).as_ptr().cast()) }
     }
 
-    /// Makes the packet `index` this process's own.
+    /// Makes a [`Packet`] of the packet `index`.
     ///
     /// # Safety
-    /// The packet's word names this process (or nobody else runs), and this process has no other
+    /// The packet header names this process (or no other process runs), and this process has no other
     /// `Packet` of it.
     #[inline]
     pub unsafe fn adopt(&self, index: u32, offset: u16, length: u16) -> Packet {
@@ -68,13 +68,13 @@ impl PacketMemory {
 impl PacketHeaders for PacketMemory {
     #[inline]
     fn load(&self, index: u32) -> PacketHeader {
-        // Ordered by the ring that the index came through.
+        // The ring that the index came through orders this load.
         PacketHeader(self.word(index).load(Ordering::Relaxed))
     }
 
     #[inline]
     fn store(&self, index: u32, header: PacketHeader) {
-        // Ordered by the ring that the index goes through.
+        // The ring that the index goes through orders this store.
         self.word(index).store(header.0, Ordering::Relaxed);
     }
 
@@ -87,13 +87,13 @@ impl PacketHeaders for PacketMemory {
 /// A packet of this process: up to [`PACKET_BYTES_MAX`](crate::limits::PACKET_BYTES_MAX) bytes,
 /// with some room in front of the data for headers that are put there later.
 ///
-/// One that is dropped goes back to the worker's free packets; [`Io::free`](crate::Io::free) is
-/// the faster way.
+/// A packet that is dropped goes back to the worker's free packets; [`Io::free`](crate::Io::free) is
+/// faster.
 #[derive(Debug)]
 pub struct Packet {
     slot: NonNull<u8>,
-    /// The number in bits 0..32, the data's offset in 32..48, its length in 48..64, where the word
-    /// in front of the packet has those two: a packet travels in two registers.
+    /// The packet's number in bits 0..32, the data's offset in 32..48, its length in 48..64. The packet header
+    /// has the last two in the same bits, and a packet travels in two registers.
     /// `PACKET_HEADER_BYTES <= offset`, `offset + length <= PACKET_STRIDE`.
     place: u64,
 }
@@ -107,41 +107,41 @@ fn place(index: u32, offset: u16, length: u16) -> u64 {
 }
 
 thread_local! {
-    /// Packets that went out of scope: at most as many as there are.
+    /// The packets that went out of scope, at most all packets of the engine.
     static DROPPED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Hands over the packets that went out of scope since the last call.
+/// Moves the packets that went out of scope since the last call to `into`.
 pub(crate) fn take_dropped(into: &mut Vec<u32>) {
     DROPPED.with_borrow_mut(|dropped| into.append(dropped));
 }
 
 impl Packet {
-    /// Its number among the engine's packets.
+    /// Returns the packet's number in the engine.
     #[inline]
     pub fn index(&self) -> u32 {
         self.place as u32
     }
 
-    /// Bytes of data.
+    /// Returns the number of bytes of data.
     #[inline]
     pub fn length(&self) -> usize {
         (self.place >> LENGTH_SHIFT) as usize
     }
 
-    /// True if it has no data.
+    /// True if the packet has no data.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length() == 0
     }
 
-    /// Bytes that can be put in front.
+    /// Returns the number of bytes that fit in front of the data.
     #[inline]
     pub fn headroom(&self) -> usize {
         usize::from(self.offset()) - PACKET_HEADER_BYTES
     }
 
-    /// Bytes that can be put behind.
+    /// Returns the number of bytes that fit behind the data.
     #[inline]
     pub fn tailroom(&self) -> usize {
         PACKET_STRIDE - usize::from(self.offset()) - self.length()
@@ -152,7 +152,7 @@ impl Packet {
         (self.place >> OFFSET_SHIFT) as u16
     }
 
-    /// The word in front of it, if `owner_bits` are the lower half.
+    /// Returns the packet header whose lower half is `owner_bits`.
     #[inline]
     pub(crate) fn header(&self, owner_bits: u32) -> PacketHeader {
         PacketHeader(self.place & !0xffff_ffff | u64::from(owner_bits))
@@ -164,15 +164,15 @@ impl Packet {
         self.place = place(self.index(), offset as u16, length as u16);
     }
 
-    /// The data.
+    /// Returns the data.
     #[inline]
     pub fn data(&self) -> &[u8] {
-        // SAFETY: within the packet by the invariant of `offset` and `length`; no one else writes
+        // SAFETY: the range is within the packet by the invariant of `offset` and `length`; no one else writes
         // there, as this process owns the packet and `self` is its only `Packet`.
         unsafe { slice::from_raw_parts(self.slot.as_ptr().add(usize::from(self.offset())), self.length()) }
     }
 
-    /// The data, to be changed in place.
+    /// Returns the data, to be changed in place.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let start = self.slot.as_ptr().wrapping_add(usize::from(self.offset()));
@@ -180,8 +180,8 @@ impl Packet {
         unsafe { slice::from_raw_parts_mut(start, self.length()) }
     }
 
-    /// Makes the data `length` bytes long, and hands them over to be written: what is there is
-    /// left over from earlier packets. `None` if there is not that much room behind.
+    /// Makes the data `length` bytes long and returns them. The caller must write them all: they hold what
+    /// earlier packets left. Returns `None` if there is not enough room behind the data.
     #[inline]
     pub fn resize(&mut self, length: usize) -> Option<&mut [u8]> {
         let offset = usize::from(self.offset());
@@ -192,7 +192,7 @@ impl Packet {
         Some(self.data_mut())
     }
 
-    /// Puts `bytes` behind the data. False, and nothing done, if there is no room.
+    /// Puts `bytes` behind the data. Returns false, and does nothing, if there is no room.
     #[inline]
     pub fn append(&mut self, bytes: &[u8]) -> bool {
         let length = self.length();
@@ -201,8 +201,8 @@ impl Packet {
         true
     }
 
-    /// Fills an empty packet with `bytes`, moving its start where they would not fit behind. False,
-    /// and nothing done, if they are longer than any packet.
+    /// Fills an empty packet with `bytes`. Moves its start if they would not fit behind it. Returns false,
+    /// and does nothing, if they are longer than any packet.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() > PACKET_BYTES_MAX {
@@ -213,7 +213,7 @@ impl Packet {
         self.append(bytes)
     }
 
-    /// Puts `count` bytes in front of the data, and hands over all of it. `None`, and nothing done,
+    /// Puts `count` bytes in front of the data, and returns all of the data. Returns `None`, and does nothing,
     /// if there is no room. No byte of the data moves.
     #[inline]
     pub fn prepend(&mut self, count: usize) -> Option<&mut [u8]> {
@@ -224,7 +224,7 @@ impl Packet {
         Some(self.data_mut())
     }
 
-    /// Takes `count` bytes off the front. False, and nothing done, if there are fewer.
+    /// Removes `count` bytes from the front. Returns false, and does nothing, if there are fewer.
     #[inline]
     pub fn strip(&mut self, count: usize) -> bool {
         if count > self.length() {
@@ -234,13 +234,13 @@ impl Packet {
         true
     }
 
-    /// Cuts the data to `length` bytes, if there are more.
+    /// Cuts the data to `length` bytes if it is longer.
     #[inline]
     pub fn truncate(&mut self, length: usize) {
         self.set(usize::from(self.offset()), self.length().min(length));
     }
 
-    /// Gives up the packet without freeing it: its word decides whose it is from here on.
+    /// Gives up the packet without freeing it. From here on, its packet header decides who owns it.
     #[inline]
     pub(crate) fn into_index(self) -> u32 {
         let index = self.index();

@@ -1,4 +1,4 @@
-//! From a configuration to what each worker does: pure.
+//! Makes the plan of each worker from a configuration, without side effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct AppPlan {
     pub outputs: Vec<(String, LinkId)>,
 }
 
-/// What a worker has of a link.
+/// The ends of a link that a worker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkRole {
     /// Both ends.
@@ -40,16 +40,16 @@ pub struct LinkPlan {
     pub mode: LinkMode,
 }
 
-/// All that a worker does.
+/// Everything that a worker does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerPlan {
-    /// From the sources to the sinks, as far as there is such an order.
+    /// The apps from the sources to the sinks, as far as there is such an order.
     pub apps: Vec<AppPlan>,
     pub links: Vec<LinkPlan>,
 }
 
-/// What each worker of a configuration does, by the worker's name. Every link has a number, and
-/// every app that a link names is there: the configuration has been checked.
+/// Returns the plan of each worker of a configuration, by the worker's name. The configuration has been checked:
+/// every link has a number, and every app that a link names exists.
 pub fn plans(config: &Config, ids: &BTreeMap<LinkName, LinkId>) -> BTreeMap<String, WorkerPlan> {
     let mut plans: BTreeMap<String, WorkerPlan> = BTreeMap::new();
     for name in order(config) {
@@ -92,7 +92,7 @@ pub fn plans(config: &Config, ids: &BTreeMap<LinkName, LinkId>) -> BTreeMap<Stri
     plans
 }
 
-/// Apps from the sources to the sinks: each after those that send to it. A circle is entered at the
+/// Returns the apps from the sources to the sinks: each after those that send to it. A cycle is entered at the
 /// app whose name comes first.
 fn order(config: &Config) -> Vec<&str> {
     let mut before: BTreeMap<&str, BTreeSet<&str>> =

@@ -6,25 +6,25 @@ use crate::limits::PACKET_HEADER_BYTES;
 use crate::owner::{Owner, PacketHeader};
 use crate::packet::{Packet, PacketMemory, take_dropped};
 
-/// Packets that a worker owns and that hold nothing. Private: it dies with the process, and its
-/// successor makes a new one of the words in front of the packets.
+/// The packets that a worker owns and that hold nothing. The pool is private memory: it ends with the process,
+/// and the next process of the worker makes a new pool from the packet headers.
 #[derive(Debug)]
 pub struct Pool {
     memory: PacketMemory,
     owner: Owner,
-    /// Each is in here once: that is what makes [`PacketMemory::adopt`] sound.
+    /// Each packet is in `free` at most once, which makes [`PacketMemory::adopt`] sound.
     free: Vec<u32>,
-    /// What the words of its free packets, and of those that are used, have in their lower half.
+    /// The lower half of the packet headers of free packets, and of packets in use.
     unused: PacketHeader,
     used: PacketHeader,
     offset: u16,
     drops: [u64; crate::layout::DropReason::COUNT],
-    /// An app asked for a packet and there was none.
+    /// True if an app wanted a packet and there was none.
     starved: bool,
 }
 
 impl Pool {
-    /// A pool without packets, for who is called `owner` in their words.
+    /// Makes a pool without packets, for the owner that packet headers name `owner`.
     pub fn new(memory: PacketMemory, owner: Owner, headroom: usize) -> Self {
         let offset = (PACKET_HEADER_BYTES + headroom) as u16;
         let (unused, used) = (PacketHeader::unused(owner), PacketHeader::used(owner, offset, 0));
@@ -40,23 +40,23 @@ impl Pool {
         }
     }
 
-    /// The words in front of packets.
+    /// Returns the packet headers.
     pub fn memory(&self) -> &PacketMemory {
         &self.memory
     }
 
-    /// Who has these packets.
+    /// Returns the owner of these packets.
     pub fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// Free packets.
+    /// Returns the number of free packets.
     #[inline]
     pub fn length(&self) -> usize {
         self.free.len()
     }
 
-    /// Drops by cause, since the pool was made.
+    /// Returns the number of drops by reason, since the pool was made.
     pub fn drops(&self) -> &[u64] {
         &self.drops
     }
@@ -71,7 +71,7 @@ impl Pool {
         std::mem::take(&mut self.starved)
     }
 
-    /// An empty packet; `None` if there is none left.
+    /// Returns an empty packet, or `None` if none is left.
     #[inline]
     pub fn allocate(&mut self) -> Option<Packet> {
         let Some(index) = self.free.pop() else {
@@ -79,11 +79,11 @@ impl Pool {
             return None;
         };
         self.memory.store(index, self.used);
-        // SAFETY: it was in `free`: its word names this process, and it is nowhere else.
+        // SAFETY: the index was in `free`: the packet header names this process, and the packet is nowhere else.
         Some(unsafe { self.memory.adopt(index, self.offset, 0) })
     }
 
-    /// Up to `count` empty packets. Those that are not taken from the iterator are dropped with it.
+    /// Returns up to `count` empty packets. Those that are not taken from the iterator are dropped with it.
     #[inline]
     pub fn allocate_all(&mut self, count: usize) -> impl Iterator<Item = Packet> + '_ {
         if self.free.len() < count {
@@ -98,7 +98,7 @@ impl Pool {
         })
     }
 
-    /// Takes packets back. Returns how many.
+    /// Takes packets back. Returns the number of them.
     #[inline]
     pub fn free_all(&mut self, packets: impl Iterator<Item = Packet>) -> usize {
         let before = self.free.len();
@@ -117,34 +117,34 @@ impl Pool {
         self.add(packet.into_index());
     }
 
-    /// Takes a packet back, and counts why.
+    /// Takes a packet back, and counts the drop reason.
     #[inline]
     pub fn discard(&mut self, packet: Packet, why: DropReason) {
         self.drops[why as usize] += 1;
         self.free(packet);
     }
 
-    /// Counts packets that were dropped without being here.
+    /// Counts packets that were dropped elsewhere.
     pub fn count_drops(&mut self, why: DropReason, count: u64) {
         self.drops[why as usize] += count;
     }
 
-    /// Adds a packet of this process that nobody holds.
+    /// Adds a packet of this process that is in no other place.
     #[inline]
     pub(crate) fn add(&mut self, index: u32) {
         self.memory.store(index, self.unused);
         self.free.push(index);
     }
 
-    /// The words, and where to put packets of this process that nobody holds, and whose words say
-    /// already that they hold nothing.
+    /// Returns the packet headers, and the list to which to add packets of this process that are in no other place
+    /// and whose headers say already that they hold nothing.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&PacketMemory, &mut Vec<u32>) {
         (&self.memory, &mut self.free)
     }
 
-    /// Makes every packet whose word names this process its own: what it left behind when it was
-    /// killed. There are no [`Packet`]s yet.
+    /// Adds every packet whose header names this worker: what its last process left when it was
+    /// killed. No [`Packet`] exists yet.
     pub(crate) fn adopt_all(&mut self, packets: u32) {
         for index in 0..packets {
             if self.memory.load(index).owner_code() == self.owner.code() {

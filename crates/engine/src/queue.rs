@@ -1,6 +1,6 @@
 //! Packets that wait at a link's end, within one process.
 //!
-//! `head <= tail <= QUEUE_PACKETS_MAX`; places `head..tail` hold packets, all others none. An
+//! `head <= tail <= QUEUE_PACKETS_MAX`; places `head..tail` hold packets, all others hold none. An
 //! empty queue starts again at place 0, so that a link that is emptied in each breath stays in a
 //! few cache lines.
 
@@ -17,10 +17,10 @@ pub struct PacketQueue {
     taken: u64,
 }
 
-/// What apps have sent to a queue.
+/// The number of packets that apps have sent to a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Packets that it took.
+    /// Packets that the queue took.
     pub packets: u64,
     /// Bytes in them.
     pub bytes: u64,
@@ -36,34 +36,34 @@ impl Default for PacketQueue {
 }
 
 impl PacketQueue {
-    /// Packets in it.
+    /// Returns the number of packets in the queue.
     #[inline]
     pub fn length(&self) -> usize {
         self.tail - self.head
     }
 
-    /// Packets that an app may add.
+    /// Returns the number of packets that an app may add.
     #[inline]
     pub fn room(&self) -> usize {
         QUEUE_PACKETS.saturating_sub(self.length())
     }
 
-    /// What apps have sent to it.
+    /// Returns the counts of what apps have sent to the queue.
     pub fn counts(&self) -> QueueCounts {
         self.counts
     }
 
-    /// Packets taken out since it was made.
+    /// Returns the number of packets taken out since the queue was made.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Goes on counting from where another left off.
+    /// Makes the queue count on from the counts of its predecessor.
     pub fn set_counts(&mut self, counts: QueueCounts) {
         self.counts = counts;
     }
 
-    /// Puts a packet behind the others, and counts it. Gives it back if there is no room.
+    /// Adds a packet at the tail, and counts it. Returns the packet if there is no room.
     #[inline]
     pub fn send(&mut self, packet: Packet) -> Option<Packet> {
         if self.room() == 0 {
@@ -75,7 +75,7 @@ impl PacketQueue {
         self.put(packet)
     }
 
-    /// Puts a packet behind the others, uncounted, up to `QUEUE_PACKETS_MAX`.
+    /// Adds a packet at the tail without counting it, up to `QUEUE_PACKETS_MAX`.
     #[inline]
     pub fn put(&mut self, packet: Packet) -> Option<Packet> {
         match self.places.get_mut(self.tail) {
@@ -93,7 +93,7 @@ impl PacketQueue {
         if self.compact() { self.put(packet) } else { Some(packet) }
     }
 
-    /// The oldest packet, out of the queue.
+    /// Takes the oldest packet out of the queue.
     #[inline]
     pub fn take(&mut self) -> Option<Packet> {
         if self.head == self.tail {
@@ -108,7 +108,7 @@ impl PacketQueue {
         packet
     }
 
-    /// The `count` oldest packets, out of the queue; fewer if there are fewer. Those that are not
+    /// Takes the `count` oldest packets out of the queue, or all if there are fewer. Those that are not
     /// taken from the iterator are dropped with it.
     #[inline]
     pub fn drain(&mut self, count: usize) -> impl Iterator<Item = Packet> + '_ {
@@ -123,8 +123,8 @@ impl PacketQueue {
         self.places[first..first + count].iter_mut().filter_map(Option::take)
     }
 
-    /// Puts packets behind the others, uncounted, as far as there are places: at least
-    /// [`room`](Self::room). Returns how many.
+    /// Adds packets at the tail without counting them, as far as there are places: at least
+    /// [`room`](Self::room). Returns the number of packets added.
     #[inline]
     pub fn extend(&mut self, count: usize, mut packets: impl Iterator<Item = Packet>) -> usize {
         if self.places.len() - self.tail < count {
@@ -142,7 +142,7 @@ impl PacketQueue {
         tail - first
     }
 
-    /// Like [`extend`](Self::extend), for packets that an app sends: counts them, and their bytes.
+    /// Adds packets that an app sends, as [`extend`](Self::extend) does, and counts them and their bytes.
     #[inline]
     pub fn send_all(&mut self, count: usize, packets: impl Iterator<Item = Packet>) -> usize {
         let mut bytes = 0;
@@ -152,12 +152,12 @@ impl PacketQueue {
         sent
     }
 
-    /// The `count` youngest packets, in place.
+    /// Returns the `count` youngest packets, in place.
     pub fn youngest(&self, count: usize) -> impl Iterator<Item = &Packet> {
         self.places[self.tail - count.min(self.length())..self.tail].iter().flatten()
     }
 
-    /// Moves what waits to the front. False if that makes no room.
+    /// Moves the waiting packets to the front. Returns false if that makes no room.
     fn compact(&mut self) -> bool {
         if self.head == 0 {
             return false;

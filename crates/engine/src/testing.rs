@@ -1,4 +1,4 @@
-//! An app without an engine: for tests of apps, and of what they do to packets.
+//! An app without an engine, for tests of apps, and of how they change packets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::queue::PacketQueue;
 
 /// One app with queues at its ports, and a clock that stands still until it is set.
 ///
-/// The [crate's example](crate) tests an app by it.
+/// The [crate's example](crate) uses it to test an app.
 #[derive(Debug)]
 pub struct AppBench<A> {
     /// The app.
     pub app: A,
-    /// What [`Io::now_ns`] says.
+    /// The time that [`Io::now_ns`] returns.
     pub now_ns: u64,
     ports: AppPorts,
     queues: Vec<PacketQueue>,
@@ -59,13 +59,13 @@ impl<A: App> AppBench<A> {
         self.ports.outputs.iter().find(|(port, _)| port == name).expect("an output of that name").1
     }
 
-    /// Makes an output and an input one link: what the app sends to the one comes to it by the other.
+    /// Joins an output and an input: the packets that the app sends to the output come to it by the input.
     pub fn link(&mut self, output: &str, input: &str) {
         let (from, to) = (self.output(output), self.input(input));
         self.ports.inputs.iter_mut().filter(|(_, queue)| *queue == to).for_each(|(_, queue)| *queue = from);
     }
 
-    /// Puts a packet with these bytes at an input; the longer it is, the less room is in front of it.
+    /// Puts a packet with these bytes at an input. The longer it is, the less room is in front of the data.
     pub fn put(&mut self, input: &str, data: &[u8]) {
         let queue = self.input(input);
         let mut packet = self.pool.allocate().expect("a free packet");
@@ -92,7 +92,7 @@ impl<A: App> AppBench<A> {
         state
     }
 
-    /// What the app has sent to an output, oldest first.
+    /// Takes the packets that the app has sent to an output, oldest first.
     pub fn sent(&mut self, output: &str) -> Vec<Vec<u8>> {
         let queue = self.output(output);
         let mut sent = Vec::new();
@@ -103,22 +103,22 @@ impl<A: App> AppBench<A> {
         sent
     }
 
-    /// Packets that wait at an input.
+    /// Returns the number of packets that wait at an input.
     pub fn waiting(&self, input: &str) -> usize {
         self.queues[self.input(input)].length()
     }
 
-    /// Free packets. All of them, once nothing is at a port or in the app.
+    /// Returns the number of free packets: all packets, if none is at a port or in the app.
     pub fn free(&self) -> usize {
         self.pool.length()
     }
 
-    /// Packets dropped for a cause.
+    /// Returns the number of packets dropped for a reason.
     pub fn drops(&self, why: DropReason) -> u64 {
         self.pool.drops()[DropReason::ALL.iter().position(|drop| *drop == why).unwrap_or(0)]
     }
 
-    /// Fills an output, so that it takes no more.
+    /// Fills an output, so that it takes no more packets.
     pub fn fill(&mut self, output: &str) {
         let queue = self.output(output);
         while self.queues[queue].length() < QUEUE_PACKETS {
@@ -128,14 +128,14 @@ impl<A: App> AppBench<A> {
     }
 }
 
-/// The memory of an engine of so many packets.
+/// Makes the memory of an engine with `packets` packets.
 fn memory(packets: u32) -> SharedWords {
     let segment = Segment::create("caravan-bench", layout::bytes(packets), Pages::Small).expect("memory");
     segment.grow(layout::bytes(packets)).expect("memory");
     SharedWords::new(&Arc::new(segment), Fences::Symmetric).expect("memory")
 }
 
-/// A worker's free packets: those in `range`, of `packets` in all.
+/// Makes a worker's pool of the packets in `range`, of `packets` in all.
 fn pool(shared: &SharedWords, packets: u32, worker: WorkerId, range: Range<u32>) -> Pool {
     let memory = PacketMemory::new(shared.memory(), packets);
     let mut pool = Pool::new(memory, Owner::Worker(worker), HEADROOM_BYTES);
@@ -143,8 +143,8 @@ fn pool(shared: &SharedWords, packets: u32, worker: WorkerId, range: Range<u32>)
     pool
 }
 
-/// Both ends of a link, each with the free packets and the queue that its worker would have: for
-/// what it costs to pass packets.
+/// Both ends of a link, each with the pool and the queue that its worker would have, to
+/// measure the cost of passing packets.
 #[derive(Debug)]
 pub struct LinkBench {
     producer: (ProducerEnd, PacketQueue, Pool),
@@ -152,7 +152,7 @@ pub struct LinkBench {
 }
 
 impl LinkBench {
-    /// A link, and `packets` free packets at each end.
+    /// Makes a link with `packets` free packets at each end.
     ///
     /// Panics if the machine has no memory for them.
     pub fn new(mode: LinkMode, packets: u32) -> Self {
@@ -169,7 +169,7 @@ impl LinkBench {
         }
     }
 
-    /// Puts `count` packets of so many bytes where the producer's app would.
+    /// Queues `count` packets of `bytes` bytes at the producer's end, as its app would.
     pub fn queue(&mut self, count: usize, bytes: usize) {
         let (_, queue, pool) = &mut self.producer;
         for _ in 0..count {
@@ -179,41 +179,41 @@ impl LinkBench {
         }
     }
 
-    /// The producer gives what is queued, as far as there is room. Returns how many packets that was.
+    /// Gives the queued packets from the producer to the ring, as far as there is room. Returns their number.
     #[inline]
     pub fn send(&mut self) -> Result<usize, Corrupt> {
         let (end, queue, pool) = &mut self.producer;
         Ok(end.send(queue, pool.memory())?.packets)
     }
 
-    /// The consumer takes what has come, a batch at most.
+    /// Takes the packets that have come to the consumer, a batch at most.
     #[inline]
     pub fn receive(&mut self) -> Result<usize, Corrupt> {
         let (end, queue, pool) = &mut self.consumer;
         Ok(end.receive(queue, pool)?.packets)
     }
 
-    /// Frees what the consumer has taken, as its app would.
+    /// Frees the packets that the consumer has taken, as its app would.
     pub fn consume(&mut self) {
         let (_, queue, pool) = &mut self.consumer;
         pool.free_all(queue.drain(usize::MAX));
     }
 
-    /// The consumer gives empty packets back.
+    /// Gives empty packets back from the consumer.
     #[inline]
     pub fn repay(&mut self) -> Result<usize, Corrupt> {
         let (end, _, pool) = &mut self.consumer;
         Ok(end.repay(pool)?.packets)
     }
 
-    /// The producer takes the empty packets that came back, a batch at most.
+    /// Takes the empty packets that came back to the producer, a batch at most.
     #[inline]
     pub fn collect(&mut self) -> Result<usize, Corrupt> {
         let (end, _, pool) = &mut self.producer;
         Ok(end.collect(pool)?.packets)
     }
 
-    /// Free packets of the producer and of the consumer.
+    /// Returns the number of free packets of the producer and of the consumer.
     pub fn free(&self) -> (usize, usize) {
         (self.producer.2.length(), self.consumer.2.length())
     }
@@ -229,7 +229,7 @@ mod tests {
         const PACKETS: usize = 4 * BATCH_PACKETS;
         for mode in [LinkMode::Swap, LinkMode::Copy] {
             let mut link = LinkBench::new(mode, PACKETS as u32);
-            // Round the ring more than once.
+            // More than once round the ring.
             for _ in 0..20 {
                 link.queue(BATCH_PACKETS, 60);
                 assert_eq!(link.send(), Ok(BATCH_PACKETS));

@@ -1,13 +1,13 @@
-//! What runs, seen from another process of the same user.
+//! What an engine does, seen from another process of the same user.
 //!
-//! An engine's memory is a memfd, and its processes have it open: the kernel lets who may debug
-//! them open it too, under `/proc/PID/fd`. Looking on stops nothing and takes no lock. It is read
-//! with `pread(2)` and not mapped, and what stands in it is checked: whatever somebody has written
-//! there, it is wrong figures at most.
+//! An engine's memory is a memfd that its processes have open. The kernel lets a process that may debug
+//! them open it too, under `/proc/PID/fd`. A viewer stops nothing and takes no lock. It reads the memory
+//! with `pread(2)` without mapping it, and checks what it reads: if some process has written nonsense
+//! there, the viewer shows wrong figures at most.
 //!
-//! - [`engines`], [`find`]: which engines there are.
-//! - [`Snapshot`]: all words of one at a moment; [`Owners`]: whose its packets are.
-//! - [`EngineView`]: what two snapshots tell, rates above all.
+//! - [`engines`], [`find`]: the engines that run.
+//! - [`Snapshot`]: all words of an engine at a moment; [`Owners`]: the number of packets of each owner.
+//! - [`EngineView`]: what two snapshots tell, above all rates.
 
 #[cfg(test)]
 pub(crate) mod fake;

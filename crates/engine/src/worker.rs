@@ -1,7 +1,7 @@
 //! A worker: a process that runs its apps, breath by breath.
 //!
-//! In each breath packets are taken from other workers, every app is called, and packets are given to
-//! other workers. Nothing in it blocks, takes a lock or makes a system call, until there is nothing
+//! In each breath the worker takes packets from other workers, calls every app, and gives packets to
+//! other workers. A breath does not block, takes no lock and makes no system call, until there is nothing
 //! to do.
 
 mod breath;
@@ -42,14 +42,14 @@ impl WorkerApp {
     }
 }
 
-/// What this worker has of a link; its queue has the same place.
+/// One link of this worker; its queue has the same place.
 struct WorkerLink {
     plan: LinkPlan,
     end: LinkEnd,
-    /// Packets that the app took, when this end came here.
+    /// Packets that the app had taken when this end came here.
     taken_before: u64,
     tap: LinkRecorder,
-    /// Packets sent up to here have been traced, if somebody traces them.
+    /// The position up to which packets sent have been traced, if a tracer reads them.
     traced: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ enum LinkEnd {
     Consumer(ConsumerEnd),
 }
 
-/// What a process needs to be a worker: made before the fork.
+/// What a process needs to be a worker, made before the fork.
 pub struct WorkerStart {
     pub id: WorkerId,
     pub shared: SharedWords,
@@ -71,7 +71,7 @@ pub struct WorkerStart {
     pub orders_seen: u64,
     /// The worker's word `GRANTS` before the fork: it counts grants that have come since.
     pub grants_seen: u64,
-    /// What apps left elsewhere, by their names.
+    /// The states that apps left in other workers, by the apps' names.
     pub inherited: BTreeMap<String, Vec<u8>>,
 }
 
@@ -83,39 +83,39 @@ pub struct Worker<'a> {
     registry: &'a Registry,
     channel: WorkerChannel,
     apps: Vec<WorkerApp>,
-    /// The last words of apps that the last change stopped.
+    /// The final figures of apps that the last change stopped.
     stopped: Reports,
     links: Vec<WorkerLink>,
     queues: Vec<PacketQueue>,
     pool: Pool,
-    /// Drops that the last process of this worker had counted, and earlier ones.
+    /// Drops that the earlier processes of this worker had counted.
     drops_before: Vec<u64>,
-    /// Since when apps have wanted more packets than there were.
+    /// The time since which apps have wanted more packets than there were.
     starved_since: Option<u64>,
     grants_seen: u64,
     orders_seen: u64,
     /// The number of the last order; 0 before the first.
     order: u64,
-    /// What apps left elsewhere that start with the next plan.
+    /// The states of apps from other workers that start with the next plan.
     inherited: BTreeMap<String, Vec<u8>>,
     spin: SpinPolicy,
     now_ns: u64,
     idle_looks: u32,
 }
 
-/// Why a worker's work is over.
+/// The reason why a worker ends.
 #[derive(Debug)]
 pub enum WorkerExit {
-    /// It was told to end.
+    /// The supervisor ordered it to end.
     Told,
-    /// The supervisor has gone.
+    /// The supervisor has ended.
     Alone,
-    /// It cannot go on.
+    /// An error stopped it.
     Broken(Error),
 }
 
 impl<'a> Worker<'a> {
-    /// Takes over what the worker owns: everything whose word names it.
+    /// Takes over the packets that the worker owns: all whose header names it.
     pub fn new(start: WorkerStart, registry: &'a Registry, channel: WorkerChannel) -> Self {
         let WorkerStart { id, shared, memory, bells, headroom, spin, orders_seen, grants_seen, inherited } =
             start;
@@ -148,7 +148,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Runs apps until it is over.
+    /// Runs apps until there is a reason to end.
     pub fn run(mut self, plan: WorkerPlan) -> WorkerExit {
         self.stage(WorkerStage::Starting);
         if let Err(over) = self.apply(plan) {
@@ -177,11 +177,11 @@ impl<'a> Worker<'a> {
 
     #[inline]
     fn stage(&self, stage: WorkerStage) {
-        // Read by viewers, and by the supervisor once this process has ended.
+        // Viewers read it, and so does the supervisor once this process has ended.
         self.shared.worker(self.id, worker::STAGE).store(stage as u64, Ordering::Relaxed);
     }
 
-    /// Adopts packets that it asked for and was given.
+    /// Adopts the packets that the worker asked for and was given.
     fn take_grants(&mut self) {
         // pairs with the Release in the supervisor's `grant`
         let grants = self.shared.worker(self.id, worker::GRANTS).load(Ordering::Acquire);
@@ -197,11 +197,11 @@ impl<'a> Worker<'a> {
         self.shared.worker(self.id, worker::GRANTS_TAKEN).store(grants, Ordering::Release);
     }
 
-    /// Reads one message and does as it says.
+    /// Reads one order and carries it out.
     fn obey(&mut self) -> Result<(), WorkerExit> {
         let (number, order) = match self.channel.receive::<WorkerOrder>(std::time::Duration::ZERO) {
             Ok(order) => order,
-            // On its way: the count is written before the message.
+            // The message is on its way: the count is written before it.
             Err(Silence::Late) => return Ok(()),
             Err(Silence::Gone) => return Err(WorkerExit::Alone),
         };
@@ -218,7 +218,7 @@ impl<'a> Worker<'a> {
                     self.answer(&WorkerAnswer::Left { app, state })?;
                 }
                 self.answer(&WorkerAnswer::Prepared)?;
-                // Until then nothing of this worker moves.
+                // Until the next order, nothing of this worker moves.
                 let order = self.next_order()?;
                 self.carry_out(order)
             }
@@ -256,7 +256,7 @@ impl<'a> Worker<'a> {
                         other => return Ok(other),
                     }
                 }
-                // Others have not answered yet; the supervisor sees to them.
+                // Other workers have not answered yet; the supervisor deals with them.
                 Err(Silence::Late) => {}
                 Err(Silence::Gone) => return Err(WorkerExit::Alone),
             }
@@ -264,7 +264,7 @@ impl<'a> Worker<'a> {
     }
 
     fn answer(&mut self, answer: &WorkerAnswer) -> Result<(), WorkerExit> {
-        // The supervisor may be waiting for another worker before it reads this.
+        // The supervisor may be waiting for another worker before it reads this answer.
         self.channel.send(self.order, answer, None).map_err(|_| WorkerExit::Alone)
     }
 
@@ -274,7 +274,7 @@ impl<'a> Worker<'a> {
 }
 
 impl LinkRole {
-    /// Whether the app that sends is in this worker.
+    /// True if the app that sends is in this worker.
     fn sends(self) -> bool {
         self != Self::Consumer
     }

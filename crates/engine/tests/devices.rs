@@ -3,8 +3,8 @@
 //!
 //!     cargo test -p caravan-engine --test devices [PART OF A NAME]...
 //!
-//! Takes root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF). As another user, or with
-//! CARAVAN_SKIP_ROOT_TESTS set, it says that it is skipped. Each case runs as a child, so that one
+//! It needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF). As another user, or with
+//! CARAVAN_SKIP_ROOT_TESTS set, it says that it is skipped. Each case runs as a child, so that a case
 //! that fails or is interrupted leaves nothing behind.
 
 #[path = "devices/af_packet.rs"]
@@ -18,10 +18,10 @@ mod tap;
 
 use std::process::{Command, ExitCode};
 
-/// The environment of a child names its case.
+/// The environment variable that names the case of a child.
 const CASE: &str = "CARAVAN_DEVICES_CASE";
 
-/// What is tested, and by what.
+/// The name of a case, and its function.
 type Case = (&'static str, fn());
 
 fn main() -> ExitCode {
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    // Cargo passes options of its own harness: the rest are names.
+    // Cargo passes options of its own harness: the other words are names.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let this = std::env::current_exe().expect("the path of this program");
     let mut failed = Vec::new();

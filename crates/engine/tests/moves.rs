@@ -1,8 +1,8 @@
-//! Apps move between workers while packets pass, or wait for a consumer that takes none: none is lost,
-//! doubled or overtaken.
+//! Apps move between workers while packets pass, or wait for a consumer that takes none: no packet is lost,
+//! duplicated or overtaken.
 //!
-//! Every app here looks at the room before it sends, and takes what it knows along. The program has no
-//! test harness, as an engine forks, which takes a process of one thread. CARAVAN_MOVES sets how many moves.
+//! Every app here checks the room before it sends, and takes its state along. The program has no
+//! test harness, as an engine forks, which needs a process of one thread. CARAVAN_MOVES sets the number of moves.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::random::Random;
 
-/// Moves, unless CARAVAN_MOVES says otherwise.
+/// The number of moves, unless CARAVAN_MOVES sets it.
 const MOVES: u64 = 400;
 /// How long the rest of the packets may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,12 +27,12 @@ const APPS: [(&str, &str); 4] =
 const LINKS: [&str; 3] =
     ["numbers.output -> first.input", "first.output -> second.input", "second.output -> checker.input"];
 
-/// What it knows, as it goes along with an app.
+/// Decodes the number in an app's state.
 fn known(state: Option<Vec<u8>>) -> u64 {
     state.map_or(0, |state| u64::from_le_bytes(state.try_into().expect("eight bytes")))
 }
 
-/// Sends packets numbered from 0 until it is told to end.
+/// Sends packets numbered from 0 until its configuration ends it.
 struct Numbers {
     next: u64,
     end: Option<u64>,
@@ -41,7 +41,7 @@ struct Numbers {
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NumbersConfig {
-    /// Stop before this number, or go on.
+    /// The number to stop before; without it, the app goes on.
     end: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ struct Checker {
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CheckerConfig {
-    /// Take nothing.
+    /// True to take no packets.
     stalls: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Whatever a file of captured packets holds: a reader refuses it or comes to its end, and no packet
+//! A reader refuses a file of arbitrary bytes or comes to its end, and no packet
 //! is lost on the way. `fuzz/fuzz_targets/pcap_file.rs` does the same without end.
 
 #[path = "common/pcap_file.rs"]
@@ -6,7 +6,7 @@ mod pcap_file;
 
 use proptest::prelude::*;
 
-/// A pcapng file of little-endian words: a section, an interface with a resolution, an enhanced, a
+/// Makes a pcapng file of little-endian words: a section, an interface with a resolution, an enhanced, a
 /// simple and an obsolete packet block.
 fn pcapng() -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! An expression and a frame that somebody made up: a line of text, and what is behind it.
+//! An arbitrary expression and an arbitrary frame: a line of text, and the bytes behind it.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
-//! Frames that somebody made up, of any length, at every port of the apps that read them: whatever
-//! comes, no packet is lost, and what one end of a tunnel puts in is what the other takes out.
+//! Arbitrary frames of any length, at every port of the apps that read them: no packet is lost,
+//! and one end of a tunnel takes out what the other puts in.
 //!
-//! An input is some of these, one behind the other: 8 bytes ([`Step`]), and the bytes of a frame.
+//! An input is a sequence of steps: 8 bytes ([`Step`]), and the bytes of a frame.
 #![no_main]
 
 use std::cell::RefCell;
@@ -14,36 +14,36 @@ use etherparse::{Icmpv6Type, Ipv6Header};
 use serde_json::{Value, json};
 
 const PACKETS: u32 = 32;
-/// Steps of an input: the most packets that wait at ports and in apps at a time, copies included, is below
+/// The number of steps of an input. The packets that wait at ports and in apps at a time, copies included, stay below
 /// `PACKETS`.
 const STEPS_MAX: usize = 64;
 const STEP_BYTES: usize = 8;
-/// Steps until an app is called, unless one says so before.
+/// The number of steps until an app is called, unless a step calls it before.
 const WAITING_MAX: usize = 4;
 const ETHERNET_BYTES: usize = 14;
 const IPV6_BYTES: usize = 40;
 const ICMPV6: u8 = 58;
 
-/// One frame, and what happens to it.
+/// One frame, and its handling.
 struct Step {
-    /// Where it arrives, by the app's number of ports.
+    /// The port where it arrives, modulo the app's number of ports.
     port: usize,
     frame: Vec<u8>,
-    /// Whether the app is called with it.
+    /// True if the app is called after it.
     push: bool,
-    /// Whether the app moves to another worker after it.
+    /// True if the app moves to another worker after it.
     moves: bool,
     later_ns: u64,
 }
 
 impl Step {
-    /// Takes one off the front.
+    /// Takes a step off the front of the input.
     fn of(input: &mut &[u8]) -> Option<Self> {
         let (&[port, flags, start, kept, length_low, length_high, bytes, later], rest) =
             input.split_first_chunk::<STEP_BYTES>()?;
         let (bytes, rest) = rest.split_at(rest.len().min(usize::from(bytes)));
         *input = rest;
-        // The start of a frame that is in order, if any, as much of it as is kept; the bytes; zeros up to the length.
+        // The frame: the start of a valid frame, if any, as much of it as is kept; the bytes; zeros up to the length.
         let starts = STARTS.with(Clone::clone);
         let start = starts.get(usize::from(start) % (2 * starts.len())).map_or(&[][..], Vec::as_slice);
         let mut frame = [&start[..start.len().min(usize::from(kept))], bytes].concat();
@@ -58,7 +58,7 @@ impl Step {
     }
 }
 
-/// Writes an ICMPv6 message's checksum, which a fuzzer does not find.
+/// Writes an ICMPv6 message's checksum, which a fuzzer would not find.
 fn checksum(frame: &mut [u8]) {
     let Some((_, packet)) = frame.split_at_mut_checked(ETHERNET_BYTES) else { return };
     let Ok((ip, _)) = Ipv6Header::from_slice(packet) else { return };
@@ -105,7 +105,7 @@ impl<A: App<Config: Clone>> Tried<A> {
         state
     }
 
-    /// From the start to the end of one app, which may find `state` of an earlier one.
+    /// Runs one app from its start to its end, with a `state` of an earlier one if there is one.
     fn run(&mut self, state: Option<&[u8]>, steps: &[Step]) {
         self.restart(state.map(<[u8]>::to_vec));
         let mut waiting = 0;
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// What goes into one end of the tunnel comes out at the other, if it goes in at all.
+    /// Checks that a frame that goes into one end of the tunnel comes out at the other.
     fn pass(&mut self, frame: &[u8]) {
         self.here.bench.put("decapsulated", frame);
         for (port, packet) in self.here.push() {
@@ -176,7 +176,7 @@ impl World {
     }
 }
 
-/// The starts of frames that are in order, up to what matters most in them.
+/// Returns the starts of valid frames, up to their most important fields.
 fn starts() -> Vec<Vec<u8>> {
     let ethernet = |to: [u8; 6], from: u8, kind: [u8; 2]| [&to[..], &[2, 0, 0, 0, 0, from], &kind].concat();
     let (own, all, group) = ([2, 0, 0, 0, 0, 1], [0xff; 6], [0x33, 0x33, 0xff, 0, 0, 1]);
@@ -216,7 +216,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let mut rest = input;
     let steps: Vec<_> = std::iter::from_fn(|| Step::of(&mut rest)).take(STEPS_MAX).collect();
     WORLD.with_borrow_mut(|world| {
-        // What another worker left, which may be anything, too.
+        // The state of an earlier worker, which may be arbitrary, too.
         let state = (!rest.is_empty()).then_some(rest);
         world.bridge.run(state, &steps);
         world.vlans.run(state, &steps);

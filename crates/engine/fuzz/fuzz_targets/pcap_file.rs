@@ -1,4 +1,4 @@
-//! A file of captured packets that somebody made up.
+//! A capture file of arbitrary bytes.
 #![no_main]
 
 #[path = "../../tests/common/pcap_file.rs"]
@@ -6,7 +6,7 @@ mod pcap_file;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     pcap_file::read(input);
-    // What has the right beginning, which a fuzzer is slow to find: a file header, and a section with
+    // Files with a valid beginning, which a fuzzer is slow to find: a file header, and a section with
     // an interface.
     let pcap = include_bytes!("../../tests/captures/ping.pcap");
     pcap_file::read(&[&pcap[..24], input].concat());

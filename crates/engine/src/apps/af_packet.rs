@@ -1,4 +1,4 @@
-//! An interface of this host, frame by frame: packet(7).
+//! An app on an interface of this host: packet(7).
 
 mod ring;
 
@@ -21,23 +21,23 @@ use ring::{BLOCK_BYTES, BLOCKS, PacketRing, RingFrame};
 /// `input` through the interface.
 pub type AfPacket = DeviceApp<PacketSockets>;
 
-/// Which interface.
+/// The configuration of an `af_packet` app.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AfPacketConfig {
-    /// Its name.
+    /// The interface's name.
     pub interface: String,
-    /// Whether frames to other hosts are received, too, as a bridge needs.
+    /// True to receive frames to other hosts, too, as a bridge needs.
     #[serde(default)]
     pub promiscuous: bool,
-    /// Whether frames are sent past the interface's queueing discipline: faster, but what the driver
-    /// does not take at once is dropped.
+    /// True to send frames past the interface's queueing discipline: this is faster, but frames that the driver
+    /// does not take at once are dropped.
     #[serde(default)]
     pub qdisc_bypass: bool,
 }
 
 impl AfPacketConfig {
-    /// The interface `name`, and otherwise what a configuration gets that says no more.
+    /// Returns the configuration of the interface `name`, with the defaults of all other keys.
     pub fn new(name: &str) -> Self {
         Self { interface: name.to_owned(), promiscuous: false, qdisc_bypass: false }
     }
@@ -53,14 +53,14 @@ const QDISC_BYPASS: i32 = 20;
 const IGNORE_OUTGOING: i32 = 23;
 const TPACKET_V3: i32 = 2;
 const PROMISCUOUS: u16 = 1;
-/// All protocols, and none, of `linux/if_ether.h`.
+/// All protocols and no protocol, of `linux/if_ether.h`.
 const ALL: u16 = 3;
 const NONE: u16 = 0;
 
 /// How long frames wait in a block that is not full. The kernel rounds it up to its tick
 /// before Linux 6.18.
 const BLOCK_MS: u32 = 1;
-/// The size that a ring of version 3 must name, and does not use.
+/// A size that a ring of version 3 must name, and does not use.
 const FRAME_BYTES: usize = 2048;
 
 const SOCKET: &str = "socket AF_PACKET";
@@ -69,12 +69,12 @@ const RING: &str = "setsockopt PACKET_RX_RING";
 /// Two packet sockets on an interface: one receives through a ring in memory, one sends.
 #[derive(Debug)]
 pub struct PacketSockets {
-    /// Unmapped before the socket goes, and empty between two pulls.
+    /// It is unmapped before the socket is closed, and empty between two pulls.
     ring: PacketRing,
-    /// The oldest frame in the ring, if it has been looked for.
+    /// The oldest frame in the ring, if the app has looked for it.
     next: Option<RingFrame>,
     receiver: OwnedFd,
-    /// Of its own, as a socket whose frames come with a `virtio_net_hdr` must send them so, too.
+    /// A separate socket, as a socket that receives frames with a `virtio_net_hdr` must send them so, too.
     sender: OwnedFd,
 }
 
@@ -142,7 +142,7 @@ impl PacketDevice for PacketSockets {
         send_packets(&self.sender, packets)
     }
 
-    /// The ring was full, or one of its frames made no sense.
+    /// Counts the frames for which the ring was full, and the frames that were invalid.
     fn take_drops(&mut self) -> u64 {
         // `struct tpacket_stats_v3`: packets, drops, freezes; reading sets them to 0.
         let words = option::<12>(&self.receiver, libc::SOL_PACKET, STATISTICS).unwrap_or_default();
@@ -150,7 +150,7 @@ impl PacketDevice for PacketSockets {
         u64::from(dropped) + self.ring.take_broken()
     }
 
-    /// The kernel reports either only once, to the first call that asks.
+    /// The kernel reports either event only once, to the first call that asks.
     fn has_failed(&self) -> bool {
         !matches!(sockopt::socket_error(&self.receiver), Ok(Ok(())))
     }
@@ -161,7 +161,7 @@ impl PacketDevice for PacketSockets {
 }
 
 fn packet_socket() -> Result<OwnedFd, DeviceFailure> {
-    // Without a protocol it receives nothing until it is bound.
+    // Without a protocol, the socket receives nothing until it is bound.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(failed(SOCKET))
 }
@@ -192,7 +192,7 @@ fn not_allowed(name: &str) -> AppError {
     ))
 }
 
-/// What failed, and what to do.
+/// Explains a failure, and what to do about it.
 fn explain(failure: &DeviceFailure, config: &AfPacketConfig) -> AppError {
     let name = &config.interface;
     match (failure.call, failure.errno) {

@@ -1,5 +1,5 @@
-//! One queue of an interface, past the kernel's network stack: Documentation/networking/af_xdp.rst
-//! of Linux.
+//! An app on one queue of an interface, past the kernel's network stack:
+//! Documentation/networking/af_xdp.rst of Linux.
 
 #[allow(unsafe_code)]
 mod program;
@@ -30,23 +30,23 @@ use program::XdpProgram;
 use ring::{CHUNK_BYTES, CHUNKS, Umem, XdpConsumer, XdpProducer};
 
 /// Takes the frames that one queue of the interface receives away from the host, to `output`, and
-/// sends what arrives at `input` through that queue.
+/// sends frames at `input` through that queue.
 pub type AfXdp = DeviceApp<XdpSocket>;
 
 /// How the kernel runs the program that hands frames over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum XdpMode {
-    /// In the driver if that can, else behind it.
+    /// In the driver if the driver can, otherwise behind it.
     #[default]
     Auto,
     /// In the driver.
     Native,
-    /// Behind the driver: works everywhere, and is slower.
+    /// Behind the driver, which works everywhere and is slower.
     Generic,
 }
 
-/// Which queue.
+/// The configuration of an `af_xdp` app.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AfXdpConfig {
@@ -58,23 +58,23 @@ pub struct AfXdpConfig {
     /// How the kernel runs the program that hands frames over.
     #[serde(default)]
     pub mode: XdpMode,
-    /// Whether the kernel copies frames even if the driver could do without.
+    /// True to have the kernel copy frames even if the driver could do without.
     #[serde(default)]
     pub copy: bool,
 }
 
 impl AfXdpConfig {
-    /// Queue 0 of the interface `name`, and otherwise what a configuration gets that says no more.
+    /// Returns the configuration of queue 0 of the interface `name`, with the defaults of all other keys.
     pub fn new(name: &str) -> Self {
         Self { interface: name.to_owned(), queue: 0, mode: XdpMode::Auto, copy: false }
     }
 }
 
-/// How long the queue of a process that has just ended may still be taken.
+/// How long the queue of a process that has just ended may still be in use.
 const BUSY_MAX: Duration = Duration::from_millis(500);
-/// How often it is tried again meanwhile.
+/// The time between two attempts meanwhile.
 const BUSY_STEP: Duration = Duration::from_millis(5);
-/// Calls in which the kernel copies what is to be sent, 32 frames or more each.
+/// Calls in which the kernel copies frames to be sent, 32 or more each.
 const FLUSHES_MAX: u32 = CHUNKS / 32;
 
 /// Bytes of an address in the fill and the completion ring.
@@ -86,8 +86,8 @@ const SOCKET: &str = "socket AF_XDP";
 const UMEM: &str = "setsockopt XDP_UMEM_REG";
 const BIND: &str = "bind";
 
-/// A socket on one queue of an interface, with its four rings and the program that feeds it. Dropped in this
-/// order: the program first, so that no frame comes to a socket without
+/// A socket on one queue of an interface, with its four rings and the program that feeds it. The fields are
+/// dropped in this order: the program comes first, so that no frame comes to a socket without
 /// memory.
 #[derive(Debug)]
 pub struct XdpSocket {
@@ -98,11 +98,11 @@ pub struct XdpSocket {
     transmit: XdpProducer<DESCRIPTOR_BYTES>,
     completed: XdpConsumer<ADDRESS_BYTES>,
     umem: Umem,
-    /// Whether the driver uses our memory without copying.
+    /// True if the driver uses the app's memory without copying.
     zero_copy: bool,
-    /// What the kernel had dropped when it was last asked.
+    /// The kernel's count of drops when it was last read.
     dropped: u64,
-    /// Frames with addresses that cannot be.
+    /// Frames with impossible addresses.
     broken: u64,
 }
 
@@ -118,17 +118,17 @@ impl PacketDevice for XdpSocket {
                 program::QUEUES_MAX - 1
             )));
         }
-        // CAP_BPF is a part of CAP_SYS_ADMIN, and all of what Linux before 5.8 has.
+        // CAP_BPF is a part of CAP_SYS_ADMIN, and Linux before 5.8 has only the latter.
         let may_load = has_capability(CapabilitySet::BPF) || has_capability(CapabilitySet::SYS_ADMIN);
         if !may_load || !has_capability(CapabilitySet::NET_RAW) || !has_capability(CapabilitySet::NET_ADMIN) {
             return Err(not_allowed(&config.interface));
         }
-        // Whether this kernel has such sockets.
+        // Check whether this kernel has such sockets.
         xdp_socket().map(drop).map_err(|failure| explain(&failure, config))
     }
 
-    /// Waits [`BUSY_MAX`] for a queue that is taken: the kernel gives up that of a process that was killed a
-    /// little after the process.
+    /// Waits [`BUSY_MAX`] for a queue that is in use: the kernel frees the queue of a process that was killed a
+    /// little after the process has ended.
     fn open(config: &AfXdpConfig) -> Result<Self, DeviceFailure> {
         let until = Instant::now() + BUSY_MAX;
         loop {
@@ -178,7 +178,7 @@ impl PacketDevice for XdpSocket {
         self.received.release();
         self.fill.publish();
         if self.fill.wants_wakeup() && self.fill.unread() > 0 {
-            // Whatever it says: the frames have their own ring.
+            // The result does not matter: the frames have their own ring.
             let _ = recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
         }
     }
@@ -194,7 +194,7 @@ impl PacketDevice for XdpSocket {
         Ok(packets.len())
     }
 
-    /// Takes back what the kernel has sent, too.
+    /// Also takes back the frames that the kernel has sent.
     fn flush(&mut self) -> Result<(), Errno> {
         self.transmit.publish();
         let mut result = Ok(());
@@ -204,7 +204,7 @@ impl PacketDevice for XdpSocket {
                 break;
             }
             match send(&self.socket, &[], SendFlags::DONTWAIT) {
-                // EAGAIN: it has sent some, and there are more.
+                // EAGAIN: the kernel has sent some frames, and there are more.
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(errno) => {
                     result = Err(errno);
@@ -220,7 +220,7 @@ impl PacketDevice for XdpSocket {
         self.transmit.unread()
     }
 
-    /// The kernel had no room for frames, or they made no sense.
+    /// Counts the frames for which the kernel had no room, and the invalid ones.
     fn take_drops(&mut self) -> u64 {
         let Ok(statistics) = sockopt::xdp_statistics(&self.socket) else { return 0 };
         let now = statistics.rx_dropped + statistics.rx_ring_full.unwrap_or(0) + statistics.tx_invalid_descs;
@@ -228,7 +228,7 @@ impl PacketDevice for XdpSocket {
         dropped + std::mem::take(&mut self.broken)
     }
 
-    /// The kernel says only once that the interface went away, to the first call that asks.
+    /// The kernel reports only once that the interface went away, to the first call that asks.
     fn has_failed(&self) -> bool {
         !matches!(sockopt::socket_error(&self.socket), Ok(Ok(())))
     }
@@ -281,13 +281,13 @@ impl XdpSocket {
         })
     }
 
-    /// Puts a frame where the kernel sends it from after [`flush`](Self::flush).
+    /// Puts a frame where the kernel sends it after [`flush`](Self::flush).
     fn put(&mut self, frame: &[u8]) -> Result<(), Errno> {
         if frame.len() > CHUNK_BYTES {
             return Err(Errno::MSGSIZE);
         }
         if self.umem.free() == 0 || self.transmit.room() == 0 {
-            // The interface does not keep up, unless there is more to take back by now.
+            // The interface is too slow, unless more frames can be taken back by now.
             let _ = self.flush();
         }
         if self.transmit.room() == 0 {
@@ -314,7 +314,7 @@ fn xdp_socket() -> Result<OwnedFd, DeviceFailure> {
     socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(failed(SOCKET))
 }
 
-/// Without copies if the driver can and nobody forbids it: the kernel itself falls back to copying.
+/// Binds without copies if the driver can and the configuration allows it; the kernel itself falls back to copying.
 fn bind_queue(socket: &OwnedFd, index: u32, config: &AfXdpConfig) -> Result<(), Errno> {
     let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
     if config.copy || config.mode == XdpMode::Generic {
@@ -329,7 +329,7 @@ fn not_allowed(name: &str) -> AppError {
     ))
 }
 
-/// What failed, and what to do.
+/// Explains a failure, and what to do about it.
 fn explain(failure: &DeviceFailure, config: &AfXdpConfig) -> AppError {
     let name = &config.interface;
     let queue = config.queue;

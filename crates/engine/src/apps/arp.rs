@@ -1,7 +1,8 @@
 //! Answers for IPv4 addresses, and finds the next hop's Ethernet address (ARP, RFC 826).
 //!
-//! It lies between the network, `south`, and what is behind it, `north`: [`passage`](super::neighbour::passage) says
-//! what passes. ARP of other addresses and other networks passes, too; frames with VLAN tags do so unread.
+//! The app is between the network, `south`, and the hosts behind it, `north`;
+//! [`passage`](super::neighbour::passage) says which packets pass. ARP of other addresses and other networks passes,
+//! too; frames with VLAN tags pass unread.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ use etherparse::{
 /// Answers for IPv4 addresses.
 pub type Arp = Responder<Ipv4Addr>;
 
-/// What it answers, and what it asks.
+/// The addresses that the app answers for, and the next hop that it asks for.
 pub type ArpConfig = AnswerConfig<Ipv4Addr>;
 
 impl Protocol for Speaker<Ipv4Addr> {
@@ -74,11 +75,11 @@ impl Speaker<Ipv4Addr> {
         let is_ours = self.config.addresses.contains(&target);
         let is_answer = arp.operation == ArpOperation::REPLY && is_ours && !is_for_all;
         if sender_mac == self.config.mac {
-            // Our own, that came back.
+            // A packet of our own that came back.
             return Reception::Done;
         }
         if self.config.addresses.contains(&sender) {
-            // Answering could go on without end, and would not help.
+            // An exchange of answers could go on without end, and would not help.
             self.conflicts += 1;
             return if is_for_all { Reception::Pass } else { Reception::Done };
         }
@@ -121,7 +122,7 @@ impl Speaker<Ipv4Addr> {
     }
 }
 
-/// An ARP packet of IPv4 over Ethernet; `None` if its addresses have not the lengths of such, or come from no
+/// Returns an ARP packet of IPv4 over Ethernet, or `None` if the lengths of its addresses are wrong or its sender is no
 /// station. The sender may have no IPv4 address yet (RFC 5227, section 2.1.1).
 fn read(arp: &ArpPacketSlice) -> Option<ArpEthIpv4Packet> {
     let packet = ArpEthIpv4Packet {

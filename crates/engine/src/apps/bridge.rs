@@ -1,4 +1,4 @@
-//! A learning bridge (IEEE 802.1D, without spanning trees: links must not make a circle).
+//! A learning bridge (IEEE 802.1D, without spanning trees: links must not form a cycle).
 //!
 //! A port is an input and an output of the same name; either may be missing. A frame for a station whose port
 //! is known goes there, any other to all ports but the one it came from.
@@ -18,7 +18,7 @@ use crate::packet::Packet;
 
 pub use state::ENTRIES_MAX;
 
-/// Seconds for which a station that says nothing is known, at most: 802.1D's own bound.
+/// The longest time for which a silent station stays known: the bound of 802.1D.
 pub const AGE_SECONDS_MAX: u64 = 1_000_000;
 
 /// A learning bridge.
@@ -30,17 +30,17 @@ pub struct Bridge {
     flooded: u64,
 }
 
-/// What a bridge is configured with.
+/// The configuration of a bridge.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BridgeConfig {
-    /// Stations that are known at a time, at most.
+    /// The number of stations that are known at a time, at most.
     pub entries: usize,
-    /// Of these, how many at one port; half of `entries`, unless said.
+    /// The number of stations at one port, at most; half of `entries` by default.
     pub entries_per_port: Option<usize>,
-    /// Seconds after which a station that says nothing is unknown again.
+    /// The number of seconds after which a silent station is forgotten.
     pub age_seconds: u64,
-    /// Whether the same address in two VLANs is two stations. Frames keep their tags either way.
+    /// True if the same address in two VLANs is two stations. Frames keep their tags either way.
     pub vlans: bool,
     /// Groups of ports that do not reach each other (split horizon).
     pub split_horizon: Vec<Vec<String>>,
@@ -109,7 +109,7 @@ impl App for Bridge {
         self.table.set_now(io.now_ns());
         for input in 0..io.inputs() {
             let from = self.ports.of_input(input);
-            // What comes back while this goes on, over a link from here to here, is for the next breath.
+            // Frames that come back meanwhile, over a link from this bridge to itself, wait for the next breath.
             for _ in 0..io.waiting(input) {
                 let Some(packet) = io.receive(input) else { break };
                 self.forward(io, from, packet);
@@ -147,7 +147,7 @@ impl Bridge {
         let known = if frame.is_for_many() { None } else { self.table.find(frame.destination) };
         match known.map(|to| self.ports.output(from, to)) {
             Some(Some(output)) => io.transmit(output, packet),
-            // At the port it came from, or at one that it may not go to.
+            // The station is at the port that the frame came from, or at one that it may not go to.
             Some(None) => io.discard(packet, DropReason::Filtered),
             None => self.flood(io, from, packet),
         }
@@ -167,7 +167,7 @@ impl Bridge {
         io.transmit(last, packet);
     }
 
-    /// The links are others than before: what is at ports that are still there stays known.
+    /// Adapts to changed links: stations at ports that still exist stay known.
     #[cold]
     fn relink(&mut self, io: &Io) {
         let ports = BridgePorts::linked(io, &self.config.split_horizon);
@@ -177,26 +177,26 @@ impl Bridge {
     }
 }
 
-/// What a bridge looks at.
+/// The fields of a frame that a bridge reads.
 struct BridgeFrame {
     destination: StationAddress,
     source: StationAddress,
 }
 
 const MAC_BITS: u32 = 48;
-/// The bit of an address of many stations: the lowest of its first byte.
+/// The bit of a group address: the lowest of the first byte.
 const GROUP: StationAddress = 1 << 40;
-/// 01:80:c2:00:00:00 to 0f: for the neighbour alone, never forwarded (IEEE 802.1D, table 7-10).
+/// 01:80:c2:00:00:00 to 0f: only for the neighbour, never forwarded (IEEE 802.1D, table 7-10).
 const RESERVED: StationAddress = 0x0180_c200_0000;
 const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
 impl BridgeFrame {
-    /// `None` if it is too short for its headers, or comes from many stations at once.
+    /// Returns `None` if the frame is too short for its headers, or its source is a group.
     #[inline]
     fn of(data: &[u8], vlans: bool) -> Option<Self> {
         let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = data.first_chunk::<14>()?;
         let vlan = if vlans && TAGS.contains(&[t0, t1]) {
-            // 12 bits of identifier; 0: no VLAN, but a priority.
+            // 12 bits of identifier; 0 means no VLAN, only a priority.
             let &[.., high, low] = data.first_chunk::<16>()?;
             data.first_chunk::<18>()?;
             StationAddress::from(u16::from_be_bytes([high & 0x0f, low])) << MAC_BITS
@@ -214,7 +214,7 @@ impl BridgeFrame {
         (frame.source & GROUP == 0).then_some(frame)
     }
 
-    /// Whether it says where it comes from: all zeros is no station.
+    /// True if the frame names its source: an address of zeros is no station.
     #[inline]
     fn has_source(&self) -> bool {
         self.source << (StationAddress::BITS - MAC_BITS) != 0
@@ -235,29 +235,29 @@ impl BridgeFrame {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgePort {
     pub name: String,
-    /// The number of its input, where that is linked.
+    /// The number of its input, if that is linked.
     pub input: Option<usize>,
-    /// The number of its output, where that is linked.
+    /// The number of its output, if that is linked.
     pub output: Option<usize>,
-    /// The group of ports that do not reach each other; 0: none.
+    /// The group of ports that do not reach each other; 0 for none.
     group: usize,
 }
 
 #[derive(Debug, Default)]
 pub struct BridgePorts {
     ports: Vec<BridgePort>,
-    /// The number of each input's port.
+    /// The port number of each input.
     of_inputs: Vec<PortNumber>,
 }
 
 impl BridgePorts {
-    /// Ports that are not linked yet: those of a state.
+    /// Makes the ports of a state, which are not linked yet.
     pub fn unlinked(names: Vec<String>) -> Self {
         let ports = names.into_iter().map(|name| BridgePort { name, input: None, output: None, group: 0 });
         Self { ports: ports.collect(), of_inputs: Vec::new() }
     }
 
-    /// Those that are linked now.
+    /// Makes the ports that are linked now.
     pub fn linked(io: &Io, groups: &[Vec<String>]) -> Self {
         let group = |name: &str| groups.iter().position(|group| group.iter().any(|port| port == name));
         let port = |name: &str| BridgePort {
@@ -270,12 +270,12 @@ impl BridgePorts {
         let outputs = (0..io.outputs()).map(|output| port(io.output_name(output)));
         let mut ports: Vec<_> = inputs.collect();
         ports.extend(outputs.filter(|port| port.input.is_none()));
-        // The inputs came first.
+        // The inputs come first.
         let of_inputs = (0..io.inputs() as PortNumber).collect();
         Self { ports, of_inputs }
     }
 
-    /// Whether these are those that are linked now.
+    /// True if these are the ports that are linked now.
     pub fn are_linked(&self, io: &Io) -> bool {
         let outputs = self.ports.iter().filter(|port| port.output.is_some()).count();
         let is_linked = |port: &BridgePort| {
@@ -286,24 +286,24 @@ impl BridgePorts {
         self.of_inputs.len() == io.inputs() && outputs == io.outputs() && self.ports.iter().all(is_linked)
     }
 
-    /// The ports' names, by number.
+    /// Returns the ports' names, by number.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.ports.iter().map(|port| port.name.as_str())
     }
 
-    /// The number of the port of a name, if something can be sent there.
+    /// Returns the number of the port of a name, if its output is linked.
     pub fn number(&self, name: &str) -> Option<PortNumber> {
         let is_it = |port: &BridgePort| port.name == name && port.output.is_some();
         self.ports.iter().position(is_it).map(|number| number as PortNumber)
     }
 
-    /// The number of an input's port.
+    /// Returns the port number of an input.
     #[inline]
     pub fn of_input(&self, input: usize) -> PortNumber {
         self.of_inputs.get(input).copied().unwrap_or(PortNumber::MAX)
     }
 
-    /// The output that leads from one port to another; `None` if they are the same, or are not to reach each other.
+    /// Returns the output from one port to another, or `None` if they are the same or must not reach each other.
     #[inline]
     pub fn output(&self, from: PortNumber, to: PortNumber) -> Option<usize> {
         let (from_port, to_port) = (self.ports.get(usize::from(from))?, self.ports.get(usize::from(to))?);
@@ -311,13 +311,13 @@ impl BridgePorts {
         if apart { None } else { to_port.output }
     }
 
-    /// All outputs that can be reached from a port.
+    /// Returns all outputs that can be reached from a port.
     #[inline]
     pub fn outputs(&self, from: PortNumber) -> impl Iterator<Item = usize> + '_ {
         (0..self.ports.len()).filter_map(move |to| self.output(from, to as PortNumber))
     }
 
-    /// Whether anything can be sent back to a port.
+    /// True if a port has an output.
     #[inline]
     pub fn can_learn(&self, port: PortNumber) -> bool {
         self.ports.get(usize::from(port)).is_some_and(|port| port.output.is_some())

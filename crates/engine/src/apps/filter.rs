@@ -1,8 +1,8 @@
-//! Lets packets pass that match an expression.
+//! An app that passes packets that match an expression.
 //!
-//! It knows the words of pcap-filter(7) that are used most. Most crates for this need libpcap. The one that does not
-//! neither says where in an expression a mistake is, nor matches `greater` as the manual has it. So the [grammar] and
-//! the tests of an [expression] are here.
+//! It knows the most common words of pcap-filter(7). Most crates for this need libpcap. The one that does not
+//! neither says where in an expression a mistake is, nor matches `greater` as the manual describes. So the [grammar]
+//! and the tests of an [expression] are here.
 
 mod expression;
 mod grammar;
@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::layout::DropReason;
 use expression::Expression;
 
-/// Sends packets that match to `output`, and the others to `rejected`, if that is linked; else they
+/// Sends packets that match to `output`, and the others to `rejected` if that is linked. Otherwise they
 /// are dropped ([`DropReason::Filtered`]).
 #[derive(Debug)]
 pub struct Filter {
@@ -23,11 +23,11 @@ pub struct Filter {
     rejected: u64,
 }
 
-/// What to let pass.
+/// The configuration of a filter.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilterConfig {
-    /// The expression.
+    /// The expression that packets must match.
     pub expression: String,
 }
 

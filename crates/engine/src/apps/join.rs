@@ -1,20 +1,20 @@
-//! Many inputs, one output.
+//! An app that sends the packets of many inputs to one output.
 
 use serde::Deserialize;
 
 use crate::app::{App, AppError, Named};
 use crate::io::Io;
 
-/// Sends the packets of all inputs to one output. Inputs take turns packet by packet, and what the
-/// output does not take waits where it is: an input that sends more than its share fills its own
-/// link, not the others'.
+/// Sends the packets of all inputs to one output. Inputs take turns packet by packet. Packets that the
+/// output does not take wait at their input, so an input that sends more than its share fills only its own
+/// link.
 #[derive(Debug)]
 pub struct Join {
     /// The input whose turn it is.
     next: usize,
 }
 
-/// It has nothing to configure.
+/// The configuration of a join: it has no keys.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinConfig {}
@@ -31,7 +31,7 @@ impl App for Join {
 
     fn push(&mut self, io: &mut Io) {
         let inputs = io.inputs();
-        // Without an output there is nobody to wait for: packets are dropped, and counted.
+        // Without an output, packets are dropped and counted.
         let mut room = if io.outputs() == 0 { usize::MAX } else { io.room(OUTPUT) };
         let mut idle = 0;
         while room > 0 && idle < inputs {

@@ -1,4 +1,4 @@
-//! Ethernet addresses, as configurations and filters write them.
+//! Ethernet addresses, in the notation of configurations and filters.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// `None` if it is not six bytes of one or two hexadecimal digits between colons.
+    /// Returns `None` if the text is not six bytes of one or two hexadecimal digits between colons.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
@@ -20,13 +20,13 @@ impl Mac {
         parts.next().is_none().then_some(Self(bytes))
     }
 
-    /// Whether it names many stations: it may be sent to, but nothing comes from it.
+    /// True for an address of many stations: frames may go to it, but none comes from it.
     #[inline]
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether it names one station.
+    /// True for an address of one station.
     #[inline]
     pub fn is_station(self) -> bool {
         !self.is_group() && self != Self::default()

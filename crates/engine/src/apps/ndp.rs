@@ -1,9 +1,9 @@
 //! Answers for IPv6 addresses, and finds the next hop's Ethernet address (Neighbor Discovery, RFC 4861).
 //!
-//! It lies between the network, `south`, and what is behind it, `north`: [`passage`](super::neighbour::passage) says
-//! what passes. Solicitations of other addresses, and all that routers say, pass, too; frames with VLAN tags do
-//! so unread. It does not look whether somebody else has its addresses (RFC 4862, section 5.4), nor does it report
-//! its multicast groups.
+//! The app is between the network, `south`, and the hosts behind it, `north`;
+//! [`passage`](super::neighbour::passage) says which packets pass. Solicitations of other addresses, and all
+//! messages of routers, pass, too; frames with VLAN tags pass unread. The app does not check whether another host
+//! has its addresses (RFC 4862, section 5.4), and does not report its multicast groups.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use super::neighbour::{Responder, Speaker};
 /// Answers for IPv6 addresses.
 pub type Ndp = Responder<Ipv6Addr>;
 
-/// What it answers, and what it asks.
+/// The addresses that the app answers for, and the next hop that it asks for.
 pub type NdpConfig = AnswerConfig<Ipv6Addr>;
 
 impl Protocol for Speaker<Ipv6Addr> {
@@ -80,7 +80,7 @@ impl Speaker<Ipv6Addr> {
         }
         let own = self.config.mac;
         if message.source.is_unspecified() {
-            // Somebody is about to take this address, and has none yet.
+            // Another host is about to take this address, and has none yet.
             return Reception::Answer(advertisement(own, said.target, None));
         }
         let to = said.source_mac.unwrap_or(message.ethernet_source);
@@ -104,7 +104,7 @@ impl Speaker<Ipv6Addr> {
         let Some((_, next_hop)) = next_hop.filter(|&(address, _)| address == said.target) else {
             return Reception::Pass;
         };
-        // Without an address, it is where it was.
+        // Without an address in the message, the next hop is where it was.
         let Some(mac) = said.target_mac.or(next_hop.mac()) else { return end };
         let is_elsewhere = next_hop.mac().is_some_and(|known| known != mac);
         if is_elsewhere && !said.overrides {
@@ -119,7 +119,7 @@ impl Speaker<Ipv6Addr> {
     }
 }
 
-/// Hops that such a packet has left: it comes from the same link, or it would have less.
+/// The hop limit of a packet from the same link; a packet from farther away has less.
 const HOP_LIMIT: u8 = 255;
 /// All hosts of a link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -128,14 +128,14 @@ const OPTION_TARGET: u8 = 2;
 /// Bytes of an option with an Ethernet address, in units of eight.
 const OPTION_UNITS: u8 = 1;
 
-/// A frame, looked at.
+/// A frame after parsing.
 #[derive(Debug, PartialEq, Eq)]
 enum Read {
-    /// Something else.
+    /// A frame that is no message of this protocol.
     Other,
-    /// Not what its protocol says.
+    /// A message that violates the protocol.
     Malformed,
-    /// A message that is in order.
+    /// A valid message.
     NdpMessage(NdpMessage),
 }
 
@@ -153,14 +153,14 @@ enum Said {
     Advertisement(Advertisement),
 }
 
-/// Who has this address?
+/// A question for the holder of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Solicitation {
     target: Ipv6Addr,
     source_mac: Option<Mac>,
 }
 
-/// This address is here.
+/// An announcement that an address is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Advertisement {
     target: Ipv6Addr,
@@ -169,7 +169,7 @@ struct Advertisement {
     overrides: bool,
 }
 
-/// Looks at a frame.
+/// Parses a frame.
 fn read(frame: &[u8]) -> Read {
     let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Read::Malformed };
     if ethernet.ether_type() != EtherType::IPV6 {
@@ -197,9 +197,9 @@ fn read(frame: &[u8]) -> Read {
     }
 }
 
-/// What it says; `None` if it must not be heard.
+/// Returns the message, or `None` if it must be ignored.
 fn said(icmp: &Icmpv6Slice, source: Ipv6Addr, destination: Ipv6Addr) -> Option<Said> {
-    // Both have the same shape: a target, and options.
+    // Both messages have the same shape: a target, and options.
     let payload = NeighborSolicitationPayloadSlice::from_slice(icmp.payload()).ok()?;
     let target = payload.target_address();
     if target.is_multicast() {
@@ -233,7 +233,7 @@ fn said(icmp: &Icmpv6Slice, source: Ipv6Addr, destination: Ipv6Addr) -> Option<S
             let refused = destination.is_multicast() && flags.solicited;
             (!refused).then_some(Said::Advertisement(said))
         }
-        // Another code than 0.
+        // The code is not 0.
         _ => None,
     }
 }
@@ -242,7 +242,7 @@ fn station(bytes: &[u8]) -> Option<Mac> {
     bytes.try_into().ok().map(Mac).filter(|mac| mac.is_station())
 }
 
-/// The group that who has an address listens to (RFC 4291, section 2.7.1).
+/// Returns the group to which the holder of an address listens (RFC 4291, section 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
@@ -256,14 +256,14 @@ struct Station {
 }
 
 impl Station {
-    /// A group, with its Ethernet address (RFC 2464, section 7).
+    /// Returns a group, with its Ethernet address (RFC 2464, section 7).
     fn group(address: Ipv6Addr) -> Self {
         let [.., a, b, c, d] = address.octets();
         Self { mac: Mac([0x33, 0x33, a, b, c, d]), address }
     }
 }
 
-/// Asks for the Ethernet address of `target`.
+/// Makes a question for the Ethernet address of `target`.
 fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Query) -> Vec<u8> {
     let to = match ask {
         Query::Everybody => Station::group(solicited_node(target)),
@@ -272,7 +272,7 @@ fn solicitation(own: Mac, source: Ipv6Addr, target: Ipv6Addr, ask: Query) -> Vec
     frame(Station { mac: own, address: source }, to, Icmpv6Type::NeighborSolicitation, target, OPTION_SOURCE)
 }
 
-/// Says that `target` is at `own`, to who asked; or to all hosts, where that one has no address.
+/// Makes the answer that `target` is at `own`, to the station that asked, or to all hosts if that has no address.
 fn advertisement(own: Mac, target: Ipv6Addr, to: Option<Station>) -> Vec<u8> {
     let flags = NeighborAdvertisementHeader { router: false, solicited: to.is_some(), r#override: true };
     let to = to.unwrap_or(Station::group(ALL_NODES));
@@ -300,7 +300,7 @@ fn frame(from: Station, to: Station, kind: Icmpv6Type, target: Ipv6Addr, option:
         source: from.address.octets(),
         destination: to.address.octets(),
     };
-    // It fails for what is longer than 4 GiB alone.
+    // This fails only for a payload longer than 4 GiB.
     let checksum = kind.calc_checksum(ip.source, ip.destination, &payload).unwrap_or(0);
     let icmp = etherparse::Icmpv6Header { icmp_type: kind, checksum };
     [&ethernet.to_bytes()[..], &ip.to_bytes(), &icmp.to_bytes(), &payload].concat()

@@ -1,8 +1,8 @@
-//! The Ethernet address of the next hop: asked for, kept, and asked for again.
+//! The Ethernet address of the next hop: how it is asked for, kept, and asked for again.
 //!
-//! This is the same for both protocols, [`arp`](super::arp) and [`ndp`](super::ndp), which differ in how they ask and in
-//! what they take for an answer; the app is a [`responder`], and its ports, and what waits for an answer, are in
-//! [`passage`].
+//! This is the same for both protocols, [`arp`](super::arp) and [`ndp`](super::ndp), which differ in how they ask and
+//! in what they take for an answer. The app is a [`responder`]; its ports, and the packets that wait for an answer,
+//! are in [`passage`].
 //!
 //! | state | what happens | then |
 //! |---|---|---|
@@ -14,7 +14,7 @@
 //! | known | time to ask | known: it alone is asked, [`PROBES_MAX`] times |
 //! | known | none of these was answered | unknown: everybody is asked at once |
 //!
-//! An **answer** is to a question of ours, a **hint** whatever else tells of an address.
+//! An **answer** is a reply to a question of ours; a **hint** is any other message that tells an address.
 
 #[cfg(test)]
 pub(super) mod trial;
@@ -34,50 +34,50 @@ use crate::packet::Packet;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Time for an answer (RFC 4861, section 10: RetransTimer), and before everybody is asked a second time.
 pub const ASK_NS_MIN: u64 = SECOND_NS;
-/// How often that time is doubled: 32 seconds are the longest.
+/// How often that time is doubled: the longest is 32 seconds.
 const DOUBLINGS_MAX: u32 = 5;
 /// For how long an answer is believed (RFC 4861, section 10: ReachableTime; RFC 1122, section 2.3.2.1).
 pub const KNOWN_NS: u64 = 30 * SECOND_NS;
 /// How often a neighbour is asked whether it is still there (RFC 4861, section 10: MaxUnicastSolicit).
 pub const PROBES_MAX: u32 = 3;
 
-/// Whom to ask.
+/// The receivers of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// All who may have the address.
+    /// All hosts that may have the address.
     Everybody,
-    /// Who last had it.
+    /// The host that last had it.
     Only(Mac),
 }
 
-/// What is known of a neighbour. New, it is unknown and to be asked for at once.
+/// The state of a neighbour. A new one is unknown, and is asked for at once.
 #[derive(Debug, Default)]
 pub struct Neighbour {
     mac: Option<Mac>,
-    /// Questions since the last answer.
+    /// The number of questions since the last answer.
     asked: u32,
-    /// When to ask next.
+    /// The time of the next question.
     due_ns: u64,
 }
 
 impl Neighbour {
-    /// One that had an address a while ago.
+    /// Makes a neighbour that had an address a while ago.
     pub fn once_at(mac: Mac) -> Self {
         Self { mac: Some(mac), ..Self::default() }
     }
 
-    /// Its address, if that is known.
+    /// Returns the neighbour's address, if that is known.
     #[inline]
     pub fn mac(&self) -> Option<Mac> {
         self.mac
     }
 
-    /// When it is to be asked for next.
+    /// Returns the time of the next question.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Whom to ask now, if it is time; who is told so asks.
+    /// Returns whom to ask, if it is time; the caller must ask then.
     #[inline]
     pub fn ask(&mut self, now_ns: u64) -> Option<Query> {
         if now_ns < self.due_ns { None } else { Some(self.ask_now(now_ns)) }
@@ -96,12 +96,12 @@ impl Neighbour {
         self.mac.map_or(Query::Everybody, Query::Only)
     }
 
-    /// It answered.
+    /// Notes that the neighbour answered.
     pub fn answered(&mut self, mac: Mac, now_ns: u64) {
         *self = Self { mac: Some(mac), asked: 0, due_ns: now_ns + KNOWN_NS };
     }
 
-    /// Somebody said that it is at `mac`.
+    /// Notes a hint that the neighbour is at `mac`.
     pub fn hinted(&mut self, mac: Mac, now_ns: u64) {
         if self.mac != Some(mac) {
             *self = Self { mac: Some(mac), asked: 0, due_ns: now_ns };
@@ -109,18 +109,18 @@ impl Neighbour {
     }
 }
 
-/// Addresses that one app answers for.
+/// The number of addresses that one app answers for at most.
 pub const ADDRESSES_MAX: usize = 64;
 
-/// What it answers, and what it asks.
+/// The configuration of an app of either protocol.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerConfig<A> {
     /// The Ethernet address that has the addresses.
     pub mac: Mac,
-    /// The addresses that are answered for. The first one asks.
+    /// The addresses that the app answers for. It asks from the first one.
     pub addresses: Vec<A>,
-    /// Whose Ethernet address packets from the north get; left out, they keep what they have.
+    /// The next hop, whose Ethernet address packets from the north get. Without it, they keep their addresses.
     pub next_hop: Option<A>,
 }
 
@@ -128,7 +128,7 @@ pub struct AnswerConfig<A> {
 pub trait NeighbourAddress:
     Copy + PartialEq + Debug + Display + Into<IpAddr> + DeserializeOwned + 'static
 {
-    /// Whether it can be that of one host.
+    /// True if the address can be that of one host.
     fn is_host(self) -> bool;
 }
 
@@ -145,7 +145,7 @@ impl NeighbourAddress for Ipv6Addr {
 }
 
 impl<A: NeighbourAddress> AnswerConfig<A> {
-    /// Whether one can answer and ask by it.
+    /// Checks that the app can answer and ask by this configuration.
     pub fn check(&self) -> Result<(), AppError> {
         let Self { mac, addresses, next_hop } = self;
         let count = addresses.len();
@@ -169,49 +169,49 @@ impl<A: NeighbourAddress> AnswerConfig<A> {
     }
 }
 
-/// The ports of such an app, both ways.
+/// The ports of an app of either protocol, in both directions.
 pub const PORTS: Named = Named::Only(&["north", "south"]);
-/// What becomes of a packet from the network.
+/// The result of a packet from the network.
 #[derive(Debug)]
 pub enum Reception {
-    /// It goes on.
+    /// The packet goes on.
     Pass,
-    /// It was for us alone, and ends here.
+    /// The packet was for the app alone, and ends here.
     Done,
-    /// It is answered.
+    /// The packet is answered by this frame.
     Answer(Vec<u8>),
-    /// It is not what its protocol says.
+    /// The packet violates its protocol.
     Malformed,
 }
 
-/// One of the protocols by which addresses are asked for.
+/// A protocol by which addresses are asked for.
 pub trait Protocol {
-    /// The type of frames whose next hop it finds.
+    /// The type of the frames whose next hop the protocol finds.
     const CARRIED: [u8; 2];
 
-    /// Our own Ethernet address.
+    /// Returns the app's own Ethernet address.
     fn mac(&self) -> Mac;
-    /// Takes in what the network sends, and notes what it says about the next hop.
+    /// Handles a frame from the network, and notes what it says about the next hop.
     fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception;
-    /// The question for the next hop's address.
+    /// Makes the question for the next hop's address.
     fn question(&self, ask: Query) -> Vec<u8>;
 }
 
-/// The way through, and what waits in it.
+/// The way through an app, and the packets that wait in it.
 #[derive(Debug)]
 pub struct Passage {
     next_hop: Option<Neighbour>,
     held: Option<Packet>,
-    /// Questions answered.
+    /// The number of questions answered.
     answers: u64,
-    /// Questions asked.
+    /// The number of questions asked.
     questions: u64,
-    /// Packets dropped as the next hop was not known.
+    /// Packets dropped because the next hop was not known.
     unresolved: u64,
 }
 
 impl Passage {
-    /// Towards the next hop of that address, if there is one; `state` is what an earlier passage
+    /// Makes a passage towards the next hop of that address, if there is one. `state` is what an earlier passage
     /// [left](Self::stop).
     pub fn new(next_hop: Option<&[u8]>, state: Option<&[u8]>) -> Self {
         let known = |address: &[u8]| Some(Mac(state?.strip_prefix(address)?.try_into().ok()?));
@@ -222,7 +222,7 @@ impl Passage {
         Self { next_hop: next_hop.map(neighbour), held: None, answers: 0, questions: 0, unresolved: 0 }
     }
 
-    /// When it wants to be called, whatever comes.
+    /// Returns when the passage must be called even if nothing arrives.
     pub fn wake_ns(&self) -> Option<u64> {
         self.next_hop.as_ref().map(Neighbour::due_ns)
     }
@@ -231,7 +231,7 @@ impl Passage {
         self.next_hop.as_ref().and_then(Neighbour::mac)
     }
 
-    /// One breath.
+    /// Passes the packets of one breath.
     pub fn push(&mut self, io: &mut Io, protocol: &mut impl Protocol) {
         self.northward(io, protocol);
         self.release(io, protocol);
@@ -239,8 +239,8 @@ impl Passage {
         self.ask(io, protocol);
     }
 
-    /// The end: what waits is dropped, as it is not known where to. Returns the next hop's address, and behind
-    /// it its Ethernet address, if that is known.
+    /// Drops the packets that wait, as their next hop is not known. Returns the next hop's address, followed by
+    /// its Ethernet address, if that is known.
     pub fn stop(&mut self, io: &mut Io, next_hop: Option<&[u8]>) -> Option<Vec<u8>> {
         if let Some(packet) = self.held.take() {
             self.drop_unresolved(io, packet);
@@ -248,7 +248,7 @@ impl Passage {
         Some([next_hop?, &self.mac()?.0].concat())
     }
 
-    /// Its figures, and the number of others that said to have one of our addresses.
+    /// Returns the figures. `conflicts` is the number of messages of others that claimed one of the app's addresses.
     pub fn report(&self, conflicts: u64) -> Vec<(&'static str, u64)> {
         vec![
             ("answers", self.answers),
@@ -301,7 +301,7 @@ impl Passage {
         }
     }
 
-    /// Sends what waits, once it is known where to.
+    /// Sends the packets that wait, once the next hop is known.
     fn release(&mut self, io: &mut Io, protocol: &impl Protocol) {
         let Some(mac) = self.mac() else { return };
         if let Some(mut packet) = self.held.take() {
@@ -314,7 +314,7 @@ impl Passage {
     fn ask(&mut self, io: &mut Io, protocol: &impl Protocol) {
         let (Some(next_hop), Some(south)) = (&mut self.next_hop, io.output("south")) else { return };
         let Some(ask) = next_hop.ask(io.now_ns()) else { return };
-        // Without a packet for it, it is asked again in its time.
+        // Without an empty packet, the question is asked again when it is next due.
         let Some(mut packet) = io.allocate() else { return io.count_drops(DropReason::NoPacket, 1) };
         if packet.fill(&protocol.question(ask)) {
             self.questions += 1;
@@ -322,19 +322,19 @@ impl Passage {
         }
     }
 
-    /// There is no link to where the packet should go: not one that is known.
+    /// Drops a packet whose next hop is not known: there is no link to it.
     fn drop_unresolved(&mut self, io: &mut Io, packet: Packet) {
         self.unresolved += 1;
         io.discard(packet, DropReason::Unlinked);
     }
 }
 
-/// Its number; that of no output where there is no link: what is sent there is dropped, and counted.
+/// Returns the number of an output. Without a link it is no output's: packets sent there are dropped and counted.
 fn output(io: &Io, name: &str) -> usize {
     io.output(name).unwrap_or(usize::MAX)
 }
 
-/// Whether a frame from the north goes to the next hop: one of the protocol, for one station.
+/// True if a frame from the north goes to the next hop: it is of the protocol, and for one station.
 #[inline]
 fn is_for_next_hop<P: Protocol>(frame: &[u8], _: &P) -> bool {
     frame.first_chunk::<14>().is_some_and(|header| header[12..] == P::CARRIED && header[0] & 1 == 0)
@@ -349,19 +349,19 @@ fn address(packet: &mut Packet, to: Mac, protocol: &impl Protocol) {
     }
 }
 
-/// Answers for addresses of one kind.
+/// The app that answers for addresses of one kind.
 #[derive(Debug)]
 pub struct Responder<A> {
     speaker: Speaker<A>,
     passage: Passage,
 }
 
-/// Who speaks an address's protocol.
+/// The protocol of a kind of address, with its configuration.
 #[derive(Debug)]
 pub struct Speaker<A> {
-    /// What it answers, and what it asks.
+    /// The addresses that the app answers for, and the next hop.
     pub config: AnswerConfig<A>,
-    /// Others that said to have one of our addresses.
+    /// Messages of others that claimed one of the app's addresses.
     pub conflicts: u64,
 }
 
@@ -401,7 +401,7 @@ where
     }
 }
 
-/// An address as it stands in a packet.
+/// Returns an address as it is in a packet.
 fn bytes(address: impl Into<IpAddr>) -> Vec<u8> {
     match address.into() {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -416,7 +416,7 @@ mod tests {
     const HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const THERE: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-    /// Seconds at which it asks until `until`, and whom.
+    /// Returns the seconds at which the neighbour asks between `from` and `until`, and whom.
     fn asks(neighbour: &mut Neighbour, from: u64, until: u64) -> Vec<(u64, Query)> {
         let at = |second| (second, neighbour.ask(second * SECOND_NS));
         (from..until).map(at).filter_map(|(second, ask)| Some((second, ask?))).collect()
@@ -428,7 +428,7 @@ mod tests {
         let seconds: Vec<_> = asks(&mut neighbour, 0, 200).into_iter().map(|(second, _)| second).collect();
         assert_eq!(seconds, [0, 1, 3, 7, 15, 31, 63, 95, 127, 159, 191]);
         assert_eq!(neighbour.mac(), None);
-        // Without end, and without overflow.
+        // It goes on without end, and without overflow.
         neighbour.asked = u32::MAX;
         assert_eq!(asks(&mut neighbour, 1000, 1040), [(1000, Query::Everybody), (1032, Query::Everybody)]);
     }

@@ -1,4 +1,4 @@
-//! Reads packets from a file of captured ones.
+//! An app that reads packets from a capture file.
 
 mod records;
 
@@ -12,17 +12,17 @@ use crate::layout::DropReason;
 use crate::limits::PULL_PACKETS;
 use records::{Look, Position, Records};
 
-/// Sends the packets of a pcap or pcapng file, whatever their link type.
+/// Sends the packets of a pcap or pcapng file of any link type.
 ///
 /// A frame that is longer than any packet is dropped ([`DropReason::Oversize`]). Where the file is damaged
-/// or cut off, it ends, and that counts as one packet dropped ([`DropReason::Malformed`]); where it cannot
+/// or cut off, the app ends, and that counts as one packet dropped ([`DropReason::Malformed`]); where it cannot
 /// be read, as [`DropReason::Device`].
 #[derive(Debug)]
 pub struct PcapReader {
     config: PcapReaderConfig,
     records: Records,
     epoch: Option<ReplayEpoch>,
-    /// Records since the start of the file.
+    /// The number of records since the start of the file.
     in_round: u64,
     ended: bool,
     wake_ns: Option<u64>,
@@ -32,42 +32,42 @@ pub struct PcapReader {
     damaged: u64,
 }
 
-/// Which file, and how fast.
+/// The configuration of a reader.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcapReaderConfig {
-    /// The file; a relative path starts where the engine was started.
+    /// The file; a relative path starts at the engine's working directory.
     pub file: PathBuf,
-    /// Whether to start over at its end. A file without packets ends all the same.
+    /// True to start over at its end. A file without packets ends all the same.
     #[serde(default)]
     pub repeat: bool,
-    /// When packets are sent.
+    /// The times at which packets are sent.
     #[serde(default)]
     pub timing: ReplayTiming,
 }
 
-/// When packets are sent.
+/// The times at which packets are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayTiming {
     /// As fast as the output takes them.
     #[default]
     Fast,
-    /// As far apart as they were captured.
+    /// At the intervals at which they were captured.
     Recorded,
 }
 
-/// When a round began.
+/// The start of a round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReplayEpoch {
-    /// By the engine's clock.
+    /// The time by the engine's clock.
     started_ns: u64,
-    /// By the file: the time of its first packet.
+    /// The time of the file's first packet.
     first_ns: u64,
 }
 
-/// Where the next one of the same name goes on, if it reads the same file.
+/// The state that a reader leaves to its successor, for the same file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PcapReaderState {
@@ -96,7 +96,7 @@ impl App for PcapReader {
         let state = state.and_then(|state| serde_json::from_slice::<PcapReaderState>(&state).ok());
         let state = state.filter(|state| state.file == config.file);
         let records = open(&config, state.as_ref().map(|state| &state.position))?;
-        // Another file of that name has no position to go on from.
+        // A position in another file of that name is useless.
         let state = state.filter(|state| state.position.inode == records.inode());
         let (epoch, in_round, ended) =
             state.map_or((None, 0, false), |state| (state.epoch, state.in_round, state.ended));
@@ -180,7 +180,7 @@ impl PcapReader {
         due_ns <= now_ns
     }
 
-    /// Sends what is looked at. False, and nothing done, if there is no packet for it.
+    /// Sends the current packet. Returns false, and does nothing, if there is no empty packet for it.
     fn send(&mut self, io: &mut Io) -> bool {
         let Some(mut packet) = io.allocate() else { return false };
         if packet.fill(self.records.data()) {

@@ -1,4 +1,4 @@
-//! Writes packets to a file.
+//! An app that writes packets to a file.
 
 mod output;
 
@@ -12,26 +12,26 @@ use crate::io::Io;
 use crate::layout::DropReason;
 use output::{LostPackets, PcapOutput};
 
-/// Bytes of a packet that are written at most, unless the configuration says otherwise: what
-/// tcpdump has, more than any packet.
+/// Bytes of a packet that are written at most by default: tcpdump's
+/// default, more than any packet.
 const SNAPLEN_DEFAULT: u32 = 262_144;
 /// How long packets wait in memory at most.
 const FLUSH_NS: u64 = 1_000_000_000;
-/// When to look again whether a pipe that was full takes more.
+/// The time after which the app tries again to write to a pipe that was full.
 const RETRY_NS: u64 = 10_000_000;
 
 /// Writes every packet to a pcap file, with the time of the wall clock in nanoseconds.
 ///
-/// Packets are written in large pieces, at least once a second. What the disk does not take is
+/// Packets are written in large pieces, at least once a second. Packets that the disk does not take are
 /// dropped ([`DropReason::Device`]) and counted in the report, with the error's number; the file ends with
-/// the last whole packet, and goes on when there is room again. A pipe is never waited for: what its reader
-/// does not take in time, or what comes while it has none, is lost in the same way.
+/// the last whole packet, and goes on when there is room again. The app never waits for a pipe: packets that its
+/// reader does not take in time, or that come while it has none, are lost in the same way.
 #[derive(Debug)]
 pub struct PcapWriter {
     file: PathBuf,
     output: PcapOutput,
     snaplen: u32,
-    /// When what is in memory is to be written.
+    /// The time at which the packets in memory must be written.
     due_ns: Option<u64>,
     packets: u64,
     lost: u64,
@@ -39,13 +39,13 @@ pub struct PcapWriter {
     error: u64,
 }
 
-/// Which file, and how much of each packet.
+/// The configuration of a writer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcapWriterConfig {
-    /// The file; a relative path starts where the engine was started.
+    /// The file; a relative path starts at the engine's working directory.
     pub file: PathBuf,
-    /// Whether to go on behind what is in the file, which must be a pcap file of Ethernet frames then,
+    /// True to append to the file, which must be a pcap file of Ethernet frames then,
     /// instead of starting it anew.
     #[serde(default)]
     pub append: bool,
@@ -58,7 +58,7 @@ fn snaplen_default() -> u32 {
     SNAPLEN_DEFAULT
 }
 
-/// Which file the next one of the same name goes on with.
+/// The state that a writer leaves to its successor: the file to go on with.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PcapWriterState {
@@ -94,7 +94,7 @@ impl App for PcapWriter {
         let (packets, lost, failures, error) = (0, 0, 0, 0);
         let mut writer =
             Self { file: config.file, output, snaplen, due_ns: None, packets, lost, failures, error };
-        // So that a file without packets is one, too.
+        // The header makes a file without packets valid, too.
         writer.flush(0);
         Ok(writer)
     }
@@ -131,7 +131,7 @@ impl App for PcapWriter {
 }
 
 impl PcapWriter {
-    /// Takes all that waits at the input.
+    /// Takes all packets that wait at the input.
     fn write(&mut self, io: &mut Io) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if self.output.is_full() {
@@ -157,14 +157,14 @@ impl PcapWriter {
         io.count_drops(DropReason::Device, lost);
     }
 
-    /// Writes what is in memory. Returns how many packets were lost by that.
+    /// Writes the packets in memory. Returns the number of packets lost.
     fn flush(&mut self, now_ns: u64) -> u64 {
         let result = self.output.flush();
         self.due_ns = self.output.is_held_up().then_some(now_ns + RETRY_NS);
         self.account(result)
     }
 
-    /// Counts what came of writing. Returns how many packets were lost.
+    /// Counts the result of a write. Returns the number of packets lost.
     fn account(&mut self, written: Result<u64, LostPackets>) -> u64 {
         match written {
             Ok(written) => {

@@ -1,4 +1,4 @@
-//! Lets packets pass no faster than a rate.
+//! An app that passes packets no faster than a rate.
 
 use std::collections::VecDeque;
 
@@ -14,31 +14,31 @@ use crate::packet::Packet;
 const QUEUED_MAX: usize = 4096;
 /// Bytes of a burst at most.
 const BURST_BYTES_MAX: u64 = 1 << 30;
-/// Without a burst in the configuration: what passes in one second divided by this.
+/// The default burst is what passes in one second, divided by this.
 const BURST_PART: u64 = 100;
 
-/// A token bucket: `burst` bytes pass at once, and `rate` bits each second after that. What comes
-/// faster is dropped ([`DropReason::Limited`]), or waits if the configuration allows it. A packet counts
-/// with all its bytes, headers of Ethernet included, preamble and checksum not.
+/// A token bucket: `burst` bytes pass at once, and `rate` bits each second after that. Packets that come
+/// faster are dropped ([`DropReason::Limited`]), or wait if the configuration allows it. A packet counts
+/// with all its bytes, including the Ethernet header but not preamble and checksum.
 #[derive(Debug)]
 pub struct RateLimit {
     bucket: Bucket,
     queued_max: usize,
-    /// Oldest first, at most `queued_max`, unless that has just been lowered.
+    /// The waiting packets, oldest first: at most `queued_max`, unless that has just been lowered.
     queued: VecDeque<Packet>,
-    /// When the oldest can go.
+    /// The time at which the oldest packet can go.
     wake_ns: Option<u64>,
     passed: u64,
     limited: u64,
 }
 
-/// How fast, and what happens to the rest.
+/// The configuration of a rate limit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitConfig {
     /// Bits per second.
     pub rate: u64,
-    /// Bytes that pass at once after a pause; what passes in 10 ms, if it is not given, and at least
+    /// Bytes that pass at once after a pause; by default what passes in 10 ms, and at least
     /// one packet.
     pub burst: Option<u64>,
     /// Packets that wait instead of being dropped.
@@ -53,7 +53,7 @@ impl RateLimitConfig {
     }
 }
 
-/// What the next one of the same name goes on with, so that moving it opens no gap in the limit.
+/// The state that a rate limit leaves to its successor, so that moving it opens no gap in the limit.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RateLimitState {
@@ -152,48 +152,48 @@ const TOKENS_PER_BYTE: u64 = 8_000_000_000;
 /// A byte costs [`TOKENS_PER_BYTE`], so that one nanosecond at one bit per second is one token and nothing is ever
 /// rounded away.
 struct Bucket {
-    /// Tokens per nanosecond: bits per second.
+    /// Tokens per nanosecond, which is the rate in bits per second.
     rate: u64,
     full: u64,
     level: u64,
-    /// The time that `level` is of; `None` before the first look at the clock.
+    /// The time at which `level` was computed; `None` before the first look at the clock.
     filled_ns: Option<u64>,
 }
 
 impl Bucket {
-    /// A full bucket. `rate` in bits per second, at least 1; `burst` in bytes, at most 2^30, whose
-    /// tokens a word just holds.
+    /// Makes a full bucket. `rate` is in bits per second, at least 1; `burst` is in bytes, at most 2^30, whose
+    /// tokens just fit into a word.
     fn new(rate: u64, burst: u64) -> Self {
         let full = burst.saturating_mul(TOKENS_PER_BYTE);
         Self { rate: rate.max(1), full, level: full, filled_ns: None }
     }
 
-    /// Another rate and size from here on; what is in it stays, as far as there is room.
+    /// Sets another rate and size; the bucket keeps its tokens, as far as there is room.
     fn set_rate(&mut self, rate: u64, burst: u64) {
         let changed = Self::new(rate, burst);
         (self.rate, self.full) = (changed.rate, changed.full);
         self.level = self.level.min(self.full);
     }
 
-    /// How full it is; `None` if it has not been used.
+    /// Returns the level, or `None` if the bucket has not been used.
     fn level(&self) -> Option<RateLimitState> {
         Some(RateLimitState { rate_limit_bytes: self.level / TOKENS_PER_BYTE, filled_ns: self.filled_ns? })
     }
 
-    /// Goes on from what [`Self::level`] said.
+    /// Goes on from a state that [`Self::level`] returned.
     fn set_level(&mut self, state: &RateLimitState) {
         self.level = state.rate_limit_bytes.saturating_mul(TOKENS_PER_BYTE).min(self.full);
         self.filled_ns = Some(state.filled_ns);
     }
 
-    /// Adds what has accrued up to `now_ns`.
+    /// Adds the tokens that have accrued up to `now_ns`.
     fn fill(&mut self, now_ns: u64) {
         let elapsed = now_ns.saturating_sub(self.filled_ns.unwrap_or(now_ns));
         self.level = self.level.saturating_add(elapsed.saturating_mul(self.rate)).min(self.full);
         self.filled_ns = Some(now_ns.max(self.filled_ns.unwrap_or(0)));
     }
 
-    /// Takes out what `bytes` cost. False, and nothing done, if it is not there.
+    /// Takes the tokens of `bytes` bytes. Returns false, and does nothing, if there are too few.
     #[inline]
     fn take(&mut self, bytes: usize) -> bool {
         match self.level.checked_sub(cost(bytes)) {
@@ -205,7 +205,7 @@ impl Bucket {
         }
     }
 
-    /// When it will hold what `bytes` cost.
+    /// Returns the time at which the bucket will hold the tokens of `bytes` bytes.
     fn ready_ns(&self, bytes: usize) -> u64 {
         let missing = cost(bytes).saturating_sub(self.level);
         self.filled_ns.unwrap_or(0).saturating_add(missing.div_ceil(self.rate))
@@ -225,7 +225,7 @@ mod tests {
     use crate::testing::AppBench;
 
     const PACKETS: usize = 100;
-    /// 1,000 bytes a millisecond.
+    /// 1,000 bytes per millisecond.
     const RATE: u64 = 8_000_000;
     const MS: u64 = 1_000_000;
 
@@ -359,8 +359,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the time is cut up: never more than the burst and what has accrued, and a packet
-        /// passes at the very instant that was foretold.
+        /// However the time is divided, never more passes than the burst and what has accrued, and a packet
+        /// passes at the very instant that was predicted.
         #[test]
         fn no_more_passes_than_may(
             rate in 1_u64..100_000_000_000,

@@ -1,4 +1,4 @@
-//! Sends what it was given, again and again.
+//! An app that sends the packets it was given again and again.
 
 use serde::Deserialize;
 
@@ -15,23 +15,23 @@ const LENGTH_BYTES: usize = 2;
 /// Keeps the first packets that arrive, and sends copies of them in turn for ever, as fast as the
 /// output takes them. Packets beyond those that it keeps are dropped ([`DropReason::Filtered`]).
 ///
-/// What it keeps is never more than fits into an app's state, so that all of it goes along when the
-/// app moves; it lies in the worker's own memory, not in packets.
+/// The packets that it keeps always fit into an app's state, so that all of them go along when the
+/// app moves. They are in the worker's own memory, not in packets.
 #[derive(Debug)]
 pub struct Repeater {
     packets_max: usize,
     kept: Vec<Vec<u8>>,
-    /// What they take in the state.
+    /// The bytes that the kept packets take in the state.
     bytes: usize,
     next: usize,
     sent: u64,
 }
 
-/// How much a repeater keeps.
+/// The configuration of a repeater.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RepeaterConfig {
-    /// Packets to keep at most.
+    /// The number of packets to keep at most.
     pub packets: usize,
 }
 
@@ -69,7 +69,7 @@ impl App for Repeater {
         let Self { kept, next, .. } = self;
         let sent = io.generate(OUTPUT, PULL_PACKETS, |packet| {
             *next = if *next < kept.len() { *next } else { 0 };
-            // Each has come in a packet, so it fits into one.
+            // Each came in a packet, so it fits into one.
             packet.fill(&kept[*next]);
             *next += 1;
         });
@@ -101,7 +101,7 @@ impl App for Repeater {
 }
 
 impl Repeater {
-    /// False if there is no room for it.
+    /// Keeps a packet. Returns false if there is no room for it.
     fn keep(&mut self, packet: &[u8]) -> bool {
         let bytes = self.bytes + LENGTH_BYTES + packet.len();
         if self.kept.len() == self.packets_max || bytes > STATE_BYTES_MAX || packet.len() > PACKET_BYTES_MAX {
@@ -113,7 +113,7 @@ impl Repeater {
     }
 }
 
-/// Lengths in two bytes, least first, and packets behind them; it ends where they make no sense.
+/// Reads lengths of two little-endian bytes, each followed by its packet. Stops where they are invalid.
 fn packets_of_state(mut state: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (length, rest) = state.split_first_chunk::<LENGTH_BYTES>()?;

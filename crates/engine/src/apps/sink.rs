@@ -1,4 +1,4 @@
-//! Takes packets and lets them go.
+//! An app that frees packets.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ pub struct Sink {
     packets: u64,
 }
 
-/// It has nothing to configure.
+/// The configuration of a sink: it has no keys.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SinkConfig {}

@@ -1,4 +1,4 @@
-//! Makes packets.
+//! An app that makes packets.
 
 use std::net::IpAddr;
 
@@ -20,12 +20,12 @@ const SIZE_DEFAULT: usize = 60;
 /// Sends packets to every output, as many as they take.
 #[derive(Debug)]
 pub struct Source {
-    /// At least one; they are sent in turn.
+    /// The packets that are sent in turn, at least one.
     shapes: Vec<SourcePacket>,
     next: usize,
     left: u64,
     sent: u64,
-    /// Whether there is a count.
+    /// True if there is a count.
     ends: bool,
 }
 
@@ -33,27 +33,27 @@ pub struct Source {
 #[derive(Debug)]
 struct SourcePacket {
     size: usize,
-    /// What is in it; what an earlier packet has left there, if nothing.
+    /// Its bytes. If empty, a packet keeps the bytes that an earlier one has left.
     bytes: Vec<u8>,
 }
 
-/// What a source sends.
+/// The configuration of a source.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceConfig {
     /// Bytes in each packet.
     pub size: Option<usize>,
-    /// Or the sizes of packets, sent in turn.
+    /// The sizes of packets, sent in turn, instead of `size`.
     pub sizes: Vec<usize>,
-    /// Packets to send, and then no more. A source that is moved or changed goes on counting.
+    /// The number of packets to send. A source that is moved or changed goes on counting.
     pub count: Option<u64>,
-    /// The packets' bytes, as hexadecimal digits; repeated until a packet is full.
+    /// The packets' bytes, as hexadecimal digits, repeated until a packet is full.
     pub hex: Option<String>,
-    /// Or an Ethernet frame with an IP packet and UDP in it.
+    /// An Ethernet frame with an IP packet and UDP in it, instead of `hex`.
     pub frame: Option<FrameConfig>,
 }
 
-/// What the next source of the same name goes on with.
+/// The state that a source leaves to its successor.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SourceState {
@@ -115,7 +115,7 @@ impl SourcePacket {
     }
 }
 
-/// No byte of the packet is touched: all that a plain source does to one.
+/// Sets the length of a packet without touching its bytes, which is all that a plain source does.
 #[inline]
 fn resize(packet: &mut Packet, size: usize) {
     if packet.resize(size).is_none() {
@@ -123,8 +123,8 @@ fn resize(packet: &mut Packet, size: usize) {
     }
 }
 
-/// Takes from the room in front what is missing behind: together there is enough for any size that
-/// passes the check.
+/// Takes room in front of the data for bytes that do not fit behind: together there is enough room for any size
+/// that passes the check.
 #[cold]
 fn make_room(packet: &mut Packet, size: usize) {
     let missing = size.saturating_sub(packet.tailroom() + packet.length());
@@ -132,7 +132,7 @@ fn make_room(packet: &mut Packet, size: usize) {
     packet.resize(size);
 }
 
-/// The packets that a configuration asks for.
+/// Returns the packets that a configuration asks for.
 fn shapes(config: &SourceConfig) -> Result<Vec<SourcePacket>, AppError> {
     if config.hex.is_some() && config.frame.is_some() {
         return Err(AppError::new("`hex` and `frame` both say what is in the packets: leave one out"));
@@ -173,7 +173,7 @@ fn bytes_of_hex(text: &str) -> Result<Vec<u8>, AppError> {
     Ok(digits.chunks_exact(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect())
 }
 
-/// Routers that a frame may pass: what Linux gives its packets.
+/// The hop limit of a frame, as Linux sets it.
 const HOPS: u8 = 64;
 
 /// The headers of a frame. The defaults are addresses for documentation (RFC 5737) and locally
@@ -185,7 +185,7 @@ pub struct FrameConfig {
     pub source_mac: Mac,
     /// Ethernet address of the receiver.
     pub destination_mac: Mac,
-    /// VLAN, 0 to 4095; no tag if there is none.
+    /// The VLAN, 0 to 4095; without it, the frame has no tag.
     pub vlan: Option<u16>,
     /// IP address of the sender.
     pub source: IpAddr,
@@ -212,7 +212,7 @@ impl Default for FrameConfig {
 }
 
 impl FrameConfig {
-    /// The whole frame, `size` bytes, with its lengths and checksums.
+    /// Returns the whole frame, `size` bytes, with its lengths and checksums.
     pub fn bytes(&self, size: usize) -> Result<Vec<u8>, AppError> {
         let ethernet = PacketBuilder::ethernet2(self.source_mac.0, self.destination_mac.0);
         let ip = self.ip()?;
@@ -234,7 +234,7 @@ impl FrameConfig {
         Ok(bytes)
     }
 
-    /// Lengths, checksums and what follows are the builder's to fill in.
+    /// Makes the IP headers. The builder fills in lengths, checksums and the next header.
     fn ip(&self) -> Result<IpHeaders, AppError> {
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {

@@ -19,30 +19,30 @@ use crate::device::{
 use crate::layout::DropReason;
 use crate::packet::Packet;
 
-/// Sends what the host sends through the interface to `output`, and gives what arrives at `input` to
-/// the host. Frames are whole: the kernel leaves no checksum and no segmentation undone.
+/// Sends frames that the host sends through the interface to `output`, and gives frames at `input` to
+/// the host. Frames are complete: the kernel leaves no checksum and no segmentation undone.
 pub type Tap = DeviceApp<TapInterface>;
 
-/// Which interface.
+/// The configuration of a `tap` app.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TapConfig {
-    /// Its name: one that is there, or is made.
+    /// The interface's name. The app makes the interface if it does not exist.
     pub name: String,
-    /// The network namespace that it is in, as a file (`/run/netns/NAME`); the engine's own if not given.
+    /// The network namespace of the interface, as a file (`/run/netns/NAME`); the engine's own by default.
     #[serde(default)]
     pub namespace: Option<PathBuf>,
-    /// Bytes of payload of a frame at most, from 68 to 1966; as it is if not given.
+    /// The MTU, from 68 to 1966; by default it is left as it is.
     #[serde(default)]
     pub mtu: Option<usize>,
-    /// Whether it is brought up.
+    /// True to bring the interface up.
     #[serde(default = "yes")]
     pub up: bool,
-    /// Whether it stays, with its addresses and routes, once nobody has it open: while the app
+    /// True if the interface stays, with its addresses and routes, once no process has it open: while the app
     /// moves, while its worker starts again, and after the engine.
     #[serde(default)]
     pub persist: bool,
-    /// Whether several apps, of any worker and engine, may have it open: the kernel then spreads
+    /// True if several apps, of any worker and engine, may have the interface open: the kernel then spreads
     /// flows over them.
     #[serde(default)]
     pub multi_queue: bool,
@@ -53,7 +53,7 @@ fn yes() -> bool {
 }
 
 impl TapConfig {
-    /// The interface `name`, and otherwise what a configuration gets that says no more.
+    /// Returns the configuration of the interface `name`, with the defaults of all other keys.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -73,7 +73,7 @@ const ATTACH: &str = "ioctl TUNSETIFF";
 /// An open TAP interface.
 #[derive(Debug)]
 pub struct TapInterface {
-    /// One frame a read, one a write; never waits.
+    /// Each read or write takes one frame, and never waits.
     file: OwnedFd,
 }
 
@@ -89,7 +89,7 @@ impl PacketDevice for TapInterface {
         }
         let openable = open_tun().map(drop);
         if config.namespace.is_some() {
-            // To enter it also shows whether that is allowed.
+            // Entering it also shows whether that is allowed.
             let entered = within(config.namespace.as_deref(), || Ok(()));
             return openable.and(entered).map_err(|failure| explain(&failure, config));
         }
@@ -113,7 +113,7 @@ impl PacketDevice for TapInterface {
 
     fn receive(&mut self, packet: &mut Packet) -> Result<Received, Errno> {
         let room = packet.tailroom();
-        // The kernel cuts off what does not fit without saying so: one byte more tells.
+        // The kernel silently cuts off bytes that do not fit: one extra byte shows it.
         let mut excess = [0];
         let data = packet.resize(room).unwrap_or_default();
         match readv(&self.file, &mut [IoSliceMut::new(data), IoSliceMut::new(&mut excess)]) {
@@ -123,7 +123,7 @@ impl PacketDevice for TapInterface {
                 Ok(Received::Frame)
             }
             Err(errno) if is_away(errno) => Err(errno),
-            // EAGAIN: none. EINTR: the next breath looks again.
+            // EAGAIN: there is no frame. EINTR: the next breath tries again.
             Err(_) => Ok(Received::Nothing),
         }
     }
@@ -149,7 +149,7 @@ impl TapInterface {
         }
         let mut request = InterfaceRequest::new(&config.name).with_flags(flags as i16);
         interface_call(&file, InterfaceCall::AttachTap, &mut request).map_err(failed(ATTACH))?;
-        // An earlier user may have left some switched on.
+        // An earlier user may have left some of them switched on.
         tap_call(&file, TapCall::Offloads, 0).map_err(failed("ioctl TUNSETOFFLOAD"))?;
         if config.persist {
             tap_call(&file, TapCall::Persist, 1).map_err(failed("ioctl TUNSETPERSIST"))?;
@@ -175,7 +175,7 @@ fn not_allowed(name: &str) -> AppError {
     ))
 }
 
-/// What failed, and what to do.
+/// Explains a failure, and what to do about it.
 fn explain(failure: &DeviceFailure, config: &TapConfig) -> AppError {
     let name = &config.name;
     match (failure.call, failure.errno) {

@@ -1,4 +1,4 @@
-//! Sends each packet to all.
+//! An app that sends each packet to all outputs.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ use crate::layout::DropReason;
 #[derive(Debug)]
 pub struct Tee;
 
-/// It has nothing to configure.
+/// The configuration of a tee: it has no keys.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TeeConfig {}

@@ -1,7 +1,7 @@
 //! The keyed IPv6 tunnel: Ethernet frames in IPv6 packets, with a session and a cookie that only the two ends
 //! know (RFC 8159, once draft-mkonstan-keyed-ipv6-tunnel).
 //!
-//! The cookie keeps out who can send to this host but not see the tunnel's packets; it neither hides nor
+//! The cookie keeps out senders that reach this host but cannot see the tunnel's packets. It neither hides nor
 //! seals anything. There is no fragmentation: a frame that does not fit the MTU is dropped.
 
 mod header;
@@ -24,7 +24,7 @@ pub use header::HEADER_BYTES;
 
 const PORTS: Named = Named::Only(&["decapsulated", "encapsulated"]);
 
-/// Both directions: frames at `decapsulated` leave in packets at `encapsulated`, and the other way round.
+/// Both directions: frames at `decapsulated` leave in packets at `encapsulated`, and vice versa.
 #[derive(Debug)]
 pub struct Tunnel {
     inward: Decapsulate,
@@ -133,11 +133,11 @@ impl Decapsulate {
     }
 }
 
-/// Passes what waits at one port on to another, changed; says how many.
+/// Passes the packets that wait at one port on to another, after a change. Returns their number.
 #[inline]
 fn pass(io: &mut Io, from: &str, to: &str, change: impl FnMut(&mut Packet) -> Result<(), DropReason>) -> u64 {
     let Some(from) = io.input(from) else { return 0 };
-    // There is no such output where there is no link: what is sent there is dropped, and counted.
+    // Without a link there is no such output: packets sent there are dropped and counted.
     let to = io.output(to).unwrap_or(usize::MAX);
     io.pass(from, to, change) as u64
 }
@@ -147,7 +147,7 @@ pub const MTU_MIN: usize = 1280;
 /// The largest IPv6 packet that a packet of the engine holds, behind an Ethernet header.
 pub const MTU_MAX: usize = PACKET_BYTES_MAX - ETHERNET_BYTES;
 
-/// The key of one direction: 64 bits that who sends must know.
+/// The key of one direction: 64 bits that the sender must know.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct TunnelCookie(pub [u8; 8]);
@@ -158,7 +158,7 @@ impl TryFrom<String> for TunnelCookie {
     fn try_from(text: String) -> Result<Self, String> {
         let digits = text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit());
         let value = if digits { u64::from_str_radix(&text, 16).ok() } else { None };
-        // What was written is not repeated: it is a secret, if a misspelled one.
+        // The error does not repeat the text: even a misspelled cookie is a secret.
         value.map(|value| Self(value.to_be_bytes())).ok_or("a cookie has 16 hexadecimal digits".to_owned())
     }
 }
@@ -169,35 +169,35 @@ impl std::fmt::Debug for TunnelCookie {
     }
 }
 
-/// Both directions of a tunnel. Its halves take all of it, too, so that a tunnel can be split in two without
-/// being written anew.
+/// Both directions of a tunnel. Its halves take the same keys, so that a tunnel can be split in two without
+/// changing them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TunnelConfig {
-    /// Where what is sent comes from, and what is received goes to.
+    /// The source of packets sent, and the destination of packets received.
     pub local_address: Ipv6Addr,
-    /// Where what is sent goes to, and what is received comes from.
+    /// The destination of packets sent, and the source of packets received.
     pub remote_address: Ipv6Addr,
-    /// The cookie that must be in what is received.
+    /// The cookie that packets received must have.
     pub local_cookie: TunnelCookie,
-    /// Another one that is taken as well: while cookies are changed, the one before.
+    /// A second cookie that is accepted: the previous one, while cookies are changed.
     #[serde(default)]
     pub old_local_cookie: Option<TunnelCookie>,
-    /// The cookie in what is sent.
+    /// The cookie of packets sent.
     pub remote_cookie: TunnelCookie,
-    /// The session that must be in what is received.
+    /// The session that packets received must have.
     #[serde(default = "session_default")]
     pub local_session: u32,
-    /// The session in what is sent.
+    /// The session of packets sent.
     #[serde(default = "session_default")]
     pub remote_session: u32,
-    /// The Ethernet address that is sent from. Left out where an `ndp` app writes it.
+    /// The Ethernet source address of packets sent. Left out if an `ndp` app writes it.
     #[serde(default)]
     pub local_mac: Mac,
-    /// The Ethernet address of the next hop. Left out where an `ndp` app finds it.
+    /// The Ethernet address of the next hop. Left out if an `ndp` app finds it.
     #[serde(default)]
     pub remote_mac: Mac,
-    /// Hops that what is sent may take.
+    /// The hop limit of packets sent.
     #[serde(default = "hop_limit_default")]
     pub hop_limit: u8,
     /// Bytes of the longest IPv6 packet that is sent.
@@ -205,7 +205,7 @@ pub struct TunnelConfig {
     pub mtu: usize,
 }
 
-/// All ones: what RFC 8159 asks for where sessions are told apart by addresses.
+/// Returns all ones, which RFC 8159 asks for where sessions are told apart by addresses.
 fn session_default() -> u32 {
     u32::MAX
 }
@@ -219,7 +219,7 @@ fn mtu_default() -> usize {
 }
 
 impl TunnelConfig {
-    /// Bytes of the longest frame that goes in.
+    /// Returns the length of the longest frame that fits.
     pub(super) fn frame_bytes_max(&self) -> usize {
         self.mtu + ETHERNET_BYTES - HEADER_BYTES
     }

@@ -8,7 +8,7 @@ fn worker(place: usize) -> Owner {
     Owner::Worker(WorkerId::new(place).unwrap())
 }
 
-/// Workers 0 and 1, link 1 between them with `numbers` in its full ring, and the words of packets.
+/// Makes workers 0 and 1, link 1 between them with `numbers` in its full ring, and packets with these `owners`.
 fn sight(numbers: &[u32], owners: &[Owner]) -> Sight {
     let seen = Seen {
         link: link(),
@@ -70,7 +70,7 @@ fn what_must_not_be_is_found() {
 #[test]
 fn what_passes_while_it_is_looked_at_is_no_violation() {
     let full = Owner::Full(link());
-    // 0 is taken between the looks, and already the taker's neighbour's; 1 is given meanwhile.
+    // 0 is taken between the reads, and already given on; 1 is given meanwhile.
     let mut passing = sight(&[0], &[worker(0), full]);
     passing.rings[0].after = (8, 9);
     passing.rings[0].numbers.push(1);

@@ -1,6 +1,6 @@
-//! Whether a configuration can be carried out, before anything is changed.
+//! Checks whether a configuration can be carried out, before anything is changed.
 //!
-//! All mistakes are found in one go. Each is a sentence that says what is wrong, where, and what
+//! All mistakes are found at once. Each is a sentence that says what is wrong, where, and what
 //! would be right.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,17 +15,17 @@ use super::{AppPort, Config, LinkName};
 use crate::app::{AppKind, FileUse, Named, Registry};
 use crate::limits::{APPS_MAX, CONFIG_BYTES_MAX, GRANT_PACKETS, LINKS_MAX, NAME_BYTES_MAX, WORKERS_MAX};
 
-/// Names that are listed where one is wrong.
+/// The number of existing names listed beside a wrong one at most.
 const LISTED_MAX: usize = 24;
-/// Names offered in place of one that does not exist.
+/// The number of names offered in place of one that does not exist, at most.
 const NEAREST_MAX: usize = 3;
-/// How much alike names are that are offered: 1 is the same (Jaro's measure).
+/// The similarity from which a name is offered: 1 means equal (Jaro's measure).
 const NEAR: f64 = 0.8;
 
 /// The part of a configuration that a mistake is in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConfigPart {
-    /// All of it.
+    /// The whole configuration.
     Whole,
     /// An app.
     App(String),
@@ -38,20 +38,20 @@ pub enum ConfigPart {
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where it is.
+    /// The part that it is in.
     pub part: ConfigPart,
     /// A sentence about it that can stand alone.
     pub text: String,
 }
 
-/// Every mistake of a configuration as a sentence. Who runs an engine asks through
+/// Returns every mistake of a configuration as a sentence. Programs that run an engine use
 /// [`Engine::check`](crate::Engine::check).
 pub fn check(config: &Config, registry: &Registry, packets_max: u32) -> Result<(), Vec<String>> {
     let findings = findings(config, registry, packets_max);
     if findings.is_empty() { Ok(()) } else { Err(findings.into_iter().map(|finding| finding.text).collect()) }
 }
 
-/// Every mistake of a configuration for an engine of so many packets, and where it is.
+/// Returns every mistake of a configuration for an engine of so many packets, and its part.
 pub fn findings(config: &Config, registry: &Registry, packets_max: u32) -> Vec<Finding> {
     let mut check = ConfigCheck { config, registry, findings: Vec::new() };
     check.counts(packets_max);
@@ -84,7 +84,7 @@ impl ConfigCheck<'_> {
                 self.find(ConfigPart::Whole, format!("{count} {what}: an engine has at most {most}"));
             }
         }
-        // With fewer, some may end up with one worker while another waits for them without end.
+        // With fewer packets, one worker could have some while another waits for them without end.
         let workers = workers.min(WORKERS_MAX);
         let least = workers * GRANT_PACKETS as usize;
         if (packets_max as usize) < least {
@@ -137,7 +137,7 @@ impl ConfigCheck<'_> {
         self.linked_twice(inputs, "input", "from", "join", |link| &link.from);
     }
 
-    /// Whether a link's end is a port that there is.
+    /// Checks that a link's end is an existing port.
     fn end(&mut self, link: &LinkName, port: &AppPort, what: &str, named: fn(&AppKind) -> Named) {
         let told = format!("link `{}`", shown(&link.to_string()));
         let Some(app) = self.config.apps.get(&port.app) else {
@@ -146,7 +146,7 @@ impl ConfigCheck<'_> {
             let text = format!("{told}: there is no app `{}`: {instead}", shown(&port.app));
             return self.find(ConfigPart::Link(link.clone()), text);
         };
-        // What ports an unknown kind has is not known either; the app's own mistake has been told.
+        // The ports of an unknown kind are unknown too; the app's own mistake has been reported.
         let Some(kind) = self.registry.kind(&app.kind) else { return };
         let text = match named(kind) {
             Named::Any => match wrong_name(&port.port) {
@@ -218,13 +218,13 @@ impl ConfigCheck<'_> {
 }
 
 impl Config {
-    /// The names of all workers that apps run in.
+    /// Returns the names of all workers that apps run in.
     pub fn workers_used(&self) -> BTreeSet<&str> {
         self.apps.values().map(|app| app.worker.as_str()).collect()
     }
 }
 
-/// What is wrong with a name, if anything is. Names are shown in tables, stand in one word each of
+/// Returns the mistake in a name, if there is one. Names are shown in tables, are single words in
 /// commands, and have limited room in shared memory.
 fn wrong_name(name: &str) -> Option<String> {
     if name.is_empty() {
@@ -237,9 +237,9 @@ fn wrong_name(name: &str) -> Option<String> {
     Some(format!("`{}` cannot stand in a name: use letters, digits, `_` and `-`", odd.escape_debug()))
 }
 
-/// What is wrong with a core, if anything is.
+/// Returns the mistake in a core, if there is one.
 fn wrong_core(core: usize) -> Option<String> {
-    // Where the kernel does not say which there are, it also says no when the worker starts.
+    // If the kernel does not list the cores, it still refuses a wrong one when the worker starts.
     let allowed = sched_getaffinity(None).ok()?;
     if core < CpuSet::MAX_CPU && allowed.is_set(core) {
         return None;
@@ -248,7 +248,7 @@ fn wrong_core(core: usize) -> Option<String> {
     Some(format!("core = {core}: this process may use {}", ranges(&cores)))
 }
 
-/// Sorted numbers as `0-3, 8`.
+/// Returns sorted numbers as `0-3, 8`.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|before, after| before + 1 == *after);
     let shown = runs.filter_map(|run| match run {
@@ -259,7 +259,7 @@ fn ranges(numbers: &[usize]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// What may have been meant by a name that is not there, or all that is.
+/// Returns the names that a user may have meant by one that does not exist, or all that exist.
 pub(super) fn instead<'a>(name: &str, there: impl Iterator<Item = &'a str> + Clone, what: &str) -> String {
     let mut near: Vec<_> = there
         .clone()
@@ -277,7 +277,7 @@ pub(super) fn instead<'a>(name: &str, there: impl Iterator<Item = &'a str> + Clo
     }
 }
 
-/// `a`, `b` and `c`.
+/// Returns a list as `a`, `b` and `c`.
 pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     joined(names, "and")
 }
@@ -299,7 +299,7 @@ fn joined<'a>(names: impl Iterator<Item = &'a str>, last: &str) -> String {
     }
 }
 
-/// A name that somebody else wrote, for a line of a terminal: not much longer than names may be.
+/// Returns a name from outside for a line of a terminal, cut to about the longest valid name.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 4 * (NAME_BYTES_MAX + 1);
     match text.char_indices().nth(MOST) {
@@ -308,17 +308,17 @@ pub(super) fn shown(text: &str) -> String {
     }
 }
 
-/// What tells one file from all others, whatever paths lead to it.
+/// The identity of a file, whatever paths lead to it.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
-    /// Its device and inode.
+    /// The device and inode of an existing file.
     There(u64, u64),
-    /// Those of the folder that it is not in yet, and its name there.
+    /// The device and inode of the folder of a missing file, and the file's name.
     Missing(u64, u64, OsString),
 }
 
 impl ConfigCheck<'_> {
-    /// Finds apps that write a file which another app uses.
+    /// Finds apps that write a file that another app uses.
     pub(super) fn files(&mut self) {
         let mut users: BTreeMap<Identity, Vec<(&str, FileUse)>> = BTreeMap::new();
         let config = self.config;
@@ -346,7 +346,7 @@ impl ConfigCheck<'_> {
     }
 }
 
-/// `None` for what is no file of its own, such as `/dev/null`, and for what cannot be looked at.
+/// Returns `None` for a path that is no file of its own, such as `/dev/null`, or that cannot be examined.
 fn identity(path: &Path) -> Option<Identity> {
     if let Ok(file) = path.metadata() {
         let is_device = file.file_type().is_char_device();

@@ -25,8 +25,8 @@
 //! kind = "sink"
 //! ```
 //!
-//! A mistake is told with its line and column, and all of them in one go: first what is no TOML, then
-//! keys and values that mean nothing here, then what [`check`] finds.
+//! Every mistake is reported with its line and column, all at once: first the TOML syntax, then
+//! unknown keys and wrong values, then the findings of [`check`].
 
 use std::collections::BTreeMap;
 use std::fs::File as StdFile;
@@ -53,7 +53,7 @@ use crate::limits::{
     FILE_BYTES_MAX, GRANT_PACKETS, MISTAKES_MAX, NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKETS_MAX,
 };
 
-/// A configuration file that has been read, and where it says what.
+/// A configuration file that has been read, with the places of its parts.
 ///
 /// ```
 /// use caravan_engine::config::file::ConfigFile;
@@ -65,24 +65,24 @@ use crate::limits::{
 pub struct ConfigFile {
     /// Apps, links and workers.
     pub config: Config,
-    /// What the table `[engine]` says. It cannot change while the engine runs.
+    /// The table `[engine]`. It cannot change while the engine runs.
     pub options: EngineOptions,
     places: BTreeMap<ConfigPart, FilePosition>,
 }
 
-/// A place in a file: line and column, in letters, both from 1.
+/// A place in a file: line and column, in characters, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FilePosition {
     /// The line.
     pub line: usize,
-    /// The letter in it.
+    /// The character in the line.
     pub column: usize,
 }
 
 /// A mistake in a file. Shown as `LINE:COLUMN: TEXT`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Mistake {
-    /// Where it is; none if it is the file as a whole.
+    /// Its place; none if the mistake is the file as a whole.
     #[serde(flatten)]
     pub place: Option<FilePosition>,
     /// What is wrong, and what would be right.
@@ -106,12 +106,12 @@ impl ConfigFile {
         Ok(file)
     }
 
-    /// Reads a file, of whatever kinds its apps are.
+    /// Reads a file, without checking the kinds of its apps.
     pub fn open_unchecked(path: &Path) -> Result<Self, Vec<Mistake>> {
         Self::parse(&text_of(path)?)
     }
 
-    /// Reads the text of a file, of whatever kinds its apps are.
+    /// Reads the text of a file, without checking the kinds of its apps.
     pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
         let lines = FileLines::of(text);
         let (table, errors) = DeTable::parse_recoverable(text);
@@ -125,7 +125,7 @@ impl ConfigFile {
     /// Checks that an engine with these kinds of apps can carry the file out. Returns every mistake, in the order of
     /// the file.
     pub fn check(&self, registry: &Registry) -> Result<(), Vec<Mistake>> {
-        // A file that is being written is empty for a moment: nobody means that.
+        // A file that is being written is empty for a moment, and an empty configuration makes no sense.
         if self.config.apps.is_empty() {
             let text = "there are no apps: add a table [app.NAME] for each".to_owned();
             return Err(vec![Mistake { place: None, text }]);
@@ -144,7 +144,7 @@ impl ConfigFile {
     }
 
     fn place(&self, part: &ConfigPart) -> Option<FilePosition> {
-        // A worker without a table of its own is there for the first app that names it.
+        // A worker without its own table has the place of the first app that names it.
         let named_by = |worker: &str| {
             let app = self.config.apps.iter().find(|(_, app)| app.worker == worker)?.0;
             self.places.get(&ConfigPart::App(app.clone()))
@@ -173,7 +173,7 @@ fn text_of(path: &Path) -> Result<String, Vec<Mistake>> {
     })
 }
 
-/// In the order of the file, each once, and not more than a person reads.
+/// Returns the mistakes in the order of the file, each once, and no more than a person reads.
 fn sorted(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
     mistakes.sort();
     mistakes.dedup();
@@ -185,7 +185,7 @@ fn sorted(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
     mistakes
 }
 
-/// Where the lines of a text start, so that each place is found at once.
+/// The starts of the lines of a text, so that each place is found at once.
 struct FileLines<'a> {
     text: &'a str,
     starts: Vec<usize>,
@@ -204,7 +204,7 @@ impl<'a> FileLines<'a> {
         FilePosition { line, column: before + 1 }
     }
 
-    /// What the parser says, and about what: it does not name a key that is there twice.
+    /// Makes a mistake of the parser's message. The parser does not name a key that is there twice.
     fn no_toml(&self, span: Option<Range<usize>>, text: &str) -> Mistake {
         let named = span.clone().and_then(|span| self.text.get(span)).unwrap_or_default().trim();
         match named.is_empty() || named.contains('\n') || named.len() > NAME_BYTES_MAX {
@@ -218,7 +218,7 @@ impl<'a> FileLines<'a> {
     }
 }
 
-/// Everything in a document, or everything that is wrong with it.
+/// Returns everything in a document, or every mistake in it.
 fn read_file(table: &DeTable<'_>, lines: &FileLines<'_>) -> Result<ConfigFile, Vec<Mistake>> {
     let mut reader = FileReader { lines, file: ConfigFile::default(), mistakes: Vec::new() };
     reader.document(table);
@@ -368,7 +368,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// `{ link = "a.output -> b.input", mode = "copy" }`.
+    /// Reads `{ link = "a.output -> b.input", mode = "copy" }`.
     fn link_table<'t>(
         &mut self,
         link: &TomlItem<'_>,
@@ -414,7 +414,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// `[worker.NAME]`, `[app.NAME]`.
+    /// Reads `[worker.NAME]` and `[app.NAME]`.
     fn tables(
         &mut self,
         key: &TomlKey<'_>,
@@ -441,7 +441,7 @@ impl FileReader<'_> {
         self.wrong(key.span(), &text);
     }
 
-    /// Tells of a value that is not what its key takes.
+    /// Reports a value that its key does not take.
     fn takes(&mut self, key: &TomlKey<'_>, value: &TomlItem<'_>, told: Result<(), String>) {
         if let Err(takes) = told {
             let text = format!(
@@ -472,7 +472,7 @@ fn spin(value: &TomlItem<'_>) -> Result<SpinMode, String> {
     }
 }
 
-/// A value for the kind of an app. The parser bounds how deep it nests.
+/// Converts a value for the kind of an app. The parser limits its nesting.
 fn json(value: &TomlItem<'_>) -> Result<Value, (Range<usize>, String)> {
     let wrong = |text: &str| (value.span(), text.to_owned());
     Ok(match value.get_ref() {

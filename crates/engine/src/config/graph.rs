@@ -1,4 +1,4 @@
-//! A configuration as a picture: apps from left to right as packets go, in the colours of their
+//! Draws a configuration: apps from left to right in the direction of packets, in the colours of their
 //! workers, and links with the names of their ports.
 //!
 //! The layout is of the layered kind (Sugiyama, Tagawa and Toda 1981) in its simplest form: cycles are
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use super::Config;
 use crate::layout::LinkMode;
 
-/// The picture as the text of an SVG file, light or dark as its viewer prefers. It needs no fonts but
-/// any of fixed width, and draws what [`check`](super::check) would refuse, too: an app that a link
-/// names and that is not there is an empty box.
+/// Returns the picture as the text of an SVG file, light or dark as its viewer prefers. It needs only a font
+/// of fixed width. It also draws configurations that [`check`](super::check) would refuse: an app that a link
+/// names and that does not exist is an empty box.
 pub fn svg(config: &Config) -> String {
     let network = Diagram::of(config);
     let layers = layers::Layers::of(&network);
@@ -35,18 +35,18 @@ struct Diagram<'a> {
 #[derive(Debug)]
 struct DiagramApp<'a> {
     name: &'a str,
-    /// Its kind and worker; none if it is not there.
+    /// Its kind and worker; none if the app does not exist.
     is: Option<(&'a str, &'a str)>,
-    /// Names of the ports that are linked.
+    /// The names of the inputs that are linked.
     inputs: Vec<&'a str>,
     outputs: Vec<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct DiagramLink {
-    /// The app, and the place among its outputs.
+    /// The app, and the place among the app's outputs.
     from: (usize, usize),
-    /// The app, and the place among its inputs.
+    /// The app, and the place among the app's inputs.
     to: (usize, usize),
     copies: bool,
 }

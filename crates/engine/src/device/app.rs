@@ -1,4 +1,4 @@
-//! An app on a device of the kernel's, whatever the device is.
+//! An app on a device of the kernel's, of any kind.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -14,19 +14,19 @@ use crate::layout::DropReason;
 use crate::limits::PULL_PACKETS;
 use crate::packet::Packet;
 
-/// How long after a device was lost, or was still away, it is looked for again.
+/// The time between two attempts to open a device that is away.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
-/// How often a device is asked whether it is still there.
+/// The time between two checks that a device is still there.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
-/// How often the kernel is asked what it dropped.
+/// The time between two reads of the kernel's count of drops.
 pub(crate) const STATISTICS: Duration = Duration::from_millis(100);
 
-/// A device that frames come from and go to.
+/// A device that receives and sends frames.
 pub trait PacketDevice: Debug + Sized + 'static {
     /// The keys of the app's table in a configuration file.
     type Config: Clone + Debug + DeserializeOwned;
 
-    /// Says whether the device can be used, without opening it.
+    /// Checks whether the device can be used, without opening it.
     fn check(config: &Self::Config) -> Result<(), AppError>;
 
     /// Opens the device when the app starts.
@@ -37,59 +37,59 @@ pub trait PacketDevice: Debug + Sized + 'static {
         Self::open(config)
     }
 
-    /// What failed, and what to do about it.
+    /// Explains a failure, and what to do about it.
     fn explain(failure: &DeviceFailure, config: &Self::Config) -> AppError;
 
-    /// Readable when a frame has arrived.
+    /// Returns a descriptor that is readable when a frame has arrived.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Whether a frame may be there: without one, no packet is taken for it.
+    /// True if a frame may be there. Otherwise no packet is taken for it.
     fn has_frame(&mut self) -> bool {
         true
     }
 
-    /// Moves the oldest frame into an empty packet. The error is the device's.
+    /// Moves the oldest frame into an empty packet. An error is the device's.
     fn receive(&mut self, packet: &mut Packet) -> Result<Received, Errno>;
 
-    /// Gives the kernel what was received from, after the last frame of a breath.
+    /// Returns the buffers of received frames to the kernel, after the last frame of a breath.
     fn end_receiving(&mut self) {}
 
-    /// Sends frames. Returns how many were sent, from the first one on; an error is the first one's.
+    /// Sends frames. Returns the number of frames sent, from the first one on. An error is that of the first frame.
     fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno>;
 
-    /// Has the kernel send what it was given.
+    /// Has the kernel send the frames that it was given.
     fn flush(&mut self) -> Result<(), Errno> {
         Ok(())
     }
 
-    /// Frames that the kernel was given, and has not sent.
+    /// Returns the number of frames that the kernel was given and has not sent.
     fn unsent(&self) -> u32 {
         0
     }
 
-    /// Frames that the kernel has dropped since the last call.
+    /// Returns the number of frames that the kernel has dropped since the last call.
     fn take_drops(&mut self) -> u64 {
         0
     }
 
-    /// Whether the device went away or down without saying so to a call.
+    /// True if the device went away or down, and no call failed for it.
     fn has_failed(&self) -> bool {
         false
     }
 
-    /// Figures of this kind of device, with the number of frames that the kernel has dropped.
+    /// Returns the figures of this kind of device. `kernel_drops` is the number of frames that the kernel has dropped.
     fn figures(device: Option<&Self>, kernel_drops: u64) -> Vec<(&'static str, u64)> {
         let _ = (device, kernel_drops);
         Vec::new()
     }
 }
 
-/// What [`PacketDevice::receive`] found.
+/// The result of [`PacketDevice::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// A frame, which is in the packet.
     Frame,
-    /// A frame that is lost, and why.
+    /// A frame that is lost, and the reason.
     Dropped(DropReason),
     /// No frame.
     Nothing,
@@ -103,8 +103,8 @@ pub struct DeviceApp<D: PacketDevice> {
     line: DeviceLine<D>,
     /// Packets on their way to the kernel: empty between calls.
     batch: Vec<Packet>,
-    /// Whether the last breath left frames in the device, for want of room or of packets. Once there is some, the
-    /// worker is woken, and the device need not do so.
+    /// True if the last breath left frames in the device because there was no room or no packet. The worker is woken
+    /// once there is some, so the device need not wake it.
     is_held_up: bool,
     received: u64,
     transmitted: u64,
@@ -127,7 +127,7 @@ impl<D: PacketDevice> App for DeviceApp<D> {
     fn pull(&mut self, io: &mut Io) {
         let now_ns = io.now_ns();
         let Some(device) = self.line.device_or(now_ns, || D::open_again(&self.config)) else { return };
-        // Without a link frames are taken and dropped, so that they do not fill the device.
+        // Without a link, frames are taken and dropped, so that they do not fill the device.
         let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
         self.is_held_up = budget == 0;
         let mut failure = None;
@@ -142,7 +142,7 @@ impl<D: PacketDevice> App for DeviceApp<D> {
             match device.receive(&mut packet) {
                 Ok(Received::Frame) => io.transmit(0, packet),
                 Ok(Received::Dropped(why)) => io.discard(packet, why),
-                // Dropped, not freed: that would count as work, and the worker would not sleep.
+                // The packet is dropped, not freed: a free would count as work, and the worker would not sleep.
                 Ok(Received::Nothing) => break,
                 Err(errno) => {
                     failure = Some(errno);
@@ -222,7 +222,7 @@ impl<D: PacketDevice> DeviceApp<D> {
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => {
-                    // The error is the first one's; the next may be luckier.
+                    // The error belongs to the first frame; the next one may succeed.
                     io.discard(self.batch.remove(0), drop_reason(errno));
                     if is_away(errno) {
                         self.line.lose(io.now_ns());
@@ -232,7 +232,7 @@ impl<D: PacketDevice> DeviceApp<D> {
         }
     }
 
-    /// Has the kernel send what it was given. If the device is away, that is lost.
+    /// Has the kernel send the frames that it was given. If the device is away, they are lost.
     fn flush(&mut self, io: &mut Io) {
         let Some(device) = self.line.device() else { return };
         if device.flush().is_err_and(is_away) {
@@ -243,7 +243,7 @@ impl<D: PacketDevice> DeviceApp<D> {
         }
     }
 
-    /// Counts what the kernel dropped.
+    /// Counts the frames that the kernel dropped.
     fn count_drops(&mut self, io: &mut Io) {
         let drops = self.line.device().map_or(0, PacketDevice::take_drops);
         self.kernel_drops += drops;
@@ -251,18 +251,18 @@ impl<D: PacketDevice> DeviceApp<D> {
     }
 }
 
-/// The reason under which a frame is counted that the kernel did not take.
+/// Returns the reason under which a frame is counted that the kernel did not take.
 fn drop_reason(errno: Errno) -> DropReason {
     match errno {
         Errno::MSGSIZE => DropReason::Oversize,
-        // Shorter than an Ethernet header.
+        // The frame is shorter than an Ethernet header.
         Errno::INVAL => DropReason::Malformed,
         // ENOBUFS, EAGAIN, ENOMEM: the device does not keep up. ENETDOWN, ENXIO, EIO: it is away or down.
         _ => DropReason::Device,
     }
 }
 
-/// A device that may go away while its app goes on: closed then, and opened again when it is back.
+/// A device that may go away while its app goes on: it is closed then, and opened again when it is back.
 #[derive(Debug)]
 pub(crate) struct DeviceLine<D> {
     device: Option<D>,
@@ -273,12 +273,12 @@ pub(crate) struct DeviceLine<D> {
 }
 
 impl<D> DeviceLine<D> {
-    /// With a device, or without one that was away from the start.
+    /// Makes it with a device, or with none if it was away from the start.
     pub(crate) fn new(device: Option<D>) -> Self {
         Self { device, retry_ns: 0, look_ns: 0, statistics_ns: 0, losses: 0 }
     }
 
-    /// A device to start with: one that is away is waited for, any other failure is one.
+    /// Makes it from an opened device. A device that is away is waited for; any other failure is returned.
     pub(crate) fn start(opened: Result<D, DeviceFailure>) -> Result<Self, DeviceFailure> {
         match opened {
             Ok(device) => Ok(Self::new(Some(device))),
@@ -287,12 +287,12 @@ impl<D> DeviceLine<D> {
         }
     }
 
-    /// The device, if it is there.
+    /// Returns the device, if it is there.
     pub(crate) fn device(&mut self) -> Option<&mut D> {
         self.device.as_mut()
     }
 
-    /// The device, if it is there; `open` is asked for it every [`RETRY`] if it is not.
+    /// Returns the device, if it is there. Otherwise calls `open` every [`RETRY`].
     pub(crate) fn device_or(
         &mut self,
         now_ns: u64,
@@ -305,7 +305,7 @@ impl<D> DeviceLine<D> {
         self.device.as_mut()
     }
 
-    /// The device, to be looked at only.
+    /// Returns the device for reading only.
     pub(crate) fn peek(&self) -> Option<&D> {
         self.device.as_ref()
     }
@@ -318,7 +318,7 @@ impl<D> DeviceLine<D> {
         }
     }
 
-    /// Whether it is time to [`LOOK`] whether the device is still there.
+    /// True every [`LOOK`], when the app must check that the device is still there.
     pub(crate) fn shall_look(&mut self, now_ns: u64) -> bool {
         let due = now_ns >= self.look_ns;
         if due {
@@ -327,12 +327,12 @@ impl<D> DeviceLine<D> {
         due
     }
 
-    /// When the next look is due.
+    /// Returns when the next check is due.
     pub(crate) fn look_ns(&self) -> u64 {
         self.look_ns
     }
 
-    /// Whether it is time for [`STATISTICS`].
+    /// True every [`STATISTICS`].
     pub(crate) fn shall_count(&mut self, now_ns: u64) -> bool {
         let due = now_ns >= self.statistics_ns;
         if due {
@@ -341,12 +341,12 @@ impl<D> DeviceLine<D> {
         due
     }
 
-    /// When to be called again though nothing arrives.
+    /// Returns when the app must be called even if nothing arrives.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         self.device.is_none().then_some(self.retry_ns)
     }
 
-    /// How often the device went away.
+    /// Returns the number of times that the device went away.
     pub(crate) fn losses(&self) -> u64 {
         self.losses
     }
@@ -382,7 +382,7 @@ mod tests {
         assert!(DeviceLine::<u8>::start(Err(DeviceFailure { call: "open", errno: Errno::PERM })).is_err());
     }
 
-    /// Has empty frames without end.
+    /// A device with an endless supply of empty frames.
     #[derive(Debug)]
     struct Eager(std::fs::File);
 
@@ -415,7 +415,7 @@ mod tests {
         bench
     }
 
-    /// Frames taken so far, and whether the device is not slept on.
+    /// Returns the number of frames taken so far, and whether the worker does not sleep on the device.
     fn taken(bench: &AppBench<DeviceApp<Eager>>) -> (usize, bool) {
         (bench.app.received as usize, bench.app.descriptors().is_empty())
     }

@@ -1,4 +1,4 @@
-//! System calls on devices that rustix does not have. `unsafe`: each of them.
+//! System calls on devices that rustix does not have. All of them are `unsafe`.
 
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -22,7 +22,7 @@ pub(crate) struct InterfaceRequest {
 }
 
 impl InterfaceRequest {
-    /// For the interface `name`: what is longer than names are is cut off.
+    /// Makes a request about the interface `name`, cut to the longest possible name.
     pub(crate) fn new(name: &str) -> Self {
         let mut request = Self { name: [0; libc::IFNAMSIZ], value: [0; 24] };
         let length = name.len().min(libc::IFNAMSIZ - 1);
@@ -30,23 +30,23 @@ impl InterfaceRequest {
         request
     }
 
-    /// `ifr_flags`.
+    /// Returns `ifr_flags`.
     pub(crate) fn flags(&self) -> i16 {
         i16::from_ne_bytes([self.value[0], self.value[1]])
     }
 
-    /// With `ifr_flags`.
+    /// Sets `ifr_flags`.
     pub(crate) fn with_flags(mut self, flags: i16) -> Self {
         self.value[..2].copy_from_slice(&flags.to_ne_bytes());
         self
     }
 
-    /// `ifr_mtu`, `ifr_ifindex`.
+    /// Returns `ifr_mtu` or `ifr_ifindex`.
     pub(crate) fn number(&self) -> i32 {
         i32::from_ne_bytes([self.value[0], self.value[1], self.value[2], self.value[3]])
     }
 
-    /// With `ifr_mtu`, `ifr_ifindex`.
+    /// Sets `ifr_mtu` or `ifr_ifindex`.
     pub(crate) fn with_number(mut self, number: i32) -> Self {
         self.value[..4].copy_from_slice(&number.to_ne_bytes());
         self
@@ -61,7 +61,7 @@ pub(crate) enum InterfaceCall {
     SetFlags = libc::SIOCSIFFLAGS as u32,
     Mtu = libc::SIOCGIFMTU as u32,
     SetMtu = libc::SIOCSIFMTU as u32,
-    /// On `/dev/net/tun`.
+    /// A call on `/dev/net/tun`.
     AttachTap = libc::TUNSETIFF as u32,
 }
 
@@ -69,13 +69,13 @@ pub(crate) enum InterfaceCall {
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum TapCall {
-    /// Whether it stays once nobody has it open.
+    /// Whether the interface stays once no process has it open.
     Persist = libc::TUNSETPERSIST as u32,
-    /// What the kernel may leave undone in frames: checksums, segmentation.
+    /// The work on frames that the kernel may leave undone: checksums, segmentation.
     Offloads = libc::TUNSETOFFLOAD as u32,
 }
 
-/// What the last call of this thread failed with.
+/// Returns the error of the last call of this thread.
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
@@ -108,7 +108,7 @@ pub(crate) fn set_option(fd: impl AsFd, level: c_int, option: c_int, value: &[u8
     done(unsafe { libc::setsockopt(fd.as_fd().as_raw_fd(), level, option, start, length) })
 }
 
-/// getsockopt(2) of an option of up to `N` bytes; bytes that the kernel has no value for are 0.
+/// getsockopt(2) of an option of up to `N` bytes. Bytes that the kernel has no value for are 0.
 pub(crate) fn option<const N: usize>(fd: impl AsFd, level: c_int, option: c_int) -> Result<[u8; N], Errno> {
     let mut value = [0; N];
     let mut length = N as libc::socklen_t;
@@ -118,8 +118,8 @@ pub(crate) fn option<const N: usize>(fd: impl AsFd, level: c_int, option: c_int)
     Ok(value)
 }
 
-/// bind(2) of a packet socket to an interface, for frames of a protocol of `linux/if_ether.h`; 0 is
-/// none: it only sends.
+/// bind(2) of a packet socket to an interface, for frames of a protocol of `linux/if_ether.h`. With protocol 0,
+/// the socket only sends.
 pub(crate) fn bind_packet(fd: impl AsFd, interface: u32, protocol: u16) -> Result<(), Errno> {
     // SAFETY: all zeros are a `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -131,8 +131,8 @@ pub(crate) fn bind_packet(fd: impl AsFd, interface: u32, protocol: u16) -> Resul
     done(unsafe { libc::bind(fd.as_fd().as_raw_fd(), ptr::from_ref(&address).cast(), length) })
 }
 
-/// sendmmsg(2): each packet as one message, the first [`SEND_PACKETS`] of them, without waiting. How
-/// many were sent; an error is the first one's.
+/// sendmmsg(2): sends each packet as one message, the first [`SEND_PACKETS`] of them, without waiting. Returns
+/// the number sent; an error is that of the first packet.
 pub(crate) fn send_packets(fd: impl AsFd, packets: &[Packet]) -> Result<usize, Errno> {
     let packets = &packets[..packets.len().min(SEND_PACKETS)];
     let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
@@ -152,7 +152,7 @@ pub(crate) fn send_packets(fd: impl AsFd, packets: &[Packet]) -> Result<usize, E
     usize::try_from(sent).map_err(|_| last_error())
 }
 
-/// A mapping of this process, unmapped on drop. Of one thread.
+/// A mapping of this process, unmapped on drop, for one thread.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -160,7 +160,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Memory of zeros, in pages of its own.
+    /// Maps zeroed memory in pages of its own.
     pub(crate) fn anonymous(bytes: usize) -> Result<Self, Errno> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
@@ -168,7 +168,7 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes })
     }
 
-    /// The `bytes` bytes that a descriptor has at `offset`.
+    /// Maps `bytes` bytes of a descriptor at `offset`.
     pub(crate) fn of(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
@@ -177,12 +177,12 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, bytes })
     }
 
-    /// Bytes in the mapping.
+    /// Returns the number of bytes in the mapping.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where it lies, for the kernel.
+    /// Returns the address of the mapping, for the kernel.
     pub(crate) fn address(&self) -> u64 {
         self.start.as_ptr() as u64
     }
@@ -192,30 +192,30 @@ impl Mapping {
         at <= self.bytes && bytes <= self.bytes - at
     }
 
-    /// The 32-bit word at `at`; `None` if it is not inside, or `at` is no multiple of 4.
+    /// Returns the 32-bit word at `at`, or `None` if it is not inside or `at` is no multiple of 4.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> Option<&AtomicU32> {
         if !self.has(at, 4) || at % 4 != 0 {
             return None;
         }
-        // SAFETY: in bounds, aligned (mappings start on pages), mapped as long as `self` lives; an
+        // SAFETY: the word is in bounds, aligned (mappings start on pages) and mapped as long as `self` lives; an
         // atomic may be shared with the kernel.
         Some(unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) })
     }
 
-    /// Copies the bytes at `at` to `to`. False, and nothing done, if they are not inside.
+    /// Copies the bytes at `at` to `to`. Returns false, and does nothing, if they are not inside.
     #[inline]
     pub(crate) fn copy_out(&self, at: usize, to: &mut [u8]) -> bool {
         if !self.has(at, to.len()) {
             return false;
         }
-        // SAFETY: in bounds; `to` is exclusive memory outside the mapping, of which no reference is
+        // SAFETY: the source is in bounds; `to` is exclusive memory outside the mapping, of which no reference is
         // ever handed out.
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
         true
     }
 
-    /// Copies `from` to `at`. False, and nothing done, if it would not fit there.
+    /// Copies `from` to `at`. Returns false, and does nothing, if it would not fit there.
     #[inline]
     pub(crate) fn copy_in(&self, at: usize, from: &[u8]) -> bool {
         if !self.has(at, from.len()) {
@@ -226,7 +226,7 @@ impl Mapping {
         true
     }
 
-    /// The `N` bytes at `at`; `None` if they are not inside.
+    /// Returns the `N` bytes at `at`, or `None` if they are not inside.
     #[inline]
     pub(crate) fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut array = [0; N];
@@ -236,7 +236,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this mapping, whole; all that was borrowed of it borrowed `self`.
+        // SAFETY: this is the whole mapping; everything that was borrowed from it borrowed `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! What a change of the configuration did.
+//! The report of a change of the configuration, and the events of an engine.
 
 use std::collections::BTreeSet;
 
@@ -8,37 +8,37 @@ use crate::config::{Config, LinkName};
 use crate::layout::{LinkMode, WorkerStage};
 use crate::recovery::Recovered;
 
-/// What a change of the configuration did.
+/// The report of a change of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
-    /// Apps that were not there before.
+    /// Apps that are new.
     pub started: Vec<String>,
-    /// Apps that are no more.
+    /// Apps that were removed.
     pub stopped: Vec<String>,
     /// Apps that have another kind or configuration.
     pub changed: Vec<String>,
     /// Apps that run in another worker: name, from, to.
     pub moved: Vec<(String, String, String)>,
-    /// Apps that went on as they were.
+    /// Apps that were left as they were.
     pub unchanged: usize,
-    /// Links that were not there before.
+    /// Links that are new.
     pub links_added: Vec<String>,
-    /// Links that are no more.
+    /// Links that were removed.
     pub links_removed: Vec<String>,
-    /// Workers that were not there before.
+    /// Workers that are new.
     pub workers_started: Vec<String>,
-    /// Workers that are no more.
+    /// Workers that were removed.
     pub workers_ended: Vec<String>,
-    /// Links that hand packets over in another way.
+    /// Links whose mode changed.
     pub links_changed: Vec<String>,
-    /// Workers that are kept on another core, or on any.
+    /// Workers that run on another core, or now on any core.
     pub workers_changed: Vec<String>,
-    /// Packets that were in apps, links and workers that are no more.
+    /// Packets that were in apps, links and workers that were removed.
     pub lost: u64,
 }
 
 impl Changes {
-    /// What becomes of `old` by `new`, but for packets lost.
+    /// Returns the changes from `old` to `new`, without the number of packets lost.
     pub(super) fn between(old: &Config, new: &Config) -> Self {
         let mut changes = Self::default();
         for (name, app) in &new.apps {
@@ -106,71 +106,71 @@ impl std::fmt::Display for Changes {
     }
 }
 
-/// What happened, as [`Engine::poll`](crate::Engine::poll) tells it.
+/// An event that [`Engine::poll`](crate::Engine::poll) returns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EngineEvent {
     /// A worker's process ended unasked.
     Crashed {
-        /// Its name.
+        /// The worker's name.
         worker: String,
-        /// The process.
+        /// Its process.
         pid: i32,
-        /// `signal 11 (SIGSEGV)`, `status 1`.
+        /// How it ended: `signal 11 (SIGSEGV)`, `status 1`.
         how: String,
-        /// What it was doing.
+        /// Its stage.
         stage: WorkerStage,
-        /// Whether it was waiting for packets it had asked for.
+        /// True if it was waiting for packets it had asked for.
         growing: bool,
-        /// Packets that it had taken from rings without giving the slots back.
+        /// Packets that it had taken from rings without releasing the slots.
         half_received: u64,
-        /// What became of its packets.
+        /// The recovery of its packets.
         recovered: Recovered,
     },
-    /// Its successor runs.
+    /// The successor of a crashed process runs.
     Restarted {
-        /// Its name.
+        /// The worker's name.
         worker: String,
-        /// The process.
+        /// Its process.
         pid: i32,
         /// Nanoseconds since the crash was noticed.
         after_ns: u64,
     },
-    /// It is not started again before the configuration changes.
+    /// A worker is not started again before the configuration changes.
     Parked {
-        /// Its name.
+        /// The worker's name.
         worker: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// It did not do as it was told in time, and was killed: a crash follows.
+    /// A worker did not carry out an order in time, and was killed: a crash follows.
     Hung {
-        /// Its name.
+        /// The worker's name.
         worker: String,
-        /// How long it was waited for.
+        /// How long the supervisor waited.
         seconds: u64,
     },
-    /// It could not be started again, and will be tried again later.
+    /// A worker could not be started again; the supervisor tries again later.
     NotStarted {
-        /// Its name.
+        /// The worker's name.
         worker: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A worker has been waiting for packets for a while: there are no more, and the other workers cannot
-    /// do without theirs. Told once, until there are enough again.
+    /// A worker has waited for packets for a while: the pool is empty, and the other workers need
+    /// their packets. Reported once, until there are enough again.
     Short {
-        /// Its name.
+        /// The worker's name.
         worker: String,
-        /// How many there are: less than there may be where the machine has no memory for more.
+        /// The number of packets: below `packets_max` if the machine has no memory for more.
         packets: u32,
-        /// How many there may be.
+        /// The number of packets that there may be.
         packets_max: u32,
     },
     /// The memory has grown.
     Grown {
-        /// Packets there are now.
+        /// The number of packets now.
         packets: u32,
     },
 }

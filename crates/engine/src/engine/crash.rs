@@ -1,4 +1,4 @@
-//! A worker's process has ended unasked.
+//! Cleans up after a worker whose process has ended unasked, and starts it again.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ use crate::recovery::{Given, Recovered, reclaim};
 use crate::worker::{Worker, WorkerExit, WorkerStart};
 
 impl Engine {
-    /// Cleans up after every worker that has ended, and decides what becomes of it.
+    /// Cleans up after every worker that has ended, and starts it again or parks it.
     pub(super) fn reap(&mut self) {
         let ended = |entry: &WorkerEntry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
         let names: Vec<String> =
@@ -33,7 +33,7 @@ impl Engine {
         }
     }
 
-    /// Reaps a process, and makes what it had its successor's.
+    /// Reaps a process, and gives its packets to its successor.
     pub(super) fn clean_up(&mut self, name: &str) {
         let died = Instant::now();
         let Some(entry) = self.workers.get_mut(name) else { return };
@@ -57,8 +57,8 @@ impl Engine {
         });
     }
 
-    /// Makes everything that a reaped process of a worker had its successor's. Says also how many packets
-    /// it had taken from others without giving the slots back.
+    /// Gives the packets of a reaped process to its successor. Also returns the number of packets that it
+    /// had taken from other workers without releasing the slots.
     fn recover(&self, id: WorkerId, links: &[LinkPlan]) -> (Recovered, u64) {
         let (given, half_received) = self.given_by(links);
         let recovered = reclaim(&self.memory, self.packet_count, id, &given);
@@ -66,19 +66,19 @@ impl Engine {
         layout::SharedWords::add(word(worker::DROPS + 8 * DropReason::Crashed as usize), recovered.lost);
         word(worker::STATE).store(WorkerState::Restarting as u64, Ordering::Release);
         word(worker::WANTED).store(0, Ordering::Relaxed);
-        // A process that was killed between a change and the bell for it leaves others asleep.
+        // A process that was killed between a change and ringing the bell leaves other workers asleep.
         links.iter().for_each(|link| crate::worker::ring_both(&self.shared, &self.bells, link.id));
         (recovered, half_received)
     }
 
-    /// The rings to which a dead worker gave packets, and how many packets it had taken from others
-    /// without giving the slots back.
+    /// Returns the rings to which a dead worker gave packets, and the number of packets that it had taken from others
+    /// without releasing the slots.
     fn given_by(&self, links: &[LinkPlan]) -> (Vec<Given>, u64) {
         let mut given = Vec::new();
         let mut half_received = 0;
         for &LinkPlan { id: link, role, .. } in links {
             let (owner, ring) = match role {
-                // Who has both ends gives as the producer when it lets go of them.
+                // A worker that has both ends gives as the producer when it lets go of them.
                 LinkRole::Producer | LinkRole::Local => (Owner::Full(link), LinkRing::Full),
                 LinkRole::Consumer => (Owner::Empty(link), LinkRing::Empty),
             };
@@ -97,7 +97,7 @@ impl Engine {
         (given, half_received)
     }
 
-    /// The numbers in a ring: between its head, which is read first, and its tail.
+    /// Returns the numbers in a ring: between its head, which is read first, and its tail.
     pub(super) fn published(&self, link: LinkId, ring: LinkRing) -> Vec<u32> {
         crate::recovery::published(&self.shared, link, ring)
     }
@@ -125,7 +125,7 @@ impl Engine {
                 entry.parked = true;
                 let id = entry.id;
                 self.shared.worker(id, worker::STATE).store(WorkerState::Parked as u64, Ordering::Release);
-                // Others can use its packets until then.
+                // Other workers can use its packets until then.
                 self.return_packets(&[Owner::Worker(id)]);
                 let why = match restarts {
                     Restarts::Never => "it crashed, and is not to be started again".to_owned(),
@@ -136,14 +136,14 @@ impl Engine {
         }
     }
 
-    /// Starts a worker again, or puts that off: the machine may have no room for a process now.
+    /// Starts a worker again, or puts that off if the machine has no room for a process now.
     fn start_again(&mut self, name: &str) {
         if let Err(error) = self.start_worker(name, BTreeMap::new()) {
             self.put_off(name, &error);
         }
     }
 
-    /// Has a worker that could not be started tried again later.
+    /// Schedules another attempt to start a worker that could not be started.
     pub(super) fn put_off(&mut self, name: &str, error: &Error) {
         self.events.push_back(EngineEvent::NotStarted { worker: name.to_owned(), why: error.to_string() });
         if let Some(entry) = self.workers.get_mut(name) {
@@ -160,8 +160,8 @@ impl Engine {
         names.iter().for_each(|name| self.start_again(name));
     }
 
-    /// Forks a worker's process, which starts with what is planned for it, and with what its apps left
-    /// elsewhere. If that fails there is no process.
+    /// Forks a worker's process, which starts with the worker's plan, and with the states that its apps left
+    /// in other workers. After a failure the worker has no process.
     pub(super) fn start_worker(
         &mut self,
         name: &str,
@@ -185,11 +185,11 @@ impl Engine {
             grants_seen: word(worker::GRANTS).load(Ordering::Relaxed),
             inherited,
         };
-        // It takes over whatever names it: nothing that was given before is on its way any more.
+        // The new process takes over every packet that names the worker, so no earlier grant is on its way.
         word(worker::GRANTS_TAKEN).store(start.grants_seen, Ordering::Relaxed);
         let (workers, registry, name_there) = (&mut self.workers, &self.registry, name);
         let pid = fork(move || {
-            // Of the others' processes a worker needs nothing.
+            // A worker needs nothing of the other workers' processes.
             workers.values_mut().for_each(|entry| entry.child = None);
             caravan_segment::barrier::join();
             work(name_there, Worker::new(start, registry, theirs), plan)
@@ -197,7 +197,7 @@ impl Engine {
         let handle = match self.watch(pid, &ours) {
             Ok(handle) => handle,
             Err(error) => {
-                // It may have begun: one that nobody watches must not run beside its successor.
+                // The process may have begun: a process that nobody watches must not run beside its successor.
                 kill(pid);
                 wait_for(pid);
                 self.recover(id, &links);
@@ -217,7 +217,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has `poll` wake when a new process ends or says something.
+    /// Has `poll` wake when a new process ends or sends a message.
     fn watch(&self, pid: i32, channel: &WorkerChannel) -> Result<Process, Error> {
         let handle = Process::open(pid)?;
         for fd in [handle.as_fd(), channel.as_fd()] {
@@ -227,20 +227,20 @@ impl Engine {
         Ok(handle)
     }
 
-    /// Keeps a worker on its core; one without goes wherever the supervisor may.
+    /// Has a worker run on its core; a worker without a core runs wherever the supervisor may.
     pub(super) fn pin(&self, pid: i32, core: Option<usize>) {
         let mut set = rustix::thread::CpuSet::new();
         match core {
             Some(core) => set.set(core),
             None => set = self.cores,
         }
-        // A core that this process may not use has been refused by `check`; one that went since
+        // `check` has refused a core that this process may not use. A core that has gone since
         // is no reason to fail.
         let _ = rustix::thread::sched_setaffinity(rustix::process::Pid::from_raw(pid), &set);
     }
 }
 
-/// How long to wait before the restart after a number of crashes.
+/// Returns the wait before the restart, by the number of crashes.
 fn back_off(crashes: usize) -> Duration {
     match crashes {
         0 | 1 => Duration::ZERO,
@@ -248,7 +248,7 @@ fn back_off(crashes: usize) -> Duration {
     }
 }
 
-/// All that a worker's process does. Returns its exit status.
+/// Runs a worker in its process. Returns the exit status.
 fn work(name: &str, worker: Worker, plan: WorkerPlan) -> i32 {
     match worker.run(plan) {
         WorkerExit::Told | WorkerExit::Alone => 0,
@@ -264,12 +264,12 @@ pub(super) struct WorkerProcess {
     pub pid: i32,
     pub handle: Process,
     pub channel: WorkerChannel,
-    /// The number of the last order that it was given.
+    /// The number of the last order to it.
     pub asked: u64,
 }
 
 impl Engine {
-    /// Sends an order. False if there is no process. One that does not listen any more is killed: half of
+    /// Sends an order. Returns false if there is no process. A process that no longer reads is killed: half of
     /// the order may have reached it.
     pub(super) fn order(&mut self, worker: &str, order: &WorkerOrder) -> bool {
         let Some(entry) = self.workers.get_mut(worker) else { return false };
@@ -285,14 +285,14 @@ impl Engine {
         sent
     }
 
-    /// Waits for an answer to the last order. `None` if the worker has ended instead, or was killed for
-    /// its silence.
+    /// Waits for an answer to the last order. Returns `None` if the worker has ended instead, or was killed
+    /// because it did not answer.
     pub(super) fn answer_of(&mut self, worker: &str) -> Option<WorkerAnswer> {
         loop {
             let child = self.workers.get_mut(worker)?.child.as_mut()?;
             match child.channel.receive(ANSWER_MAX) {
                 Ok((number, answer)) if number == child.asked => return Some(answer),
-                // It said so when it had started, before it was asked.
+                // The worker sent this answer when it had started, before the order.
                 Ok((_, answer)) => self.hear_start(worker, &answer),
                 Err(Silence::Gone) => return None,
                 Err(Silence::Late) => {
@@ -305,28 +305,28 @@ impl Engine {
         }
     }
 
-    /// Hears whether workers that were started again run.
+    /// Reads the answers of workers that were started again.
     pub(super) fn hear_starters(&mut self) {
         let starting = |entry: &WorkerEntry| entry.died.is_some() && entry.child.is_some();
         let names: Vec<String> =
             self.workers.iter().filter(|(_, entry)| starting(entry)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let child = self.workers.get_mut(&name).and_then(|entry| entry.child.as_mut());
-            // If it has ended, `reap` sees to it.
+            // If the worker has ended, `reap` deals with it.
             if let Some(Ok((_, answer))) = child.map(|child| child.channel.receive(Duration::ZERO)) {
                 self.hear_start(&name, &answer);
             }
         }
     }
 
-    /// Takes notice of what a worker says once it has started: that it runs, or that it cannot.
+    /// Handles the first answer of a started worker: it runs, or it cannot.
     pub(super) fn hear_start(&mut self, name: &str, answer: &WorkerAnswer) {
         let Some(entry) = self.workers.get_mut(name) else { return };
         let Some(WorkerProcess { pid, .. }) = entry.child else { return };
         let worker = name.to_owned();
         match answer {
             WorkerAnswer::Failed { app, reason } => {
-                // It is tried again as after any crash.
+                // The supervisor tries again, as after any crash.
                 kill(pid);
                 self.events.push_back(EngineEvent::NotStarted { worker, why: format!("{app}: {reason}") });
             }
@@ -342,18 +342,18 @@ impl Engine {
 /// Kills a child.
 pub fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // It has ended, and is a zombie until `wait_for`: nothing to kill.
+        // The child has ended, and is a zombie until `wait_for`: there is nothing to kill.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Reaps a child that has ended, or is about to; says how.
+/// Reaps a child that has ended, or is about to. Returns how it ended.
 pub fn wait_for(pid: i32) -> String {
     let status = loop {
         match waitpid(Pid::from_raw(pid), WaitOptions::empty()) {
             Ok(Some((_, status))) => break status,
             Ok(None) | Err(Errno::INTR) => {}
-            // Somebody else in this process reaped it.
+            // Other code in this process reaped the child.
             Err(_) => return "unknown status".to_owned(),
         }
     };

@@ -1,4 +1,4 @@
-//! Packets for who asks: the supervisor alone makes the memory grow, and alone gives new packets
+//! Grants of packets to workers that ask: only the supervisor makes the memory grow and gives new packets
 //! away.
 
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::layout::{self, engine, worker};
 use crate::limits::{GRANT_PACKETS, SHORT_TOLD, WORKERS_MAX};
 use crate::owner::{Owner, PacketHeader, WorkerId};
 
-/// A time in which some worker waits for packets, and there are no more.
+/// A period in which some worker waits for packets and the pool is empty.
 #[derive(Debug)]
 pub(super) struct Shortage {
     since: Instant,
@@ -18,15 +18,15 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// When it will have lasted long enough to be told.
+    /// Returns when the shortage will have lasted long enough to be reported.
     pub(super) fn to_be_told(&self) -> Option<Instant> {
         (!self.told).then(|| self.since + SHORT_TOLD)
     }
 }
 
 impl Engine {
-    /// Gives packets to every worker that has asked for some. While there are none, others are asked to
-    /// give back what they can do without.
+    /// Gives packets to every worker that has asked for some. While the pool is empty, it asks the others to
+    /// give back packets that they do not need.
     pub(super) fn grant_wanted(&mut self) {
         let workers = self.workers.iter().filter(|(_, entry)| entry.child.is_some());
         let workers: Vec<_> = workers.map(|(name, entry)| (name.clone(), entry.id)).collect();
@@ -35,7 +35,7 @@ impl Engine {
             let word = |offset| self.shared.worker(id, offset);
             // pairs with the Release in Worker::grow_and_shrink and Worker::take_grants
             let wanted = word(worker::WANTED).load(Ordering::Acquire);
-            // What was given last is not taken over yet: the worker clears what it wanted then.
+            // The worker has not taken over its last grant yet; it clears what it wanted then.
             let pending = word(worker::GRANTS).load(Ordering::Relaxed)
                 != word(worker::GRANTS_TAKEN).load(Ordering::Acquire);
             if wanted > 0 && !pending && !self.grant(id) {
@@ -60,12 +60,12 @@ impl Engine {
             self.events.push_back(EngineEvent::Short { worker, packets, packets_max });
         }
         if is_new {
-            // Those that sleep look, too.
+            // Sleeping workers must look, too.
             self.workers.values().for_each(|entry| self.bells.worker(entry.id).ring());
         }
     }
 
-    /// Gives a worker [`GRANT_PACKETS`] more, or as many as there are. False if there are none.
+    /// Gives a worker [`GRANT_PACKETS`] more, or all that are left. Returns false if none is left.
     pub(super) fn grant(&mut self, id: WorkerId) -> bool {
         if self.pool.is_empty() {
             self.collect_returned();
@@ -96,7 +96,7 @@ impl Engine {
         if more == 0 || self.segment.grow(layout::bytes(packets)).is_err() {
             return;
         }
-        // New memory is zero: the pool's.
+        // New memory is zero, so its packets name the pool.
         self.pool.extend(self.packet_count..packets);
         self.packet_count = packets;
         // pairs with the Acquire in Worker::new
@@ -104,7 +104,7 @@ impl Engine {
         self.events.push_back(EngineEvent::Grown { packets });
     }
 
-    /// Looks for packets that workers gave back, if there are any.
+    /// Collects the packets that workers gave back, if there are any.
     fn collect_returned(&mut self) {
         let word = |id| self.shared.worker(id, worker::RETURNED).load(Ordering::Acquire);
         let returned = (0..WORKERS_MAX).filter_map(WorkerId::new).map(word).fold(0, u64::wrapping_add);

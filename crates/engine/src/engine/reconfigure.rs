@@ -1,14 +1,14 @@
-//! Changing what runs: everything that differs, and nothing else.
+//! Changes the configuration of a running engine: only the parts that differ.
 //!
 //! | step | who |
 //! |---|---|
 //! | the new configuration is checked | supervisor |
 //! | workers whose plan differs stop what they will not have, park what waits at the ends of links that move, and pause | workers |
-//! | workers that are no more end; links that are no more give their packets to the pool; new ones may have their places | supervisor |
+//! | workers that were removed end; links that were removed give their packets to the pool; new ones may have their places | supervisor |
 //! | workers start what is new, and go on | workers |
 //!
-//! A worker that crashes on the way is cleaned up after when the others pause, and starts with what is
-//! new. An app or a process that does not start brings the old configuration back.
+//! If a worker crashes meanwhile, the supervisor cleans up after it when the others pause, and it starts with
+//! the new plan. If an app or a process does not start, the supervisor puts the old configuration back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::owner::{LinkId, Owner, WorkerId};
 use crate::plan::{AppPlan, WorkerPlan, plans};
 use crate::recovery::return_to_pool;
 
-/// What apps left when they were stopped, by their names and kinds: one of another kind could not read it.
+/// The states that apps left, by their names and kinds: an app of another kind could not read a state.
 type States = BTreeMap<(String, String), Vec<u8>>;
 
 /// Which configuration a change is to bring into force: the new one, or the old one after the new one has failed.
@@ -35,14 +35,14 @@ enum ChangeGoal {
 }
 
 impl Engine {
-    /// Says everything that is wrong with a configuration.
+    /// Reports every mistake of a configuration.
     pub fn check(&self, config: &Config) -> Result<(), Error> {
         crate::config::check::check(config, &self.registry, self.options.packets_max).map_err(Error::Refused)
     }
 
-    /// Makes `new` what runs: apps that differ are stopped and started, apps with another worker
-    /// move, all others go on. If an app or a process does not start, what ran before is put back, and
-    /// the error says why. What cannot be put back at once is tried again by [`poll`](Self::poll).
+    /// Brings the configuration `new` into force: apps that differ are stopped and started, apps with another worker
+    /// move, all others go on. If an app or a process does not start, the old configuration is put back, and
+    /// the error says why. [`poll`](Self::poll) tries again what cannot be put back at once.
     pub fn configure(&mut self, new: &Config) -> Result<Changes, Error> {
         self.check(new)?;
         let old = self.config.clone();
@@ -73,7 +73,7 @@ impl Engine {
         self.apply(&affected, plans, states, goal)
     }
 
-    /// Packets that were lost because what they were in is no more.
+    /// Returns the number of packets lost because their app, link or worker was removed.
     fn lost(&self) -> u64 {
         let cause = 8 * DropReason::Removed as usize;
         let workers = self.workers.values().map(|entry| self.shared.worker(entry.id, worker::DROPS + cause));
@@ -81,8 +81,8 @@ impl Engine {
         words.map(|word| word.load(Ordering::Relaxed)).sum()
     }
 
-    /// The number of each link of `new`, and the numbers of those that are no more: new ones may have
-    /// these, once everybody has let go of them.
+    /// Returns the number of each link of `new`, and the numbers of removed links, which new links may get
+    /// once every worker has let go of them.
     fn number_links(&self, new: &Config) -> (BTreeMap<LinkName, LinkId>, BTreeSet<LinkId>) {
         let (mut links, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
             self.links.clone().into_iter().partition(|(name, _)| new.links.contains_key(name));
@@ -93,11 +93,11 @@ impl Engine {
         (links, gone.into_values().collect())
     }
 
-    /// Workers that have something to change, or no process, or are no more.
+    /// Returns the workers that have something to change, have no process, or are removed.
     fn affected(&self, plans: &BTreeMap<String, WorkerPlan>, removed: &BTreeSet<LinkId>) -> Vec<String> {
         let differs = |name: &String| {
             let Some(entry) = self.workers.get(name) else { return true };
-            // A new link may have the number of one that is no more, and look like it.
+            // A new link may have the number of a removed one, and look like it.
             let loses = entry.plan.links.iter().any(|link| removed.contains(&link.id));
             entry.child.is_none() || loses || plans.get(name) != Some(&entry.plan)
         };
@@ -114,7 +114,7 @@ impl Engine {
             let used: BTreeSet<WorkerId> = self.workers.values().map(|entry| entry.id).collect();
             let free = (0..WORKERS_MAX).filter_map(WorkerId::new).find(|id| !used.contains(id));
             let Some(id) = free else { continue };
-            // Nothing of who had the place before, but for what is still to be collected.
+            // The place keeps nothing of its last worker, except the number of packets still to be collected.
             let returned = self.shared.worker(id, worker::RETURNED).load(Ordering::Acquire);
             self.returned_seen = self.returned_seen.wrapping_sub(returned);
             self.shared.memory().copy_in(layout::worker_at(id), &[0; layout::WORKER_BYTES]);
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// Has the affected workers let go of what they will not have. Adds what apps leave.
+    /// Has the affected workers let go of what they will not have. Adds the states that apps leave.
     fn prepare(
         &mut self,
         affected: &[String],
@@ -170,7 +170,7 @@ impl Engine {
                 }
             }
         }
-        // Nobody parks any more: now what the dead had half parked can be told from the rest.
+        // No worker parks packets any more, so the packets that the dead workers had half parked can be told apart.
         dead.iter().for_each(|name| self.clean_up(name));
     }
 
@@ -195,14 +195,14 @@ impl Engine {
         }
     }
 
-    /// Gives the pool every packet of owners that are no more, and counts those that held data.
+    /// Gives every packet of these owners, which were removed, to the pool, and counts those that held data.
     pub(super) fn return_packets(&mut self, owners: &[Owner]) {
         let (returned, lost) = return_to_pool(&self.memory, self.packet_count, owners);
         self.pool.extend(returned);
         layout::SharedWords::add(self.shared.engine(engine::DROPS + 8 * DropReason::Removed as usize), lost);
     }
 
-    /// Takes the packets out of links that are no more.
+    /// Takes the packets out of links that were removed.
     fn remove_links(&mut self, removed: &BTreeSet<LinkId>) {
         if removed.is_empty() {
             return;
@@ -227,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// Writes down who has the ends of each link.
+    /// Writes which workers have the ends of each link.
     fn write_links(&mut self, new: &Config) {
         for (name, &id) in &self.links {
             let place = |app: &str| {
@@ -244,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// Starts workers that have no process, and has the others take up what is new: all of them, whatever
+    /// Starts workers that have no process, and has the others take up the new plans: all of them, even if one
     /// fails, as each waits for it.
     fn apply(
         &mut self,
@@ -290,7 +290,7 @@ impl Engine {
                     outcome = outcome.and(Err(Error::App { app, reason }));
                 }
                 (Some(answer), _) => self.hear_start(name, &answer),
-                // It ended: the next poll sees to it, as to any crash.
+                // The worker ended: the next poll deals with it, as with any crash.
                 (None, _) => {}
             }
         }

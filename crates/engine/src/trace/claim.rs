@@ -1,5 +1,5 @@
-//! A process in one word: its number, and when it started, so that a later process of the same number
-//! is another.
+//! Identifies a process in one word, by its number and its start time, so that a later process of the same
+//! number differs.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,46 +12,46 @@ use crate::error::Error;
 use crate::layout::{SharedWords, trace};
 use crate::limits::TRACES_MAX;
 
-/// Bits of a process's number: Linux has none above 2^22 (`PID_MAX_LIMIT`).
+/// Bits of a process's number: on Linux it is at most 2^22 (`PID_MAX_LIMIT`).
 const PID_BITS: u32 = 22;
 
-/// A process. Nobody is 0.
+/// The identity of a process; the word 0 stands for no process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TraceClaim(u64);
 
 impl TraceClaim {
-    /// This process; `None` where `/proc` cannot be read.
+    /// Returns this process, or `None` if `/proc` cannot be read.
     pub fn ours() -> Option<Self> {
         Self::of_process(std::process::id().into())
     }
 
-    /// The process of that number, if there is one.
+    /// Returns the process of a number, if there is one.
     pub fn of_process(pid: u64) -> Option<Self> {
         Some(Self(status(pid)?.started_ticks << PID_BITS | pid))
     }
 
-    /// As it stands in memory.
+    /// Decodes a word in memory.
     pub fn of_word(word: u64) -> Self {
         Self(word)
     }
 
-    /// As it stands in memory.
+    /// Returns the word in memory.
     pub fn word(self) -> u64 {
         self.0
     }
 
-    /// The process's number.
+    /// Returns the process's number.
     pub fn pid(self) -> u64 {
         self.0 & ((1 << PID_BITS) - 1)
     }
 
-    /// Whether that process still runs.
+    /// True if the process still runs.
     pub fn is_alive(self) -> bool {
         status(self.pid()).is_some_and(|stat| !stat.has_ended() && stat.started_ticks == self.0 >> PID_BITS)
     }
 }
 
-/// Whether a process of that number runs.
+/// True if a process of that number runs.
 pub(super) fn runs(pid: u64) -> bool {
     status(pid).is_some_and(|stat| !stat.has_ended())
 }
@@ -62,10 +62,10 @@ fn status(pid: u64) -> Option<ProcessStat> {
 
 /// How long a worker may take to finish what it writes for a trace that has ended.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
-/// How often that is looked at.
+/// How often the tracer checks whether the worker has finished.
 const SETTLE_GLANCE: Duration = Duration::from_micros(100);
 
-/// Takes a place that nobody has, or whose owner has died, and waits until nobody writes there.
+/// Takes a place that is free, or whose owner has died, and waits until no worker writes there.
 pub(super) fn claim(shared: &SharedWords, ours: TraceClaim) -> Result<usize, Error> {
     let mut owners = Vec::new();
     for place in 0..TRACES_MAX {
@@ -90,8 +90,8 @@ pub(super) fn claim(shared: &SharedWords, ours: TraceClaim) -> Result<usize, Err
     )))
 }
 
-/// Waits until no worker writes into a ring that no link names any more. False if one does not
-/// come to an end, as one that is stopped.
+/// Waits until no worker writes into a ring that no link names any more. Returns false if a writer does not
+/// finish, for example because it is stopped.
 fn settle(shared: &SharedWords, place: usize) -> bool {
     let writer = shared.trace(place, trace::WRITER);
     let end = Instant::now() + SETTLE_MAX;
@@ -102,7 +102,7 @@ fn settle(shared: &SharedWords, place: usize) -> bool {
             return true;
         }
         if !runs(process) {
-            // A later writer of the same place has put its own number there, which stays.
+            // If a later writer has put its own number there, that number stays.
             let _ = writer.compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
             continue;
         }
@@ -113,10 +113,10 @@ fn settle(shared: &SharedWords, place: usize) -> bool {
     }
 }
 
-/// Makes the ring of a place that is ours an empty one.
+/// Empties the ring of a place that this process has claimed.
 pub(super) fn clear(shared: &SharedWords, place: usize, ring: &MappedCursors) {
     for word in [ring.tail_position(), ring.head_position(), ring.consumer_asleep(), ring.producer_wants()] {
-        // Nobody looks at them before a link names this place, which is a Release.
+        // No worker reads these words before a link names this place, which is a Release.
         word.store(0, Ordering::Relaxed);
     }
     shared.trace(place, trace::DROPPED).store(0, Ordering::Relaxed);

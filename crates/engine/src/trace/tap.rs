@@ -12,8 +12,8 @@ use crate::limits::TRACES_MAX;
 use crate::owner::LinkId;
 use crate::packet::Packet;
 
-/// Where the packets of one link are copied, if somebody traces it. One for each link of a worker
-/// that the worker sends on.
+/// Copies the packets of one link, if the link is traced. A worker has one for each link that it
+/// sends on.
 #[derive(Debug)]
 pub struct LinkRecorder {
     shared: SharedWords,
@@ -22,30 +22,30 @@ pub struct LinkRecorder {
     open: Option<OpenTrace>,
 }
 
-/// A trace that goes on.
+/// A trace that is running.
 #[derive(Debug)]
 struct OpenTrace {
     place: usize,
-    /// Which of all traces in that place: each begins with an empty ring.
+    /// The number of the trace among all in that place: each begins with an empty ring.
     epoch: u64,
     ring: ByteProducer<MappedCursors, MappedBytes>,
 }
 
 impl LinkRecorder {
-    /// For the packets that this process sends on `link`. Costs nothing before somebody traces it.
+    /// Makes the recorder of the packets that this process sends on `link`. It costs nothing until the link is traced.
     pub fn new(shared: &SharedWords, link: LinkId) -> Self {
         Self { shared: shared.clone(), link, process: std::process::id().into(), open: None }
     }
 
-    /// Whether somebody traces the link: one load.
+    /// True if the link is traced. It takes one load.
     #[inline]
     pub fn is_wanted(&self) -> bool {
-        // What hangs on it is ordered by `record`.
+        // `record` orders the loads that depend on it.
         self.shared.link(self.link, link::TRACE).load(Ordering::Relaxed) != 0
     }
 
-    /// Copies packets that are sent at `now_ns` of the monotonic clock, as far as there is room; counts the
-    /// others. The worker calls it once in each breath in which it [is wanted](Self::is_wanted);
+    /// Copies packets that are sent at `now_ns` of the monotonic clock, as far as there is room, and counts the
+    /// others. The worker calls it once in each breath in which it [is wanted](Self::is_wanted). It
     /// never waits.
     #[cold]
     pub fn record<'p>(&mut self, packets: impl Iterator<Item = &'p Packet>, now_ns: u64) {
@@ -70,7 +70,7 @@ impl LinkRecorder {
         if shared.link(self.link, link::TRACE).load(Ordering::Acquire) == name
             && self.write(place, packets, now_ns).is_err()
         {
-            // The tracer writes what cannot be: it goes without.
+            // The tracer has written impossible positions, so its trace ends.
             let word = shared.link(self.link, link::TRACE);
             let _ = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
             self.open = None;
@@ -79,13 +79,13 @@ impl LinkRecorder {
         writer.store(0, Ordering::Release);
     }
 
-    /// Puts this process into the word of who writes. False if another one is there, which lives: it writes for
-    /// another link, to which the place has been given since its name was read here.
+    /// Writes this process into the word `WRITER`. Returns false if another live process is there: it writes for
+    /// another link, which got the place since this process read its name.
     fn take(&self, writer: &AtomicU64) -> bool {
         let take = |was| writer.compare_exchange(was, self.process, Ordering::Relaxed, Ordering::Relaxed);
         match take(0) {
             Ok(_) => true,
-            // Killed while it wrote.
+            // The other process was killed while it wrote.
             Err(theirs) => !runs(theirs) && take(theirs).is_ok(),
         }
     }
@@ -99,7 +99,7 @@ impl LinkRecorder {
         let epoch = self.shared.trace(place, trace::EPOCH).load(Ordering::Relaxed);
         let snap_bytes = self.shared.trace(place, trace::SNAP_BYTES).load(Ordering::Relaxed) as usize;
         if self.open.as_ref().is_none_or(|open| (open.place, open.epoch) != (place, epoch)) {
-            // The place is inside the memory: this cannot fail.
+            // This cannot fail: the place is inside the memory.
             let Ok((cursors, bytes)) = self.shared.trace_ring(place) else { return Ok(()) };
             self.open = Some(OpenTrace { place, epoch, ring: ByteProducer::resume(cursors, bytes)? });
         }
@@ -113,7 +113,7 @@ impl LinkRecorder {
             header[LENGTH_BYTES + 8..].copy_from_slice(&(data.len() as u32).to_le_bytes());
             dropped += u64::from(!ring.append_whole([&header, kept])?);
         }
-        // The tracer looks by itself, and never sleeps on the ring.
+        // The tracer polls, and never sleeps on the ring.
         let _ = ring.publish();
         SharedWords::add(self.shared.trace(place, trace::DROPPED), dropped);
         Ok(())

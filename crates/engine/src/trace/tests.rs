@@ -1,4 +1,4 @@
-//! Both ends of a trace, on an engine's memory without an engine.
+//! Both ends of a trace, in an engine's memory without an engine.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn all(tracer: &mut Tracer) -> Vec<Vec<u8>> {
     all
 }
 
-/// A process that has ended, and whose number nobody else can get while it is not reaped.
+/// Makes a process that has ended. No other process can get its number while it is not reaped.
 fn dead() -> (Child, TraceClaim) {
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let claim = TraceClaim::of_process(child.id().into()).unwrap();
@@ -112,7 +112,7 @@ fn the_links_next_worker_goes_on_in_the_same_ring() {
     let (mut tap, mut tracer) = (LinkRecorder::new(&fake.shared, link(0)), start(&fake, 0));
     record(&mut tap, &[b"one"]);
     drop(tap);
-    // Killed while it wrote.
+    // The worker was killed while it wrote.
     let (mut child, claim) = dead();
     fake.shared.trace(0, trace::WRITER).store(claim.pid(), Ordering::Relaxed);
     record(&mut LinkRecorder::new(&fake.shared, link(0)), &[b"two"]);
@@ -147,7 +147,7 @@ fn a_place_has_one_tracer_and_so_has_a_link() {
     let refused = Tracer::start(&fake.found(), NAMES[TRACES_MAX], 1).unwrap_err().to_string();
     assert!(refused.starts_with("an engine takes 4 traces at a time"), "{refused}");
 
-    // Each has its own.
+    // Each link has its own trace.
     for (place, name) in NAMES.into_iter().enumerate() {
         record(&mut LinkRecorder::new(&fake.shared, link(place)), &[name.as_bytes()]);
     }
@@ -170,7 +170,7 @@ fn a_dead_tracers_place_is_swept_or_taken_over() {
     let killed = || {
         let tracer = start(&fake, 1);
         fake.shared.trace(0, trace::CLAIM).store(dead.word(), Ordering::Relaxed);
-        // It does not touch what is another's.
+        // A tracer does not touch the place of another one.
         drop(tracer);
     };
     killed();
@@ -201,7 +201,7 @@ fn a_dead_tracers_place_is_swept_or_taken_over() {
 #[test]
 fn a_place_somebody_writes_to_is_not_given_away() {
     let fake = fake();
-    // This process, which does not come to an end with it.
+    // This process does not stop writing when the trace ends.
     fake.shared.trace(0, trace::WRITER).store(std::process::id().into(), Ordering::Relaxed);
     let _tracer = start(&fake, 0);
     assert_eq!(fake.shared.link(link(0), layout::link::TRACE).load(Ordering::Relaxed), 2);
@@ -300,12 +300,12 @@ fn who_is_late_does_not_touch_the_ring_of_another_link() {
     child.wait().unwrap();
 }
 
-/// Tracers come and go while two workers send: whatever comes, comes whole and from the right link.
+/// Tracers come and go while two workers send: every record is whole and from the right link.
 #[test]
 fn no_record_is_torn_whoever_traces() {
     const ROUNDS: usize = 100;
     const RECORDS: usize = 300;
-    /// Ends the workers, if the test fails too.
+    /// Ends the workers, even if the test fails.
     struct Stop(Arc<AtomicBool>);
     impl std::ops::Drop for Stop {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! The end of a trace in the process that looks on.
+//! The end of a trace in the process that reads it.
 
 use std::fs::OpenOptions;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ use crate::view::{FoundEngine, text};
 /// A packet that was sent on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRecord<'a> {
-    /// When the breath began in which it was sent: nanoseconds since 1970, by this host's clock as it was when
+    /// The start of the breath in which it was sent, in nanoseconds since 1970 by this host's clock as it was when
     /// the trace began.
     pub unix_ns: u64,
     /// Its length.
     pub length: usize,
-    /// What was kept of it.
+    /// The first bytes of its data.
     pub data: &'a [u8],
 }
 
-/// Why no more will come.
+/// The reason why a trace has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEnd {
     /// The engine has ended.
     Engine,
-    /// The link is no more.
+    /// The link has been removed.
     Link,
     /// The engine has ended the trace.
     Taken,
@@ -65,14 +65,14 @@ pub struct Tracer {
     claim: TraceClaim,
     ring: ByteConsumer<MappedCursors, MappedBytes>,
     lengths: LengthReader,
-    /// From the monotonic clock to the time of day.
+    /// The difference from the monotonic clock to the time of day.
     since_1970_ns: u64,
     data: Vec<u8>,
 }
 
 impl Tracer {
-    /// Has the packets that an engine sends on a link copied here, the first `snap_bytes` of each. The link
-    /// is written as `app.output -> app.input`, or as one of these two if that tells which.
+    /// Starts to copy the packets that an engine sends on a link, the first `snap_bytes` of each. The link
+    /// is written as `app.output -> app.input`, or as one of these two if that is unambiguous.
     pub fn start(engine: &FoundEngine, link: &str, snap_bytes: usize) -> Result<Self, Error> {
         let process = Process::open(engine.pid)?;
         let shared = attach(engine)?;
@@ -85,7 +85,7 @@ impl Tracer {
         let set = |offset, value: usize| shared.trace(place, offset).store(value as u64, Ordering::Relaxed);
         set(trace::LINK, link.place() + 1);
         set(trace::SNAP_BYTES, snap_bytes.min(PACKET_BYTES_MAX));
-        // From here on the place is given back, whatever happens.
+        // From here on the place is given back, whether or not a later step fails.
         let tracer = Self {
             shared,
             engine: process,
@@ -102,17 +102,17 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// The link, in full.
+    /// Returns the link's full name.
     pub fn link(&self) -> &str {
         &self.name
     }
 
-    /// Packets that came while the ring was full.
+    /// Returns the number of packets that came while the ring was full.
     pub fn dropped(&self) -> u64 {
         self.shared.trace(self.place, trace::DROPPED).load(Ordering::Relaxed)
     }
 
-    /// The next packet; `None` if none has come. The memory of those before is given back to the engine
+    /// Returns the next packet, or `None` if none has come. The engine gets the room of the earlier ones back
     /// whenever there is none, and by [`release`](Self::release).
     pub fn receive(&mut self) -> Result<Option<TraceRecord<'_>>, Error> {
         if self.ring.unread() == 0 {
@@ -122,7 +122,7 @@ impl Tracer {
             }
         }
         let length = self.lengths.next(&mut self.ring).map_err(broken)?;
-        // They are published whole.
+        // Records are published whole.
         let length = length.map(|length| length as usize);
         let Some(length) = length.filter(|length| (HEADER_BYTES..=self.ring.unread()).contains(length))
         else {
@@ -141,14 +141,14 @@ impl Tracer {
         }))
     }
 
-    /// Makes room for more packets.
+    /// Gives the room of the records read back to the engine.
     pub fn release(&mut self) {
         // No worker waits for room.
         let _ = self.ring.release();
     }
 
-    /// Why no more can come, if that is so; to be asked now and then. Where a link was taken away and put
-    /// back in its place, the trace goes on.
+    /// Returns why the trace has ended, if it has. The caller asks now and then. If a link was removed and added
+    /// again in its place, the trace goes on.
     pub fn tend(&mut self) -> Option<TraceEnd> {
         if !self.engine.is_alive() {
             return Some(TraceEnd::Engine);
@@ -210,7 +210,7 @@ fn attach(engine: &FoundEngine) -> Result<SharedWords, Error> {
     Ok(shared)
 }
 
-/// The link that a user means, and its whole name.
+/// Returns the link that a user means, and its full name.
 fn named(shared: &SharedWords, wanted: &str, pid: i32) -> Result<(LinkId, String), Error> {
     let there = |id: &LinkId| shared.link(*id, link::STATE).load(Ordering::Acquire) != 0;
     let links: Vec<_> =

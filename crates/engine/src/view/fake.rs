@@ -1,4 +1,4 @@
-//! An engine's memory without an engine, for tests of who looks on.
+//! An engine's memory without an engine, for tests of viewers.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::layout::{self, MAGIC, SEGMENT_NAME, SharedWords, WorkerState};
 use crate::limits::NAME_BYTES_MAX;
 use crate::owner::{LinkId, PacketHeader, WorkerId};
 
-/// The memory, and its words as the supervisor and the workers have them.
+/// The memory, and its words as the supervisor and the workers see them.
 pub(crate) struct Fake {
     pub segment: Arc<Segment>,
     pub shared: SharedWords,
 }
 
 impl Fake {
-    /// An engine with `packets` packets, and as many more that have no memory yet.
+    /// Makes an engine with `packets` packets, and as many more that have no memory yet.
     pub fn new(packets: u32) -> Self {
         let segment = Segment::create(SEGMENT_NAME, layout::bytes(2 * packets), Pages::Small).unwrap();
         segment.grow(layout::bytes(packets)).unwrap();
@@ -30,19 +30,19 @@ impl Fake {
         Self { segment, shared }
     }
 
-    /// Makes this process its supervisor.
+    /// Makes this process the supervisor of the engine.
     pub fn start(&self) {
         self.shared.engine(layout::engine::PID).store(std::process::id().into(), Ordering::Relaxed);
         self.shared.engine(layout::engine::MAGIC).store(MAGIC, Ordering::Release);
     }
 
-    /// As [`super::engines`] finds it.
+    /// Returns the engine as [`super::engines`] finds it.
     pub fn found(&self) -> FoundEngine {
         let memory = format!("/proc/self/fd/{}", self.segment.as_fd().as_raw_fd()).into();
         FoundEngine { pid: std::process::id() as i32, command: "test".into(), memory }
     }
 
-    /// The memory's descriptor once more.
+    /// Returns another descriptor of the memory.
     pub fn file(&self) -> OwnedFd {
         self.segment.as_fd().try_clone_to_owned().unwrap()
     }

@@ -12,20 +12,20 @@ use crate::layout::{self, MAGIC, SEGMENT_NAME, engine};
 /// An engine that runs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FoundEngine {
-    /// Its supervisor.
+    /// The process of its supervisor.
     pub pid: i32,
-    /// How that was started, cut to what fits a line.
+    /// The command line of the supervisor, cut to fit a line.
     pub command: String,
     /// Its memory, as a link in `/proc/PID/fd`.
     #[serde(skip)]
     pub(crate) memory: PathBuf,
 }
 
-/// Letters of a command that are kept.
+/// Characters of a command that are kept.
 const COMMAND_LETTERS_MAX: usize = 200;
 
-/// All engines of this user, in the order of their processes' numbers. Those of other users are
-/// left out, as the kernel does not let anybody but root look into them.
+/// Returns all engines of this user, in the order of their processes' numbers. Engines of other users are
+/// left out, as the kernel lets only root look into them.
 pub fn engines() -> Vec<FoundEngine> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -35,7 +35,7 @@ pub fn engines() -> Vec<FoundEngine> {
     all
 }
 
-/// The engine that a user means: that of a process, which is the supervisor or one of its workers, or the
+/// Returns the engine that a user means: that of a process, which is the supervisor or one of its workers, or the
 /// only one there is.
 pub fn find(pid: Option<i32>) -> Result<FoundEngine, Error> {
     let mut engines = engines();
@@ -63,15 +63,15 @@ fn several(engines: &[FoundEngine]) -> String {
     format!("{} engines run; say which by the number of its process:{}", engines.len(), lines.concat())
 }
 
-/// The engine whose memory that is, if `pid` is its supervisor: workers have it open too, and so has
-/// who traces a link.
+/// Returns the engine of a memory, if `pid` is its supervisor: workers and tracers have the memory
+/// open, too.
 fn supervised(pid: i32, path: PathBuf) -> Option<FoundEngine> {
     let memory = EngineMemory::open(&path)?;
     let supervisor = memory.word(layout::engine::PID).ok()?;
     (own_number(pid) == Some(supervisor)).then(|| FoundEngine { pid, command: command(pid), memory: path })
 }
 
-/// Every engine's memory that a process has open, each once.
+/// Returns every engine's memory that a process has open, each once.
 fn memories(pid: i32) -> Vec<PathBuf> {
     let name = format!("/memfd:{SEGMENT_NAME} (deleted)");
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
@@ -83,13 +83,13 @@ fn memories(pid: i32) -> Vec<PathBuf> {
     paths.into_iter().map(|(_, path)| path).collect()
 }
 
-/// What tells one file from all others.
+/// Returns the device and inode of a file, which identify it.
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino()))
 }
 
-/// A process's number as itself sees it: in a container it is another (`NSpid`, proc(5)).
+/// Returns a process's number as the process itself sees it, which differs in a container (`NSpid`, proc(5)).
 fn own_number(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -102,31 +102,31 @@ fn command(pid: i32) -> String {
     printable(text).chars().take(COMMAND_LETTERS_MAX).collect()
 }
 
-/// An engine's memory, opened to be read.
+/// An engine's memory, opened for reading.
 #[derive(Debug)]
 pub(super) struct EngineMemory(File);
 
 impl EngineMemory {
-    /// Opens what `/proc/PID/fd/N` stands for; `None` if it cannot be opened, or holds no engine of
+    /// Opens the file behind `/proc/PID/fd/N`. Returns `None` if it cannot be opened, or holds no engine of
     /// this version.
     pub fn open(path: &Path) -> Option<Self> {
         let memory = Self(File::open(path).ok()?);
         (memory.word(engine::MAGIC).ok()? == MAGIC).then_some(memory)
     }
 
-    /// Reads what lies at `at`.
+    /// Reads the bytes at `at`.
     pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
         self.0.read_exact_at(to, at as u64).map_err(system("pread"))
     }
 
-    /// What lies at `at`.
+    /// Returns the bytes at `at`.
     pub fn place<const BYTES: usize>(&self, at: usize) -> Result<MemoryPart<BYTES>, Error> {
         let mut bytes = [0; BYTES];
         self.read(at, &mut bytes)?;
         Ok(MemoryPart(bytes))
     }
 
-    /// The word at `at`.
+    /// Returns the word at `at`.
     pub fn word(&self, at: usize) -> Result<u64, Error> {
         let mut bytes = [0; 8];
         self.read(at, &mut bytes)?;
@@ -134,24 +134,24 @@ impl EngineMemory {
     }
 }
 
-/// Words and bytes read at one go.
+/// Words and bytes that were read at once.
 pub(super) struct MemoryPart<const BYTES: usize>([u8; BYTES]);
 
 impl<const BYTES: usize> MemoryPart<BYTES> {
-    /// The word at `offset`, which is inside.
+    /// Returns the word at `offset`, which must be inside.
     pub fn word(&self, offset: usize) -> u64 {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(self.bytes(offset, 8));
         u64::from_ne_bytes(bytes)
     }
 
-    /// The bytes at `offset`, which are inside.
+    /// Returns the bytes at `offset`, which must be inside.
     pub fn bytes(&self, offset: usize, bytes: usize) -> &[u8] {
         &self.0[offset..offset + bytes]
     }
 }
 
-/// The text in a place for one: up to the first zero.
+/// Returns the text of a field: its bytes up to the first zero.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     printable(&bytes[..end])
@@ -175,7 +175,7 @@ mod tests {
 
         let mut child =
             Command::new("cat").stdin(Stdio::from(fake.file())).stdout(Stdio::piped()).spawn().unwrap();
-        // It copies the whole memory, and stops as soon as nobody takes that.
+        // The child copies the whole memory, and stops as soon as its output is closed.
         let all = engines();
         assert_eq!(all.iter().filter(|found| same(found)).count(), 1, "{all:?}");
         let found = find(Some(child.id() as i32)).unwrap();

@@ -1,4 +1,4 @@
-//! What two snapshots of an engine tell.
+//! The rates between two snapshots of an engine.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,37 +9,37 @@ use serde::Serialize;
 use super::snapshot::{LinkSnapshot, Owners, Snapshot, WorkerSnapshot, by_cause};
 use crate::layout::{DropReason, HISTOGRAM_BUCKETS, HISTOGRAM_STEPS, bucket_floor};
 
-/// An engine over an interval; as JSON it is one object of `caravan engine top --json`.
+/// An engine over an interval. Its JSON form is one object of `caravan engine top --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineView {
-    /// When the later snapshot was taken, in seconds since 1970.
+    /// The time of the later snapshot, in seconds since 1970.
     pub unix_time: f64,
-    /// What rates are over.
+    /// The length of the interval.
     pub interval_seconds: f64,
-    /// The supervisor.
+    /// The supervisor's process.
     pub pid: i32,
     /// Seconds since the engine started.
     pub uptime_seconds: f64,
-    /// Configurations that have been carried out.
+    /// The number of configurations that have been carried out.
     pub configured: u64,
-    /// Whether packets are on huge pages.
+    /// True if packets are on huge pages.
     pub huge_pages: bool,
-    /// Packets that have memory.
+    /// Packets that are backed by memory.
     pub packets: u32,
-    /// Packets that may have it.
+    /// Packets that there may be.
     pub packets_max: u64,
-    /// Whose they are.
+    /// The packets of each owner.
     pub owners: Owners,
-    /// In the order of their names.
+    /// The workers, in the order of their names.
     pub workers: Vec<WorkerView>,
-    /// In the order of their names.
+    /// The links, in the order of their names.
     pub links: Vec<LinkView>,
 }
 
-/// A worker over an interval. Rates are `None` where there is nothing to compare with.
+/// A worker over an interval. Rates are `None` if there is no earlier snapshot of it to compare with.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerView {
-    /// What it was at the end.
+    /// The worker at the end of the interval.
     #[serde(flatten)]
     pub now: WorkerSnapshot,
     /// Breaths that moved packets, per second.
@@ -50,21 +50,21 @@ pub struct WorkerView {
     pub sleeps_per_s: Option<f64>,
     /// Part of the time in breaths that moved packets.
     pub busy_part: Option<f64>,
-    /// Durations of the breaths of this interval; of all so far, where there is nothing to compare with.
+    /// Durations of the breaths of this interval, or of all so far if there is nothing to compare with.
     pub breath: Breaths,
-    /// Packets dropped per second, by cause.
+    /// Packets dropped per second, by reason.
     pub drops_per_s: BTreeMap<&'static str, f64>,
 }
 
 /// A link over an interval.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkView {
-    /// What it was at the end.
+    /// The link at the end of the interval.
     #[serde(flatten)]
     pub now: LinkSnapshot,
     /// The worker that sends.
     pub from_worker: Option<String>,
-    /// The worker that receives; the same, if the link is within one process.
+    /// The worker that receives: the same if the link is within one process.
     pub to_worker: Option<String>,
     /// Packets sent per second.
     pub packets_per_s: Option<f64>,
@@ -75,7 +75,7 @@ pub struct LinkView {
 }
 
 impl EngineView {
-    /// What happened from one snapshot to a later one of the same engine.
+    /// Returns the rates from one snapshot to a later one of the same engine.
     pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
         let seconds = now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9;
         let same =
@@ -87,7 +87,7 @@ impl EngineView {
         let mut workers: Vec<_> = workers.collect();
         workers.sort_by(|a, b| a.now.name.cmp(&b.now.name));
         let links = now.links.iter().map(|link| {
-            // A link that was moved is the same, wherever it is now.
+            // A link that was moved is the same link, wherever it is now.
             let earlier = before.links.iter().find(|earlier| earlier.name == link.name);
             link_view(now, link, earlier, seconds)
         });
@@ -109,7 +109,7 @@ impl EngineView {
     }
 }
 
-/// Growth per second; `None` where a count went back, as that of a process that was started again may.
+/// Returns the growth per second, or `None` if a count went back, as it may after a restart of its process.
 fn rate(before: Option<u64>, now: u64, seconds: f64) -> Option<f64> {
     let grown = now.checked_sub(before?)?;
     (seconds > 0.0).then(|| grown as f64 / seconds)
@@ -154,32 +154,32 @@ fn link_view(
 }
 
 /// Durations of breaths that moved packets, in nanoseconds. Workers count them in buckets, each an
-/// eighth of a power of two wide: a figure is the upper end of its bucket.
+/// eighth of a power of two wide, so each figure is the upper end of its bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Breaths {
-    /// How many.
+    /// The number of breaths.
     pub count: u64,
-    /// Half of them were no longer.
+    /// The median.
     pub p50_ns: u64,
-    /// 99 of 100 were no longer.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 999 of 1000 were no longer.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// The longest.
+    /// The longest duration.
     pub max_ns: u64,
 }
 
-/// Digits that count.
+/// Significant digits of the histogram.
 const DIGITS: u8 = 3;
 
 impl Breaths {
-    /// Those counted in `buckets`.
+    /// Returns the figures of the durations counted in `buckets`.
     pub fn of(buckets: &[u64]) -> Self {
         let top = bucket_floor(HISTOGRAM_BUCKETS) - 1;
         let Ok(mut histogram) = Histogram::<u64>::new_with_bounds(1, top, DIGITS) else {
             return Self::default();
         };
-        // A bucket without any would count as the longest all the same.
+        // An empty bucket would still count for the maximum.
         let counts = buckets.iter().enumerate().take(HISTOGRAM_BUCKETS).filter(|(_, count)| **count > 0);
         for (bucket, count) in counts {
             histogram.saturating_record_n(upper(bucket), *count);
@@ -187,7 +187,7 @@ impl Breaths {
         if histogram.is_empty() {
             return Self::default();
         }
-        // Its own buckets are narrower than ours, and end where ours do.
+        // The histogram's own buckets are narrower than the engine's, and end where those end.
         let at = |quantile| histogram.value_at_quantile(quantile);
         Self {
             count: histogram.len(),
@@ -199,7 +199,7 @@ impl Breaths {
     }
 }
 
-/// The longest duration in a bucket.
+/// Returns the longest duration in a bucket.
 fn upper(bucket: usize) -> u64 {
     if bucket < HISTOGRAM_STEPS { bucket as u64 } else { bucket_floor(bucket + 1) - 1 }
 }

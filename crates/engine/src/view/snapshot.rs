@@ -13,8 +13,8 @@ use crate::layout::{
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, PACKETS_MAX, TRACES_MAX, WORKERS_MAX};
 use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 
-/// What stands in an engine's memory at a moment. The engine's processes go on meanwhile: each word is as it was when
-/// it was read, and two words need not fit each other.
+/// The words of an engine's memory at a moment. The engine's processes go on meanwhile: each word is as it was when
+/// it was read, and two words may not match each other.
 ///
 /// ```no_run
 /// use caravan_engine::view::{Snapshot, find};
@@ -25,21 +25,21 @@ use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The supervisor.
+    /// The supervisor's process.
     pub pid: i32,
-    /// When, in nanoseconds of the monotonic clock.
+    /// The time of the snapshot, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// When the engine started, on the same clock.
     pub started_ns: u64,
-    /// Configurations that have been carried out.
+    /// The number of configurations that have been carried out.
     pub configured: u64,
-    /// Whether packets are on huge pages.
+    /// True if packets are on huge pages.
     pub huge_pages: bool,
-    /// Packets that have memory.
+    /// Packets that are backed by memory.
     pub packets: u32,
-    /// Packets that may have it.
+    /// Packets that there may be.
     pub packets_max: u64,
-    /// Whose they are; empty before [`count_owners`](Self::count_owners).
+    /// The packets of each owner; empty before [`count_owners`](Self::count_owners).
     pub owners: Owners,
     /// The workers, in the order of their places.
     pub workers: Vec<WorkerSnapshot>,
@@ -47,7 +47,7 @@ pub struct Snapshot {
     pub links: Vec<LinkSnapshot>,
 }
 
-/// A worker; as JSON without what only a rate tells.
+/// A worker. Its JSON form leaves out the fields that are useful only as rates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkerSnapshot {
     /// Its place.
@@ -57,17 +57,17 @@ pub struct WorkerSnapshot {
     pub name: String,
     /// Its process.
     pub pid: i32,
-    /// `None` for what this version does not know, as in the next.
+    /// Its state, or `None` if this version does not know the code, as for the stage.
     pub state: Option<WorkerState>,
-    /// What it does just now.
+    /// Its stage.
     pub stage: Option<WorkerStage>,
-    /// The core it is kept on.
+    /// The core that it runs on.
     pub core: Option<u64>,
     /// Times it was started again after a crash.
     pub restarts: u64,
     /// Breaths that moved packets, so far.
     pub breaths: u64,
-    /// Breaths that did not.
+    /// Breaths that moved no packets, so far.
     #[serde(skip)]
     pub idle_breaths: u64,
     /// Times it went to sleep.
@@ -76,10 +76,10 @@ pub struct WorkerSnapshot {
     /// Nanoseconds in breaths that moved packets.
     #[serde(skip)]
     pub busy_ns: u64,
-    /// Packets it has for what comes.
+    /// Its free packets.
     #[serde(rename = "free_packets")]
     pub free: u64,
-    /// Packets it waits for.
+    /// Packets that it waits for.
     #[serde(rename = "wanted_packets")]
     pub wanted: u64,
     /// Numbers in rings whose packets were not the link's: a crash of the other side left them.
@@ -92,21 +92,21 @@ pub struct WorkerSnapshot {
     pub breath_buckets: Vec<u64>,
 }
 
-/// A link; as JSON without places.
+/// A link. Its JSON form leaves out places.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkSnapshot {
     /// Its place.
     #[serde(skip)]
     pub id: LinkId,
-    /// `app.port -> app.port`.
+    /// Its name, `app.port -> app.port`.
     pub name: String,
     /// The place of the worker that sends.
     #[serde(skip)]
     pub from: Option<WorkerId>,
-    /// The place of the worker that receives; the same, if the link is within one process.
+    /// The place of the worker that receives: the same if the link is within one process.
     #[serde(skip)]
     pub to: Option<WorkerId>,
-    /// How packets are handed over, where it is between two processes.
+    /// Its mode, if it is between two processes.
     pub mode: Option<LinkMode>,
     /// Packets sent so far.
     pub packets: u64,
@@ -116,22 +116,22 @@ pub struct LinkSnapshot {
     pub drops: u64,
     /// Packets that the receiving app has taken.
     pub taken: u64,
-    /// Packets that wait at the end that sends.
+    /// Packets that wait at the sending end.
     pub queued: u64,
-    /// Packets that wait at the end that receives.
+    /// Packets that wait at the receiving end.
     pub waiting: u64,
     /// Packets in the ring towards the receiver.
     pub full: u64,
     /// Empty packets on their way back.
     pub empty: u64,
-    /// Packets that wait for an end that moves.
+    /// Packets that are parked for an end that moves.
     pub parked: u64,
     /// The process that traces it.
     pub tracer: Option<u64>,
 }
 
 impl Snapshot {
-    /// Reads everything but whose the packets are, which is a word for each of them.
+    /// Reads everything but the owners of packets, which take a word for each packet.
     pub fn read(found: &FoundEngine) -> Result<Self, Error> {
         let memory = open(found)?;
         let workers: Vec<_> =
@@ -153,18 +153,18 @@ impl Snapshot {
         })
     }
 
-    /// Counts whose the packets are: about 0.4 us for each of them.
+    /// Counts the packets of each owner, which takes about 0.4 us per packet.
     pub fn count_owners(&mut self, found: &FoundEngine) -> Result<(), Error> {
         self.owners = Owners::read(&open(found)?, self)?;
         Ok(())
     }
 
-    /// The name of a worker.
+    /// Returns the name of a worker.
     pub fn worker_name(&self, id: WorkerId) -> Option<&str> {
         self.workers.iter().find(|worker| worker.id == id).map(|worker| worker.name.as_str())
     }
 
-    /// The name of a link.
+    /// Returns the name of a link.
     pub fn link_name(&self, id: LinkId) -> Option<&str> {
         self.links.iter().find(|link| link.id == id).map(|link| link.name.as_str())
     }
@@ -233,8 +233,8 @@ fn link(memory: &EngineMemory, id: LinkId) -> Option<LinkSnapshot> {
     })
 }
 
-/// Packets in a ring. The two positions are not read at the same instant: what they say together is cut to
-/// what can be.
+/// Returns the number of packets in a ring. The two positions are not read at the same instant, so their
+/// difference is limited to what is possible.
 fn used(memory: &EngineMemory, link_at: usize, ring: LinkRing) -> u64 {
     let [tail, head] = TAIL_AND_HEAD.map(|word| memory.word(link_at + ring.offset() + word).unwrap_or(0));
     tail.saturating_sub(head).min(ring.packets() as u64)
@@ -246,7 +246,7 @@ fn tracer(memory: &EngineMemory, name: u64) -> Option<u64> {
     Some(crate::trace::process_of(claim))
 }
 
-/// Drops by the names of their causes, those that happened.
+/// Returns the drops by the names of their reasons, without those that are 0.
 pub(super) fn by_cause<T: PartialOrd + Default + Copy>(
     drops: &[T; DropReason::COUNT],
 ) -> BTreeMap<&'static str, T> {
@@ -258,27 +258,27 @@ fn named<S: Serializer>(drops: &[u64; DropReason::COUNT], serializer: S) -> Resu
     by_cause(drops).serialize(serializer)
 }
 
-/// Packets by owner. Every packet is counted once, under what its word said when it was read.
+/// The number of packets of each owner. Every packet is counted once, by its header when it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Owners {
-    /// Nobody's: the supervisor gives them to who asks.
+    /// Packets of the pool, which the supervisor gives to workers that ask.
     pub pool: u64,
-    /// Of each worker, free and in use.
+    /// Packets of each worker, free and in use.
     pub workers: BTreeMap<String, u64>,
-    /// In each link, on the way to the receiver.
+    /// Packets in each link, on the way to the receiver.
     pub full: BTreeMap<String, u64>,
-    /// In each link, empty, on the way back.
+    /// Empty packets in each link, on the way back.
     pub empty: BTreeMap<String, u64>,
-    /// In each link, waiting for an end that moves.
+    /// Parked packets in each link, waiting for an end that moves.
     pub parked: BTreeMap<String, u64>,
-    /// Of a worker or link that is not there, by its number: nobody will ever free them.
+    /// Packets of workers or links that do not exist, by number: they are never freed.
     pub lost: BTreeMap<String, u64>,
-    /// Of nobody that can be written.
+    /// Packets whose owner's code is impossible.
     pub impossible: u64,
 }
 
 impl Owners {
-    /// All packets.
+    /// Returns the number of all packets.
     pub fn total(&self) -> u64 {
         let named = [&self.workers, &self.full, &self.empty, &self.parked, &self.lost];
         self.pool + self.impossible + named.into_iter().flat_map(BTreeMap::values).sum::<u64>()

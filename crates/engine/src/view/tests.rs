@@ -1,4 +1,4 @@
-//! What is read of an engine's memory, sane and insane.
+//! Reads valid and invalid engine memory.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::layout::{self, DropReason, LinkMode, LinkRing, WorkerStage, WorkerState, link, worker};
 use crate::owner::{Owner, PacketHeader};
 
-/// What a worker and a link say as JSON: others read it.
+/// The JSON keys of a worker and a link, which other programs read.
 const WORKER_KEYS: &str = "breath breaths breaths_per_s busy_part core drops drops_per_s free_packets \
     idle_breaths_per_s name pid restarts skipped sleeps_per_s stage state wanted_packets";
 const LINK_KEYS: &str = "bits_per_s bytes drops drops_per_s empty from_worker full mode name packets \
@@ -95,7 +95,7 @@ fn a_snapshot_has_every_word_and_two_of_them_have_rates() {
     assert_eq!(json["workers"][0]["drops"], serde_json::json!({"full": 8}));
     assert_eq!((&json["links"][0]["mode"], &json["links"][1]["mode"]), (&"copy".into(), &().into()));
 
-    // A worker that was started again with other counts, and a link that came meanwhile.
+    // The worker was started again and has other counts; the link came meanwhile.
     set(fake.shared.worker(left, worker::BREATHS), 1);
     fake.link(7, "d.output -> c.second", left, right);
     set(fake.shared.link(local, link::STATE), 0);

@@ -1,4 +1,4 @@
-//! One breath.
+//! One breath of a worker, and its sleep.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::limits::{BATCH_PACKETS, GRANT_PACKETS, SHORT_PACKETS, STARVED_NS, SUR
 use crate::owner::{LinkId, WorkerId};
 use crate::queue::PacketQueue;
 
-/// The two sides of a link, for who must be woken.
+/// The two sides of a link, of which one must be woken.
 #[derive(Clone, Copy)]
 enum LinkSide {
     Producer,
@@ -23,7 +23,7 @@ enum LinkSide {
 }
 
 impl Worker<'_> {
-    /// Takes, calls every app, gives. False if nothing moved.
+    /// Takes packets, calls every app, and gives packets. Returns false if nothing moved.
     pub(super) fn breathe(&mut self) -> Result<bool, Error> {
         let mut moved = self.receive()?;
         self.stage(WorkerStage::Pulling);
@@ -47,7 +47,7 @@ impl Worker<'_> {
         Ok(moved > 0)
     }
 
-    /// Takes packets, full ones and empty ones, from other workers.
+    /// Takes full and empty packets from other workers.
     fn receive(&mut self) -> Result<u64, Error> {
         self.stage(WorkerStage::Receiving);
         let mut moved = 0;
@@ -64,7 +64,7 @@ impl Worker<'_> {
         Ok(moved)
     }
 
-    /// Gives packets, full ones and empty ones, to other workers.
+    /// Gives full and empty packets to other workers.
     fn give(&mut self) -> Result<u64, Error> {
         self.stage(WorkerStage::Sending);
         let mut moved = 0;
@@ -81,7 +81,7 @@ impl Worker<'_> {
         Ok(moved)
     }
 
-    /// Asks for packets if apps wanted more than there were; gives back what is far too much.
+    /// Asks for packets if apps wanted more than there were; gives packets back if there are far too many.
     fn grow_and_shrink(&mut self) {
         if self.pool.take_starved() {
             let since = *self.starved_since.get_or_insert(self.now_ns);
@@ -101,7 +101,7 @@ impl Worker<'_> {
         if free <= SHORT_PACKETS + BATCH_PACKETS {
             return;
         }
-        // A hint: the supervisor rings once it is written.
+        // The word is only a hint: the supervisor rings once it is written.
         let is_short = self.shared.engine(layout::engine::SHORT).load(Ordering::Relaxed) != 0;
         let count = match is_short {
             true => free - SHORT_PACKETS,
@@ -116,7 +116,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Writes down what viewers want to know.
+    /// Writes the words that viewers read.
     fn count(&mut self, progress: bool) {
         let end = now_ns();
         let took = end.saturating_sub(self.now_ns);
@@ -137,7 +137,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Writes down what has been dropped.
+    /// Writes the counts of drops.
     #[inline]
     pub(super) fn count_drops(&self) {
         for (cause, (&drops, before)) in self.pool.drops().iter().zip(&self.drops_before).enumerate() {
@@ -149,7 +149,7 @@ impl Worker<'_> {
     }
 }
 
-/// Copies what an app has just sent, where somebody wants to see it.
+/// Copies the packets that an app has just sent, if the link is traced.
 #[inline]
 fn trace(slot: &WorkerApp, links: &mut [WorkerLink], queues: &[PacketQueue], now_ns: u64) {
     for &(_, place) in &slot.ports.outputs {
@@ -188,7 +188,7 @@ pub(super) fn count_link(shared: &SharedWords, at: &WorkerLink, queue: &PacketQu
     }
 }
 
-/// Wakes the other side if it sleeps; counts what should not have been in the ring.
+/// Wakes the other side if it sleeps, and counts the numbers that were skipped.
 #[inline]
 fn settle(
     shared: &SharedWords,
@@ -213,7 +213,7 @@ fn settle(
     }
 }
 
-/// Wakes whoever has an end of a link.
+/// Wakes the workers that have an end of a link.
 pub fn ring_both(shared: &SharedWords, bells: &EngineBells, at: LinkId) {
     for side in [link::PRODUCER, link::CONSUMER] {
         let place = shared.link(at, side).load(Ordering::Acquire) as usize;
@@ -227,7 +227,7 @@ pub fn ring_both(shared: &SharedWords, bells: &EngineBells, at: LinkId) {
 const LOOKS_ALONE: u32 = 64;
 
 impl Worker<'_> {
-    /// Lets some time pass: little, if that has lately paid off; else until something comes.
+    /// Lets some time pass: briefly, if spinning has paid off lately; otherwise until the worker is woken.
     pub(super) fn rest(&mut self) -> Result<(), WorkerExit> {
         self.idle_looks += 1;
         if self.idle_looks < LOOKS_ALONE {
@@ -241,7 +241,7 @@ impl Worker<'_> {
                 let sleeps = self.fall_asleep().map_err(WorkerExit::Broken)?;
                 if sleeps {
                     SharedWords::add(self.shared.worker(self.id, worker::SLEEPS), 1);
-                    // Packets come without a breath, too: granted, or left by a process that crashed.
+                    // Packets come without a breath, too: as a grant, or from a process that crashed.
                     let free = self.shared.worker(self.id, worker::FREE);
                     free.store(self.pool.length() as u64, Ordering::Relaxed);
                     self.wait()?;
@@ -256,14 +256,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Tells all other sides that this one is about to wait. False if one of them has something.
+    /// Announces on all ends that this side is about to wait. Returns false if an end has something to do.
     fn fall_asleep(&mut self) -> Result<bool, Error> {
         let free = self.pool.length();
         for (link, queue) in self.links.iter_mut().zip(&self.queues) {
             let sleeps = match &mut link.end {
                 LinkEnd::Local => Ok(true),
                 LinkEnd::Producer(end) => end.sleep(queue.length(), free == 0),
-                // What waits here is the app's affair: if it does not take it, it waits for others.
+                // A full queue waits for its app: if the app does not take packets, the app waits for others.
                 LinkEnd::Consumer(end) if queue.room() > 0 => end.sleep(free),
                 LinkEnd::Consumer(_) => Ok(true),
             };
@@ -271,15 +271,15 @@ impl Worker<'_> {
                 return Ok(false);
             }
         }
-        // The supervisor writes these before it rings.
+        // The supervisor writes these words before it rings.
         let word = |offset| self.shared.worker(self.id, offset).load(Ordering::Acquire);
         Ok(word(worker::ORDERS) == self.orders_seen && word(worker::GRANTS) == self.grants_seen)
     }
 
-    /// Sleeps until the bell rings, a device of an app has something, or an app's time has come.
+    /// Sleeps until the bell rings, a descriptor of an app is readable, or an app's time has come.
     fn wait(&mut self) -> Result<(), WorkerExit> {
         let due = self.apps.iter().filter_map(|slot| slot.app.wake_ns());
-        // Who has asked for packets is woken when they are there.
+        // A worker that has asked for packets is woken when they are there.
         let asked = self.shared.worker(self.id, worker::WANTED).load(Ordering::Relaxed) > 0;
         let starved = self.starved_since.filter(|_| !asked).map(|since| since + STARVED_NS);
         let due = due.chain(starved).min();
@@ -291,7 +291,7 @@ impl Worker<'_> {
         let mut set = vec![PollFd::new(bell, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
         let devices: Vec<_> = self.apps.iter().flat_map(|slot| slot.app.descriptors()).collect();
         set.extend(devices.iter().map(|device| PollFd::new(device, PollFlags::IN)));
-        // Interrupted: as good as woken.
+        // An interrupted sleep counts as woken.
         let _ = rustix::event::poll(&mut set, left.as_ref());
         let gone = set[1].revents().contains(PollFlags::HUP);
         bell.hush();

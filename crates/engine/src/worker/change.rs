@@ -1,4 +1,4 @@
-//! How a worker changes what it runs, in two steps: it lets go of what it will not have any more,
+//! How a worker changes what it runs, in two steps: it lets go of what its new plan does not have,
 //! and, once every worker has done that, takes up what is new.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::queue::{PacketQueue, QueueCounts};
 use crate::trace::LinkRecorder;
 
 impl Worker<'_> {
-    /// Stops the apps and parks the links that `plan` does not have, or has otherwise. Returns what
-    /// the apps left.
+    /// Stops the apps and parks the links that `plan` does not have, or has in another form. Returns the
+    /// states that the apps left.
     pub(super) fn prepare(&mut self, plan: &WorkerPlan) -> Result<BTreeMap<String, Vec<u8>>, Error> {
         let mut states = BTreeMap::new();
         self.stopped.clear();
@@ -33,14 +33,14 @@ impl Worker<'_> {
             let mut io = Io::new(&slot.ports, &mut self.queues, &mut self.pool, self.now_ns);
             slot.app.push(&mut io);
             let state = slot.app.stop(&mut io);
-            // What was still held is dealt with now, and counted.
+            // The packets that the app still held are dealt with and counted now.
             self.stopped.insert(slot.plan.name.clone(), slot.report());
             if let Some(state) = state.filter(|state| state.len() <= STATE_BYTES_MAX) {
                 states.insert(slot.plan.name, state);
             }
             self.pool.collect_dropped();
             drop(slot.app);
-            // What it held until now, and has not sent.
+            // The packets that the app held until now, and has not sent.
             let lost = self.pool.collect_dropped();
             self.pool.count_drops(DropReason::Removed, lost as u64);
         }
@@ -53,13 +53,13 @@ impl Worker<'_> {
                 self.let_go(&mut at, &mut queue)?;
             }
         }
-        // There may be no breath to come.
+        // There may be no further breath.
         self.count_drops();
         Ok(states)
     }
 
-    /// Leaves what waits at an end to who has it next. There is room for all of it: a queue holds as
-    /// many packets as each of the link's rings, and three times as many only where it was picked up
+    /// Leaves the packets that wait at an end to the next process that has it. There is room for all of them: a
+    /// queue holds as many packets as each of the link's rings, and three times as many only where it was filled
     /// from three of them.
     fn let_go(&mut self, at: &mut WorkerLink, queue: &mut PacketQueue) -> Result<(), Error> {
         let id = at.plan.id;
@@ -67,7 +67,7 @@ impl Worker<'_> {
         match &mut at.end {
             LinkEnd::Local => {
                 super::breath::count_link(&self.shared, at, queue);
-                // As two ends would have it: the oldest at the consumer's, the youngest at the producer's.
+                // As with two ends: the oldest packets at the consumer's, the youngest at the producer's.
                 park(&self.shared, (id, LinkRing::Head), queue, &self.pool)?;
                 let mut end = ProducerEnd::resume(&self.shared, id, &mut self.pool)?;
                 end.send(queue, self.pool.memory()).map_err(corrupt)?;
@@ -91,7 +91,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Takes up what `plan` has, and says so; or says which app did not start.
+    /// Takes up what `plan` has, and answers so, or answers which app did not start.
     pub(super) fn apply(&mut self, plan: WorkerPlan) -> Result<(), WorkerExit> {
         let taken_up = self.take_up(plan);
         self.count_drops();
@@ -149,14 +149,14 @@ impl Worker<'_> {
         AppPorts { inputs: places(&app.inputs), outputs: places(&app.outputs) }
     }
 
-    /// Takes over an end of a link, with what waited there.
+    /// Takes over an end of a link, with the packets that waited there.
     fn pick_up(&mut self, plan: LinkPlan) -> Result<(WorkerLink, PacketQueue), Error> {
         let LinkPlan { id, role, mode } = plan;
         let mut queue = PacketQueue::default();
         let mut unpark = |ring| unpark(&self.shared, (id, ring), &mut queue, &mut self.pool);
         let end = match role {
             LinkRole::Local => {
-                // Oldest first. Both ends are here, so both rings are this process's.
+                // Oldest first. Both ends are here, so both rings belong to this process.
                 unpark(LinkRing::Head)?;
                 unpark(LinkRing::Full)?;
                 unpark(LinkRing::Tail)?;

@@ -1,4 +1,4 @@
-//! A reader that is given any bytes as its file.
+//! A reader whose file has arbitrary bytes.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 const PACKETS: u32 = 64;
 
 thread_local! {
-    /// One for all files: its memory takes longer to make than a file to read.
+    /// One bench for all files: its memory takes longer to make than a file to read.
     static BENCH: RefCell<AppBench<PcapReader>> = RefCell::new(bench());
 }
 
@@ -28,7 +28,7 @@ fn config(file: PathBuf, timing: ReplayTiming) -> PcapReaderConfig {
     PcapReaderConfig { file, repeat: false, timing }
 }
 
-/// A file in memory, and the path that opens it while it is kept.
+/// Makes a file in memory, and the path that opens it while it is kept.
 fn memory_file(bytes: &[u8]) -> (File, PathBuf) {
     let mut file = File::from(memfd_create("pcap", MemfdFlags::CLOEXEC).expect("a file in memory"));
     file.write_all(bytes).expect("memory");
@@ -36,8 +36,8 @@ fn memory_file(bytes: &[u8]) -> (File, PathBuf) {
     (file, path)
 }
 
-/// Reads a file as fast as it goes and by its times, moving the reader on the way. `None` if it is
-/// refused, else the packets and what was dropped.
+/// Reads a file at full speed and by its times, moving the reader on the way. Returns `None` if it is
+/// refused, else the number of packets and of drops.
 pub fn read(bytes: &[u8]) -> Option<(usize, u64)> {
     let (_file, path) = memory_file(bytes);
     BENCH.with_borrow_mut(|bench| {
@@ -64,7 +64,7 @@ fn read_by(bench: &mut AppBench<PcapReader>, config: PcapReaderConfig) -> Option
     let mut dropped = causes.map(|why| bench.drops(why));
     dropped.iter_mut().zip(before).for_each(|(count, before)| *count -= before);
     assert!(dropped[0] <= 1 && dropped[2..] == [0, 0], "{dropped:?}");
-    // Times of one file can be far away, and the next one starts there.
+    // The times of a file can be far away, and the next file starts at the clock.
     bench.now_ns = 1;
     Some((packets, dropped.iter().sum()))
 }

@@ -1,4 +1,4 @@
-//! `af_packet`.
+//! Tests of `af_packet`.
 
 use caravan_engine::apps::{AfPacket, AfPacketConfig};
 use caravan_engine::layout::DropReason;
@@ -53,7 +53,7 @@ fn its_own_are_ignored() {
 }
 
 fn promiscuous() {
-    // A cable of software lets frames to others through in any case: the interface tells.
+    // A veth pair passes frames to other stations in any case, so the test reads the interface's flags.
     let shown =
         || std::process::Command::new("ip").args(["-d", "link", "show", "left"]).output().expect("ip").stdout;
     for (promiscuous, expected) in [(false, " promiscuity 0 "), (true, " promiscuity 1 ")] {
@@ -73,7 +73,7 @@ fn tags_stay() {
         app.breathe();
         app.sent("output") == [tagged.clone()]
     });
-    // And out again: the kernel shows the witness its EtherType without the tag.
+    // The frame goes out again: the kernel shows the witness its EtherType without the tag.
     app.push_frame(&tagged);
     assert_eq!(witness.receive(1), [frame(0, 60)]);
 }
@@ -109,7 +109,7 @@ fn kernel_drops_are_counted() {
     exchange(&mut app, &witness, 60);
 }
 
-/// A datagram of the host's own, whose checksum it leaves to the cable, which has no use for it.
+/// Sends a datagram of the host's own, whose checksum it leaves to the veth pair, which never computes it.
 fn checksums_are_completed() {
     let (mut app, _) = cable(AfPacketConfig::new("left"));
     run("ip address add 10.7.7.1/24 dev right");

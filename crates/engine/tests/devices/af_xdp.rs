@@ -1,4 +1,4 @@
-//! `af_xdp`.
+//! Tests of `af_xdp`.
 
 use caravan_engine::apps::{AfXdp, AfXdpConfig, XdpMode};
 use caravan_engine::layout::DropReason;
@@ -12,7 +12,7 @@ use super::support::{
     wait_for, waits_for_room,
 };
 
-/// Those that this kernel allows: one without AF_XDP has to say so.
+/// Returns the cases that this kernel allows: a kernel without AF_XDP must produce an error.
 pub fn cases() -> &'static [Case] {
     match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Err(Errno::AFNOSUPPORT) => &[("af_xdp: a kernel without it says so", no_kernel_support)],

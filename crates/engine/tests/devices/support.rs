@@ -11,9 +11,9 @@ use caravan_engine::testing::AppBench;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, netdevice, recv, send};
 
-/// How long anything may take.
+/// The time limit of anything.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Packets of a bench.
+/// The number of packets of a bench.
 pub const PACKETS: u32 = 2048;
 /// The longest frame that fits into a packet.
 pub const FRAME_MAX: usize = caravan_engine::limits::PACKET_BYTES_MAX - HEADROOM_BYTES;
@@ -29,7 +29,7 @@ pub fn enter_namespace() {
         --cap-add SYS_ADMIN,NET_ADMIN); CARAVAN_SKIP_ROOT_TESTS=1 skips this",
         std::io::Error::last_os_error()
     );
-    // Nothing but the test shall send frames.
+    // Only the test may send frames.
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("IPv6 switched off");
 }
 
@@ -41,7 +41,7 @@ pub fn enter_mount_namespace() {
     run("mount --make-rprivate /");
 }
 
-/// Runs a command, its words parted by spaces; it must succeed.
+/// Runs a command, whose words are separated by spaces. It must succeed.
 pub fn run(command: &str) {
     let words: Vec<_> = command.split(' ').collect();
     let output = Command::new(words[0]).args(&words[1..]).output();
@@ -49,14 +49,14 @@ pub fn run(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The two ends of a cable, both up.
+/// Makes a veth pair, with both ends up.
 pub fn veth(left: &str, right: &str) {
     run(&format!("ip link add {left} type veth peer name {right}"));
     run(&format!("ip link set {left} up"));
     run(&format!("ip link set {right} up"));
 }
 
-/// Waits until it is true; `step` is done in between.
+/// Waits until `step` returns true.
 pub fn wait_for(what: &str, mut step: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !step() {
@@ -64,8 +64,8 @@ pub fn wait_for(what: &str, mut step: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a descriptor has something to read, at most a millisecond: devices that come and go
-/// are told by no descriptor.
+/// Waits until a descriptor is readable, at most a millisecond, as no descriptor reports devices that come and
+/// go.
 pub fn wait_readable(fd: impl AsFd) {
     let moment = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&moment)).expect("poll");
@@ -81,9 +81,9 @@ impl Witness {
         // SAFETY: the call touches no memory.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: it is new, and nobody else's.
+        // SAFETY: the descriptor is new, and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: all zeros are an address.
+        // SAFETY: all zeros are a valid address.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = protocol;
@@ -99,7 +99,7 @@ impl Witness {
         assert_eq!(send(&self.0, frame, SendFlags::empty()), Ok(frame.len()));
     }
 
-    /// The next frames of ours, in order; others are overlooked.
+    /// Returns the next frames of ours, in order, and ignores others.
     pub fn receive(&self, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         wait_for("frames at the witness", || {
@@ -116,10 +116,10 @@ impl Witness {
     }
 }
 
-/// EtherType of our frames, one for local experiments (IEEE 802).
+/// The EtherType of our frames, one for local experiments (IEEE 802).
 const OURS: [u8; 2] = [0x88, 0xb5];
 
-/// A broadcast frame with its number in it, of any length from 18 bytes.
+/// Makes a broadcast frame with its number in it, of any length from 18 bytes.
 pub fn frame(number: usize, length: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1]);
@@ -133,15 +133,15 @@ pub fn is_ours(frame: &[u8]) -> bool {
     frame.len() >= 14 && frame[12..14] == OURS
 }
 
-/// What a test does with an app that has an input and an output.
+/// The calls of a test to an app that has an input and an output.
 pub trait Drive {
     /// Calls `pull` as an idle worker does, until `count` frames of ours have been sent on.
     fn pull_frames(&mut self, count: usize) -> Vec<Vec<u8>>;
-    /// Calls `pull` once, after what the app sleeps on says so, or a moment.
+    /// Calls `pull` once, when a descriptor of the app is readable or after a moment.
     fn breathe(&mut self);
     /// Has the app send a frame.
     fn push_frame(&mut self, frame: &[u8]);
-    /// A figure of the app's report.
+    /// Returns a figure of the app's report.
     fn figure(&self, name: &str) -> u64;
 }
 
@@ -161,7 +161,7 @@ impl<A: App> Drive for AppBench<A> {
             Some(fd) => wait_readable(fd),
             None => std::thread::yield_now(),
         }
-        // Its clock goes ten times as fast.
+        // The app's clock runs ten times as fast.
         self.now_ns += 10_000_000;
         self.pull();
     }
@@ -177,12 +177,12 @@ impl<A: App> Drive for AppBench<A> {
     }
 }
 
-/// A bench with both links.
+/// Makes a bench with both links.
 pub fn bench<A: App>(config: A::Config) -> AppBench<A> {
     AppBench::new(config, &["input"], &["output"], PACKETS).unwrap_or_else(|trouble| panic!("{trouble}"))
 }
 
-/// Why an app does not start.
+/// Returns why an app does not start.
 pub fn refusal<A: App>(config: A::Config) -> String {
     match AppBench::<A>::new(config, &[], &[], 1) {
         Ok(_) => panic!("it starts"),
@@ -190,7 +190,7 @@ pub fn refusal<A: App>(config: A::Config) -> String {
     }
 }
 
-/// Sends frames of all lengths both ways between an app and a witness at the other end; each must
+/// Sends frames of all lengths in both directions between an app and a witness at the other end; each must
 /// arrive once, byte for byte.
 pub fn exchange<A: App>(bench: &mut AppBench<A>, witness: &Witness, longest: usize) {
     let frames: Vec<_> =
@@ -202,8 +202,8 @@ pub fn exchange<A: App>(bench: &mut AppBench<A>, witness: &Witness, longest: usi
     assert_eq!(bench.free(), PACKETS as usize, "all packets are free");
 }
 
-/// Whatever the app sends must be dropped, and counted, while its device is away; it comes back once
-/// `back` has been called.
+/// Checks that frames that the app sends are dropped and counted while its device is away, and that the device
+/// comes back after `back`.
 pub fn goes_away_and_comes_back<A: App>(bench: &mut AppBench<A>, away: impl FnOnce(), back: impl FnOnce()) {
     use caravan_engine::layout::DropReason;
     away();
@@ -232,14 +232,14 @@ pub fn become_nobody() {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// While the output takes no more, the app leaves frames in its device, and lets the worker sleep.
+/// While the output is full, the app leaves frames in its device, and lets the worker sleep.
 pub fn waits_for_room<A: App>(bench: &mut AppBench<A>, witness: &Witness) {
     bench.fill("output");
     witness.send(&frame(0, 60));
     wait_readable(bench.app.descriptors().first().expect("the device"));
     bench.pull();
     assert!(bench.app.descriptors().is_empty());
-    // The link's other end takes all.
+    // The link's other end takes all packets.
     bench.sent("output");
     bench.pull();
     assert!(!bench.app.descriptors().is_empty());

@@ -1,4 +1,4 @@
-//! `tap`.
+//! Tests of `tap`.
 
 use std::process::{Command, Stdio};
 
@@ -39,7 +39,7 @@ fn long_frames_are_counted() {
     let mut tap: AppBench<Tap> = bench(TapConfig::new("tap0"));
     run("ip link set tap0 mtu 4000");
     let witness = Witness::on("tap0");
-    // 1,984 bytes is what fits.
+    // A frame of 1,984 bytes just fits.
     witness.send(&frame(0, 1984));
     witness.send(&frame(1, 1985));
     witness.send(&frame(2, 4014));
@@ -83,7 +83,7 @@ fn it_goes_or_stays() {
 }
 
 fn it_is_in_another_namespace() {
-    // It ends with this process, as its input does.
+    // The command ends with this process, as its input does.
     let mut other = Command::new("unshare");
     let mut other = other.args(["--net", "cat"]).stdin(Stdio::piped()).spawn().expect("unshare");
     let namespace = std::path::PathBuf::from(format!("/proc/{}/ns/net", other.id()));

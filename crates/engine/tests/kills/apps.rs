@@ -1,7 +1,7 @@
-//! Apps whose packets tell whether they are lost, changed or delivered twice.
+//! Apps whose packets show whether they are lost, changed or delivered twice.
 //!
 //! Each stream has a number, each packet of it a sequence number, and the rest of the packet follows
-//! from these two. What apps have seen stands in memory of the test's own, which outlives them.
+//! from these two. The counts of apps are in memory of the test's own, which outlives them.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use serde::Deserialize;
 
 /// Streams of packets: one for each output of a stamper.
 pub const STREAMS: usize = 8;
-/// Apps that look at what arrives.
+/// Apps that check the packets that arrive.
 pub const CHECKERS: usize = 4;
-/// Sequence numbers behind the newest that a checker remembers each by itself.
+/// Sequence numbers behind the newest that a checker remembers one by one.
 const REMEMBERED: u64 = 1 << 16;
 
-/// What is wrong with a packet, or was delivered.
+/// The result of checking a packet.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub enum Count {
-    /// Arrived, for the first time.
+    /// The packet arrived, for the first time.
     Delivered,
-    /// Is not what was sent.
+    /// The packet is not as it was sent.
     Corrupt,
-    /// Arrived before.
+    /// The packet arrived before.
     Duplicate,
-    /// Arrived behind a younger one.
+    /// The packet arrived behind a younger one.
     Late,
 }
 
@@ -49,7 +49,7 @@ thread_local! {
 pub struct Board(SharedSlice);
 
 impl Board {
-    /// Makes it: for this process and those that it forks from here on.
+    /// Makes the memory, for this process and those that it forks from here on.
     pub fn create() -> Self {
         let segment = Segment::create("caravan-test-board", BYTES, Pages::Small).unwrap();
         segment.grow(BYTES).unwrap();
@@ -62,17 +62,17 @@ impl Board {
         BOARD.with_borrow(Clone::clone).ok_or_else(|| AppError::new("the test made no board"))
     }
 
-    /// Packets that a stream has had.
+    /// Returns the number of packets sent in a stream.
     pub fn sent(&self, stream: usize) -> u64 {
         self.0.word(SENT_AT + 8 * stream).load(Ordering::Acquire)
     }
 
-    /// What a checker has counted of a stream.
+    /// Returns a checker's count for a stream.
     pub fn count(&self, checker: usize, stream: usize, count: Count) -> u64 {
         self.0.word(check_at(checker, stream) + 8 * count as usize).load(Ordering::Acquire)
     }
 
-    /// What a checker has counted.
+    /// Returns a checker's count for all streams.
     pub fn total(&self, checker: usize, count: Count) -> u64 {
         (0..STREAMS).map(|stream| self.count(checker, stream, count)).sum()
     }
@@ -85,7 +85,7 @@ impl Board {
         self.0.word(SENT_AT + 8 * stream).fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes note of a packet. Each step leaves what the next process of this checker can go on from.
+    /// Records a packet. After each step, the next process of this checker can go on.
     fn seen(&self, checker: usize, stream: usize, sequence: u64) {
         let at = check_at(checker, stream);
         let newest = self.0.word(at + NEWEST);
@@ -93,7 +93,7 @@ impl Board {
             let bit = sequence % REMEMBERED;
             (self.0.word(at + BITS + 8 * (bit / 64) as usize), 1u64 << (bit % 64))
         };
-        // One more than the newest so far.
+        // One more than the newest sequence number so far.
         let before = newest.load(Ordering::Relaxed);
         if sequence >= before {
             for passed in before.max(sequence.saturating_sub(REMEMBERED - 1))..=sequence {
@@ -124,7 +124,7 @@ fn mix(number: u64) -> u64 {
     (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 7
 }
 
-/// Words of 8 bytes after the first two: few, and now and then nearly as many as fit.
+/// Returns the number of 8-byte words after the first two: few, and sometimes nearly as many as fit.
 fn words(stream: u64, sequence: u64) -> u64 {
     match mix(stream << 56 ^ sequence) {
         one if one % 32 == 0 => 220,
@@ -143,7 +143,7 @@ fn write(packet: &mut Packet, stream: u64, sequence: u64) {
     data.chunks_exact_mut(8).zip(values).for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
 }
 
-/// The stream and the sequence number of a packet that is as it was sent.
+/// Returns the stream and the sequence number of a packet that is as it was sent.
 fn read(data: &[u8]) -> Option<(usize, u64)> {
     let mut values =
         data.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
@@ -159,13 +159,13 @@ pub struct Number {
     number: usize,
 }
 
-/// Sends a stream to each output: `s0`, `s1` and so on, counted from its own number.
+/// Sends a stream to each output: `s0`, `s1` and so on, counted from the app's own number.
 pub struct Stamper {
     board: Board,
     first: usize,
 }
 
-/// Packets of each stream in a pull.
+/// The number of packets of each stream in a pull.
 const PULL: usize = 32;
 
 impl App for Stamper {
@@ -194,7 +194,7 @@ impl App for Stamper {
     }
 }
 
-/// Passes each input on to the output of the same name, and a copy of some to `side`.
+/// Passes each input on to the output of the same name, and copies of some packets to `side`.
 pub struct Relay {
     board: Board,
     number: usize,
@@ -235,7 +235,7 @@ impl App for Relay {
     }
 }
 
-/// Looks at every packet, and lets it go.
+/// Checks every packet, and frees it.
 pub struct Checker {
     board: Board,
     number: usize,
@@ -263,8 +263,8 @@ impl App for Checker {
     }
 }
 
-/// Keeps packets until it has `number` of them, and lets them go: its worker runs out of packets,
-/// and has too many, in turn.
+/// Keeps packets until it has `number` of them, and frees them: its worker alternately runs out of packets
+/// and has too many.
 pub struct Hoarder {
     held: Vec<Packet>,
     limit: usize,
@@ -296,7 +296,7 @@ impl App for Hoarder {
     }
 }
 
-/// All of them.
+/// Makes a registry of all apps here.
 pub fn registry() -> Registry {
     let mut registry = Registry::new();
     registry.add::<Stamper>("stamper").add::<Relay>("relay").add::<Checker>("checker");

@@ -1,16 +1,16 @@
-//! Workers killed at instants that nobody chooses, while packets flow, apps move and memory grows.
+//! Workers are killed at random instants, while packets flow, apps move and memory grows.
 //!
-//! | in the environment | |
+//! | environment variable | meaning |
 //! |---|---|
-//! | `CARAVAN_KILLS` | how many, however long that takes; without it as many as there is time for, and few |
-//! | `CARAVAN_SEED` | of the random numbers; printed in any case |
-//! | `CARAVAN_SOAK_SECONDS` | no kills: runs that long, and memory must stay flat |
+//! | `CARAVAN_KILLS` | the number of kills, however long they take; by default a few, as many as fit the time |
+//! | `CARAVAN_SEED` | the seed of the random numbers, which is always printed |
+//! | `CARAVAN_SOAK_SECONDS` | runs that long without kills, and memory must stay flat |
 //!
 //! Every so often all workers are stopped, and every packet must have exactly one owner. No packet
-//! arrives twice, or changed. The instants that were hit are printed; of 2,000 kills and more, every
-//! kind of instant must have been.
+//! arrives twice, or changed. The program prints the instants that kills have hit; with 2,000 kills or more, they must
+//! include every kind of instant.
 //!
-//! A program of its own, because an engine forks: the test harness has threads.
+//! It is a program of its own, because an engine forks, and the test harness has threads.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What runs while workers are killed: a row of three relays between two sources and two sinks, each
-//! link doubled and the other way round too, with branches to the side.
+//! The network that runs while workers are killed: a row of three relays between two sources and two sinks, each
+//! link doubled and in the other direction too, with branches to the side.
 //!
 //! ```text
 //! left: source, rsink     w1: a, ra     w2: b, rb     w3: c, rc     right: sink, rsource
@@ -16,19 +16,19 @@ use serde_json::json;
 use crate::apps::CHECKERS;
 use crate::random::Random;
 
-/// Workers that there always are.
+/// Workers that always exist.
 pub const WORKERS: [&str; 5] = ["left", "w1", "w2", "w3", "right"];
 /// The worker that comes and goes.
 pub const EXTRA: &str = "extra";
-/// What checks what arrives, by number.
+/// The apps that check the packets that arrive, by number.
 pub const SINKS: [&str; CHECKERS] = ["sink", "rsink", "sidesink", "backsink"];
 
-/// Which of the possible networks.
+/// One of the possible networks.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// The worker of each relay.
     relays: [(&'static str, &'static str); 6],
-    /// Whether the third link of the row is there, whether the second is copied, and the hoarder.
+    /// True if the row has its third link; the next two, for copying the second link and for the hoarder.
     third: bool,
     copied: bool,
     hoarder: bool,
@@ -36,30 +36,30 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// As in the picture.
+    /// Returns the network of the picture.
     pub fn first() -> Self {
         let relays = [("a", "w1"), ("b", "w2"), ("c", "w3"), ("ra", "w1"), ("rb", "w2"), ("rc", "w3")];
         Self { relays, third: true, copied: true, hoarder: true, sources: true }
     }
 
-    /// The same without what takes all the packets that there may be.
+    /// Returns the same network without the app that takes all the packets that there may be.
     pub fn steady(mut self) -> Self {
         self.hoarder = false;
         self
     }
 
-    /// Another one: some relays move, some links come and go.
+    /// Returns another network: some relays move, some links come and go.
     pub fn changed(mut self, rng: &mut Random) -> Self {
         let moved = rng.below(self.relays.len() as u64) as usize;
         for place in [moved, rng.below(6) as usize] {
-            // Always three workers in a row, mostly.
+            // There are nearly always three workers in a row.
             self.relays[place].1 = match rng.below(8) {
                 0 => "left",
                 1 => "right",
                 other => ["w1", "w2", "w3"][other as usize % 3],
             };
         }
-        // Each of the three has something to do, or it would end: that is for `extra`.
+        // Each of the three has an app, or it would end: only `extra` may end.
         for (place, worker) in ["w1", "w2", "w3"].into_iter().enumerate() {
             if !self.relays.iter().any(|(_, at)| *at == worker) {
                 self.relays[place].1 = worker;
@@ -72,13 +72,13 @@ impl Shape {
         self
     }
 
-    /// The same without anything that makes packets.
+    /// Returns the same network without apps that make packets.
     pub fn draining(mut self) -> Self {
         (self.sources, self.hoarder) = (false, false);
         self
     }
 
-    /// As the engine takes it.
+    /// Returns the network as a configuration.
     pub fn config(&self) -> Config {
         let mut config = Config::new();
         if self.sources {
@@ -89,7 +89,7 @@ impl Shape {
         for ((number, name), worker) in SINKS.into_iter().enumerate().zip(workers) {
             config.app_in(worker, name, "checker", json!({ "number": number }));
         }
-        // Something stays there, so that the worker does.
+        // An app stays there, so that the worker does not end.
         config.app_in("left", "anchor", "checker", json!({ "number": 0 }));
         for (name, worker) in self.relays {
             config.app_in(worker, name, "relay", json!({ "number": 0 }));

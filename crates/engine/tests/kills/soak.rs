@@ -7,9 +7,9 @@ use caravan_engine::limits::PACKETS_DEFAULT;
 use crate::network::{Shape, WORKERS};
 use crate::storm::Storm;
 
-/// A third of the time passes before anything is compared: until then workers ask for packets now and then.
+/// The first part of the time, one third, is not compared: until then workers ask for packets now and then.
 const WARM_UP: u32 = 3;
-/// Pages that come and go: stacks, the allocator's.
+/// Memory that comes and goes: stacks, and the allocator's pages.
 const SLACK_KB: u64 = 1024;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,7 +19,7 @@ struct Used {
     packets: u32,
 }
 
-/// Memory of its own, not that of the packets, which is shared, and open descriptors of a process.
+/// Returns a process's private memory, without the shared packets, and its open descriptors.
 fn of_process(pid: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or("0 kB");
@@ -35,7 +35,7 @@ fn used(storm: &Storm) -> Used {
     Used { kb, descriptors, packets: storm.engine.packets() }
 }
 
-/// Runs the network for so many seconds.
+/// Runs the network for a number of seconds.
 pub fn run(seconds: u64) {
     let length = Duration::from_secs(seconds);
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The kills, and what must hold after them.
+//! The kills, and the conditions that must hold after them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -14,17 +14,17 @@ use crate::killer::Killer;
 use crate::network::{EXTRA, SINKS, Shape, WORKERS};
 use crate::random::Random;
 
-/// How long a run takes whose kills nobody has counted, and the kills that it makes at least.
+/// How long a run without a number of kills takes, and the kills that it makes at least.
 const TIME: Duration = Duration::from_secs(8);
 const KILLS_MIN: u64 = 100;
 /// Kills from which on every kind of instant must have been hit.
 const KILLS_ALL: u64 = 2_000;
 /// Kills between two audits.
 const AUDIT_EVERY: u64 = 20;
-/// How long anything may take that the engine does by itself.
+/// The time limit of anything that the engine does by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An engine with the network, and what has become of it.
+/// An engine with the network, and the records of its kills.
 pub struct Storm {
     pub engine: Engine,
     pub board: Board,
@@ -32,16 +32,16 @@ pub struct Storm {
     pub instants: Instants,
     rng: Random,
     killer: Killer,
-    /// Processes that are about to be killed, or have been.
+    /// The processes that are about to be killed, or have been.
     marked: BTreeSet<i32>,
     audits: u64,
     changes: u64,
 }
 
 impl Storm {
-    /// Starts all of it.
+    /// Starts the killer and the engine.
     pub fn start(seed: u64, shape: Shape) -> Self {
-        // Before the engine: it has none of the engine's descriptors.
+        // The killer starts before the engine, so it has none of the engine's descriptors.
         let killer = Killer::start();
         let board = Board::create();
         let options = EngineOptions { restarts: Restarts::Always, ..EngineOptions::default() };
@@ -91,7 +91,7 @@ impl Storm {
                 1 => Signal::ABORT,
                 _ => Signal::KILL,
             };
-            // Mostly short, now and then as long as a change takes.
+            // The delay is mostly short, and sometimes as long as a change takes.
             let longest = if change { 4_000_000 } else { 1 << (10 + self.rng.below(11)) };
             let after = Duration::from_nanos(self.rng.below(longest));
             if self.marked.insert(pid) {
@@ -104,7 +104,7 @@ impl Storm {
             self.engine.configure(&shape.config()).unwrap();
             self.shape = shape;
             self.changes += 1;
-            // What happened meanwhile is told now. One that the change ended is not told of.
+            // Earlier events are reported now. A crash that the change dealt with is not reported.
             self.poll(Duration::ZERO, true);
             let there: BTreeSet<i32> = self.pids().into_iter().collect();
             self.marked.retain(|pid| there.contains(pid) || !gone.contains(pid));
@@ -115,7 +115,7 @@ impl Storm {
             self.poll(left, false);
             assert!(start.elapsed() < PATIENCE, "killed and not noticed: {:?}", self.marked);
         }
-        // Let packets flow again, mostly.
+        // In most cases, packets flow again.
         let flow = Duration::from_micros(self.rng.below(3_000));
         let start = Instant::now();
         while start.elapsed() < flow {
@@ -123,14 +123,14 @@ impl Storm {
         }
     }
 
-    /// Stops all workers, looks at every packet, and lets them go on.
+    /// Stops all workers, audits every packet, and lets the workers go on.
     pub fn audit(&mut self) {
         let pids: Vec<Pid> = self.pids().into_iter().filter_map(Pid::from_raw).collect();
         for &pid in &pids {
             let _ = kill_process(pid, Signal::STOP);
         }
         for &pid in &pids {
-            // Left to be waited for by the engine, if it has ended instead.
+            // NOWAIT leaves a worker that has ended instead for the engine to wait for.
             let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             waitid(WaitId::Pid(pid), options).unwrap();
         }
@@ -145,12 +145,12 @@ impl Storm {
         }
         self.audits += 1;
         self.check_counts();
-        // And while they run: what that says is wrong is wrong.
+        // The audit of running workers reports only real violations, too.
         let audit = self.engine.audit().unwrap();
         assert!(audit.violations.is_empty(), "{audit}");
     }
 
-    /// What each link's rings hold, for who has to find out what went wrong.
+    /// Returns the contents of each link's rings, to help find a fault.
     fn links(&self) -> String {
         let config = self.engine.config();
         let line = |name: &LinkName| {
@@ -171,7 +171,7 @@ impl Storm {
         }
     }
 
-    /// Stops the sources, and waits until nothing is on its way. Then every packet of a worker is a
+    /// Stops the sources, and waits until no packet is on its way. Then every packet of a worker is a
     /// free one that the worker knows of.
     pub fn drain(&mut self) {
         let shape = self.shape.clone().draining();
@@ -212,7 +212,7 @@ impl Storm {
     }
 }
 
-/// Kills `kills` times, or for a while.
+/// Kills `kills` times, or for the default time.
 pub fn run(kills: Option<u64>, seed: u64) {
     println!("seed {seed}");
     let start = Instant::now();
@@ -244,7 +244,7 @@ pub fn run(kills: Option<u64>, seed: u64) {
     storm.engine.stop().unwrap();
 }
 
-/// What a kill interrupted, counted.
+/// The counts of what kills interrupted.
 #[derive(Debug, Default)]
 pub struct Instants {
     pub kills: u64,
@@ -261,7 +261,7 @@ pub struct Instants {
 }
 
 impl Instants {
-    /// Takes note of a crash; `configuring`: it was noticed in a change of the configuration.
+    /// Records a crash. `configuring` is set if it was noticed in a change of the configuration.
     pub fn crashed(&mut self, event: &EngineEvent, configuring: bool) {
         let EngineEvent::Crashed { how, stage, growing, half_received, recovered, .. } = event else {
             return;
@@ -278,7 +278,7 @@ impl Instants {
         self.lost += recovered.lost;
     }
 
-    /// Instants that no kill has hit.
+    /// Returns the kinds of instants that no kill has hit.
     pub fn missed(&self) -> Vec<&'static str> {
         let hit = [
             ("half-sent", self.half_sent),

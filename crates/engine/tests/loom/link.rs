@@ -1,11 +1,11 @@
-//! A link between two processes: packets go round, full ones one way and empty ones back.
-//! Either process is killed; what it leaves is reclaimed while the other goes on; its successor
+//! A link between two processes: full packets go one way, and empty ones come back.
+//! Either process is killed; its packets are reclaimed while the other goes on; its successor
 //! takes over. In the end
 //!
 //! - every packet has one owner, who has it once;
-//! - nothing was delivered twice, and everything as it was written: a read and a write of what a
-//!   packet holds that nothing orders are a race, which loom reports;
-//! - nothing that was published is lost but to a taker that was killed.
+//! - nothing was delivered twice, and everything as it was written: a read and a write of a
+//!   packet's contents that nothing orders are a race, which loom reports;
+//! - nothing that was published is lost except to a taker that was killed.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,26 +24,26 @@ use crate::world::{Fault, ModelSlots, explore};
 type Producer = SlotProducer<MortalCursors, MortalSlots>;
 type Consumer = SlotConsumer<MortalCursors, MortalSlots>;
 
-/// What is wrong with the order of steps.
+/// The fault in the order of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// Nothing.
+    /// No fault.
     Nothing,
     /// Packets get their new owner once they are published.
     StampedAfterPublish,
-    /// Slots are given back before their packets get their new owner.
+    /// Slots are released before their packets get their new owner.
     ReleasedBeforeStamp,
-    /// Nobody looks whether a packet in the ring is the link's.
+    /// The taker does not check whether a packet in the ring belongs to the link.
     TakenUnseen,
     /// Packets that were not published are left as they are.
     NotReclaimed,
-    /// What the ring holds is looked at after the packets' words.
+    /// The ring is read after the packet headers.
     RingLookedAtLast,
-    /// The slots of what a dead process took stay in the ring, and its successor gives that away.
+    /// The slots of packets that a dead process took stay in the ring, and its successor gives the packets away.
     NotSkipped,
 }
 
-/// One run: how many stores each process makes before it is killed; `None` lives.
+/// One run: the number of stores that each process makes before it is killed; `None` for no kill.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub fault: Fault,
@@ -60,7 +60,7 @@ impl Run {
 }
 
 const PACKETS: u32 = 3;
-/// More than there are packets: slots that are not given back do not hold the giver up.
+/// The capacity exceeds the number of packets, so slots that are not released do not hold the giver up.
 const CAPACITY: usize = 4;
 const STACK_WORDS: usize = 1 << 13;
 
@@ -83,7 +83,7 @@ fn link() -> LinkId {
     LinkId::new(0).unwrap()
 }
 
-/// All that is shared, and what the processes did with it.
+/// Everything that is shared, and what the processes did with it.
 #[derive(Clone, Debug)]
 struct Shared {
     run: Run,
@@ -108,7 +108,7 @@ impl Shared {
         }
     }
 
-    /// The ring that a process gives to, and what packets in it name.
+    /// Returns the ring that a process gives to, and the owner that packets in it name.
     fn given(&self, role: Role) -> (&Ring, Owner) {
         match role {
             Role::Giver => (&self.full, Owner::Full(link())),
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// The ring that a process takes from, and what packets in it name.
+    /// Returns the ring that a process takes from, and the owner that packets in it name.
     fn taken(&self, role: Role) -> (&Ring, Owner) {
         match role {
             Role::Giver => (&self.empty, Owner::Empty(link())),
@@ -125,7 +125,7 @@ impl Shared {
     }
 }
 
-/// A process, with what only it knows.
+/// A process, with its private state.
 struct Process {
     role: Role,
     shared: Shared,
@@ -139,7 +139,7 @@ struct Process {
 }
 
 impl Process {
-    /// The first of its role or a later one: it has what names it.
+    /// Makes the first process of a role, or a later one: it has the packets that name it.
     fn new(role: Role, shared: &Shared, life: &Life) -> Self {
         let (out, _) = shared.given(role);
         let (into, _) = shared.taken(role);
@@ -152,7 +152,7 @@ impl Process {
         Self { role, shared: shared.clone(), headers, contents, out, into, free, limit: PACKETS as usize }
     }
 
-    /// Takes, fills or reads, gives.
+    /// Takes packets, fills or reads them, and gives them away.
     fn turn(&mut self) {
         if self.shared.run.wrong == Wrong::NotSkipped {
             self.give_all();
@@ -185,7 +185,7 @@ impl Process {
     fn give_all(&mut self) {
         let to = self.shared.given(self.role).1;
         let late = self.shared.run.wrong == Wrong::StampedAfterPublish;
-        // Room for all of them: the cursor takes note of what the other side has released.
+        // There is room for all of them: the call makes the cursor see what the other side has released.
         assert!(self.out.room(self.free.len()).unwrap() >= self.free.len(), "there is room for all");
         let count = self.free.len();
         let Self { role, shared, contents, headers, free, out, .. } = self;
@@ -240,8 +240,8 @@ fn take_unseen(
     items.into_iter().for_each(|index| each(index, headers.load(index)));
 }
 
-/// A process until it is killed, or has made its turn. One that has a last store is dead after that
-/// in any case.
+/// Runs a process until it is killed, or has made its turn. A process with a limited number of stores is dead after
+/// that in any case.
 fn live(role: Role, shared: &Shared, stores: Option<usize>) -> Option<Process> {
     let life = stores.map_or_else(Life::long, Life::of);
     let lived = catch_unwind(AssertUnwindSafe(|| {
@@ -256,7 +256,7 @@ fn live(role: Role, shared: &Shared, stores: Option<usize>) -> Option<Process> {
     }
 }
 
-/// What the ring that the dead process gave to holds.
+/// Reads the ring that the dead process gave to.
 fn look(shared: &Shared, role: Role) -> Given {
     let (ring, owner) = shared.given(role);
     let cursors = &ring.producer;
@@ -266,7 +266,7 @@ fn look(shared: &Shared, role: Role) -> Given {
     Given { owner, published }
 }
 
-/// What the supervisor does for a dead process, while the other lives; its successor.
+/// Recovers from a dead process, as the supervisor does, while the other lives. Returns the successor.
 fn succeed(shared: &Shared, role: Role) -> Process {
     let life = Life::long();
     let headers = shared.headers.seen_by(&life);
@@ -296,9 +296,9 @@ fn succeed(shared: &Shared, role: Role) -> Process {
     Process::new(role, shared, &Life::long())
 }
 
-/// What must be in the end.
+/// Checks the state in the end.
 fn settle(shared: &Shared, mut giver: Process, mut taker: Process) {
-    // Until both rings are empty, without anything new: the giver only takes.
+    // The loop ends when both rings are empty, and makes nothing new: the giver only takes.
     for _ in 0..2 {
         taker.turn();
         giver.take_all();
@@ -320,21 +320,21 @@ fn settle(shared: &Shared, mut giver: Process, mut taker: Process) {
     }
 }
 
-/// Explores one run; returns how many interleavings that were.
+/// Explores one run. Returns the number of interleavings.
 pub fn check(run: Run) -> usize {
     explore(Some(run.preemptions), move || {
         start(move || supervise(run)).join().unwrap();
     })
 }
 
-/// A thread with room for what a failed assertion does.
+/// Starts a thread with enough stack for a failed assertion.
 fn start<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     thread::Builder::new().stack_size(STACK_WORDS).spawn(body).unwrap()
 }
 
 fn supervise(run: Run) {
     let shared = Shared::new(run);
-    // Both rings hold something: two full packets, and an empty one.
+    // Both rings hold packets: two full ones, and an empty one.
     Process::new(Role::Giver, &shared, &Life::long()).give_all();
     let mut taker = Process::new(Role::Taker, &shared, &Life::long());
     taker.limit = 1;
@@ -351,7 +351,7 @@ fn supervise(run: Run) {
         process.turn();
         process
     };
-    // Who is killed first is recovered while the other lives, if it does.
+    // The process that is killed first is recovered while the other lives, if it does.
     let (giver, taker) = if run.giver_stores.is_some() {
         let giver = giver.join().unwrap().unwrap_or_else(|| successor(Role::Giver));
         (giver, taker.join().unwrap().unwrap_or_else(|| successor(Role::Taker)))
@@ -362,7 +362,7 @@ fn supervise(run: Run) {
     settle(&shared, giver, taker);
 }
 
-/// More stores than either process makes: the last runs kill nobody before its end.
+/// More stores than either process makes, so the last runs kill no process before its end.
 pub const STORES: usize = 10;
 
 #[test]
@@ -391,7 +391,7 @@ fn both_killed_after_any_two_stores() {
     assert!(interleavings > 10_000, "only {interleavings} interleavings");
 }
 
-/// Who is killed, after any number of stores.
+/// The process that is killed, after any number of stores.
 #[derive(Clone, Copy, Debug)]
 enum Dies {
     Nobody,

@@ -1,4 +1,4 @@
-//! Memory as a process sees it that is killed after a number of stores: it stops before the next.
+//! Memory of a process that is killed after a number of stores: it stops before the next one.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use loom::sync::atomic::{AtomicU64, fence};
 
 use crate::world::{Fault, ModelCursors, ModelSlots, ModelWord};
 
-/// Stores that a process still makes.
+/// The number of stores that a process still makes.
 #[derive(Clone, Debug)]
 pub struct Life(Arc<AtomicUsize>);
 
-/// What a process stops with that has none left.
+/// The panic payload of a process that has no stores left.
 #[derive(Debug)]
 pub struct Killed;
 
 impl Life {
-    /// Killed before the store after `stores`.
+    /// Makes a life that ends before the store after `stores`.
     pub fn of(stores: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(stores)))
     }
 
-    /// Never killed.
+    /// Makes a life without end.
     pub fn long() -> Self {
         Self::of(usize::MAX)
     }
 
     fn spend(&self) {
         if self.0.load(Ordering::Relaxed) == 0 {
-            // Without a panic's message.
+            // This panics without a message.
             resume_unwind(Box::new(Killed));
         }
         self.0.fetch_sub(1, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Cursors for MortalCursors {
     }
 }
 
-/// The slots of a ring, or what packets hold: places that loom watches for races.
+/// The slots of a ring, or the contents of packets, which loom watches for races.
 #[derive(Clone, Debug)]
 pub struct MortalSlots {
     places: ModelSlots,
@@ -124,7 +124,7 @@ impl Slots for MortalSlots {
     }
 }
 
-/// The words in front of packets.
+/// The packet headers.
 #[derive(Clone, Debug)]
 pub struct MortalHeaders {
     words: Arc<Vec<AtomicU64>>,

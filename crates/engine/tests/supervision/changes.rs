@@ -1,4 +1,4 @@
-//! Changes of the configuration: at the limits, and where something fails.
+//! Changes of the configuration: at the limits, and with failures.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,11 +12,11 @@ use serde_json::json;
 
 use crate::{LINK, engine, flows, pair, poll_until, signal, taken_from};
 
-/// More than half of the links and workers that an engine has.
+/// More than half of the links and workers that an engine can have.
 const LINKS: usize = 129;
 const WORKERS: usize = 40;
 
-/// Many links, every second one between two processes, and many workers; all with names of their own.
+/// Makes many links, every second one between two processes, and many workers, with names of their own.
 fn many(names: &str) -> Config {
     let mut config = Config::new();
     config.app_in("left", "source", "source", json!({ "size": 60 }));
@@ -51,7 +51,7 @@ pub fn a_reload_may_replace_every_link_and_worker() {
     engine.stop().unwrap();
 }
 
-/// What stands in a worker's words: restarts, and drops for each cause.
+/// Returns a worker's counts: restarts, and drops by reason.
 fn past(engine: &Engine, name: &str) -> Vec<u64> {
     let id = engine.worker_id(name).unwrap();
     let word = |offset| engine.shared().worker(id, offset).load(Ordering::Relaxed);
@@ -71,7 +71,7 @@ pub fn a_new_worker_has_no_past() {
         events.iter().any(|event| matches!(event, EngineEvent::Restarted { .. }))
     });
     assert_eq!(past(&engine, "right")[0], 1);
-    // Two of them: one has the place that was free, one that of the worker that has ended.
+    // Two workers are new: one gets the free place, the other the place of the worker that has ended.
     for names in [["new", "newer"], ["newest", "last"]] {
         let mut config = Config::new();
         for name in names {
@@ -85,7 +85,7 @@ pub fn a_new_worker_has_no_past() {
     engine.stop().unwrap();
 }
 
-/// Lets this process open so many descriptors; returns how many it could before.
+/// Limits this process's open descriptors. Returns the previous limit.
 fn limit_descriptors(most: Option<u64>) -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum }).unwrap();
@@ -99,7 +99,7 @@ pub fn a_process_that_cannot_start_changes_nothing() {
     engine.configure(&old).unwrap();
     flows(&mut engine);
     let pids = ["left", "right"].map(|name| engine.pid_of(name));
-    // The new worker comes before those that are there, and fails; `left` has stopped its app by then.
+    // The new worker comes before the existing ones, and fails; `left` has stopped its app by then.
     let mut new = old.clone();
     new.app_in("a", "source", "source", json!({ "size": 60, "hex": "01" }));
     let before = limit_descriptors(Some(3));
@@ -118,12 +118,12 @@ pub fn a_process_that_cannot_start_changes_nothing() {
 }
 
 const REPEATERS: usize = 5;
-/// Packets that a repeater keeps by itself, and what makes its state as long as one can be.
+/// The number of packets that a repeater keeps by default, with which its state is as long as possible.
 const KEPT: usize = 1024;
 
 fn repeaters(worker: &str) -> Config {
     let mut config = Config::new();
-    // Bytes that take three digits each.
+    // Each byte takes three digits.
     let source = json!({ "size": STATE_BYTES_MAX / KEPT - 2, "hex": "ff" });
     config.app_in("left", "source", "source", source).app_in("right", "sink", "sink", json!({}));
     for number in 0..REPEATERS {
@@ -144,7 +144,7 @@ pub fn five_full_repeaters_move() {
     poll_until(&mut engine, |engine, _| kept(engine) == [KEPT as u64; REPEATERS]);
     let pids = ["left", "right"].map(|name| engine.pid_of(name));
     let mut config = repeaters("right");
-    // Nothing more comes: what they keep has come along.
+    // No more packets come: the kept packets have come along.
     config.links.retain(|name, _| name.from.app != "source");
     engine.configure(&config).unwrap();
     let crashed = |event: &EngineEvent| !matches!(event, EngineEvent::Grown { .. });
@@ -155,8 +155,8 @@ pub fn five_full_repeaters_move() {
     engine.stop().unwrap();
 }
 
-/// Lets the supervisor notice that a worker was killed, and waits until its successor has said that it
-/// runs, which the supervisor has not heard then.
+/// Lets the supervisor notice that a worker was killed, and waits until its successor has answered that it
+/// runs, which the supervisor has not read then.
 fn crash_unheard(engine: &mut Engine, name: &str) {
     let id = engine.worker_id(name).unwrap();
     let before = engine.pid_of(name);
@@ -196,7 +196,7 @@ pub fn a_report_after_a_restart_kills_nobody() {
     engine.stop().unwrap();
 }
 
-/// Packets of a cause that the engine's workers have dropped.
+/// Returns the packets that the engine's workers have dropped because of a removal.
 fn removed(engine: &Engine) -> u64 {
     ["left", "right"].into_iter().map(|name| past(engine, name)[1 + DropReason::Removed as usize]).sum()
 }
@@ -215,11 +215,11 @@ pub fn what_an_app_held_is_counted() {
     };
     assert!(sent(&mut engine) >= HELD);
     let before = removed(&engine);
-    // Its link stays: what is under way is not lost, what it held is.
+    // The app's link stays: packets on their way are not lost, those that the app held are.
     config.app_in("right", "keeper", "keeper", json!({ "most": HELD + 1 }));
     let changes = engine.configure(&config).unwrap();
     assert_eq!((removed(&engine) - before, changes.lost), (HELD, HELD));
-    // All goes, and nothing that had been counted with it.
+    // Everything is removed, except what had been counted.
     let figures: BTreeMap<_, _> = engine.reports().unwrap();
     assert!(figures.contains_key("keeper"));
     let mut only = Config::new();

@@ -1,6 +1,6 @@
-//! What the supervisor sees to, and what becomes of workers without one.
+//! The supervisor's duties, and the end of workers without a supervisor.
 //!
-//! Each scene is a process of its own, this program again: an engine forks, which the threads of the
+//! Each scene is a process of its own, which runs this program again: an engine forks, which the threads of the
 //! test harness forbid. An argument names the scenes to run.
 
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
 use serde_json::json;
 
-/// How long anything may take that the engine does by itself.
+/// The time limit of anything that the engine does by itself.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long workers may outlive their supervisor.
 const ORPHANS_MAX: Duration = Duration::from_secs(20);
@@ -78,7 +78,7 @@ struct Crashes {
     crash: bool,
 }
 
-/// Crashes as soon as it runs, if it is to.
+/// Crashes as soon as it runs, if its configuration says so.
 struct Crasher(bool);
 
 impl App for Crasher {
@@ -101,7 +101,7 @@ impl App for Crasher {
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-/// Reads every packet, and says the highest number of one.
+/// Reads every packet, and reports the highest packet number.
 #[derive(Default)]
 struct Highest {
     packet: u32,
@@ -138,7 +138,7 @@ fn engine(options: EngineOptions) -> Engine {
 
 const LINK: &str = "source.output -> highest.input";
 
-/// A source and who looks at its packets, in two workers.
+/// Makes a source and an app that reads its packets, in two workers.
 fn pair() -> Config {
     let mut config = Config::new();
     config.app_in("left", "source", "source", json!({ "size": 60, "hex": "01" }));
@@ -147,7 +147,7 @@ fn pair() -> Config {
     config
 }
 
-/// Polls until what is asked for has happened; returns all that did.
+/// Polls until a condition holds. Returns all events.
 fn poll_until(
     engine: &mut Engine,
     mut done: impl FnMut(&mut Engine, &[EngineEvent]) -> bool,
@@ -161,7 +161,7 @@ fn poll_until(
     events
 }
 
-/// Packets that have arrived.
+/// Returns the number of packets that have arrived.
 fn taken(engine: &Engine) -> u64 {
     taken_from(engine, LINK)
 }
@@ -184,7 +184,7 @@ fn signal(engine: &Engine, worker: &str, signal: Signal) {
 
 const SUPERVISOR: &str = "supervisor";
 
-/// Runs until it is killed.
+/// Runs an engine until it is killed.
 fn be_killed() {
     let mut engine = engine(EngineOptions::default());
     engine.configure(&pair()).unwrap();
@@ -196,7 +196,7 @@ fn be_killed() {
     }
 }
 
-/// The file behind a process's descriptor of an engine's memory.
+/// Returns the inodes of a process's descriptors of an engine's memory.
 fn memory_of(pid: u32) -> Vec<u64> {
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let paths = descriptors.flatten().map(|entry| entry.path());
@@ -226,7 +226,7 @@ fn workers_end_with_their_supervisor() {
         let ended = rustix::event::poll(&mut [PollFd::new(worker, PollFlags::IN)], Some(&left)).unwrap();
         assert_eq!(ended, 1, "a worker lives on");
     }
-    // Nobody has the memory any more: neither a process of ours nor one that came from them.
+    // No process has the memory open any more, neither one of ours nor one of its descendants.
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let holders = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
@@ -260,7 +260,7 @@ fn a_crash_loop_parks_its_worker_alone() {
     assert_eq!(engine.pid_of("bad"), None);
     let place = engine.worker_id("bad").unwrap().place();
     assert_eq!(engine.audit().unwrap().workers.get(&place), None, "its packets are for others");
-    // The others go on, and it is left alone.
+    // The other workers go on, and this one is left alone.
     assert!(!flows(&mut engine).iter().any(|event| matches!(event, EngineEvent::Restarted { .. })));
     config.app_in("bad", "crasher", "crasher", json!({ "crash": false }));
     engine.configure(&config).unwrap();
@@ -279,7 +279,7 @@ fn a_worker_that_hangs_is_killed() {
     flows(&mut engine);
     let hung = engine.pid_of("bad").unwrap();
     kill_process(Pid::from_raw(hung).unwrap(), Signal::STOP).unwrap();
-    // Another configuration of the app: its worker is told, and does not answer.
+    // The app's configuration changes: its worker gets the order, and does not answer.
     config.app_in("bad", "other", "crasher", json!({ "crash": false }));
     let before = taken(&engine);
     let start = Instant::now();

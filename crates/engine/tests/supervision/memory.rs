@@ -1,4 +1,4 @@
-//! Packets: memory for more of them, and engines with as few as there may be.
+//! Packets: memory for more of them, and engines with the fewest packets.
 
 use caravan_engine::limits::{GRANT_PACKETS, PACKETS_DEFAULT};
 use caravan_engine::{
@@ -13,7 +13,7 @@ use crate::{engine, flows, pair, poll_until, signal};
 
 const CRASHES: usize = 2;
 
-/// Holds the first packets that arrive, and as many empty ones as it can get, up to a number of both.
+/// Holds the first packets that arrive, and as many empty ones as it can get, up to a limit for both.
 pub struct Keeper {
     most: usize,
     held: Vec<Packet>,
@@ -68,7 +68,7 @@ pub fn crashes_of_a_consumer_do_not_starve_its_producer() {
     let held =
         |engine: &mut Engine| engine.reports().unwrap().get("keeper").map_or(0, |figures| figures["held"]);
     for _ in 0..CRASHES {
-        // It has all of them, and owes half of them: that is forgotten when it dies.
+        // The keeper has all of them, and owes half of them; the debt is forgotten when it dies.
         poll_until(&mut engine, |engine, _| held(engine) == u64::from(2 * GRANT_PACKETS));
         signal(&engine, "right", Signal::KILL);
         let restarted = |event: &EngineEvent| matches!(event, EngineEvent::Restarted { .. });
@@ -80,7 +80,7 @@ pub fn crashes_of_a_consumer_do_not_starve_its_producer() {
 
 pub fn too_few_packets_are_refused() {
     let mut config = Config::new();
-    // The sink's worker is first by name, and is given its packets first.
+    // The sink's worker is first by name, so it is given its packets first.
     config.app_in("b", "source", "source", json!({})).app_in("a", "highest", "highest", json!({}));
     config.link(crate::LINK).unwrap();
     let mut short = engine(options(GRANT_PACKETS));
@@ -111,7 +111,7 @@ pub fn a_shortage_is_told() {
         packets_max: 3 * GRANT_PACKETS,
     };
     assert_eq!(told.collect::<Vec<_>>(), [&expected]);
-    // The others go on with what they are sure of, and have it all again after that.
+    // The other workers go on with the packets that they are sure of, and have all of them again after that.
     flows(&mut engine);
     engine.configure(&pair()).unwrap();
     flows(&mut engine);

@@ -1,9 +1,9 @@
 //! The receive ring, TPACKET_V3: Documentation/networking/packet_mmap.rst and
 //! `linux/if_packet.h`.
 //!
-//! The ring is blocks of frames. The kernel fills a block, and hands it over by its status word;
-//! we take its frames, and hand it back by the same word. Everything else in a block is read once
-//! and checked: a frame is inside its block, or the rest of the block is given up.
+//! The ring consists of blocks of frames. The kernel fills a block, and hands it over by its status word.
+//! The app takes its frames, and hands it back by the same word. Everything else in a block is read once
+//! and checked: a frame must be inside its block, or the rest of the block is given up.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::device::sys::Mapping;
 use crate::layout::DropReason;
 use crate::packet::Packet;
 
-/// Bytes of a block: a frame of up to 64 KiB would fit, but for its header.
+/// Bytes of a block: a frame of 64 KiB would fit without its header.
 pub(super) const BLOCK_BYTES: usize = 64 << 10;
 /// Blocks in the ring: 4 MiB, some 2,500 full frames or 40,000 short ones.
 pub(super) const BLOCKS: usize = 64;
@@ -23,9 +23,9 @@ const BLOCK_STATUS_AT: usize = 8;
 const BLOCK_FRAMES_AT: usize = 12;
 const BLOCK_FIRST_AT: usize = 16;
 const BLOCK_HEADER_BYTES: usize = 48;
-/// The block is the kernel's.
+/// The block belongs to the kernel.
 const STATUS_KERNEL: u32 = 0;
-/// The block, or the frame, is ours.
+/// The block, or the frame, belongs to the app.
 const STATUS_USER: u32 = 1;
 
 /// Bytes of `struct tpacket3_hdr`, in front of each frame.
@@ -37,7 +37,7 @@ const STATUS_VLAN_TYPE: u32 = 1 << 6;
 /// Bytes of `struct virtio_net_hdr`, directly in front of the frame's first byte.
 const OFFLOADS_BYTES: usize = 10;
 
-/// Where a VLAN tag goes: behind the two addresses.
+/// The offset of a VLAN tag, behind the two addresses.
 const TAG_AT: usize = 12;
 const TAG_BYTES: usize = 4;
 /// EtherType of a VLAN tag (IEEE 802.1Q), if the kernel names none.
@@ -46,24 +46,24 @@ const TAG_TYPE: u16 = 0x8100;
 /// A frame in the ring.
 #[derive(Debug)]
 pub(super) struct RingFrame {
-    /// Where it starts, in the mapping.
+    /// Its offset in the mapping.
     at: usize,
-    /// Bytes of it that are there.
+    /// The number of its bytes in the ring.
     length: usize,
-    /// Bytes it had.
+    /// The number of bytes that it had.
     whole: usize,
-    /// From its header to the next one's, if it is not the last.
+    /// The distance from its header to the next one's, unless it is the last.
     next: usize,
     status: u32,
     vlan: u16,
     vlan_type: u16,
 }
 
-/// The frames of a block that are still to be taken.
+/// The frames of a block that have not been taken yet.
 #[derive(Clone, Copy, Debug)]
 struct OpenBlock {
     frames: u32,
-    /// Where the first one's header is.
+    /// The offset of the first frame's header.
     at: usize,
 }
 
@@ -71,27 +71,27 @@ struct OpenBlock {
 #[derive(Debug)]
 pub(super) struct PacketRing {
     memory: Mapping,
-    /// Where the block starts that is ours, or will be next.
+    /// The offset of the block that belongs to the app now or next.
     block: usize,
-    /// `None` while the block is the kernel's.
+    /// `None` while the block belongs to the kernel.
     open: Option<OpenBlock>,
-    /// Frames given up because the kernel's words did not make sense.
+    /// Frames given up because the kernel's words were invalid.
     broken: u64,
 }
 
 impl PacketRing {
-    /// A ring of whole blocks.
+    /// Makes a ring of whole blocks.
     pub(super) fn new(memory: Mapping) -> Self {
         Self { memory, block: 0, open: None, broken: 0 }
     }
 
-    /// Frames given up since the last call.
+    /// Returns the number of frames given up since the last call.
     pub(super) fn take_broken(&mut self) -> u64 {
         std::mem::take(&mut self.broken)
     }
 
-    /// The oldest frame, to be [taken](Self::take). Without one, nothing in the ring is ours, and
-    /// the socket is readable once something is.
+    /// Returns the oldest frame, to be [taken](Self::take). If there is none, the kernel has the whole ring, and
+    /// the socket is readable once a frame is there.
     pub(super) fn peek(&mut self) -> Option<RingFrame> {
         loop {
             let open = match self.open {
@@ -111,8 +111,8 @@ impl PacketRing {
         }
     }
 
-    /// Moves the frame that [`peek`](Self::peek) returned into an empty packet; the error says under
-    /// which cause to count it. The ring goes on in either case.
+    /// Moves the frame that [`peek`](Self::peek) returned into an empty packet. An error is the
+    /// reason under which the frame is counted. The ring moves on in either case.
     pub(super) fn take(&mut self, frame: &RingFrame, packet: &mut Packet) -> Result<(), DropReason> {
         let taken = self.copy(frame, packet);
         match self.open {
@@ -125,7 +125,7 @@ impl PacketRing {
         taken
     }
 
-    /// The frames of the next block, if that is ours.
+    /// Returns the frames of the next block, if that belongs to the app.
     fn open_block(&mut self) -> Option<OpenBlock> {
         loop {
             // Pairs with the kernel's write barrier before it hands the block over.
@@ -155,7 +155,7 @@ impl PacketRing {
         }
     }
 
-    /// The first frame of `open`; `None` if its header or the frame is not within the block.
+    /// Returns the first frame of `open`, or `None` if its header or the frame is not within the block.
     fn frame(&self, OpenBlock { frames, at }: OpenBlock) -> Option<RingFrame> {
         let end = self.block + BLOCK_BYTES;
         if at < self.block + BLOCK_HEADER_BYTES || at > end - FRAME_HEADER_BYTES {
@@ -184,7 +184,7 @@ impl PacketRing {
         let offloads: [u8; OFFLOADS_BYTES] =
             self.memory.array(frame.at - OFFLOADS_BYTES).ok_or(DropReason::Device)?;
         let half = |at: usize| usize::from(u16::from_ne_bytes([offloads[at], offloads[at + 1]]));
-        // Several frames that the kernel has put together: none that a link could carry.
+        // The kernel has put several frames together: no link could carry the result.
         if offloads[1] != 0 || frame.length < frame.whole {
             return Err(DropReason::Oversize);
         }
@@ -193,7 +193,7 @@ impl PacketRing {
             return Err(DropReason::Device);
         }
         if frame.status & STATUS_CHECKSUM_UNFINISHED != 0 {
-            // A sender on this host that left it to a device that there is not.
+            // A sender on this host left the checksum to a device that does not exist.
             complete_checksum(data, half(6), half(8));
         }
         if frame.status & STATUS_VLAN != 0 {
@@ -204,7 +204,7 @@ impl PacketRing {
     }
 }
 
-/// Puts a VLAN tag back where the kernel took it out.
+/// Puts a VLAN tag back where the kernel removed it.
 fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), DropReason> {
     if packet.length() < TAG_AT {
         return Err(DropReason::Malformed);
@@ -216,8 +216,9 @@ fn insert_tag(packet: &mut Packet, kind: u16, tag: u16) -> Result<(), DropReason
     Ok(())
 }
 
-/// Completes a checksum that the kernel left to the device: writes the Internet checksum (RFC 1071) of `frame` from `start` on to `start + field`, where the
-/// sum over the pseudo header stands. False, and nothing done, if that is not inside.
+/// Completes a checksum that the kernel left to the device: writes the Internet checksum (RFC 1071) of `frame`
+/// from `start` on to `start + field`, which holds the sum over the pseudo header. Returns false, and does nothing,
+/// if that is not inside.
 fn complete_checksum(frame: &mut [u8], start: usize, field: usize) -> bool {
     let Some(covered) = frame.get_mut(start..) else { return false };
     if covered.len() < field + 2 {

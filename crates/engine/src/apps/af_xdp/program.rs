@@ -29,14 +29,14 @@ const REDIRECT_MAP: i32 = 51;
 const GENERIC_MODE: u32 = 1 << 1;
 const NATIVE_MODE: u32 = 1 << 2;
 
-/// Not a word of the GPL's is used, so the kernel takes any licence.
+/// The program calls no GPL-only helper, so the kernel takes any licence.
 const LICENCE: &std::ffi::CStr = c"Apache-2.0";
 
 pub(super) const MAP: &str = "bpf BPF_MAP_CREATE";
 pub(super) const LOAD: &str = "bpf BPF_PROG_LOAD";
 pub(super) const ATTACH: &str = "bpf BPF_LINK_CREATE";
 
-/// The program at work. Dropped, frames go to the host again.
+/// The attached program. When it is dropped, frames go to the host again.
 #[derive(Debug)]
 pub(super) struct XdpProgram {
     _link: OwnedFd,
@@ -199,7 +199,7 @@ unsafe fn bpf<A>(command: u32, attributes: &A) -> Result<i32, Errno> {
 unsafe fn bpf_open<A>(command: u32, attributes: &A) -> Result<OwnedFd, Errno> {
     // SAFETY: as the caller vouches.
     let descriptor = unsafe { bpf(command, attributes)? };
-    // SAFETY: it is new (and close-on-exec, as the kernel makes them), and nobody else's.
+    // SAFETY: the descriptor is new (and close-on-exec, as the kernel makes them), and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

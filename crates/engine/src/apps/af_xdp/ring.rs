@@ -11,10 +11,10 @@ use rustix::net::xdp::{XdpRingOffset, XdpUmemReg, XdpUmemRegFlags};
 
 use crate::device::sys::Mapping;
 
-/// The kernel wants a system call before it goes on.
+/// The kernel needs a system call before it goes on.
 const NEED_WAKEUP: u32 = 1;
 
-/// What both directions share.
+/// The parts that both directions share.
 #[derive(Debug)]
 struct XdpRing {
     memory: Mapping,
@@ -58,7 +58,7 @@ impl XdpRing {
     }
 }
 
-/// A ring that we write, with entries of `N` bytes: frames for the kernel to fill or to send.
+/// A ring that the app writes, with entries of `N` bytes: frames for the kernel to fill or to send.
 #[derive(Debug)]
 pub(super) struct XdpProducer<const N: usize>(XdpRing);
 
@@ -67,12 +67,12 @@ impl<const N: usize> XdpProducer<N> {
         Self(XdpRing::new(memory, offsets, entries))
     }
 
-    /// Entries that can be put.
+    /// Returns the number of entries that can be put.
     pub(super) fn room(&self) -> u32 {
         self.0.entries.saturating_sub(self.unread())
     }
 
-    /// Entries that the kernel has not taken.
+    /// Returns the number of entries that the kernel has not taken.
     pub(super) fn unread(&self) -> u32 {
         self.0.position.wrapping_sub(self.0.load(self.0.consumer_at))
     }
@@ -83,19 +83,19 @@ impl<const N: usize> XdpProducer<N> {
         self.0.position = self.0.position.wrapping_add(1);
     }
 
-    /// Shows the kernel all that was put.
+    /// Shows the kernel all entries that were put.
     pub(super) fn publish(&self) {
         self.0.store(self.0.producer_at);
     }
 
-    /// Whether the kernel must be called to go on.
+    /// True if the kernel must be called to go on.
     pub(super) fn wants_wakeup(&self) -> bool {
         // A kernel without this word always wants it.
         self.0.flags_at.is_none_or(|at| self.0.load(at) & NEED_WAKEUP != 0)
     }
 }
 
-/// A ring that we read, with entries of `N` bytes: frames that were filled or sent.
+/// A ring that the app reads, with entries of `N` bytes: frames that were filled or sent.
 #[derive(Debug)]
 pub(super) struct XdpConsumer<const N: usize>(XdpRing);
 
@@ -104,7 +104,7 @@ impl<const N: usize> XdpConsumer<N> {
         Self(XdpRing::new(memory, offsets, entries))
     }
 
-    /// Entries that can be taken.
+    /// Returns the number of entries that can be taken.
     pub(super) fn waiting(&self) -> u32 {
         let waiting = self.0.load(self.0.producer_at).wrapping_sub(self.0.position);
         if waiting > self.0.entries { 0 } else { waiting }
@@ -118,7 +118,7 @@ impl<const N: usize> XdpConsumer<N> {
         entry
     }
 
-    /// Gives the kernel the places of all that was taken.
+    /// Gives the kernel the places of all entries that were taken.
     pub(super) fn release(&self) {
         self.0.store(self.0.consumer_at);
     }
@@ -142,7 +142,7 @@ impl Umem {
         Ok(Self { memory, free: (CHUNKS..2 * CHUNKS).collect() })
     }
 
-    /// As the kernel is told of it.
+    /// Returns the memory as the kernel registers it.
     pub(super) fn registration(&self) -> XdpUmemReg {
         XdpUmemReg {
             addr: self.memory.address(),
@@ -154,25 +154,25 @@ impl Umem {
         }
     }
 
-    /// Addresses of all chunks to receive into.
+    /// Returns the addresses of all chunks to receive into.
     pub(super) fn receive_chunks() -> impl Iterator<Item = u64> {
         (0..u64::from(CHUNKS)).map(|chunk| chunk * CHUNK_BYTES as u64)
     }
 
-    /// The chunk that holds an address, if it is one to receive into.
+    /// Returns the chunk that holds an address, if it is one to receive into.
     pub(super) fn receive_chunk(address: u64) -> Option<u64> {
         let chunk = address / CHUNK_BYTES as u64;
         (chunk < u64::from(CHUNKS)).then_some(chunk * CHUNK_BYTES as u64)
     }
 
-    /// Copies the frame at `address`. False if it is not within one chunk.
+    /// Copies the frame at `address`. Returns false if it is not within one chunk.
     pub(super) fn copy_out(&self, address: u64, to: &mut [u8]) -> bool {
         let within = (address % CHUNK_BYTES as u64) as usize;
         let Ok(at) = usize::try_from(address) else { return false };
         to.len() <= CHUNK_BYTES - within && self.memory.copy_out(at, to)
     }
 
-    /// Copies a frame into a free chunk, and says where that is; `None` if all are in use.
+    /// Copies a frame into a free chunk. Returns its address, or `None` if all chunks are in use.
     pub(super) fn copy_in(&mut self, frame: &[u8]) -> Option<u64> {
         let chunk = self.free.pop()?;
         let at = chunk as usize * CHUNK_BYTES;
@@ -180,7 +180,7 @@ impl Umem {
         Some(at as u64)
     }
 
-    /// Takes back a chunk that was sent. One that cannot have been is ignored.
+    /// Takes back a chunk that was sent. An impossible address is ignored.
     pub(super) fn sent(&mut self, address: u64) {
         let chunk = u32::try_from(address / CHUNK_BYTES as u64).unwrap_or(u32::MAX);
         if (CHUNKS..2 * CHUNKS).contains(&chunk) && self.free.len() < CHUNKS as usize {
@@ -188,7 +188,7 @@ impl Umem {
         }
     }
 
-    /// Chunks that can be sent from.
+    /// Returns the number of chunks that can be sent from.
     pub(super) fn free(&self) -> usize {
         self.free.len()
     }

@@ -38,7 +38,7 @@ fn reply() -> Vec<u8> {
     arp(OURS.0, 2, (ROUTER, [192, 0, 2, 254]), (OURS, [192, 0, 2, 1]))
 }
 
-/// An IPv4 packet without Ethernet addresses, as the north sends it.
+/// Makes an IPv4 packet without Ethernet addresses, as the north sends it.
 fn packet(number: u8) -> Vec<u8> {
     let mut frame = Vec::new();
     let builder =
@@ -55,13 +55,13 @@ fn addressed(frame: &[u8]) -> Vec<u8> {
 fn requests_for_our_addresses_are_answered() {
     let mut bench = bench(false);
     for last in [1, 2] {
-        // As it comes from the wire: padded.
+        // The request is padded, as on the wire.
         let padded = [request([192, 0, 2, last]), vec![0; 18]].concat();
         let (north, south) = push(&mut bench, "south", &padded);
         let expected = arp(ROUTER.0, 2, (OURS, [192, 0, 2, last]), (ROUTER, [192, 0, 2, 254]));
         assert_eq!((north, south), (vec![], vec![expected]));
     }
-    // Who looks whether the address is free has none yet (RFC 5227).
+    // A host that checks whether the address is free has none yet (RFC 5227).
     let probe = arp(ALL, 1, (ROUTER, [0; 4]), (Mac::default(), [192, 0, 2, 1]));
     let (_, south) = push(&mut bench, "south", &probe);
     assert_eq!(south, [arp(ROUTER.0, 2, (OURS, [192, 0, 2, 1]), (ROUTER, [0; 4]))]);
@@ -85,7 +85,7 @@ fn all_else_passes() {
         {
             assert_eq!(push(&mut bench, "south", frame), (vec![frame.clone()], vec![]));
         }
-        // What is not of IPv4, or for many, is not the next hop's.
+        // A frame that is not IPv4, or for a group, is not for the next hop.
         for frame in [&request([192, 0, 2, 9]), &vlan, &[&ALL[..], &packet(0)[6..]].concat()] {
             assert_eq!(push(&mut bench, "north", frame), (vec![], vec![frame.clone()]));
         }
@@ -155,11 +155,11 @@ fn a_next_hop_that_is_replaced_is_followed() {
     let mut bench = bench(true);
     bench.push();
     bench.sent("south");
-    // Nobody asked, and it is not known: not from this (RFC 826: only what is there is updated).
+    // An announcement does not make an unknown address known (RFC 826: only existing entries are updated).
     let announcement = arp(ALL, 1, (spare, [192, 0, 2, 254]), (Mac::default(), [192, 0, 2, 254]));
     assert_eq!(push(&mut bench, "south", &announcement).0, std::slice::from_ref(&announcement));
     assert_eq!(bench.app.report()[2], ("resolved", 0));
-    // What it asks us tells as well.
+    // A request of the next hop also tells its address.
     push(&mut bench, "south", &request([192, 0, 2, 2]));
     assert_eq!(push(&mut bench, "north", &packet(1)).1, [addressed(&packet(1))]);
     push(&mut bench, "south", &reply());

@@ -1,4 +1,4 @@
-//! What a bridge takes along when it moves to another worker.
+//! The state that a bridge takes along when it moves to another worker.
 //!
 //! ```text
 //! version 1, VLANs told apart 1, time 8
@@ -6,23 +6,23 @@
 //! entries 4, each: address 8, port 2, age in milliseconds 4
 //! ```
 //!
-//! Numbers are little-endian. The time is the monotonic clock's: that of the machine, so of the next worker,
-//! too. Anything else is no state: the bridge learns anew.
+//! Numbers are little-endian. The time is the machine's monotonic clock, which the next worker has,
+//! too. Anything else is no valid state, and the bridge learns anew.
 
 use super::table::{KnownStation, PortNumber, StationTable};
 use crate::limits::{LINKS_MAX, NAME_BYTES_MAX, STATE_BYTES_MAX};
 
 const VERSION: u8 = 1;
 const ENTRY_BYTES: usize = 14;
-/// Entries of a bridge at most: as many as can be taken along with all of its ports' names.
+/// The number of entries of a bridge at most: as many as fit into a state with the names of all ports.
 pub const ENTRIES_MAX: usize = 16 << 10;
 
-// A link from here to here is two ports.
+// A link from the bridge to itself is two ports.
 const _: () =
     assert!(14 + 2 * LINKS_MAX * (1 + NAME_BYTES_MAX) + ENTRIES_MAX * ENTRY_BYTES <= STATE_BYTES_MAX);
 const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize);
 
-/// What a bridge has left to its successor.
+/// The state that a bridge has left to its successor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BridgeState {
     /// The names of its ports, by their numbers.
@@ -30,7 +30,7 @@ pub struct BridgeState {
     pub stations: Vec<KnownStation>,
 }
 
-/// Writes it down.
+/// Writes a state.
 pub fn write<'a>(
     vlans: bool,
     now_ns: u64,
@@ -54,7 +54,7 @@ pub fn write<'a>(
     bytes
 }
 
-/// Reads a state; `None` if it is not whole, or that of a bridge that tells VLANs apart where this one does not.
+/// Reads a state. Returns `None` if it is incomplete, or if `vlans` differs from that of the bridge that left it.
 pub fn read(vlans: bool, bytes: &[u8]) -> Option<BridgeState> {
     let mut rest = Rest(bytes);
     if rest.number::<1>()? != u64::from(VERSION) || rest.number::<1>()? != u64::from(vlans) {
@@ -68,7 +68,7 @@ pub fn read(vlans: bool, bytes: &[u8]) -> Option<BridgeState> {
     });
     let ports: Vec<_> = ports.collect::<Option<_>>()?;
     let count = rest.number::<4>()? as usize;
-    // Before memory is taken for them.
+    // The check comes before memory is allocated for them.
     if count > ENTRIES_MAX || rest.0.len() != count * ENTRY_BYTES {
         return None;
     }
@@ -81,7 +81,7 @@ pub fn read(vlans: bool, bytes: &[u8]) -> Option<BridgeState> {
     Some(BridgeState { ports, stations })
 }
 
-/// What has not been read yet.
+/// The bytes that have not been read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -91,7 +91,7 @@ impl<'a> Rest<'a> {
         Some(bytes)
     }
 
-    /// A number of `BYTES` bytes, 8 at most.
+    /// Reads a number of `BYTES` bytes, 8 at most.
     fn number<const BYTES: usize>(&mut self) -> Option<u64> {
         let bytes = self.bytes(BYTES)?;
         Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))

@@ -1,20 +1,20 @@
-//! Which station is at which port, as learned from what they send.
+//! The port of each station, as learned from the frames that stations send.
 //!
-//! Bounded, as anybody can send from any address: so many entries, and so many of one port, so that what is
-//! behind it cannot crowd out the others. Hashed with a secret of this process (SipHash), so that
-//! nobody can choose addresses that collide.
+//! The table is bounded, as anybody can send from any address: the number of entries is limited, and so is that of one
+//! port, so that the stations behind it cannot crowd out the others. It hashes with a secret of this process (SipHash),
+//! so that nobody can choose addresses that collide.
 
 use std::collections::HashMap;
 
-/// How often entries that are too old are looked for.
+/// How often the table looks for entries that are too old.
 pub const SWEEP_NS: u64 = 1_000_000_000;
 
-/// A station: an Ethernet address, and in the 16 bits above it the VLAN.
+/// A station: an Ethernet address, with the VLAN in the 16 bits above it.
 pub type StationAddress = u64;
 /// A port, by its place among the bridge's ports.
 pub type PortNumber = u16;
 
-/// A station that was known.
+/// A station of an earlier table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownStation {
     pub address: StationAddress,
@@ -29,7 +29,7 @@ struct StationEntry {
     seen_ns: u64,
 }
 
-/// How much a table may hold, and for how long.
+/// The limits of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct TableBounds {
     pub entries: usize,
@@ -41,17 +41,17 @@ pub struct TableBounds {
 pub struct StationTable {
     bounds: TableBounds,
     entries: HashMap<StationAddress, StationEntry>,
-    /// Entries of each port.
+    /// The number of entries of each port.
     counts: Vec<usize>,
     now_ns: u64,
     swept_ns: u64,
-    /// The last that was learned, and the last that was found: true until the time or an entry changes. Packets
-    /// come in runs between the same two.
+    /// The last station that was learned, and the last that was found: valid until the time or an entry changes.
+    /// Packets come in runs between the same two stations.
     learned: Option<(StationAddress, PortNumber)>,
     found: Option<(StationAddress, Option<PortNumber>)>,
-    /// Stations that changed their port.
+    /// The number of times that a station changed its port.
     pub moved: u64,
-    /// Stations that were not learned, as there were too many.
+    /// The number of stations that were not learned because there were too many.
     pub refused: u64,
 }
 
@@ -70,12 +70,12 @@ impl StationTable {
         }
     }
 
-    /// Entries, old ones that have not been swept included.
+    /// Returns the number of entries, including old ones that have not been swept.
     pub fn length(&self) -> usize {
         self.entries.len()
     }
 
-    /// What is done from here on is done at `now_ns`.
+    /// Sets the time of the calls that follow.
     pub fn set_now(&mut self, now_ns: u64) {
         if now_ns == self.now_ns {
             return;
@@ -88,7 +88,7 @@ impl StationTable {
         }
     }
 
-    /// Notes that `address` is at a port. It stays unknown where there are too many already.
+    /// Notes that `address` is at a port. It stays unknown if there are too many entries already.
     #[inline]
     pub fn learn(&mut self, address: StationAddress, port: PortNumber) {
         if self.learned == Some((address, port)) {
@@ -97,7 +97,7 @@ impl StationTable {
         match self.entries.get_mut(&address) {
             Some(entry) if entry.port == port => {
                 entry.seen_ns = self.now_ns;
-                // It may have been found too old.
+                // The entry may have been found too old.
                 self.found = None;
             }
             Some(_) => self.move_to(address, port),
@@ -106,7 +106,7 @@ impl StationTable {
         self.learned = Some((address, port));
     }
 
-    /// The port that `address` is at, if that is known.
+    /// Returns the port of `address`, if that is known.
     #[inline]
     pub fn find(&mut self, address: StationAddress) -> Option<PortNumber> {
         if let Some((last, port)) = self.found {
@@ -120,14 +120,14 @@ impl StationTable {
         port
     }
 
-    /// Adds what was known before, at `seen_ns`; as far as there is room.
+    /// Adds a station that was last seen at `seen_ns`, if there is room.
     pub fn restore(&mut self, known: KnownStation) {
         if !self.entries.contains_key(&known.address) {
             self.add(known.address, known.port, known.seen_ns);
         }
     }
 
-    /// What is known, and when it was last seen.
+    /// Returns the known stations, and when they were last seen.
     pub fn iter(&self) -> impl Iterator<Item = KnownStation> + '_ {
         let known = |(&address, entry): (&_, &StationEntry)| KnownStation {
             address,
@@ -137,7 +137,7 @@ impl StationTable {
         self.entries.iter().map(known)
     }
 
-    /// Gives ports other numbers, as `port` says; what is at those for which it says `None` is forgotten.
+    /// Gives ports new numbers by `port`. Stations at ports for which it returns `None` are forgotten.
     pub fn renumber(&mut self, port: impl Fn(PortNumber) -> Option<PortNumber>) {
         self.entries.retain(|_, entry| port(entry.port).map(|port| entry.port = port).is_some());
         self.recount();
@@ -164,8 +164,8 @@ impl StationTable {
         self.entries.insert(address, StationEntry { port, seen_ns });
     }
 
-    /// A station that is now elsewhere is not where it was, even if there is no room for it there: then
-    /// what is for it is flooded, and reaches it.
+    /// Moves a station to another port. It leaves the old port even if there is no room for it at the new one: then
+    /// frames for it are flooded, and reach it.
     fn move_to(&mut self, address: StationAddress, port: PortNumber) {
         self.forget_last();
         if let Some(old) = self.entries.remove(&address) {
@@ -177,7 +177,7 @@ impl StationTable {
 
     fn sweep(&mut self) {
         let (now_ns, age_ns) = (self.now_ns, self.bounds.age_ns);
-        // What was seen in the future was not: it came with a state that is wrong.
+        // A time in the future comes from an invalid state.
         self.entries.retain(|_, entry| now_ns.checked_sub(entry.seen_ns).is_some_and(|age| age < age_ns));
         self.recount();
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a table that looks through all of its entries each time.
+        /// Compares the table with one that looks through all of its entries each time.
         #[test]
         fn a_table_knows_what_was_learned_last(steps in prop::collection::vec(step(), 1..200)) {
             let mut table = StationTable::new(BOUNDS);

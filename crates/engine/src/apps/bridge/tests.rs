@@ -8,7 +8,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const PORTS: [&str; 4] = ["a", "b", "c", "d"];
 const EVERYBODY: u8 = 0xff;
 
-/// A frame between two stations; station `EVERYBODY` is all of them.
+/// Makes a frame between two stations; `EVERYBODY` stands for all stations.
 fn frame(to: u8, from: u8) -> Vec<u8> {
     let to = if to == EVERYBODY { [0xff; 6] } else { [2, 0, 0, 0, 0, to] };
     [&to[..], &[2, 0, 0, 0, 0, from], &[0x08, 0x00], &[from; 46]].concat()
@@ -22,7 +22,7 @@ fn bridge(config: BridgeConfig, ports: &[&str]) -> AppBench<Bridge> {
     AppBench::new(config, ports, ports, PACKETS).unwrap()
 }
 
-/// The ports at which a frame that came in at one leaves.
+/// Returns the ports at which a frame that came in at one port leaves.
 fn through(bench: &mut AppBench<Bridge>, port: &str, frame: &[u8]) -> Vec<&'static str> {
     bench.put(port, frame);
     bench.push();
@@ -43,11 +43,11 @@ fn a_frame_goes_where_its_station_was_heard() {
     let mut bench = bridge(BridgeConfig::default(), &PORTS);
     // (comes in at, to, from, leaves at)
     let table: [(&str, u8, u8, &[&str]); 8] = [
-        ("a", 2, 1, &["b", "c", "d"]), // Nobody has heard 2.
+        ("a", 2, 1, &["b", "c", "d"]), // No frame has come from 2.
         ("b", 1, 2, &["a"]),
         ("a", 2, 1, &["b"]),
         ("a", EVERYBODY, 1, &["b", "c", "d"]),
-        ("a", 1, 3, &[]),    // Both are there: they have heard each other.
+        ("a", 1, 3, &[]),    // Both are there, and have heard each other.
         ("c", 2, 1, &["b"]), // 1 has moved.
         ("b", 1, 2, &["c"]),
         ("a", 3, 4, &[]),
@@ -144,7 +144,7 @@ fn flooding_takes_what_packets_there_are() {
     bench.put("a", &frame(EVERYBODY, 1));
     bench.push();
     let sent: Vec<_> = ["a", "b", "c", "d"].map(|port| bench.sent(port).len()).into();
-    // One copy, no packet for another, and the packet itself.
+    // One copy, no packet for another copy, and the packet itself.
     assert_eq!((sent, bench.drops(DropReason::NoPacket)), (vec![0, 1, 0, 1], 1));
     assert_eq!(bench.free(), 2);
 }
@@ -154,7 +154,7 @@ fn a_port_may_be_one_end_alone() {
     let mut bench =
         AppBench::<Bridge>::new(BridgeConfig::default(), &["a", "b"], &["b", "c"], PACKETS).unwrap();
     assert_eq!(through(&mut bench, "a", &frame(EVERYBODY, 1)), ["b", "c"]);
-    // Nothing can be sent to where 1 is: it is looked for elsewhere.
+    // Nothing can be sent to the port of 1, so the frame is sent elsewhere.
     assert_eq!(through(&mut bench, "b", &frame(1, 2)), ["c"]);
     assert_eq!(through(&mut bench, "a", &frame(2, 1)), ["b"]);
 }
@@ -169,7 +169,7 @@ fn a_bridge_that_moves_keeps_its_table() {
     through(&mut bench, "d", &frame(EVERYBODY, 3));
     let state = bench.stop();
 
-    // Its successor has other ports beside, and one less.
+    // Its successor has another port, and one less.
     let mut next = bridge(config.clone(), &["a", "b", "d"]);
     next.app = Bridge::start(config.clone(), state.clone()).unwrap();
     next.now_ns = bench.now_ns;

@@ -1,18 +1,18 @@
-//! What an expression asks of a frame, and the headers that it is asked of, which etherparse finds.
+//! The tests of an expression, and the headers that they read, which etherparse finds.
 
 use etherparse::{
     ArpHardwareId, EtherType, IpNumber, Ipv6ExtensionSlice, LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket,
     LinkSlice,
 };
 
-/// What is asked of a packet.
+/// A test of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     /// At most so many bytes.
     LengthMost(u32),
     /// At least so many bytes.
     LengthLeast(u32),
-    /// What is behind the Ethernet header and all tags.
+    /// The EtherType behind all tags.
     EtherType(u16),
     /// An Ethernet address.
     Mac(EndSide, [u8; 6]),
@@ -22,13 +22,13 @@ pub enum Test {
     Ipv4 { side: EndSide, ip: bool, arp: bool, address: u32, mask: u32 },
     /// An IPv6 address.
     Ipv6 { side: EndSide, address: u128, mask: u128 },
-    /// What is behind the IP header, in IPv4, in IPv6 or in both.
+    /// The protocol behind the IP header, in IPv4, in IPv6 or in both.
     Protocol { four: bool, six: bool, number: u8 },
-    /// Ports, of one protocol or of any that has some.
+    /// Ports, of one protocol or of any that has ports.
     Ports { side: EndSide, protocol: Option<u8>, first: u16, last: u16 },
 }
 
-/// Which of a sender's and a receiver's address or port.
+/// The end of a packet, sender or receiver, whose address or port is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndSide {
     /// The sender's.
@@ -53,27 +53,27 @@ impl EndSide {
     }
 }
 
-/// What a filter lets pass: tests, and how they are combined.
+/// The packets that a filter passes: tests, and how they are combined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     /// A test.
     Test(Test),
-    /// What does not match the expression.
+    /// The packets that do not match the expression.
     Not(Box<Expression>),
-    /// What matches all of them.
+    /// The packets that match all of them.
     All(Vec<Expression>),
-    /// What matches one of them.
+    /// The packets that match at least one of them.
     Any(Vec<Expression>),
 }
 
 impl Expression {
-    /// Whether a packet, an Ethernet frame, matches.
+    /// True if a packet, an Ethernet frame, matches.
     #[inline]
     pub fn matches(&self, frame: &[u8]) -> bool {
         self.holds(&FrameHeaders::of(frame))
     }
 
-    /// No more is tested than decides. As deep as the grammar lets expressions be.
+    /// Tests only until the result is known. The recursion is as deep as the grammar allows.
     fn holds(&self, headers: &FrameHeaders) -> bool {
         match self {
             Self::Test(test) => test.holds(headers),
@@ -119,17 +119,17 @@ impl Test {
     }
 }
 
-/// Tags that are looked at.
+/// The number of tags that are read.
 const VLANS_MAX: usize = LaxSlicedPacket::LINK_EXTS_CAP;
 
-/// What a packet's sender and receiver have each: an address or a port.
+/// An address or a port for each of a packet's ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEnds<T> {
     source: T,
     destination: T,
 }
 
-/// Addresses of sender and receiver.
+/// The addresses of sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkAddresses {
     None,
@@ -138,17 +138,17 @@ pub enum NetworkAddresses {
     Arp(PacketEnds<u32>),
 }
 
-/// A frame's headers, as far as they are there.
+/// A frame's headers, as far as they exist.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameHeaders {
     /// Bytes of the frame.
     pub length: usize,
     /// Ethernet addresses of sender and receiver.
     pub macs: Option<PacketEnds<[u8; 6]>>,
-    /// What is behind all tags.
+    /// The EtherType behind all tags.
     pub ether_type: Option<u16>,
     pub network: NetworkAddresses,
-    /// What is behind the IP header and its extensions.
+    /// The protocol behind the IP header and its extensions.
     pub protocol: Option<u8>,
     /// Ports of sender and receiver. Only the first of a packet's fragments has them.
     pub ports: Option<PacketEnds<u16>>,
@@ -168,7 +168,7 @@ impl FrameHeaders {
             vlans: [0; VLANS_MAX],
             vlans_length: 0,
         };
-        // Too short for Ethernet: only its length can be asked for.
+        // The frame is too short for Ethernet: only its length can be tested.
         let Ok(packet) = LaxSlicedPacket::from_ethernet(frame) else { return headers };
         if let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link {
             headers.macs =
@@ -192,7 +192,7 @@ impl FrameHeaders {
         headers
     }
 
-    /// The numbers of VLANs, outermost first.
+    /// Returns the VLAN numbers, outermost first.
     pub fn vlans(&self) -> &[u16] {
         &self.vlans[..self.vlans_length]
     }

@@ -16,12 +16,12 @@ use std::net::IpAddr;
 use super::expression::{EndSide, Expression, Test};
 use crate::apps::mac::Mac;
 
-/// Tests in one expression at most.
+/// The number of tests in one expression at most.
 pub const TESTS_MAX: usize = 512;
-/// `not` and parentheses within each other at most.
+/// The nesting of `not` and parentheses at most.
 pub const NESTING_MAX: usize = 64;
 
-/// What is asked of an address or a port.
+/// The kind of test of an address or a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueKind {
     Host,
@@ -31,7 +31,7 @@ enum ValueKind {
     Proto,
 }
 
-/// All that stands in front of a value.
+/// The words in front of a value.
 #[derive(Clone, Copy, Debug)]
 struct Qualifiers<'a> {
     protocol: Option<&'a str>,
@@ -41,12 +41,12 @@ struct Qualifiers<'a> {
 
 struct FilterParser<'a> {
     words: FilterWords<'a>,
-    /// What a value without words in front of it means.
+    /// The words that a value without words in front of it takes over.
     last: Option<Qualifiers<'a>>,
     tests: usize,
 }
 
-/// The expression, or a sentence that names the word that is wrong.
+/// Parses an expression. The error is a sentence that names the wrong word.
 pub fn parse(text: &str) -> Result<Expression, String> {
     let mut parser = FilterParser { words: FilterWords::new(text)?, last: None, tests: 0 };
     let expression = parser.expression(0)?;
@@ -138,7 +138,7 @@ impl<'a> FilterParser<'a> {
             return alone(start, protocol);
         }
         let qualifiers = match (protocol, side, kind) {
-            // A name of a protocol always stands alone here, so this is a bare value.
+            // A protocol's name always stands alone here, so this is a bare value.
             (None, None, None) => self.last.filter(|_| is_value(start)).ok_or_else(|| {
                 start.wrong(
                     "expected `host`, `net`, `port`, `portrange`, a protocol, `vlan`, `less` or `greater`",
@@ -203,7 +203,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// A protocol's name as a whole primitive.
+/// Parses a protocol's name as a whole primitive.
 fn alone(word: FilterWord, protocol: &str) -> Result<Expression, String> {
     let over_ip = |four, six, number| Test::Protocol { four, six, number };
     Ok(Expression::Test(match protocol {
@@ -219,7 +219,7 @@ fn alone(word: FilterWord, protocol: &str) -> Result<Expression, String> {
 }
 
 impl Qualifiers<'_> {
-    /// The test of a value behind these words, the first of which is `start`.
+    /// Makes the test of a value behind these words, the first of which is `start`.
     fn test(&self, start: FilterWord, value: FilterWord) -> Result<Expression, String> {
         let side = self.side;
         let test = match (self.protocol, self.kind) {
@@ -274,19 +274,19 @@ impl ValueKind {
     }
 }
 
-/// Bytes of an expression at most.
+/// The length of an expression in bytes at most.
 pub const EXPRESSION_BYTES_MAX: usize = 16 << 10;
 
-/// A word, and where it starts.
+/// A word, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterWord<'a> {
     pub text: &'a str,
-    /// In characters, from 1.
+    /// The place in characters, from 1.
     pub at: usize,
 }
 
 impl FilterWord<'_> {
-    /// A sentence about this word.
+    /// Returns a sentence about this word.
     pub fn wrong(&self, what: impl std::fmt::Display) -> String {
         match self.text {
             "" => format!("it ends at character {}, {what}", self.at),
@@ -295,7 +295,7 @@ impl FilterWord<'_> {
     }
 }
 
-/// The words of an expression, from the first to the last; then empty ones.
+/// The words of an expression, from the first to the last; empty words follow.
 #[derive(Clone, Debug)]
 pub struct FilterWords<'a> {
     rest: &'a str,
@@ -303,7 +303,7 @@ pub struct FilterWords<'a> {
 }
 
 impl<'a> FilterWords<'a> {
-    /// Refuses what is too long.
+    /// Refuses an expression that is too long.
     pub fn new(expression: &'a str) -> Result<Self, String> {
         match expression.len() {
             0..=EXPRESSION_BYTES_MAX => Ok(Self { rest: expression, at: 1 }),
@@ -311,12 +311,12 @@ impl<'a> FilterWords<'a> {
         }
     }
 
-    /// The next word, which stays.
+    /// Returns the next word without taking it.
     pub fn peek(&self) -> FilterWord<'a> {
         self.clone().next()
     }
 
-    /// The next word; behind the last one an empty one. Symbols mean what their words mean.
+    /// Takes the next word; behind the last one, an empty word. Symbols become the words that they stand for.
     pub fn next(&mut self) -> FilterWord<'a> {
         let start = self.rest.trim_start();
         self.skip(self.rest.len() - start.len());
@@ -327,14 +327,14 @@ impl<'a> FilterWords<'a> {
             return word;
         }
         let end = start.find(|c: char| c.is_whitespace() || "()!&|".contains(c)).unwrap_or(start.len());
-        // A lone `&` or `|` is a word that nobody knows.
+        // A lone `&` or `|` is an unknown word.
         let end = if end == 0 { start.chars().next().map_or(0, char::len_utf8) } else { end };
         let word = FilterWord { text: &start[..end], at: self.at };
         self.skip(end);
         word
     }
 
-    /// Takes the next word if it is this one.
+    /// Takes the next word if it is `text`.
     pub fn take(&mut self, text: &str) -> bool {
         let found = self.peek().text == text;
         if found {
@@ -349,19 +349,19 @@ impl<'a> FilterWords<'a> {
     }
 }
 
-/// Addresses whose bits under the mask are those of `address`.
+/// The addresses whose bits under the mask are those of `address`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefix {
     Four { address: u32, mask: u32 },
     Six { address: u128, mask: u128 },
 }
 
-/// Whether a word looks like one: names are never looked up.
+/// True if a word looks like a value: names are never looked up.
 pub fn is_value(word: FilterWord) -> bool {
     word.text.contains(':') || word.text.starts_with(|first: char| first.is_ascii_digit())
 }
 
-/// A number from 0 to `most`, decimal or, behind `0x`, hexadecimal.
+/// Parses a number from 0 to `most`, decimal or, behind `0x`, hexadecimal.
 pub fn number(word: FilterWord, most: u32, what: &str) -> Result<u32, String> {
     let number = match word.text.strip_prefix("0x") {
         Some(digits) if !digits.starts_with('+') => u32::from_str_radix(digits, 16).ok(),
@@ -371,7 +371,7 @@ pub fn number(word: FilterWord, most: u32, what: &str) -> Result<u32, String> {
     number.filter(|number| *number <= most).ok_or_else(|| word.wrong(format!("expected {what}, 0 to {most}")))
 }
 
-/// One port, or the first and the last of a range.
+/// Parses one port, or the first and the last of a range.
 pub fn ports(word: FilterWord, range: bool) -> Result<(u16, u16), String> {
     let port = |text| number(FilterWord { text, ..word }, 0xffff, "a port").map(|port| port as u16);
     if !range {
@@ -386,14 +386,14 @@ pub fn ports(word: FilterWord, range: bool) -> Result<(u16, u16), String> {
     }
 }
 
-/// An Ethernet address.
+/// Parses an Ethernet address.
 pub fn mac(word: FilterWord) -> Result<[u8; 6], String> {
     Mac::parse(word.text)
         .map(|mac| mac.0)
         .ok_or_else(|| word.wrong("expected an Ethernet address, as 02:00:00:00:00:01"))
 }
 
-/// An address, or a network with the length of its prefix.
+/// Parses an address, or a network with the length of its prefix.
 pub fn network(word: FilterWord, net: bool) -> Result<Prefix, String> {
     let wrong = match net {
         true => "expected a network and the length of its prefix, as 192.0.2.0/24 or 2001:db8::/32",

@@ -1,4 +1,4 @@
-//! Frames and what matches them. Where libpcap differs, `docs/engine-apps.md` says so.
+//! Frames, and the expressions that match them. `docs/engine-apps.md` lists the differences from libpcap.
 
 use etherparse::{
     ArpHardwareId, ArpOperation, ArpPacket, EtherType, IpFragOffset, IpHeaders, IpNumber, Ipv4Header,
@@ -22,7 +22,7 @@ fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     frame
 }
 
-/// A later fragment: its bytes look like ports, but are none.
+/// Makes a later fragment, whose bytes look like ports but are none.
 fn fragment() -> Vec<u8> {
     let mut header = Ipv4Header::new(4, 64, IpNumber::TCP, A4, B4).expect("a header");
     header.fragment_offset = IpFragOffset::try_new(100).expect("an offset");
@@ -33,7 +33,7 @@ fn fragment() -> Vec<u8> {
     frame
 }
 
-/// Frames by name.
+/// Returns frames by name.
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let ethernet = || PacketBuilder::ethernet2(A, B);
     let arp = ArpPacket::new(
@@ -259,7 +259,7 @@ fn what_goes_nowhere_is_counted() {
     assert_eq!(trouble, "expression = \"udp port\": it ends at character 9, expected a port, 0 to 65535");
 }
 
-/// Every word there is, and some values.
+/// Returns any word of the grammar, or a value.
 fn word() -> impl Strategy<Value = &'static str> {
     const WORDS: &str = "ether ip ip6 arp tcp udp icmp icmp6 src dst host net port \
         portrange proto vlan less greater and or not ( ) && || ! \

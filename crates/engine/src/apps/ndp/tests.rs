@@ -48,7 +48,7 @@ fn addressed(to: Mac, frame: &[u8]) -> Vec<u8> {
     [&to.0[..], &OURS.0, &frame[12..]].concat()
 }
 
-/// What a frame of ours says, as another parser has it: addresses, and the message behind its checksum.
+/// Parses a frame of ours by another parser: addresses, and the message behind its checksum.
 fn parsed(frame: &[u8]) -> (Mac, Ipv6Header, Icmpv6Type, Vec<u8>) {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let Some(TransportSlice::Icmpv6(icmp)) = sliced.transport else { panic!("no ICMPv6 in {frame:02x?}") };
@@ -109,7 +109,7 @@ fn what_section_7_1_does_not_allow_is_dropped() {
         wrong.push(edit(parts, &|parts| parts.body.push(200)));
         wrong.push(edit(parts, &|parts| parts.from = Mac([0xff; 6])));
         wrong.push(edit(parts, &|parts| parts.source = ip("ff02::1")));
-        // Any bit of what the checksum covers, but for the type, which makes another message of it.
+        // Change any bit that the checksum covers, except in the type, which makes another message of it.
         for place in (22..frame.len()).filter(|&place| place != 54) {
             for bit in 0..8 {
                 let mut frame = frame.clone();
@@ -120,11 +120,11 @@ fn what_section_7_1_does_not_allow_is_dropped() {
         // A frame that ends too early.
         wrong.extend((0..frame.len()).map(|bytes| frame[..bytes].to_vec()));
     }
-    // From nobody, but not to the solicited-node group; or with an address.
+    // The source is unspecified, but the destination is no solicited-node group, or there is an address.
     wrong.push(edit(&asked, &|parts| (parts.source, parts.destination) = (ip("::"), ip("ff02::1"))));
     wrong.push(edit(&asked, &|parts| parts.source = ip("::")));
     wrong.push(Parts { body: our().octets().to_vec(), ..asked.clone() }.option(1, &[0xff; 6]).frame());
-    // An answer to one that goes to all.
+    // A solicited answer that goes to all hosts.
     wrong.push(edit(&told, &|parts| parts.destination = ip("ff02::1")));
 
     let mut bench = bench(false);
@@ -180,7 +180,7 @@ fn the_next_hop_is_asked_for_and_found() {
     assert_eq!(south[0], addressed(ROUTER, &packet(2)));
     let (mac, ip, ..) = parsed(&south[1]);
     assert_eq!((mac, ip.destination_addr()), (ROUTER, router()), "it alone is asked");
-    // An answer to that needs no address in it.
+    // The answer to that needs no address in it.
     push(&mut bench, "south", &advertisement(SOLICITED).frame());
     assert_eq!(bench.app.wake_ns(), Some(bench.now_ns + KNOWN_NS));
     assert_eq!(bench.free(), PACKETS as usize);
@@ -222,7 +222,7 @@ fn advertisements_change_what_is_known_as_their_flags_say() {
             assert_eq!(south.first(), sent.as_ref(), "row {place}, known: {known}");
         }
     }
-    // A question of the router's tells as well.
+    // A question of the router also tells its address.
     let mut bench = bench(true);
     push(&mut bench, "south", &solicitation(our()).frame());
     assert_eq!(push(&mut bench, "north", &packet(1)).1, [addressed(ROUTER, &packet(1))]);
@@ -300,7 +300,7 @@ impl Parts {
         self
     }
 
-    /// The frame, its checksum summed up by hand (RFC 4443, section 2.3).
+    /// Returns the frame. The checksum is summed up by hand (RFC 4443, section 2.3).
     pub fn frame(&self) -> Vec<u8> {
         let mut icmp = [&self.kind[..], &self.body].concat();
         let length = icmp.len() as u16;
@@ -317,7 +317,7 @@ impl Parts {
     }
 }
 
-/// A solicitation as a router sends it.
+/// Makes a solicitation as a router sends it.
 pub fn solicitation(target: Ipv6Addr) -> Parts {
     let [.., a, b, c] = target.octets();
     let destination = ip(&format!("ff02::1:ff{a:02x}:{b:02x}{c:02x}"));
@@ -336,7 +336,7 @@ pub fn solicitation(target: Ipv6Addr) -> Parts {
 pub const SOLICITED: u8 = 0x40;
 pub const OVERRIDE: u8 = 0x20;
 
-/// The router's advertisement to us, without an option.
+/// Makes the router's advertisement to us, without an option.
 pub fn advertisement(flags: u8) -> Parts {
     Parts {
         to: OURS,

@@ -1,6 +1,6 @@
-//! A file of captured packets, one record after the other.
+//! A capture file, one record after the other.
 //!
-//! `from <= to <= RECORD_BYTES_MAX`: `buffer[from..to]` is what the file holds from `offset` on.
+//! `from <= to <= RECORD_BYTES_MAX`: `buffer[from..to]` holds the file's bytes from `offset` on.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -32,10 +32,10 @@ use crate::layout::DropReason;
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
-/// Blocks without a packet that are passed over in one go, so that a file full of them keeps nobody.
+/// Blocks without a packet that are skipped at once, so that a file full of them does not hold the worker up.
 const SKIPS_MAX: usize = 1024;
 
-/// A file, and the place in it.
+/// A file, and a position in it.
 #[derive(Debug)]
 pub struct Records {
     file: File,
@@ -46,44 +46,44 @@ pub struct Records {
     from: usize,
     to: usize,
     offset: u64,
-    /// The packet that is looked at.
+    /// The current packet.
     current: Option<Current>,
 }
 
 #[derive(Debug)]
 struct Current {
     bytes: usize,
-    /// Within `bytes`.
+    /// The range within `bytes`.
     data: Range<usize>,
     timestamp_ns: u64,
 }
 
-/// What comes next.
+/// The next item of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Look {
     /// A packet.
     Record { timestamp_ns: u64 },
-    /// Unknown yet: ask again.
+    /// Unknown yet: the caller must ask again.
     Later,
-    /// Nothing.
+    /// The end of the file.
     End,
-    /// Nothing that can be read, and what that counts as.
+    /// Data that cannot be read, and the reason under which it counts.
     Damaged(DropReason),
 }
 
-/// A place in a file, to be kept.
+/// A position in a file, to be kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
-    /// Which file it is of.
+    /// The inode of its file.
     pub inode: u64,
     offset: u64,
-    /// Of a pcapng file.
+    /// The section, in a pcapng file.
     section: Option<Section>,
 }
 
 impl Records {
-    /// Opens a file, at its start, or at a position that is of this very file. Says what is wrong if
+    /// Opens a file at its start, or at a position of this very file. The error says why
     /// that cannot be done.
     pub fn open(path: &Path, position: Option<&Position>) -> Result<Self, String> {
         let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
@@ -93,7 +93,7 @@ impl Records {
             return Err("it is not a regular file".to_owned());
         }
         let file = File::open(path).map_err(unreadable)?;
-        // A `pcap_writer` of any engine then refuses to write it. One that is being written can be read.
+        // The lock makes a `pcap_writer` of any engine refuse the file. A file that is being written can be read.
         let _ = flock(&file, FlockOperation::NonBlockingLockShared);
         let mut start = [0; 64];
         let length = file.read_at(&mut start, 0).map_err(unreadable)?;
@@ -109,12 +109,12 @@ impl Records {
         Ok(Self { file, inode, format, start, buffer, from: 0, to: 0, offset, current: None })
     }
 
-    /// Tells files apart.
+    /// Returns the inode, which identifies the file.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// The place of the packet that is looked at, or will be.
+    /// Returns the position of the current packet, or of the next.
     pub fn position(&self) -> Position {
         let section = match &self.format {
             Format::Pcap(_) => None,
@@ -123,13 +123,13 @@ impl Records {
         Position { inode: self.inode, offset: self.offset, section }
     }
 
-    /// Back to the start.
+    /// Goes back to the start.
     pub fn rewind(&mut self) {
         (self.format, self.offset) = self.start.clone();
         (self.from, self.to, self.current) = (0, 0, None);
     }
 
-    /// Looks at the next packet, which stays.
+    /// Looks at the next packet without going past it.
     pub fn look(&mut self) -> Look {
         for _ in 0..SKIPS_MAX {
             if let Some(current) = &self.current {
@@ -142,7 +142,7 @@ impl Records {
                 }
                 Ok(None) => match self.fill() {
                     Ok(0) if self.from == self.to => return Look::End,
-                    // Cut off in the middle of a record, or one too long for anybody.
+                    // The file ends in the middle of a record, or the record is too long.
                     Ok(0) => return Look::Damaged(DropReason::Malformed),
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -154,13 +154,13 @@ impl Records {
         Look::Later
     }
 
-    /// The packet that is looked at; nothing if none is.
+    /// Returns the data of the current packet, or nothing if there is none.
     pub fn data(&self) -> &[u8] {
         let record = &self.buffer[self.from..self.to];
         self.current.as_ref().and_then(|current| record.get(current.data.clone())).unwrap_or_default()
     }
 
-    /// Goes behind the packet that is looked at.
+    /// Goes past the current packet.
     pub fn advance(&mut self) {
         if let Some(current) = self.current.take() {
             self.skip(current.bytes);
@@ -172,12 +172,12 @@ impl Records {
         self.offset += bytes as u64;
     }
 
-    /// Reads on. Returns how many bytes have come.
+    /// Reads more of the file. Returns the number of bytes read.
     fn fill(&mut self) -> std::io::Result<usize> {
         self.buffer.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         let end = (self.to + READ_BYTES).min(self.buffer.len());
-        // Files end before that, whatever a position says.
+        // Files end before that, even if a position says otherwise.
         let at = self.offset.saturating_add(self.to as u64).min(i64::MAX as u64);
         let count = self.file.read_at(&mut self.buffer[self.to..end], at)?;
         self.to += count;
@@ -203,7 +203,7 @@ const PCAP_RECORD_HEADER_BYTES: usize = 16;
 /// In front of a block's body: its type and length.
 const BLOCK_HEADER_BYTES: usize = 8;
 
-/// A file's format, and what of its beginning is needed to read the rest.
+/// A file's format, and the part of its beginning that is needed to read the rest.
 #[derive(Clone, Debug)]
 pub enum Format {
     /// pcap.
@@ -220,7 +220,7 @@ pub struct Section {
     interfaces: Vec<Interface>,
 }
 
-/// What times mean that come from an interface.
+/// The meaning of times from an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Interface {
@@ -230,25 +230,25 @@ struct Interface {
     offset: i64,
 }
 
-/// Microseconds: what holds if the file does not say.
+/// Microseconds, if the file does not say.
 const RESOLUTION_DEFAULT: u8 = 6;
 
-/// What lies next in a file.
+/// The next item in a file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormatItem {
-    /// So many bytes without a packet.
+    /// A number of bytes without a packet.
     Skip(usize),
-    /// A packet, in so many bytes.
+    /// A packet, and the number of bytes that it takes.
     Packet { bytes: usize, data: Range<usize>, timestamp_ns: u64 },
 }
 
-/// It is not what its format says.
+/// The data violate the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
 impl Format {
-    /// The format of a file that starts like this, and how much of the start is used up. `None` if it
-    /// is neither.
+    /// Returns the format of a file by its start, and the number of bytes used up. Returns `None` if the format
+    /// is neither of the two.
     pub fn of(start: &[u8]) -> Option<(Self, usize)> {
         if start.starts_with(&SECTION_HEADER_BLOCK.to_be_bytes()) {
             return Some((Self::PcapNg(Section::default()), 0));
@@ -257,7 +257,7 @@ impl Format {
         Some((Self::Pcap(header), PCAP_HEADER_BYTES))
     }
 
-    /// What `bytes` start with; `None` if more of them are needed to tell.
+    /// Returns the first item of `bytes`, or `None` if more bytes are needed.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Option<FormatItem>, Malformed> {
         let next = match self {
             Self::Pcap(header) => match header.endianness {
@@ -290,7 +290,7 @@ impl Section {
     fn block<B: ByteOrder>(&mut self, bytes: &[u8]) -> Result<FormatItem, PcapError> {
         let (rest, block) = RawBlock::from_slice::<B>(bytes)?;
         let bytes = bytes.len() - rest.len();
-        // The whole block is here: whatever it lacks, more bytes do not help.
+        // The whole block is here, so more bytes do not help.
         self.body::<B>(bytes, block.type_, &block.body).map_err(|error| match error {
             PcapError::IncompleteBuffer => PcapError::InvalidField("a field reaches beyond its block"),
             error => error,
@@ -298,7 +298,7 @@ impl Section {
     }
 
     fn body<B: ByteOrder>(&mut self, bytes: usize, kind: u32, body: &[u8]) -> Result<FormatItem, PcapError> {
-        // Packets' data start behind the five fields of these blocks, and behind the one of that.
+        // In the first kinds of blocks the packet's data start behind five fields, in the last behind one.
         let (fields, length, interface, ticks) = match kind {
             SECTION_HEADER_BLOCK => {
                 let (_, header) = SectionHeaderBlock::from_slice::<B>(body)?;
@@ -312,7 +312,7 @@ impl Section {
             }
             ENHANCED_PACKET_BLOCK => {
                 let (_, packet) = EnhancedPacketBlock::from_slice::<B>(body)?;
-                // The crate takes ticks for nanoseconds.
+                // The crate reads ticks as nanoseconds.
                 (20, packet.data.len(), packet.interface_id, packet.timestamp.as_nanos())
             }
             PACKET_BLOCK => {
@@ -354,7 +354,7 @@ impl Section {
 }
 
 impl Interface {
-    /// 0 for what no clock shows.
+    /// Returns 0 for a time that no clock shows.
     fn timestamp_ns(self, ticks: u128) -> u64 {
         let exponent = u32::from(self.resolution & 0x7f);
         let per_second = match self.resolution & 0x80 {
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(at(9, 2, 7), 2_000_000_007);
         assert_eq!(at(0x80 | 10, 0, 1_536), 1_500_000_000);
         assert_eq!(at(0, -1, 3), 2_000_000_000);
-        // Nothing that a byte can say is too much.
+        // No value of a byte is too much.
         for resolution in 0..=u8::MAX {
             for (offset, ticks) in [(i64::MIN, 0), (i64::MAX, u64::MAX), (0, u64::MAX)] {
                 at(resolution, offset, u128::from(ticks));

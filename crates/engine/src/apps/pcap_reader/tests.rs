@@ -21,7 +21,7 @@ use crate::testing::AppBench;
 const PACKETS: usize = 1000;
 const SECOND: u64 = 1_000_000_000;
 
-/// A file in memory, and the path that opens it while it is kept.
+/// Makes a file in memory, and the path that opens it while it is kept.
 pub fn memory_file(bytes: &[u8]) -> (File, PathBuf) {
     let mut file = File::from(memfd_create("pcap", MemfdFlags::CLOEXEC).expect("a file in memory"));
     file.write_all(bytes).expect("memory");
@@ -29,7 +29,7 @@ pub fn memory_file(bytes: &[u8]) -> (File, PathBuf) {
     (file, path)
 }
 
-/// A pcap file: seconds, fractions and data of each packet.
+/// Makes a pcap file of the seconds, fractions and data of each packet.
 fn pcap(endianness: Endianness, ts_resolution: TsResolution, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let header = PcapHeader { endianness, ts_resolution, ..PcapHeader::default() };
     let mut bytes = Vec::new();
@@ -46,8 +46,8 @@ fn pcap(endianness: Endianness, ts_resolution: TsResolution, packets: &[(u32, u3
     bytes
 }
 
-/// A section of a pcapng file with two interfaces, whose clocks tick in microseconds and seconds, and
-/// a packet of each, one without a time, and a block of no known kind.
+/// Makes a section of a pcapng file with two interfaces, whose clocks tick in microseconds and seconds, and
+/// a packet of each, one without a time, and a block of an unknown kind.
 fn pcapng<B: byteorder_slice::ByteOrder>() -> Vec<u8> {
     let enhanced = |interface_id, ticks, data: &'static [u8]| EnhancedPacketBlock {
         interface_id,
@@ -153,7 +153,7 @@ fn packets_come_as_far_apart_as_they_were() {
         assert!(bench.sent("output").is_empty());
         bench.now_ns += 1;
         bench.pull();
-        // The one whose clock went back comes at once, and then the next round.
+        // The packet whose clock went back comes at once, and then the next round begins.
         assert_eq!(bench.sent("output"), [b"b", b"c", b"a"]);
         assert_eq!((bench.app.wake_ns(), bench.free()), (Some(8 * SECOND), PACKETS));
     }
@@ -214,7 +214,7 @@ fn it_goes_on_at_its_position_when_it_moves() {
             }
         }
         assert_eq!(all, packets);
-        // It has ended, and stays so; another file starts at its start.
+        // The reader has ended, and stays so; another file starts at its start.
         let (_other, other) = memory_file(&bytes);
         let mut ended = bench(config(path.clone()));
         ended.app = PcapReader::start(config(path), state.clone()).expect("a reader");

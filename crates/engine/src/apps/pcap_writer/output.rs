@@ -1,4 +1,4 @@
-//! A pcap file that grows by whole packets, or a pipe through which one goes.
+//! A pcap file that grows by whole packets, or a pipe that carries one.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -22,20 +22,20 @@ const HEADER_BYTES: u64 = 24;
 /// How long the reader of a pipe may take for what is left at the end.
 const LAST_MAX: Duration = Duration::from_secs(1);
 
-/// What comes behind `buffer`: header, unless it has been written, and whole packets; to a pipe that is full, the
-/// rest of what has been begun.
+/// An output with its buffer, which holds the header, unless that has been written, and whole packets. For a pipe
+/// that is full, the buffer starts with the rest of a write that has begun.
 #[derive(Debug)]
 pub struct PcapOutput {
     target: PcapTarget,
     header: PcapHeader,
     buffer: Vec<u8>,
-    /// Packets in the buffer.
+    /// The number of packets in the buffer.
     packets: u64,
 }
 
 #[derive(Debug)]
 enum PcapTarget {
-    /// It holds `written` bytes, all of them header and whole packets.
+    /// The file holds `written` bytes, all of them header and whole packets.
     File {
         file: File,
         is_regular: bool,
@@ -52,7 +52,7 @@ pub struct LostPackets {
 }
 
 impl PcapOutput {
-    /// Whether a file could be opened, without touching it.
+    /// Checks whether a file could be opened, without touching it.
     pub fn check(path: &Path, append: bool) -> Result<(), String> {
         match path.metadata() {
             Ok(metadata) => {
@@ -85,10 +85,10 @@ impl PcapOutput {
         }
     }
 
-    /// Opens a file, makes it if there is none, and empties it unless it is to be appended to. Refuses one that
-    /// an app of this or another engine reads or writes: nothing is lost then.
+    /// Opens a file, makes it if it does not exist, and empties it unless `append` is set. Refuses a file that
+    /// an app of this or another engine reads or writes, without changing it.
     pub fn open(path: &Path, append: bool, snaplen: u32) -> Result<Self, String> {
-        // Who goes on with a pipe starts it anew, too.
+        // A successor starts a pipe anew, too.
         let is_pipe = path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo());
         Self::check(path, append && !is_pipe)?;
         let new_header = PcapHeader {
@@ -122,17 +122,17 @@ impl PcapOutput {
         output
     }
 
-    /// Bytes of a packet at most, as its header says.
+    /// Returns the bytes of a packet at most, by the file's header.
     pub fn snaplen(&self) -> u32 {
         if self.header.snaplen == 0 { u32::MAX } else { self.header.snaplen }
     }
 
-    /// Whether it is time to write; where that has not helped, there is no room for more packets.
+    /// True if the buffer must be written. If it stays full after that, there is no room for more packets.
     pub fn is_full(&self) -> bool {
         self.buffer.len() >= BUFFER_BYTES
     }
 
-    /// Adds a packet of which `snaplen` bytes are kept at most.
+    /// Adds a packet, of which at most `snaplen` bytes are kept.
     pub fn add(&mut self, time: Duration, data: &[u8], snaplen: u32) {
         let kept = &data[..data.len().min(snaplen as usize)];
         let packet = RawPcapPacket {
@@ -146,7 +146,7 @@ impl PcapOutput {
             orig_len: data.len() as u32,
             data: Cow::Borrowed(kept),
         };
-        // Memory takes everything.
+        // Writing to memory cannot fail.
         let _ = match self.header.endianness {
             Endianness::Big => packet.write_to::<_, BigEndian>(&mut self.buffer),
             Endianness::Little => packet.write_to::<_, LittleEndian>(&mut self.buffer),
@@ -154,13 +154,13 @@ impl PcapOutput {
         self.packets += 1;
     }
 
-    /// Whether a pipe has not taken all that was written to it.
+    /// True if a pipe has not taken all bytes that were written to it.
     pub fn is_held_up(&self) -> bool {
         matches!(&self.target, PcapTarget::PcapPipe(pipe) if pipe.is_open()) && !self.buffer.is_empty()
     }
 
-    /// Writes the buffer. Returns how many packets that were, or how many are lost and why; the file
-    /// is as it was then. Packets that a full pipe has not taken yet are neither.
+    /// Writes the buffer. Returns the number of packets written, or the number of packets lost and why; after an error
+    /// the file is unchanged. Packets that a full pipe has not taken yet count as neither.
     pub fn flush(&mut self) -> Result<u64, LostPackets> {
         let packets = self.packets;
         let result = match &mut self.target {
@@ -170,7 +170,7 @@ impl PcapOutput {
                 let result = allowed.and_then(|()| file.write_all_at(&self.buffer, *written));
                 match result {
                     Ok(()) => *written = end,
-                    // Half a packet would hide all that come behind it. If this fails too, they still come in
+                    // Half a packet would hide all packets behind it. If the truncation fails too, they still come in
                     // its place.
                     Err(_) => drop(file.set_len(*written)),
                 }
@@ -185,7 +185,7 @@ impl PcapOutput {
         result.map(|()| packets).map_err(|error| LostPackets { packets, error })
     }
 
-    /// Writes the buffer for the last time. A pipe is waited for, but not for long.
+    /// Writes the buffer for the last time. Waits for a pipe, but not for long.
     pub fn finish(&mut self) -> Result<u64, LostPackets> {
         let until = Instant::now() + LAST_MAX;
         loop {
@@ -202,7 +202,7 @@ impl PcapOutput {
         }
     }
 
-    /// Empties the buffer but for the header, if the file has none yet, or the pipe's next reader wants one.
+    /// Empties the buffer except for the header, if the file has none yet, or the pipe's next reader needs one.
     fn clear(&mut self) {
         self.buffer.clear();
         self.packets = 0;
@@ -211,13 +211,13 @@ impl PcapOutput {
             PcapTarget::PcapPipe(pipe) => !pipe.is_open(),
         };
         if starts {
-            // Memory takes everything.
+            // Writing to memory cannot fail.
             let _ = self.header.write_to(&mut self.buffer);
         }
     }
 }
 
-/// Refuses to write behind RLIMIT_FSIZE: the kernel would not only refuse it, but kill the process (SIGXFSZ).
+/// Refuses to write past RLIMIT_FSIZE: the kernel would not only refuse it, but kill the process (SIGXFSZ).
 fn within_limit(end: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(most) if end > most => Err(Errno::FBIG.into()),
@@ -229,20 +229,20 @@ fn unwritable(error: io::Error) -> String {
     format!("it cannot be written: {error}")
 }
 
-/// Keeps other writers away for as long as the file is open, and readers from before. The lock of a process
-/// ends with it.
+/// Refuses a file that another app reads or writes, and keeps other writers away while the file is open. The lock
+/// of a process ends with it.
 fn own(file: &File) -> Result<(), String> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => {
             Err("another app, of this or another engine, reads or writes it: write to another file"
                 .to_owned())
         }
-        // A file system without locks has nobody who could hold one.
+        // On a file system without locks, no process can hold one.
         _ => Ok(()),
     }
 }
 
-/// The header of a file that is to be appended to.
+/// Reads the header of a file to append to.
 fn header(file: &File) -> Result<PcapHeader, String> {
     let mut bytes = [0; HEADER_BYTES as usize];
     let read = file.read_exact_at(&mut bytes, 0);
@@ -267,13 +267,13 @@ impl PcapPipe {
         Self { path: path.to_owned(), end: None }
     }
 
-    /// Whether somebody reads it, as far as is known.
+    /// True if a process reads the pipe, as far as is known.
     pub fn is_open(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Writes as much of `bytes` as the pipe takes now, and takes that out. Where nobody reads the pipe (any
-    /// more), that is the error (ENXIO, EPIPE).
+    /// Writes as much of `bytes` as the pipe takes now, and removes it. If no process reads the pipe (any
+    /// more), the error is ENXIO or EPIPE.
     pub fn write(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let end = match self.end.take() {
             Some(end) => end,
@@ -293,7 +293,7 @@ impl PcapPipe {
         Ok(())
     }
 
-    /// Waits until the pipe takes more, or its reader is gone, or `limit` has passed.
+    /// Waits until the pipe takes more, or its reader has gone, or `limit` has passed.
     pub fn wait(&self, limit: Duration) {
         let Some(end) = &self.end else { return };
         let until = Instant::now() + limit;

@@ -24,13 +24,13 @@ fn put(bench: &mut AppBench<PcapWriter>, packets: &[&[u8]]) {
     bench.push();
 }
 
-/// The packets of a file, and the lengths that they had.
+/// Returns the packets of a file, and their original lengths.
 fn packets(path: &PathBuf) -> Vec<(Vec<u8>, u32)> {
     let mut bytes = Vec::new();
     std::fs::File::open(path).expect("a file").read_to_end(&mut bytes).expect("its bytes");
     let mut reader = PcapReader::new(&bytes[..]).expect("a pcap file");
     let mut packets = Vec::new();
-    // Not by `next_packet`: it takes a packet that was cut for a damaged one.
+    // `next_packet` would take a packet that was cut for a damaged one.
     while let Some(packet) = reader.next_raw_packet() {
         let packet = packet.expect("a whole packet");
         packets.push((packet.data.into_owned(), packet.orig_len));
@@ -166,7 +166,7 @@ fn what_the_disk_does_not_take_is_dropped_and_said() {
     let mut bench = bench(config("/dev/full".into()));
     put(&mut bench, &[b"one", b"two"]);
     bench.stop();
-    // The header had not been taken either.
+    // The pipe had not taken the header, either.
     assert_eq!(report(&bench), [0, 2, 2, ENOSPC]);
     assert_eq!((bench.drops(DropReason::Device), bench.free()), (2, PACKETS));
 }
@@ -178,7 +178,7 @@ const ENOSPC: u64 = 28;
 const ENXIO: u64 = 6;
 const EPIPE: u64 = 32;
 
-/// In a process whose files may only have so many bytes, and which the kernel kills for more.
+/// Runs in a process whose file size is limited, and which the kernel kills above the limit.
 #[test]
 fn after_a_full_disk_the_file_is_whole_and_goes_on() {
     if std::env::var_os(LIMITED).is_some() {

@@ -1,4 +1,4 @@
-//! What a tunnel puts in front of a frame, and how it knows what is for it.
+//! The headers that a tunnel puts in front of a frame, and the checks of those that it receives.
 //!
 //! ```text
 //!  0  Ethernet    destination 6, source 6, type 0x86dd
@@ -27,7 +27,7 @@ const NEXT_HEADER_AT: usize = 20;
 const HOP_LIMIT_AT: usize = 21;
 const SOURCE_AT: usize = 22;
 const DESTINATION_AT: usize = 38;
-/// Where the IPv6 packet's payload starts, and what its length counts.
+/// The offset of the IPv6 packet's payload, from which its length counts.
 const SESSION_AT: usize = 54;
 const COOKIE_AT: usize = 58;
 
@@ -40,10 +40,10 @@ const L2TP_BYTES: usize = HEADER_BYTES - SESSION_AT;
 
 type TunnelHeader = [u8; HEADER_BYTES];
 
-/// Puts headers in front.
+/// Puts headers in front of frames.
 #[derive(Debug)]
 pub struct Encapsulation {
-    /// All of it but the length.
+    /// The headers without the length.
     header: Box<TunnelHeader>,
     frame_bytes_max: usize,
 }
@@ -64,7 +64,7 @@ impl Encapsulation {
         Self { header, frame_bytes_max: config.frame_bytes_max() }
     }
 
-    /// Makes a frame an IPv6 packet; on error it is as it was.
+    /// Makes an IPv6 packet of a frame. After an error the frame is unchanged.
     #[inline]
     pub fn put(&self, packet: &mut Packet) -> Result<(), DropReason> {
         let frame_bytes = packet.length();
@@ -83,14 +83,14 @@ impl Encapsulation {
     }
 }
 
-/// Why a packet is no frame of a tunnel.
+/// The reason why a packet is no frame of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelRefusal {
-    /// It is not what its protocol says.
+    /// The packet violates its protocol.
     Malformed,
-    /// Another protocol's, or another host's.
+    /// The packet belongs to another protocol or another host.
     Foreign,
-    /// For this tunnel, but its session or its cookie is not.
+    /// The packet is for this tunnel, but its session or its cookie is wrong.
     Key,
 }
 
@@ -103,12 +103,12 @@ impl From<TunnelRefusal> for DropReason {
     }
 }
 
-/// Takes headers off.
+/// Removes headers from packets.
 #[derive(Debug)]
 pub struct Decapsulation {
-    /// What a header must be; neither length nor Ethernet addresses count.
+    /// The expected header; neither the length nor Ethernet addresses are compared.
     expected: Box<TunnelHeader>,
-    /// Cookies that are taken; one of them twice where there is one alone.
+    /// The accepted cookies; if there is only one, it is here twice.
     cookies: [u64; 2],
 }
 
@@ -125,19 +125,19 @@ impl Decapsulation {
         Self { expected, cookies: [config.local_cookie, old].map(|cookie| u64::from_ne_bytes(cookie.0)) }
     }
 
-    /// Makes an IPv6 packet the frame in it; on error it is as it was.
+    /// Makes the frame of an IPv6 packet. After an error the packet is unchanged.
     #[inline]
     pub fn take(&self, packet: &mut Packet) -> Result<(), TunnelRefusal> {
         let data = packet.data();
         let Some(header) = data.first_chunk::<HEADER_BYTES>() else { return Err(self.refusal(data)) };
         let payload_bytes = payload_bytes(header);
-        // One branch for all of it, at the same cost whatever differs: time tells nobody how much of a
+        // One branch for all of it, at the same cost whatever differs, so that the time does not reveal how much of a
         // cookie was right.
         let differs = self.differs(header) | self.key_differs(header);
         if differs != 0 || !fits(payload_bytes, data.len()) {
             return Err(self.refusal(data));
         }
-        // The wire pads short frames: what is behind the IPv6 packet is nobody's. None of ours is so short.
+        // The wire pads short frames: bytes behind the IPv6 packet do not count. No packet of ours is so short.
         if SESSION_AT + payload_bytes < data.len() {
             packet.truncate(SESSION_AT + payload_bytes);
         }
@@ -145,10 +145,10 @@ impl Decapsulation {
         Ok(())
     }
 
-    /// 0 if this is L2TPv3 from and to the right hosts.
+    /// Returns 0 if the packet is L2TPv3 from and to the right hosts.
     #[inline]
     fn differs(&self, header: &TunnelHeader) -> u64 {
-        // Of the four bytes here, traffic class and flow label may be anything.
+        // Of these four bytes, traffic class and flow label may be anything.
         const MASK: u32 = u32::from_ne_bytes([0xff, 0xff, 0xf0, 0]);
         let expected = &*self.expected;
         let kind = (half::<TYPE_AT>(header) ^ half::<TYPE_AT>(expected)) & MASK;
@@ -160,7 +160,7 @@ impl Decapsulation {
             | word::<{ DESTINATION_AT + 8 }>(header) ^ word::<{ DESTINATION_AT + 8 }>(expected)
     }
 
-    /// 0 if session and cookie are right.
+    /// Returns 0 if session and cookie are right.
     #[inline]
     fn key_differs(&self, header: &TunnelHeader) -> u64 {
         let cookie = word::<COOKIE_AT>(header);
@@ -168,7 +168,7 @@ impl Decapsulation {
         u64::from(half::<SESSION_AT>(header) ^ half::<SESSION_AT>(&self.expected)) | u64::from(wrong)
     }
 
-    /// Which of its parts is wrong, once one of them is.
+    /// Returns which part of a wrong header is wrong.
     #[cold]
     fn refusal(&self, data: &[u8]) -> TunnelRefusal {
         let Some(kind) = data.get(TYPE_AT..VERSION_AT) else { return TunnelRefusal::Malformed };
@@ -194,19 +194,19 @@ fn payload_bytes(header: &TunnelHeader) -> usize {
     usize::from(u16::from_be_bytes([header[LENGTH_AT], header[LENGTH_AT + 1]]))
 }
 
-/// Whether an IPv6 packet of that length lies within `bytes`, and a frame within it.
+/// True if an IPv6 packet of that length lies within `bytes`, and a frame within it.
 #[inline]
 fn fits(payload_bytes: usize, bytes: usize) -> bool {
     payload_bytes >= L2TP_BYTES + ETHERNET_BYTES && SESSION_AT + payload_bytes <= bytes
 }
 
-/// The eight bytes at `AT`, which is within a header: known when this is compiled.
+/// Returns the eight bytes at `AT`, which must be within a header; the compiler knows it.
 #[inline]
 fn word<const AT: usize>(header: &TunnelHeader) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|byte| header[AT + byte]))
 }
 
-/// The four bytes at `AT`.
+/// Returns the four bytes at `AT`.
 #[inline]
 fn half<const AT: usize>(header: &TunnelHeader) -> u32 {
     u32::from_ne_bytes(std::array::from_fn(|byte| header[AT + byte]))

@@ -15,7 +15,7 @@ fn here() -> Value {
     })
 }
 
-/// The other end of the tunnel.
+/// Returns the configuration of the other end of the tunnel.
 fn there() -> Value {
     let here = here();
     let mut there = here.clone();
@@ -53,7 +53,7 @@ impl TunnelWay {
         Self { sender: half(&there()), receiver: half(&here()) }
     }
 
-    /// A frame as it is on its way.
+    /// Returns the packet that carries a frame.
     fn packet_of(&mut self, frame: &[u8]) -> Vec<u8> {
         self.sender.put("input", frame);
         self.sender.push();
@@ -62,7 +62,7 @@ impl TunnelWay {
         sent.remove(0)
     }
 
-    /// What comes out for a packet, or why nothing does.
+    /// Returns the frame that comes out of a packet, or why none does.
     fn frame_of(&mut self, packet: &[u8]) -> Result<Vec<u8>, DropReason> {
         let drops =
             |bench: &AppBench<_>| [DropReason::Malformed, DropReason::Filtered].map(|why| bench.drops(why));

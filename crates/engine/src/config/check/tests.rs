@@ -6,7 +6,7 @@ use crate::app::{App, AppError};
 use crate::layout::LinkMode;
 use crate::limits::PACKETS_DEFAULT;
 
-/// An app of named ports.
+/// An app with named ports.
 struct Gate;
 
 #[derive(Deserialize)]
@@ -208,7 +208,7 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever names there are: sentences, no panic, and nothing that a terminal would obey.
+    /// Any names give sentences, no panic, and no character that a terminal would obey.
     #[test]
     fn no_names_do_harm(
         apps in prop::collection::vec((name(), name(), name()), 0..6),

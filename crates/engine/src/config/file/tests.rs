@@ -58,7 +58,7 @@ fn nothing_is_a_configuration_too() {
     assert_eq!(ConfigFile::parse("# nothing\n"), Ok(ConfigFile::default()));
 }
 
-/// The example at the top of this module, too.
+/// Also the example at the top of this module.
 #[test]
 fn the_documented_example_is_good() {
     let source = include_str!("../file.rs");
@@ -188,7 +188,7 @@ fn files_that_cannot_be_read_are_named_with_why() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Pieces of which files are made, so that many of them are nearly good.
+/// Pieces of files, so that many files are nearly valid.
 fn piece() -> impl Strategy<Value = String> {
     let known = prop::sample::select(vec![
         "links = [",
@@ -226,7 +226,7 @@ fn piece() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever the text: a configuration or mistakes at places that are in it, never a panic, and nothing
+    /// Any text gives a configuration, or mistakes at places that are in it, never a panic, and no character
     /// that a terminal would obey.
     #[test]
     fn no_text_does_harm(pieces in prop::collection::vec(piece(), 0..30)) {
@@ -245,7 +245,7 @@ proptest! {
         }
     }
 
-    /// A configuration that is written as a file is read as what it was.
+    /// A configuration that is written as a file and read again is unchanged.
     #[test]
     fn what_is_written_is_read(names in prop::collection::btree_set("[a-z]{1,6}", 2..6), sizes in prop::collection::vec(any::<i64>(), 6)) {
         let mut config = Config::new();

@@ -1,4 +1,4 @@
-//! The picture itself.
+//! Draws the picture from a layout.
 
 use std::fmt::Write;
 
@@ -7,28 +7,28 @@ use super::{Config, Diagram};
 
 /// Pixels around the picture.
 pub const MARGIN: f64 = 24.0;
-/// Pixels between two layers at least; links need some to turn.
+/// Pixels between two layers at least, as links need room to turn.
 const GAP: f64 = 72.0;
-/// More of them for each link between two layers, and the most of that.
+/// Additional pixels for each link between two layers, and the most of them.
 const GAP_LINK: f64 = 5.0;
 const GAP_LINKS_MAX: f64 = 90.0;
-/// How far a link reaches out that turns round, and how much farther the next one: they would lie on
-/// each other.
+/// How far a link that turns round reaches out, and how much farther the next one, so that they do not
+/// overlap.
 const TURN: f64 = 26.0;
 const TURN_NEXT: f64 = 9.0;
 const TURNS: usize = 4;
-/// Width of an app at least, and of what is left and right of its words.
+/// The minimum width of an app, and the space left and right of its words.
 const APP_WIDTH_MIN: f64 = 110.0;
 const PADDING: f64 = 14.0;
-/// Width of a letter, as a part of the font's size: fonts of fixed width have about this.
+/// The width of a letter as a part of the font's size: typical of fixed-width fonts.
 const LETTER: f64 = 0.61;
 const NAME_SIZE: f64 = 14.0;
 const KIND_SIZE: f64 = 11.0;
 const PORT_SIZE: f64 = 11.0;
-/// Hues of workers that are told apart best; more follow by the golden angle.
+/// Hues of workers that are easiest to tell apart; more follow by the golden angle.
 const HUES: [u32; 8] = [210, 28, 140, 325, 265, 52, 180, 0];
 
-/// What looks the same in every picture. Links between workers are those that cost: they stand out.
+/// The style of every picture. Links between workers stand out, as they cost most.
 const STYLE: &str = "\
 .ground{fill:#ffffff}.text{fill:#1f2328}.faint{fill:#57606a}.link{fill:none;stroke:#8c959f;stroke-width:1.4}\
 .far{stroke:#3d4650;stroke-width:2.4}.copy{stroke-dasharray:7 4}.head{fill:#8c959f}.farhead{fill:#3d4650}\
@@ -39,7 +39,7 @@ const STYLE_DARK: &str = "\
 .ground{fill:#0d1117}.text{fill:#e6edf3}.faint{fill:#9da7b1}.link{stroke:#6e7681}.far{stroke:#c9d1d9}\
 .head{fill:#6e7681}.farhead{fill:#c9d1d9}.dot{fill:#9da7b1}.missing{stroke:#ff7b72}";
 
-/// Everything, at its place.
+/// Draws everything at its place.
 pub fn svg(config: &Config, network: &Diagram<'_>, layers: &Layers, middles: &[f64]) -> String {
     let workers: Vec<_> = config.workers_used().into_iter().collect();
     let columns = Columns::of(network, layers);
@@ -61,7 +61,7 @@ pub fn svg(config: &Config, network: &Diagram<'_>, layers: &Layers, middles: &[f
 }
 
 fn head(out: &mut String, width: f64, height: f64, workers: usize) {
-    // Writing into a String cannot fail; so below.
+    // Writing into a String cannot fail, here and below.
     let _ = write!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
@@ -90,12 +90,12 @@ fn head(out: &mut String, width: f64, height: f64, workers: usize) {
 fn hue(worker: usize) -> u32 {
     match HUES.get(worker) {
         Some(hue) => *hue,
-        // 137.5 degrees: never near those just before.
+        // Steps of 137.5 degrees keep a hue away from the ones just before.
         None => (worker * 1375 / 10 % 360) as u32,
     }
 }
 
-/// From left to right: where layers start, and how wide they are.
+/// From left to right: the starts and widths of layers.
 struct Columns {
     starts: Vec<(f64, f64)>,
     width: f64,
@@ -111,7 +111,7 @@ impl Columns {
         for segment in layers.segments(network) {
             turns[layer_of[segment.right.0]] += 1;
         }
-        // A link that leads back also turns right of where it starts, and left of where it ends.
+        // A link that leads back also turns right of its start, and left of its end.
         for (link, is_back) in network.links.iter().zip(&layers.is_back) {
             if *is_back {
                 turns[layer_of[link.from.0] + 1] += 2;
@@ -150,7 +150,7 @@ fn kind(app: &super::DiagramApp<'_>) -> String {
     }
 }
 
-/// About how wide a text is.
+/// Returns the approximate width of a text.
 pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * LETTER
 }
@@ -162,12 +162,12 @@ struct DiagramPicture<'a> {
     workers: &'a [&'a str],
     columns: &'a Columns,
     middles: &'a [f64],
-    /// From the top of the picture to the topmost item.
+    /// The distance from the top of the picture to the topmost item.
     down: f64,
 }
 
 impl DiagramPicture<'_> {
-    /// Left edge, upper edge, width and height of an item. All of a layer are of one width.
+    /// Returns the left edge, upper edge, width and height of an item. All items of a layer have one width.
     fn place(&self, item: usize) -> (f64, f64, f64, f64) {
         let layer = self.layers.layers.iter().position(|items| items.contains(&item)).unwrap_or(0);
         let (x, width) = self.columns.starts[layer];
@@ -202,7 +202,7 @@ impl DiagramPicture<'_> {
         }
     }
 
-    /// How many links that lead back start or end where this one does, and have lower numbers.
+    /// Returns how many links that lead back start or end where this one does, and have lower numbers.
     fn backs_before(&self, number: usize) -> usize {
         let link = self.network.links[number];
         let meets = |other: &super::DiagramLink| other.from.0 == link.from.0 || other.to.0 == link.to.0;
@@ -242,7 +242,7 @@ impl DiagramPicture<'_> {
     }
 }
 
-/// Where a curve starts or ends, and whether it runs to the right (1) or to the left (-1) there.
+/// The point where a curve starts or ends, and whether it runs to the right (1) or to the left (-1) there.
 #[derive(Clone, Copy)]
 struct CurveEnd {
     x: f64,
@@ -250,7 +250,7 @@ struct CurveEnd {
     direction: f64,
 }
 
-/// A curve from one point to another, which reaches so far out where it turns round.
+/// Draws a curve from one point to another, which reaches out by `reach` where it turns round.
 fn curve(path: &mut String, from: CurveEnd, to: CurveEnd, reach: f64) {
     let along = (to.x - from.x) * from.direction;
     let is_ahead = from.direction == to.direction && along > 0.0;
@@ -259,7 +259,7 @@ fn curve(path: &mut String, from: CurveEnd, to: CurveEnd, reach: f64) {
     let _ = write!(path, "C{first:.1} {:.1} {second:.1} {:.1} {:.1} {:.1}", from.y, to.y, to.x, to.y);
 }
 
-/// A line of text around the height `y`.
+/// Draws a line of text around the height `y`.
 pub fn text(out: &mut String, class: &str, anchor: &str, x: f64, y: f64, words: &str) {
     let _ = writeln!(
         out,
@@ -268,7 +268,7 @@ pub fn text(out: &mut String, class: &str, anchor: &str, x: f64, y: f64, words: 
     );
 }
 
-/// Text that stands for itself in XML 1.0, which has no control characters and some other gaps.
+/// Returns text as a literal in XML 1.0, which has no control characters and some other gaps.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -285,22 +285,22 @@ fn escaped(text: &str) -> String {
 }
 
 const KEY_SIZE: f64 = 12.0;
-/// What stands in a line of the legend, however narrow the picture.
+/// Items in a line of the legend at least, however narrow the picture.
 const LEGEND_ITEMS_MIN: usize = 3;
-/// Between two lines of the legend.
+/// Pixels between two lines of the legend.
 const LEGEND_ROW: f64 = 22.0;
 
-/// What the colours and lines mean.
+/// Explains the colours and lines.
 pub struct Legend {
     workers: Vec<String>,
-    /// Classes, marker and meaning of each kind of line that there is.
+    /// Classes, marker and meaning of each kind of line in the picture.
     lines: Vec<(&'static str, &'static str, &'static str)>,
     item_width: f64,
     in_row: usize,
 }
 
 impl Legend {
-    /// What there is to explain, in lines about as wide as the picture.
+    /// Makes the legend of a picture, in lines about as wide as the picture.
     pub fn of(config: &Config, network: &Diagram<'_>, workers: &[&str], width: f64) -> Self {
         let core = |worker: &str| config.workers.get(worker).and_then(|worker| worker.core);
         let named = |worker: &&str| match core(worker) {
@@ -330,17 +330,17 @@ impl Legend {
         [self.workers.len().div_ceil(self.in_row), usize::from(!self.lines.is_empty())]
     }
 
-    /// Pixels.
+    /// Returns the width in pixels.
     pub fn width(&self) -> f64 {
         self.workers.len().min(self.in_row).max(self.lines.len()) as f64 * self.item_width
     }
 
-    /// Pixels.
+    /// Returns the height in pixels.
     pub fn height(&self) -> f64 {
         LEGEND_ROW * self.rows().iter().sum::<usize>() as f64
     }
 
-    /// Draws it at the top.
+    /// Draws the legend at the top.
     pub fn draw(&self, out: &mut String) {
         let at = |place: usize, row: usize| {
             (MARGIN + place as f64 * self.item_width, MARGIN + LEGEND_ROW * (row as f64 + 0.5))

@@ -1,31 +1,31 @@
-//! Which layer each app stands in, and the places that links take in the layers they pass.
+//! Finds the layer of each app, and the places of links in the layers that they pass.
 
 use super::{Diagram, DiagramApp};
 
-/// Something that stands in a layer.
+/// An item of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     /// An app.
     App(usize),
-    /// A link on its way past.
+    /// A link that passes the layer.
     Bend(usize),
 }
 
 /// Apps and bends, by layer from left to right and from top to bottom.
 #[derive(Clone, Debug)]
 pub struct Layers {
-    /// What there is, by number; apps first, by their numbers.
+    /// All items by number; apps come first, by their numbers.
     pub items: Vec<Stands>,
-    /// Numbers of items.
+    /// The numbers of the items of each layer.
     pub layers: Vec<Vec<usize>>,
-    /// Each link's bends as it runs: to the right, or, where it closes a cycle, to the left.
+    /// Each link's bends along its way: to the right, or, if it closes a cycle, to the left.
     pub bends: Vec<Vec<usize>>,
-    /// Whether a link runs to the left.
+    /// True for a link that runs to the left.
     pub is_back: Vec<bool>,
 }
 
 impl Layers {
-    /// Puts every app right of those that send to it, as far as there are no cycles.
+    /// Puts every app right of the apps that send to it, as far as there are no cycles.
     pub fn of(network: &Diagram<'_>) -> Self {
         let order = sequence(network);
         let layer = layer_of_each(network, &order);
@@ -56,7 +56,7 @@ impl Layers {
         made
     }
 
-    /// The app beside which a bend stands, if it is one where a link that leads back starts or ends.
+    /// Returns the app beside a bend, if a link that leads back starts or ends at that bend.
     pub fn app_beside(&self, network: &Diagram<'_>, item: usize) -> Option<usize> {
         let Stands::Bend(link) = self.items[item] else { return None };
         match (self.is_back[link], self.bends[link].as_slice()) {
@@ -66,7 +66,7 @@ impl Layers {
         }
     }
 
-    /// Pairs of neighbouring items, left and right, with the place of the link on each, as parts of the
+    /// Returns the pairs of neighbouring items, left and right, with the place of the link on each, as parts of the
     /// item's height.
     pub fn segments(&self, network: &Diagram<'_>) -> Vec<LinkSegment> {
         let mut segments = Vec::new();
@@ -85,15 +85,15 @@ impl Layers {
     }
 }
 
-/// A piece of a link between two items of neighbouring layers, each with the port if it is an app.
+/// A piece of a link between two items of neighbouring layers. An item that is an app has its port with it.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSegment {
     pub left: (usize, Option<usize>),
     pub right: (usize, Option<usize>),
 }
 
-/// All apps, so that few links lead back: what nothing sends to comes first; where all is in cycles,
-/// what sends most and is sent least (Eades, Lin and Smyth 1993, but for sinks).
+/// Returns all apps in an order in which few links lead back: an app to which no app sends comes first; in cycles,
+/// the one that sends most and receives least (Eades, Lin and Smyth 1993, without sinks).
 fn sequence(network: &Diagram<'_>) -> Vec<usize> {
     let mut left: Vec<_> = (0..network.apps.len()).collect();
     let mut sequence = Vec::new();
@@ -131,7 +131,7 @@ fn layer_of_each(network: &Diagram<'_>, sequence: &[usize]) -> Vec<usize> {
             layer[link.to.0] = layer[link.to.0].max(layer[app] + 1);
         }
     }
-    // What sends, and is sent nothing, stands as near as it can to those that it sends to.
+    // An app that sends and receives nothing stands as near as it can to those that it sends to.
     for &app in sequence.iter().rev() {
         let mut links = network.links.iter().filter(forward);
         if links.clone().any(|link| link.to.0 == app) {
@@ -143,10 +143,10 @@ fn layer_of_each(network: &Diagram<'_>, sequence: &[usize]) -> Vec<usize> {
     layer
 }
 
-/// Times that all layers are sorted, to and fro.
+/// The number of times that all layers are sorted, to and fro.
 const SWEEPS: usize = 12;
 
-/// The best order found.
+/// Returns the best order found.
 pub fn ordered(network: &Diagram<'_>, mut layers: Layers) -> Layers {
     beside_their_apps(network, &mut layers);
     let segments = layers.segments(network);
@@ -174,7 +174,7 @@ pub fn ordered(network: &Diagram<'_>, mut layers: Layers) -> Layers {
     layers
 }
 
-/// A link that leads back starts and ends just below the apps that it links.
+/// Puts the start and end of a link that leads back just below the apps that it links.
 fn beside_their_apps(network: &Diagram<'_>, layers: &mut Layers) {
     let apart: Vec<_> = (0..layers.items.len()).map(|item| layers.app_beside(network, item)).collect();
     for layer in &mut layers.layers {
@@ -190,7 +190,7 @@ fn beside_their_apps(network: &Diagram<'_>, layers: &mut Layers) {
 struct PortHeights<'a>(&'a Diagram<'a>);
 
 impl PortHeights<'_> {
-    /// How far down its item a segment's end is, from 0 to 1.
+    /// Returns the position of a segment's end on its item, from 0 (top) to 1.
     fn part(&self, (item, port): (usize, Option<usize>), of_inputs: bool) -> f64 {
         let Some((port, app)) = port.zip(self.0.apps.get(item)) else { return 0.5 };
         let count = if of_inputs { app.inputs.len() } else { app.outputs.len() };
@@ -198,7 +198,7 @@ impl PortHeights<'_> {
     }
 }
 
-/// Places of the ends of all segments, within their layers.
+/// Returns the places of the ends of all segments, within their layers.
 fn ends(layers: &Layers, segments: &[LinkSegment], ports: &PortHeights<'_>) -> Vec<(usize, f64, f64)> {
     let mut stands = vec![(0, 0.0); layers.items.len()];
     for (layer, items) in layers.layers.iter().enumerate() {
@@ -225,7 +225,7 @@ fn crossings(layers: &Layers, segments: &[LinkSegment], ports: &PortHeights<'_>)
     pairs.sum()
 }
 
-/// Sorts one layer by the means of its neighbours' places; what has none keeps its own.
+/// Sorts one layer by the means of its neighbours' places; an item without neighbours keeps its own place.
 fn sort(
     layers: &mut Layers,
     layer: usize,
@@ -249,7 +249,7 @@ fn sort(
     layers.layers[layer] = means.into_iter().map(|(_, item)| item).collect();
 }
 
-/// Puts a link that leads back within one layer below its app again: it has no neighbours to go by.
+/// Puts a link that leads back within one layer below its app again, as it has no neighbours to be sorted by.
 fn close_up(network: &Diagram<'_>, layers: &mut Layers, layer: usize, segments: &[LinkSegment]) {
     let has_neighbours =
         |item: usize| segments.iter().any(|segment| segment.left.0 == item || segment.right.0 == item);
@@ -270,18 +270,18 @@ pub const HEAD: f64 = 48.0;
 pub const ROW: f64 = 18.0;
 /// Pixels of an app below its last port's middle.
 const FOOT: f64 = 14.0;
-/// Pixels that a link takes which passes a layer.
+/// Pixels that a link takes in a layer that it passes.
 const BEND: f64 = 8.0;
 /// Pixels between two apps.
 const GAP: f64 = 26.0;
-/// Pixels between a link that passes and what is above or below.
+/// Pixels between a link that passes and the items above and below.
 const GAP_BEND: f64 = 10.0;
-/// Times that all layers are placed, to and fro.
+/// The number of times that all layers are placed, to and fro.
 const HEIGHT_SWEEPS: usize = 16;
-/// How much straighter a link shall be where it passes a layer than where it ends.
+/// The weight of straightness where a link passes a layer, relative to its ends.
 const WEIGHT_BEND: f64 = 6.0;
 
-/// Middles of all items, by number. The topmost one's upper edge is at 0.
+/// Returns the middles of all items, by number. The topmost item's upper edge is at 0.
 pub fn heights(network: &Diagram<'_>, layers: &Layers) -> Vec<f64> {
     let tall: Vec<_> = layers.items.iter().map(|item| height(network, *item)).collect();
     let mut middles = vec![0.0; tall.len()];
@@ -292,7 +292,7 @@ pub fn heights(network: &Diagram<'_>, layers: &Layers) -> Vec<f64> {
         for step in 0..layers.layers.len() {
             let to_right = sweep % 2 == 0;
             let layer = &layers.layers[if to_right { step } else { layers.layers.len() - 1 - step }];
-            // In the end all neighbours count: an app stands between those on its left and right.
+            // In the last sweeps all neighbours count: an app stands between those on its left and right.
             let both = sweep + 2 >= HEIGHT_SWEEPS;
             let wanted = wanted(network, layers, layer, &middles, both || to_right, both || !to_right);
             place(layer, &layers.items, &tall, &wanted, &mut middles);
@@ -303,7 +303,7 @@ pub fn heights(network: &Diagram<'_>, layers: &Layers) -> Vec<f64> {
     middles.iter().map(|middle| middle - top).collect()
 }
 
-/// Pixels of an item.
+/// Returns the height of an item in pixels.
 pub fn height(network: &Diagram<'_>, item: Stands) -> f64 {
     match item {
         Stands::App(app) => height_of_app(&network.apps[app]),
@@ -311,7 +311,7 @@ pub fn height(network: &Diagram<'_>, item: Stands) -> f64 {
     }
 }
 
-/// How far below an app's upper edge the middle of a port is.
+/// Returns the distance from an app's upper edge to the middle of a port.
 pub fn port(place: usize) -> f64 {
     HEAD + ROW * (place as f64 + 0.5)
 }
@@ -321,7 +321,7 @@ fn height_of_app(app: &DiagramApp<'_>) -> f64 {
     HEAD + ROW * rows as f64 + if rows == 0 { 0.0 } else { FOOT - ROW / 2.0 }
 }
 
-/// Where the items of a layer would be best, and how much that counts.
+/// Returns the best places of the items of a layer, and their weights.
 fn wanted(
     network: &Diagram<'_>,
     layers: &Layers,
@@ -352,7 +352,7 @@ fn wanted(
         }
     }
     let wanted = |item: &usize| match sums[*item] {
-        // Nobody asks: it stays, or stays near its app, and gives way.
+        // An item without neighbours stays, or stays near its app, and gives way.
         (_, 0.0) => match layers.app_beside(network, *item) {
             Some(app) => (middles[app] + height(network, layers.items[app]) / 2.0, 0.01),
             None => (middles[*item], 0.01),
@@ -362,8 +362,8 @@ fn wanted(
     layer.iter().map(wanted).collect()
 }
 
-/// Sets the middles of a layer's items so that the weighted sum of squares of their distances from what is
-/// wanted is least and none overlap: isotonic regression, by pooling neighbours that violate the order.
+/// Sets the middles of a layer's items so that the weighted sum of squares of their distances from the wanted
+/// places is least and no items overlap: isotonic regression, by pooling neighbours that violate the order.
 fn place(layer: &[usize], items: &[Stands], tall: &[f64], wanted: &[(f64, f64)], middles: &mut [f64]) {
     let mut below = Vec::with_capacity(layer.len());
     let mut down = 0.0;
@@ -374,7 +374,7 @@ fn place(layer: &[usize], items: &[Stands], tall: &[f64], wanted: &[(f64, f64)],
         }
         below.push(down);
     }
-    // Each pool: the mean of what its items want, less how far below the first they stand.
+    // Each pool: the mean of the places that its items want, less their distance below the first item.
     let mut pools: Vec<(f64, f64, usize)> = Vec::new();
     for ((at, weight), below) in wanted.iter().zip(&below) {
         let mut pool = (at - below, *weight, 1);

@@ -16,7 +16,7 @@ fn network_of(links: &[&str]) -> Config {
     config
 }
 
-/// Names by layer, top to bottom, with a dot for each link that passes.
+/// Returns the names of each layer, top to bottom, with a dot for each link that passes.
 fn layers_of(config: &Config) -> Vec<Vec<String>> {
     let network = Diagram::of(config);
     let layers = layers::ordered(&network, Layers::of(&network));
@@ -32,15 +32,15 @@ fn each_app_stands_right_of_those_that_send_to_it() {
     for (links, expected) in [
         (&[][..], &[][..]),
         (&["a.o -> b.i", "b.o -> c.i"], &["a", "b", "c"]),
-        // Past b; and c, which nothing sends to, stands near what it sends to.
+        // A link passes b. Nothing sends to c, so c stands near the app that it sends to.
         (&["a.o -> b.i", "b.o -> d.i", "a.p -> d.j", "c.o -> d.k"], &["a", "b . c", "d"]),
-        // Crossed names, uncrossed places.
+        // Crossed names, but uncrossed places.
         (&["a.o -> z.i", "b.o -> y.i"], &["a b", "z y"]),
-        // Back, past b.
+        // A link leads back past b.
         (&["a.o -> b.i", "b.o -> c.i", "c.o -> a.i"], &["a .", "b .", "c ."]),
-        // To itself.
+        // A link from an app to itself.
         (&["a.o -> a.i", "a.p -> b.i"], &["a .", "b"]),
-        // There and back, the middle in the middle.
+        // Links both ways, with the middle app in the middle.
         (&["l.o -> m.l", "m.l -> l.i", "r.o -> m.r", "m.r -> r.i"], &["l .", "m . .", "r ."]),
     ] {
         let layers: Vec<_> = layers_of(&network_of(links)).iter().map(|layer| layer.join(" ")).collect();
@@ -55,13 +55,13 @@ fn what_is_aligned_is_drawn_straight() {
     let layers = layers::ordered(&network, Layers::of(&network));
     let heights = layers::heights(&network, &layers);
     let [a, b, c, d] = [0, 1, 2, 3].map(|app| heights[app]);
-    // One port each: at the same height below the upper edge, of apps that are not of the same height.
+    // Ports of apps of different heights are at the same height below the upper edge.
     let top = |app: usize, middle: f64| middle - layers::height(&network, Stands::App(app)) / 2.0;
     assert!((top(0, a) - top(1, b)).abs() < 1.0, "{heights:?}");
     assert!(c < b && b < d, "{heights:?}");
 }
 
-/// Elements and attributes as XML wants them: enough of it to see that text stays text.
+/// Checks elements and attributes as XML wants them, enough to see that text stays text.
 fn is_well_formed(svg: &str) -> bool {
     let mut open = Vec::new();
     let mut rest = svg;
@@ -115,10 +115,10 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // Each draws a whole picture, without optimization.
+    // Each case draws a whole picture, without optimization.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any network at all: a picture with everything in it, within its frame, and text is text.
+    /// Any network gives a picture with everything in it, within its frame, whose text is text.
     #[test]
     fn any_network_is_drawn(
         apps in prop::collection::vec((name(), name()), 0..8),
