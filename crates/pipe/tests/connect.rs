@@ -14,7 +14,7 @@ use caravan_pipe::{Error, PipeKey};
 
 /// Far more time than any of these tests takes on a slow and busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// The bytes of a hello, which is what the calling side sends first.
+/// The bytes of the calling side's hello and answer, and of the greeting that it gets.
 const HELLO: usize = 78;
 const GREETING: usize = 106;
 const ANSWER: usize = 36;
