@@ -1,10 +1,9 @@
 //! The process that runs commands and movers on one host.
 //!
-//! Two processes, in fact. The outer one ([`supervise`]) does nothing but wait, and adopts whatever loses
-//! its parent; the inner one ([`serve`]) does the work. However the inner one ends, unless it said that all
-//! is done, the outer one kills everything that came of it. Nothing that hangs keeps the inner one from
-//! ending: its main thread never writes to the channel before the end, and another kills the process if that
-//! takes too long.
+//! An agent is two processes. The outer one ([`supervise`]) only waits, and adopts whatever loses its parent; the
+//! inner one ([`serve`]) does the work. When the inner one ends without reporting that all is done, the outer one
+//! kills all its descendants. A thread that hangs cannot keep the inner one from ending: its main thread never
+//! writes to the channel before the end, and another thread kills the process if that takes too long.
 
 mod commands;
 mod hops;
@@ -29,24 +28,24 @@ use crate::limits::{FIRST_WORD_LIMIT, PING_INTERVAL, TERM_GRACE};
 use crate::place::Place;
 use crate::{Error, control, lock};
 
-/// Between two looks at the clock.
+/// The interval between two looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
-/// A tick that comes this late was held up by a stopped process or machine, not by the other side.
+/// A tick that is this late was held up by a stopped process or machine, not by the other side.
 const TICK_LATE: Duration = Duration::from_millis(1000);
-/// How long the inner process may take to end once it is aborted: commands have [`TERM_GRACE`], the rest takes
-/// milliseconds. What it has not ended by then, the outer process does: within 5 s of the last word of a
-/// coordinator that was cut off.
+/// How long the inner process may take to end after an abort: commands have [`TERM_GRACE`], the rest takes
+/// milliseconds. The outer process kills what is left then: within 5 s of the last message of a coordinator that
+/// was cut off.
 const ABORT_LIMIT: Duration = Duration::from_millis(1000);
-/// How long the inner process may take to end once all is done. Longer, because only what hangs is killed then: commands' own children live on after
-/// an end that went well.
+/// How long the inner process may take to end once all is done. This is longer than [`ABORT_LIMIT`], because only a
+/// process that hangs is killed then: children of commands live on after a successful end.
 const EXIT_LIMIT: Duration = Duration::from_millis(4000);
 
-/// Serves a coordinator until the channel ends. `caller` is the standard input and output of the user's
-/// own command, for the agent of the same host. `terminated` is set by whoever wants it to end.
+/// Serves a coordinator until the channel ends. `caller` is the standard input and output of the user's own
+/// command, for the agent of the same host. A caller sets `terminated` to end the agent.
 ///
-/// Returns as soon as the coordinator has said that all is done; an error if it was cut off, told to
-/// abort or fell silent, once all it has started was killed. The process is to end then: if it still runs a
-/// few seconds after the end, it is killed.
+/// Returns as soon as the coordinator has said that all is done. Returns an error if the coordinator was cut off,
+/// gave the order to abort or fell silent, after everything that the agent started was killed. The process must
+/// exit then: if it still runs a few seconds later, it is killed.
 pub fn serve(
     from: impl Read + Send + 'static,
     to: impl Write + Send + 'static,
@@ -67,7 +66,7 @@ pub fn serve(
     std::thread::spawn(move || listener.listen(from));
     std::thread::spawn(move || talker.talk());
     let end = shared.watch(terminated);
-    // Read by a loop that looks again; nothing else hangs on it.
+    // A loop reads the flag again and again; it guards no other memory.
     shared.has_ended.store(true, Ordering::Relaxed);
     end_within(if matches!(end, AgentEnd::Done) { EXIT_LIMIT } else { ABORT_LIMIT });
     let (why, was_killed) = match end {
@@ -104,20 +103,20 @@ struct LastHeard {
 enum AgentEnd {
     Done,
     Aborted(Error),
-    /// By a signal.
+    /// A signal ended the agent.
     Killed,
 }
 
 impl AgentShared {
-    /// Until the end: looks whether the other side is there. Says nothing, as whoever writes may have to wait
-    /// for it.
+    /// Checks until the end whether the coordinator is there. Sends nothing, because a write may block until the
+    /// coordinator reads.
     fn watch(&self, terminated: &AtomicBool) -> AgentEnd {
         let mut ticked = Instant::now();
         loop {
             if let Some(end) = lock(&self.end).take() {
                 return end;
             }
-            // Set by a signal handler; nothing else hangs on it.
+            // A signal handler sets the flag; it guards no other memory.
             if terminated.load(Ordering::Relaxed) {
                 return AgentEnd::Killed;
             }
@@ -136,7 +135,7 @@ impl AgentShared {
         }
     }
 
-    /// Until the end: says that this side is there, and what runs on it.
+    /// Reports until the end that the agent is alive, and what runs on it.
     fn talk(&self) {
         let mut said = None;
         while !self.has_ended.load(Ordering::Relaxed) {
@@ -151,7 +150,7 @@ impl AgentShared {
     }
 
     fn is_silent(&self, now: Instant) -> bool {
-        // Compared with the clock; nothing else hangs on it.
+        // The value is compared with the clock; it guards no other memory.
         let silence = Duration::from_nanos(self.silence_ns.load(Ordering::Relaxed));
         let heard = lock(&self.heard);
         !heard.is_paused && now.saturating_duration_since(heard.at) > silence
@@ -188,7 +187,7 @@ impl AgentShared {
         }
     }
 
-    /// Does what a message orders. Returns whether it was the last.
+    /// Executes an order. Returns true if it was the last one.
     fn take(&self, message: ControlMessage<AgentOrder>) -> bool {
         let order = match message {
             ControlMessage::Word(order) => order,
@@ -225,13 +224,13 @@ impl AgentShared {
     }
 }
 
-/// Kills this process if it has not ended by itself until then, and whatever hangs with it.
+/// Kills this process, and whatever hangs in it, if it has not ended by itself after `limit`.
 fn end_within(limit: Duration) {
     let kill = move || {
         std::thread::sleep(limit);
         let _ = kill_process(getpid(), Signal::KILL);
     };
-    // Where there are no more threads, nothing is lost but this.
+    // If no thread can be created, only this protection is lost.
     let _ = std::thread::Builder::new().spawn(kill);
 }
 
@@ -256,7 +255,7 @@ fn hello(fabric: bool) -> Hello {
     }
 }
 
-/// What an agent reports by; shared by all its threads.
+/// The agent's way to send reports, shared by all its threads.
 #[derive(Clone)]
 struct ReportOutbox(Arc<OutboxShared>);
 
@@ -270,16 +269,16 @@ impl ReportOutbox {
         Self(Arc::new(OutboxShared { to: Mutex::new(Box::new(to)), is_mute: AtomicBool::new(false) }))
     }
 
-    /// Whoever does not read any more has hung up, which the reading thread notices.
+    /// Sends a report. A coordinator that no longer reads has hung up, which the reading thread notices.
     fn report(&self, report: AgentReport) {
-        // A word more or less: nothing hangs on the order.
+        // The flag guards no other memory: one report more or less does not matter.
         let is_ending = matches!(report, AgentReport::Ended { .. } | AgentReport::Moved { .. });
         if !(is_ending && self.0.is_mute.load(Ordering::Relaxed)) {
             self.send(&ControlMessage::Word(report));
         }
     }
 
-    /// From now on no ends of stages and movers are told of.
+    /// Drops all further reports about the ends of stages and movers.
     fn mute(&self) {
         self.0.is_mute.store(true, Ordering::Relaxed);
     }

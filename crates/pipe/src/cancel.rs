@@ -1,4 +1,4 @@
-//! A word to threads that wait: end now.
+//! A signal that tells waiting threads to end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::Error;
 
-/// Fired once, for all who hold a clone. Its descriptor is readable from then on, for good, so that it
-/// belongs into the poll set of whoever waits for anything else.
+/// A signal that is fired once, for all clones. Its descriptor is readable from then on, so a thread that waits for
+/// something else adds it to its poll set.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<CancelShared>);
 
@@ -20,22 +20,22 @@ struct CancelShared {
 }
 
 impl Cancel {
-    /// One that is not fired.
+    /// Returns a signal that is not fired.
     pub fn new() -> Result<Self, Error> {
         let event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
         Ok(Self(Arc::new(CancelShared { fired: AtomicBool::new(false), event })))
     }
 
-    /// Wakes all who wait.
+    /// Fires the signal, which wakes all waiters.
     pub fn fire(&self) {
         // Pairs with the Acquire in is_fired().
         self.0.fired.store(true, Ordering::Release);
-        // It cannot be full: only the first of 2^64 - 2 matters.
+        // The counter cannot be full: only the first of 2^64 - 2 writes matters.
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was fired.
+    /// True if the signal was fired.
     pub fn is_fired(&self) -> bool {
         // Pairs with the Release in fire().
         self.0.fired.load(Ordering::Acquire)

@@ -1,4 +1,4 @@
-//! How two agents make a data connection: each has proved to the other that it knows the hop's key.
+//! Makes a data connection between two agents: each proves to the other that it knows the hop's key.
 
 pub mod fabric;
 mod side_channel;
@@ -18,33 +18,33 @@ use crate::Error;
 /// An authenticated data connection.
 #[derive(Debug)]
 pub struct DataConnection {
-    /// What carries it.
+    /// What carries the bytes.
     pub channel: DataChannel,
-    /// What seals it, if it is to be sealed.
+    /// The secret that sealing keys are derived from.
     pub secret: Secret,
-    /// What users see of it: `TCP 10.0.0.1:40112`, `RDMA mlx5_0/1`, `ssh`.
+    /// What users see of the connection: `TCP 10.0.0.1:40112`, `RDMA mlx5_0/1`, `ssh`.
     pub description: String,
 }
 
 /// What carries a data connection.
 #[derive(Debug)]
 pub enum DataChannel {
-    /// One stream socket or more, blocking, in the same order on both sides. Blocks go to them in turn.
+    /// One or more blocking stream sockets, in the same order on both sides. Blocks go to them in turn.
     Streams(Vec<OwnedFd>),
     /// A link of a fabric.
     Link(Box<Link>),
 }
 
-/// Which end of a hop this is.
+/// An end of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HopSide {
-    /// It sends the data.
+    /// The end that sends the data.
     Sender,
-    /// It receives them.
+    /// The end that receives the data.
     Receiver,
 }
 
-/// 256 bits that both ends have made of the key and of what is fresh in this connection.
+/// 256 bits that both ends derive from the key and from what is fresh in this connection.
 #[derive(Clone)]
 pub struct Secret(pub(crate) [u8; 32]);
 
@@ -55,7 +55,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Of the key, what is fresh in this connection, and what it is for (RFC 5869).
+    /// Derives a secret from the key, what is fresh in this connection, and the purpose (RFC 5869).
     pub(crate) fn derive(key: &PipeKey, salt: &[u8], label: &[u8]) -> Result<Self, Error> {
         let mut secret = [0; 32];
         hkdf::Salt::new(hkdf::HKDF_SHA256, salt)
@@ -66,44 +66,44 @@ impl Secret {
         Ok(Self(secret))
     }
 
-    /// For a connection that is never sealed, such as one over ssh.
+    /// Returns the secret of a connection that is never sealed, such as one over ssh.
     pub fn none() -> Self {
         Self([0; 32])
     }
 }
 
-/// Ports for listening: the system's choice, or from a range that a firewall lets through.
+/// The ports for listening: the system's choice, or a range that a firewall lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
-    /// The first.
+    /// The first port of the range.
     pub first: u16,
-    /// The last.
+    /// The last port of the range.
     pub last: u16,
 }
 
-/// 128 random bits, fresh for each hop. They travel over control channels (ssh) alone: never in an
-/// argument, an environment or a log.
+/// 128 random bits, fresh for each hop. They travel only over control channels (ssh): never in an argument, an
+/// environment or a log.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipeKey([u8; Self::BYTES]);
 
 impl PipeKey {
-    /// Its length.
+    /// The length of a key.
     pub const BYTES: usize = 16;
 
-    /// A new one, from getrandom(2).
+    /// Returns a new key, from getrandom(2).
     pub fn random() -> Result<Self, Error> {
         let mut bytes = [0; Self::BYTES];
-        // Up to 256 bytes come whole.
+        // getrandom(2) returns up to 256 bytes at once.
         getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
         Ok(Self(bytes))
     }
 
-    /// For whoever derives others from it.
+    /// Returns the bytes, to derive other keys from.
     pub fn bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
     }
 
-    /// One that somebody was told.
+    /// Returns the key with these bytes.
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }

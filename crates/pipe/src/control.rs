@@ -1,4 +1,4 @@
-//! What coordinator and agents say to each other, over ssh or, with the agent of this host, a socket.
+//! What the coordinator and the agents say to each other, over ssh or, with the agent of this host, a socket.
 //!
 //! Each message is a [frame](crate::framing): a byte for its kind, and JSON or relayed data. The coordinator gives
 //! [`AgentOrder`]s, an agent answers with [`AgentReport`]s. Both ends send a ping every [`PING_INTERVAL`], and take the
@@ -22,13 +22,14 @@ use crate::mover::{HopOptions, MoverFigures, MoverOptions};
 use crate::place::Place;
 use crate::{PipeKey, framing};
 
-/// Changes with any message.
+/// The version of the protocol; it changes with any message.
 pub const PROTOCOL: u32 = 3;
 
-/// Begins each line that an agent's start says before the first message; shells' greetings do not.
+/// The beginning of each line that a starting agent prints before its first message; shells' greetings do not have
+/// it.
 pub const MARK: &str = "caravan-agent";
 
-/// Which program this is: only the same on both sides can talk.
+/// Returns the identity of this program: only two programs with the same identity can talk.
 pub fn identity() -> String {
     format!("caravan {} agent {PROTOCOL}", env!("CARGO_PKG_VERSION"))
 }
@@ -157,7 +158,7 @@ pub enum AgentReport {
     },
     /// The files are open.
     Prepared {
-        /// Stages and the lengths of their files, where they have one; in no order.
+        /// The stages and the lengths of their files, where a file has one; the order means nothing.
         lengths: Vec<(u32, Option<u64>)>,
     },
     /// A stage has ended.
@@ -232,7 +233,7 @@ pub enum HopReport {
     Unreachable(String),
 }
 
-/// What a line of standard error counts for in the credit of lines: its text, and what it takes to keep it.
+/// Returns what a line of standard error costs in the credit of lines: its text, and the memory to keep it.
 pub fn line_cost(text: &str) -> u64 {
     text.len() as u64 + 32
 }
@@ -240,75 +241,75 @@ pub fn line_cost(text: &str) -> u64 {
 /// Who an agent is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// Which protocol it speaks.
+    /// The program and protocol of the agent.
     pub identity: String,
-    /// Where it is.
+    /// The place of the agent.
     pub place: Place,
-    /// Its addresses that others may reach.
+    /// The agent's addresses that others may reach.
     pub addresses: Vec<IpAddr>,
-    /// The address at which ssh has reached it, if ssh has (`SSH_CONNECTION`).
+    /// The address at which ssh reached the agent, if ssh did (`SSH_CONNECTION`).
     pub ssh_address: Option<IpAddr>,
-    /// The address from which ssh has come.
+    /// The address from which ssh came.
     pub ssh_client: Option<IpAddr>,
-    /// What it has of RDMA, or why nothing.
+    /// What the agent has of RDMA, or why it has nothing.
     pub offer: Result<Vec<u8>, String>,
 }
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OpenMode {
-    /// For reading.
+    /// Open for reading.
     Read,
-    /// For writing; what it holds goes once everything starts.
+    /// Open for writing; the old content is removed once everything starts.
     Write,
-    /// For writing at its end.
+    /// Open for writing at the end.
     Append,
 }
 
 /// A command of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageCommand {
-    /// The stage, as all reports name it.
+    /// The number of the stage, as in all reports.
     pub stage: u32,
-    /// What it is.
+    /// What the command runs.
     pub kind: CommandKind,
-    /// Its standard input.
+    /// The standard input of the command.
     pub input: CommandEnd,
-    /// Its standard output.
+    /// The standard output of the command.
     pub output: CommandEnd,
 }
 
-/// What a command is.
+/// What a command runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommandKind {
-    /// For the user's login shell.
+    /// A command line for the user's login shell.
     Shell(String),
     /// This program with these arguments.
     Program(Vec<String>),
 }
 
-/// One end of a command.
+/// The standard input or output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommandEnd {
     /// `/dev/null`.
     Null,
-    /// What the user's own command has there; of the agent of this host alone.
+    /// The same end of the user's own command; only for the agent of this host.
     Caller,
-    /// A pipe of this agent's. Whoever else names it has its other end; one that was handed over
-    /// ([`HopOrder::Hand`], [`HopOrder::Take`]) bears its hop's number.
+    /// A pipe of this agent. Another command or mover with the same number has the pipe's other end. A pipe that
+    /// was handed over ([`HopOrder::Hand`], [`HopOrder::Take`]) has the number of its hop.
     Pipe(u32),
 }
 
-/// A mover.
+/// What a mover is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mover {
-    /// As all reports name it.
+    /// The number of the mover, as in all reports.
     pub mover: u32,
     /// Where bytes come from.
     pub from: InletSpec,
-    /// Where they go.
+    /// Where bytes go.
     pub to: Vec<OutletSpec>,
-    /// What this end decides.
+    /// The options of this end.
     pub options: MoverOptions,
 }
 
@@ -317,16 +318,16 @@ pub struct Mover {
 pub enum InletSpec {
     /// A hop that is connected.
     Hop(u32, HopOptions),
-    /// A pipe of this agent's.
+    /// A pipe of this agent.
     Pipe(u32),
-    /// The file of this stage, which is open already.
+    /// The file of this stage, which is already open.
     File {
         /// The stage.
         stage: u32,
     },
     /// The standard input of the user's own command.
     Caller,
-    /// Nothing: its end is there at once.
+    /// Nothing: the stream ends at once.
     Null,
 }
 
@@ -335,9 +336,9 @@ pub enum InletSpec {
 pub enum OutletSpec {
     /// A hop that is connected.
     Hop(u32, HopOptions),
-    /// A pipe of this agent's.
+    /// A pipe of this agent.
     Pipe(u32),
-    /// The file of this stage, which is open already.
+    /// The file of this stage, which is already open.
     File {
         /// The stage.
         stage: u32,
@@ -353,39 +354,41 @@ pub enum OutletSpec {
 /// How a stage ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
-    /// By itself, with this exit status.
+    /// The stage ended by itself, with this exit status.
     Exit(u8),
-    /// By this signal.
+    /// This signal killed the stage.
     Signal(u8),
-    /// It could not be started, or its file not be read or written; the sentence.
+    /// The stage could not be started, or its file could not be read or written; the reason.
     Failed(String),
 }
 
-/// What became of a mover, in words.
+/// The result of a mover, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoverResult {
     /// Bytes taken in.
     pub bytes: u64,
     /// Bytes on the wire.
     pub wire_bytes: u64,
-    /// Nanoseconds from its start to its end.
+    /// Nanoseconds from the mover's start to its end.
     pub took_ns: u64,
-    /// Nanoseconds of processor time of its thread.
+    /// Nanoseconds of processor time of the mover's thread.
     pub cpu_ns: u64,
-    /// Nanoseconds it waited for its inlet.
+    /// Nanoseconds that the mover waited for its inlet.
     pub inlet_wait_ns: u64,
-    /// Nanoseconds it waited for its outlets.
+    /// Nanoseconds that the mover waited for its outlets.
     pub outlet_wait_ns: u64,
-    /// The digest of all of it.
+    /// The digest of the whole stream.
     pub digest: Option<String>,
-    /// Whether all of it came (`Ok(true)`), nobody wanted the rest (`Ok(false)`), or why it failed.
+    /// Whether the whole stream came (`Ok(true)`), every outlet stopped early (`Ok(false)`), or why the inlet
+    /// failed.
     pub inlet: Result<bool, String>,
-    /// For each outlet, whether all was taken (`Ok(true)`), its reader has closed (`Ok(false)`), or why it failed.
+    /// For each outlet, whether it took the whole stream (`Ok(true)`), its reader closed (`Ok(false)`), or why it
+    /// failed.
     pub outlets: Vec<Result<bool, String>>,
 }
 
 impl MoverResult {
-    /// Of a mover that could not even begin, or whose agent is gone.
+    /// Returns the result of a mover that could not begin, or whose agent is gone.
     pub fn failed(why: &impl ToString) -> Self {
         Self {
             bytes: 0,
@@ -404,21 +407,21 @@ impl MoverResult {
 const JSON: u8 = 0;
 const DATA: u8 = 1;
 
-/// What comes out of a control channel.
+/// A message on a control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMessage<T> {
     /// An order or a report.
     Word(T),
     /// Data of a relayed hop.
     Data {
-        /// Which hop's.
+        /// The number of the hop.
         hop: u32,
-        /// At most [`RELAY_BYTES_MAX`] of them.
+        /// At most [`RELAY_BYTES_MAX`] bytes of data.
         bytes: Vec<u8>,
     },
 }
 
-/// Writes a message, in one call where `to` takes it whole.
+/// Writes a message, in one call if `to` takes it whole.
 pub fn write<T: Serialize>(to: &mut (impl Write + ?Sized), message: &ControlMessage<T>) -> io::Result<()> {
     let frame = match message {
         ControlMessage::Word(word) => {
@@ -432,7 +435,7 @@ pub fn write<T: Serialize>(to: &mut (impl Write + ?Sized), message: &ControlMess
     to.flush()
 }
 
-/// Reads a message; the error is `UnexpectedEof` at the end of the channel.
+/// Reads a message. The error is `UnexpectedEof` at the end of the channel.
 pub fn read<T: DeserializeOwned>(from: &mut (impl Read + ?Sized)) -> io::Result<ControlMessage<T>> {
     let body = framing::read(from, MESSAGE_BYTES_MAX)?;
     match body.split_first() {

@@ -1,4 +1,4 @@
-//! The process that the user has started: it has agents started, joins them, and says how it all ended.
+//! The process that the user has started: it starts agents, joins their hops, and reports how the pipeline ended.
 
 mod agents;
 mod conductor;
@@ -16,41 +16,41 @@ use crate::mover::{Compression, DeadOutlet, DigestKind, SlowOutlet};
 use crate::plan::PipelinePlan;
 use crate::stage::Stage;
 
-/// A pipeline that somebody wants.
+/// A pipeline to run.
 #[derive(Clone, Debug)]
 pub struct PipelineRequest {
-    /// From left to right.
+    /// The stages, from left to right.
     pub stages: Vec<Stage>,
-    /// The last stage's output goes to the first one's input, as the halves of `caravan cp` want it.
+    /// Whether the last stage's output goes to the first stage's input, as the halves of `caravan cp` need it.
     pub is_ring: bool,
-    /// Everything else.
+    /// All other options.
     pub options: PipelineOptions,
 }
 
-/// What the user may choose.
+/// The options of a pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelineOptions {
-    /// Nothing but this carries data between hosts.
+    /// The only transport that may carry data between hosts; `None` for any.
     pub transport: Option<HopTransport>,
-    /// Where data connections listen.
+    /// The ports on which data connections listen.
     pub ports: Option<PortRange>,
     /// The name or address under which other hosts reach this one.
     pub here: Option<String>,
-    /// What is encrypted.
+    /// Which data connections are encrypted.
     pub sealing: Encryption,
-    /// What the end of a stream carries.
+    /// The digest that the end of a stream carries.
     pub digest: DigestKind,
     /// How data between hosts are compressed.
     pub compression: Option<Compression>,
-    /// TCP connections of a hop.
+    /// The number of TCP connections of a hop.
     pub streams: u32,
-    /// Bytes a second of each stream, from wherever it begins.
+    /// The most bytes a second of each stream, kept where the stream begins.
     pub rate: Option<u64>,
-    /// Bytes that may wait in each mover.
+    /// The number of bytes that may wait in each mover.
     pub buffer_bytes: u64,
     /// How a stream gets to several hosts.
     pub fan_out: FanOut,
-    /// What happens to a host that holds up the others.
+    /// What happens to a host that slows down the others.
     pub on_slow: SlowOutlet,
     /// What happens when one of several hosts fails.
     pub on_dead: DeadOutlet,
@@ -81,7 +81,7 @@ impl Default for PipelineOptions {
     }
 }
 
-/// What carries data between hosts.
+/// A transport between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HopTransport {
     /// RDMA devices.
@@ -92,120 +92,120 @@ pub enum HopTransport {
     Ssh,
 }
 
-/// What is encrypted.
+/// Which data connections are encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encryption {
-    /// TCP between hosts.
+    /// Encrypts TCP between hosts.
     #[default]
     Default,
-    /// All that leaves a host.
+    /// Encrypts all data that leave a host.
     Always,
-    /// Nothing.
+    /// Encrypts nothing.
     Never,
 }
 
 /// How a stream gets to several hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FanOut {
-    /// A chain, but a star where hosts may drop out.
+    /// A chain, or a star if hosts may drop out.
     #[default]
     Default,
-    /// Each host passes it on to the next.
+    /// Each host passes the stream on to the next.
     Chain,
-    /// The source sends to each.
+    /// The source sends to each host.
     Star,
 }
 
 /// Starts agents.
 pub trait Launcher: Sync {
-    /// An agent on a host, as the stage names it; `None` is this host. Blocks until it is ready for the
-    /// first message, or until soon after `is_given_up` is set: then nobody wants it any more, and it is
-    /// [`Error::Cancelled`]. Called from several threads.
+    /// Starts an agent on a host, as the stage names it; `None` is this host. Blocks until the agent is ready for
+    /// its first message. Soon after `is_given_up` is set, returns [`Error::Cancelled`]. Called from several
+    /// threads.
     fn launch(&self, host: Option<&str>, is_given_up: &AtomicBool) -> Result<AgentSession, Error>;
 }
 
 /// A started agent.
 pub struct AgentSession {
-    /// What it says.
+    /// The agent's reports.
     pub from: Box<dyn Read + Send>,
-    /// What it is told. Its close makes the agent end, whatever it does.
+    /// The agent's orders. The agent ends when this is closed, whatever it is doing.
     pub to: Box<dyn Write + Send>,
-    /// What holds it.
+    /// The guard of the agent's process.
     pub guard: Box<dyn Guard>,
 }
 
-/// What holds an agent: a process of ssh, or of its own.
+/// The process behind an agent: ssh, or the agent itself.
 pub trait Guard: Send {
-    /// Why it ended, in a sentence with ssh's own last words; called once its channel has ended.
+    /// Returns why the agent ended, in a sentence with ssh's own last words. Called once its channel has ended.
     fn why_ended(&mut self) -> String;
-    /// Makes sure that it ends. Blocks no longer than a second. Called for all agents at once.
+    /// Makes sure that the agent ends. Blocks for at most a second. Called for all agents at once.
     fn end(&mut self);
 }
 
-/// Hears what happens.
+/// Receives what happens in a pipeline.
 pub trait Observer {
-    /// What users of `-v` want to know: transports, who connects, what is not encrypted.
+    /// Receives what users of `-v` want to know: transports, who connects, what is not encrypted.
     fn note(&mut self, text: &str);
-    /// What all users must know: what is weaker than they may think.
+    /// Receives what all users must know: what is weaker than they may think.
     fn warn(&mut self, text: &str);
-    /// A line of a stage's standard error.
+    /// Receives a line of a stage's standard error.
     fn line(&mut self, host: &str, text: &str);
-    /// Figures of the movers that send, in the order of the stream: four times a second, where it was asked
-    /// for.
+    /// Receives the figures of the legs, in the order of the stream, four times a second if
+    /// [`PipelineOptions::progress`] is set.
     fn progress(&mut self, hops: &[HopFigures]);
 }
 
-/// What a hop has carried so far.
+/// The figures of a leg of the stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HopFigures {
-    /// From which host, "here" for this one.
+    /// The host that sends, "here" for this one.
     pub from: String,
-    /// To which.
+    /// The host that receives.
     pub to: String,
-    /// What carries it: `TCP 10.0.0.2:40112, encrypted`, `RDMA mlx5_0/1`, `ssh`, `pipe`.
+    /// What carries the leg: `TCP 10.0.0.2:40112, encrypted`, `RDMA mlx5_0/1`, `ssh`, `pipe`.
     pub transport: String,
-    /// Whether Caravan moves it and has figures: not so where a pipe was handed to two commands.
+    /// Whether Caravan moves the bytes and has figures. It does not where a pipe was handed to two commands.
     pub is_measured: bool,
     /// Bytes of the stream.
     pub bytes: u64,
     /// Bytes on the wire.
     pub wire_bytes: u64,
-    /// Seconds since it began.
+    /// Seconds since the leg began.
     pub seconds: f64,
-    /// Seconds waited for the reader (what gives the stream).
+    /// Seconds waited for the reader, which gives the stream.
     pub reader_wait: f64,
     /// Seconds waited for the network.
     pub network_wait: f64,
-    /// Seconds the receiving end waited for the writer (what takes the stream).
+    /// Seconds that the receiving end waited for the writer, which takes the stream.
     pub writer_wait: f64,
     /// Seconds of processor time of both ends' movers.
     pub cpu: f64,
-    /// The whole stream's length in bytes, if it is known: the source is a file.
+    /// The length of the whole stream in bytes, if the source is a file of known length.
     pub total: Option<u64>,
-    /// Its digest, once it has ended.
+    /// The digest of the stream, once it has ended.
     pub digest: Option<(DigestKind, String)>,
 }
 
-/// How it all ended.
+/// How a pipeline ended.
 #[derive(Clone, Debug, Default)]
 pub struct PipelineSummary {
-    /// The exit status of the whole: 0, the rightmost failing stage's (128 + n for signal n), 255 if it
-    /// could not be set up or a host or connection was lost.
+    /// The exit status of the pipeline: 0, the status of the rightmost failing stage (128 + n for signal n), or 255
+    /// if the pipeline could not be set up or a host or connection was lost.
     pub status: u8,
-    /// Sentences, the cause first: `stage 2 (fs2): 'zfs recv' exited 1`.
+    /// What failed, in sentences, the cause first: `stage 2 (fs2): 'zfs recv' exited 1`.
     pub failures: Vec<String>,
-    /// What each hop has carried.
+    /// The figures of each leg.
     pub hops: Vec<HopFigures>,
-    /// Of each stage in turn, of each of its hosts: the exit status, `None` if it was killed because
-    /// something else failed.
+    /// The exit status of each stage on each of its hosts; `None` if the stage was killed because something else
+    /// failed.
     pub statuses: Vec<Vec<Option<u8>>>,
-    /// Seconds from the first launch until all hops were connected, and from there to the end.
+    /// Seconds from the first launch until all hops were connected, and from then to the end.
     pub seconds: (f64, f64),
 }
 
-/// Runs a pipeline to its end. Both flags are looked at all the time: once `interrupted` is set, everything
-/// is ended and the status is 130; once `stopped` is (by SIGTSTP), agents are told to be patient and this
-/// process stops until it is continued. The observer is called on this thread.
+/// Runs a pipeline to its end. Checks both flags all the time: once `interrupted` is set, it ends everything and
+/// the status is 130; once `stopped` is set (by SIGTSTP), it tells the agents to be patient and stops this process
+/// until it is continued. Calls the observer on this thread.
 pub fn run(
     request: &PipelineRequest,
     launcher: &dyn Launcher,
@@ -226,7 +226,7 @@ pub fn run(
     })
 }
 
-/// What `run` would do, a sentence a line, without doing anything: which hosts, commands and hops.
+/// Returns what [`run`] would do, a sentence a line, without doing it: the hosts, commands and hops.
 pub fn describe(request: &PipelineRequest) -> Result<Vec<String>, Error> {
     let plan = PipelinePlan::new(request, !std::io::stdin().is_terminal())?;
     Ok(plan.describe())

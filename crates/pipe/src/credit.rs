@@ -1,11 +1,11 @@
-//! Flow control by credits: how many bytes may be under way towards a peer that says when it has taken them.
+//! Flow control by credit: how many bytes may be under way to a peer that reports when it has taken them.
 
 use crate::lock;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A window for flow control by credits: the sender takes from it before it sends, and it is given back
-/// what the receiver has taken.
+/// The bytes that may still be sent: the sender takes credit before it sends, and gets it back as the receiver
+/// takes the bytes.
 #[derive(Debug)]
 pub struct Credit {
     state: Mutex<CreditState>,
@@ -18,16 +18,16 @@ struct CreditState {
     is_closed: bool,
 }
 
-/// Between two looks whether there is still somebody to wait for.
+/// The interval at which a waiter checks whether the credit is closed.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Credit {
-    /// All of it is free.
+    /// Returns a credit of `bytes`, all of them free.
     pub fn new(bytes: u64) -> Self {
         Self { state: Mutex::new(CreditState { free: bytes, is_closed: false }), changed: Condvar::new() }
     }
 
-    /// Waits until something is free and takes at most `bytes` of it; `None` once it is closed.
+    /// Waits until credit is free and takes at most `bytes` of it. Returns `None` once the credit is closed.
     pub fn take(&self, bytes: u64) -> Option<u64> {
         let mut state = lock(&self.state);
         loop {
@@ -43,14 +43,14 @@ impl Credit {
         }
     }
 
-    /// Gives back.
+    /// Gives `bytes` of credit back.
     pub fn give(&self, bytes: u64) {
         let mut state = lock(&self.state);
         state.free = state.free.saturating_add(bytes);
         self.changed.notify_all();
     }
 
-    /// Nobody waits any more.
+    /// Closes the credit, which ends all waits.
     pub fn close(&self) {
         lock(&self.state).is_closed = true;
         self.changed.notify_all();
@@ -72,7 +72,7 @@ mod tests {
         window.give(3);
         window.close();
         let (first, second) = waiter.join().expect("joined");
-        // Closed before or after it was given.
+        // The close may come before or after the waiter takes the credit.
         assert!(matches!(first, Some(3) | None) && second.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences for whoever typed the command.
+//! The errors of this crate, in sentences for the user who typed the command.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,74 +7,74 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call failed that nobody expects to.
+    /// A system call failed unexpectedly.
     #[error("{call}: {source}")]
     System {
-        /// Which.
+        /// The name of the call.
         call: &'static str,
-        /// Why.
+        /// Why the call failed.
         source: io::Error,
     },
     /// getrandom(2) failed.
     #[error("the system gives no random bytes: {0}")]
     Random(io::Error),
-    /// A file of a stage.
+    /// A file of a stage could not be used.
     #[error("cannot {what} {path}: {source}", path = path.display())]
     File {
         /// What was tried.
         what: &'static str,
-        /// With which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why it did not work.
+        /// Why the attempt failed.
         source: io::Error,
     },
     /// Neither side could reach the other.
     #[error("{0}")]
     Unreachable(String),
-    /// A hop ended without its end: the other side, or what is between, is gone.
+    /// A hop's stream stopped before its end: the other side, or the network in between, is gone.
     #[error("the stream was cut off after {bytes} bytes: {why}")]
     Truncated {
-        /// Bytes that did arrive, or were sent.
+        /// The number of bytes that arrived, or that were sent.
         bytes: u64,
-        /// What is known about it.
+        /// What is known about the cause.
         why: String,
     },
-    /// What arrived is not what was sent.
+    /// The bytes that arrived are not the bytes that were sent.
     #[error("the stream arrived damaged: {0}")]
     Damaged(String),
-    /// The other side says that it failed.
+    /// The other side reports that it failed.
     #[error("{0}")]
     Told(String),
-    /// The other end of a data connection breaks the protocol, or is a stranger.
+    /// The other end of a data connection breaks the protocol, or does not know the key.
     #[error("the other end of the data connection {0}")]
     Protocol(String),
-    /// A control channel ended, or fell silent.
+    /// A control channel ended, or its other end fell silent.
     #[error("{host}: {why}")]
     Host {
-        /// Which host's.
+        /// The host at the other end of the channel.
         host: String,
         /// What happened.
         why: String,
     },
-    /// A stage, or an option, that cannot be.
+    /// A stage or an option is not valid.
     #[error("{0}")]
     Usage(String),
-    /// Single files of a copy failed; each was said.
+    /// Single files of a copy failed; each failure was printed.
     #[error("{0} could not be copied; the lines above say why")]
     Files(u64),
-    /// The fabric.
+    /// The fabric failed.
     #[error("{0}")]
     Fabric(#[from] caravan_fabric::Error),
-    /// Shared memory.
+    /// Shared memory failed.
     #[error("{0}")]
     Segment(#[from] caravan_segment::Error),
-    /// Whoever waits was told to end.
+    /// The operation was told to end while it waited.
     #[error("interrupted")]
     Cancelled,
 }
 
 impl Error {
-    /// Returns what makes an error of the failure of that call.
+    /// Returns a function that turns a failure of `call` into an error.
     pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Self {
         move |source| Self::System { call, source: source.into() }
     }

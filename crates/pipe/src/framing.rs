@@ -1,8 +1,8 @@
 //! Frames, and messages in JSON as frames.
 //!
-//! A frame is the length of its body as four bytes (big-endian), and the body. The control channels of pipelines, the
-//! side channel of `caravan send` and `recv`, and `caravan fabric selftest` use frames; each has its own limit of a
-//! body's bytes.
+//! A frame is the length of its body as four bytes (big-endian), and the body. The control channels of pipelines,
+//! the side channel of `caravan send` and `recv`, and `caravan fabric selftest` use frames; each has its own limit
+//! on the length of a body.
 //!
 //! ```
 //! use caravan_pipe::framing;
@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Makes a frame of the parts of its body. Fails if the body has more than `bytes_max` bytes.
+/// Makes a frame from the parts of its body. Fails if the body has more than `bytes_max` bytes.
 pub(crate) fn frame(parts: &[&[u8]], bytes_max: usize) -> io::Result<Vec<u8>> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let length = u32::try_from(length).ok().filter(|_| length <= bytes_max);
@@ -29,25 +29,25 @@ pub(crate) fn frame(parts: &[&[u8]], bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok([&[&length.to_be_bytes()[..]], parts].concat().concat())
 }
 
-/// Returns the body of the first frame in `bytes` and the bytes that the frame has; `None` if part of it is missing.
+/// Returns the body of the first frame in `bytes` and the length of that frame; `None` if part of it is missing.
 pub(crate) fn first(bytes: &[u8], bytes_max: usize) -> io::Result<Option<(&[u8], usize)>> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = checked(*length, bytes_max)?;
     Ok(rest.get(..length).map(|body| (body, LENGTH_BYTES + length)))
 }
 
-/// Reads a frame; `UnexpectedEof` at the end of `from`.
+/// Reads a frame. The error is `UnexpectedEof` at the end of `from`.
 pub(crate) fn read(from: &mut (impl Read + ?Sized), bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut length = [0; LENGTH_BYTES];
     from.read_exact(&mut length)?;
     let length = checked(length, bytes_max)?;
-    // Memory grows with what comes, not with what is announced.
+    // Memory grows with the bytes that arrive, not with the announced length.
     let mut body = Vec::new();
     from.take(length as u64).read_to_end(&mut body)?;
     if body.len() == length { Ok(body) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Writes a message, in one call where `to` takes it whole. Fails if it has more than `bytes_max` bytes of JSON.
+/// Writes a message, in one call if `to` takes it whole. Fails if it has more than `bytes_max` bytes of JSON.
 pub fn write_json(
     to: &mut (impl Write + ?Sized),
     message: &impl Serialize,
@@ -57,8 +57,8 @@ pub fn write_json(
     to.flush()
 }
 
-/// Reads a message that [`write_json`] has written. The error is `UnexpectedEof` where `from` ends, and `InvalidData`
-/// where the bytes are no such message.
+/// Reads a message that [`write_json`] has written. The error is `UnexpectedEof` at the end of `from`, and
+/// `InvalidData` if the bytes are not such a message.
 pub fn read_json<T: DeserializeOwned>(from: &mut (impl Read + ?Sized), bytes_max: usize) -> io::Result<T> {
     Ok(serde_json::from_slice(&read(from, bytes_max)?)?)
 }
@@ -68,7 +68,7 @@ fn checked(length: [u8; LENGTH_BYTES], bytes_max: usize) -> io::Result<usize> {
     length.ok_or_else(|| malformed("a message is too long"))
 }
 
-/// The peer's bytes are no message.
+/// Returns the error for bytes that are not a message.
 pub(crate) fn malformed(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }

@@ -2,78 +2,78 @@
 
 use std::time::Duration;
 
-/// Bytes of a pipe that a mover reads or writes: the most that an ordinary user may ask for
-/// (`/proc/sys/fs/pipe-max-size`). One between two commands stays as the system makes it: a larger one leaves a
+/// The capacity of a pipe that a mover reads or writes: the most that an ordinary user may ask for
+/// (`/proc/sys/fs/pipe-max-size`). A pipe between two commands keeps the system's default: a larger one leaves a
 /// core's cache, and two commands that copy may then move less than in a shell.
 pub const PIPE_BYTES: usize = 1 << 20;
-/// The longest message of a control channel.
+/// The most bytes of a message on a control channel.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a piece of data that goes over the control channel as the last resort.
+/// The most bytes of one message of relayed data.
 pub const RELAY_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a relayed hop that may be under way towards an agent that has not said that it took them.
+/// The most bytes of a relayed hop that may be under way to an agent that has not yet given credit for them.
 pub const RELAY_CREDIT_BYTES: u64 = 1 << 20;
-/// Lines of standard error under way that the coordinator has not said it printed, in bytes.
+/// The most bytes of standard error lines that may be under way before the coordinator reports them as printed.
 pub const LINES_CREDIT_BYTES: u64 = 256 << 10;
-/// What an agent may have said and the coordinator not taken: it reads on once it has.
+/// The number of events from agents that may wait for the coordinator; its reading threads pause at this limit.
 pub const EVENTS_MAX: usize = 1024;
-/// The longest line of standard error; longer ones are broken there.
+/// The most bytes of a line of standard error; longer lines are broken there.
 pub const LINE_BYTES_MAX: usize = 8 << 10;
-/// How often both ends of a control channel say that they are there.
+/// How often each end of a control channel sends a ping.
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long one end may say nothing before the other takes it for dead. Everything ends within 5 s.
+/// How long one end may be silent before the other takes it for dead. Everything ends within 5 s.
 pub const SILENCE_MAX: Duration = Duration::from_millis(3000);
-/// How long an agent that was started waits for its coordinator's first word, which says how long silences
-/// may be. Nothing runs yet that would take time to end.
+/// How long a newly started agent waits for its coordinator's first message, which says how long silences may be.
+/// Nothing runs yet that would take time to end.
 pub const FIRST_WORD_LIMIT: Duration = Duration::from_millis(4000);
-/// How long commands have to end by themselves once they were told to, before they are killed.
+/// How long commands have to end by themselves after SIGTERM, before they are killed.
 pub const TERM_GRACE: Duration = Duration::from_millis(500);
-/// Processes that an agent could not end, and that users are told of.
+/// The most processes that an agent reports as impossible to end.
 pub const SPARED_MAX: usize = 16;
-/// Until two ends of a hop are connected in one way.
+/// How long one attempt to connect the two ends of a hop may take.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// How long the listening end of a hop waits for the other: longer than that one looks names up and tries, as its
-/// reason ("did not answer: a firewall, or no such host") says more than "nobody came".
+/// How long the listening end of a hop waits for the connecting end. It is longer than the connecting end looks up
+/// names and tries, because that end's reason ("did not answer: a firewall, or no such host") says more than
+/// "nobody came".
 pub const ACCEPT_LIMIT: Duration = Duration::from_secs(6);
-/// Stages of a pipeline.
+/// The most stages of a pipeline.
 pub const STAGES_MAX: usize = 64;
-/// Hosts of a stage.
+/// The most hosts of a stage.
 pub const HOSTS_MAX: usize = 64;
-/// Streams of a hop.
+/// The most streams of a hop.
 pub const STREAMS_MAX: u32 = 64;
-/// Connections of two ends that belong together: the streams, and one for words beside them.
+/// The most connections between the same two ends: the streams, and a side channel.
 pub const CONNECTIONS_MAX: u32 = STREAMS_MAX + 1;
-/// Connections that a listening side has taken and that have not proved anything yet. All connections of one peer may
-/// come at once; of more than this, those who have waited longest go.
+/// The most accepted connections that have not yet proved that they know the key. All connections of one peer may
+/// come at once; beyond this number, the ones that have waited longest are closed.
 pub const STRANGERS_MAX: usize = 2 * CONNECTIONS_MAX as usize;
-/// How long one of them may take: three round trips of the longest path, and the time to send a lost
-/// packet again.
+/// How long a handshake may take: three round trips of the longest path, and the time to send a lost packet again.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(3);
-/// Bytes of each ring of a fabric's link: both ends sleep and wake less often the more it holds.
+/// The bytes of each ring of a fabric link: the larger the ring, the less often both ends sleep and wake.
 pub const FABRIC_RING_BYTES: u64 = 8 << 20;
-/// Where that much memory cannot be locked, rings are smaller, down to this: below it, a connection waits more
-/// than it carries.
+/// The smallest ring of a fabric link, used where less memory can be locked: below this size, a connection waits
+/// more than it carries.
 pub const FABRIC_RING_BYTES_MIN: u64 = 64 << 10;
-/// Addresses of one host that are tried.
+/// The most addresses of one host that are tried.
 pub const ADDRESSES_MAX: usize = 64;
-/// Until the next address is tried while earlier ones have not answered: RFC 8305 recommends 250 ms and
-/// allows 100 ms.
+/// How long to wait for an answer before the next address is tried: RFC 8305 recommends 250 ms and allows 100 ms.
 pub const CONNECT_STAGGER: Duration = Duration::from_millis(100);
-/// Until all addresses are tried again where nobody listens yet.
+/// How long to wait before all addresses are tried again if nobody listens yet.
 pub const CONNECT_AGAIN: Duration = Duration::from_millis(200);
-/// Bytes of a word between two ends that have no other channel.
+/// The most bytes of a message on a side channel.
 pub const WORD_BYTES_MAX: usize = 4 << 10;
-/// How often a connection without traffic is tried, and after how long the first time.
+/// How long a connection is idle before the first keepalive probe, and the interval between probes.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Tries without an answer after which the other host is dead: 4 s in all.
+/// The number of unanswered probes after which the other host is dead: 4 s in all.
 pub const KEEPALIVE_PROBES: u32 = 3;
-/// The longest round trip of a path on which losses mean a full queue and nothing else: a rack, a campus.
+/// The longest round trip of a path on which losses mean a full queue and nothing else: within a rack or a campus.
 pub const SHORT_PATH: Duration = Duration::from_millis(5);
-/// Bytes of a socket's send buffer, which the kernel doubles: 10 Gbit/s around half the world (100 ms).
+/// The most bytes of a socket's send buffer, which the kernel doubles: 10 Gbit/s around half the world (100 ms).
 pub const SEND_BUFFER_BYTES_MAX: u64 = 128 << 20;
-/// Bytes of a stage's command: Linux passes no longer argument to a program (`MAX_ARG_STRLEN`).
+/// The most bytes of a stage's command: Linux passes no longer argument to a program (`MAX_ARG_STRLEN`).
 pub const COMMAND_BYTES_MAX: usize = (128 << 10) - 1;
-/// Bytes of the name of a file that is a stage: Linux opens no longer one (`PATH_MAX`, with the NUL at its end). So those
-/// of all stages fit into one message.
+/// The most bytes of the name of a file that is a stage: Linux opens no longer name (`PATH_MAX`, with the NUL at
+/// its end). The names of all stages fit into one message.
 pub const PATH_BYTES_MAX: usize = (4 << 10) - 1;
-/// Bytes of a block: large enough that system calls do not count, small enough to stay in a core's cache.
+/// The default bytes of a block: large enough that system calls do not count, small enough to stay in a core's
+/// cache.
 pub const BLOCK_BYTES: u32 = 256 << 10;

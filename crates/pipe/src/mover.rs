@@ -1,8 +1,8 @@
-//! A mover: takes bytes from one inlet and puts them into its outlets, until the end of the stream.
+//! A mover takes bytes from one inlet and puts them into its outlets, until the end of the stream.
 //!
-//! A hop's two ends are `sender` and `receiver`; they exchange `frame`s over a `wire`. Pipes, files, sockets
-//! and terminals are `descriptor`s; `ends` are both, as a mover uses them. A mover with one outlet and no buffer
-//! has one thread (`single`); any other has a thread for each outlet and a `queue` (`several`).
+//! The two ends of a hop are `sender` and `receiver`; they exchange `frame`s over a `wire`. Pipes, files, sockets
+//! and terminals are `descriptor`s; `ends` joins both kinds for a mover. A mover with one outlet and no buffer has
+//! one thread (`single`); any other mover has a thread for each outlet and a `queue` (`several`).
 
 mod backward;
 mod descriptor;
@@ -34,22 +34,22 @@ use crate::cancel::Cancel;
 use crate::connect::{DataChannel, DataConnection, tcp};
 use crate::limits::BLOCK_BYTES;
 
-/// Bytes of a block at most: what a peer may make this side allocate.
+/// The most bytes of a block: this bounds what a peer can make this side allocate.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
 
-/// What both ends of a hop must agree on.
+/// The options that both ends of a hop must agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopOptions {
-    /// What the end of the stream carries beside its length.
+    /// The digest that the end of the stream carries beside its length.
     pub digest: DigestKind,
     /// Whether everything on the connection is encrypted and authenticated (AES-256-GCM).
     pub sealed: bool,
-    /// Whether blocks are compressed.
+    /// How blocks are compressed, if at all.
     pub compression: Option<Compression>,
-    /// Bytes of a block at most.
+    /// The most bytes of a block.
     pub block_bytes: u32,
-    /// After how long without a word the other end is dead. `None` where something else notices that it is
-    /// gone, and an end may be stopped for as long as its user likes.
+    /// The time without a message after which the other end is dead. `None` where something else notices that the
+    /// other end is gone, and its user may stop it for any time.
     pub silence: Option<Duration>,
 }
 
@@ -68,11 +68,11 @@ impl Default for HopOptions {
 /// A digest of a whole stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DigestKind {
-    /// XXH3, 128 bits: finds every accident.
+    /// XXH3, 128 bits: finds every accidental change.
     Xxh3,
-    /// SHA-256: finds damage; only encryption finds forgery.
+    /// SHA-256: finds all damage; only encryption finds forgery.
     Sha256,
-    /// The length alone.
+    /// No digest: the length alone.
     Off,
 }
 
@@ -85,43 +85,44 @@ pub enum Compression {
     Lz4,
 }
 
-/// What one end alone decides.
+/// The options that one end of a hop decides alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoverOptions {
-    /// Bytes a second at most.
+    /// The most bytes a second.
     pub rate: Option<u64>,
-    /// Bytes that may wait between reading and writing. 0: one block, read and written by one thread.
+    /// The number of bytes that may wait between reading and writing. 0: one block, which one thread reads and
+    /// writes.
     pub buffer_bytes: u64,
-    /// What happens to an outlet that holds up the others.
+    /// What happens to an outlet that slows down the others.
     pub on_slow: SlowOutlet,
-    /// What happens when an outlet fails while others are there.
+    /// What happens when one of several outlets fails.
     pub on_dead: DeadOutlet,
 }
 
-/// What happens to an outlet that holds up the others.
+/// What happens to an outlet that slows down the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SlowOutlet {
-    /// All go at its pace.
+    /// All outlets go at its pace.
     #[default]
     Wait,
-    /// It is cut off once the buffer has been full of what it has not taken for a second.
+    /// The outlet is cut off once it has kept the buffer full for a second.
     Drop,
 }
 
-/// What happens when an outlet fails while others are there.
+/// What happens when one of several outlets fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeadOutlet {
-    /// All fail.
+    /// All outlets fail.
     #[default]
     Fail,
-    /// The others get the whole stream.
+    /// The other outlets get the whole stream.
     Continue,
 }
 
 /// Where bytes come from.
 #[derive(Debug)]
 pub enum MoverInlet {
-    /// A pipe, a file, a socket, a terminal: read until its end.
+    /// A pipe, a file, a socket or a terminal, which is read until its end.
     Descriptor(OwnedFd),
     /// The receiving end of a hop.
     Hop(Box<DataConnection>, HopOptions),
@@ -130,32 +131,32 @@ pub enum MoverInlet {
 /// Where bytes go.
 #[derive(Debug)]
 pub enum MoverOutlet {
-    /// A pipe, a file, a socket, a terminal.
+    /// A pipe, a file, a socket or a terminal.
     Descriptor(OwnedFd),
-    /// Whole lines, each behind a prefix, to what others write to as well.
+    /// Whole lines, each behind a prefix, to a file that others write to as well.
     Lines {
-        /// In front of each.
+        /// The text in front of each line.
         prefix: String,
-        /// Locked for each run of whole lines.
+        /// The file, locked for each run of whole lines.
         to: Arc<Mutex<File>>,
     },
     /// The sending end of a hop.
     Hop(Box<DataConnection>, HopOptions),
 }
 
-/// What a mover counts while it runs; others read it.
+/// The counters of a running mover, which other threads read.
 #[derive(Debug, Default)]
 pub struct Gauge {
     /// Bytes moved: taken in and put out.
     pub bytes: AtomicU64,
-    /// Bytes on the wire, where compression makes that another number.
+    /// Bytes on the wire, which differ from `bytes` with compression.
     pub wire_bytes: AtomicU64,
-    /// Nanoseconds it waited for its inlet.
+    /// Nanoseconds that the mover waited for its inlet.
     pub inlet_wait_ns: AtomicU64,
-    /// Nanoseconds it waited for its outlets.
+    /// Nanoseconds that the mover waited for its outlets.
     pub outlet_wait_ns: AtomicU64,
-    /// Nanoseconds of processor time of threads that it has started and that have ended; what the
-    /// calling thread has used is the caller's to ask.
+    /// Nanoseconds of processor time of the threads that the mover started and that have ended. It leaves out the
+    /// time of the calling thread.
     pub threads_cpu_ns: AtomicU64,
     /// Bit n (below 64) is set once outlet n has closed before the stream's end while others go on.
     pub stopped_outlets: AtomicU64,
@@ -163,7 +164,7 @@ pub struct Gauge {
     pub failed_outlets: AtomicU64,
 }
 
-/// What a [`Gauge`] shows at one moment.
+/// The values of a [`Gauge`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoverFigures {
     /// Bytes moved: taken in and put out.
@@ -179,7 +180,7 @@ pub struct MoverFigures {
 impl Gauge {
     /// Reads the figures, from any thread, while the mover runs.
     pub fn read(&self) -> MoverFigures {
-        // Figures for people: nothing hangs on their order.
+        // The figures are for people: they need no order.
         let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         MoverFigures {
             bytes: read(&self.bytes),
@@ -190,42 +191,42 @@ impl Gauge {
     }
 }
 
-/// What became of a mover.
+/// The result of a mover.
 #[derive(Debug)]
 pub struct MoverOutcome {
-    /// Bytes taken in.
+    /// The number of bytes taken in.
     pub bytes: u64,
-    /// Their digest in hexadecimal, if all came and one was wanted.
+    /// The digest of the stream in hexadecimal, if the whole stream came and a digest was wanted.
     pub digest: Option<String>,
-    /// How the inlet ended; [`Error::Cancelled`] if nothing is wrong with it but something else failed.
+    /// How the inlet ended; [`Error::Cancelled`] if only something else failed.
     pub inlet: Result<InletEnd, Error>,
-    /// How each outlet ended, in their order; [`Error::Cancelled`] if only something else failed.
+    /// How each outlet ended, in the outlets' order; [`Error::Cancelled`] if only something else failed.
     pub outlets: Vec<Result<OutletEnd, Error>>,
-    /// Descriptors of outlets that were not given all of the stream. Their readers must not take a close
-    /// for its end: kill them before this is dropped.
+    /// Descriptors of outlets that did not get the whole stream. Their readers must not take the close for the end
+    /// of the stream: kill the readers before this is dropped.
     pub unfinished: Vec<OwnedFd>,
 }
 
-/// How an inlet ended, if not by failing.
+/// How an inlet ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InletEnd {
-    /// All of it came.
+    /// The whole stream came.
     Complete,
-    /// Nobody wanted the rest: every outlet stopped.
+    /// Every outlet stopped before the end of the stream.
     Unread,
 }
 
-/// How an outlet ended, if not by failing.
+/// How an outlet ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutletEnd {
-    /// It took all of the stream; for a hop, the other end has said so.
+    /// The outlet took the whole stream; the other end of a hop has confirmed it.
     Complete,
-    /// Its reader has closed: `head -1` has seen enough.
+    /// The outlet's reader has closed, such as `head -1` after the first line.
     Stopped,
 }
 
-/// Moves until the end of the inlet, or all outlets have stopped, or something fails, or `cancel` is
-/// fired. Blocks the calling thread, which is a mover's own.
+/// Moves bytes until the inlet ends, all outlets have stopped, something fails, or `cancel` is fired. Blocks the
+/// calling thread, which should do nothing else.
 pub fn run(
     inlet: MoverInlet,
     outlets: Vec<MoverOutlet>,
@@ -236,19 +237,19 @@ pub fn run(
     run_timed(inlet, outlets, options, gauge, cancel, MoverTiming::default())
 }
 
-/// What a mover needs to know of its ends.
+/// What a mover needs to know about its ends.
 struct MoverShape {
     pub block_bytes: usize,
-    /// All that some end wants.
+    /// The digests that the ends need.
     pub digests: Vec<DigestKind>,
-    /// The one that is reported.
+    /// The digest that is reported.
     pub digest: Option<DigestKind>,
-    /// Some outlet is a hop.
+    /// Whether some outlet is a hop.
     pub sends: bool,
     pub rate: Option<u64>,
 }
 
-/// [`run`](run), with durations of the caller's.
+/// Like [`run`](run), with the caller's durations.
 fn run_timed(
     inlet: MoverInlet,
     outlets: Vec<MoverOutlet>,
@@ -291,7 +292,7 @@ fn run_timed(
     }
 }
 
-/// One of the ends could not even begin.
+/// Returns the outcome of a mover that could not start, because one of its ends failed.
 fn unstarted(
     source: Result<InletReader, Error>,
     sinks: Vec<Result<OutletWriter, Error>>,
@@ -312,7 +313,7 @@ fn unstarted(
     MoverOutcome { bytes: 0, digest: None, inlet, outlets, unfinished }
 }
 
-/// What carries a hop, and the same again if it is streams, for a thread that looks after them.
+/// Returns the wire of a hop, and a second handle to it if it is made of streams, for a thread that watches them.
 fn wire_of(
     channel: DataChannel,
     silence: Option<Duration>,
@@ -329,12 +330,12 @@ fn wire_of(
     }
 }
 
-/// Bytes of a block of a hop. Both ends have the same options and so come to the same.
+/// Returns the bytes of a block of a hop. Both ends have the same options, and so the same block size.
 fn block_bytes(options: &HopOptions) -> usize {
     options.block_bytes.clamp(1, BLOCK_BYTES_MAX) as usize
 }
 
-/// A thread with a name.
+/// Starts a thread with a name.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>, Error> {
     std::thread::Builder::new().name(name.into()).spawn(run).map_err(Error::system("a new thread"))
 }

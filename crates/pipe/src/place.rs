@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a process is: shared memory and descriptors pass between two of the same.
+/// Where a process is: two processes of the same place can share memory and pass descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     boot: String,
@@ -11,7 +11,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of this process.
+    /// Returns the place of this process.
     pub fn here() -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
@@ -19,17 +19,18 @@ impl Place {
         Self { boot: boot.trim().to_owned(), network, user: rustix::process::geteuid().as_raw() }
     }
 
-    /// Both say that they are on one host. That is no proof: machines that were restored from one snapshot say the same.
+    /// True if both places claim the same host. This is no proof: machines that were restored from one snapshot
+    /// make the same claim.
     pub fn is_same_host(&self, other: &Self) -> bool {
         !self.boot.is_empty() && self.boot == other.boot
     }
 
-    /// Both say that they are on one host and see the same network.
+    /// True if both places claim the same host and the same network namespace.
     pub fn is_same_network(&self, other: &Self) -> bool {
         self.is_same_host(other) && self.network == other.network
     }
 
-    /// Why two processes of one host cannot share memory.
+    /// Returns why two processes of one host cannot share memory; `None` if they can.
     pub fn apart(&self, other: &Self) -> Option<&'static str> {
         match (self.user == other.user, self.network == other.network) {
             (false, _) => Some("shared memory takes the same user on both sides"),

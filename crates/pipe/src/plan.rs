@@ -1,8 +1,9 @@
-//! What each agent is to do, made of the stages and the options. No clock, no process, no socket.
+//! Works out what each agent is to do, from the stages and the options. This module has no clock, process or
+//! socket.
 //!
-//! Every pair of neighbours in the pipeline is a **giver** and a **taker**. On one host a pipe joins them;
-//! between hosts a hop does, with a mover at each end. Where the taker is several hosts, movers pass the
-//! stream on: the giver's to all (a star), or each to the next (a chain).
+//! Two neighbours in the pipeline are a **giver** and a **taker**. On one host a pipe joins them; between hosts a
+//! hop does, with a mover at each end. If the taker is several hosts, movers pass the stream on: the giver's mover
+//! to all (a star), or each to the next (a chain).
 
 mod route;
 
@@ -16,23 +17,23 @@ use crate::limits::STAGES_MAX;
 use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
 use crate::stage::{Stage, StageKind};
 
-/// What this host is called.
+/// The name of this host in messages.
 pub const HERE: &str = "here";
 
-/// A pipeline, laid out.
+/// The layout of a pipeline.
 #[derive(Clone, Debug, Default)]
 pub struct PipelinePlan {
-    /// Hosts, as ssh takes them; `None` is this one. Each once.
+    /// The hosts, as ssh takes them, each once; `None` is this host.
     pub agents: Vec<Option<String>>,
-    /// Stages, one for each host of each; its place is the number that reports name it by.
+    /// The stages, one entry for each host of each stage; the index is the stage number in reports.
     pub jobs: Vec<StageJob>,
-    /// Between different agents.
+    /// The hops between different agents.
     pub hops: Vec<Hop>,
-    /// What users see of the stream's way, in its order.
+    /// The legs of the stream, in order.
     pub legs: Vec<StreamLeg>,
     /// What each agent runs, before it is known what carries the hops.
     parts: Vec<AgentPart>,
-    /// Whether somebody wants of a mover what no pipe does: a pace, a buffer, figures.
+    /// Whether the options ask for something that only a mover does: a rate, a buffer, figures.
     needs_movers: bool,
     /// Whether the user's standard input is anything but a terminal.
     has_input: bool,
@@ -43,35 +44,35 @@ pub struct PipelinePlan {
 /// What an agent is to run.
 #[derive(Clone, Debug, Default)]
 pub struct AgentPart {
-    /// Its commands.
+    /// The commands of the agent.
     pub commands: Vec<StageCommand>,
-    /// Its movers.
+    /// The movers of the agent.
     pub movers: Vec<Mover>,
 }
 
 /// A stage on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageJob {
-    /// Which stage of the pipeline, from 0.
+    /// The index of the stage in the pipeline, from 0.
     pub stage: usize,
-    /// Where.
+    /// The index of the agent that runs it.
     pub agent: usize,
-    /// As the user wrote it.
+    /// The command as the user wrote it.
     pub text: String,
-    /// Its file, if it is one.
+    /// The path and mode, if the stage is a file.
     pub file: Option<(PathBuf, OpenMode)>,
 }
 
-/// Data between two agents.
+/// A stream between two agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// As orders and reports name it.
+    /// The number of the hop in orders and reports.
     pub number: u32,
     /// The agent that sends.
     pub from: usize,
     /// The agent that receives.
     pub to: usize,
-    /// Whether a pipe may take its place where both agents are of one host and user.
+    /// Whether a pipe may replace the hop if both agents have the same host and user.
     pub can_be_pipe: bool,
 }
 
@@ -82,22 +83,22 @@ pub struct StreamLeg {
     pub from: usize,
     /// The agent that receives.
     pub to: usize,
-    /// The hop, if it leaves an agent.
+    /// The hop, if the leg leaves an agent.
     pub hop: Option<u32>,
-    /// The mover that sends, and the place of this way among its outlets.
+    /// The mover that sends, and the index of this leg among its outlets.
     pub sender: Option<(u32, usize)>,
     /// The mover that receives.
     pub receiver: Option<u32>,
-    /// The stage that is the file it begins with.
+    /// The stage number of the file that the leg begins with.
     pub file: Option<u32>,
 }
 
-/// What has become of a hop.
+/// What carries a hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HopCarrier {
-    /// A pipe was handed over.
+    /// A pipe, handed from one agent to the other.
     Pipe,
-    /// It is connected.
+    /// A connection.
     Connection(HopOptions),
 }
 
@@ -117,7 +118,7 @@ impl PipelinePlan {
         Ok(plan)
     }
 
-    /// What an agent is to run, once it is known what carries each hop.
+    /// Returns what an agent is to run, once it is known what carries each hop.
     pub fn part(&self, agent: usize, carrier: impl Fn(u32) -> Option<HopCarrier>) -> AgentPart {
         let mut part = self.parts.get(agent).cloned().unwrap_or_default();
         for mover in &mut part.movers {
@@ -140,7 +141,7 @@ impl PipelinePlan {
         part
     }
 
-    /// Where a pipe was handed over, commands have it themselves, and the movers between go.
+    /// Gives handed pipes to the commands themselves, and removes the movers in between.
     fn join_handed(&self, part: &mut AgentPart, carrier: impl Fn(u32) -> Option<HopCarrier>) {
         if self.needs_movers {
             return;
@@ -169,7 +170,7 @@ impl PipelinePlan {
         });
     }
 
-    /// What would be done, a sentence a line.
+    /// Returns a description of the plan, a sentence a line.
     pub fn describe(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for job in &self.jobs {
@@ -187,7 +188,7 @@ impl PipelinePlan {
         lines
     }
 
-    /// A host as users name it.
+    /// Returns the name of an agent's host in messages.
     pub fn name(&self, agent: usize) -> &str {
         self.agents.get(agent).and_then(Option::as_deref).unwrap_or(HERE)
     }
@@ -226,7 +227,7 @@ impl PipelinePlan {
         })
     }
 
-    /// There is one for each agent, because both are made in one place.
+    /// There is a part for each agent, because both are made in one place.
     fn part_mut(&mut self, agent: usize) -> &mut AgentPart {
         &mut self.parts[agent]
     }
@@ -271,7 +272,7 @@ fn check(request: &PipelineRequest) -> Result<(), Error> {
     Ok(())
 }
 
-/// What both ends of a connected hop agree on.
+/// Returns the options that both ends of a connected hop agree on.
 pub fn hop_options(options: &PipelineOptions, sealed: bool, silence: Option<Duration>) -> HopOptions {
     HopOptions {
         digest: options.digest,

@@ -1,4 +1,4 @@
-//! A stage as it is written: `[user@]host[,host...]:'CMD'`, `:'CMD'` for this host.
+//! A stage as the user writes it: `[user@]host[,host...]:'CMD'`, or `:'CMD'` for this host.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use crate::limits::{COMMAND_BYTES_MAX, HOSTS_MAX, PATH_BYTES_MAX};
 /// A stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// Where it runs, as ssh takes it (`host`, `user@host`, `user@::1`). Empty: on this host. Several: the
-    /// whole stream goes to each.
+    /// The hosts as ssh takes them (`host`, `user@host`, `user@::1`). None: the stage runs on this host. Several:
+    /// each gets the whole stream.
     pub hosts: Vec<String>,
-    /// What it is.
+    /// What the stage does.
     pub kind: StageKind,
-    /// As the user wrote it, without the hosts.
+    /// The stage as the user wrote it, without the hosts.
     pub text: String,
 }
 
@@ -27,25 +27,25 @@ pub enum StageKind {
     Shell(String),
     /// This program itself, with these arguments: one half of `caravan cp`.
     Program(Vec<String>),
-    /// `<file`: its bytes; what came before is discarded.
+    /// `<file`: gives the bytes of the file; its input is discarded.
     Read(PathBuf),
-    /// `>file` or `>>file`: takes what comes, and gives nothing.
+    /// `>file` or `>>file`: writes its input to the file, and gives nothing.
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// `>>`.
+        /// Whether the operator is `>>`.
         append: bool,
     },
 }
 
-/// What a stage looks like, in a sentence that fails to see one.
+/// The form of a stage, for messages about arguments that do not have it.
 const FORM: &str = "a stage is HOST:'CMD', or :'CMD' for this host, such as db2:'gzip -d'";
 
 impl Stage {
-    /// From an argument of the command line.
+    /// Parses an argument of the command line.
     ///
-    /// The shell gets what it needs to look at. A file with a plain name (`</srv/a.img`) is opened by
-    /// Caravan itself, which then knows its size and whose bytes pass through no `cat`.
+    /// The shell gets what only it can interpret. Caravan opens a file with a plain name (`</srv/a.img`) itself: it
+    /// then knows the file's size, and no `cat` has to copy the bytes.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let shown = shown(text);
         if text.starts_with("ssh://") {
@@ -62,7 +62,7 @@ impl Stage {
     }
 }
 
-/// As it is written on the command line, but for the shell's quotes: `a,user@[::1]:tr a-z A-Z`.
+/// Writes the stage as on the command line, without the shell's quotes: `a,user@[::1]:tr a-z A-Z`.
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, host) in self.hosts.iter().enumerate() {
@@ -107,10 +107,10 @@ fn kind(text: &str) -> Result<StageKind, String> {
     })
 }
 
-/// The most of an argument that a message repeats.
+/// The most characters of an argument that a message repeats.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// An argument in a message: on one line, and not all of a long one.
+/// Returns an argument for a message: on one line, and cut if it is long.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => printable(&text[..end]) + "...",
@@ -118,7 +118,7 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// Hosts and command. The colons of an address in brackets do not end the hosts.
+/// Splits a stage into hosts and command. The colons of an address in brackets do not end the hosts.
 fn split(text: &str) -> Option<(&str, &str)> {
     let mut is_in_brackets = false;
     for (at, c) in text.char_indices() {
@@ -132,7 +132,7 @@ fn split(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The hosts as ssh takes them; none is this host.
+/// Returns the hosts as ssh takes them; no host means this one.
 fn parse(text: &str) -> Result<Vec<String>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -152,7 +152,7 @@ fn parse(text: &str) -> Result<Vec<String>, String> {
     Ok(hosts)
 }
 
-/// A host as it is written in a stage: an address with colons is in brackets.
+/// Returns a host as a stage has it: an address with colons is in brackets.
 fn written(host: &str) -> String {
     match host.rsplit_once('@') {
         _ if !host.contains(':') => host.to_owned(),
@@ -197,17 +197,17 @@ fn host(text: &str) -> Result<String, String> {
     })
 }
 
-/// What ssh itself refuses, because a user's configuration may hand the name to a shell.
+/// True for characters that ssh itself refuses, because a user's configuration may hand the name to a shell.
 fn is_refused(c: char) -> bool {
     c.is_whitespace() || c.is_control() || "'`\"$\\;&<>|(){}*?!#~".contains(c)
 }
 
-/// How a command begins.
+/// The beginning of a command.
 #[derive(Debug, PartialEq, Eq)]
 enum CommandStart<'a> {
     /// A command, with or without redirections in front.
     Command,
-    /// Nothing but redirections, and a shell has to look at them.
+    /// Only redirections, which a shell has to interpret.
     Alone,
     /// One file to read, with a plain name.
     Read(&'a str),
@@ -215,7 +215,7 @@ enum CommandStart<'a> {
     Write { path: &'a str, append: bool },
 }
 
-/// An error where no file is named.
+/// Returns how a command begins. Fails if a redirection names no file.
 fn start(command: &str) -> Result<CommandStart<'_>, String> {
     let command = command.trim();
     for operator in [">>", ">", "<"] {
@@ -236,12 +236,13 @@ fn start(command: &str) -> Result<CommandStart<'_>, String> {
     Ok(CommandStart::Command)
 }
 
-/// What every shell takes as it is.
+/// True for characters that no shell interprets.
 fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || "._/+,:@%=-".contains(c)
 }
 
-/// True if there are only redirections. A doubtful text counts as a command: the shell reports what is wrong with it.
+/// True if the command has only redirections. A doubtful text counts as a command: the shell reports what is wrong
+/// with it.
 fn is_alone(command: &str) -> bool {
     let mut rest = command;
     while !rest.is_empty() {
@@ -251,11 +252,11 @@ fn is_alone(command: &str) -> bool {
     true
 }
 
-/// What is behind the redirection at the start.
+/// Returns the text behind the redirection at the start.
 fn redirection(text: &str) -> Option<&str> {
     let text = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let operators = [">>", ">&", ">|", ">", "<&", "<"];
-    // Here-documents, and files open both ways, are for a command that knows what to do with them.
+    // Here-documents, and files opened both ways, need a command that can use them.
     if text.starts_with("<<") || text.starts_with("<>") {
         return None;
     }
@@ -265,7 +266,7 @@ fn redirection(text: &str) -> Option<&str> {
     (length > 0).then(|| &word[length..])
 }
 
-/// The bytes of the shell's word at the start; `None` if something in it is not closed.
+/// Returns the length in bytes of the shell word at the start; `None` if a quote or bracket in it is not closed.
 fn word_length(text: &str) -> Option<usize> {
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
@@ -284,8 +285,8 @@ fn word_length(text: &str) -> Option<usize> {
     Some(at)
 }
 
-/// The bytes up to and with `close`, where each `open` takes one more of them. Quotes count within
-/// parentheses and braces, not within double quotes.
+/// Returns the number of bytes up to and including `close`, where each `open` needs one more `close`. Quotes count
+/// within parentheses and braces, not within double quotes.
 fn closed_length(text: &str, open: Option<char>, close: char) -> Option<usize> {
     let mut depth = usize::from(open.is_none());
     let mut chars = text.char_indices();

@@ -1,19 +1,19 @@
 //! Trees of files as a stream: the two halves of `caravan cp`, which are commands of a pipeline.
 //!
-//! The sink first says what is there already, on its standard output; the source reads that, and sends
-//! the rest. Both run as this program, with their options as one argument in JSON. [`mod@format`] is the stream.
+//! The sink first says on its standard output what it has already; the source reads that, and sends the rest. Both
+//! run as this program, with their options as one argument in JSON. [`mod@format`] is the stream.
 //!
-//! **The source** has a thread that walks and cuts what it finds into batches, several that read a batch
-//! each, and one that writes their frames in the order of the batches. So the stream has the order of the
-//! walk, whoever was faster.
+//! **The source** has one thread that walks the tree and cuts it into batches, several threads that read a batch
+//! each, and one thread that writes the frames in the order of the batches. So the stream has the order of the
+//! walk, whichever reader is faster.
 //!
-//! **The sink** makes directories as it reads of them. Several threads write small files, which travel
-//! whole; one writes large files, in their order, so that what is cut off is a prefix and can be resumed.
-//! What must come after all that was sent before (names of files that are there by then, permissions and
-//! times of directories) waits until all earlier frames are done.
+//! **The sink** makes directories as it reads of them. Several threads write small files, which travel whole; one
+//! thread writes large files in their order, so that a cut stream leaves a prefix that can be resumed. Steps that
+//! depend on earlier frames (links to files, permissions and times of directories) wait until all earlier frames
+//! are done.
 //!
-//! The sink trusts nobody: a path is a row of plain names below one of its targets, and is opened without
-//! following a symbolic link anywhere in it.
+//! The sink does not trust the source: a path is a sequence of plain names below one of the sink's targets, and the
+//! sink opens it without following a symbolic link anywhere in it.
 
 mod attributes;
 pub mod format;
@@ -38,18 +38,18 @@ use crate::{Error, lock};
 
 const PART: &[u8] = b".part";
 
-/// Sends trees. `options` are [`options::SourceOptions`] as JSON.
+/// Sends trees. `options` is a [`options::SourceOptions`] as JSON.
 pub fn source(options: &str, have: impl Read + Send, data: impl Write + Send) -> Result<(), Error> {
     source::run(options, have, data)
 }
 
-/// Takes trees. `options` are [`options::SinkOptions`] as JSON.
+/// Receives trees. `options` is a [`options::SinkOptions`] as JSON.
 pub fn sink(options: &str, data: impl Read + Send, have: impl Write + Send) -> Result<(), Error> {
     sink::run(options, data, have)
 }
 
-/// What a file is called until it is complete: `.NAME.part`. A name that is too long for that is cut, and
-/// has a digest of the rest.
+/// Returns the name of a file until it is complete: `.NAME.part`. A name that is too long for that is cut, and ends
+/// with a digest of the rest.
 fn part_name(name: &[u8]) -> Vec<u8> {
     if name.len() + 1 + PART.len() <= NAME_BYTES_MAX {
         return [b".", name, PART].concat();
@@ -59,18 +59,18 @@ fn part_name(name: &[u8]) -> Vec<u8> {
     [b".", name.get(..kept).unwrap_or(name), digest.as_bytes(), PART].concat()
 }
 
-/// Lets this process have more descriptors, as far as the system permits without asking.
+/// Raises this process's limit of descriptors, as far as the system permits.
 fn allow_descriptors(wanted: u64) {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if limit.current.is_some_and(|current| current < allowed) {
         let wider = Rlimit { current: Some(allowed), maximum: limit.maximum };
-        // Then it goes on with what there is; a directory that cannot be opened is said.
+        // The process goes on with its old limit; a directory that cannot be opened is reported.
         let _ = rustix::process::setrlimit(Resource::Nofile, wider);
     }
 }
 
-/// Kept for use.
+/// Buffers that are kept for reuse.
 #[derive(Debug)]
 pub struct Buffers {
     free: Mutex<Vec<Vec<u8>>>,
@@ -78,18 +78,18 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Keeps so many at most.
+    /// Returns a pool that keeps at most `kept_max` buffers.
     pub fn new(kept_max: usize) -> Self {
         Self { free: Mutex::new(Vec::new()), kept_max }
     }
 
-    /// One with room for a frame, and with anything in it.
+    /// Returns a buffer with room for a frame. Its content is arbitrary.
     pub fn take(&self) -> Vec<u8> {
         let free = lock(&self.free).pop();
         free.unwrap_or_else(|| Vec::with_capacity(HEADER_BYTES + FRAME_BYTES_MAX))
     }
 
-    /// One that is no longer needed.
+    /// Takes back a buffer that is no longer needed.
     pub fn give_back(&self, buffer: Vec<u8>) {
         if buffer.capacity() < HEADER_BYTES + FRAME_BYTES_MAX {
             return;
@@ -101,10 +101,10 @@ impl Buffers {
     }
 }
 
-/// Lines that are of use to somebody; a full disk fails a million files in the same way.
+/// The most complaints that are printed: a full disk fails a million files in the same way.
 const LINES_MAX: u64 = 50;
 
-/// What went wrong with single files in one half of a copy.
+/// Complaints about single files in one half of a copy.
 #[derive(Debug, Default)]
 pub struct FileComplaints(Mutex<ComplaintCounts>);
 
@@ -116,23 +116,23 @@ struct ComplaintCounts {
 }
 
 impl FileComplaints {
-    /// A file could not be copied.
+    /// Reports a file that could not be copied.
     pub fn fail(&self, sentence: &str) {
         self.count(sentence, 1);
     }
 
-    /// More of what was said already.
+    /// Counts a failure whose cause was already reported.
     pub fn fail_silently(&self) {
         let mut counts = lock(&self.0);
         counts.failed += 1;
     }
 
-    /// Something that users should know, although nothing failed.
+    /// Reports something that users should know, although nothing failed.
     pub fn warn(&self, sentence: &str) {
         self.count(sentence, 0);
     }
 
-    /// Says how many lines were held back. An error if any file failed.
+    /// Prints how many lines were held back. Fails if any file failed.
     pub fn finish(&self) -> Result<(), Error> {
         let counts = lock(&self.0);
         if counts.unsaid > 0 {
@@ -141,7 +141,7 @@ impl FileComplaints {
         if counts.failed == 0 { Ok(()) } else { Err(Error::Files(counts.failed)) }
     }
 
-    /// How many files have failed.
+    /// Returns the number of files that failed.
     pub fn failed(&self) -> u64 {
         lock(&self.0).failed
     }
@@ -158,12 +158,12 @@ impl FileComplaints {
     }
 }
 
-/// A line on standard error, which may be closed: then there is nobody to tell.
+/// Prints a line on standard error. Ignores errors, because nobody could be told of them.
 pub fn say(sentence: &str) {
     let _ = writeln!(std::io::stderr().lock(), "caravan: {sentence}");
 }
 
-/// A directory's path and a name in it, for people.
+/// Returns the path of a name in a directory, for messages.
 pub fn shown_in(folder: &[u8], name: &[u8]) -> String {
     match (folder, name) {
         (b"", name) => printable(name),

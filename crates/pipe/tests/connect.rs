@@ -1,4 +1,4 @@
-//! Data connections over TCP, with good peers, bad ones, and none.
+//! Tests data connections over TCP, with good peers, bad peers, and no peer.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,9 +12,9 @@ use caravan_pipe::connect::{DataChannel, DataConnection, PortRange};
 use caravan_pipe::limits::{HANDSHAKE_LIMIT, STRANGERS_MAX, STREAMS_MAX};
 use caravan_pipe::{Error, PipeKey};
 
-/// Far more than any of these takes on a slow and busy machine.
+/// Far more time than any of these tests takes on a slow and busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// Bytes of what the calling side says first, and of what it hears.
+/// The bytes of the calling side's hello and answer, and of the greeting that it gets.
 const HELLO: usize = 78;
 const GREETING: usize = 106;
 const ANSWER: usize = 36;
@@ -33,14 +33,14 @@ fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// A listener of the system's that is not Caravan's.
+/// Returns a listener that is not Caravan's, and its address.
 fn stranger() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(loopback(0)).expect("listens");
     let address = listener.local_addr().expect("bound");
     (listener, address)
 }
 
-/// A listener that takes one connection, and its port.
+/// Starts a listener that accepts one connection. Returns its port and its thread.
 fn accepting(key: &PipeKey, streams: u32) -> (u16, Acceptor) {
     let listener = DataListener::open(None).expect("listens");
     let (port, key) = (listener.port(), key.clone());
@@ -60,7 +60,7 @@ fn sockets(connection: DataConnection) -> Vec<TcpStream> {
     streams.into_iter().map(TcpStream::from).collect()
 }
 
-/// That a good peer gets through to it.
+/// Checks that a good peer gets through to the listener.
 fn comes_through(key: &PipeKey, port: u16, acceptor: Acceptor) {
     let ours = connect(&[loopback(port)], key, 1, LONG, &never()).expect("connects");
     said_arrives(ours, accepted(acceptor));
@@ -136,7 +136,7 @@ fn sockets_are_set_up_for_data() {
     let key = key();
     let (port, acceptor) = accepting(&key, 2);
     let ours = connect(&[loopback(port)], &key, 2, LONG, &never()).expect("connects");
-    // Which ones everybody may choose (tcp(7)).
+    // The congestion controls that every user may choose (tcp(7)).
     let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     let is_cubic = allowed.is_ok_and(|names| names.split_whitespace().any(|name| name == "cubic"));
     for connection in [ours, accepted(acceptor)] {
@@ -177,7 +177,7 @@ fn a_wrong_key_keeps_nobody_out() {
 fn silent_strangers_keep_nobody_out() {
     let key = key();
     let (port, acceptor) = accepting(&key, 1);
-    // More than are kept, and they stay until the end.
+    // These are more connections than are kept, and they stay until the end.
     let dial = |_| TcpStream::connect(loopback(port)).expect("connects");
     let silent: Vec<_> = (0..STRANGERS_MAX + 50).map(dial).collect();
     let began = Instant::now();
@@ -195,7 +195,7 @@ fn those_who_speak_otherwise_are_closed_at_once() {
         let mut other = TcpStream::connect(loopback(port)).expect("connects");
         other.set_read_timeout(Some(LONG)).expect("set");
         other.write_all(words).expect("written");
-        // An end, or a reset where not all of it was read: not one byte either way.
+        // The end, or a reset if not all bytes were read: no byte is answered.
         let began = Instant::now();
         assert!(matches!(other.read(&mut [0; 64]), Ok(0) | Err(_)), "{words:?}");
         assert!(began.elapsed() < HANDSHAKE_LIMIT, "{words:?}");
@@ -226,7 +226,7 @@ fn another_version_is_told_which_one_this_is() {
     newer.join().expect("no panic");
 }
 
-/// Between two ends: keeps what each of them says, and lets only so many bytes of it pass.
+/// A proxy between two ends: it records what each of them sends, and passes only so many bytes on.
 struct Between {
     address: SocketAddr,
     said: Arc<Mutex<[Vec<u8>; 2]>>,
@@ -270,7 +270,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, passing: usize, keep: &mut dyn F
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// All that the two sides of a connection say before any data.
+/// Returns all that the two sides of a connection send before any data.
 fn recorded(key: &PipeKey) -> [Vec<u8>; 2] {
     let (port, acceptor) = accepting(key, 1);
     let between = Between::of(port, [usize::MAX; 2]);
@@ -292,7 +292,7 @@ fn the_key_is_never_said() {
 fn what_was_listened_to_opens_nothing() {
     let key = key();
     let [caller, listener] = recorded(&key);
-    // What the caller said, to a listener that knows the same key.
+    // The caller's bytes go to a listener that knows the same key.
     let (port, acceptor) = accepting(&key, 1);
     let mut replay = TcpStream::connect(loopback(port)).expect("connects");
     replay.write_all(&caller).expect("written");
@@ -300,7 +300,7 @@ fn what_was_listened_to_opens_nothing() {
     let _ = replay.read_to_end(&mut answer);
     assert!(answer.len() <= GREETING && answer != listener, "closed, after a fresh greeting at most");
     comes_through(&key, port, acceptor);
-    // What the listener said, to a caller that knows the same key.
+    // The listener's bytes go to a caller that knows the same key.
     let (liar, address) = stranger();
     let lies = thread::spawn(move || {
         let (mut socket, _) = liar.accept().expect("comes");
@@ -322,7 +322,7 @@ fn what_is_said_comes_back_in_vain() {
         let (mut socket, _) = mirror.accept().expect("comes");
         let mut hello = [0; HELLO];
         socket.read_exact(&mut hello).expect("a hello");
-        // Twice, as an answer is longer.
+        // The hello goes twice, because an answer is longer.
         socket.write_all(&[hello, hello].concat()).expect("written");
         let _ = socket.read(&mut [0]);
     });
@@ -333,13 +333,13 @@ fn what_is_said_comes_back_in_vain() {
 #[test]
 fn a_handshake_cut_at_any_byte_ends_at_once() {
     let key = key();
-    // One listener for everything that is cut.
+    // One listener serves all cut connections.
     let (port, acceptor) = accepting(&key, 1);
     let began = Instant::now();
     for passing in 0..HELLO + ANSWER {
         let between = Between::of(port, [passing, usize::MAX]);
         let caller = connect(&[between.address], &key, 1, LONG, &never());
-        // Whether it hears of a cut answer is chance.
+        // Whether the caller hears of a cut answer is chance.
         assert!(caller.is_err() || passing >= HELLO, "{passing}: {caller:?}");
     }
     for passing in 0..GREETING {
@@ -358,7 +358,7 @@ fn the_first_address_that_answers_is_taken() {
     let (gone, closed) = stranger();
     drop(gone);
     let (_silent, says_nothing) = stranger();
-    // Nobody has the first (RFC 5737).
+    // Nobody has the first address (RFC 5737).
     let unanswered = SocketAddr::from(([192, 0, 2, 77], 9));
     let began = Instant::now();
     let all = [unanswered, closed, says_nothing, loopback(port)];
@@ -405,7 +405,7 @@ fn whoever_waits_can_be_told_to_end() {
     let port = listener.port();
     let acceptor = thread::spawn(move || listener.accept(&key(), 1, LONG, &at_acceptor));
     let caller = thread::spawn(move || connect(&[address], &key(), 1, LONG, &at_caller));
-    // Both are under way once the one has a stranger, and the other said hello.
+    // Both are under way once one has a stranger, and the other has sent its hello.
     let _other = TcpStream::connect(loopback(port)).expect("connects");
     let (mut socket, _) = silent.accept().expect("comes");
     socket.read_exact(&mut [0; HELLO]).expect("a hello");
@@ -421,7 +421,7 @@ fn whoever_waits_can_be_told_to_end() {
 fn who_starts_again_is_taken_as_a_whole() {
     let key = key();
     let (port, acceptor) = accepting(&key, 2);
-    // Its first stream comes, and nothing after it: whoever is between takes only one.
+    // The first stream comes, and nothing after it: the proxy accepts only one.
     let between = Between::of(port, [usize::MAX; 2]);
     connect(&[between.address], &key, 2, Duration::from_secs(3), &never()).expect_err("one of two");
     let ours = connect(&[loopback(port)], &key, 2, LONG, &never()).expect("connects");

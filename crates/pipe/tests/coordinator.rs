@@ -1,5 +1,5 @@
-//! Agents that say what they must not: the pipeline ends with an error that names the host, and nobody else's
-//! status or lines are touched.
+//! Tests agents that report what they must not: the pipeline ends with an error that names the host, and no other
+//! host's status or lines change.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -23,10 +23,10 @@ use caravan_pipe::place::Place;
 use caravan_pipe::plan::AgentPart;
 use caravan_pipe::stage::Stage;
 
-/// What the agent of host b says before the truth: of its own part, and the hop that it sends on.
+/// The false reports of host b's agent, made from its own part and the hop that it sends on.
 type Lies = fn(&AgentPart, u32) -> Vec<ControlMessage<AgentReport>>;
 
-/// Starts agents that run nothing. That of host a tells of an exit with 7 before b speaks.
+/// Starts agents that run nothing. The agent of host a reports an exit with 7 before b reports anything.
 struct Liars {
     lies: Lies,
     a_has_spoken: (Sender<()>, Mutex<Option<Receiver<()>>>),
@@ -64,7 +64,7 @@ impl Launcher for Liars {
     }
 }
 
-/// All stages exit so, and all movers have moved all.
+/// Returns the reports that all stages exit with `code`, and all movers have moved everything.
 fn truth(part: &AgentPart, code: u8) -> Vec<ControlMessage<AgentReport>> {
     let stages = part.commands.iter().map(|command| ended(command.stage, code));
     let movers = part.movers.iter().map(|mover| moved(mover.mover));
@@ -80,7 +80,7 @@ fn moved(mover: u32) -> ControlMessage<AgentReport> {
     ControlMessage::Word(AgentReport::Moved { mover, result: all })
 }
 
-/// An agent, up to what it says once it is told to start.
+/// Plays an agent, up to its reports after the order to start.
 fn serve(
     mut socket: UnixStream,
     play: impl FnOnce(&AgentPart, u32, Box<dyn FnMut(Vec<ControlMessage<AgentReport>>) + '_>) + Send + 'static,
@@ -111,7 +111,7 @@ fn serve(
                 }
                 ControlMessage::Word(AgentOrder::Start { movers, .. }) => {
                     let part = AgentPart { commands: std::mem::take(&mut commands), movers };
-                    // Whoever is given up does not read to the end.
+                    // The coordinator stops reading an agent that it has given up.
                     let say = |said: Vec<ControlMessage<AgentReport>>| {
                         let _ = said.iter().try_for_each(|message| control::write(&mut socket, message));
                     };
@@ -142,7 +142,7 @@ impl Guard for Ends {
     }
 }
 
-/// Takes no line, and so gives no leave for more, as long as b's agent runs.
+/// An observer that takes no line, and so returns no credit, as long as b's agent runs.
 struct Lines {
     b_runs: Receiver<()>,
     lines: Vec<(String, String)>,
@@ -200,7 +200,7 @@ fn an_honest_pipeline_has_its_stages_statuses_and_lines() {
 #[test]
 fn no_host_speaks_for_another() {
     const ANOTHERS: &str = "b: its agent reports on what is another's";
-    // The first stage is a's; of two hops, b is no end of the one that is neither 0 nor its own.
+    // The first stage is a's. Of two hops, the one that is neither 0 nor b's own has no end at b.
     let lies: [(&str, Lies); 8] = [
         ("a status", |_, _| vec![ended(0, 0)]),
         ("a status of nobody", |_, _| vec![ended(99, 0)]),
@@ -221,14 +221,14 @@ fn no_host_speaks_for_another() {
     for (what, lies) in lies {
         let (summary, lines) = piped(lies);
         assert_eq!(summary.failures.first().map(String::as_str), Some(ANOTHERS), "{what}");
-        // What b has said may be heard before what a has.
+        // The coordinator may read b's reports before a's.
         let of_a = summary.statuses[0][0];
         assert!(summary.status == 255 && (of_a.is_none() || of_a == Some(7)), "{what}: {of_a:?}");
         assert!(lines.is_empty(), "{what}: {lines:?}");
     }
 }
 
-/// More than windows let through is kept nowhere, however slow the user's terminal or the other host is.
+/// The coordinator keeps no more than its credit allows, however slow the user's terminal or the other host is.
 #[test]
 fn no_host_makes_memory_grow() {
     const LINE_BYTES: usize = 8 << 10;

@@ -1,4 +1,4 @@
-//! Both halves of a copy, joined by pipes.
+//! Tests both halves of a copy, joined by pipes.
 
 #[path = "tree/common.rs"]
 mod common;

@@ -1,5 +1,4 @@
-//! Commands of stages: how they start, how their standard error reaches the coordinator line by line, and how their
-//! end becomes a status.
+//! Commands of stages: starts them, reports their standard error line by line, and turns their end into a status.
 
 use std::io::{BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -12,13 +11,13 @@ use crate::control::{AgentReport, CommandKind, Status, line_cost};
 use crate::credit::Credit;
 use crate::limits::LINE_BYTES_MAX;
 
-/// How long a command's last words may take after its end: what it left in the background may hold its
-/// standard error open for good.
+/// How long a command's last lines may take after its end: a process that it left in the background may hold its
+/// standard error open for ever.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(200);
-/// The shell of whom the system knows none of.
+/// The shell of a user for whom the system knows none.
 const SHELL: &str = "/bin/sh";
 
-/// Starts it.
+/// Starts a command.
 pub fn spawn(kind: &CommandKind, input: Stdio, output: Stdio) -> Result<Child, String> {
     let (mut command, name) = match kind {
         CommandKind::Shell(text) => {
@@ -38,7 +37,7 @@ pub fn spawn(kind: &CommandKind, input: Stdio, output: Stdio) -> Result<Child, S
     command.spawn().map_err(|error| format!("cannot start {name}: {error}"))
 }
 
-/// Waits for it, and reports its standard error and its end.
+/// Waits for a command, and reports its standard error and its end.
 pub fn attend(stage: u32, mut child: Child, credit: &Arc<Credit>, outbox: &ReportOutbox) {
     let (all_said, last_words) = mpsc::channel::<()>();
     if let Some(errors) = child.stderr.take() {
@@ -52,7 +51,7 @@ pub fn attend(stage: u32, mut child: Child, credit: &Arc<Credit>, outbox: &Repor
         Ok(status) => status_of(status),
         Err(error) => Status::Failed(format!("cannot wait for it: {error}")),
     };
-    // It says so by hanging up.
+    // The thread hangs up when it has reported the last line.
     let _ = last_words.recv_timeout(LAST_WORDS_LIMIT);
     outbox.report(AgentReport::Ended { stage, status });
 }
@@ -66,11 +65,11 @@ fn status_of(status: ExitStatus) -> Status {
     }
 }
 
-/// Bytes of lines in one message.
+/// The most bytes of lines in one message.
 const BATCH_BYTES_MAX: usize = 32 << 10;
 
-/// Reads until the end. Waits where too much is under way: then the command waits, too. Lines that are there
-/// at once go in one message.
+/// Reports lines until the end of `from`. Waits while too many bytes are under way: then the command waits, too.
+/// Lines that arrive together go in one message.
 pub fn forward(stage: u32, from: impl Read, credit: &Arc<Credit>, outbox: &ReportOutbox) {
     let mut from = BufReader::with_capacity(BATCH_BYTES_MAX, from);
     let mut line = Vec::new();
@@ -95,7 +94,7 @@ pub fn forward(stage: u32, from: impl Read, credit: &Arc<Credit>, outbox: &Repor
     }
 }
 
-/// The next line without its end, or as much of it as a line may have. Whether there was one.
+/// Reads the next line without its end, or as much of it as a line may have. Returns false at the end of `from`.
 fn next(from: &mut BufReader<impl Read>, line: &mut Vec<u8>) -> bool {
     use std::io::BufRead;
     loop {

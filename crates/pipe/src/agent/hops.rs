@@ -1,7 +1,7 @@
-//! An agent's ends of hops, until movers and commands take them, and hops whose data go over the control channel.
+//! An agent's ends of hops, until movers and commands take them, and relayed hops.
 //!
-//! Where nothing else leads to the other side, a hop is relayed: the mover gets one end of a socket pair, and two
-//! threads carry what it writes to the coordinator, and what comes from there to it. Each direction has a credit of
+//! If no other method connects the two sides, a hop is relayed: the mover gets one end of a socket pair, and two
+//! threads carry its bytes to the coordinator and the coordinator's bytes to it. Each direction has a credit of
 //! bytes that may be under way.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use crate::credit::Credit;
 use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT, RELAY_BYTES_MAX, RELAY_CREDIT_BYTES};
 use crate::{Error, PipeKey, lock};
 
-/// All of them; cloned into the threads that wait for connections.
+/// All ends of hops of this agent; the threads that wait for connections have clones.
 #[derive(Clone)]
 pub struct Hops(Arc<HopsShared>);
 
@@ -39,7 +39,7 @@ struct HopsShared {
 /// One end of a hop.
 #[derive(Default)]
 struct HopEnd {
-    /// The coordinator's number for the try at hand; what belongs to an earlier one is dropped.
+    /// The coordinator's number of the current attempt; results of an earlier attempt are dropped.
     attempt: u32,
     cancel: Option<Cancel>,
     half: Option<FabricHalf>,
@@ -54,7 +54,7 @@ impl Hops {
         Self(Arc::new(HopsShared { outbox, ends: Mutex::default() }))
     }
 
-    /// Begins what the coordinator orders about a hop.
+    /// Starts an order about a hop.
     pub fn take(&self, hop: u32, attempt: u32, order: HopOrder) {
         match order {
             HopOrder::Listen { key, ports, streams } => match DataListener::open(ports) {
@@ -97,32 +97,32 @@ impl Hops {
         }
     }
 
-    /// The other side has closed a relayed hop.
+    /// Handles the end of a relayed hop's data from the other side.
     pub fn relay_end(&self, hop: u32) {
         self.end(hop, |end| end.relay.iter_mut().for_each(HopRelay::end));
     }
 
-    /// Data for a relayed hop.
+    /// Passes data on to a relayed hop.
     pub fn relayed(&self, hop: u32, bytes: Vec<u8>) {
         self.end(hop, |end| end.relay.iter_mut().for_each(|relay| relay.take(bytes.clone())));
     }
 
-    /// What was sent over a relayed hop has been taken.
+    /// Passes credit on to a relayed hop.
     pub fn credit(&self, hop: u32, bytes: u64) {
         self.end(hop, |end| end.relay.iter().for_each(|relay| relay.credit(bytes)));
     }
 
-    /// Its connection, once.
+    /// Takes the hop's connection, once.
     pub fn connection(&self, hop: u32) -> Option<DataConnection> {
         self.end(hop, |end| end.connection.take())
     }
 
-    /// Its end of a pipe that was handed over, once.
+    /// Takes the hop's end of a pipe that was handed over, once.
     pub fn pipe(&self, hop: u32) -> Option<OwnedFd> {
         self.end(hop, |end| end.pipe.take())
     }
 
-    /// Nobody waits for connections any more.
+    /// Ends all attempts.
     pub fn cancel(&self) {
         let mut ends = lock(&self.0.ends);
         ends.drain().for_each(|(_, mut end)| end.begin(u32::MAX));
@@ -132,7 +132,7 @@ impl Hops {
         change(lock(&self.0.ends).entry(hop).or_default())
     }
 
-    /// Tries one way in a thread of its own, instead of any that is being tried.
+    /// Starts an attempt in a thread of its own, and ends any earlier one.
     fn attempt(
         &self,
         hop: u32,
@@ -223,7 +223,7 @@ impl Hops {
 }
 
 impl HopEnd {
-    /// Drops what belongs to the try before.
+    /// Drops what belongs to the attempt before.
     fn begin(&mut self, attempt: u32) {
         if let Some(cancel) = self.cancel.take() {
             cancel.fire();
@@ -232,12 +232,12 @@ impl HopEnd {
     }
 }
 
-/// A pipe as a shell makes it.
+/// Returns the reading and the writing end of a new pipe, as a shell makes it.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))
 }
 
-/// The writing end of a pipe whose reading end is handed to whoever opened that doorway.
+/// Returns the writing end of a new pipe, and hands its reading end to the process that opened `doorway`.
 fn hand(doorway: &[u8]) -> Result<OwnedFd, Error> {
     let address = DoorwayAddress::from_bytes(doorway)?;
     let (reading, writing) = pipe()?;
@@ -253,17 +253,17 @@ fn taken(doorway: Option<Doorway>) -> Result<OwnedFd, Error> {
 
 /// This side's end of a relayed hop.
 pub struct HopRelay {
-    /// What the coordinator has given us leave to send.
+    /// The coordinator's credit for what this side sends.
     credit: Arc<Credit>,
-    /// Its queue holds no more than the credit that this side has given.
+    /// A queue that holds no more than the credit that this side has given.
     inbound: Option<Sender<Vec<u8>>>,
-    /// Bytes that came; against who sends more than he may.
+    /// Bytes that came and were not yet taken; this finds a coordinator that sends more than its credit.
     under_way: Arc<std::sync::atomic::AtomicU64>,
     socket: UnixStream,
 }
 
 impl HopRelay {
-    /// The connection for the mover, and what moves its bytes.
+    /// Returns the connection for the mover, and the relay that moves its bytes.
     pub fn open(hop: u32, outbox: &ReportOutbox) -> Result<(DataConnection, Self), Error> {
         let failed = |source: io::Error| Error::system("socketpair")(source);
         let (theirs, ours) = UnixStream::pair().map_err(failed)?;
@@ -277,7 +277,7 @@ impl HopRelay {
         std::thread::spawn(move || {
             let mut writing = writing;
             for bytes in inbound {
-                // A mover that has closed takes nothing more, but the credit is the other side's.
+                // A mover that has closed takes nothing more, but the other side needs the credit all the same.
                 let _ = writing.write_all(&bytes);
                 let bytes = bytes.len() as u64;
                 // Pairs with the fetch_add in take(); the count alone matters.
@@ -294,11 +294,11 @@ impl HopRelay {
         Ok((connection, Self { credit, inbound: Some(sender), under_way, socket: ours }))
     }
 
-    /// Bytes from the other side.
+    /// Takes bytes from the other side.
     pub fn take(&mut self, bytes: Vec<u8>) {
         let before = self.under_way.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
         if before + bytes.len() as u64 > RELAY_CREDIT_BYTES {
-            // More than it may: it is no coordinator of ours.
+            // The bytes exceed the credit: this is not a coordinator of this protocol.
             return self.close();
         }
         if let Some(inbound) = &self.inbound {
@@ -306,12 +306,12 @@ impl HopRelay {
         }
     }
 
-    /// The other side took as much.
+    /// Takes credit from the other side.
     pub fn credit(&self, bytes: u64) {
         self.credit.give(bytes);
     }
 
-    /// Nothing more comes from the other side.
+    /// Handles the end of the data from the other side.
     pub fn end(&mut self) {
         self.inbound = None;
     }

@@ -20,19 +20,19 @@ use rustix::process::{
 use crate::limits::TERM_GRACE;
 use crate::{Error, lock};
 
-/// Between two looks whether they are gone.
+/// The interval between two looks whether the processes are gone.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long one that was killed, and that waits for a device, is waited for.
+/// How long to wait for a killed process that waits for a device.
 const STUCK_LIMIT: Duration = Duration::from_millis(300);
-/// Characters of a process's command that are shown.
+/// The most characters of a process's command that are shown.
 const SHOWN_MAX: usize = 100;
-/// The arguments of a holder, by which it is known to whoever ends all other processes.
+/// The arguments of a holder, by which [`descendants`] recognizes and spares it.
 const HOLDER: [&str; 3] = ["caravan", "pipe-agent", "--hold"];
-/// Held while processes are listed and signalled, and while a holder is started, which has no sign of one before it
-/// has its arguments.
+/// Held while processes are listed and signalled, and while a holder starts: a holder cannot be recognized before
+/// it has its arguments.
 static LISTING: Mutex<()> = Mutex::new(());
 
-/// All processes that came of `root` and live, without it and without holders, in no order.
+/// Returns the living descendants of `root`, without `root` and without holders, in no particular order.
 pub fn descendants(root: Pid) -> Vec<Pid> {
     let found = process::descendants(root.as_raw_nonzero().get()).into_iter();
     let found = found.filter(|(pid, stat)| !stat.has_ended() && !is_holder(*pid));
@@ -44,8 +44,8 @@ fn is_holder(pid: i32) -> bool {
     arguments == (HOLDER.join("\0") + "\0").as_bytes()
 }
 
-/// Starts a process that keeps a pipe open as long as anybody reads it: what cannot be ended must not take a cut
-/// for the end of its input. It outlives the agent.
+/// Starts a holder: a process that keeps a pipe open as long as anybody reads it, because a process that cannot be
+/// ended must not take a cut for the end of its input. The holder outlives the agent.
 pub fn hold(pipe: OwnedFd) -> io::Result<()> {
     let _listing = lock(&LISTING);
     let [name, arguments @ ..] = HOLDER;
@@ -54,19 +54,19 @@ pub fn hold(pipe: OwnedFd) -> io::Result<()> {
     holder.stdin(pipe).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
 }
 
-/// The holder itself: waits until nobody reads the pipe that is its standard input any more.
+/// Runs the holder: waits until nobody reads the pipe that is its standard input any more.
 pub fn keep_held() {
-    // Where it leads a session already, nothing is to be done.
+    // If the process already leads a session, there is nothing to do.
     let _ = setsid();
     while poll(&mut [PollFd::new(&io::stdin(), PollFlags::empty())], None) == Err(Errno::INTR) {}
 }
 
-/// True while it waits in the kernel for a device, which no signal ends.
+/// True while the process waits in the kernel for a device, which no signal ends.
 fn is_stuck(process: Pid) -> bool {
     ProcessStat::of(process.as_raw_nonzero().get()).is_ok_and(|stat| stat.state == 'D')
 }
 
-/// A process that could not be ended, as users are told of it.
+/// Returns a description of a process that could not be ended, for users.
 pub fn describe(process: Pid) -> String {
     let pid = process.as_raw_nonzero().get();
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -82,19 +82,19 @@ pub fn describe(process: Pid) -> String {
     format!("process {pid} ({command}), which {why}")
 }
 
-/// Sends a signal to each; those that are gone do not matter.
+/// Sends a signal to each process; processes that are gone do not matter.
 pub fn signal(processes: &[Pid], signal: Signal) {
     for process in processes {
         let _ = kill_process(*process, signal);
     }
 }
 
-/// Asks what `list` finds to end, and kills what is left after `grace`. Returns once none is found, but for those
-/// that cannot be ended: another user's, and what waits for a device and does not answer. Calls `spare` before
-/// anything ends, if there are such.
+/// Asks the processes in `list` to end, and kills the rest after `grace`. Returns once none is left, except for
+/// processes that cannot be ended: another user's, and those that wait for a device and do not answer. Calls
+/// `spare` before anything ends, if there are such processes.
 ///
-/// All are stopped first, until no new one is found, and told while they are: a shell that saw its child
-/// die before itself would go on with its next command.
+/// Stops all processes first, until no new one is found, and signals them while they are stopped: a shell that saw
+/// its child die before itself would go on with its next command.
 pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Vec<Pid> {
     let deadline = Instant::now() + grace;
     let (mut stopped, mut spared) = (Vec::new(), Vec::new());
@@ -134,7 +134,7 @@ pub fn end(list: impl Fn() -> Vec<Pid>, grace: Duration, spare: impl Fn()) -> Ve
     }
 }
 
-/// Stops what is found and not known yet; the second ones are those that this user may not stop.
+/// Stops newly found processes. Returns the stopped ones, and those that this user may not stop.
 fn stop_new(list: impl Fn() -> Vec<Pid>, stopped: &[Pid], spared: &[Pid]) -> (Vec<Pid>, Vec<Pid>) {
     let _listing = lock(&LISTING);
     let is_new = |process: &Pid| !stopped.contains(process) && !spared.contains(process);
@@ -142,11 +142,11 @@ fn stop_new(list: impl Fn() -> Vec<Pid>, stopped: &[Pid], spared: &[Pid]) -> (Ve
     new.partition(|process| kill_process(*process, Signal::STOP) != Err(Errno::PERM))
 }
 
-/// Between two looks at the flag.
+/// The interval between two looks at the flag.
 const SIGNAL_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Runs the inner process of an agent, and kills all that came of it unless it exits with 0. `terminated`
-/// is set by whoever wants it to end. Returns whether it exited with 0.
+/// Runs the inner process of an agent, and kills all its descendants unless it exits with 0. A caller sets
+/// `terminated` to end the agent. Returns true if the inner process exited with 0.
 pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, Error> {
     let failed = |call| move |source: std::io::Error| Error::System { call, source };
     let adopt = set_child_subreaper(Some(getpid()));
@@ -162,7 +162,7 @@ pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, 
         }
         // A signal ends the wait early, which does no harm.
         let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&SIGNAL_LOOK));
-        // Set by a signal handler; nothing else hangs on it.
+        // A signal handler sets the flag; it guards no other memory.
         if terminated.load(Ordering::Relaxed) && !was_told {
             was_told = true;
             signal(&[inner], Signal::TERM);
@@ -170,13 +170,13 @@ pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, 
     };
     let went_well = status.exit_status() == Some(0);
     if !went_well {
-        // The inner process has told of what cannot be ended, and seen to its input.
+        // The inner process has reported what cannot be ended, and started holders for its input.
         end(|| descendants(getpid()), TERM_GRACE, || ());
     }
     Ok(went_well)
 }
 
-/// Takes leave of all children that have ended, adopted ones too, and says how the inner process has.
+/// Reaps all children that have ended, adopted ones too. Returns how the inner process has ended.
 fn reap(inner: Pid) -> Result<Option<WaitStatus>, Errno> {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -203,7 +203,7 @@ mod tests {
         let mut line = String::new();
         let mut out = std::io::BufReader::new(shell.stdout.take().expect("a pipe"));
         std::io::BufRead::read_line(&mut out, &mut line).expect("read");
-        // The shell in the background, and its sleep as soon as it is there.
+        // The descendants are the shell in the background, and soon its sleep.
         assert!(!descendants(root).is_empty());
         let spared = end(|| descendants(root), Duration::from_millis(20), || panic!("none is another's"));
         assert!(descendants(root).is_empty() && spared.is_empty());

@@ -1,4 +1,4 @@
-//! What runs on a host: commands, movers, the pipes between them, and how they end.
+//! Runs the commands and movers of a host and the pipes between them, and reports how they end.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,12 +25,12 @@ use crate::limits::{LINES_CREDIT_BYTES, SPARED_MAX, STAGES_MAX, TERM_GRACE};
 use crate::mover::{Gauge, InletEnd, MoverFigures, MoverInlet, MoverOutcome, MoverOutlet, OutletEnd};
 use crate::{Error, lock, mover};
 
-/// How a pipe is opened that is only to be known.
+/// The flags to open a pipe for neither reading nor writing.
 const KNOWN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// How often figures are reported.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Everything that runs; shared with the threads that wait for it.
+/// Everything that runs; the threads that wait for it have clones.
 #[derive(Clone)]
 pub struct RunningStages(Arc<RunningShared>);
 
@@ -45,20 +45,21 @@ struct RunningShared {
 struct RunningState {
     /// The user's own standard input and output.
     caller: Option<(OwnedFd, OwnedFd)>,
-    /// What is to be run at the start.
+    /// The commands to start.
     commands: Vec<StageCommand>,
-    /// Of stages that are files.
+    /// The files of stages that are files.
     files: HashMap<u32, (File, OpenMode)>,
-    /// Of stages that are commands.
+    /// The processes of stages that are commands.
     processes: HashMap<u32, Pid>,
-    /// Which stage reads a pipe.
+    /// The stage that reads each pipe.
     readers: HashMap<u32, u32>,
-    /// The pipe that a stage reads, opened for neither reading nor writing (`O_PATH`): it keeps no end of it open.
+    /// The pipe that each stage reads, opened for neither reading nor writing (`O_PATH`): this keeps no end of the
+    /// pipe open.
     inputs: HashMap<u32, OwnedFd>,
-    /// Processes that could not be ended and that were told of.
+    /// Processes that could not be ended and that were reported.
     spared: Vec<Pid>,
     gauges: Vec<(u32, Arc<Gauge>)>,
-    /// Outlets that have been told of: stopped and failed ones of each mover.
+    /// The outlets of each mover that were reported: stopped and failed ones.
     left: HashMap<u32, (u64, u64)>,
     figures: Option<Instant>,
 }
@@ -70,7 +71,7 @@ impl RunningStages {
         Ok(Self(Arc::new(RunningShared { outbox, cancel: Cancel::new()?, lines, state })))
     }
 
-    /// Opens files in a thread: a FIFO may take its time.
+    /// Opens files in a thread: opening a FIFO may take long.
     pub fn prepare(&self, files: Vec<(u32, PathBuf, OpenMode)>) {
         let this = self.clone();
         std::thread::spawn(move || {
@@ -88,7 +89,7 @@ impl RunningStages {
         });
     }
 
-    /// A command for the start. A host has one of each stage at most.
+    /// Adds a command for the start. A host has at most one of each stage.
     pub fn add(&self, command: StageCommand) {
         self.state(|state| {
             if state.commands.len() < STAGES_MAX {
@@ -120,11 +121,11 @@ impl RunningStages {
                     .report(AgentReport::Moved { mover: number, result: MoverResult::failed(&error) }),
             }
         }
-        // What is left of the user's own input and output is nobody's here.
+        // Nobody here needs what is left of the user's own input and output.
         self.state(|state| state.caller = None);
     }
 
-    /// The coordinator has printed so much of standard error.
+    /// Takes credit: the coordinator has printed so many bytes of standard error.
     pub fn credit(&self, bytes: u64) {
         self.0.lines.give(bytes);
     }
@@ -135,14 +136,14 @@ impl RunningStages {
         std::thread::spawn(move || this.kill_now(stage));
     }
 
-    /// Ends everything, and returns once nothing runs that came of this process, but for what cannot be ended.
+    /// Ends everything, and returns once no descendant of this process runs, except for those that cannot be ended.
     pub fn abort(&self, grace: Duration) {
-        // What is killed now is no stage's fault, and no news to anybody.
+        // From here on, a killed stage is not at fault and is not reported.
         self.0.outbox.mute();
         self.0.cancel.fire();
         self.0.lines.close();
         let all = || {
-            // Where another user's processes are hidden, these are known all the same.
+            // If other users' processes are hidden, the stages' own processes are known all the same.
             let mut all = processes::descendants(getpid());
             let stages = self.state(|state| state.processes.values().copied().collect::<Vec<_>>());
             all.extend(stages.into_iter().filter(|stage| !all.contains(stage)).collect::<Vec<_>>());
@@ -152,8 +153,8 @@ impl RunningStages {
         self.tell_spared(spared);
     }
 
-    /// Stages that cannot be ended must not take what happens now for the end of their input: something else has
-    /// to keep it open once this process and those that write to it are gone.
+    /// Starts holders for stages that cannot be ended: they must not take the abort for the end of their input,
+    /// once this process and the writers of the pipe are gone.
     fn hold(&self, which: impl Fn(u32) -> bool) {
         let inputs = self.state(|state| {
             let (held, others) =
@@ -163,7 +164,7 @@ impl RunningStages {
         });
         for pipe in HashMap::into_values(inputs) {
             let writing = File::options().write(true).open(descriptor_path(&pipe));
-            // There is nothing else that could be done about it.
+            // If no holder can be started, nothing else helps.
             let _ = writing.and_then(|pipe| processes::hold(pipe.into()));
         }
     }
@@ -180,7 +181,7 @@ impl RunningStages {
         }
     }
 
-    /// Reports outlets that have ended before their stream, and figures when it is time.
+    /// Reports outlets that have ended before their stream, and figures when they are due.
     pub fn tick(&self, now: Instant) {
         self.report_left();
         let figures = self.state(|state| {
@@ -197,7 +198,7 @@ impl RunningStages {
         let mut reports = Vec::new();
         self.state(|state| {
             for (mover, gauge) in &state.gauges {
-                // Each bit is set once; nothing else hangs on it.
+                // Each bit is set once and guards no other memory.
                 let stopped = gauge.stopped_outlets.load(Ordering::Relaxed);
                 let failed = gauge.failed_outlets.load(Ordering::Relaxed);
                 let told = state.left.entry(*mover).or_default();
@@ -258,7 +259,7 @@ impl RunningStages {
     fn kill_now(&self, stage: u32) {
         if let Some(root) = self.state(|state| state.processes.get(&stage).copied()) {
             let all = || -> Vec<Pid> {
-                // Its entry goes once it was waited for, so that its number is its own until then.
+                // The entry goes once the process was waited for, so its number is not reused until then.
                 let root_left = self.state(|state| state.processes.get(&stage).copied());
                 root_left.into_iter().chain(processes::descendants(root)).collect()
             };
@@ -276,12 +277,12 @@ impl RunningStages {
     }
 }
 
-/// By which a pipe is opened once more.
+/// Returns the path by which a pipe is opened once more.
 fn descriptor_path(pipe: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", pipe.as_raw_fd())
 }
 
-/// Ends of pipes that nobody has taken yet.
+/// The ends of pipes that nobody has taken yet.
 pub(super) struct Pipes<'a> {
     pub hops: &'a Hops,
     pub ends: HashMap<u32, (Option<OwnedFd>, Option<OwnedFd>)>,
@@ -383,7 +384,7 @@ impl RunningStages {
     }
 }
 
-/// The file, and its length if it has one that counts.
+/// Opens a file. Returns it, and its length if that means something.
 pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(File, Option<u64>), Error> {
     let what = if mode == OpenMode::Read { "read" } else { "write" };
     let failed = |source| Error::File { what, path: path.to_owned(), source };
@@ -403,7 +404,7 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(File, Option<u64>), E
 }
 
 impl RunningStages {
-    /// A mover has ended: says so, and kills who must not take its end for the stream's.
+    /// Reports the end of a mover, and kills stages that must not take it for the end of the stream.
     pub(super) fn moved(&self, mover: &Mover, outcome: MoverOutcome, gauge: &Gauge, took: Duration) {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let own_ns =
@@ -413,7 +414,7 @@ impl RunningStages {
             bytes: outcome.bytes,
             wire_bytes,
             took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
-            // Figures for people: nothing hangs on their order.
+            // The figures are for people: they need no order.
             cpu_ns: own_ns.saturating_add(gauge.threads_cpu_ns.load(Ordering::Relaxed)),
             inlet_wait_ns,
             outlet_wait_ns,
@@ -456,7 +457,7 @@ impl RunningStages {
     }
 }
 
-/// An end that was only interrupted, because another one failed, is no failure to tell of.
+/// Reports causes only: an end that was interrupted because another end failed is not a failure.
 fn tell_causes(outcome: &MoverOutcome, result: &mut MoverResult) {
     let is_cause = |error: Option<&Error>| error.is_some_and(|error| !matches!(error, Error::Cancelled));
     let causes = outcome.outlets.iter().map(|outlet| outlet.as_ref().err());

@@ -18,24 +18,24 @@ use super::{DataChannel, DataConnection, Secret};
 use crate::limits::{FABRIC_RING_BYTES, FABRIC_RING_BYTES_MIN};
 use crate::{Error, PipeKey};
 
-/// What this host has, for the other side; an error says in a sentence why there is nothing.
+/// Returns what this host has, for the other side. The error says in a sentence why there is nothing.
 pub fn offer() -> Result<Vec<u8>, Error> {
     let ports = verbs::offer()?;
     Ok(behind(lockable_ring_bytes()?, ports))
 }
 
-/// Half of a connection.
+/// One half of a fabric connection.
 #[derive(Debug)]
 pub struct FabricHalf {
     pending: verbs::PendingEndpoint,
     ring_bytes: u64,
-    /// All that both sides have said: no two connections have said the same.
+    /// All messages of both sides, which are different for every connection.
     said: Vec<u8>,
-    /// It made the offer, and has answered already.
+    /// Whether this side made the offer; it has answered already.
     is_accepting: bool,
 }
 
-/// Makes this side's half towards what has made that offer, and what the other side is to accept.
+/// Returns this side's half for the peer's offer, and the request for the peer.
 pub fn initiate(offer: &[u8]) -> Result<(FabricHalf, Vec<u8>), Error> {
     let (theirs, ports) = ring_bytes(offer)?;
     let ring_bytes = theirs.min(lockable_ring_bytes()?);
@@ -44,7 +44,7 @@ pub fn initiate(offer: &[u8]) -> Result<(FabricHalf, Vec<u8>), Error> {
     Ok((FabricHalf { pending, ring_bytes, said: request.clone(), is_accepting: false }, request))
 }
 
-/// Makes the other half, and what the initiating side is to finish with.
+/// Returns the accepting side's half, and the answer for the initiating side.
 pub fn accept(request: &[u8]) -> Result<(FabricHalf, Vec<u8>), Error> {
     let (ring_bytes, half) = ring_bytes(request)?;
     let (pending, answer) = verbs::accept(half, &Link::exposure(ring_bytes)?)?;
@@ -53,7 +53,8 @@ pub fn accept(request: &[u8]) -> Result<(FabricHalf, Vec<u8>), Error> {
 }
 
 impl FabricHalf {
-    /// Both sides, at once: the initiating one with the other's answer, the other one with nothing.
+    /// Connects. Both sides call this at the same time: the initiating side with the other's answer, the accepting
+    /// side with an empty one.
     pub fn finish(self, answer: &[u8], key: &PipeKey, limit: Duration) -> Result<DataConnection, Error> {
         let Self { pending, ring_bytes, mut said, is_accepting } = self;
         if !is_accepting {
@@ -67,15 +68,15 @@ impl FabricHalf {
     }
 }
 
-/// As large as they should be, or as this process may lock for the two hops of a stage in the middle: an
-/// ordinary user's limit is often 8 MiB.
+/// Returns the default ring size, or less if this process may not lock the memory for the two hops of a stage in
+/// the middle: an ordinary user's limit is often 8 MiB.
 fn lockable_ring_bytes() -> Result<u64, Error> {
     let Some(limit) = verbs::memory_lock_limit() else { return Ok(FABRIC_RING_BYTES) };
     fitting(limit, |exposure| verbs::registered_bytes(exposure, false))
 }
 
-/// The largest ring two of which fit; the smallest one if none does, which the device then refuses with
-/// the remedy.
+/// Returns the largest ring of which two fit into the limit, or the smallest ring if none fits: the device then
+/// refuses it with the remedy.
 fn fitting(limit: u64, registered: impl Fn(&Exposure) -> u64) -> Result<u64, Error> {
     let mut bytes = FABRIC_RING_BYTES;
     while bytes > FABRIC_RING_BYTES_MIN && 2 * registered(&Link::exposure(bytes)?) > limit {
@@ -88,7 +89,7 @@ fn behind(ring_bytes: u64, message: Vec<u8>) -> Vec<u8> {
     [vec![ring_bytes.trailing_zeros() as u8], message].concat()
 }
 
-/// What is in front of a message, and the rest.
+/// Splits the ring size from a message. Returns it in bytes, and the rest.
 fn ring_bytes(message: &[u8]) -> Result<(u64, &[u8]), Error> {
     let split =
         message.split_first().and_then(|(power, rest)| Some((1_u64.checked_shl((*power).into())?, rest)));

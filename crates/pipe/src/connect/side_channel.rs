@@ -1,8 +1,8 @@
 //! Messages between the two ends of a connection beside the data, where no ssh session carries them.
 //!
-//! A message is a [frame](crate::framing) of JSON and an HMAC-SHA256 over its number and its text, with a key of its
-//! own for each direction. Whoever is between the hosts can read messages, and end the connection, but cannot change
-//! a message, leave one out or repeat one.
+//! A message is a [frame](crate::framing) of JSON and an HMAC-SHA256 over its number and its text, with a key of
+//! its own for each direction. An attacker between the hosts can read messages, and end the connection, but cannot
+//! change a message, leave one out or repeat one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,24 +20,24 @@ use crate::{Error, framing};
 
 const TAG_BYTES: usize = 32;
 
-/// One of the two ends.
+/// One end of a side channel.
 #[derive(Debug)]
 pub struct SideChannel {
     socket: OwnedFd,
     ours: Voice,
     theirs: Voice,
-    /// What has come of the next words.
+    /// The bytes that have arrived of the next messages.
     inbox: Vec<u8>,
 }
 
-/// What has come.
+/// What has arrived on a side channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming<T> {
-    /// A word.
+    /// A message.
     Word(T),
-    /// Nothing that is whole yet.
+    /// No complete message yet.
     Nothing,
-    /// No more will come: the other end is closed.
+    /// The other end has closed the channel.
     End,
 }
 
@@ -48,7 +48,7 @@ struct Voice {
 }
 
 impl SideChannel {
-    /// Takes the last stream of a connection for words. Both ends must.
+    /// Uses the last stream of a connection as a side channel. Both ends must do so.
     pub fn beside(connection: &mut DataConnection, side: HopSide) -> Result<Self, Error> {
         let socket = match &mut connection.channel {
             DataChannel::Streams(streams) if streams.len() > 1 => streams.pop(),
@@ -64,13 +64,13 @@ impl SideChannel {
         Ok(Self { socket, ours, theirs, inbox: Vec::new() })
     }
 
-    /// Who the other end is, as addresses go.
+    /// Returns the address of the other end.
     pub fn peer(&self) -> Option<SocketAddr> {
         let peer = SocketAddr::try_from(getpeername(&self.socket).ok()??).ok()?;
         Some(SocketAddr::new(peer.ip().to_canonical(), peer.port()))
     }
 
-    /// Says a word. Words are few and short; one for which there is no room is an end of the connection.
+    /// Sends a message. Messages are few and short; a full socket buffer counts as the end of the connection.
     pub fn say<T: Serialize>(&mut self, word: &T) -> io::Result<()> {
         let body = serde_json::to_vec(word)?;
         let tag = self.ours.sign(&body);
@@ -85,7 +85,7 @@ impl SideChannel {
         Ok(())
     }
 
-    /// What has come by now. Never blocks; the descriptor is readable when it is time to ask.
+    /// Returns what has arrived. Never blocks; the descriptor is readable when there is something.
     pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Incoming<T>, Error> {
         loop {
             if let Some(word) = self.next_word()? {
@@ -102,7 +102,7 @@ impl SideChannel {
         }
     }
 
-    /// Says that no more will be said.
+    /// Ends this direction of the channel.
     pub fn close(&self) {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::connect::Secret;
 
-    /// A sender's and a receiver's end; what is between them is in the test's hands.
+    /// Returns a sender's and a receiver's end, each with its far socket: the test carries the bytes between them.
     fn ends() -> (SideChannel, UnixStream, SideChannel, UnixStream) {
         let of = |side| {
             let (ours, between) = UnixStream::pair().expect("a pair");
@@ -190,7 +190,7 @@ mod tests {
         let (mut sender, at_sender, mut receiver, mut at_receiver) = ends();
         assert_eq!(receiver.hear::<u8>().expect("open"), Incoming::Nothing);
         sender.say(&"first").and_then(|()| sender.say(&"second")).expect("said");
-        // Byte by byte.
+        // The message arrives byte by byte.
         let (last, bytes) = {
             let mut bytes = said(&at_sender);
             (bytes.pop().expect("some"), bytes)
@@ -232,7 +232,7 @@ mod tests {
         let (both, _, mut receiver, mut at_receiver) = word(1);
         at_receiver.write_all(&both[bytes.len()..]).expect("passed on");
         assert!(matches!(receiver.hear::<usize>(), Err(Error::Damaged(_))), "left out");
-        // Back to whoever said it.
+        // The message goes back to its sender.
         sender.inbox.extend(&bytes);
         assert!(matches!(sender.hear::<usize>(), Err(Error::Damaged(_))), "sent back");
     }

@@ -1,7 +1,7 @@
 //! Data connections over TCP.
 //!
-//! A [`DataListener`] is told who may come by a key, and [`connect`] finds it at any of its addresses. Both
-//! prove to each other that they know the key before anything else is said. Several streams of one
+//! A [`DataListener`] accepts a peer that knows a key, and [`connect`] finds the listener at any of its addresses.
+//! Both prove to each other that they know the key before they send anything else. Several streams of one
 //! connection are in the same order on both sides.
 
 mod accepting;
@@ -31,7 +31,7 @@ use crate::cancel::Cancel;
 use crate::limits::{ADDRESSES_MAX, CONNECT_AGAIN, CONNECT_LIMIT, CONNECTIONS_MAX, STRANGERS_MAX};
 use crate::{Error, PipeKey};
 
-/// A listening socket on all addresses, for one connection that knows the key.
+/// A listening socket on all addresses, for one connection with a peer that knows the key.
 #[derive(Debug)]
 pub struct DataListener {
     socket: OwnedFd,
@@ -39,7 +39,7 @@ pub struct DataListener {
 }
 
 impl DataListener {
-    /// Listens on a port of the system's choice, or the first free one of `ports`.
+    /// Listens on a port of the system's choice, or on the first free one of `ports`.
     pub fn open(ports: Option<PortRange>) -> Result<Self, Error> {
         let Some(ports) = ports else { return Self::at(0).map_err(refused("listen")) };
         let (mut taken, mut forbidden) = (false, false);
@@ -54,13 +54,13 @@ impl DataListener {
         Err(Error::Unreachable(none_free(ports, taken, forbidden)))
     }
 
-    /// Where it listens.
+    /// Returns the port of the listener.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Takes `streams` connections of one peer that knows the key; strangers are turned away and do not
-    /// keep it from the next.
+    /// Accepts `streams` connections of one peer that knows the key. Strangers are turned away and do not keep the
+    /// listener from accepting the peer.
     pub fn accept(
         self,
         key: &PipeKey,
@@ -72,7 +72,7 @@ impl DataListener {
         self.accept_counted(key, Some(count), limit, cancel)
     }
 
-    /// Takes as many connections of one peer that knows the key as that peer makes.
+    /// Accepts as many connections of one peer that knows the key as the peer makes.
     pub fn accept_any(
         self,
         key: &PipeKey,
@@ -111,7 +111,7 @@ impl DataListener {
 
     fn at(port: u16) -> Result<Self, Errno> {
         match Self::of(AddressFamily::INET6, (Ipv6Addr::UNSPECIFIED, port).into()) {
-            // A kernel without IPv6, or one where it is switched off.
+            // The kernel has no IPv6, or it is switched off.
             Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT) => {
                 Self::of(AddressFamily::INET, (Ipv4Addr::UNSPECIFIED, port).into())
             }
@@ -127,7 +127,7 @@ impl DataListener {
         }
         // A port of the range may have connections that have only just ended.
         sockopt::set_socket_reuseaddr(&socket, true)?;
-        // What it accepts inherits it.
+        // Accepted sockets inherit this.
         tuning::prepare(&socket);
         bind(&socket, &address)?;
         listen(&socket, STRANGERS_MAX as i32)?;
@@ -136,7 +136,7 @@ impl DataListener {
     }
 }
 
-/// Tries all addresses, a moment apart, and takes the first that knows the key.
+/// Tries all addresses, a moment apart, and takes the first peer that knows the key.
 pub fn connect(
     addresses: &[SocketAddr],
     key: &PipeKey,
@@ -147,8 +147,8 @@ pub fn connect(
     attempt(addresses, key, count(streams)?, limit, cancel)?.map_err(|failed| nowhere(&failed))
 }
 
-/// Connects to a host by its name, where nobody may listen yet: tries all its addresses again until
-/// `patience` is over, or somebody is there who has another key.
+/// Connects to a host by its name before it listens: tries all its addresses again until `patience` is over, or a
+/// listener answers that has another key.
 pub fn connect_patiently(
     host: (&str, u16),
     key: &PipeKey,
@@ -207,8 +207,8 @@ fn connection(
     listener: SocketAddr,
     secret: crate::connect::Secret,
 ) -> DataConnection {
-    // The path is one and the same: what one of them has waited longer for was something else. Both sides
-    // have the same figures, and so come to the same.
+    // The path is the same for all connections: a longer wait on one of them has other causes. Both sides have the
+    // same figures, and so compute the same minimum.
     let round_trip = sockets.iter().map(|(_, round_trip)| *round_trip).min().unwrap_or_default();
     let round_trip =
         if sockets.iter().any(|(socket, _)| is_here(socket)) { Duration::ZERO } else { round_trip };
@@ -225,7 +225,7 @@ fn connection(
     DataConnection { channel: DataChannel::Streams(streams), secret, description }
 }
 
-/// Both ends are on this host: the path has no length, whatever kept the other side from answering.
+/// True if both ends are on this host: the path has no length, however long the other side took to answer.
 fn is_here(socket: &OwnedFd) -> bool {
     let ours = getsockname(socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
     let theirs = getpeername(socket).ok().flatten().and_then(|address| SocketAddr::try_from(address).ok());
@@ -233,8 +233,8 @@ fn is_here(socket: &OwnedFd) -> bool {
     ours.ip() == theirs.ip() || ours.ip().to_canonical().is_loopback()
 }
 
-/// Each once, and both families in turn: if one of them leads nowhere, the other waits for one attempt
-/// alone (RFC 8305, 4).
+/// Returns each address once, with both families in turn: if one family leads nowhere, the other waits for only one
+/// attempt (RFC 8305, 4).
 fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut once = Vec::new();
     for address in addresses.iter().take(ADDRESSES_MAX) {
@@ -252,10 +252,10 @@ fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     turns
 }
 
-/// Waits for any of `set`, or until then.
+/// Waits for any of `set`, or until `until`.
 fn wait(set: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), Error> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // What is too long for the system is for ever.
+    // A wait that is too long for the system is endless.
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(set, left.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -293,14 +293,14 @@ fn refused(call: &'static str) -> impl Fn(Errno) -> Error {
     move |source| Error::System { call, source: source.into() }
 }
 
-/// How often a wait for the resolver looks whether it was cancelled.
+/// How often a wait for the resolver checks whether it was cancelled.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Addresses of this host that another one may reach: up, not loopback, not link-local. Those from which
-/// it reaches the world come first.
+/// Returns the addresses of this host that another host may reach: up, not loopback, not link-local. The addresses
+/// from which this host reaches the Internet come first.
 pub fn addresses() -> Result<Vec<IpAddr>, Error> {
-    // Documentation's addresses (RFC 5737, RFC 3849) belong to nobody: they are reached by the way to
-    // everybody. Nothing is sent.
+    // Addresses for documentation (RFC 5737, RFC 3849) belong to nobody, so the route to them is the route to the
+    // Internet. Nothing is sent.
     let everybody: [IpAddr; 2] =
         [Ipv4Addr::new(198, 51, 100, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     let mut all: Vec<_> = everybody.into_iter().filter_map(source).collect();
@@ -315,24 +315,24 @@ pub fn addresses() -> Result<Vec<IpAddr>, Error> {
     Ok(all)
 }
 
-/// The address from which this host sends to that one.
+/// Returns the address from which this host sends to `to`.
 fn source(to: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Any port will do (discard).
+    // Any port will do (this is discard).
     socket.connect((to, 9)).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Addresses of names, in their order; those that are found within `limit`.
+/// Returns the addresses of names, in the names' order, as far as they are found within `limit`.
 pub fn resolve(names: &[(String, u16)], limit: Duration) -> Vec<SocketAddr> {
     Cancel::new()
         .and_then(|never| look_up(names, limit, &never))
         .map_or_else(|_| Vec::new(), |(found, _)| found)
 }
 
-/// Asks the system's resolver for all names at once: their addresses, in the order of the names, and a
-/// sentence for each that has none. Those that take longer than `limit` have none.
+/// Asks the system's resolver for all names at once. Returns their addresses, in the order of the names, and a
+/// sentence for each name that has none. A name that takes longer than `limit` has none.
 pub fn look_up(
     names: &[(String, u16)],
     limit: Duration,
@@ -342,7 +342,7 @@ pub fn look_up(
     let (answer, answers) = channel();
     for (at, (name, port)) in names.iter().enumerate() {
         let (answer, name, port) = (answer.clone(), name.clone(), *port);
-        // getaddrinfo(3) takes as long as it likes; a thread that nobody waits for any more ends with it.
+        // getaddrinfo(3) may take any time; a thread that nobody waits for any more ends when it returns.
         let thread = thread::Builder::new().name("resolver".to_owned());
         let spawned = thread.spawn(move || {
             let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);

@@ -13,33 +13,33 @@ use crate::control::{AgentOrder, AgentReport, ControlMessage};
 use crate::limits::RELAY_CREDIT_BYTES;
 use crate::lock;
 
-/// Messages that wait to be written to one agent: orders, and relayed data, which windows limit.
+/// The number of messages that may wait to be written to one agent: orders, and relayed data, which credit limits.
 const QUEUE_MESSAGES_MAX: usize = 1024;
 
 /// What happened at an agent.
 pub enum AgentEvent {
-    /// It was started, or not.
+    /// The agent was started, or could not be.
     Launched(usize, Result<AgentSession, crate::Error>),
-    /// It says something.
+    /// The agent sent a report.
     Report(usize, AgentReport),
-    /// Its channel has ended: why, if it has said what no agent says.
+    /// The agent's channel has ended; the reason, if the agent broke the protocol.
     Lost(usize, Option<String>),
 }
 
-/// Where data of relayed hops go: from an agent and a hop to the other agent.
+/// The routes of relayed hops: from an agent and a hop to the other agent.
 pub type RelayRoutes = Arc<Mutex<HashMap<(usize, u32), RelayRoute>>>;
 
-/// One way of a relayed hop.
+/// One direction of a relayed hop.
 #[derive(Clone)]
 pub struct RelayRoute {
     to: SyncSender<ControlMessage<AgentOrder>>,
-    /// Bytes that were passed on and that the other agent has not given credit for.
+    /// Bytes that were passed on and that the other agent has not yet given credit for.
     under_way: Arc<AtomicU64>,
-    /// Bytes that were passed on in the other direction without credit.
+    /// Bytes that were passed on in the other direction, without credit yet.
     back: Arc<AtomicU64>,
 }
 
-/// Both ways of a relayed hop: to one agent, and to the other.
+/// Returns both directions of a relayed hop: to one agent, and to the other.
 pub fn both_ways(
     one: SyncSender<ControlMessage<AgentOrder>>,
     other: SyncSender<ControlMessage<AgentOrder>>,
@@ -50,10 +50,10 @@ pub fn both_ways(
 }
 
 impl RelayRoute {
-    /// Passes data or credit on. Fails where an agent sends more than it may, or gives credit for what it
+    /// Passes data or credit on. Fails if an agent sends more than its credit, or gives credit for bytes that it
     /// was not sent.
     fn pass(&self, order: ControlMessage<AgentOrder>) -> Result<(), String> {
-        // Counts alone matter: each message is passed on by the queue.
+        // The counters guard no other memory: the queue passes each message on.
         match &order {
             ControlMessage::Data { bytes, .. } => {
                 let bytes = bytes.len() as u64;
@@ -69,7 +69,8 @@ impl RelayRoute {
             }
             ControlMessage::Word(_) => {}
         }
-        // Blocks where the other one does not read: windows keep that short, its silence ends it.
+        // This blocks while the other agent does not read: credit keeps the wait short, and the agent's silence
+        // ends it.
         let _ = self.to.send(order);
         Ok(())
     }
@@ -80,16 +81,16 @@ pub struct AgentChannel {
     orders: SyncSender<ControlMessage<AgentOrder>>,
     guard: Box<dyn Guard>,
     begin: Instant,
-    /// Milliseconds after `begin` at which it was last heard.
+    /// Milliseconds from `begin` until the agent's last message.
     heard_ms: Arc<AtomicU64>,
-    /// What its lines that wait to be told count for.
+    /// The cost of the agent's lines that wait for the observer.
     pub lines_bytes: Arc<AtomicU64>,
-    /// Its channel has ended.
+    /// Whether the agent's channel has ended.
     pub is_lost: bool,
 }
 
 impl AgentChannel {
-    /// Starts both threads.
+    /// Starts the thread that reads and the thread that writes.
     pub fn new(
         number: usize,
         session: AgentSession,
@@ -104,7 +105,7 @@ impl AgentChannel {
         std::thread::spawn(move || {
             let why = read(session.from, number, &events, &routes, || {
                 let now = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-                // A figure that is only compared with the clock: nothing hangs on its order.
+                // The value is only compared with the clock; it guards no other memory.
                 heard.store(now, Ordering::Relaxed);
             });
             let _ = events.send(AgentEvent::Lost(number, why));
@@ -112,7 +113,7 @@ impl AgentChannel {
         Self { orders, guard: session.guard, begin, heard_ms, lines_bytes: Arc::default(), is_lost: false }
     }
 
-    /// Gives an order. One that has no room any more has not read a thousand others: it is as good as
+    /// Queues an order. Drops it if the queue is full: the agent has not read a thousand others and is as good as
     /// dead, and its silence ends it.
     pub fn order(&self, order: AgentOrder) {
         match self.orders.try_send(ControlMessage::Word(order)) {
@@ -120,29 +121,29 @@ impl AgentChannel {
         }
     }
 
-    /// For the thread that gives credit.
+    /// Returns the queue of orders, for the thread that gives credit.
     pub fn sender(&self) -> SyncSender<ControlMessage<AgentOrder>> {
         self.orders.clone()
     }
 
-    /// How long it has said nothing.
+    /// Returns the time since the agent's last message.
     pub fn silence(&self) -> Duration {
         let heard = Duration::from_millis(self.heard_ms.load(Ordering::Relaxed));
         self.begin.elapsed().saturating_sub(heard)
     }
 
-    /// As if it had just said something.
+    /// Restarts the silence, as if the agent had just sent a message.
     pub fn forgive(&self) {
         let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.heard_ms.store(now, Ordering::Relaxed);
     }
 
-    /// Why its channel has ended.
+    /// Returns why the agent's channel has ended.
     pub fn why_lost(&mut self) -> String {
         self.guard.why_ended()
     }
 
-    /// Lets go of its channel and makes sure that it ends.
+    /// Closes the channel and makes sure that the agent ends.
     pub fn end(self) {
         let Self { orders, mut guard, .. } = self;
         drop(orders);
@@ -153,13 +154,13 @@ impl AgentChannel {
 fn write(mut to: Box<dyn Write + Send>, queue: &Receiver<ControlMessage<AgentOrder>>) {
     for message in queue {
         if control::write(&mut *to, &message).is_err() {
-            // The reading thread notices that it has ended.
+            // The reading thread notices that the channel has ended.
             return;
         }
     }
 }
 
-/// Reads reports until the channel ends. Returns why it ended, if the agent sent something else than a report.
+/// Reads reports until the channel ends. Returns why it ended, if the agent broke the protocol.
 fn read(
     mut from: Box<dyn Read + Send>,
     number: usize,

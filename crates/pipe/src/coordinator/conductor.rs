@@ -1,4 +1,4 @@
-//! The thread that conducts: starts agents, joins hops, starts the stages, waits for their ends.
+//! The conductor: a thread that starts agents, joins hops, starts the stages, and waits for their ends.
 
 mod endings;
 mod joining;
@@ -23,16 +23,16 @@ use crate::mover::{DigestKind, MoverFigures};
 use crate::plan::{AgentPart, HopCarrier, PipelinePlan};
 use crate::{Error, lock, plan};
 
-/// Between two looks at the clock and at Ctrl-C.
+/// The interval between two looks at the clock and at Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(20);
-/// After a failure, how long a better explanation of it may take to come.
+/// How long after a failure a better explanation of it may take to arrive.
 const CAUSE_LIMIT: Duration = Duration::from_millis(300);
-/// How long the word that this side will be silent has to get out.
+/// How long the notice of a pause may take to get out.
 const PAUSE_FLUSH: Duration = Duration::from_millis(50);
-/// Longer than agents take to kill what they have started.
+/// How long to wait until agents have killed what they started; they need less.
 const GONE_LIMIT: Duration = Duration::from_millis(1000);
 
-/// Something for the observer.
+/// A message for the observer.
 pub enum Notice {
     Note(String),
     Warn(String),
@@ -40,42 +40,42 @@ pub enum Notice {
         host: String,
         texts: Vec<String>,
         bytes: u64,
-        /// What of the agent's window is taken.
+        /// The bytes of the agent's line credit that are in use.
         taken: Arc<AtomicU64>,
         credit: SyncSender<ControlMessage<AgentOrder>>,
     },
-    /// With what says that it was shown: while one waits, no other is sent.
+    /// The figures, and a flag that is cleared once they were shown: while figures wait, no others are sent.
     Progress(Vec<HopFigures>, Arc<AtomicBool>),
 }
 
 impl Notice {
-    /// Tells it; blocks as long as the observer does.
+    /// Passes the notice to the observer; blocks as long as the observer does.
     pub fn tell(self, observer: &mut dyn Observer) {
         match self {
             Self::Note(text) => observer.note(&text),
             Self::Warn(text) => observer.warn(&text),
             Self::Progress(hops, waits) => {
                 observer.progress(&hops);
-                // A flag for the other thread. It guards no other memory.
+                // The flag guards no other memory.
                 waits.store(false, Ordering::Relaxed);
             }
             Self::Lines { host, texts, bytes, taken, credit } => {
                 texts.iter().for_each(|text| observer.line(&host, text));
-                // A count that the agent's next lines are held against; nothing else hangs on it.
+                // The agent's next lines are counted against this value; it guards no other memory.
                 taken.fetch_sub(bytes, Ordering::Relaxed);
-                // An agent that is gone needs none.
+                // An agent that is gone needs no credit.
                 let _ = credit.send(ControlMessage::Word(AgentOrder::Credit { hop: None, bytes }));
             }
         }
     }
 }
 
-/// All that is known of a pipeline.
+/// The state of a pipeline.
 pub struct Conductor<'a> {
     plan: PipelinePlan,
     request: &'a PipelineRequest,
-    /// Lines are as many as the agents' windows let through, progress is one at a time, all others are a few for
-    /// each hop and each agent: so there is no need for a limit of its own, at which Ctrl-C would have to wait.
+    /// The number of lines is limited by the agents' credit, progress is one notice at a time, and all other
+    /// notices are a few for each hop and each agent: the queue needs no limit, at which Ctrl-C would have to wait.
     notices: Sender<Notice>,
     progress_waits: Arc<AtomicBool>,
     interrupted: Arc<AtomicBool>,
@@ -86,20 +86,20 @@ pub struct Conductor<'a> {
     joined: HashMap<u32, (HopCarrier, String)>,
     is_prepared: Vec<bool>,
     lengths: HashMap<u32, u64>,
-    /// Which agent has which movers.
+    /// The agent of each mover.
     movers: HashMap<u32, usize>,
     moved: HashMap<u32, MoverResult>,
-    /// Stages that stopped reading before the stream's end, while others went on.
+    /// The stages that stopped reading before the stream's end, while others went on.
     left: HashSet<u32>,
     figures: HashMap<u32, MoverFigures>,
     statuses: Vec<Option<Status>>,
-    /// Stages in the order of their ends.
+    /// The stages, in the order of their ends.
     ended: Vec<u32>,
     is_gone: Vec<bool>,
-    /// How many processes each agent has told of that it could not end.
+    /// The number of processes that each agent has reported as impossible to end.
     spared: Vec<usize>,
     troubles: Vec<PipelineTrouble>,
-    /// When to give up waiting for a better explanation.
+    /// When to stop waiting for a better explanation.
     abort_at: Option<Instant>,
     is_aborting: bool,
     pinged: Instant,
@@ -148,7 +148,7 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// To the end.
+    /// Runs the pipeline to its end.
     pub fn run<'scope>(
         mut self,
         scope: &'scope Scope<'scope, '_>,
@@ -167,7 +167,7 @@ impl<'a> Conductor<'a> {
         let went_well = self.conduct(&events, &sender);
         let ended = Instant::now();
         if !went_well {
-            // Read by loops that look again; nothing else hangs on it.
+            // Loops read the flag again and again; it guards no other memory.
             is_given_up.store(true, Ordering::Relaxed);
             self.abort(&events, &sender);
         }
@@ -179,14 +179,14 @@ impl<'a> Conductor<'a> {
         endings::conclude(&self.plan, &self.troubles, &self.statuses, &self.ended, &mut summary);
         let started = self.started.unwrap_or(ended);
         summary.seconds = ((started - begin).as_secs_f64(), (ended - started).as_secs_f64());
-        // Each may take a while: all at once.
+        // Each end may take a while, so all agents end at once.
         for agent in self.agents.drain(..).flatten() {
             scope.spawn(move || agent.end());
         }
         Ok(summary)
     }
 
-    /// Whether all of it went well.
+    /// Runs the pipeline. Returns true if everything succeeded.
     fn conduct(&mut self, events: &Receiver<AgentEvent>, sender: &SyncSender<AgentEvent>) -> bool {
         self.until(events, sender, |this| this.hellos.iter().all(Option::is_some))
             && self.join()
@@ -197,7 +197,7 @@ impl<'a> Conductor<'a> {
             && self.until(events, sender, |this| this.is_all_over())
     }
 
-    /// Takes events until `is_done`, or until something has failed.
+    /// Takes events until `is_done` returns true, or until something has failed.
     fn until(
         &mut self,
         events: &Receiver<AgentEvent>,
@@ -213,7 +213,7 @@ impl<'a> Conductor<'a> {
             match events.recv_timeout(GLANCE) {
                 Ok(event) => self.take(event, sender),
                 Err(RecvTimeoutError::Timeout) => {}
-                // This side holds a sender itself.
+                // This cannot happen: this side holds a sender itself.
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
             self.tick();
@@ -221,7 +221,7 @@ impl<'a> Conductor<'a> {
     }
 
     fn tick(&mut self) {
-        // Set by a signal handler; nothing else hangs on it.
+        // A signal handler sets the flag; it guards no other memory.
         if self.interrupted.load(Ordering::Relaxed) && !self.troubles.contains(&PipelineTrouble::Interrupted)
         {
             self.troubles.push(PipelineTrouble::Interrupted);
@@ -240,8 +240,8 @@ impl<'a> Conductor<'a> {
             if was_stopped {
                 agent.forgive();
             }
-            // One of another host has said that it is ready. That of this host may be about to start, which
-            // nothing but this machine's load can hold up.
+            // An agent of another host has already said that it is ready. The agent of this host may still be
+            // starting, which only the load of this machine can delay.
             let is_remote = self.plan.agents.get(number).is_some_and(Option::is_some);
             let has_spoken = is_remote || self.hellos.get(number).is_some_and(Option::is_some);
             if has_spoken && agent.silence() > silence {
@@ -257,13 +257,13 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Stops this process until somebody lets it go on.
+    /// Stops this process until it is continued.
     fn pause(&mut self) {
         self.agents.iter().flatten().for_each(|agent| agent.order(AgentOrder::Pause(true)));
-        // Until ssh has it: there is no answer to wait for.
+        // ssh needs time to take the message: no answer tells when it has.
         std::thread::sleep(PAUSE_FLUSH);
         let _ = kill_process(getpid(), Signal::STOP);
-        // The signal takes its time to stop every thread: this one must not go on before it has.
+        // The signal takes time to stop every thread: this thread must not go on before it has.
         std::thread::sleep(PAUSE_FLUSH);
         self.agents.iter().flatten().for_each(|agent| {
             agent.forgive();
@@ -282,7 +282,7 @@ impl<'a> Conductor<'a> {
                     *slot = Some(agent);
                 }
             }
-            // This side has given it up, for a reason that is known.
+            // This side gave the agent up, for a reason that is already known.
             AgentEvent::Launched(_, Err(Error::Cancelled)) => {}
             AgentEvent::Launched(_, Err(error)) => self.fail(PipelineTrouble::SetUp(error.to_string()), true),
             AgentEvent::Lost(number, why) => {
@@ -291,7 +291,7 @@ impl<'a> Conductor<'a> {
                 let why = agent.map(|agent| why.unwrap_or_else(|| agent.why_lost()));
                 why.into_iter().for_each(|why| self.lose(number, why));
             }
-            // Of one that is given up nothing counts any more.
+            // Reports of an agent that was given up do not count.
             AgentEvent::Report(number, _) if self.is_lost(number) => {}
             AgentEvent::Report(number, report) if !self.is_its_own(number, &report) => {
                 self.lose(number, "its agent reports on what is another's".to_owned());
@@ -324,7 +324,7 @@ impl<'a> Conductor<'a> {
         true
     }
 
-    /// Has everything killed, and waits until it is.
+    /// Orders all agents to kill everything, and waits until they have.
     fn abort(&mut self, events: &Receiver<AgentEvent>, sender: &SyncSender<AgentEvent>) {
         self.is_aborting = true;
         let abort =
@@ -349,7 +349,7 @@ impl<'a> Conductor<'a> {
 
 impl Conductor<'_> {
     pub(super) fn hop_figures(&self) -> Vec<HopFigures> {
-        // Before the start there is no figure to report.
+        // There are no figures before the start.
         let Some(started) = self.started else { return Vec::new() };
         let elapsed = started.elapsed().as_secs_f64();
         self.plan.legs.iter().map(|leg| self.figures_of(leg, elapsed)).collect()
@@ -371,7 +371,8 @@ impl Conductor<'_> {
         };
         let first = sender.or(receiver);
         let now = live(first);
-        // A mover that sends counts what it sends, over all of its outlets; one that only receives, what it receives.
+        // A mover that sends counts the bytes it sends, over all of its outlets; one that only receives counts the
+        // bytes it receives.
         let sends = |mover: u32| {
             let is_its = |leg: &plan::StreamLeg| {
                 leg.hop.is_some() && leg.sender.is_some_and(|(sender, _)| sender == mover)
@@ -404,7 +405,7 @@ impl Conductor<'_> {
         figures.writer_wait =
             done(receiver).map_or(figures.writer_wait, |result| seconds(result.outlet_wait_ns));
         let ends = [sender, receiver].into_iter().filter_map(done);
-        // A sum of nothing would be a negative zero.
+        // The sum of no terms would be a negative zero.
         figures.cpu = ends.fold(0.0, |sum, result| sum + seconds(result.cpu_ns));
         figures
     }

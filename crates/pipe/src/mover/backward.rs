@@ -1,7 +1,7 @@
-//! What a receiver tells its sender, and the threads that keep a hop alive.
+//! What a receiver sends to its sender, and the threads that keep a hop alive.
 //!
-//! The receiver's [`Pulse`] says that the receiver is alive while its own thread is held up. The sender's
-//! [`BackwardListener`] reads what the receiver says, and says that the sender is alive, while the sender's own
+//! The receiver's [`Pulse`] reports that the receiver is alive while its own thread is held up. The sender's
+//! [`BackwardListener`] reads what the receiver sends, and reports that the sender is alive, while the sender's own
 //! thread waits for something else.
 
 use std::io::IoSlice;
@@ -22,37 +22,37 @@ use super::wire::{CLOSED, HopWire, Streams, Want};
 use crate::cancel::Cancel;
 use crate::{Error, lock};
 
-/// Reads in a row: a receiver that never ends to say that it is alive is not listened to for ever.
+/// The most reads in a row, so that a receiver that sends without a pause does not keep its sender from its work.
 const READS_MAX: usize = 16;
 
-/// What the receiver has said last: nothing follows it.
+/// The receiver's last message: nothing follows it.
 #[derive(Debug)]
 pub(super) enum LastWord {
-    /// Nobody wants the rest.
+    /// The receiver wants no more.
     Stop,
-    /// All of it, so many bytes, is where it belongs.
+    /// The receiver has delivered the whole stream, of so many bytes.
     Done(u64),
-    /// It cannot go there.
+    /// The receiver cannot deliver the stream.
     Failed(String),
-    /// Nothing: its connection is gone.
+    /// The connection is gone before a last word.
     Cut(String),
-    /// Nothing that makes sense.
+    /// The receiver broke the protocol.
     Bad(Error),
 }
 
-/// The receiver's mouth.
+/// The receiver's side of the backward direction.
 pub(super) struct BackwardWriter {
     seal: Option<Seal>,
     unsent: Vec<u8>,
 }
 
 impl BackwardWriter {
-    /// One that has said nothing.
+    /// Returns a writer that has sent nothing.
     pub fn new(seal: Option<Seal>) -> Self {
         Self { seal, unsent: Vec::new() }
     }
 
-    /// Says that it is alive, unless there is no room for that now.
+    /// Sends an `Alive`, unless there is no room for it now.
     pub fn say_alive(&mut self, wire: &mut dyn HopWire) -> Result<(), Error> {
         if self.unsent.is_empty() {
             self.add(FrameKind::Alive, &[])?;
@@ -60,7 +60,7 @@ impl BackwardWriter {
         self.flush(wire).map(drop)
     }
 
-    /// Says its last word. Waits until a time at most.
+    /// Sends the last word. Waits until `until` at most.
     pub fn say_last(
         &mut self,
         wire: &mut dyn HopWire,
@@ -87,7 +87,7 @@ impl BackwardWriter {
         Ok(())
     }
 
-    /// Whether all is sent.
+    /// Sends what is queued. Returns true once all of it is sent.
     fn flush(&mut self, wire: &mut dyn HopWire) -> Result<bool, Error> {
         while !self.unsent.is_empty() {
             match wire.write(0, &[IoSlice::new(&self.unsent)]) {
@@ -100,22 +100,22 @@ impl BackwardWriter {
     }
 }
 
-/// The sender's ear.
+/// The sender's side of the backward direction.
 pub(super) struct BackwardReader {
     seal: Option<Seal>,
-    /// A frame, or the beginning of one.
+    /// The beginning of a frame.
     heard: Vec<u8>,
-    /// When anything came last.
+    /// When bytes last came.
     pub heard_at: Instant,
 }
 
 impl BackwardReader {
-    /// One that has heard nothing.
+    /// Returns a reader that has read nothing.
     pub fn new(seal: Option<Seal>) -> Self {
         Self { seal, heard: Vec::new(), heard_at: Instant::now() }
     }
 
-    /// Listens to what is there: the last word, if it is among it.
+    /// Reads what is there. Returns the last word, if it has come.
     pub fn listen(&mut self, wire: &mut dyn HopWire) -> Option<LastWord> {
         let mut buffer = [0; HEADER_BYTES + WORD_BYTES_MAX + TAG_BYTES];
         for _ in 0..READS_MAX {
@@ -137,7 +137,7 @@ impl BackwardReader {
         None
     }
 
-    /// Takes all whole frames out of what was heard.
+    /// Parses all complete frames.
     fn parse(&mut self) -> Result<Option<LastWord>, Error> {
         loop {
             let Some((head, rest)) = self.heard.split_first_chunk_mut::<HEADER_BYTES>() else {
@@ -168,7 +168,7 @@ impl BackwardReader {
     }
 }
 
-/// The peer's bytes are no valid frame. On a sealed hop, somebody else has changed them.
+/// Returns the error for an invalid frame. On a sealed hop, somebody else has changed it.
 pub(super) fn broken(why: &str, is_sealed: bool) -> Error {
     match is_sealed {
         true => Error::Damaged(format!("something between the hosts changes data: one {why}")),
@@ -176,16 +176,16 @@ pub(super) fn broken(why: &str, is_sealed: bool) -> Error {
     }
 }
 
-/// Who listens to the receiver.
+/// Who reads what the receiver sends.
 pub(super) enum BackwardSource {
-    /// A thread of their own.
+    /// A thread of its own.
     Thread(BackwardListener),
     /// The sender itself, whenever it looks.
     Own(Box<BackwardReader>),
 }
 
 impl BackwardSource {
-    /// What tells that there is a word, where a thread listens.
+    /// Returns what becomes readable when there is a last word, if a thread reads.
     pub fn news(&self) -> Option<Watch<'_>> {
         match self {
             Self::Thread(listener) => Some(listener.watch()),
@@ -194,19 +194,19 @@ impl BackwardSource {
     }
 }
 
-/// How the two ends of a hop know that the other one is alive.
+/// How the two ends of a hop know that the other end is alive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Liveness {
-    /// How often the sender says that it is alive.
+    /// How often the sender reports that it is alive.
     pub ping: Duration,
-    /// After how long without a frame the receiver is dead; `None`: never.
+    /// How long the receiver may send no frame before it is dead; `None`: for ever.
     pub silence: Option<Duration>,
 }
 
-/// A thread that hears what the receiver says while the sender's own waits for something else, and that
-/// says that the sender is alive.
+/// A thread that reads what the receiver sends, and reports that the sender is alive, while the sender's own thread
+/// waits for something else.
 pub(super) struct BackwardListener {
-    /// Fired once there is a word.
+    /// Fired once there is a last word.
     news: Cancel,
     word: Arc<Mutex<Option<LastWord>>>,
     end: Cancel,
@@ -214,7 +214,7 @@ pub(super) struct BackwardListener {
 }
 
 impl BackwardListener {
-    /// Begins to listen.
+    /// Starts the thread.
     pub fn start(
         mut streams: Streams,
         mut ear: BackwardReader,
@@ -235,12 +235,12 @@ impl BackwardListener {
         Ok(Self { news, word, end, thread: Some(thread) })
     }
 
-    /// Readable once there is a word.
+    /// Returns what becomes readable once there is a last word.
     pub fn watch(&self) -> Watch<'_> {
         (self.news.as_fd(), PollFlags::IN)
     }
 
-    /// The receiver's last word, once.
+    /// Returns the receiver's last word, once.
     pub fn word(&self) -> Option<LastWord> {
         if !self.news.is_fired() {
             return None;
@@ -249,7 +249,8 @@ impl BackwardListener {
     }
 }
 
-/// Listens until the receiver's last word, or until it is silent; `None` if it was told to end.
+/// Reads until the receiver's last word, or until the receiver is silent. Returns `None` if the thread was told to
+/// end.
 fn hear(
     streams: &mut Streams,
     ear: &mut BackwardReader,
@@ -267,11 +268,11 @@ fn hear(
                     return Some(LastWord::Bad(error));
                 }
             }
-            // Something is being said just now.
+            // The sender is sending something just now.
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Poisoned(_)) => return None,
         }
-        // Half an interval, so that two in a row are never further apart than one and a half.
+        // The wait is half an interval, so that two `Idle`s are never more than one and a half intervals apart.
         let until = Instant::now() + ping / 2;
         match streams.clone().wait(0, Want::Read, None, waits, Some(until)) {
             Err(_) => return None,
@@ -290,20 +291,21 @@ impl Drop for BackwardListener {
     fn drop(&mut self) {
         self.end.fire();
         if let Some(thread) = self.thread.take() {
-            // It has nothing more to report, and a panic of it was printed.
+            // The thread has nothing more to report, and its panic was printed.
             let _ = thread.join();
         }
     }
 }
 
-/// Says so whatever holds up the receiver's own thread; ends with its drop.
+/// A thread that reports that the receiver is alive, whatever holds up the receiver's own thread; it ends with its
+/// drop.
 pub(super) struct Pulse {
     end: Cancel,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Pulse {
-    /// Begins.
+    /// Starts the thread.
     pub fn start(
         mut streams: Streams,
         mouth: Arc<Mutex<BackwardWriter>>,
@@ -314,7 +316,7 @@ impl Pulse {
         let beat = move || {
             let waits = WaitSet::new(&ended);
             while let Ok(Woken::Late) = waits.wait(None, None, Some(Instant::now() + timing.ping)) {
-                // If the sender is gone, whoever reads from it finds that out.
+                // If the sender is gone, the receiver notices it when it reads.
                 if lock(&mouth).say_alive(&mut streams).is_err() {
                     break;
                 }
@@ -328,7 +330,7 @@ impl Drop for Pulse {
     fn drop(&mut self) {
         self.end.fire();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to report, and a panic of it was printed.
+            // The thread has nothing to report, and its panic was printed.
             let _ = thread.join();
         }
     }

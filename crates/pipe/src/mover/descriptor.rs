@@ -1,9 +1,9 @@
 //! Pipes, files, sockets and terminals as ends of a mover.
 //!
-//! A descriptor may be shared with other programs, so its flags stay as they are: `O_NONBLOCK` would be
-//! theirs, too. A pipe or terminal is opened again for this process alone, a socket is asked not to wait
-//! call by call. Where a pipe cannot be opened again (it is another user's), no more is written at once
-//! than what poll(2) promises room for.
+//! A descriptor may be shared with other programs, so its flags stay as they are: `O_NONBLOCK` would apply to the
+//! other programs, too. A pipe or terminal is opened again for this process alone; a socket gets a flag in each
+//! call. A pipe that cannot be opened again (because it is another user's) gets no more bytes in one write than
+//! poll(2) promises room for.
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -23,20 +23,19 @@ use super::wait::{WaitSet, Watch, Woken};
 use crate::limits::{LINE_BYTES_MAX, PIPE_BYTES};
 use crate::{Error, lock};
 
-/// Bytes that a pipe has room for where poll(2) says that there is some (`PIPE_BUF`), and about what a
-/// terminal has.
+/// The bytes for which a pipe has room once poll(2) reports room (`PIPE_BUF`), and about those of a terminal.
 const SMALL_BYTES: [usize; 2] = [4096, 256];
 
 /// How to keep a call from blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IoMode {
-    /// Files and devices: it does not block for long, or nothing helps.
+    /// For files and devices: a call does not block for long, or cannot be kept from it.
     Direct,
-    /// It is a socket: `MSG_DONTWAIT`.
+    /// For sockets: `MSG_DONTWAIT`.
     Socket,
-    /// It does not block: it is this process's own.
+    /// For a descriptor of this process's own, which does not block.
     Own,
-    /// It may block: after poll(2) alone, and for so many bytes.
+    /// For a descriptor that may block: call only after poll(2), and for at most so many bytes.
     Small(usize),
 }
 
@@ -45,37 +44,37 @@ enum IoMode {
 pub(super) struct DescriptorIo {
     fd: OwnedFd,
     way: IoMode,
-    /// Its other end can close.
+    /// Whether the other end can close.
     has_reader: bool,
-    /// A read will not block.
+    /// Whether the next read will not block.
     is_ready: bool,
-    /// It is a file, or a pipe of this process's own.
+    /// Whether splice(2) can be used: a file, or a pipe of this process's own.
     splices: bool,
 }
 
-/// What a call has done.
+/// The result of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoOutcome {
-    /// So many bytes.
+    /// The number of bytes that were moved.
     Bytes(usize),
-    /// Nothing: there is nothing now.
+    /// There is nothing to do now.
     Nothing,
-    /// Nothing: its reader has closed.
+    /// The reader has closed.
     Closed,
 }
 
 impl DescriptorIo {
-    /// To be read.
+    /// Returns a descriptor to read from.
     pub fn to_read(fd: OwnedFd) -> Self {
         let descriptor = Self::new(fd, OFlags::RDONLY);
         if descriptor.way == IoMode::Direct {
-            // Advice: without it, it is only slower.
+            // This is advice: without it, reading is only slower.
             let _ = rustix::fs::fadvise(&descriptor.fd, 0, None, Advice::Sequential);
         }
         descriptor
     }
 
-    /// To be written.
+    /// Returns a descriptor to write to.
     pub fn to_write(fd: OwnedFd) -> Self {
         Self::new(fd, OFlags::WRONLY)
     }
@@ -86,14 +85,15 @@ impl DescriptorIo {
             Ok(FileType::Socket) => (IoMode::Socket, true),
             Ok(FileType::Fifo) => (IoMode::Small(SMALL_BYTES[0]), true),
             Ok(FileType::CharacterDevice) if fd.is_terminal() => (IoMode::Small(SMALL_BYTES[1]), false),
-            // To read from one of these may block as long as it likes.
+            // A read from a character device may block for any time.
             Ok(FileType::CharacterDevice) if flags == OFlags::RDONLY => (IoMode::Small(usize::MAX), false),
             _ => (IoMode::Direct, false),
         };
         if kind == Ok(FileType::Fifo)
             && rustix::pipe::fcntl_getpipe_size(&fd).is_ok_and(|now| now < PIPE_BYTES)
         {
-            // A larger pipe is faster. If the user's pipes already have all the memory that they may have, it stays small.
+            // A larger pipe is faster. If the user's pipes already have all the memory that they may have, it stays
+            // small.
             let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_BYTES);
         }
         if !matches!(way, IoMode::Small(bytes) if bytes != usize::MAX) {
@@ -111,18 +111,18 @@ impl DescriptorIo {
         }
     }
 
-    /// For whoever closes it.
+    /// Returns the descriptor, for the caller to close.
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
-    /// What happens to it when its reader closes; nothing where it has none.
+    /// Returns what to poll to learn that the reader has closed; `None` if the descriptor has no reader.
     pub fn watch(&self) -> Option<Watch<'_>> {
         // ERR and HUP are always reported.
         self.has_reader.then(|| (self.fd.as_fd(), PollFlags::empty()))
     }
 
-    /// Reads what is there; 0 bytes are its end.
+    /// Reads what is there; 0 bytes are the end.
     pub fn read(&mut self, to: &mut [u8]) -> Result<IoOutcome, Error> {
         if matches!(self.way, IoMode::Small(_)) && !std::mem::take(&mut self.is_ready) {
             return Ok(IoOutcome::Nothing);
@@ -141,12 +141,12 @@ impl DescriptorIo {
         }
     }
 
-    /// Whether [`splice`](Self::splice) is for it.
+    /// True if [`splice`](Self::splice) can be used.
     pub fn splices(&self) -> bool {
         self.splices
     }
 
-    /// Moves what is there into a pipe, without a copy; 0 bytes are its end. `None` if the system cannot.
+    /// Moves what is there into a pipe, without a copy; 0 bytes are the end. Returns `None` if the system cannot.
     pub fn splice(&self, to: &OwnedFd, most: usize) -> Result<Option<IoOutcome>, Error> {
         loop {
             return match splice(&self.fd, None, to, None, most, SpliceFlags::NONBLOCK) {
@@ -166,7 +166,7 @@ impl DescriptorIo {
         Ok(woken)
     }
 
-    /// Writes what there is room for, or waits.
+    /// Writes the bytes that there is room for, or waits for room.
     pub fn write(&self, from: &[u8], waits: &WaitSet) -> Result<IoOutcome, Error> {
         let (mut may_write, most) = match self.way {
             IoMode::Small(most) => (false, most),
@@ -195,22 +195,22 @@ impl DescriptorIo {
         }
     }
 
-    /// Names it.
+    /// Returns an error that names the descriptor.
     pub fn error(&self, what: &'static str, source: impl Into<std::io::Error>) -> Error {
         let source = source.into();
         let path = rustix::fs::readlink(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Vec::new());
         match path.map(|path| PathBuf::from(path.to_string_lossy().into_owned())) {
-            // Others are called `pipe:[4711]`.
+            // The paths of other descriptors look like `pipe:[4711]`.
             Ok(path) if path.is_absolute() => Error::File { what, path, source },
             _ => Error::System { call: what, source },
         }
     }
 }
 
-/// Bytes that are written at once: a pipe that poll(2) says has room takes them without a wait.
+/// The most bytes of one write: a pipe for which poll(2) reports room takes them without a wait.
 const WRITE_BYTES: usize = 4096;
 
-/// The outlet.
+/// An outlet that writes whole lines.
 pub(super) struct LineOutlet {
     prefix: String,
     to: Arc<Mutex<File>>,
@@ -221,12 +221,12 @@ pub(super) struct LineOutlet {
 }
 
 impl LineOutlet {
-    /// Nothing is written yet.
+    /// Returns an outlet that has written nothing.
     pub fn new(prefix: String, to: Arc<Mutex<File>>) -> Self {
         Self { prefix, to, line: Vec::new(), whole: Vec::new() }
     }
 
-    /// Writes all lines that end in there.
+    /// Writes all lines that end in `bytes`.
     pub fn put(&mut self, bytes: &[u8], waits: &WaitSet) -> Result<(), Halt> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (mut text, ends) = match part.strip_suffix(b"\n") {
@@ -247,7 +247,7 @@ impl LineOutlet {
         self.write(waits)
     }
 
-    /// Writes what is left, as a line.
+    /// Writes the rest as a line.
     pub fn finish(&mut self, waits: &WaitSet) -> Result<(), Halt> {
         if !self.line.is_empty() {
             self.end_line();

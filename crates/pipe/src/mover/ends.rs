@@ -1,4 +1,4 @@
-//! Where a mover's bytes come from and where they go: hops and descriptors alike.
+//! The ends of a mover: hops and descriptors alike.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -14,17 +14,17 @@ use super::{DigestKind, MoverInlet, MoverOutlet, OutletEnd, block_bytes};
 use crate::Error;
 use crate::limits::PING_INTERVAL;
 
-/// Bytes that are read from a descriptor at once where no hop says: fits a core's cache beside what it becomes.
+/// The bytes of one read from a descriptor if no hop sets them: a block and its processed form fit a core's cache.
 const READ_BYTES: usize = 256 << 10;
 
-/// An inlet at work.
+/// An inlet in use.
 pub(super) enum InletReader {
     Descriptor(DescriptorIo),
     Hop(Box<HopReceiver>),
 }
 
 impl InletReader {
-    /// Begins.
+    /// Starts an inlet.
     pub fn new(inlet: MoverInlet, timing: MoverTiming) -> Result<Self, Error> {
         match inlet {
             MoverInlet::Descriptor(fd) => Ok(Self::Descriptor(DescriptorIo::to_read(fd))),
@@ -34,8 +34,8 @@ impl InletReader {
         }
     }
 
-    /// Bytes that it gives at once at most: what comes over a hop comes as it is, what is read from a
-    /// descriptor is made to fit the hop that it goes to.
+    /// Returns the most bytes of one piece: a hop's blocks come as they are, and pieces of a descriptor fit the hop
+    /// that they go to.
     pub fn block_bytes(inlet: &MoverInlet, outlets: &[MoverOutlet]) -> usize {
         match inlet {
             MoverInlet::Hop(_, options) => block_bytes(options),
@@ -49,8 +49,8 @@ impl InletReader {
         }
     }
 
-    /// Fills a block with the next piece, up to `most` bytes of a descriptor. After [`Filled::Nothing`] it
-    /// wants the same block again: part of the piece may be there.
+    /// Fills a block with the next piece, from a descriptor up to `most` bytes. After [`Filled::Nothing`], call it
+    /// again with the same block: part of the piece may be in it.
     pub fn fill(&mut self, block: &mut Block, most: usize) -> Result<Filled, Error> {
         match self {
             Self::Hop(receiver) => receiver.get(block),
@@ -68,8 +68,7 @@ impl InletReader {
         }
     }
 
-    /// Waits until there may be something to fill a block with, or something else happens, or it is
-    /// time to look whether anything has.
+    /// Waits until there may be a piece, something else happens, or it is time to check.
     pub fn wait(&mut self, other: Option<Watch>, waits: &WaitSet) -> Result<Woken, Error> {
         match self {
             Self::Hop(receiver) => receiver.wait(other, waits),
@@ -77,7 +76,7 @@ impl InletReader {
         }
     }
 
-    /// What tells that it is gone while nothing is read.
+    /// Returns what to poll to learn that the inlet is gone while nobody reads.
     pub fn hung_up(&self) -> Option<Watch<'_>> {
         match self {
             Self::Descriptor(_) => None,
@@ -85,7 +84,7 @@ impl InletReader {
         }
     }
 
-    /// An error if it is.
+    /// Fails if the inlet is gone.
     pub fn check(&self) -> Result<(), Error> {
         match self {
             Self::Hop(receiver) if receiver.hung_up().is_some_and(is_there) => {
@@ -95,7 +94,7 @@ impl InletReader {
         }
     }
 
-    /// Whether what came is what was sent.
+    /// Checks that the stream arrived as it was sent.
     pub fn verify(&self, total: &Total) -> Result<(), Error> {
         match self {
             Self::Descriptor(_) => Ok(()),
@@ -103,7 +102,7 @@ impl InletReader {
         }
     }
 
-    /// Bytes that have come over the wire, if one is there.
+    /// Returns the number of bytes that came over the wire, if the inlet is a hop.
     pub fn wire_bytes(&self) -> Option<u64> {
         match self {
             Self::Descriptor(_) => None,
@@ -111,28 +110,28 @@ impl InletReader {
         }
     }
 
-    /// All of it is where it belongs.
+    /// Reports that the whole stream was delivered.
     pub fn done(self, waits: &WaitSet) {
         if let Self::Hop(receiver) = self {
             receiver.done(waits);
         }
     }
 
-    /// Nobody wants the rest.
+    /// Reports that nobody wants the rest.
     pub fn stop(self, waits: &WaitSet) {
         if let Self::Hop(receiver) = self {
             receiver.stop(waits);
         }
     }
 
-    /// What came is not what it should be: a sender that is still there is told.
+    /// Reports that the stream is damaged, if the sender is still there.
     pub fn refuse(self, error: &Error, waits: &WaitSet) {
         if !matches!(error, Error::Truncated { .. } | Error::Told(_) | Error::Cancelled) {
             self.fail(&error.to_string(), waits);
         }
     }
 
-    /// It cannot go where it should.
+    /// Reports that the stream cannot be delivered.
     pub fn fail(self, why: &str, waits: &WaitSet) {
         if let Self::Hop(receiver) = self {
             receiver.fail(why, waits);
@@ -143,11 +142,11 @@ impl InletReader {
 /// Why an outlet takes no more.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// Its reader has closed.
+    /// The reader has closed.
     Stopped,
-    /// The other end of the hop says that it has all, so many bytes.
+    /// The other end of the hop reports that it has delivered the whole stream, of so many bytes.
     Done(u64),
-    /// It failed.
+    /// The outlet failed.
     Failed(Error),
 }
 
@@ -158,7 +157,7 @@ impl From<Error> for Halt {
 }
 
 impl Halt {
-    /// As the mover's outcome has it.
+    /// Returns the result for the mover's outcome.
     pub fn into_end(self) -> Result<OutletEnd, Error> {
         match self {
             Self::Stopped => Ok(OutletEnd::Stopped),
@@ -168,7 +167,7 @@ impl Halt {
     }
 }
 
-/// An outlet at work.
+/// An outlet in use.
 pub(super) enum OutletWriter {
     Descriptor(DescriptorIo),
     Lines(LineOutlet),
@@ -176,7 +175,7 @@ pub(super) enum OutletWriter {
 }
 
 impl OutletWriter {
-    /// Begins.
+    /// Starts an outlet.
     pub fn new(outlet: MoverOutlet, timing: MoverTiming) -> Result<Self, Error> {
         match outlet {
             MoverOutlet::Descriptor(fd) => Ok(Self::Descriptor(DescriptorIo::to_write(fd))),
@@ -187,7 +186,7 @@ impl OutletWriter {
         }
     }
 
-    /// What the end of its stream carries.
+    /// Returns the digest that the end of the outlet's stream carries.
     pub fn digest(outlet: &MoverOutlet) -> Option<DigestKind> {
         match outlet {
             MoverOutlet::Hop(_, options) => Some(options.digest),
@@ -195,7 +194,7 @@ impl OutletWriter {
         }
     }
 
-    /// Puts all of a piece there.
+    /// Puts a whole piece into the outlet.
     pub fn put(&mut self, piece: OutletPiece, waits: &WaitSet) -> Result<(), Halt> {
         match self {
             Self::Hop(sender) => sender.put(piece, waits),
@@ -204,7 +203,7 @@ impl OutletWriter {
         }
     }
 
-    /// That was all: for a hop, waits until the other end has it. A descriptor ends with its close.
+    /// Ends the stream: for a hop, waits until the other end has delivered it. A descriptor ends with its close.
     pub fn finish(&mut self, total: &Total, waits: &WaitSet) -> Result<(), Halt> {
         match self {
             Self::Descriptor(_) => Ok(()),
@@ -213,8 +212,8 @@ impl OutletWriter {
         }
     }
 
-    /// What tells that it takes no more, while nothing is put there. Before a wait; after it,
-    /// [`look`](Self::look).
+    /// Returns what to poll to learn that the outlet takes no more, while nothing is put into it. Call this before
+    /// a wait, and [`look`](Self::look) after it.
     pub fn watch(&mut self) -> Result<Option<Watch<'_>>, Halt> {
         match self {
             Self::Descriptor(descriptor) => Ok(descriptor.watch()),
@@ -223,7 +222,7 @@ impl OutletWriter {
         }
     }
 
-    /// Whether it takes no more.
+    /// Fails if the outlet takes no more.
     pub fn look(&mut self) -> Result<(), Halt> {
         match self {
             Self::Descriptor(descriptor) if descriptor.watch().is_some_and(is_there) => Err(Halt::Stopped),
@@ -232,7 +231,7 @@ impl OutletWriter {
         }
     }
 
-    /// Bytes that have gone over the wire.
+    /// Returns the number of bytes that went over the wire.
     pub fn wire_bytes(&self) -> Option<u64> {
         match self {
             Self::Hop(sender) => Some(sender.wire_bytes()),
@@ -240,7 +239,8 @@ impl OutletWriter {
         }
     }
 
-    /// There will be no more, though it has not all. Its descriptor, which nobody may take for ended.
+    /// Ends an outlet that does not have the whole stream. Returns its descriptor, whose close would look like an
+    /// end.
     pub fn fail(self, why: Option<&str>, waits: &WaitSet) -> Option<OwnedFd> {
         match self {
             Self::Descriptor(descriptor) => Some(descriptor.into_fd()),
@@ -257,7 +257,7 @@ impl OutletWriter {
 
 fn put(descriptor: &DescriptorIo, mut bytes: &[u8], waits: &WaitSet) -> Result<(), Halt> {
     while !bytes.is_empty() {
-        // A file never makes it wait.
+        // A write to a file never waits, so nothing else would check.
         waits.check()?;
         match descriptor.write(bytes, waits)? {
             IoOutcome::Bytes(0) => {

@@ -1,4 +1,4 @@
-//! What two ends of a hop say to each other.
+//! The frames that the two ends of a hop exchange.
 //!
 //! A frame is a header of [`HEADER_BYTES`], its payload and, where the hop is sealed, a tag:
 //!
@@ -27,20 +27,20 @@
 //! With several streams, each `Data`, and the `End` or `Failed` behind them, is on the next stream in turn;
 //! `Idle` is on the one whose turn it is. All that goes backward is on the first.
 //!
-//! Two kinds differ in two bits at least: one flipped bit makes none of another.
+//! Two kinds differ in at least two bits: one flipped bit does not turn a kind into another.
 
 use super::payload::DigestBytes;
 
-/// Bytes of a header.
+/// The bytes of a header.
 pub(super) const HEADER_BYTES: usize = 12;
-/// Bytes behind a sealed payload.
+/// The bytes of the tag behind a sealed payload.
 pub(super) const TAG_BYTES: usize = 16;
-/// The longest sentence in a frame.
+/// The most bytes of a sentence in a frame.
 pub(super) const SENTENCE_BYTES_MAX: usize = 1 << 10;
-/// The longest payload that is not of a `Data`.
+/// The most bytes of a payload that is not a `Data`'s.
 pub(super) const WORD_BYTES_MAX: usize = SENTENCE_BYTES_MAX;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameKind {
     Data = 0x03,
@@ -65,12 +65,12 @@ impl FrameKind {
         Self::CannotPut,
     ];
 
-    /// Whether it goes from the sender to the receiver.
+    /// True if the frame goes from the sender to the receiver.
     fn is_forward(self) -> bool {
         matches!(self, Self::Data | Self::Idle | Self::End | Self::Failed)
     }
 
-    /// Bytes of payload that it may have, unless it is a `Data`.
+    /// Returns the lengths that the payload may have, unless the frame is a `Data`.
     fn lengths(self) -> std::ops::RangeInclusive<usize> {
         match self {
             Self::Data | Self::Idle | Self::Alive | Self::Stop => 0..=0,
@@ -85,7 +85,7 @@ impl FrameKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub kind: FrameKind,
-    /// The payload is compressed.
+    /// Whether the payload is compressed.
     pub is_compressed: bool,
     /// Bytes of payload on the wire, without the tag.
     pub length: usize,
@@ -94,24 +94,24 @@ pub(super) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Of a frame whose payload is as it is.
+    /// Returns the header of a frame whose payload is not compressed.
     pub fn plain(kind: FrameKind, length: usize) -> Self {
         Self { kind, is_compressed: false, length, raw_length: length }
     }
 
-    /// As it goes over the wire.
+    /// Returns the header as it goes over the wire.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind as u8;
         bytes[1] = u8::from(self.is_compressed);
-        // Both are at most a block's.
+        // Both lengths are at most a block's.
         bytes[4..8].copy_from_slice(&(self.length as u32).to_le_bytes());
         bytes[8..].copy_from_slice(&(self.raw_length as u32).to_le_bytes());
         bytes
     }
 
-    /// What the peer's bytes mean, or what is wrong with them. `block_bytes` is the most that a block may
-    /// have; backward frames are asked for with `None`.
+    /// Parses a header. The error says what is wrong with it. `block_bytes` is the most that a block may have;
+    /// `None` asks for a backward frame.
     pub fn decode(bytes: &[u8; HEADER_BYTES], block_bytes: Option<usize>) -> Result<Self, &'static str> {
         let [kind, coding, zero, zero_too, length @ ..] = *bytes;
         let [l0, l1, l2, l3, r0, r1, r2, r3] = length;
@@ -139,7 +139,7 @@ impl FrameHeader {
     }
 }
 
-/// A sentence as it goes into a frame.
+/// Returns the bytes of a sentence for a frame.
 pub(super) fn sentence_bytes(sentence: &str) -> &[u8] {
     let mut end = sentence.len().min(SENTENCE_BYTES_MAX);
     while !sentence.is_char_boundary(end) {
@@ -148,10 +148,10 @@ pub(super) fn sentence_bytes(sentence: &str) -> &[u8] {
     &sentence.as_bytes()[..end]
 }
 
-/// Bytes behind the payload, so that a tag and the next frame's header can be read along with it.
+/// The bytes behind the payload, so that a read can include a tag and the next frame's header.
 pub(super) const SLACK_BYTES: usize = TAG_BYTES + HEADER_BYTES;
 
-/// Up to a block of a stream. `length <= payload_max == bytes.len() - SLACK_BYTES`.
+/// Up to one block of a stream. `length <= payload_max == bytes.len() - SLACK_BYTES`.
 #[derive(Debug)]
 pub(super) struct Block {
     bytes: Vec<u8>,
@@ -159,32 +159,32 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// An empty one.
+    /// Returns an empty block.
     pub fn new(payload_max: usize) -> Self {
         Self { bytes: vec![0; payload_max + SLACK_BYTES], length: 0 }
     }
 
-    /// What it holds.
+    /// Returns the payload.
     pub fn payload(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    /// What it holds, to be encrypted in place.
+    /// Returns the payload, for encryption in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.length]
     }
 
-    /// All its memory, to be filled; then [`set_length`](Self::set_length).
+    /// Returns the whole memory, for the caller to fill; then call [`set_length`](Self::set_length).
     pub fn memory(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Bytes of payload that there is room for.
+    /// Returns the number of payload bytes that fit.
     pub fn payload_max(&self) -> usize {
         self.bytes.len() - SLACK_BYTES
     }
 
-    /// Says that so many bytes are filled.
+    /// Sets the number of bytes that are filled.
     pub fn set_length(&mut self, length: usize) {
         self.length = length.min(self.payload_max());
     }
@@ -198,16 +198,16 @@ impl Block {
     }
 }
 
-/// A piece of the stream that is to be sent.
+/// A piece of the stream to send.
 pub(super) enum OutletPiece<'a> {
-    /// It is needed no more: it may be encrypted in place.
+    /// Nobody else needs the bytes: they may be encrypted in place.
     Own(&'a mut [u8]),
-    /// Others read it, too.
+    /// Others read the bytes, too.
     Shared(&'a [u8]),
 }
 
 impl OutletPiece<'_> {
-    /// Its bytes.
+    /// Returns the bytes of the piece.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! What is done to the bytes of a stream in passing: digests of all of it, and compression block by block.
+//! Digests of a stream, and compression block by block.
 
 use std::fmt::Write as _;
 
@@ -9,18 +9,18 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::{Compression, DigestKind, HopOptions, block_bytes};
 use crate::Error;
 
-/// The digests that somebody wants of one stream, and its length.
+/// The digests of one stream in progress, and its length.
 pub(super) struct Digests {
     bytes: u64,
     xxh3: Option<XxHash3_128>,
     sha256: Option<Context>,
 }
 
-/// A digest: up to 32 bytes.
+/// A digest of up to 32 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DigestBytes(Vec<u8>);
 
-/// How a stream ends: its length, and the digests that were wanted.
+/// The length of a whole stream, and the digests that were wanted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Total {
     pub bytes: u64,
@@ -29,7 +29,7 @@ pub(super) struct Total {
 }
 
 impl Digests {
-    /// Of an empty stream.
+    /// Returns the digests of an empty stream.
     pub fn new(kinds: impl IntoIterator<Item = DigestKind>) -> Self {
         let mut digests = Self { bytes: 0, xxh3: None, sha256: None };
         for kind in kinds {
@@ -42,7 +42,7 @@ impl Digests {
         digests
     }
 
-    /// The stream goes on with these.
+    /// Adds the next bytes of the stream.
     pub fn update(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         if let Some(xxh3) = &mut self.xxh3 {
@@ -53,17 +53,17 @@ impl Digests {
         }
     }
 
-    /// It goes on with so many that nobody looks at: no digest is wanted.
+    /// Adds bytes to the length only: no digest is wanted.
     pub fn count(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// Its length so far.
+    /// Returns the length so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The stream has ended.
+    /// Ends the stream. Returns its length and digests.
     pub fn finish(self) -> Total {
         Total {
             bytes: self.bytes,
@@ -74,12 +74,12 @@ impl Digests {
 }
 
 impl DigestBytes {
-    /// The longest, in bytes.
+    /// The most bytes of a digest.
     pub const BYTES_MAX: usize = 32;
 }
 
 impl Total {
-    /// What an `End` carries: the length, and the digest of that kind.
+    /// Returns the payload of an `End`: the length, and the digest of that kind.
     pub fn encode(&self, kind: DigestKind) -> Vec<u8> {
         let mut bytes = self.bytes.to_le_bytes().to_vec();
         if let Some(digest) = self.digest(kind) {
@@ -88,7 +88,7 @@ impl Total {
         bytes
     }
 
-    /// In hexadecimal.
+    /// Returns the digest of that kind in hexadecimal.
     pub fn hex(&self, kind: DigestKind) -> Option<String> {
         let digest = self.digest(kind)?;
         Some(digest.0.iter().fold(String::new(), |mut text, byte| {
@@ -107,19 +107,19 @@ impl Total {
     }
 }
 
-/// What zstd is asked for: 1 is the fastest of its ordinary levels, which keeps up with 10 Gbit/s on two cores.
+/// The level of zstd: 1 is the fastest of its ordinary levels, which keeps up with 10 Gbit/s on two cores.
 const ZSTD_LEVEL: i32 = 1;
-/// Blocks that are sent as they are after some that did not shrink: what is compressed already (most films,
-/// pictures, archives) would cost time for nothing.
+/// The most blocks that are sent uncompressed after some that did not shrink: data that are already compressed
+/// (most films, pictures, archives) would cost time for nothing.
 const SKIPPED_MAX: u32 = 15;
-/// A block that shrinks by less than one part in so many goes as it is.
+/// A block that shrinks by less than one part in this many is sent uncompressed.
 const GAIN_MIN: usize = 16;
 
-/// Compresses for the sender.
+/// The sender's compressor.
 pub(super) struct Shrinker {
     kind: Codec,
     to: Vec<u8>,
-    /// Blocks to be skipped after the next failure, and now.
+    /// The number of blocks to skip after the next failure, and now.
     skips: u32,
     skip: u32,
 }
@@ -130,7 +130,7 @@ enum Codec {
 }
 
 impl Shrinker {
-    /// As the hop's options want it.
+    /// Returns the compressor that the hop's options ask for.
     pub fn new(options: &HopOptions) -> Result<Option<Self>, Error> {
         let bytes = block_bytes(options);
         let (kind, room) = match options.compression {
@@ -144,7 +144,7 @@ impl Shrinker {
         Ok(Some(Self { kind, to: vec![0; room], skips: 1, skip: 0 }))
     }
 
-    /// The block made smaller, if that is worth it.
+    /// Returns the compressed block, if that saves enough.
     pub fn shrink(&mut self, block: &[u8]) -> Option<&mut [u8]> {
         if self.skip > 0 {
             self.skip -= 1;
@@ -152,7 +152,7 @@ impl Shrinker {
         }
         let most = block.len() - block.len().div_ceil(GAIN_MIN);
         let bytes = match &mut self.kind {
-            // No room for more than is of use: then it gives up sooner.
+            // The room ends where compression saves too little: then zstd gives up sooner.
             Codec::Zstd(zstd) => {
                 self.to.get_mut(..most).and_then(|to| zstd.compress_to_buffer(block, to).ok())
             }
@@ -172,11 +172,11 @@ impl Shrinker {
     }
 }
 
-/// Makes of compressed blocks, which are a stranger's, what they were.
+/// The receiver's decompressor, whose input is not trusted.
 pub(super) struct Expander(Option<Decompressor<'static>>);
 
 impl Expander {
-    /// For blocks of that kind.
+    /// Returns the decompressor for that kind of compression.
     pub fn new(compression: Compression) -> Result<Self, Error> {
         match compression {
             Compression::Zstd => {
@@ -187,7 +187,7 @@ impl Expander {
         }
     }
 
-    /// Fills all of `to`.
+    /// Decompresses a block, which must fill all of `to`.
     pub fn expand(&mut self, block: &[u8], to: &mut [u8]) -> Result<(), Error> {
         let bytes = match &mut self.0 {
             Some(zstd) => zstd.decompress_to_buffer(block, to).ok(),
@@ -212,7 +212,7 @@ mod tests {
         digests.update(b"bc");
         let total = digests.finish();
         assert_eq!(total.bytes, 3);
-        // `xxhsum -H2` and `sha256sum` of "abc".
+        // The values are those of `xxhsum -H2` and `sha256sum` for "abc".
         assert_eq!(total.hex(DigestKind::Xxh3).as_deref(), Some("06b05ab6733a618578af5f94892f3950"));
         assert_eq!(
             total.hex(DigestKind::Sha256).as_deref(),

@@ -1,12 +1,12 @@
-//! Blocks between one reader of the inlet and the threads of several outlets: every block goes to each.
+//! A queue of blocks between the reader of the inlet and the threads of several outlets: every block goes to each.
 //!
 //! ```text
 //! first <= next of each open outlet <= first + blocks.len()
 //! bytes == sum of the memory of blocks
 //! ```
 //!
-//! A block leaves the queue when the last open outlet has taken it. Nobody sleeps on a lock: whoever finds
-//! nothing to do says so, and waits for a bell, so that it can wait for other things as well.
+//! A block leaves the queue when the last open outlet has taken it. No thread sleeps on a lock: a thread that finds
+//! nothing to do sets a flag and waits for a wake event, so that it can wait for other things as well.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,36 +18,36 @@ use super::wait::{WaitSet, WakeEvent, Woken};
 use crate::cancel::Cancel;
 use crate::{Error, lock};
 
-/// Blocks that there is room for at least: fewer, and the threads would go in step.
+/// The least number of blocks in the queue: with fewer, the threads would go in step.
 const BLOCKS_MIN: usize = 4;
-/// Blocks that are kept for the next use.
+/// The most free blocks that are kept for reuse.
 const SPARE_MAX: usize = 8;
-/// What a queued block takes beside its payload, roughly.
+/// The rough cost of a queued block beside its payload.
 const OVERHEAD_BYTES: usize = 256;
-/// A block with less than one part in so many filled is copied into one that fits it.
+/// A block that is filled by less than one part in this many is copied into one that fits its payload.
 const SHRINK_BELOW: usize = 4;
 
-/// The queue.
+/// A queue of blocks.
 pub(super) struct BlockQueue {
     state: Mutex<QueueState>,
     bytes_max: usize,
     block_bytes: usize,
-    /// Rung when there is room, for an inlet that waits for it.
+    /// Rung when there is room, if the inlet waits for it.
     room: WakeEvent,
     outlets: Vec<OutletSignals>,
 }
 
-/// How an outlet's thread is woken.
+/// What wakes an outlet's thread.
 pub(super) struct OutletSignals {
-    /// There is something to take.
+    /// Rung when there is something to take.
     pub news: WakeEvent,
-    /// It is to end.
+    /// Fired when the outlet is to end.
     pub halt: Cancel,
 }
 
 struct QueueState {
     blocks: VecDeque<Arc<Block>>,
-    /// The number of the first of them.
+    /// The number of the first block.
     first: u64,
     bytes: usize,
     outlets: Vec<OutletProgress>,
@@ -56,19 +56,19 @@ struct QueueState {
     spare: Vec<Block>,
 }
 
-/// How far an outlet is.
+/// The progress of an outlet.
 #[derive(Clone, Copy, Debug)]
 struct OutletProgress {
-    /// The next block that it takes.
+    /// The number of the next block that the outlet takes.
     next: u64,
     is_open: bool,
     sleeps: bool,
-    /// Since when the queue has been full because of it.
+    /// Since when the outlet has kept the queue full.
     lags_since: Option<Instant>,
     was_too_slow: bool,
 }
 
-/// What an outlet finds.
+/// What an outlet finds in the queue.
 pub(super) enum NextBlock {
     Block(Arc<Block>),
     End(Arc<Total>),
@@ -76,7 +76,7 @@ pub(super) enum NextBlock {
 }
 
 impl BlockQueue {
-    /// For so many outlets.
+    /// Returns a queue for so many outlets.
     pub fn new(outlets: usize, bytes_max: u64, block_bytes: usize) -> Result<Self, Error> {
         let least = BLOCKS_MIN * (block_bytes + OVERHEAD_BYTES);
         let reader =
@@ -102,13 +102,13 @@ impl BlockQueue {
 
     // --- the inlet's side -------------------------------------------------------------------
 
-    /// Memory for a block.
+    /// Returns memory for a block.
     pub fn block(&self) -> Block {
         self.lock().spare.pop().unwrap_or_else(|| Block::new(self.block_bytes))
     }
 
-    /// Queues a block once there is room for it. `drop_after`: an outlet that keeps the queue full for so
-    /// long, while another would take more, is cut off.
+    /// Queues a block once there is room for it. An outlet that keeps the queue full for `drop_after`, while
+    /// another outlet would take more, is cut off.
     pub fn push(&self, block: Block, drop_after: Option<Duration>, waits: &WaitSet) -> Result<(), Error> {
         let block = match block.payload().len() < block.payload_max() / SHRINK_BELOW {
             true => {
@@ -133,7 +133,7 @@ impl BlockQueue {
                 self.cut_off(&mut state, slow);
                 continue;
             }
-            // The others may catch up without a word, and then one of them is in their way.
+            // The other outlets may catch up without a signal, and then the slowest one is in their way.
             let until = due.or(drop_after.map(|after| now + after / 4));
             state.inlet_sleeps = true;
             drop(state);
@@ -143,14 +143,14 @@ impl BlockQueue {
         }
     }
 
-    /// That was all.
+    /// Ends the stream.
     pub fn end(&self, total: Total) {
         let mut state = self.lock();
         state.end = Some(Arc::new(total));
         self.wake(&mut state);
     }
 
-    /// All outlets are to end now.
+    /// Ends all outlets now.
     pub fn halt(&self) {
         self.outlets.iter().for_each(|signals| signals.halt.fire());
     }
@@ -176,7 +176,7 @@ impl BlockQueue {
 
     // --- an outlet's side -------------------------------------------------------------------
 
-    /// The next block for an outlet. After [`NextBlock::Nothing`] there is a ring once there is something.
+    /// Returns the next block for an outlet. After [`NextBlock::Nothing`], `news` is rung once there is something.
     pub fn take(&self, outlet: usize) -> NextBlock {
         let mut state = self.lock();
         let (first, end) = (state.first, state.end.clone());
@@ -199,23 +199,23 @@ impl BlockQueue {
         NextBlock::Block(block)
     }
 
-    /// Its memory may be used again, if this was the last to need it.
+    /// Takes back a block, whose memory is reused if nobody else needs it.
     pub fn give_back(&self, block: impl Into<Arc<Block>>) {
         if let Ok(block) = Arc::try_unwrap(block.into()) {
             let mut state = self.lock();
-            // One that was made to fit less is of no use.
+            // A block that was shrunk to fit its payload cannot be reused.
             if block.payload_max() == self.block_bytes && state.spare.len() < SPARE_MAX {
                 state.spare.push(block);
             }
         }
     }
 
-    /// What wakes that outlet's thread.
+    /// Returns what wakes that outlet's thread.
     pub fn signals(&self, outlet: usize) -> Option<&OutletSignals> {
         self.outlets.get(outlet)
     }
 
-    /// That outlet takes no more. Whether any is left that does.
+    /// Closes an outlet that takes no more. Returns true if any open outlet is left.
     pub fn close(&self, outlet: usize) -> bool {
         let mut state = self.lock();
         if let Some(reader) = state.outlets.get_mut(outlet) {
@@ -225,7 +225,7 @@ impl BlockQueue {
         state.outlets.iter().any(|reader| reader.is_open)
     }
 
-    /// Whether that outlet was cut off.
+    /// True if that outlet was cut off.
     pub fn was_too_slow(&self, outlet: usize) -> bool {
         self.lock().outlets.get(outlet).is_some_and(|reader| reader.was_too_slow)
     }
@@ -242,7 +242,7 @@ impl BlockQueue {
 }
 
 impl QueueState {
-    /// Lets go of all blocks that every open outlet has taken. Whether there were any.
+    /// Drops all blocks that every open outlet has taken. Returns true if there were any.
     fn trim(&mut self) -> bool {
         let ends = self.first + self.blocks.len() as u64;
         let open = self.outlets.iter().filter(|reader| reader.is_open);
@@ -256,13 +256,13 @@ impl QueueState {
         self.first > before
     }
 
-    /// The queue is full: notes for which outlets, and returns when the slowest has been in the way for
-    /// too long. Nothing if none is in the way of any other.
+    /// Notes which outlets keep the queue full. Returns when the slowest will have done so for too long; `None` if
+    /// none is in the way of another.
     fn mark_laggards(&mut self, after: Duration, bytes_max: usize) -> Option<Instant> {
         let (first, now) = (self.first, Instant::now());
         let mut is_held_up = false;
         let mut since: Option<Instant> = None;
-        // What is queued from each block on.
+        // The bytes that are queued from each block on.
         let mut left = self.bytes;
         let mut behind: Vec<_> = self
             .blocks
@@ -288,7 +288,7 @@ impl QueueState {
         since.filter(|_| is_held_up).map(|since| since + after)
     }
 
-    /// Which outlet has been in the way for longest.
+    /// Returns the outlet that has been in the way for the longest time.
     fn slowest(&self) -> Option<usize> {
         let open = self.outlets.iter().enumerate().filter(|(_, reader)| reader.is_open);
         let lagging = open.filter_map(|(at, reader)| Some((reader.lags_since?, at)));

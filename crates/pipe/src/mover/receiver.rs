@@ -15,14 +15,14 @@ use super::{HopOptions, block_bytes, wire_of};
 use crate::connect::DataConnection;
 use crate::{Error, lock};
 
-/// What was got.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
     /// A piece of the stream.
     Data,
     /// The stream has ended.
     End,
-    /// Nothing yet.
+    /// Nothing has come yet.
     Nothing,
 }
 
@@ -38,20 +38,20 @@ struct Lane {
 pub(super) struct HopReceiver {
     wire: Box<dyn HopWire>,
     lanes: Vec<Lane>,
-    /// Whose turn it is.
+    /// The stream of the next frame.
     turn: usize,
     options: HopOptions,
     timing: MoverTiming,
-    /// The frame that is being read, and how much has come of what follows its header.
+    /// The frame that is being read, and how many of the bytes behind its header have come.
     frame: Option<FrameHeader>,
     frame_bytes: usize,
-    /// For compressed blocks and for what is not a block.
+    /// Memory for compressed blocks and for payloads that are not blocks.
     aside: Block,
     expander: Option<Expander>,
     /// Bytes of the stream so far.
     bytes: u64,
     wire_bytes: u64,
-    /// Since when nothing has come though it was waited for.
+    /// Since when the receiver has waited in vain for bytes.
     waits_since: Option<Instant>,
     /// The payload of the `End`.
     end: Option<Vec<u8>>,
@@ -60,7 +60,7 @@ pub(super) struct HopReceiver {
 }
 
 impl HopReceiver {
-    /// Begins to say that it is alive.
+    /// Starts the receiver, which reports from now on that it is alive.
     pub fn new(connection: DataConnection, options: HopOptions, timing: MoverTiming) -> Result<Self, Error> {
         let secret = connection.secret;
         let seal =
@@ -91,20 +91,20 @@ impl HopReceiver {
         })
     }
 
-    /// Bytes that have come over the wire.
+    /// Returns the number of bytes that came over the wire.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }
 
-    /// Gets the next piece of the stream. After [`Filled::Nothing`] it wants the same block again: part of
-    /// the piece may be there.
+    /// Reads the next piece of the stream. After [`Filled::Nothing`], call it again with the same block: part of
+    /// the piece may be in it.
     pub fn get(&mut self, block: &mut Block) -> Result<Filled, Error> {
         let Some(header) = self.read(block)? else { return Ok(Filled::Nothing) };
         self.waits_since = None;
         self.take(header, block)
     }
 
-    /// Waits until something may have come.
+    /// Waits until bytes may have come.
     pub fn wait(&mut self, other: Option<Watch>, waits: &WaitSet) -> Result<Woken, Error> {
         let since = *self.waits_since.get_or_insert_with(Instant::now);
         let silence = self.options.silence.filter(|_| self.pulse.is_some());
@@ -121,14 +121,14 @@ impl HopReceiver {
         Ok(woken)
     }
 
-    /// What tells that the sender is gone while nothing is read: it closes nothing before it has heard
-    /// the last word.
+    /// Returns what to poll to learn that the sender is gone while nothing is read: a sender does not close before
+    /// it has read the last word.
     pub fn hung_up(&self) -> Option<Watch<'_>> {
         self.wire.hung_up()
     }
 
-    /// Reads on; the header of the frame if one is complete. A block that is not compressed is read
-    /// where it belongs, anything else aside.
+    /// Reads on. Returns the header of the frame once the frame is complete. Reads an uncompressed block into
+    /// `block`, and anything else into `aside`.
     fn read(&mut self, block: &mut Block) -> Result<Option<FrameHeader>, Error> {
         let tag_bytes = if self.options.sealed { TAG_BYTES } else { 0 };
         loop {
@@ -159,7 +159,7 @@ impl HopReceiver {
             let wanted = header.length + tag_bytes;
             if self.frame_bytes < wanted {
                 let place = if is_in_place(&header) { &mut *block } else { &mut self.aside };
-                // The next header comes along if it is there.
+                // The read includes the next header if it is there.
                 let Some(rest) = place.memory().get_mut(self.frame_bytes..wanted + HEADER_BYTES) else {
                     return Err(Error::Protocol("sent more than a block".into()));
                 };
@@ -175,7 +175,7 @@ impl HopReceiver {
         }
     }
 
-    /// A whole frame is there.
+    /// Handles a complete frame.
     fn take(&mut self, header: FrameHeader, block: &mut Block) -> Result<Filled, Error> {
         let tag_bytes = if self.options.sealed { TAG_BYTES } else { 0 };
         let wanted = header.length + tag_bytes;
@@ -210,12 +210,12 @@ impl HopReceiver {
                 Ok(Filled::End)
             }
             FrameKind::Failed => Err(Error::Told(printable(payload))),
-            // Nothing but that it is alive: whoever waits has a look at the rest of the world, too.
+            // The frame only says that the sender is alive: the caller also gets to check everything else.
             _ => Ok(Filled::Nothing),
         }
     }
 
-    /// Holds the stream that came against what its sender has said of it at its end.
+    /// Compares the stream that came with the length and digest in its `End`.
     pub fn verify(&self, total: &Total) -> Result<(), Error> {
         let Some(end) = &self.end else {
             return Err(self.cut(CLOSED.into()));
@@ -234,18 +234,18 @@ impl HopReceiver {
         }
     }
 
-    /// All of it is where it belongs. A sender that is gone by now need not be told.
+    /// Reports that the whole stream was delivered. A sender that is gone by now need not be told.
     pub fn done(self, waits: &WaitSet) {
         let bytes = self.bytes;
         let _ = self.say_last(FrameKind::Done, &bytes.to_le_bytes(), waits);
     }
 
-    /// Says that nobody wants the rest. A sender that is gone by now need not be told.
+    /// Reports that nobody wants the rest. A sender that is gone by now need not be told.
     pub fn stop(self, waits: &WaitSet) {
         let _ = self.say_last(FrameKind::Stop, &[], waits);
     }
 
-    /// Says why the stream cannot go where it should. A sender that is gone by now need not be told.
+    /// Reports why the stream cannot be delivered. A sender that is gone by now need not be told.
     pub fn fail(self, why: &str, waits: &WaitSet) {
         let _ = self.say_last(FrameKind::CannotPut, sentence_bytes(why), waits);
     }
@@ -258,8 +258,8 @@ impl HopReceiver {
         if !self.wire.closes() {
             return Ok(());
         }
-        // To close while there is something to read resets a connection of TCP, and what was just said
-        // would be lost. So: until the sender has heard it and closes.
+        // A close while there is something to read resets a TCP connection, and the last word would be lost. So
+        // this reads until the sender has got the last word and closes.
         for stream in 0..self.wire.streams() {
             loop {
                 match self.wire.read(stream, self.aside.memory()) {
@@ -277,7 +277,7 @@ impl HopReceiver {
         Ok(())
     }
 
-    /// The stream is cut off here.
+    /// Returns the error for a stream that was cut off here.
     pub fn cut(&self, why: String) -> Error {
         Error::Truncated { bytes: self.bytes, why }
     }

@@ -6,10 +6,10 @@
 //! secret_n+1 = HKDF-Expand(secret_n, "caravan hop 1 next"; 32)
 //! ```
 //!
-//! `secret` is the connection's, which is fresh; `direction` is one byte (0: forward), `stream` the number
-//! of the stream as four bytes, little-endian. The nonce is the number of the frame under its key, counted
-//! from 0, as 96 bits big-endian, and is not sent: a frame that is not the next one does not open. The header
-//! is authenticated with the payload. A key serves for [`KEY_BLOCKS_MAX`] blocks, then comes the next.
+//! `secret` is the connection's, which is fresh; `direction` is one byte (0: forward), `stream` the number of the
+//! stream as four bytes, little-endian. The nonce is the number of the frame under its key, counted from 0, as 96
+//! bits big-endian. It is not sent: a frame out of order does not open. The header is authenticated with the
+//! payload. After [`KEY_BLOCKS_MAX`] blocks, the next key is used.
 //!
 //! Sources: RFC 5116 and NIST SP 800-38D (AES-GCM), RFC 5869 (HKDF).
 
@@ -20,33 +20,33 @@ use super::frame::TAG_BYTES;
 use crate::Error;
 use crate::connect::Secret;
 
-/// Blocks of 16 bytes that one key encrypts (64 GiB): an attacker's advantage stays below 2^-64.
+/// The most blocks of 16 bytes that one key encrypts (64 GiB): an attacker's advantage stays below 2^-64.
 const KEY_BLOCKS_MAX: u64 = 1 << 32;
 const SECRET_BYTES: usize = 32;
 const DIRECTION_INFO: &[u8] = b"caravan hop 1 ";
 const KEY_INFO: &[u8] = b"caravan hop 1 key";
 const NEXT_INFO: &[u8] = b"caravan hop 1 next";
 
-/// Which way frames go.
+/// The direction of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameDirection {
     Forward = 0,
     Backward = 1,
 }
 
-/// One stream in one direction: the same on the side that seals and on the side that opens.
+/// The keys of one stream in one direction, for the side that seals and the side that opens.
 pub(super) struct Seal {
     secret: [u8; SECRET_BYTES],
     key: LessSafeKey,
-    /// Frames done under this key: the next nonce.
+    /// The number of frames under this key, which is the next nonce.
     sequence: u64,
-    /// Blocks encrypted under this key.
+    /// The number of blocks encrypted under this key.
     blocks: u64,
     blocks_max: u64,
 }
 
 impl Seal {
-    /// The first key.
+    /// Returns a seal with its first key.
     pub fn new(secret: &Secret, direction: FrameDirection, stream: u32) -> Result<Self, Error> {
         let from = Prk::new_less_safe(HKDF_SHA256, &secret.0);
         let secret = derive(&from, &[DIRECTION_INFO, &[direction as u8], &stream.to_le_bytes()])?;
@@ -54,7 +54,7 @@ impl Seal {
         Ok(Self { secret, key, sequence: 0, blocks: 0, blocks_max: KEY_BLOCKS_MAX })
     }
 
-    /// Encrypts the next payload in place; its tag vouches for `header`, too.
+    /// Encrypts the next payload in place. Returns the tag, which authenticates `header`, too.
     pub fn seal(&mut self, header: &[u8], payload: &mut [u8]) -> Result<[u8; TAG_BYTES], Error> {
         let sealed = self.key.seal_in_place_separate_tag(self.nonce(), Aad::from(header), payload);
         let tag = sealed.map_err(|_| library("encrypts"))?;
@@ -84,7 +84,7 @@ impl Seal {
 
     fn advance(&mut self, bytes: usize) -> Result<(), Error> {
         self.sequence += 1;
-        // At least those of the bytes, and the one that the tag takes.
+        // This counts at least the blocks of the payload, and the one that the tag takes.
         self.blocks += bytes as u64 / 16 + 2;
         if self.blocks >= self.blocks_max {
             self.secret = derive(&Prk::new_less_safe(HKDF_SHA256, &self.secret), &[NEXT_INFO])?;

@@ -23,9 +23,9 @@ pub(super) struct HopSender {
     options: HopOptions,
     timing: MoverTiming,
     shrinker: Option<Shrinker>,
-    /// For blocks that others read, too, and must not see encrypted.
+    /// Memory to encrypt blocks that others read as well.
     aside: Vec<u8>,
-    /// What is left of a frame that was interrupted: it goes in front of a last one that says why.
+    /// The rest of an interrupted frame, which is sent before a last frame that says why.
     rest: Vec<u8>,
     ears: BackwardSource,
     word: Option<LastWord>,
@@ -34,7 +34,7 @@ pub(super) struct HopSender {
 }
 
 impl HopSender {
-    /// Begins to listen.
+    /// Starts the sender, which listens to the receiver from now on.
     pub fn new(connection: DataConnection, options: HopOptions, timing: MoverTiming) -> Result<Self, Error> {
         let secret = connection.secret;
         let seal =
@@ -67,7 +67,7 @@ impl HopSender {
         })
     }
 
-    /// Bytes that have gone over the wire.
+    /// Returns the number of bytes that went over the wire.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }
@@ -88,7 +88,7 @@ impl HopSender {
     fn put_block(&mut self, piece: OutletPiece, waits: &WaitSet) -> Result<(), Halt> {
         let raw_length = piece.bytes().len();
         let plain = FrameHeader::plain(FrameKind::Data, raw_length);
-        // Both are taken out while the rest of the sender is at work with them.
+        // Both are taken out because the rest of the sender is borrowed meanwhile.
         let mut shrinker = self.shrinker.take();
         let mut aside = std::mem::take(&mut self.aside);
         let small = shrinker.as_mut().and_then(|shrinker| shrinker.shrink(piece.bytes()));
@@ -109,12 +109,12 @@ impl HopSender {
         sent
     }
 
-    /// Whether pieces may come in a pipe: nothing is done to them.
+    /// True if pieces may come in a pipe, because their bytes are sent unchanged.
     pub fn takes_pipes(&self) -> bool {
         !self.options.sealed && self.shrinker.is_none() && self.wire.splices()
     }
 
-    /// Sends a piece of the stream that is in a pipe, at most a block.
+    /// Sends a piece of the stream, at most a block, from a pipe.
     pub fn put_pipe(&mut self, pipe: &OwnedFd, bytes: usize, waits: &WaitSet) -> Result<(), Halt> {
         let header = FrameHeader::plain(FrameKind::Data, bytes);
         self.send_with(header, OutletPiece::Shared(&[]), Some(pipe), waits, None)?;
@@ -122,7 +122,7 @@ impl HopSender {
         Ok(())
     }
 
-    /// Says that this was all, and waits until the receiver says that it is where it belongs.
+    /// Ends the stream, and waits until the receiver reports that it has delivered it.
     pub fn finish(&mut self, total: &Total, waits: &WaitSet) -> Result<(), Halt> {
         let mut payload = total.encode(self.options.digest);
         self.send(
@@ -145,7 +145,7 @@ impl HopSender {
         }
     }
 
-    /// Says why there will be no more, and waits a little until the receiver has heard it.
+    /// Reports why the stream ends early, and waits for a short time until the receiver has read it.
     pub fn fail(mut self, why: &str, waits: &WaitSet) {
         let until = Instant::now() + self.timing.linger;
         let mut payload = sentence_bytes(why).to_vec();
@@ -162,7 +162,8 @@ impl HopSender {
         }
     }
 
-    /// What happens when the receiver has said something. Before a wait; after it, [`look`](Self::look).
+    /// Returns what to poll to learn that the receiver has sent its last word. Call this before a wait, and
+    /// [`look`](Self::look) after it.
     pub fn watch(&mut self) -> Result<Option<Watch<'_>>, Halt> {
         if matches!(self.ears, BackwardSource::Own(_)) {
             loop {
@@ -177,7 +178,7 @@ impl HopSender {
         Ok(self.ears.news())
     }
 
-    /// Fails with what the receiver has said, if it has said anything.
+    /// Fails with the receiver's last word, if it has come.
     pub fn look(&mut self) -> Result<(), Halt> {
         let word = match &mut self.ears {
             BackwardSource::Thread(listener) => listener.word(),
@@ -199,7 +200,7 @@ impl HopSender {
         }
     }
 
-    /// Waits for a word.
+    /// Waits for the receiver's last word.
     fn wait(&mut self, waits: &WaitSet, until: Option<Instant>) -> Result<Woken, Error> {
         match &self.ears {
             BackwardSource::Thread(listener) => waits.wait(Some(listener.watch()), None, until),
@@ -207,7 +208,7 @@ impl HopSender {
         }
     }
 
-    /// Sends a frame, whole.
+    /// Sends a whole frame.
     fn send(
         &mut self,
         header: FrameHeader,
@@ -218,7 +219,7 @@ impl HopSender {
         self.send_with(header, payload, None, waits, until)
     }
 
-    /// Sends a frame, whole; with a pipe, the payload is in the pipe.
+    /// Sends a whole frame. With a pipe, the payload is in the pipe.
     fn send_with(
         &mut self,
         header: FrameHeader,
@@ -267,7 +268,7 @@ impl HopSender {
         Ok(())
     }
 
-    /// Moves so many bytes from a pipe to a stream. Where that is interrupted nothing can follow.
+    /// Moves so many bytes from a pipe to a stream. Nothing can follow an interrupted call.
     fn splice(&mut self, stream: usize, pipe: &OwnedFd, bytes: usize, waits: &WaitSet) -> Result<(), Halt> {
         let mut left = bytes;
         while left > 0 {
@@ -307,7 +308,7 @@ impl HopSender {
                 Ok(None) => {
                     let other = self.ears.news();
                     let woken = self.wire.wait(stream, Want::Write, other, waits, until);
-                    // Behind a head whose payload is in a pipe nothing can follow.
+                    // Nothing can follow a header whose payload is in a pipe.
                     if matches!(woken, Err(Error::Cancelled)) && !is_ahead {
                         self.rest = parts.concat();
                     }
@@ -323,7 +324,7 @@ impl HopSender {
         Ok(())
     }
 
-    /// The connection is gone: but the receiver may have said why before.
+    /// Returns why a connection that is gone was cut: the receiver may have said it before.
     fn cut(&mut self, why: String, waits: &WaitSet) -> Halt {
         let until = Instant::now() + self.timing.linger;
         loop {
@@ -342,28 +343,28 @@ impl HopSender {
     }
 }
 
-/// What is sent, frame after frame.
+/// The state of the forward direction.
 pub(super) struct Forward {
     pub seals: Vec<Option<Seal>>,
-    /// Whose turn it is.
+    /// The stream of the next frame.
     pub turn: usize,
-    /// What is left of an `Idle`.
+    /// The rest of an unfinished `Idle`.
     pub unsent: Vec<u8>,
-    /// When anything was sent last.
+    /// When bytes were last sent.
     pub sent_at: Instant,
-    /// A frame was begun and not ended: nothing can follow.
+    /// Whether a frame is unfinished for good: nothing can follow.
     pub is_torn: bool,
-    /// The stream has ended.
+    /// Whether the stream has ended.
     pub has_ended: bool,
 }
 
 impl Forward {
-    /// Nothing is under way. One seal, or none, for each stream.
+    /// Returns the state before the first frame, with a seal, or none, for each stream.
     pub fn new(seals: Vec<Option<Seal>>) -> Self {
         Self { seals, turn: 0, unsent: Vec::new(), sent_at: Instant::now(), is_torn: false, has_ended: false }
     }
 
-    /// Says that the sender is alive, if nothing else is being said.
+    /// Sends an `Idle`, if no other frame is being sent.
     pub fn say_idle(&mut self, wire: &mut Streams, ping: Duration) -> Result<(), Error> {
         if self.is_torn || self.has_ended || self.sent_at.elapsed() < ping {
             return Ok(());
@@ -380,7 +381,7 @@ impl Forward {
             self.unsent.drain(..sent.min(self.unsent.len()));
             self.sent_at = Instant::now();
         }
-        // That the receiver is gone is found out by listening.
+        // The sender notices by listening that the receiver is gone.
         Ok(())
     }
 }

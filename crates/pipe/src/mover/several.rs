@@ -1,4 +1,4 @@
-//! Several outlets, or a buffer: a thread for each outlet, and this one reads.
+//! A mover with several outlets, or a buffer: each outlet has a thread, and the calling thread reads.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -19,23 +19,23 @@ use crate::cancel::Cancel;
 use crate::limits::PING_INTERVAL;
 use crate::{Error, lock};
 
-/// What all threads of a mover share.
+/// The state that all threads of a mover share.
 struct MoverWork<'a> {
     queue: BlockQueue,
     options: &'a MoverOptions,
     shape: &'a MoverShape,
     gauge: &'a Gauge,
     timing: MoverTiming,
-    /// Fired once nothing is to be read any more.
+    /// Fired once the inlet should read no more.
     inlet_halt: Cancel,
-    /// Why everything ends early: the first reason.
+    /// The first reason why everything ends early.
     failure: Mutex<Option<String>>,
 }
 
-/// What became of an outlet.
+/// The result of an outlet.
 type Finished = (Result<OutletEnd, Error>, Option<OwnedFd>);
 
-/// Moves all of it.
+/// Moves the whole stream.
 pub(super) fn run(
     mut source: InletReader,
     sinks: Vec<OutletWriter>,
@@ -73,7 +73,7 @@ pub(super) fn run(
             .into_iter()
             .map(|thread| match thread.map(ScopedJoinHandle::join) {
                 Ok(Ok(finished)) => finished,
-                // It has been printed.
+                // The panic was printed.
                 Ok(Err(_)) => {
                     (Err(Error::Told("a thread of Caravan panicked; please report it".into())), None)
                 }
@@ -94,7 +94,8 @@ fn no_thread(source: std::io::Error) -> Error {
 }
 
 impl MoverWork<'_> {
-    /// Reads until the end, verifies it, and queues it all. `taken`: bytes, and their digest in the end.
+    /// Reads until the end, verifies the stream, and queues it. `taken` gets the number of bytes, and in the end
+    /// their digest.
     fn inlet(
         &self,
         source: &mut InletReader,
@@ -110,7 +111,7 @@ impl MoverWork<'_> {
         let drop_after = (self.options.on_slow == SlowOutlet::Drop).then_some(self.timing.slow);
         let mut block = self.queue.block();
         loop {
-            // Where neither end ever waits, nobody else would notice.
+            // If neither end ever waits, nothing else checks.
             waits.check()?;
             match source.fill(&mut block, most)? {
                 Filled::End => break,
@@ -130,7 +131,7 @@ impl MoverWork<'_> {
                 },
             )?;
             block = self.queue.block();
-            // Figures for people: nothing hangs on their order.
+            // The figures are for people: they need no order.
             self.gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             if let (Some(wire_bytes), false) = (source.wire_bytes(), self.shape.sends) {
                 self.gauge.wire_bytes.store(wire_bytes, Ordering::Relaxed);
@@ -147,7 +148,7 @@ impl MoverWork<'_> {
         Ok(())
     }
 
-    /// Puts all that is queued into one outlet.
+    /// Puts all queued blocks into one outlet.
     fn outlet(&self, at: usize, mut sink: OutletWriter, all_waits: WaitSet) -> Finished {
         let Some(signals) = self.queue.signals(at) else { return (Err(Error::Cancelled), None) };
         let waits = all_waits.with_halt(&signals.halt);
@@ -184,7 +185,7 @@ impl MoverWork<'_> {
         finished
     }
 
-    /// An outlet has ended before the stream: others may have to be told while they go on.
+    /// Notes an outlet that has ended before the stream: the coordinator may have to know while others go on.
     fn tell_left(&self, at: usize, end: &Result<OutletEnd, Error>) {
         let bit = u32::try_from(at).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or_default();
         let left = match end {
@@ -192,7 +193,7 @@ impl MoverWork<'_> {
             Ok(OutletEnd::Stopped) => &self.gauge.stopped_outlets,
             Err(_) => &self.gauge.failed_outlets,
         };
-        // A flag that other threads read. It guards no other memory.
+        // Other threads read the flag; it guards no other memory.
         left.fetch_or(bit, Ordering::Relaxed);
     }
 
@@ -232,7 +233,7 @@ impl MoverWork<'_> {
         }
     }
 
-    /// Everything ends, for this reason.
+    /// Ends everything, for this reason.
     fn fail(&self, error: &Error) {
         if !matches!(error, Error::Cancelled) {
             let mut failure = lock(&self.failure);
@@ -246,7 +247,7 @@ impl MoverWork<'_> {
         lock(&self.failure).clone()
     }
 
-    /// All threads have ended: tells the inlet how.
+    /// Tells the inlet how the mover ended, once all threads have ended.
     fn ended(
         &self,
         source: InletReader,

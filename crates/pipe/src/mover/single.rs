@@ -19,13 +19,13 @@ use super::{DigestKind, Gauge, InletEnd, MoverOutcome, MoverShape, OutletEnd};
 use crate::Error;
 use crate::limits::PIPE_BYTES;
 
-/// Who has ended it.
+/// The end that stopped the mover.
 enum EndedBy {
     Inlet(Error),
     Outlet(Halt),
 }
 
-/// Moves all of it.
+/// Moves the whole stream.
 pub(super) fn run(
     mut source: InletReader,
     mut sink: OutletWriter,
@@ -43,7 +43,7 @@ pub(super) fn run(
     let ended = match verified {
         Ok(()) => match sink.finish(&total, &outlet_waits) {
             Ok(()) => {
-                // Closed before the sender hears that all of it is where it belongs.
+                // The descriptor is closed before the sender is told that the stream was delivered.
                 drop(sink);
                 let digest = shape.digest.and_then(|kind| total.hex(kind));
                 source.done(&waits);
@@ -92,7 +92,7 @@ fn move_all(
     let mut pace = shape.rate.map(|rate| MoverRate::new(rate, Instant::now()));
     let most = pace.map_or(usize::MAX, |pace| pace.piece_bytes());
     loop {
-        // Where neither end ever waits, nobody else would notice.
+        // If neither end ever waits, nothing else checks.
         waits.check().map_err(EndedBy::Inlet)?;
         let did = splice.as_mut().map(|splice| splice.fill(source, digests, most)).transpose();
         let (got, piped) = match did.map_err(EndedBy::Inlet)?.flatten() {
@@ -125,7 +125,7 @@ fn move_all(
             Err(error) if matches!(halt, Halt::Failed(Error::Cancelled)) => EndedBy::Inlet(error),
             _ => EndedBy::Outlet(halt),
         })?;
-        // Figures for people: nothing hangs on their order.
+        // The figures are for people: they need no order.
         gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if let Some(wire_bytes) = sink.wire_bytes().or_else(|| source.wire_bytes()) {
             gauge.wire_bytes.store(wire_bytes, Ordering::Relaxed);
@@ -148,12 +148,12 @@ pub(super) struct Splice {
     reading: OwnedFd,
     writing: OwnedFd,
     block_bytes: usize,
-    /// The source cannot be spliced any further: its rest is copied.
+    /// Whether the source cannot be spliced any further: its rest is copied.
     is_over: bool,
 }
 
 impl Splice {
-    /// Returns `None` where the source's bytes must be seen, or either end cannot be spliced.
+    /// Returns `None` if the source's bytes must be seen, or either end cannot be spliced.
     pub fn between(source: &InletReader, sink: &OutletWriter, shape: &MoverShape) -> Option<Self> {
         let (InletReader::Descriptor(descriptor), OutletWriter::Hop(sender)) = (source, sink) else {
             return None;
@@ -188,7 +188,7 @@ impl Splice {
         Ok(did)
     }
 
-    /// The end of the pipe from which the piece is read.
+    /// Returns the end of the pipe from which the piece is read.
     pub fn pipe(&self) -> &OwnedFd {
         &self.reading
     }

@@ -1,4 +1,4 @@
-//! Movers between threads of one process, with socket pairs for connections.
+//! Tests movers between threads of one process, with socket pairs for connections.
 
 mod damage;
 mod endings;
@@ -28,7 +28,7 @@ const OPTIONS: HopOptions = HopOptions {
     silence: Some(SILENCE),
 };
 const SILENCE: Duration = Duration::from_millis(2000);
-/// So short that a test can outwait them, so long that a busy machine does not.
+/// The durations are short enough for a test to outwait, and long enough for a busy machine not to.
 const TIMING: MoverTiming = MoverTiming {
     ping: Duration::from_millis(50),
     slow: Duration::from_millis(100),
@@ -64,7 +64,7 @@ fn connection(streams: Vec<OwnedFd>) -> DataConnection {
     }
 }
 
-/// Both ends of a hop.
+/// Returns both ends of a hop.
 fn hop(streams: u32) -> (DataConnection, DataConnection) {
     let pairs = (0..streams).map(|_| UnixStream::pair().expect("a pair"));
     let (near, far) = pairs.map(|(near, far)| (OwnedFd::from(near), OwnedFd::from(far))).unzip();
@@ -79,13 +79,13 @@ fn to_hop(connection: DataConnection, options: &HopOptions) -> MoverOutlet {
     MoverOutlet::Hop(Box::new(connection), options.clone())
 }
 
-/// A pipe as an inlet, and what feeds it.
+/// Returns a pipe as an inlet, and the file that feeds it.
 fn fed() -> (MoverInlet, File) {
     let (from, feed) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     (MoverInlet::Descriptor(from), feed.into())
 }
 
-/// A pipe as an outlet, and what comes out of it.
+/// Returns a pipe as an outlet, and the file to read from.
 fn drained() -> (MoverOutlet, File) {
     let (drain, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     (MoverOutlet::Descriptor(to), drain.into())
@@ -101,13 +101,13 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as u8).collect()
 }
 
-/// Writes all of it from a thread of its own, as far as somebody reads it, and then closes.
+/// Writes all of `data` from a thread of its own, as far as somebody reads it, and then closes.
 fn feeding(mut feed: impl Write + Send + 'static, data: &[u8]) -> JoinHandle<()> {
     let data = data.to_vec();
     std::thread::spawn(move || drop(feed.write_all(&data)))
 }
 
-/// Of a mover of one thread towards a hop.
+/// Returns the shape of a mover with one thread that sends over a hop.
 fn shape(digest: DigestKind) -> MoverShape {
     MoverShape {
         block_bytes: BLOCK as usize,
@@ -123,7 +123,7 @@ fn is_complete(outcome: &MoverOutcome) -> bool {
     matches!(outcome.inlet, Ok(InletEnd::Complete)) && all_took_it && outcome.unfinished.is_empty()
 }
 
-/// A stream from a pipe over a hop into a pipe, fed in pieces.
+/// Sends a stream from a pipe over a hop into a pipe, fed in pieces.
 fn through(
     data: &[u8],
     pieces: &[usize],
@@ -240,7 +240,7 @@ fn a_rate_is_kept_to() {
     fed.join().expect("no panic");
 }
 
-/// Nothing to send for longer than anybody may be silent; then nobody reads for as long.
+/// Sends nothing for longer than an end may be silent; then reads nothing for as long.
 fn stall(options: &HopOptions) {
     let (near, far) = hop(1);
     let (inlet, mut feed) = fed();
@@ -299,8 +299,8 @@ fn a_silent_end_is_a_dead_one() {
     }
 }
 
-/// Where something else notices that an end is gone, one may be stopped for as long as its user likes; and for as
-/// long as they say.
+/// If something else notices that an end is gone, its user may stop it for any time; otherwise for as long as both
+/// ends have agreed.
 #[test]
 fn an_end_may_be_silent_for_as_long_as_both_agree() {
     for silence in [None, Some(Duration::from_secs(60))] {
@@ -331,7 +331,7 @@ fn a_sender_that_is_gone_ends_a_receiver_whose_own_reader_is_stalled() {
         let inlet = MoverInlet::Descriptor(zeros.into());
         let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
         let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], options);
-        // The pipe is full, and so is what is in front of it.
+        // The pipe is full, and so is everything before it.
         while sender.gauge.read().bytes < 1 << 20 {
             std::thread::yield_now();
         }
@@ -369,7 +369,7 @@ fn files_and_pipes_arrive_as_they_are() {
             feeding.join().expect("fed");
             assert!(is_complete(&sent) && is_complete(&received), "{sent:?} {received:?}");
             assert!(got == data, "a pipe of {bytes} bytes over {streams} streams");
-            // A file is read from where it stands.
+            // A file is read from its current position.
             let file = rustix::fs::memfd_create("caravan-test", rustix::fs::MemfdFlags::CLOEXEC);
             let mut file = File::from(file.expect("a file"));
             file.write_all(b"before").and_then(|()| file.write_all(&data)).expect("written");
@@ -398,7 +398,7 @@ fn it_can_be_spliced_at_all() {
 
 #[test]
 fn one_that_is_stuck_ends_when_it_is_told_to_and_a_reader_that_stops_is_heard() {
-    // Nobody reads the other end: the stream is full soon.
+    // Nobody reads the other end: the stream is soon full.
     let (near, far) = hop(1);
     let (inlet, feed) = fed();
     let feeding = feeding(feed, &pattern(8 << 20));
@@ -436,7 +436,7 @@ fn over(link: Link) -> DataConnection {
     }
 }
 
-/// Both ends of a hop through mapped memory.
+/// Returns both ends of a hop through mapped memory.
 fn mapped() -> (DataConnection, DataConnection) {
     let arena_bytes = Link::mapped_arena_bytes(RING_BYTES).expect("a size");
     let (listener, descriptor) = shm::Listener::listen(arena_bytes).expect("a doorway");
@@ -446,7 +446,7 @@ fn mapped() -> (DataConnection, DataConnection) {
     (link(near), link(far))
 }
 
-/// Both ends of a hop over a simulated network, and the network.
+/// Returns both ends of a hop over a simulated network, and the network.
 fn simulated(seed: u64, faults: Faults) -> (DataConnection, DataConnection, Arc<Network>, JoinHandle<()>) {
     let arena_bytes = Link::arena_bytes(RING_BYTES).expect("a size");
     let (network, near, far) =
@@ -494,7 +494,7 @@ fn a_link_s_other_end_may_stop_or_idle() {
     let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
     feed.write_all(b"y\n").expect("written");
     drain.read_exact(&mut [0; 2]).expect("read");
-    // Nobody says that it is alive here, and nobody has to.
+    // Nothing here reports that it is alive, and nothing has to.
     std::thread::sleep(SILENCE * 3 / 2);
     drop(drain);
     for outcome in [sender.join(), receiver.join()] {
@@ -516,7 +516,7 @@ fn a_busy_link_is_stopped_and_a_full_one_ends_when_it_is_told_to() {
     }
     let (near, _far) = mapped();
     let sender = Running::start(zeros(), vec![to_hop(near, &OPTIONS)], MoverOptions::default());
-    // It looks up now and then while there is no room.
+    // The sender checks now and then while there is no room.
     while sender.gauge.read().outlet_wait_ns == 0 {
         std::thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! Waiting for one thing, or for whatever makes the wait pointless; waking a thread that waits; keeping to a rate.
+//! Waits for one thing, or for whatever makes the wait pointless; wakes a thread that waits; keeps to a rate.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use crate::limits::PING_INTERVAL;
 /// Durations that a test makes shorter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoverTiming {
-    /// How often both ends of a hop say that they are there.
+    /// How often both ends of a hop report that they are alive.
     pub ping: Duration,
     /// How long an outlet may keep a queue full.
     pub slow: Duration,
-    /// How long an end that has said why it ends waits for the other to hear it.
+    /// How long an end waits for the other end to read its last word.
     pub linger: Duration,
 }
 
@@ -29,21 +29,21 @@ impl Default for MoverTiming {
     }
 }
 
-/// A descriptor, and what is waited for there. Errors and hang-ups are, in any case.
+/// A descriptor, and the events to wait for. Errors and hang-ups always count.
 pub(super) type Watch<'a> = (BorrowedFd<'a>, PollFlags);
 
 /// Why a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// What was waited for is there.
+    /// The awaited event has happened.
     Ready,
-    /// What could happen besides has happened.
+    /// The other event has happened.
     Other,
-    /// It took too long.
+    /// The time is over.
     Late,
 }
 
-/// Who may end a wait at any time.
+/// What may end a wait at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitSet<'a> {
     cancel: &'a Cancel,
@@ -53,27 +53,27 @@ pub(super) struct WaitSet<'a> {
 }
 
 impl<'a> WaitSet<'a> {
-    /// Whoever holds `cancel`.
+    /// Returns a set that ends waits when `cancel` is fired.
     pub fn new(cancel: &'a Cancel) -> Self {
         Self { cancel, halt: None, source: None, waited_ns: None }
     }
 
-    /// Counts there how long all waits take.
+    /// Adds the time of all waits to `waited_ns`.
     pub fn counted(self, waited_ns: &'a AtomicU64) -> Self {
         Self { waited_ns: Some(waited_ns), ..self }
     }
 
-    /// Lets whoever holds `halt` end a wait, too.
+    /// Ends waits also when `halt` is fired.
     pub fn with_halt(self, halt: &'a Cancel) -> Self {
         Self { halt: Some(halt), ..self }
     }
 
-    /// Ends a wait once this source of the stream is gone.
+    /// Ends waits also when this source of the stream is gone.
     pub fn with_source(self, source: Option<Watch<'a>>) -> Self {
         Self { source, ..self }
     }
 
-    /// Fails once one of them has been fired.
+    /// Fails if one of the signals was fired.
     pub fn check(&self) -> Result<(), Error> {
         match self.cancel.is_fired() || self.halt.is_some_and(Cancel::is_fired) {
             true => Err(Error::Cancelled),
@@ -81,7 +81,7 @@ impl<'a> WaitSet<'a> {
         }
     }
 
-    /// Waits for `first`, for `other`, or until a time.
+    /// Waits for `first`, for `other`, or until `until`.
     pub fn wait(
         &self,
         first: Option<Watch>,
@@ -91,7 +91,7 @@ impl<'a> WaitSet<'a> {
         let Some(waited_ns) = self.waited_ns else { return self.wait_uncounted(first, other, until) };
         let since = Instant::now();
         let woken = self.wait_uncounted(first, other, until);
-        // A figure for people: nothing hangs on its order.
+        // The figure is for people: it needs no order.
         waited_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         woken
     }
@@ -102,7 +102,7 @@ impl<'a> WaitSet<'a> {
         other: Option<Watch>,
         until: Option<Instant>,
     ) -> Result<Woken, Error> {
-        // What is not there is a second look at what is.
+        // A missing entry is replaced by a second copy of `cancel`.
         let cancel = (self.cancel.as_fd(), PollFlags::IN);
         let halt = self.halt.map_or(cancel, |halt| (halt.as_fd(), PollFlags::IN));
         let source = self.source.unwrap_or(cancel);
@@ -126,7 +126,7 @@ impl<'a> WaitSet<'a> {
     }
 }
 
-/// Whether something is there right now.
+/// True if an event is there right now.
 pub(super) fn is_there((fd, flags): Watch) -> bool {
     let mut set = [PollFd::from_borrowed_fd(fd, flags)];
     poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
@@ -136,39 +136,39 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
-/// An eventfd.
+/// An eventfd that wakes a thread.
 pub(super) struct WakeEvent(OwnedFd);
 
 impl WakeEvent {
-    /// One that was not rung.
+    /// Returns an event that was not rung.
     pub fn new() -> Result<Self, Error> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self).map_err(Error::system("eventfd"))
     }
 
-    /// Wakes who waits, or will.
+    /// Wakes the thread that waits, now or later.
     pub fn ring(&self) {
-        // It cannot be full: each ring follows a sleep.
+        // The counter cannot be full: each ring follows a sleep.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Readable once it has been rung.
+    /// Returns what becomes readable once the event was rung.
     pub fn watch(&self) -> Watch<'_> {
         (self.0.as_fd(), PollFlags::IN)
     }
 
-    /// Makes it as if it had not been rung.
+    /// Takes a ring back.
     pub fn quiet(&self) {
         let mut count = [0; 8];
-        // If it was not rung after all, there is nothing to be done.
+        // If the event was not rung, there is nothing to take back.
         let _ = rustix::io::read(&self.0, &mut count);
     }
 }
 
-/// What may be caught up on after a pause; also what is read at once, so that it flows evenly.
+/// The time that may be caught up on after a pause; also the time that one read covers, so that the stream flows
+/// evenly.
 const BURST: Duration = Duration::from_millis(50);
 
-/// A rate that is kept to over any time longer than a burst. It drifts by nothing: every time is
-/// counted from when it began.
+/// A rate that holds over any time longer than a burst. It does not drift: every time is counted from the start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoverRate {
     rate: u64,
@@ -177,18 +177,18 @@ pub(super) struct MoverRate {
 }
 
 impl MoverRate {
-    /// From now on.
+    /// Returns a rate that starts at `now`.
     pub fn new(rate: u64, now: Instant) -> Self {
         Self { rate: rate.max(1), since: now, bytes: 0 }
     }
 
-    /// Bytes that a piece should have at most.
+    /// Returns the most bytes that a piece should have.
     pub fn piece_bytes(&self) -> usize {
         let bytes = u128::from(self.rate) * BURST.as_nanos() / 1_000_000_000;
         usize::try_from(bytes).unwrap_or(usize::MAX).max(1)
     }
 
-    /// So many more bytes go; returns when the next ones may.
+    /// Counts `bytes` more. Returns when the next bytes may go.
     pub fn take(&mut self, bytes: usize, now: Instant) -> Instant {
         if now > self.due() + BURST {
             (self.since, self.bytes) = (now - BURST, 0);

@@ -1,8 +1,9 @@
-//! What carries a hop's bytes: one trait for stream sockets and links. No call but [`HopWire::wait`] blocks.
+//! The wire of a hop: one trait for stream sockets and links. No call but [`HopWire::wait`] and
+//! [`HopWire::hang_up`] blocks.
 //!
-//! A link of a fabric (mapped memory or RDMA) belongs to one thread. Its end says nothing by itself to the other
-//! side, so whatever ends a hop is sent in a frame, and the link stays until that is on its way. Every
-//! [`CHECK_INTERVAL`], the link asks whether the other process is still there.
+//! A link of a fabric (mapped memory or RDMA) belongs to one thread. Its close tells the other side nothing, so the
+//! end of a hop is always sent in a frame, and the link stays until that frame is on its way. Every
+//! [`CHECK_INTERVAL`], the link checks whether the other process is still there.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +20,7 @@ use rustix::pipe::SpliceFlags;
 use super::wait::{WaitSet, Watch, Woken, is_there};
 use crate::Error;
 
-/// What is waited for.
+/// What to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
     /// Something to read.
@@ -28,27 +29,26 @@ pub(super) enum Want {
     Write,
 }
 
-/// Why it carries nothing any more, in words.
+/// Why a wire carries nothing any more, in words.
 pub(super) type Cut = String;
 
-/// A byte stream each way, or several.
+/// One or more byte streams in each direction.
 pub(super) trait HopWire: Send {
-    /// How many streams.
+    /// Returns the number of streams.
     fn streams(&self) -> usize;
-    /// Takes what has come: `None` if nothing has, 0 bytes at the end.
+    /// Reads the bytes that have come: `None` if there are none, 0 bytes at the end.
     fn read(&mut self, stream: usize, to: &mut [u8]) -> Result<Option<usize>, Cut>;
     /// Sends the bytes that there is room for; `None` if there is no room.
     fn write(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut>;
-    /// Sends what there is room for, of what is not to go alone: more follows at once.
+    /// Like [`write`](Self::write), for bytes that are followed by more at once.
     fn write_ahead(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
         self.write(stream, parts)
     }
-    /// Whether [`splice`](Self::splice) is there.
+    /// True if [`splice`](Self::splice) can be used.
     fn splices(&self) -> bool {
         false
     }
-    /// Sends what there is room for of so many bytes that are in a pipe, without a copy: `None` if there
-    /// is no room.
+    /// Sends what there is room for of so many bytes in a pipe, without a copy; `None` if there is no room.
     fn splice(&mut self, _stream: usize, _pipe: &OwnedFd, _bytes: usize) -> Result<Option<usize>, Cut> {
         Err("it takes no pipes; please report it".into())
     }
@@ -61,18 +61,18 @@ pub(super) trait HopWire: Send {
         waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error>;
-    /// Says that this side is about to wait for [`news`](Self::news) among other things. False if there
-    /// are some already.
+    /// Announces that this side is about to wait for [`news`](Self::news) among other things. Returns false if
+    /// there are news already.
     fn arm(&mut self) -> Result<bool, Cut>;
-    /// What tells that the other side has said something.
+    /// Returns what to poll to learn that the other side has sent something.
     fn news(&self) -> Option<Watch<'_>>;
-    /// The wait is over.
+    /// Ends the wait that [`arm`](Self::arm) has announced.
     fn disarm(&mut self);
-    /// What tells that the other side is gone, whatever there is to read.
+    /// Returns what to poll to learn that the other side is gone, whatever there is to read.
     fn hung_up(&self) -> Option<Watch<'_>>;
-    /// There will be no more writes: sees to it that those before are on their way.
+    /// Ends the writes: makes sure that the earlier ones are on their way.
     fn hang_up(&mut self, waits: &WaitSet, until: Instant);
-    /// Whether a read tells when the other side has closed.
+    /// True if a read tells when the other side has closed.
     fn closes(&self) -> bool;
 }
 
@@ -81,7 +81,7 @@ pub(super) trait HopWire: Send {
 pub(super) struct Streams(Arc<Vec<OwnedFd>>);
 
 impl Streams {
-    /// At least one.
+    /// Returns a wire of these streams; at least one is needed.
     pub fn new(streams: Vec<OwnedFd>) -> Result<Self, Error> {
         match streams.is_empty() {
             true => Err(Error::Protocol("has no streams; please report it".into())),
@@ -132,12 +132,12 @@ impl HopWire for Streams {
         self.send(stream, parts, SendFlags::empty())
     }
 
-    /// Else each frame's head would be a packet of its own, and wake the receiver.
+    /// Without this, each frame's header would be a packet of its own, and wake the receiver.
     fn write_ahead(&mut self, stream: usize, parts: &[IoSlice]) -> Result<Option<usize>, Cut> {
         self.send(stream, parts, SendFlags::MORE)
     }
 
-    /// To a socket that blocks, splice(2) does so whatever its flags say.
+    /// splice(2) to a blocking socket blocks, whatever its flags say.
     fn splices(&self) -> bool {
         self.0.iter().all(|fd| rustix::io::ioctl_fionbio(fd, true).is_ok())
     }
@@ -183,7 +183,7 @@ impl HopWire for Streams {
 
     fn hang_up(&mut self, _waits: &WaitSet, _until: Instant) {
         for fd in self.0.iter() {
-            // One that is closed already needs no more.
+            // A stream that is already closed needs no more.
             let _ = rustix::net::shutdown(fd, Shutdown::Write);
         }
     }
@@ -204,17 +204,17 @@ fn why(error: Errno) -> Cut {
     }
 }
 
-/// Why, when the other end has closed.
+/// The reason when the other end has closed.
 pub(super) const CLOSED: &str = "the other end closed the connection before the end";
 
-/// How often a side that waits asks whether the other is still there.
+/// How often a side that waits checks whether the other side is still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Bytes that are published at once, so that the other side reads while this one goes on.
+/// The bytes that are published at once, so that the other side can read while this side goes on.
 const PUBLISH_BYTES: usize = 64 << 10;
-/// How long a look at what is still under way takes.
+/// The interval between two looks at what is still under way.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A link as one stream.
+/// A link as a wire of one stream.
 pub(super) struct LinkWire {
     link: Link,
     /// Why the peer is gone.
@@ -222,7 +222,7 @@ pub(super) struct LinkWire {
 }
 
 impl LinkWire {
-    /// Over a link that nothing has been said on.
+    /// Returns a wire over a link that has carried nothing.
     pub fn new(link: Link) -> Self {
         Self { link, gone: None }
     }
@@ -311,7 +311,7 @@ impl HopWire for LinkWire {
                 if looked {
                     return Ok((sent > 0).then_some(sent));
                 }
-                // Room comes with what the peer says.
+                // The peer's messages make room.
                 self.link.refresh().map_err(|error| error.to_string())?;
                 looked = true;
             }
@@ -327,7 +327,7 @@ impl HopWire for LinkWire {
         waits: &WaitSet,
         until: Option<Instant>,
     ) -> Result<Woken, Error> {
-        // For a quarter at once: a wake-up for each few bytes would cost more than they do.
+        // The wait is for a quarter of the ring: a wake-up for each few bytes would cost more than they do.
         let room = if want == Want::Write { self.link.ring_bytes() as usize / 4 } else { 0 };
         match self.try_wait(room, other, waits, until) {
             Err(Error::Fabric(error)) => {

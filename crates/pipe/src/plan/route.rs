@@ -1,4 +1,4 @@
-//! The stream's way from a giver to its takers.
+//! Routes the stream from a giver to its takers.
 
 use super::{Hop, PipelinePlan, StreamLeg, mover_options};
 use crate::control::{CommandEnd, InletSpec, Mover, OpenMode, OutletSpec};
@@ -6,7 +6,7 @@ use crate::coordinator::{FanOut, PipelineOptions, PipelineRequest};
 use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
 use crate::stage::{Stage, StageKind};
 
-/// What gives the stream.
+/// The source of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamGiver {
     Command(u32),
@@ -16,7 +16,7 @@ enum StreamGiver {
     Nothing,
 }
 
-/// What takes it.
+/// The destination of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum StreamTaker {
     Command(u32),
@@ -52,7 +52,7 @@ impl PipelinePlan {
             let takers = self.takers(stage);
             let from = self.jobs.iter().position(|job| job.stage + 1 == stage).unwrap_or(0);
             let giver = match request.stages.get(stage).map(|stage| &stage.kind) {
-                // `<file` in the middle discards what comes before it.
+                // `<file` in the middle discards its input.
                 Some(StageKind::Read(_)) => {
                     let (agent, giver) = self.giver(from);
                     self.route((agent, giver), vec![(agent, StreamTaker::Nothing)], options);
@@ -67,7 +67,7 @@ impl PipelinePlan {
         }
     }
 
-    /// The last stage's output goes to the user's own.
+    /// Routes the last stage's output to the user's own.
     fn route_output(&mut self, stage: usize, several: bool, options: &PipelineOptions) {
         let here = self.agent(None);
         let last: Vec<usize> =
@@ -111,7 +111,7 @@ impl PipelinePlan {
         self.jobs.iter().enumerate().filter_map(of).collect()
     }
 
-    /// Whoever gives a stream keeps to the pace; what passes it on has no other.
+    /// Routes a stream. Its giver keeps to the rate; the movers that pass it on need no rate of their own.
     fn route(
         &mut self,
         (agent, giver): (usize, StreamGiver),
@@ -121,7 +121,7 @@ impl PipelinePlan {
         let [(to, taker)] = takers.as_slice() else {
             return self.fan_out((agent, giver), takers, options);
         };
-        // Terminals are for commands themselves, and one mover is enough for a pace or for figures.
+        // Commands use terminals themselves, and one mover is enough for a rate or for figures.
         let is_terminal = giver == StreamGiver::Caller && !self.has_input;
         let is_measured = *taker == StreamTaker::Caller && !self.legs.is_empty();
         let may_join = is_terminal || is_measured || !self.needs_movers;
@@ -136,7 +136,7 @@ impl PipelinePlan {
         if giver == StreamGiver::Nothing && !matches!(taker, StreamTaker::File(_)) {
             return;
         }
-        // A file that nothing flows into is made where it is.
+        // A file that gets no input is made on its own host.
         let agent = if giver == StreamGiver::Nothing { *to } else { agent };
         let from = self.source(agent, giver);
         let sender = self.add_mover(agent, from, mover_options(options, options.rate));
@@ -167,7 +167,7 @@ impl PipelinePlan {
         self.legs.push(StreamLeg { from: agent, to: *to, hop: Some(hop), sender, receiver, file });
     }
 
-    /// Where nothing of ours needs to be between the two. Whether that was so.
+    /// Joins a giver and a taker without a mover, if none is needed. Returns true if it did.
     fn join(&mut self, agent: usize, giver: StreamGiver, taker: &StreamTaker) -> bool {
         let (output, input) = match (giver, taker) {
             (StreamGiver::Command(giver), StreamTaker::Command(taker)) => {
@@ -206,7 +206,7 @@ impl PipelinePlan {
         };
         let from = self.source(agent, giver);
         let first = self.add_mover(agent, from, mover_options(options, options.rate));
-        // Those of the giver's own host first: nothing has to come back to it.
+        // Takers on the giver's own host come first: then nothing has to come back to it.
         let (near, far): (Vec<_>, Vec<_>) = takers.into_iter().partition(|(to, _)| *to == agent);
         for (to, taker) in near {
             let target = self.target(to, &taker);
@@ -276,7 +276,7 @@ impl PipelinePlan {
         mover
     }
 
-    /// Its place among the mover's targets.
+    /// Adds a target to a mover. Returns its index among the mover's targets.
     fn add_target(&mut self, agent: usize, mover: u32, target: OutletSpec) -> usize {
         let movers = &mut self.part_mut(agent).movers;
         let Some(mover) = movers.iter_mut().find(|known| known.mover == mover) else { return 0 };

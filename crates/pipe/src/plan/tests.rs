@@ -1,9 +1,9 @@
-//! Which hops and movers a pipeline takes.
+//! Tests which hops and movers a pipeline takes.
 
 use super::*;
 use crate::control::Mover;
 
-/// For these stages, with what users get by default.
+/// Returns a request for these stages, with default options.
 pub fn request(stages: &[&str]) -> PipelineRequest {
     let stages = stages.iter().map(|text| Stage::parse(text).expect("a stage")).collect();
     let options = PipelineOptions::default();
@@ -30,7 +30,7 @@ fn hosts_are_agents_once_and_the_caller_is_here() {
     let legs: Vec<_> = plan.legs.iter().map(|leg| (plan.name(leg.from), plan.name(leg.to))).collect();
     assert_eq!(legs, [("here", "a"), ("a", "b"), ("b", "a"), ("a", "here")]);
     assert_eq!(plan.hops.len(), 4);
-    // What another host would read of a terminal is nothing.
+    // A terminal gives another host nothing to read.
     assert_eq!(super::PipelinePlan::new(&request(&["a:x"]), false).expect("a plan").hops.len(), 1);
 }
 
@@ -58,7 +58,7 @@ fn a_pace_takes_a_mover_even_on_one_host() {
     assert_eq!(rates, [Some(1000)]);
 }
 
-/// Whatever is given to it to read: a pace that the input alone kept to would be none where that is /dev/null.
+/// The rate holds for every stream: a rate for the input alone would do nothing if the input is /dev/null.
 #[test]
 fn every_stream_keeps_to_the_pace() {
     for (stages, input, expected) in [
@@ -87,7 +87,7 @@ fn a_pipe_that_is_handed_over_needs_no_movers() {
     assert_eq!(a.commands[0].output, CommandEnd::Pipe(number));
     assert_eq!(b.commands[0].input, CommandEnd::Pipe(number));
     assert!(a.movers.is_empty());
-    // Its output goes to the caller, which is another agent.
+    // Its output goes to the caller, which belongs to another agent.
     assert_eq!(b.commands[0].output, CommandEnd::Pipe(plan.hops[1].number));
     let hop = part(&plan, 0, connected).movers;
     assert!(matches!(hop[0].to[0], OutletSpec::Hop(to, ref options) if to == number && options.sealed));

@@ -1,4 +1,4 @@
-//! What a copy keeps of a file beside its content: permissions, time of modification, owner.
+//! The attributes of a file that a copy keeps: permissions, time of modification, owner.
 
 use std::os::fd::AsFd;
 
@@ -8,34 +8,34 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Permissions, with setuid, setgid and sticky.
+/// The permission bits, with setuid, setgid and sticky.
 const MODE_BITS: u32 = 0o7777;
-/// Setuid and setgid: they mean something else with another owner.
+/// Setuid and setgid, which mean something else with another owner.
 const IDENTITY_BITS: u32 = 0o6000;
 
 /// The attributes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Permissions.
+    /// The permissions.
     pub mode: u32,
-    /// The owner's number.
+    /// The number of the owner.
     pub owner: u32,
-    /// The group's.
+    /// The number of the group.
     pub group: u32,
-    /// Time of modification: seconds since 1970.
+    /// The time of modification: seconds since 1970.
     pub seconds: i64,
-    /// And nanoseconds.
+    /// The nanoseconds of that time.
     pub nanoseconds: u32,
 }
 
 impl Attributes {
-    /// As the system has them.
+    /// Returns the attributes that the system reports.
     pub fn of(stat: &Stat) -> Self {
         let (seconds, nanoseconds) = modified(stat);
         Self { mode: stat.st_mode & MODE_BITS, owner: stat.st_uid, group: stat.st_gid, seconds, nanoseconds }
     }
 
-    /// Whether a peer can have read them from a file.
+    /// True if a peer can have read these attributes from a file.
     pub fn is_possible(&self) -> bool {
         self.mode & !MODE_BITS == 0 && self.nanoseconds < 1_000_000_000
     }
@@ -48,35 +48,35 @@ impl Attributes {
     }
 }
 
-/// The time of modification.
+/// Returns the time of modification.
 pub fn modified(stat: &Stat) -> (i64, u32) {
-    // A field that is wider on some architectures, and never more than a billion.
+    // The field is wider on some architectures, and never more than a billion.
     (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0))
 }
 
-/// How this process gives attributes to files.
+/// Gives attributes to files, with the rights of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct AttributeSetter {
-    /// Who it is. The superuser alone gives files away.
+    /// The user of this process. Only the superuser gives files away.
     user: u32,
     group: u32,
-    /// What the system takes away from the permissions of a new file.
+    /// The permissions that the system removes from a new file.
     mask: u32,
 }
 
 impl AttributeSetter {
-    /// Of this process.
+    /// Returns the setter of this process.
     pub fn here() -> Self {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         Self { user: user.as_raw(), group: group.as_raw(), mask: mask().unwrap_or(MODE_BITS) }
     }
 
-    /// The permissions to make a file with: never more than it is to have in the end.
+    /// Returns the permissions to make a file with, which are never more than its final ones.
     pub fn initial_mode(&self, attributes: &Attributes) -> Mode {
         if self.gives_away(attributes) { Mode::RUSR | Mode::WUSR } else { permissions(attributes.mode) }
     }
 
-    /// Gives a file that was made with [`Self::initial_mode`] all of it.
+    /// Gives all attributes to a file that was made with [`Self::initial_mode`].
     pub fn finish(&self, file: impl AsFd, attributes: &Attributes) -> Result<(), Errno> {
         let away = self.gives_away(attributes);
         if away {
@@ -89,7 +89,7 @@ impl AttributeSetter {
         rustix::fs::futimens(&file, &attributes.times())
     }
 
-    /// Gives a file or directory with any permissions all of it.
+    /// Gives all attributes to a file or directory with any permissions.
     pub fn give(&self, file: impl AsFd, attributes: &Attributes) -> Result<(), Errno> {
         if self.gives_away(attributes) {
             rustix::fs::fchown(&file, owner(attributes), group(attributes))?;
@@ -98,19 +98,18 @@ impl AttributeSetter {
         rustix::fs::futimens(&file, &attributes.times())
     }
 
-    /// Gives the time of modification alone.
+    /// Gives only the time of modification.
     pub fn give_times(&self, file: impl AsFd, attributes: &Attributes) -> Result<(), Errno> {
         rustix::fs::futimens(&file, &attributes.times())
     }
 
-    /// Whether it has the owner and the permissions already.
+    /// True if the file already has the owner and the permissions.
     pub fn is_given(&self, stat: &Stat, attributes: &Attributes) -> bool {
         let is_owned = self.user != 0 || (stat.st_uid, stat.st_gid) == (attributes.owner, attributes.group);
         is_owned && stat.st_mode & MODE_BITS == self.final_mode(attributes)
     }
 
-    /// Gives a symbolic link that was made under this name all but permissions, unless another one has
-    /// taken its place.
+    /// Gives a new symbolic link its owner and time, unless another link has taken its place.
     pub fn give_link(
         &self,
         folder: impl AsFd,
@@ -131,7 +130,7 @@ impl AttributeSetter {
         utimensat(&link, "", &attributes.times(), AtFlags::EMPTY_PATH)
     }
 
-    /// Whether a symbolic link is there already as it is to be.
+    /// True if the symbolic link is already there as wanted.
     pub fn is_link_given(
         &self,
         folder: impl AsFd,
@@ -147,7 +146,7 @@ impl AttributeSetter {
             && readlinkat(&folder, name, Vec::new()).is_ok_and(|there| there.as_bytes() == target)
     }
 
-    /// Gives a FIFO all of it, in a directory where nobody else can change its name.
+    /// Gives all attributes to a FIFO, in a directory where nobody else can change its name.
     pub fn give_fifo(&self, folder: impl AsFd, name: &str, attributes: &Attributes) -> Result<(), Errno> {
         if self.gives_away(attributes) {
             chownat(&folder, name, owner(attributes), group(attributes), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -161,14 +160,14 @@ impl AttributeSetter {
         self.user == 0 && (attributes.owner != self.user || attributes.group != self.group)
     }
 
-    /// Without the right to act as an owner that the copy does not have.
+    /// Returns the permissions, without setuid and setgid if the copy has another owner.
     fn final_mode(&self, attributes: &Attributes) -> u32 {
         let is_kept = self.user == 0 || attributes.owner == self.user && attributes.group == self.group;
         if is_kept { attributes.mode } else { attributes.mode & !IDENTITY_BITS }
     }
 }
 
-/// Permissions alone.
+/// Returns the permission bits of a mode.
 pub fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o777)
 }
@@ -181,7 +180,7 @@ fn group(attributes: &Attributes) -> Option<Gid> {
     Some(Gid::from_raw(attributes.group))
 }
 
-/// What umask(2) would say, which cannot be asked without changing it for all threads.
+/// Returns the umask. umask(2) cannot report it without changing it for all threads.
 fn mask() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;

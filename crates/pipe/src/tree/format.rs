@@ -1,7 +1,7 @@
-//! The stream between the two halves of `caravan cp`, in frames.
+//! The frames between the two halves of `caravan cp`.
 //!
-//! Each way begins with [`MAGIC`]. Then come frames: a header of [`HEADER_BYTES`] bytes (which kind,
-//! how many bytes, their XXH3-128), then that many bytes. All numbers are little-endian.
+//! Each direction begins with [`MAGIC`]. Then come frames: a header of [`HEADER_BYTES`] bytes (the kind, the number
+//! of bytes, their XXH3-128), then that many bytes. All numbers are little-endian.
 //!
 //! | frame | from | holds |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //! | [`TreeFrameKind::Finish`] | source | that was all |
 //! | [`TreeFrameKind::Done`] | sink | all of it is written |
 //!
-//! Frames of one direction are in the order of the walk. A directory stands before what is in it, its end
-//! behind that.
+//! Frames of one direction are in the order of the walk. A directory comes before its content, and its end after
+//! that.
 
 use std::io::Read;
 
@@ -24,33 +24,33 @@ use crate::Error;
 
 /// The beginning of a stream; the digit changes with any frame or record.
 pub const MAGIC: &[u8; 8] = b"cvntree3";
-/// Bytes of a frame's header.
+/// The bytes of a frame's header.
 pub const HEADER_BYTES: usize = 24;
-/// Bytes of a file in one piece; a smaller file travels whole, with others.
+/// The most bytes of a file in one piece; a smaller file travels whole, with others.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// Bytes of a frame: a piece, and room for records around it.
+/// The most bytes of a frame: a piece, and room for records around it.
 pub const FRAME_BYTES_MAX: usize = PIECE_BYTES + (64 << 10);
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeFrameKind {
     /// Directories, small files, links.
     Batch = 1,
-    /// A large file begins.
+    /// The beginning of a large file.
     Begin = 2,
-    /// A piece of it.
+    /// A piece of a large file.
     Data = 3,
-    /// It ends.
+    /// The end of a large file.
     End = 4,
-    /// Files that the sink may have already.
+    /// Files that the sink may already have.
     Offer = 5,
-    /// The source has sent all.
+    /// The source has sent everything.
     Finish = 6,
     /// The sink is ready.
     Hello = 7,
-    /// What the sink has.
+    /// What the sink has of the offered files.
     Answer = 8,
-    /// The sink has written all.
+    /// The sink has written everything.
     Done = 9,
 }
 
@@ -74,15 +74,15 @@ impl TreeFrameKind {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeHeader {
-    /// What it is.
+    /// The kind of the frame.
     pub kind: TreeFrameKind,
-    /// How many bytes follow.
+    /// The number of bytes that follow.
     pub bytes: usize,
     digest: u128,
 }
 
 impl TreeHeader {
-    /// Whether these are the bytes that were sent.
+    /// Checks that these are the bytes that were sent.
     pub fn check(&self, payload: &[u8]) -> Result<(), Error> {
         if payload.len() == self.bytes && XxHash3_128::oneshot(payload) == self.digest {
             return Ok(());
@@ -91,23 +91,23 @@ impl TreeHeader {
     }
 }
 
-/// Makes `frame` ready for bytes behind a header that [`seal`] writes.
+/// Prepares `frame` for bytes behind a header, which [`seal`] writes.
 pub fn begin(frame: &mut Vec<u8>) {
     frame.clear();
     frame.resize(HEADER_BYTES, 0);
 }
 
-/// Writes the header of a frame that [`begin`] has begun.
+/// Writes the header of a frame that [`begin`] has prepared.
 pub fn seal(frame: &mut [u8], kind: TreeFrameKind) {
     let Some((header, payload)) = frame.split_at_mut_checked(HEADER_BYTES) else { return };
     header[0] = kind as u8;
     header[1..4].fill(0);
-    // A frame is never longer than FRAME_BYTES_MAX; the other end refuses one that is.
+    // A frame is never longer than FRAME_BYTES_MAX; the other end refuses a longer one.
     header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     header[8..].copy_from_slice(&XxHash3_128::oneshot(payload).to_le_bytes());
 }
 
-/// A whole frame.
+/// Returns a whole frame.
 pub fn frame(kind: TreeFrameKind, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len());
     begin(&mut frame);
@@ -126,8 +126,8 @@ pub fn read_magic(from: &mut impl Read) -> Result<(), Error> {
     Err(Error::Protocol("sends no tree of files, or is of another version of Caravan".to_owned()))
 }
 
-/// Reads a frame into `payload`, in place of what is there. `position` counts the bytes read so far. The
-/// digest is still to be checked, by whoever has the time.
+/// Reads a frame into `payload`, which it overwrites. `position` counts the bytes read so far. The caller still has
+/// to check the digest, in any thread.
 pub fn read(from: &mut impl Read, payload: &mut Vec<u8>, position: &mut u64) -> Result<TreeHeader, Error> {
     let mut bytes = [0; HEADER_BYTES];
     from.read_exact(&mut bytes).map_err(|error| cut_off(*position, &error))?;
@@ -139,14 +139,14 @@ pub fn read(from: &mut impl Read, payload: &mut Vec<u8>, position: &mut u64) -> 
             "announces {length} bytes at once, where {FRAME_BYTES_MAX} is the most"
         )));
     }
-    // Of a buffer that was used before, only what it has never held is cleared.
+    // In a used buffer, only the part that it has never held is cleared.
     payload.resize(length, 0);
     from.read_exact(payload).map_err(|error| cut_off(*position, &error))?;
     *position += (HEADER_BYTES + length) as u64;
     Ok(TreeHeader { kind, bytes: length, digest: u128::from_le_bytes(digest) })
 }
 
-/// What is sent makes no sense.
+/// Returns the error for bytes that break the protocol.
 pub(super) fn nonsense(what: &str) -> Error {
     Error::Protocol(format!("sends a {what} that makes no sense"))
 }
@@ -185,7 +185,7 @@ mod tests {
                 header.check(&payload)?;
                 Ok(header.kind)
             });
-            // The kind alone is outside of the digest: each side refuses those that are not due.
+            // Only the kind is outside of the digest: each side refuses the kinds that are not due.
             assert!(bit < 8 || found.is_err(), "bit {bit}: {found:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! What each half of `caravan cp` is told: its options, as one argument in JSON, and the sink's greeting.
+//! The options of the two halves of `caravan cp`, as one argument in JSON, and the sink's hello.
 
 use std::os::fd::OwnedFd;
 
@@ -10,15 +10,15 @@ use super::trust::DIRECTORY;
 use crate::Error;
 use crate::place::Place;
 
-/// Threads of one half that read or write small files, unless the user wants another number: one a core,
-/// and a few even where there are no cores, because they wait for disks.
+/// The least default number of threads of one half that read or write small files. The default is one a core, and a
+/// few even on few cores, because the threads wait for disks.
 const JOBS_MIN: usize = 4;
-/// Beyond this many threads it is the file system that is the limit.
+/// The largest default: beyond this many threads, the file system is the limit.
 const JOBS_DEFAULT_MAX: usize = 16;
-/// The most that a user may ask for: each holds a few descriptors and blocks of 1 MiB.
+/// The most threads that a user may ask for: each holds a few descriptors and blocks of 1 MiB.
 pub const JOBS_MAX: usize = 64;
 
-/// Bytes of a path: text in JSON where they are UTF-8, else a list of numbers.
+/// The bytes of a path: text in JSON if they are UTF-8, else a list of numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Spelled", into = "Spelled")]
 pub struct Name(pub Vec<u8>);
@@ -45,53 +45,53 @@ impl From<Name> for Spelled {
     }
 }
 
-/// What the half that sends is told.
+/// The options of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceOptions {
-    /// What is to be copied, as the user wrote it.
+    /// The paths to copy, as the user wrote them.
     pub paths: Vec<Name>,
-    /// Directories with all that is in them.
+    /// Whether to copy directories with their content.
     pub recursive: bool,
-    /// Files that are there already, with the same size and time of modification, are left alone.
+    /// Whether to skip files that the sink already has with the same size and time of modification.
     pub update: bool,
-    /// Threads that read; by default as many as there are cores.
+    /// The number of threads that read; by default, the number of cores.
     pub jobs: Option<usize>,
 }
 
-/// What the half that receives is told.
+/// The options of the sink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SinkOptions {
-    /// Where to, as the user wrote it.
+    /// The destination, as the user wrote it.
     pub destination: Name,
-    /// For each source, its name in the destination if that is a directory; nothing where the content of a
-    /// directory is meant (`dir/.`).
+    /// For each source, its name in the destination if that is a directory; `None` if only the content of the
+    /// source directory is copied (`dir/.`).
     pub names: Vec<Option<Name>>,
-    /// The destination has to be a directory that is there.
+    /// Whether the destination has to be an existing directory.
     pub into_directory: bool,
-    /// Directories may come.
+    /// Whether directories may come.
     pub recursive: bool,
-    /// Threads that write; by default as many as there are cores.
+    /// The number of threads that write; by default, the number of cores.
     pub jobs: Option<usize>,
-    /// Says at the end how much it was.
+    /// Whether to print the amount at the end.
     pub verbose: bool,
-    /// Each file is on the disk before it has its name.
+    /// Whether each file is on the disk before it gets its name.
     pub fsync: bool,
 }
 
-/// How many threads that makes.
+/// Returns the number of threads.
 pub(super) fn jobs(wanted: Option<usize>) -> usize {
     let cores = std::thread::available_parallelism().map_or(JOBS_MIN, |cores| cores.get());
     wanted.unwrap_or_else(|| cores.clamp(JOBS_MIN, JOBS_DEFAULT_MAX)).clamp(1, JOBS_MAX)
 }
 
-/// Reads what one of the halves was told.
+/// Parses the options of one of the halves.
 pub(super) fn parse<'a, T: Deserialize<'a>>(options: &'a str) -> Result<T, Error> {
     serde_json::from_str(options).map_err(|error| {
         Error::Usage(format!("the options of this half of `caravan cp` cannot be read: {error}"))
     })
 }
 
-/// A file or directory, for as long as it exists: the numbers mean something on one host alone.
+/// Identifies a file or directory while it exists; the numbers have a meaning on one host only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct FileId {
     device: u64,
@@ -104,27 +104,27 @@ impl FileId {
     }
 }
 
-/// The first frame of the sink: what is there already, and where exactly it is.
+/// The first frame of the sink: what it already has, and where exactly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeHello {
-    /// Nothing of what is copied is there, not even in part: nothing need be offered.
+    /// Whether the sink has no part of the copy: the source need not offer anything.
     pub is_fresh: bool,
-    /// What is there was left by a copy that was cut off: what it has completed need not be sent again.
+    /// Whether a copy that was cut off has left something: files that it completed need not be sent again.
     pub is_resumed: bool,
-    /// Where the sink runs: the source compares ids only on the same host.
+    /// The place of the sink: the source compares ids only on the same host.
     place: Place,
-    /// What sources are copied to, as far as that is there.
+    /// The existing targets.
     targets: Vec<FileId>,
-    /// Directories, and the names in them of what is not there yet.
+    /// Directories, and the names of targets in them that do not exist yet.
     future: Vec<(FileId, Name)>,
-    /// The directories that these places are in, up to the root.
+    /// The directories that hold these targets, up to the root.
     above: Vec<FileId>,
     #[serde(skip)]
     is_same_host: bool,
 }
 
 impl TreeHello {
-    /// Returns the hello of a sink here, for the sink to fill.
+    /// Returns an empty hello of a sink in this process.
     pub fn here() -> Self {
         Self {
             is_fresh: true,
@@ -137,7 +137,7 @@ impl TreeHello {
         }
     }
 
-    /// Adds a target that is there.
+    /// Adds an existing target.
     pub fn add_target(&mut self, stat: &Stat) {
         self.is_fresh = false;
         self.targets.push(FileId::of(stat));
@@ -148,11 +148,11 @@ impl TreeHello {
         self.future.push((FileId::of(folder), Name(name.to_vec())));
     }
 
-    /// Adds a directory that a target is in, and all above it.
+    /// Adds a directory that holds a target, and all directories above it.
     pub fn add_above(&mut self, folder: &OwnedFd) {
         let mut next = folder.try_clone().map_err(|_| Errno::MFILE);
         while let Ok((fd, stat)) = next.and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat))) {
-            // Above the root there is the root again.
+            // The directory above the root is the root again.
             if self.above.contains(&FileId::of(&stat)) {
                 break;
             }
@@ -161,23 +161,23 @@ impl TreeHello {
         }
     }
 
-    /// Returns the hello as the source uses it, which has received it.
+    /// Returns the hello as the source that received it uses it.
     pub fn received(mut self) -> Self {
         self.is_same_host = self.place.is_same_host(&Place::here());
         self
     }
 
-    /// Whether something is copied into that directory, at whatever depth.
+    /// True if something is copied into that directory, at any depth.
     pub fn is_above(&self, stat: &Stat) -> bool {
         self.is_same_host && self.above.contains(&FileId::of(stat))
     }
 
-    /// Whether something is copied to that file or directory.
+    /// True if something is copied to that file or directory.
     pub fn is_target(&self, stat: &Stat) -> bool {
         self.is_same_host && self.targets.contains(&FileId::of(stat))
     }
 
-    /// Returns the names in that directory to which something is copied and that were not there at the beginning.
+    /// Returns the names in that directory to which something is copied and which did not exist at the beginning.
     pub fn future_in(&self, folder: &Stat) -> Vec<&[u8]> {
         let here = self.future.iter().filter(|(id, _)| self.is_same_host && *id == FileId::of(folder));
         here.map(|(_, name)| name.0.as_slice()).collect()

@@ -1,22 +1,22 @@
-//! What is in frames: records of directories, files and links. Whatever a peer can write is checked here, once.
+//! The records in frames: directories, files and links. Everything that a peer can write is checked here, once.
 
 use super::attributes::Attributes;
 use super::format::nonsense;
 use crate::Error;
 
-/// The longest path below a root, as the system has it for any path.
+/// The longest path below a root, which is the system's limit for any path.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// The longest name in a directory (`NAME_MAX`).
 pub const NAME_BYTES_MAX: usize = 255;
-/// Bytes that the record of a file takes beside its name and content.
+/// The bytes of a file's record beside its name and content.
 pub const FILE_RECORD_BYTES: usize = 1 + 1 + ATTRIBUTES_BYTES + 4;
 const ATTRIBUTES_BYTES: usize = 24;
 
-/// A place in the tree: below which of the sources, and the path from there, with a slash between names.
-/// No path stands for the source itself.
+/// A place in the tree: the index of a source, and the path from there, with a slash between names. The empty path
+/// is the source itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreePath<'a> {
-    /// Which source.
+    /// The index of the source.
     pub root: u32,
     /// The path.
     pub path: &'a [u8],
@@ -25,47 +25,47 @@ pub struct TreePath<'a> {
 /// A record of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeRecord<'a> {
-    /// The names that follow are in this directory.
+    /// The directory of the names that follow.
     Folder(TreePath<'a>),
-    /// The next name is empty, and stands for the source itself.
+    /// The next name is empty and means the source itself, which is no directory.
     Root(u32),
     /// A whole file.
     File {
-        /// Its name.
+        /// The name of the file.
         name: &'a [u8],
-        /// What it is like.
+        /// The attributes of the file.
         attributes: Attributes,
-        /// What is in it.
+        /// The content of the file.
         content: &'a [u8],
     },
     /// A symbolic link.
     Symlink {
-        /// Its name.
+        /// The name of the link.
         name: &'a [u8],
-        /// What it is like.
+        /// The attributes of the link.
         attributes: Attributes,
-        /// Where it leads.
+        /// The target of the link.
         target: &'a [u8],
     },
     /// A FIFO.
     Fifo {
-        /// Its name.
+        /// The name of the FIFO.
         name: &'a [u8],
-        /// What it is like.
+        /// The attributes of the FIFO.
         attributes: Attributes,
     },
-    /// One more name of a file that was sent before.
+    /// One more name of a file that was sent before (a hard link).
     Link {
         /// The name.
         name: &'a [u8],
         /// The file.
         target: TreePath<'a>,
     },
-    /// All of this directory was sent.
+    /// The end of a directory.
     Leave {
-        /// Which.
+        /// The directory.
         spot: TreePath<'a>,
-        /// What it is like.
+        /// The attributes of the directory.
         attributes: Attributes,
     },
 }
@@ -73,33 +73,33 @@ pub enum TreeRecord<'a> {
 /// The beginning of a large file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeBegin<'a> {
-    /// The directory that it is in, or the file itself where it is a source and has no name.
+    /// The directory of the file, or the file itself if it is a source, which has no name.
     pub folder: TreePath<'a>,
-    /// Its name.
+    /// The name of the file.
     pub name: &'a [u8],
-    /// What it is like.
+    /// The attributes of the file.
     pub attributes: Attributes,
-    /// Its size; [`SIZE_UNKNOWN`] where it is read until its end.
+    /// The size; [`SIZE_UNKNOWN`] if the file is read until its end.
     pub size: u64,
-    /// The first so many bytes are kept from what is there.
+    /// The number of bytes that the sink keeps of what it has.
     pub kept: u64,
-    /// Another file of the tree has the name that a half-written file would get.
+    /// Whether another file of the tree has the name that the part of this file would get.
     pub is_apart: bool,
 }
 
-/// Of a pipe or a device.
+/// The size of a pipe or a device.
 pub const SIZE_UNKNOWN: u64 = u64::MAX;
 
-/// A file that the sink may have.
+/// A file that the sink may already have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfferedFile<'a> {
-    /// The directory that it is in.
+    /// The directory of the file.
     pub folder: TreePath<'a>,
-    /// Its name.
+    /// The name of the file.
     pub name: &'a [u8],
-    /// Its size.
+    /// The size of the file.
     pub size: u64,
-    /// Its time of modification.
+    /// The time of modification of the file.
     pub modified: (i64, u32),
 }
 
@@ -108,18 +108,18 @@ pub struct OfferedFile<'a> {
 pub enum SinkHas {
     /// Nothing of use.
     Nothing,
-    /// A file of that size and time.
+    /// A file of the same size and time.
     Same,
     /// The beginning of a file that was cut off.
     Part {
-        /// How much.
+        /// The bytes of the beginning.
         bytes: u64,
-        /// Its XXH3-128.
+        /// The XXH3-128 of the beginning.
         digest: u128,
     },
 }
 
-/// Appends a place.
+/// Appends a tree path.
 pub fn put_spot(to: &mut Vec<u8>, spot: TreePath<'_>) {
     to.extend_from_slice(&spot.root.to_le_bytes());
     put_long(to, spot.path);
@@ -142,8 +142,8 @@ fn put_attributes(to: &mut Vec<u8>, attributes: &Attributes) {
     to.extend_from_slice(&attributes.seconds.to_le_bytes());
 }
 
-/// Appends a record. The content of a file may be left out, and be written behind it: [`patch_size`] says
-/// then how much it was.
+/// Appends a record. The content of a file may be left out and written behind the record: then [`patch_size`] sets
+/// its size.
 pub fn put(to: &mut Vec<u8>, record: &TreeRecord<'_>) {
     match record {
         TreeRecord::Folder(spot) => {
@@ -185,7 +185,7 @@ pub fn put(to: &mut Vec<u8>, record: &TreeRecord<'_>) {
     }
 }
 
-/// Sets the size of a file's record whose content begins at `content`.
+/// Sets the size in a file's record, whose content begins at `content`.
 pub fn patch_size(to: &mut [u8], content: usize) {
     let size = to.len().saturating_sub(content) as u32;
     if let Some(field) = content.checked_sub(4).and_then(|start| to.get_mut(start..content)) {
@@ -225,24 +225,24 @@ pub fn put_had(to: &mut Vec<u8>, had: SinkHas) {
     }
 }
 
-/// Whether this is a name in a directory, and no way out of it.
+/// True if this is a name in a directory that leads nowhere else.
 pub fn is_plain_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..")
         && name.len() <= NAME_BYTES_MAX
         && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
-/// Takes values from the front of what a peer has sent.
+/// Parses values from the front of a peer's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordParser<'a>(pub &'a [u8]);
 
 impl<'a> RecordParser<'a> {
-    /// Whether nothing is left.
+    /// True if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// So many bytes.
+    /// Takes `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| nonsense("record"))?;
         self.0 = rest;
@@ -253,22 +253,22 @@ impl<'a> RecordParser<'a> {
         self.take(N)?.try_into().map_err(|_| nonsense("record"))
     }
 
-    /// A byte.
+    /// Takes a byte.
     pub fn byte(&mut self) -> Result<u8, Error> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Four bytes.
+    /// Takes four bytes.
     pub fn u32(&mut self) -> Result<u32, Error> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Takes eight bytes.
     pub fn u64(&mut self) -> Result<u64, Error> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Sixteen bytes.
+    /// Takes sixteen bytes.
     pub fn u128(&mut self) -> Result<u128, Error> {
         self.array().map(u128::from_le_bytes)
     }
@@ -278,7 +278,7 @@ impl<'a> RecordParser<'a> {
         self.take(length.into())
     }
 
-    /// A place: no part of its path leads up, or anywhere but down.
+    /// Takes a tree path, which leads only down.
     pub fn spot(&mut self) -> Result<TreePath<'a>, Error> {
         let (root, path) = (self.u32()?, self.long()?);
         let is_good = path.is_empty()
@@ -286,7 +286,7 @@ impl<'a> RecordParser<'a> {
         if is_good { Ok(TreePath { root, path }) } else { Err(nonsense("path")) }
     }
 
-    /// A name: nothing at all, or one step down.
+    /// Takes a name: an empty one, or one step down.
     fn name(&mut self) -> Result<&'a [u8], Error> {
         let length = self.byte()?;
         let name = self.take(length.into())?;
@@ -300,7 +300,7 @@ impl<'a> RecordParser<'a> {
         if attributes.is_possible() { Ok(attributes) } else { Err(nonsense("mode or time")) }
     }
 
-    /// The next record of a batch.
+    /// Takes the next record of a batch.
     pub fn record(&mut self) -> Result<TreeRecord<'a>, Error> {
         Ok(match self.byte()? {
             b'D' => TreeRecord::Folder(self.spot()?),
@@ -323,7 +323,7 @@ impl<'a> RecordParser<'a> {
         })
     }
 
-    /// The beginning of a large file.
+    /// Takes the beginning of a large file.
     pub fn begin(&mut self) -> Result<LargeBegin<'a>, Error> {
         let begin = LargeBegin {
             folder: self.spot()?,
@@ -337,14 +337,14 @@ impl<'a> RecordParser<'a> {
         if is_good && begin.kept <= begin.size { Ok(begin) } else { Err(nonsense("size of a file")) }
     }
 
-    /// A file on offer.
+    /// Takes an offered file.
     pub fn offered(&mut self) -> Result<OfferedFile<'a>, Error> {
         let (folder, name, size) = (self.spot()?, self.name()?, self.u64()?);
         let seconds = self.array().map(i64::from_le_bytes)?;
         Ok(OfferedFile { folder, name, size, modified: (seconds, self.u32()?) })
     }
 
-    /// What the sink has of a file.
+    /// Takes what the sink has of a file.
     pub fn had(&mut self) -> Result<SinkHas, Error> {
         Ok(match self.byte()? {
             0 => SinkHas::Nothing,

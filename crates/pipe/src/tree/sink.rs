@@ -1,5 +1,5 @@
-//! The half of a copy that receives: one thread reads the stream and makes directories, several write small
-//! files, one writes large ones, and one says what is there.
+//! The sink: one thread reads the stream and makes directories, several write small files, one writes large files,
+//! and one answers offers.
 
 mod held;
 mod large;
@@ -33,21 +33,21 @@ use super::trust::is_own_part;
 use super::{Buffers, FileComplaints, format, options, records, say};
 use crate::{Error, lock};
 
-/// Pieces of large files that wait to be written.
+/// The number of pieces of large files that may wait to be written.
 const PIECES_MAX: usize = 4;
-/// Batches for each worker that wait.
+/// The number of batches that may wait for each worker.
 const BATCHES_PER_WORKER: usize = 2;
-/// Failures after which nobody expects that any file can be written, if none could.
+/// The number of failures, without a success, after which nobody expects that any file can be written.
 const FUTILE_MIN: u64 = 100;
-/// Descriptors that the workers may need, where the system lets us.
+/// The number of descriptors that the workers may need, if the system permits.
 const DESCRIPTORS: u64 = 16_384;
-/// Files of earlier copies that are gone on with in one copy. A copy that is cut leaves one.
+/// The most parts of earlier copies that one copy resumes. A copy that is cut off leaves one.
 const PARTS_MAX: usize = 64;
 
-/// A file: below which source, in which directory, and its name.
+/// The index of the source, the directory and the name of a file.
 type FileKey = (u32, Vec<u8>, Vec<u8>);
 
-/// What all threads of this half share.
+/// The state that all threads of the sink share.
 #[derive(Debug)]
 pub struct SinkShared<'a> {
     targets: &'a CopyTargets,
@@ -58,35 +58,35 @@ pub struct SinkShared<'a> {
     files: AtomicU64,
     folders: AtomicU64,
     bytes: AtomicU64,
-    /// In the names of what is not complete: no other copy, and nobody who sends, has the same.
+    /// A number in the names of parts that no other copy, and no sender, knows.
     nonce: u64,
-    /// What earlier copies have begun and the source was told of.
+    /// The parts of earlier copies that were reported to the source.
     parts: Mutex<HashMap<FileKey, OwnedFd>>,
-    /// Sources of which nothing can be written.
+    /// The number of sources of which nothing can be written.
     lost: AtomicU64,
-    /// Each file is on the disk before it has its name.
+    /// Whether each file is on the disk before it gets its name.
     is_synced: bool,
-    /// The copy has ended, however.
+    /// Whether the copy has ended, in any way.
     is_over: AtomicBool,
-    /// Why the stream is refused: the first to find out says so.
+    /// The first reason why the stream is refused.
     fault: Mutex<Option<Error>>,
 }
 
-/// A batch, and where its records begin.
+/// A batch, and the position where its records begin.
 struct BatchWork {
     number: u64,
     payload: Vec<u8>,
     records: usize,
 }
 
-/// A frame of a large file; its end has a number.
+/// A frame of a large file; the last one has a number.
 struct LargePiece {
     number: Option<u64>,
     header: TreeHeader,
     payload: Vec<u8>,
 }
 
-/// Says what is there, and writes what comes.
+/// Sends the hello, and writes what the source sends.
 pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Send) -> Result<(), Error> {
     let options: SinkOptions = options::parse(options)?;
     crate::tree::allow_descriptors(DESCRIPTORS);
@@ -153,7 +153,7 @@ pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Sen
     for (path, error) in targets.finish(options.fsync) {
         complaints.fail(&format!("cannot give {} its name: {error}", printable(path)));
     }
-    // If the source is gone by now, that is its own affair: all of it is here.
+    // If the source is gone by now, that does not matter: everything is here.
     let _ = have.write_all(&format::frame(TreeFrameKind::Done, &[])).and_then(|()| have.flush());
     if options.verbose {
         say(&shared.summary(failed_there));
@@ -167,7 +167,7 @@ struct Channels {
     to_offers: SyncSender<Vec<u8>>,
 }
 
-/// Says what is there.
+/// Sends the hello.
 fn greet(targets: &CopyTargets, have: &mut impl Write) -> Result<(), Error> {
     let hello = serde_json::to_vec(&targets.hello()).map_err(|_| nonsense("greeting"))?;
     let frame = format::frame(TreeFrameKind::Hello, &hello);
@@ -177,7 +177,7 @@ fn greet(targets: &CopyTargets, have: &mut impl Write) -> Result<(), Error> {
         .map_err(Error::system("write"))
 }
 
-/// Reads the stream until it says that that was all; returns how many files the source could not send.
+/// Reads the stream until the source has sent everything. Returns how many files the source could not send.
 fn receive(shared: &SinkShared<'_>, data: &mut impl Read, channels: &Channels) -> Result<u64, Error> {
     let gone = || Error::Cancelled;
     format::read_magic(data)?;
@@ -211,7 +211,7 @@ fn receive(shared: &SinkShared<'_>, data: &mut impl Read, channels: &Channels) -
     }
 }
 
-/// Makes the directories that a batch begins with; returns where its records are.
+/// Makes the directories at the beginning of a batch. Returns where its records begin.
 fn make_folders(shared: &SinkShared<'_>, payload: &[u8]) -> Result<usize, Error> {
     let mut parser = RecordParser(payload);
     let bytes = parser.u32()? as usize;
@@ -219,7 +219,7 @@ fn make_folders(shared: &SinkShared<'_>, payload: &[u8]) -> Result<usize, Error>
     while !parser.is_empty() {
         let (spot, wanted) = (parser.spot()?, WantedFolder { mode: parser.u32()?, owner: parser.u32()? });
         match shared.targets.make(spot, wanted)? {
-            // Figures for people: nothing hangs on their order.
+            // The figures are for people: they need no order.
             Ok(()) => _ = shared.folders.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
                 let shown = shared.targets.shown(spot, b"");
@@ -242,7 +242,7 @@ fn write_small(shared: &SinkShared<'_>, number: usize, batches: &Mutex<Receiver<
             Err(_) => return,
         };
         let Ok(work) = work else { return };
-        // After a fault the rest is taken and dropped, so that nobody waits for this thread.
+        // After a fault, the rest is taken and dropped, so that nobody waits for this thread.
         if !shared.has_fault() {
             let deeds = worker.write(work.payload.get(work.records..).unwrap_or_default());
             if let Some(deeds) = shared.or_fault(deeds) {
@@ -266,12 +266,12 @@ fn write_large(shared: &SinkShared<'_>, pieces: &Receiver<LargePiece>) {
 }
 
 impl SinkShared<'_> {
-    /// A name for what is not complete.
+    /// Returns the name of a file that is not complete.
     fn temporary(&self, of: &str) -> Vec<u8> {
         temporary(self.nonce, of)
     }
 
-    /// Keeps what an earlier copy has begun open: what was looked at is what is gone on with.
+    /// Keeps a part of an earlier copy open, so that the file that was checked is the one that is resumed.
     fn keep_part(&self, folder: TreePath<'_>, name: &[u8], fd: OwnedFd) -> bool {
         let mut parts = lock(&self.parts);
         if parts.len() == PARTS_MAX {
@@ -295,12 +295,12 @@ impl SinkShared<'_> {
             .ok()
     }
 
-    /// Says why something could not be written. Where nothing more can be, the copy ends: nobody wants the rest to
-    /// be sent for nothing.
+    /// Reports why something could not be written. Ends the copy if nothing more can be written, so that the rest
+    /// is not sent in vain.
     fn fail(&self, spot: TreePath<'_>, name: &[u8], error: &io::Error, sentence: &str) {
         self.complaints.fail(sentence);
         let is_source = spot.path.is_empty() && name.is_empty();
-        // Each source fails once, and figures for people have no order.
+        // Each source fails once, and the figures are for people: they need no order.
         let lost = self.lost.fetch_add(is_source.into(), Ordering::Relaxed) + u64::from(is_source);
         let is_full = matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS));
         let failed = self.complaints.failed();
@@ -310,8 +310,8 @@ impl SinkShared<'_> {
         }
     }
 
-    /// Closes a file that is written, and sees to it that it is on the disk if that is wanted. Network file systems
-    /// say only now that there is no room.
+    /// Closes a written file, after fsync(2) if that is wanted. Network file systems report only now that there is
+    /// no room.
     fn closed(&self, file: OwnedFd) -> Result<(), Errno> {
         if self.is_synced {
             rustix::fs::fsync(&file)?;
@@ -348,7 +348,7 @@ fn nonce() -> Result<u64, Error> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Answers one offer. Whether the source still hears it shows in what it sends.
+/// Answers one offer. If the source does not get the answer, the stream shows it.
 pub fn answer(shared: &SinkShared<'_>, offer: &[u8], have: &mut impl Write) -> Result<(), Error> {
     let mut parser = RecordParser(offer);
     let number = parser.u64()?;
@@ -361,7 +361,7 @@ pub fn answer(shared: &SinkShared<'_>, offer: &[u8], have: &mut impl Write) -> R
         if count > OFFER_FILES_MAX {
             return Err(nonsense("offer"));
         }
-        // What cannot be read is not there, for this purpose.
+        // A file that cannot be read counts as missing.
         records::put_had(&mut answer, had(shared, &offered, is_update).unwrap_or(SinkHas::Nothing));
     }
     let _ = have.write_all(&format::frame(TreeFrameKind::Answer, &answer)).and_then(|()| have.flush());

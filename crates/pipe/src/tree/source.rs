@@ -1,4 +1,4 @@
-//! The half of a copy that sends: one thread walks, several read, one writes.
+//! The source: one thread walks, several read, one writes.
 
 pub mod large;
 pub mod outbox;
@@ -17,14 +17,14 @@ use super::walk::{Batch, Walk};
 use super::{Buffers, FileComplaints, format, options};
 use crate::Error;
 
-/// Batches that were walked and not read yet.
+/// The number of batches that may wait for a reader.
 const WALKED_MAX: usize = 4;
-/// Frames for each reader that are kept for use: being filled, waiting, being written.
+/// The number of frames for each reader: being filled, waiting, being written.
 const BUFFERS_PER_READER: usize = 3;
-/// Descriptors that the readers and a deep tree may need, where the system lets us.
+/// The number of descriptors that the readers and a deep tree may need, if the system permits.
 const DESCRIPTORS: u64 = 8192;
 
-/// What all threads of this half share.
+/// The state that all threads of the source share.
 #[derive(Debug)]
 pub struct SourceShared<'a> {
     options: &'a SourceOptions,
@@ -34,11 +34,11 @@ pub struct SourceShared<'a> {
     answers: OfferAnswers,
     links: LinkedFiles,
     buffers: Buffers,
-    /// Numbers offers.
+    /// The number of the next offer.
     offers: AtomicU64,
 }
 
-/// Reads options, then what the sink has, and sends the rest.
+/// Reads the options and the sink's hello, and sends what the sink does not have.
 pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Send) -> Result<(), Error> {
     let options: SourceOptions = options::parse(options)?;
     crate::tree::allow_descriptors(DESCRIPTORS);
@@ -57,7 +57,7 @@ pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Sen
     };
     std::thread::scope(|scope| {
         let (to, batches) = sync_channel(WALKED_MAX);
-        // Readers alone hold it: the walk ends once they have.
+        // Only the readers hold the receiver: the walk ends once they have ended.
         let batches = Arc::new(Mutex::new(batches));
         let heard = scope.spawn(|| {
             let result = shared.answers.read(&mut have, position);
@@ -83,7 +83,7 @@ pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Sen
         if written.is_err() {
             shared.answers.close();
         }
-        // The sink must not wait for more than there is.
+        // The close tells the sink that nothing more comes.
         drop(data);
         let heard = heard.join().unwrap_or(Err(Error::Cancelled));
         written.and(heard)
@@ -93,7 +93,7 @@ pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Sen
 
 fn hello(have: &mut impl Read) -> Result<(TreeHello, u64), Error> {
     format::read_magic(have).map_err(|error| match error {
-        // It has said itself what was in the way.
+        // The sink has printed the cause itself.
         Error::Truncated { .. } => Error::Told("the destination takes nothing".to_owned()),
         error => error,
     })?;
@@ -107,7 +107,7 @@ fn hello(have: &mut impl Read) -> Result<(TreeHello, u64), Error> {
     Ok((hello.received(), position))
 }
 
-/// One reader, until there are no more batches.
+/// Reads batches until there are no more.
 fn read(shared: &SourceShared<'_>, batches: Arc<Mutex<Receiver<Batch>>>) {
     let mut reader = BatchReader::new(shared);
     loop {
@@ -148,7 +148,7 @@ fn write(shared: &SourceShared<'_>, data: &mut impl Write) -> Result<(), Error> 
 
 impl SourceShared<'_> {
     fn next_offer(&self) -> u64 {
-        // Only that no two are the same matters.
+        // The numbers only have to differ from each other.
         self.offers.fetch_add(1, Ordering::Relaxed)
     }
 }

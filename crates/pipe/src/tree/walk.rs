@@ -1,7 +1,7 @@
-//! Walks trees and cuts what it finds into batches, in the order in which they are to be sent.
+//! Walks trees and cuts the files into batches, in the order in which they are to be sent.
 //!
-//! The walk itself opens and lists directories; it asks for nothing about the files in them. That is left to
-//! those who read the batches, several at a time.
+//! The walk itself opens and lists directories; it does not look at the files in them. The readers of the batches
+//! do that, several at a time.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -18,18 +18,19 @@ use super::options::{SourceOptions, TreeHello};
 use super::records::PATH_BYTES_MAX;
 use super::{FileComplaints, shown_in};
 
-/// Files of a batch: enough that a frame of files of 1 KB is worth a system call, and few enough that small
-/// trees occupy all readers.
+/// The most files of a batch: enough that a frame of files of 1 KB is worth a system call, and few enough that
+/// small trees occupy all readers.
 const ITEMS_MAX: usize = 256;
-/// Directories whose files are in one batch: each is a descriptor for as long as the batch is not read.
+/// The most directories whose files are in one batch: each holds a descriptor until the batch was read.
 const FOLDERS_MAX: usize = 16;
-/// Bytes of paths of directories that a batch begins with, so that they leave room in its first frame.
+/// The most bytes of the directory paths at the beginning of a batch, so that they leave room in its first frame.
 const PATHS_BYTES_MAX: usize = 32 << 10;
-/// Directories in directories: each is a descriptor. No path that is longer can be used at once anyway.
+/// The deepest nesting of directories: each level holds a descriptor. No longer path can be used in one call
+/// anyway.
 const DEPTH_MAX: usize = PATH_BYTES_MAX / 2;
-/// Bytes of names of directories still to be walked. Some four million in one directory.
+/// The most bytes of names of directories still to be walked: some four million in one directory.
 const PENDING_BYTES_MAX: usize = 256 << 20;
-/// Bytes that the kernel fills with names at once.
+/// The bytes of names that one call of the kernel may return.
 const LISTING_BYTES: usize = 64 << 10;
 
 /// Nobody takes batches any more.
@@ -51,12 +52,12 @@ pub struct Walk<'a> {
 struct Level {
     folder: Arc<SourceFolder>,
     attributes: Attributes,
-    /// Directories in it that are still to be walked.
+    /// The directories in it that are still to be walked.
     rest: Vec<CString>,
 }
 
 impl<'a> Walk<'a> {
-    /// One that hands batches to `to`.
+    /// Returns a walk that hands its batches to `to`.
     pub fn new(
         options: &'a SourceOptions,
         hello: &'a TreeHello,
@@ -66,7 +67,7 @@ impl<'a> Walk<'a> {
         Self { options, hello, complaints, to, batch: Batch::default(), pending_bytes: 0 }
     }
 
-    /// Walks all; returns how many batches that made.
+    /// Walks all sources. Returns the number of batches.
     pub fn run(mut self) -> Result<u64, Unwanted> {
         for (root, path) in self.options.paths.iter().enumerate() {
             self.source(root as u32, &path.0)?;
@@ -110,7 +111,7 @@ impl<'a> Walk<'a> {
         self.tree(root, path, &c_path)
     }
 
-    /// Whether the destination is in this directory. `link/` means what it leads to.
+    /// True if the destination is in this directory. `link/` means the directory that the link leads to.
     fn is_above(&self, path: &CStr) -> bool {
         rustix::fs::statat(CWD, path, AtFlags::empty()).is_ok_and(|stat| self.hello.is_above(&stat))
     }
@@ -152,7 +153,7 @@ impl<'a> Walk<'a> {
         (root, path, base): (u32, Vec<u8>, &Arc<[u8]>),
     ) -> Result<Option<Level>, Unwanted> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // The source itself was looked at already: `link/` leads somewhere.
+        // The source itself was checked before: `link/` leads somewhere.
         let flags = if path.is_empty() { flags - OFlags::NOFOLLOW } else { flags };
         let opened = rustix::fs::openat(parent, name, flags, Mode::empty())
             .and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat)));
@@ -173,12 +174,12 @@ impl<'a> Walk<'a> {
         self.batch.made.push(MadeFolder { root, path: path.clone(), mode: stat.st_mode, owner: stat.st_uid });
         let folder = Arc::new(SourceFolder { fd, root, path, base: Arc::clone(base) });
         let rest = self.list(&folder, &stat)?;
-        // A directory without files must not make a batch that is too large.
+        // A directory without files must not make a batch too large.
         self.cut_if_full()?;
         Ok(Some(Level { folder, attributes: Attributes::of(&stat), rest }))
     }
 
-    /// Takes the files of a directory; returns the directories in it.
+    /// Adds the files of a directory to batches. Returns the directories in it.
     fn list(&mut self, folder: &Arc<SourceFolder>, stat: &Stat) -> Result<Vec<CString>, Unwanted> {
         let mut space = vec![MaybeUninit::uninit(); LISTING_BYTES];
         let mut names = RawDir::new(&folder.fd, &mut space);
@@ -221,7 +222,7 @@ impl<'a> Walk<'a> {
         Ok(folders)
     }
 
-    /// Some file systems do not say what an entry is.
+    /// Returns what an entry is: some file systems do not report it in the listing.
     fn kind(&self, folder: &SourceFolder, name: &CStr, kind: FileType) -> Option<FileType> {
         if kind != FileType::Unknown {
             return Some(kind);
@@ -263,18 +264,18 @@ impl<'a> Walk<'a> {
 /// A directory of a source.
 #[derive(Debug)]
 pub struct SourceFolder {
-    /// Open for reading.
+    /// The descriptor, open for reading.
     pub fd: OwnedFd,
-    /// Below which source.
+    /// The index of the source.
     pub root: u32,
-    /// The path from there.
+    /// The path from the source.
     pub path: Vec<u8>,
     /// The source, as the user wrote it.
     pub base: Arc<[u8]>,
 }
 
 impl SourceFolder {
-    /// A file in it, for people.
+    /// Returns the path of a file in the directory, for messages.
     pub fn shown(&self, name: &[u8]) -> String {
         shown_in(&below(&self.base, &self.path), name)
     }
@@ -285,29 +286,29 @@ impl SourceFolder {
 pub enum WalkItem {
     /// Anything but a directory.
     Entry {
-        /// The directory that it is in.
+        /// The directory of the entry.
         folder: Arc<SourceFolder>,
-        /// Its name there.
+        /// The name in the directory.
         name: CString,
-        /// What the directory says that it is.
+        /// The type that the listing reports.
         kind: FileType,
     },
-    /// A source that is no directory.
+    /// A source that is not a directory.
     Root {
-        /// Which source.
+        /// The index of the source.
         root: u32,
-        /// Its path.
+        /// The path of the source.
         path: CString,
-        /// Whether a symbolic link stands for what it leads to.
+        /// Whether to send what a symbolic link leads to instead of the link.
         is_followed: bool,
     },
-    /// All of a directory was sent.
+    /// The end of a directory.
     Leave {
-        /// Below which source.
+        /// The index of the source.
         root: u32,
-        /// The path from there.
+        /// The path from the source.
         path: Vec<u8>,
-        /// What it is like.
+        /// The attributes of the directory.
         attributes: Attributes,
     },
 }
@@ -315,32 +316,32 @@ pub enum WalkItem {
 /// A directory to make.
 #[derive(Debug)]
 pub struct MadeFolder {
-    /// Below which source.
+    /// The index of the source.
     pub root: u32,
-    /// The path from there.
+    /// The path from the source.
     pub path: Vec<u8>,
-    /// Its permissions.
+    /// The permissions of the directory.
     pub mode: u32,
-    /// Its owner.
+    /// The owner of the directory.
     pub owner: u32,
 }
 
-/// What one reader takes.
+/// The work of one reader at a time.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// From 0; frames are sent in this order.
+    /// The number of the batch, from 0; frames are sent in this order.
     pub number: u64,
-    /// Directories to make first.
+    /// The directories to make first.
     pub made: Vec<MadeFolder>,
-    /// What to send then.
+    /// The items to send then.
     pub items: Vec<WalkItem>,
-    /// Directories whose files are in it.
+    /// The number of directories whose files are in the batch.
     pub folders: usize,
     /// Bytes of the paths of `made`.
     pub paths_bytes: usize,
 }
 
-/// A path and one more name behind it.
+/// Returns a path with one more name behind it.
 pub fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if path.is_empty() || path.ends_with(b"/") || name.is_empty() { b"" } else { b"/" };
     [path, slash, name].concat()

@@ -1,4 +1,4 @@
-//! Folders, copies and what is in them.
+//! Folders, copies and their content, for all tests of trees.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use caravan_pipe::tree::options::{Name, SinkOptions, SourceOptions};
 use caravan_pipe::tree::{self};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// A folder of a test's own, gone at its end.
+/// A folder for one test, which is removed at its end.
 pub struct ScratchFolder(pub PathBuf);
 
 impl ScratchFolder {
@@ -45,7 +45,7 @@ impl Drop for ScratchFolder {
     }
 }
 
-/// A copy that a test wants.
+/// The copy that a test wants.
 #[derive(Clone)]
 pub struct Wanted {
     pub sources: Vec<PathBuf>,
@@ -98,12 +98,12 @@ impl Wanted {
         serde_json::to_string(&options).expect("JSON")
     }
 
-    /// Runs both halves, joined by pipes. How each ended, and all bytes that the source has sent.
+    /// Runs both halves, joined by pipes. Returns how each ended, and all bytes that the source sent.
     pub fn run(&self) -> Ran {
         self.run_cut(usize::MAX)
     }
 
-    /// The same, with the stream ending after so many bytes.
+    /// Runs both halves, with a stream that ends after `cut` bytes.
     pub fn run_cut(&self, cut: usize) -> Ran {
         let ((data_out, data_in), (have_out, have_in)) = (pipe(), pipe());
         let (source_options, sink_options) = (self.source_options(), self.sink_options());
@@ -118,13 +118,13 @@ impl Wanted {
         Ran { source, sink, sent }
     }
 
-    /// Gives a stream to a sink.
+    /// Sends a recorded stream to a sink.
     pub fn replay(&self, stream: impl Read + Send) -> Result<(), Error> {
         tree::sink(&self.sink_options(), stream, io::sink())
     }
 }
 
-/// How a copy went.
+/// The result of a copy.
 pub struct Ran {
     pub source: Result<(), Error>,
     pub sink: Result<(), Error>,
@@ -143,7 +143,7 @@ fn pipe() -> (OwnedFd, OwnedFd) {
     pipe_with(PipeFlags::CLOEXEC).expect("a pipe")
 }
 
-/// Keeps what is sent, and closes at the cut.
+/// Records what is sent, and closes at the cut.
 struct Tee {
     to: Option<File>,
     sent: Arc<Mutex<Vec<u8>>>,
@@ -170,13 +170,13 @@ impl Write for Tee {
     }
 }
 
-/// All that a copy keeps of a file.
+/// Everything that a copy keeps of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub what: What,
     pub mode: u32,
     pub modified: (i64, i64),
-    /// Paths that are the same file: the first of them.
+    /// For paths of the same file: the first of them.
     pub twin: Option<PathBuf>,
 }
 
@@ -189,7 +189,7 @@ pub enum What {
     Other,
 }
 
-/// All of a tree.
+/// Returns everything in a tree.
 pub fn tree_of(top: &Path) -> BTreeMap<PathBuf, Kept> {
     let (mut found, mut paths) = (BTreeMap::new(), vec![PathBuf::new()]);
     while let Some(path) = paths.pop() {
@@ -223,7 +223,7 @@ pub fn tree_of(top: &Path) -> BTreeMap<PathBuf, Kept> {
     found.collect()
 }
 
-/// Bytes that differ from their neighbours, so that nothing is mistaken for something else.
+/// Returns bytes that differ from their neighbours, so that no part is mistaken for another.
 pub fn bytes(count: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {

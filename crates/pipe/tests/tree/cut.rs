@@ -1,4 +1,4 @@
-//! Copies that are cut off, and go on.
+//! Tests copies that are cut off and resumed.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -23,7 +23,7 @@ fn a_stream_cut_anywhere_leaves_whole_files_and_says_so() {
     let stream = Wanted::tree(&from, &folder.join("whole")).run().ok();
     let whole = tree_of(&from);
     let (length, small) = (stream.len(), stream.len() - MIB);
-    // Every byte of a small one would take long; those of frames around and many others will do.
+    // Every byte of a small copy would take long; the bytes of the frames around it and many others are enough.
     let cuts =
         (0..300).step_by(5).chain((300..small).step_by(39_973)).chain((length - 200..length).step_by(3));
     for cut in cuts {
@@ -62,7 +62,7 @@ fn a_copy_goes_on_where_it_was_cut() {
         assert!(ran.source.is_err() && ran.sink.is_err());
         assert!(!to.exists(), "nothing under the final name");
         let part = fs::metadata(folder.join(".to.part")).map_or(0, |data| data.len() as usize);
-        // All but the piece that was cut.
+        // The part has everything but the piece that was cut.
         assert!(part + MIB + 1000 > cut, "{cut}: {part}");
         let sent = wanted.run().ok();
         assert_eq!(fs::read(&to).expect("read"), fs::read(&from).expect("read"));

@@ -1,4 +1,4 @@
-//! Streams that nobody of good will sends: an error, and nothing outside of the destination is touched.
+//! Tests hostile streams: each is an error, and nothing outside of the destination changes.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn batch(folders: &[TreePath<'_>], all: &[TreeRecord<'_>]) -> Vec<u8> {
     batch_of(&folders, all)
 }
 
-/// Directories with their permissions, then records.
+/// Returns a batch of directories with their permissions, and then records.
 pub fn batch_of(folders: &[(TreePath<'_>, u32)], all: &[TreeRecord<'_>]) -> Vec<u8> {
     let mut made = Vec::new();
     for (folder, mode) in folders {
@@ -57,7 +57,7 @@ fn file(name: &[u8]) -> TreeRecord<'_> {
     TreeRecord::File { name, attributes: PLAIN, content: b"evil" }
 }
 
-/// Each stream is refused, or does harm to nothing but the destination.
+/// Checks that each stream is refused, or changes nothing but the destination.
 fn refused(name: &str, frames: &[Vec<u8>]) {
     let folder = ScratchFolder::new();
     let (outside, to) = (folder.join("outside"), folder.join("to"));
@@ -143,7 +143,7 @@ fn nothing_is_written_through_a_link_that_came_before() {
     for target in [&b"../outside"[..], b"/tmp", b"..", b"."] {
         let link = TreeRecord::Symlink { name: b"link", attributes: PLAIN, target };
         let first = || batch(&[TOP], &[TreeRecord::Folder(TOP), link]);
-        // The link itself is as it should be; what goes through it fails, file by file.
+        // The link itself is valid; files below it fail, one by one.
         refused(
             "a file",
             &[first(), batch(&[], &[TreeRecord::Folder(spot(b"link")), file(b"victim")]), finish()],
@@ -178,7 +178,7 @@ fn a_part_that_is_a_link_is_not_written_through() {
     let frames =
         [batch(&[TOP], &[TreeRecord::Folder(TOP), link]), begin(&large), data(0, b"evil"), end(4), finish()];
     let stream = [MAGIC.to_vec(), frames.concat()].concat();
-    // Whether the link was there before or after, it is not followed.
+    // Whether or not the link existed before, it is not followed.
     for _ in 0..2 {
         let _ = Wanted::tree(Path::new("x"), &folder.join("to")).replay(&stream[..]);
         assert_eq!(fs::read(folder.join("victim")).expect("read"), b"untouched");

@@ -1,4 +1,4 @@
-//! What becomes what, as with cp; and what fails by itself.
+//! Tests what each source becomes, as with cp; and failures of single files.
 
 use std::fs;
 use std::io::Read;
@@ -41,7 +41,7 @@ fn names_end_up_where_cp_puts_them() {
         ("content".to_owned(), "f".to_owned())
     );
 
-    // What was there is replaced at once, and a link on the way to it stays.
+    // An existing file is replaced at once, and a link on the way to it stays.
     fs::write(path("old"), "old").expect("a file");
     symlink("old", path("to-old")).expect("a link");
     Wanted::file(&path("file"), &path("to-old")).run().ok();
@@ -136,7 +136,7 @@ fn one_file_that_fails_does_not_stop_the_others() {
         fs::write(from.join(name), name).expect("a file");
     }
     let _socket = UnixListener::bind(from.join("socket")).expect("a socket");
-    // Where a file is to go there is a directory: nobody may write a file there, not even the superuser.
+    // A directory has the name of a file: nobody can write a file there, not even the superuser.
     fs::create_dir_all(to.join("blocked/full")).expect("a folder");
     let ran = Wanted::tree(&from.join("."), &to).run();
     ran.source.expect("a socket is left out, and no failure");
@@ -192,7 +192,7 @@ fn what_cannot_be_written_is_not_sent() {
 #[test]
 fn files_that_misstate_their_size_are_copied() {
     let folder = ScratchFolder::new();
-    // Of /sys, with 4096 bytes that are not there; of /proc, with none; and more than one piece.
+    // A file of /sys that claims 4096 bytes, a file of /proc that claims none, and one of more than one piece.
     for path in ["/sys/class/net/lo/mtu", "/proc/version", "/proc/kallsyms"] {
         let Ok(content) = fs::read(path) else { continue };
         let to = folder.join("to");
@@ -202,7 +202,7 @@ fn files_that_misstate_their_size_are_copied() {
     }
 }
 
-/// A disk of 2 MiB takes the superuser to make; elsewhere /dev/full above has to do.
+/// Only the superuser can make a disk of 2 MiB; for other users the test of /dev/full above has to be enough.
 #[test]
 fn a_full_disk_leaves_nothing_half_written() {
     let folder = ScratchFolder::new();
@@ -230,7 +230,7 @@ fn a_full_disk_leaves_nothing_half_written() {
     for (path, kept) in &arrived {
         assert_eq!(whole.get(path).map(|kept| &kept.what), Some(&kept.what), "{path:?}");
     }
-    // With more room the same command goes on.
+    // With more room, the same command resumes the copy.
     let grown = Command::new("mount").args(["-o", "remount,size=20m"]).arg(&disk).status();
     assert!(grown.is_ok_and(|status| status.success()));
     wanted.run().ok();

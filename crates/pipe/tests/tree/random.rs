@@ -1,4 +1,4 @@
-//! Any tree arrives as it is.
+//! Tests that any tree arrives unchanged.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::common::{ScratchFolder, Wanted, bytes, set_modified, tree_of};
 
-/// Something to make somewhere.
+/// A file to make, of any type.
 #[derive(Clone, Debug)]
 enum MadeTree {
     Folder(u32),
@@ -49,7 +49,7 @@ fn made() -> impl Strategy<Value = MadeTree> {
     ]
 }
 
-/// Makes all that can be made where it is to be; permissions of folders at the end.
+/// Makes every file whose place is free; sets the permissions of folders at the end.
 fn build(top: &Path, plan: &[(usize, usize, MadeTree)]) {
     fs::create_dir(top).expect("the top");
     let (mut folders, mut files, mut modes) = (vec![top.to_owned()], Vec::<PathBuf>::new(), Vec::new());
@@ -67,7 +67,7 @@ fn build(top: &Path, plan: &[(usize, usize, MadeTree)]) {
             }
             MadeTree::File(size, mode) => {
                 fs::write(&path, bytes(*size, index as u64)).expect("a file");
-                // The superuser alone reads what nobody may.
+                // Only the superuser reads files that nobody may read.
                 let mode = if rustix::process::geteuid().is_root() { *mode } else { mode | 0o400 };
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
                 files.push(path.clone());
@@ -106,7 +106,7 @@ proptest! {
         build(&from, &plan);
         Wanted::tree(&from, &to).run().ok();
         prop_assert_eq!(tree_of(&from), tree_of(&to));
-        // Over what is there already, it is the same; and then nothing needs to be sent.
+        // A copy over an existing one gives the same tree; after that, nothing needs to be sent.
         Wanted::tree(&from.join("."), &to).run().ok();
         prop_assert_eq!(tree_of(&from), tree_of(&to));
         let update = Wanted { update: true, ..Wanted::tree(&from.join("."), &to) };

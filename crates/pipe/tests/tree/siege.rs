@@ -1,5 +1,5 @@
-//! Whoever owns the directory that is copied into swaps its names all the time, as a real other user. So these
-//! tests take the superuser; elsewhere they say so and pass.
+//! Tests with a real other user who owns the destination directory and swaps its names all the time. They need the
+//! superuser; otherwise they say so and pass.
 
 use std::fs;
 use std::io::Read;
@@ -17,12 +17,12 @@ use rustix::process::{Gid, Uid};
 use super::common::{ScratchFolder, Wanted, bytes};
 use super::hostile::{batch_of, begin, data, end, finish};
 
-/// The user who swaps.
+/// The user who swaps names.
 const STRANGER: u32 = 54_321;
 const ROUNDS: usize = 1000;
-/// Names in the directory beyond which the stranger removes what he can.
+/// The number of names in the directory beyond which the stranger removes what he can.
 const NAMES_MAX: usize = 32;
-/// Is set for a test that has a process of its own.
+/// A variable that is set for a test with a process of its own.
 const OWN_PROCESS: &str = "CARAVAN_TEST_SIEGE";
 const SECRET: &[u8] = b"for nobody else";
 
@@ -38,7 +38,8 @@ struct Besieged {
 }
 
 impl Besieged {
-    /// Only in a process of its own, which this starts: what thousands of failing copies say is for nobody.
+    /// Returns a directory only in a process of its own, which this starts: nobody needs the output of thousands of
+    /// failing copies.
     fn new(test: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("another user takes the superuser to play");
@@ -61,7 +62,7 @@ impl Besieged {
         Some(Self { folder, victim, field })
     }
 
-    /// Copies while the stranger swaps `names`, and those of what is not complete.
+    /// Copies while the stranger swaps `names` and the names of parts.
     fn copy(&self, names: &[&str], stream: &[u8], wanted: &Wanted) {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -76,7 +77,7 @@ impl Besieged {
         assert_eq!(fs::read(&self.victim).expect("read"), SECRET);
     }
 
-    /// As the stranger, whom the kernel itself stops at what is not his.
+    /// Swaps names as the stranger, whom the kernel keeps from files that are not his.
     fn swap(&self, names: &[&str], is_over: &AtomicBool) {
         let stranger = (Uid::from_raw(STRANGER), Gid::from_raw(STRANGER));
         rustix::thread::set_thread_groups(&[]).expect("no groups");
@@ -109,7 +110,7 @@ impl Besieged {
             2 => _ = fs::create_dir(one),
             3 => _ = fs::remove_dir(one).or_else(|_| fs::remove_dir_all(one)),
             4 => _ = fs::hard_link(other, one),
-            // A FIFO that nobody reads must not hold him up.
+            // A FIFO that nobody reads must not block the stranger.
             5 => {
                 let flags = OFlags::NONBLOCK.bits() as i32;
                 let _ = fs::OpenOptions::new()
@@ -126,7 +127,7 @@ impl Besieged {
     }
 }
 
-/// What the stranger can open does not hold what is for nobody else.
+/// Checks that no file that the stranger can open has secret content.
 fn assert_unreadable(path: &Path) {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let Ok(file) = fs::OpenOptions::new().read(true).custom_flags(flags).open(path) else { return };
@@ -163,7 +164,7 @@ fn files_links_and_fifos_of_a_besieged_directory_stay_what_they_are() {
         file(0o644, b"public", b"for all"),
         fifo(b"fifo0", 0o600),
         fifo(b"fifo6", 0o666),
-        // What is given to the stranger is nothing but what was made for him.
+        // The stranger gets only files that were made for him.
         TreeRecord::Symlink { name: b"link", attributes: given, target: b"public" },
         TreeRecord::Fifo { name: b"his", attributes: given },
         TreeRecord::Link { name: b"again", target: spot(b"public") },
@@ -194,7 +195,7 @@ fn a_new_tree_in_a_besieged_directory_is_nobody_elses() {
     let leave = |path, mode| TreeRecord::Leave { spot: spot(path), attributes: attributes(mode) };
     let records = [TreeRecord::Folder(spot(b"")), file(0o644, b"f", SECRET), leave(b"", 0o700)];
     let stream = stream(&[batch_of(&[(spot(b""), 0o700)], &records)]);
-    // Into a directory under its own name, and as what is not there yet, which a part may be planted for.
+    // The copy goes into a directory under its own name, and to a new name, for which a part may be planted.
     besieged.copy(&["x"], &stream, &Wanted::tree(Path::new("x"), &besieged.field));
     besieged.copy(&["new", ".new.part"], &stream, &Wanted::tree(Path::new("x"), &besieged.field.join("new")));
 }
@@ -222,7 +223,7 @@ fn large_files_of_a_besieged_directory_are_not_gone_on_with() {
     besieged.copy(&names, &stream, &Wanted::tree(Path::new("x/."), &besieged.field));
 }
 
-/// Without any race: what another user has planted is no beginning of anything.
+/// Without any race: a file that another user has planted is never resumed.
 #[test]
 fn what_another_user_has_planted_is_not_gone_on_with() {
     let Some(besieged) = Besieged::new("what_another_user_has_planted_is_not_gone_on_with") else { return };
@@ -242,7 +243,7 @@ fn what_another_user_has_planted_is_not_gone_on_with() {
     assert_eq!(fs::metadata(&to).expect("there").uid(), 0);
     assert!(fs::read(&to).expect("read") == content);
 
-    // A directory for a directory that is not there yet.
+    // A directory for a directory that does not exist yet.
     let part = besieged.field.join(".backup.part");
     fs::create_dir(&part).expect("a folder");
     chown(&part, Some(STRANGER), Some(STRANGER)).expect("given away");

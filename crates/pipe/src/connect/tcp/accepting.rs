@@ -1,4 +1,4 @@
-//! The listening side: many may come, one session is taken.
+//! The listening side: accepts many connections and takes one session.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,67 +17,67 @@ use crate::cancel::Cancel;
 use crate::limits::{HANDSHAKE_LIMIT, STRANGERS_MAX};
 use crate::{Error, PipeKey};
 
-/// Sessions of a peer that has started again of which connections are kept: of its last tries.
+/// The number of sessions of a peer whose connections are kept, if the peer starts again: those of its last tries.
 const SESSIONS_MAX: usize = 4;
 
 /// All connections of one session, in their order.
 #[derive(Debug)]
 pub struct AcceptedSession {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// The sockets, and how long an answer took on them, as the other side has seen it.
+    /// The sockets, and the round trip of each, as the other side has measured it.
     pub sockets: Vec<(OwnedFd, Duration)>,
 }
 
-/// Who was turned away.
+/// The connections that were turned away, by reason.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strangers {
-    /// They spoke something else, or nothing.
+    /// They spoke another protocol, or sent nothing.
     others: u32,
     /// They did not know the key.
     key: u32,
-    /// They were of another version, and of which the last one was.
+    /// They had another version; the number of them, and the version of the last one.
     version: (u32, u16),
     /// They wanted another number of connections.
     count: u32,
 }
 
-/// A connection that has proved nothing yet.
+/// A connection whose peer has not yet proved that it knows the key.
 struct PendingPeer {
     exchange: Exchange,
     until: Instant,
-    /// Once it has said hello.
+    /// The handshake, once the peer has sent its hello.
     greeted: Option<HandshakeListener>,
 }
 
-/// Everything of one call.
+/// The state of one call.
 pub struct Accepting<'a> {
-    /// What the other side must know.
+    /// The key that the peer must know.
     pub key: &'a PipeKey,
-    /// Our side of all its connections.
+    /// This side's session in all connections.
     pub session: SessionId,
-    /// How many it must have; `None`: as many as it says.
+    /// How many connections the peer must make; `None`: as many as it says.
     pub count: Option<u16>,
     pending: Vec<PendingPeer>,
-    /// Sessions of which some connections have come, the latest at the end.
+    /// Sessions that are not complete, the latest at the end.
     taken: Vec<PartialSession>,
     strangers: Strangers,
 }
 
-/// What has come of a session so far.
+/// The connections of a session so far.
 struct PartialSession {
     session: SessionId,
     sockets: Vec<Option<(OwnedFd, Duration)>>,
 }
 
 impl<'a> Accepting<'a> {
-    /// Nobody has come yet.
+    /// Returns the state before the first connection.
     pub fn new(key: &'a PipeKey, session: SessionId, count: Option<u16>) -> Self {
         Self { key, session, count, pending: Vec::new(), taken: Vec::new(), strangers: Strangers::default() }
     }
 
-    /// Takes connections until one session is whole, or who was turned away if that has not come by
-    /// `until`.
+    /// Accepts connections until one session is complete. Returns the reasons why connections were turned away if
+    /// that has not happened by `until`.
     pub fn run(
         mut self,
         listener: &OwnedFd,
@@ -115,7 +115,7 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    /// Those who have said too little for too long.
+    /// Drops connections whose handshake has taken too long.
     fn forget_late(&mut self, now: Instant) {
         let before = self.pending.len();
         self.pending.retain(|pending| now < pending.until);
@@ -123,12 +123,12 @@ impl<'a> Accepting<'a> {
     }
 
     fn accept_all(&mut self, listener: &OwnedFd) -> Result<(), Error> {
-        // No more than there is room for, so that those who are under way have their turn.
+        // The loop is bounded, so that connections in their handshake get their turn.
         for _ in 0..STRANGERS_MAX {
             match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => self.add(socket),
                 Err(Errno::AGAIN) => return Ok(()),
-                // Out of descriptors or memory: who has waited longest makes room.
+                // This process is out of descriptors or memory: the connection that has waited longest makes room.
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
                     if !self.pending.is_empty() =>
                 {
@@ -137,7 +137,7 @@ impl<'a> Accepting<'a> {
                 Err(source @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::BADF)) => {
                     return Err(Error::system("accept")(source));
                 }
-                // What became of one connection before it was taken (accept(2)) is no matter of the others.
+                // A connection that failed before it was accepted (accept(2)) does not affect the others.
                 Err(_) => {}
             }
         }
@@ -181,8 +181,8 @@ impl<'a> Accepting<'a> {
         Ok(())
     }
 
-    /// Takes a connection that knows the key. A peer that comes with another session has started again; what is left
-    /// of its last try may still come after that.
+    /// Takes a connection that knows the key. A peer that comes with another session has started again; connections
+    /// of its last try may still arrive after that.
     fn take(&mut self, pending: PendingPeer, round_trip: Duration) {
         let Some(listening) = pending.greeted else { return };
         let Ok(socket) = pending.exchange.into_blocking() else { return };
@@ -208,7 +208,7 @@ impl<'a> Accepting<'a> {
 }
 
 impl PendingPeer {
-    /// Once it has proved that it knows the key, the round trip.
+    /// Advances a handshake. Returns the round trip once the peer has proved that it knows the key.
     fn step(
         &mut self,
         key: &PipeKey,
@@ -218,7 +218,7 @@ impl PendingPeer {
         self.advance().map_err(HandshakeError::Here)?;
         if self.greeted.is_none() && self.exchange.is_over() {
             self.greet(key, session, count)?;
-            // Its proof may be there already, and then nothing else announces it.
+            // The proof may have arrived already, and then nothing else announces it.
             self.advance().map_err(HandshakeError::Here)?;
         }
         match &self.greeted {
@@ -232,7 +232,7 @@ impl PendingPeer {
     fn advance(&mut self) -> Result<(), PeerRefusal> {
         let advanced = self.exchange.advance();
         if self.greeted.is_some() {
-            // Who goes once greeted may have seen that this is not who it looks for.
+            // A peer that leaves after the greeting may have seen that this side has another key.
             return advanced.map_err(|_| PeerRefusal::Key);
         }
         check_start(self.exchange.heard())?;

@@ -1,4 +1,5 @@
-//! The connecting side: all addresses, a moment apart (RFC 8305), and the first that knows the key is it.
+//! The connecting side: tries all addresses, a moment apart (RFC 8305), and takes the first peer that knows the
+//! key.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,34 +19,34 @@ use crate::cancel::Cancel;
 use crate::limits::CONNECT_STAGGER;
 use crate::{Error, PipeKey};
 
-/// A connection that has proved itself.
+/// A connection whose peer has proved that it knows the key.
 #[derive(Debug)]
 pub struct ProvenConnection {
-    /// Blocks.
+    /// The socket, which blocks.
     pub socket: OwnedFd,
-    /// Where it leads.
+    /// The address of the peer.
     pub address: SocketAddr,
-    /// Who is there.
+    /// The session of the peer.
     pub session: SessionId,
-    /// How long an answer took.
+    /// The round trip of the path.
     pub round_trip: Duration,
 }
 
-/// One address, and why it is not it.
+/// An address at which the attempt failed.
 #[derive(Debug)]
 pub struct FailedAddress {
-    /// Which.
+    /// The address.
     pub address: SocketAddr,
-    /// Why.
+    /// Why the attempt failed.
     pub why: AddressFailure,
 }
 
-/// Why an attempt ended.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub enum AddressFailure {
-    /// Nobody is there who speaks this protocol; in the words of an error.
+    /// Nobody there speaks this protocol; the words of an error.
     Unreached(String),
-    /// Somebody is.
+    /// A listener answered that is not the wanted peer.
     Refused(PeerRefusal),
 }
 
@@ -71,20 +72,20 @@ impl fmt::Display for AddressFailure {
     }
 }
 
-/// What every attempt of a call is made with.
+/// What all attempts of a call have in common.
 #[derive(Clone, Copy)]
 pub struct CallTerms<'a> {
-    /// What the other side must know.
+    /// The key that the other side must know.
     pub key: &'a PipeKey,
-    /// Our side of all its connections.
+    /// This side's session in all connections.
     pub session: &'a SessionId,
-    /// How many there are to be.
+    /// The number of connections to make.
     pub count: u16,
-    /// For the words of an error.
+    /// The time limit, for the words of an error.
     pub limit: Duration,
-    /// When that is over.
+    /// When the limit is over.
     pub until: Option<Instant>,
-    /// To end it.
+    /// Ends the call.
     pub cancel: &'a Cancel,
 }
 
@@ -98,7 +99,7 @@ struct Attempt {
     round_trip: Duration,
 }
 
-/// The first of all addresses, for stream 0; or why none.
+/// Tries all addresses for stream 0. Returns the first connection, or why each address failed.
 pub fn first(
     addresses: &[SocketAddr],
     terms: &CallTerms,
@@ -108,7 +109,7 @@ pub fn first(
     let mut next = Instant::now();
     loop {
         let now = Instant::now();
-        // The next one's turn also comes when nobody is left to wait for.
+        // The next address also gets its turn when no attempt is left to wait for.
         if now >= next || attempts.is_empty() {
             if let Some(address) = waiting.pop_front() {
                 match Attempt::new(address, 0, terms)? {
@@ -141,7 +142,7 @@ pub fn first(
             let address = attempt.address;
             match if ready { attempt.step(terms.key) } else { Ok(None) } {
                 Ok(None) => attempts.push(attempt),
-                // All others are closed by being dropped.
+                // Dropping the other attempts closes them.
                 Ok(Some(session)) => return Ok(Ok(attempt.won(session)?)),
                 Err(why) => {
                     failed.push(FailedAddress { address, why });
@@ -152,7 +153,7 @@ pub fn first(
     }
 }
 
-/// The streams behind the first, to the same place, all at once and in their order.
+/// Connects the streams after the first, to the same address, all at once and in order.
 pub fn others(
     first: &ProvenConnection,
     terms: &CallTerms,
@@ -191,7 +192,7 @@ impl CallTerms<'_> {
     }
 }
 
-/// Which of them have something to do.
+/// Returns which attempts have something to do.
 fn poll_all<'a>(
     attempts: impl IntoIterator<Item = &'a Attempt>,
     turn: Option<Instant>,
@@ -210,7 +211,7 @@ fn poll_all<'a>(
 }
 
 impl Attempt {
-    /// Begins; the inner error says why it cannot.
+    /// Starts an attempt; the inner error says why it cannot start.
     fn new(
         address: SocketAddr,
         index: u16,
@@ -233,7 +234,8 @@ impl Attempt {
         Ok(Ok(Self { address, exchange, caller, since, is_connected: false, round_trip }))
     }
 
-    /// Goes on; the other side's session once it has proved itself and was given our proof.
+    /// Advances the attempt. Returns the other side's session once that side has proved that it knows the key and
+    /// this side has sent its own proof.
     fn step(&mut self, key: &PipeKey) -> Result<Option<SessionId>, AddressFailure> {
         if !self.is_connected {
             match sockopt::socket_error(self.exchange.socket()) {
@@ -243,8 +245,8 @@ impl Attempt {
             self.is_connected = true;
             self.exchange.say(self.caller.hello());
             self.exchange.hear(GREETING_BYTES);
-            // The shorter of both round trips is nearer to the path's: a lost packet, or a busy processor, is
-            // in the other.
+            // The shorter of the two round trips is nearer to the path's: the longer one includes a lost packet, or
+            // a busy processor.
             self.round_trip = self.since.elapsed();
             self.since = Instant::now();
         }
@@ -261,7 +263,7 @@ impl Attempt {
         self.round_trip = round_trip;
         self.exchange.hear(0);
         self.exchange.say(&answer);
-        // It fits into an empty socket's buffer.
+        // The proof fits into an empty socket buffer.
         self.exchange.advance().map_err(|error| lost(&error))?;
         Ok(self.exchange.is_over().then_some(session))
     }

@@ -6,10 +6,10 @@
 //! | | <- | greeting: version, session, nonce; its proof |
 //! | the path's round trip; its proof | -> | |
 //!
-//! A proof is an HMAC-SHA256 with the key over its side's label and all that was sent before. Both nonces are
-//! fresh for each connection, so that nothing sent earlier proves anything. The labels differ, so that a proof that
-//! is sent back to its maker proves nothing. The sessions are the same in all connections of two ends; the secret is
-//! made of them and the key.
+//! A proof is an HMAC-SHA256 with the key over its side's label and all that was sent before. Both nonces are fresh
+//! for each connection, so an earlier message proves nothing. The labels differ, so a proof that is sent back to
+//! its maker proves nothing. The sessions are the same in all connections of two ends; the secret is derived from
+//! them and the key.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,15 +25,15 @@ use crate::connect::Secret;
 use crate::limits::CONNECTIONS_MAX;
 use crate::{Error, PipeKey};
 
-/// What every hello and greeting begins with, and what no other protocol does.
+/// The bytes at the beginning of every hello and greeting, and of no other protocol.
 pub const MAGIC: [u8; 8] = *b"\x89caravan";
-/// Changes with any message.
+/// The version of the handshake; it changes with any message.
 pub const VERSION: u16 = 2;
-/// Bytes of a hello.
+/// The bytes of a hello.
 pub const HELLO_BYTES: usize = MAGIC.len() + 2 + 2 + 2 + SESSION_BYTES + NONCE_BYTES;
-/// Bytes of a greeting with its proof.
+/// The bytes of a greeting with its proof.
 pub const GREETING_BYTES: usize = HEAD_BYTES + PROOF_BYTES;
-/// Bytes of the answer to a greeting.
+/// The bytes of the answer to a greeting.
 pub const ANSWER_BYTES: usize = 4 + PROOF_BYTES;
 
 const PROOF_BYTES: usize = 32;
@@ -41,37 +41,37 @@ const SESSION_BYTES: usize = 32;
 const NONCE_BYTES: usize = 32;
 const HEAD_BYTES: usize = MAGIC.len() + 2 + SESSION_BYTES + NONCE_BYTES;
 
-/// What one end is known by in all its connections to the other.
+/// The bytes that identify one end in all its connections to the other.
 pub type SessionId = [u8; SESSION_BYTES];
 
 /// Why the other end is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRefusal {
-    /// It speaks something else.
+    /// It speaks another protocol.
     Stranger,
     /// It speaks another version.
     Version(u16),
     /// It does not know the key.
     Key,
-    /// It counts its connections otherwise.
+    /// It has another number of connections.
     Count,
-    /// It is not who answered first.
+    /// Its session is not that of the peer that answered first.
     Session,
 }
 
-/// A new session.
+/// Returns a new session.
 pub fn session() -> Result<SessionId, Error> {
     random()
 }
 
-/// The connecting side of one connection.
+/// The connecting side's handshake on one connection.
 #[derive(Debug)]
 pub struct HandshakeCaller {
     hello: [u8; HELLO_BYTES],
 }
 
 impl HandshakeCaller {
-    /// For stream `index` of `count`.
+    /// Returns the handshake of stream `index` of `count`.
     pub fn new(session: &SessionId, index: u16, count: u16) -> Result<Self, Error> {
         let nonce: [u8; NONCE_BYTES] = random()?;
         let mut hello = [0; HELLO_BYTES];
@@ -80,12 +80,13 @@ impl HandshakeCaller {
         Ok(Self { hello })
     }
 
-    /// What it says first.
+    /// Returns the first message.
     pub fn hello(&self) -> &[u8; HELLO_BYTES] {
         &self.hello
     }
 
-    /// Once it was greeted: its answer, which tells how long that took, and the other side's session.
+    /// Checks a greeting. Returns the answer, which reports how long the greeting took, and the other side's
+    /// session.
     pub fn answer(
         &self,
         key: &PipeKey,
@@ -104,16 +105,16 @@ impl HandshakeCaller {
     }
 }
 
-/// The listening side of one connection that has said hello.
+/// The listening side's handshake on a connection that has sent its hello.
 #[derive(Debug)]
 pub struct HandshakeListener {
     hello: [u8; HELLO_BYTES],
     greeting: [u8; GREETING_BYTES],
-    /// Which stream it is.
+    /// The index of the stream.
     pub index: u16,
-    /// Of how many.
+    /// The number of streams.
     pub count: u16,
-    /// Whose.
+    /// The session of the other side.
     pub session: SessionId,
 }
 
@@ -144,12 +145,12 @@ impl HandshakeListener {
         Ok(Self { hello: *hello, greeting, index, count, session: theirs })
     }
 
-    /// What it answers.
+    /// Returns the answer to the hello.
     pub fn greeting(&self) -> &[u8; GREETING_BYTES] {
         &self.greeting
     }
 
-    /// Whether the other side knows the key; the round trip that it has seen.
+    /// Checks that the other side knows the key. Returns the round trip that it has measured.
     pub fn verify(&self, key: &PipeKey, answer: &[u8]) -> Result<Duration, PeerRefusal> {
         let (round_trip, proof) = answer.split_first_chunk().ok_or(PeerRefusal::Key)?;
         verify(key, CALLER, &[&self.hello, &self.greeting, round_trip], proof)?;
@@ -157,23 +158,23 @@ impl HandshakeListener {
     }
 }
 
-/// Why there is no greeting.
+/// Why a handshake failed.
 #[derive(Debug)]
 pub enum HandshakeError {
-    /// The other side's fault.
+    /// The peer is refused.
     Here(PeerRefusal),
-    /// The system's.
+    /// A system call failed.
     System(Error),
 }
 
-/// What it begins with for someone of another version, who sees by it why he is turned away.
+/// Returns the beginning of a greeting, for a peer of another version, which sees from it why it is turned away.
 pub fn version_only() -> [u8; MAGIC.len() + 2] {
     let mut head = [0; MAGIC.len() + 2];
     join(&mut head, &[&MAGIC, &VERSION.to_be_bytes()]);
     head
 }
 
-/// Whether what has come so far may become a hello or a greeting of this version.
+/// Checks that the bytes so far may become a hello or a greeting of this version.
 pub fn check_start(bytes: &[u8]) -> Result<(), PeerRefusal> {
     let compared = bytes.len().min(MAGIC.len());
     if bytes[..compared] != MAGIC[..compared] {
@@ -182,7 +183,7 @@ pub fn check_start(bytes: &[u8]) -> Result<(), PeerRefusal> {
     if bytes.len() >= MAGIC.len() + 2 { versioned(bytes).map(|_| ()) } else { Ok(()) }
 }
 
-/// The secret of two sessions that have proved themselves.
+/// Returns the secret of two sessions that have both proved that they know the key.
 pub fn secret(key: &PipeKey, caller: &SessionId, listener: &SessionId) -> Result<Secret, Error> {
     let mut salt = [0; 2 * SESSION_BYTES];
     join(&mut salt, &[caller, listener]);
@@ -192,7 +193,7 @@ pub fn secret(key: &PipeKey, caller: &SessionId, listener: &SessionId) -> Result
 const LISTENER: &[u8] = b"caravan 1 listener\0";
 const CALLER: &[u8] = b"caravan 1 caller\0";
 
-/// What follows the magic and our version.
+/// Returns the version behind the magic, and the bytes behind the version.
 fn versioned(bytes: &[u8]) -> Result<(u16, &[u8]), PeerRefusal> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(PeerRefusal::Stranger)?;
     let (version, rest) = rest.split_first_chunk().ok_or(PeerRefusal::Stranger)?;
@@ -211,7 +212,7 @@ fn sign(key: &PipeKey, label: &[u8], parts: &[&[u8]]) -> [u8; PROOF_BYTES] {
     proof
 }
 
-/// In constant time.
+/// Verifies a proof in constant time.
 fn verify(key: &PipeKey, label: &[u8], parts: &[&[u8]], proof: &[u8]) -> Result<(), PeerRefusal> {
     let signed = [&[label], parts].concat().concat();
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key.bytes()), &signed, proof)
@@ -220,12 +221,12 @@ fn verify(key: &PipeKey, label: &[u8], parts: &[&[u8]], proof: &[u8]) -> Result<
 
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
-    // Up to 256 bytes come whole.
+    // getrandom(2) returns up to 256 bytes at once.
     getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Random(error.into()))?;
     Ok(bytes)
 }
 
-/// Puts parts behind each other; together they are as long as `whole`.
+/// Copies the parts into `whole`, one behind the other; together they are as long as `whole`.
 fn join(whole: &mut [u8], parts: &[&[u8]]) {
     let mut rest = whole;
     for part in parts {
@@ -235,7 +236,7 @@ fn join(whole: &mut [u8], parts: &[&[u8]]) {
     }
 }
 
-/// Both directions of a handshake.
+/// Both directions of a handshake on a socket.
 #[derive(Debug)]
 pub struct Exchange {
     socket: OwnedFd,
@@ -246,38 +247,38 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Over a socket that does not block.
+    /// Returns an exchange over a non-blocking socket.
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, out: Vec::new(), said: 0, heard: Vec::new(), wanted: 0 }
     }
 
-    /// Has this said next.
+    /// Queues bytes to send.
     pub fn say(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Wants so many bytes, behind those it had wanted before.
+    /// Expects `count` more bytes, behind those that are already expected.
     pub fn hear(&mut self, count: usize) {
         self.heard.clear();
         self.wanted = count;
     }
 
-    /// What came of them so far.
+    /// Returns the expected bytes that have arrived.
     pub fn heard(&self) -> &[u8] {
         &self.heard
     }
 
-    /// All is said, and all wanted has come.
+    /// True if all bytes were sent and all expected bytes have arrived.
     pub fn is_over(&self) -> bool {
         self.is_said() && self.heard.len() == self.wanted
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// What to wait for.
+    /// Returns the events to wait for.
     pub fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         events.set(PollFlags::OUT, !self.is_said());
@@ -285,8 +286,8 @@ impl Exchange {
         events
     }
 
-    /// Says and hears what it can without waiting. An error ends it; `UnexpectedEof` where the other side
-    /// has closed.
+    /// Sends and receives what it can without waiting. The error is `UnexpectedEof` if the other side has closed
+    /// the connection.
     pub fn advance(&mut self) -> io::Result<()> {
         while !self.is_said() {
             match send(&self.socket, &self.out[self.said..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -310,7 +311,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// The socket, for data: it blocks from now on.
+    /// Returns the socket for data: it blocks from now on.
     pub fn into_blocking(self) -> io::Result<OwnedFd> {
         rustix::io::ioctl_fionbio(&self.socket, false)?;
         Ok(self.socket)
@@ -363,11 +364,11 @@ mod tests {
         let caller = caller();
         let first = listening(&caller);
         let (answer, _) = caller.answer(&key(), first.greeting(), TRIP).expect("the key");
-        // The same hello and answer again, to a fresh greeting.
+        // The same hello and answer go to a fresh greeting.
         assert_eq!(listening(&caller).verify(&key(), &answer), Err(PeerRefusal::Key));
-        // The listener's own answer, sent back.
+        // The listener's own proof is sent back.
         assert_eq!(first.verify(&key(), &first.greeting()[HEAD_BYTES - 4..]), Err(PeerRefusal::Key));
-        // An old greeting to a fresh hello.
+        // An old greeting answers a fresh hello.
         assert_eq!(self::caller().answer(&key(), first.greeting(), TRIP), Err(PeerRefusal::Key));
     }
 

@@ -28,12 +28,12 @@ const RATE_AIM: u64 = 1_250_000_000;
 /// Congestion control on short paths.
 const SHORT_PATH_CONGESTION: &str = "cubic";
 
-/// Before a socket connects or listens; the system may not allow it.
+/// Prepares a socket before it connects or listens. The system may not allow it.
 pub fn prepare(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_congestion(socket, SHORT_PATH_CONGESTION);
 }
 
-/// What was asked for is a wish: a socket without it carries the same bytes.
+/// Tunes a connected socket. Failures do not matter: the socket carries the same bytes.
 pub fn tune(socket: &OwnedFd, round_trip: Duration) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     keep_alive(socket, KEEPALIVE_INTERVAL * KEEPALIVE_PROBES);
@@ -47,14 +47,14 @@ pub fn tune(socket: &OwnedFd, round_trip: Duration) {
     let allowed = setting("/proc/sys/net/core/wmem_max", 0);
     if let (Some(bytes), Some(allowed)) = (send_buffer_bytes(round_trip, tuned), allowed) {
         let forced = sockopt::set_socket_send_buffer_size_force(socket, bytes);
-        // The kernel doubles what is set, for its own book-keeping.
+        // The kernel doubles the size, for its own book-keeping.
         if forced.is_err() && allowed.saturating_mul(2) > tuned.unwrap_or(u64::MAX) {
             let _ = sockopt::set_socket_send_buffer_size(socket, bytes);
         }
     }
 }
 
-/// A host that is silent for so long, and no shorter, is dead.
+/// Ends the connection if the other host is silent for `silence`, and not earlier.
 pub fn keep_alive(socket: &OwnedFd, silence: Duration) {
     let interval = (silence / KEEPALIVE_PROBES).max(KEEPALIVE_INTERVAL);
     let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_INTERVAL);
@@ -63,20 +63,20 @@ pub fn keep_alive(socket: &OwnedFd, silence: Duration) {
     let _ = sockopt::set_socket_keepalive(socket, true);
 }
 
-/// The congestion control that a socket has.
+/// Returns the congestion control of a socket.
 pub fn congestion(socket: &OwnedFd) -> Option<String> {
     sockopt::tcp_congestion(socket).ok()
 }
 
-/// What a path takes, if the kernel's own tuning stops before that.
+/// Returns the send buffer that the path needs, if the kernel's own tuning stops below that.
 fn send_buffer_bytes(round_trip: Duration, tuned: Option<u64>) -> Option<usize> {
     let path = u64::try_from(u128::from(RATE_AIM) * round_trip.as_nanos() / 1_000_000_000).ok()?;
     let bytes = path.min(SEND_BUFFER_BYTES_MAX);
-    // The kernel doubles what is set, as its tuning does.
+    // The kernel doubles the size, as its tuning does.
     (bytes.checked_mul(2)? > tuned?).then(|| usize::try_from(bytes).ok())?
 }
 
-/// One number of a setting of the kernel.
+/// Returns one number of a kernel setting.
 fn setting(path: &str, field: usize) -> Option<u64> {
     fs::read_to_string(path).ok()?.split_whitespace().nth(field)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Stages, movers and hosts that end, what follows for the others, and the exit status.
+//! Handles the ends of stages, movers and hosts, and works out the exit status.
 
 use std::time::Instant;
 
@@ -10,15 +10,15 @@ use crate::plan;
 use crate::plan::PipelinePlan;
 
 impl Conductor<'_> {
-    /// A stage that exits with whatever status is no reason to end the others: so shells have it.
+    /// Records the end of a stage. A stage's exit status is no reason to end the others, as in shells.
     pub(super) fn stage_ended(&mut self, number: usize, job: u32, status: Status) {
         if self.is_aborting || (self.abort_at.is_some() && !matches!(status, Status::Failed(_))) {
-            // It may have been killed by now.
+            // The stage may have been killed by now.
             return;
         }
         let known = usize::try_from(job).ok().and_then(|job| self.statuses.get(job));
         if known.is_none_or(Option::is_some) {
-            // Its first end counts.
+            // Only the first end of a stage counts.
             return;
         }
         if let Status::Failed(why) = &status {
@@ -33,10 +33,11 @@ impl Conductor<'_> {
         self.check_deserter(job);
     }
 
-    /// An outlet has ended while others go on: its branch is told to, unless it only has seen enough.
+    /// Handles an outlet that has ended while others go on: kills its branch, unless its reader has merely closed.
     pub(super) fn outlet_left(&mut self, mover: u32, outlet: usize, has_failed: bool) {
         let Some(leg) = self.plan.legs.iter().find(|leg| leg.sender == Some((mover, outlet))).copied() else {
-            // A chain's own taker is no way of its own: it is behind the mover that receives for it.
+            // In a chain, the outlet to the agent's own stage has no leg: its agent is that of the mover's own
+            // inlet.
             let receives = |leg: &&plan::StreamLeg| leg.receiver == Some(mover);
             let agent = self.plan.legs.iter().find(receives).map(|leg| leg.to);
             return agent.into_iter().for_each(|agent| self.branch_left(agent, has_failed));
@@ -50,7 +51,7 @@ impl Conductor<'_> {
         let of_branch = jobs.filter(|(job, _)| job.stage == last && job.agent == agent);
         for job in of_branch.map(|(_, job)| job).collect::<Vec<_>>() {
             if has_failed {
-                // It would wait for the rest for good.
+                // The stage would wait for the rest for ever.
                 self.order(agent, AgentOrder::Kill { stage: job });
             }
             self.left.insert(job);
@@ -58,7 +59,8 @@ impl Conductor<'_> {
         }
     }
 
-    /// One of several that has failed before the stream's end ends all, unless they go on without.
+    /// Ends the pipeline if one of several hosts has failed before the stream's end, unless the others may go on
+    /// without it.
     fn check_deserter(&mut self, job: u32) {
         let status = usize::try_from(job).ok().and_then(|job| self.statuses.get(job)).cloned().flatten();
         let has_failed = status.as_ref().is_some_and(|status| *status != Status::Exit(0));
@@ -85,7 +87,7 @@ impl Conductor<'_> {
         }
     }
 
-    /// Why its ends have failed, each with the way that this is of.
+    /// Returns why the ends of a mover failed, each with the name of its leg.
     fn errors_of(&self, mover: u32, result: &MoverResult) -> Vec<String> {
         let inlet = result.inlet.as_ref().err().map(|why| {
             let leg = self.plan.legs.iter().find(|leg| leg.receiver == Some(mover));
@@ -98,7 +100,7 @@ impl Conductor<'_> {
         inlet.into_iter().chain(outlets).collect()
     }
 
-    /// Between which hosts that was; where it is no way, at which.
+    /// Puts the hosts of the leg in front of a reason, or the mover's host if there is no hop.
     fn of_leg(&self, mover: u32, leg: Option<&plan::StreamLeg>, why: &str) -> String {
         match (leg, self.movers.get(&mover)) {
             (Some(leg), _) if leg.hop.is_some() => {
@@ -134,7 +136,8 @@ impl Conductor<'_> {
         self.fail_or_warn(PipelineTrouble::Lost(text), is_branch);
     }
 
-    /// Whether the others can go on without it: one of several hosts of the last stage, fed by a star.
+    /// True if the others can go on without the agent: it has one of several hosts of the last stage, fed by a
+    /// star.
     pub(super) fn is_expendable(&self, number: usize) -> bool {
         let last = self.plan.jobs.last().map_or(0, |job| job.stage);
         let several = self.plan.jobs.iter().filter(|job| job.stage == last).count() > 1;
@@ -172,33 +175,33 @@ impl Conductor<'_> {
     }
 }
 
-/// Exit status for everything that is not a stage's.
+/// The exit status for every failure that is not a stage's.
 const STATUS_OURS: u8 = 255;
-/// After Ctrl-C, as shells have it.
+/// The exit status after Ctrl-C, as in shells.
 const STATUS_INTERRUPTED: u8 = 130;
-/// SIGPIPE, as the number of a signal and as a shell's exit status.
+/// The number of SIGPIPE.
 const SIGPIPE: u8 = 13;
 const SIGNAL_BASE: u8 = 128;
 
-/// Something that ends the pipeline.
+/// A reason to end the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PipelineTrouble {
-    /// The user wants it to end.
+    /// The user interrupted the pipeline.
     Interrupted,
-    /// It could not be set up.
+    /// The pipeline could not be set up.
     SetUp(String),
     /// A host was lost.
     Lost(String),
-    /// A stage that could not be started, or a file.
+    /// A stage could not be started, or its file could not be used.
     Stage { job: u32, why: String },
-    /// One of several hosts has ended with a status that is no success, while the stream went on.
+    /// One of several hosts has ended with a failure, while the stream went on.
     Member,
-    /// Data did not get where they should.
+    /// Data did not arrive.
     Data(String),
 }
 
 impl PipelineTrouble {
-    /// The less, the more it is the cause of the others.
+    /// Returns the rank of the trouble: the lower it is, the more likely the trouble is the cause of the others.
     fn rank(&self) -> u8 {
         match self {
             Self::Interrupted => 0,
@@ -210,8 +213,8 @@ impl PipelineTrouble {
     }
 }
 
-/// Makes the summary's status, failures and statuses. A status is `None` where a stage was killed. `order`
-/// has the stages as they ended: what failed first is named first.
+/// Fills in the summary's status, failures and statuses. A status is `None` if the stage was killed. `order` has
+/// the stages in the order of their ends: the first failure is named first.
 pub fn conclude(
     plan: &PipelinePlan,
     troubles: &[PipelineTrouble],
@@ -220,10 +223,10 @@ pub fn conclude(
     summary: &mut PipelineSummary,
 ) {
     let mut sorted: Vec<&PipelineTrouble> = troubles.iter().collect();
-    // Stable: those of one rank stay in the order in which they came.
+    // The sort is stable: troubles of one rank stay in their order of arrival.
     sorted.sort_by_key(|trouble| trouble.rank());
     let first = sorted.first().map(|trouble| trouble.rank());
-    // What is of a lesser rank follows from what is first.
+    // Troubles of a higher rank follow from those of the lowest one.
     for trouble in sorted.iter().filter(|trouble| Some(trouble.rank()) == first) {
         let text = match trouble {
             PipelineTrouble::Interrupted => "interrupted".to_owned(),
@@ -231,7 +234,7 @@ pub fn conclude(
                 why.clone()
             }
             PipelineTrouble::Stage { job, why } => format!("{}: {why}", stage_name(plan, *job)),
-            // Its status is said with the others'.
+            // Its status is reported with the others.
             PipelineTrouble::Member => continue,
         };
         if !summary.failures.contains(&text) {
@@ -251,7 +254,7 @@ pub fn conclude(
             let is_said = troubles
                 .iter()
                 .any(|trouble| matches!(trouble, PipelineTrouble::Stage { job, .. } if *job == id));
-            // Nobody has to be told that `head` has seen enough.
+            // Users need not be told that `head` has read enough.
             if !is_said && !is_broken_pipe(status.as_ref()) {
                 let what = what_happened(status.as_ref());
                 let place = order.iter().position(|ended| *ended == id);
@@ -276,7 +279,7 @@ pub fn conclude(
     };
 }
 
-/// As failures name it: `stage 2 (fs2): 'zfs recv'`.
+/// Returns the name of a stage in failures: `stage 2 (fs2): 'zfs recv'`.
 fn stage_name(plan: &PipelinePlan, id: u32) -> String {
     let Some(job) = usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)) else { return String::new() };
     format!("stage {} ({}): '{}'", job.stage + 1, plan.name(job.agent), job.text)
@@ -286,7 +289,7 @@ fn is_file(plan: &PipelinePlan, id: u32) -> bool {
     usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)).is_some_and(|job| job.file.is_some())
 }
 
-/// As a shell counts it.
+/// Returns the exit status as a shell counts it.
 fn number(status: &Status) -> Option<u8> {
     match status {
         Status::Exit(code) => Some(*code),
@@ -295,13 +298,13 @@ fn number(status: &Status) -> Option<u8> {
     }
 }
 
-/// Whether it ended because nobody reads what it writes.
+/// True if the stage ended because nobody reads its output.
 fn is_broken_pipe(status: Option<&Status>) -> bool {
     matches!(status, Some(Status::Signal(SIGPIPE)))
         || matches!(status, Some(Status::Exit(code)) if *code == SIGNAL_BASE + SIGPIPE)
 }
 
-/// ` (SIGTERM)` for those that people kill with.
+/// Returns ` (SIGTERM)` for the signals that people kill with.
 fn signal_name(signal: u8) -> &'static str {
     match signal {
         1 => " (SIGHUP)",
@@ -315,7 +318,7 @@ fn signal_name(signal: u8) -> &'static str {
     }
 }
 
-/// As a sentence's end.
+/// Returns what happened to a stage, as the end of a sentence.
 fn what_happened(status: Option<&Status>) -> String {
     match status {
         Some(Status::Exit(code)) => format!("exited {code}"),
@@ -341,7 +344,7 @@ mod tests {
         let mut plan = PipelinePlan::default();
         (plan.jobs, plan.agents) = (jobs.collect(), agents);
         let mut summary = PipelineSummary::default();
-        // The last one ended first.
+        // The last stage ended first.
         let order: Vec<u32> = (0..4).rev().collect();
         conclude(&plan, troubles, statuses, &order, &mut summary);
         (summary.status, summary.failures)
@@ -363,7 +366,7 @@ mod tests {
     #[test]
     fn a_broken_pipe_only_follows() {
         assert_eq!(concluded(&[], &[BROKEN_PIPE, Some(Status::Exit(141)), OK]), (0, Vec::new()));
-        // The caller's own reader has closed: his shell wants to know, and nobody to be told.
+        // The caller's own reader has closed: the shell gets the status, and the user gets no message.
         assert_eq!(concluded(&[], &[OK, BROKEN_PIPE]), (141, Vec::new()));
     }
 

@@ -1,4 +1,4 @@
-//! How a hop gets its connection: the methods in their order, each tried until both ends are connected.
+//! Joins a hop: tries the methods in order, until both ends are connected.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,48 +12,48 @@ use crate::limits::ADDRESSES_MAX;
 use crate::plan::{HERE, Hop, HopCarrier};
 use crate::{PipeKey, lock, plan};
 
-/// One method for the data of a hop.
+/// A method to connect a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HopMethod {
-    /// A pipe, handed from one agent to the other.
+    /// A pipe, which one agent hands to the other.
     Pipe,
-    /// RDMA devices.
+    /// RDMA.
     Fabric,
-    /// The receiver listens.
+    /// TCP; the receiver listens.
     Tcp,
-    /// The sender listens.
+    /// TCP; the sender listens.
     TcpReversed,
-    /// Through the coordinator.
+    /// The data go through the coordinator.
     Relay,
 }
 
-/// A hop that is being joined.
+/// The state of a hop that is being joined.
 pub struct Joining {
     hop: Hop,
     key: PipeKey,
     methods: VecDeque<HopMethod>,
     tried: Vec<String>,
-    /// Which try the method at hand is: what agents say about an earlier one comes too late.
+    /// The number of the current attempt: reports about an earlier one are dropped.
     attempt: u32,
     connected: [Option<String>; 2],
     is_done: bool,
 }
 
-/// What it is joined by.
+/// How a hop was joined.
 pub struct Joined {
     pub method: HopMethod,
     pub description: String,
-    /// The methods that did not work, and why.
+    /// The methods that failed, and why.
     pub tried: Vec<String>,
 }
 
-/// What a report has led to.
+/// What follows from a report.
 pub enum JoiningStep {
     /// Orders, each for an agent.
     Orders(Vec<(usize, HopOrder)>),
-    /// It is joined.
+    /// The hop is joined.
     Joined(Joined),
-    /// No method is left; the sentences.
+    /// No method is left; the reasons, in sentences.
     Failed(Vec<String>),
 }
 
@@ -61,7 +61,7 @@ pub enum JoiningStep {
 pub struct HopEnds<'a> {
     pub from: &'a Hello,
     pub to: &'a Hello,
-    /// The hosts as the user has named them; `None` for this one.
+    /// The hosts as the user named them; `None` for this one.
     pub names: [Option<&'a str>; 2],
     pub options: &'a PipelineOptions,
 }
@@ -79,7 +79,7 @@ impl Joining {
         if !tried.is_empty() {
             methods.retain(|method| *method != HopMethod::Fabric);
         }
-        // Where nobody has a device there is nothing to tell, unless one was demanded.
+        // If neither host has an RDMA device, there is nothing to report, unless RDMA was demanded.
         if tried.len() == 2 && !methods.is_empty() {
             tried.clear();
         }
@@ -87,7 +87,7 @@ impl Joining {
         Ok(Self { hop, key, methods, tried, attempt: 0, connected, is_done: false })
     }
 
-    /// Begins with the first method.
+    /// Starts the first method.
     pub fn begin(&mut self, ends: &HopEnds<'_>) -> JoiningStep {
         self.connected = [None, None];
         self.attempt += 1;
@@ -114,7 +114,7 @@ impl Joining {
         JoiningStep::Orders(orders)
     }
 
-    /// Takes what an agent says about this hop.
+    /// Takes an agent's report about this hop.
     pub fn take(&mut self, agent: usize, attempt: u32, report: HopReport, ends: &HopEnds<'_>) -> JoiningStep {
         let nothing = JoiningStep::Orders(Vec::new());
         let Some(method) = self.methods.front().copied().filter(|_| !self.is_done) else { return nothing };
@@ -176,13 +176,13 @@ impl Joining {
         if let Some(end) = self.connected.get_mut(place) {
             *end = Some(description);
         }
-        // The reading end of a pipe is on its way once its writing end is there.
+        // Once the pipe's writing end is there, its reading end is on its way.
         if method == HopMethod::Pipe && agent == from && self.connected[1].is_none() {
             return JoiningStep::Orders(vec![(to, HopOrder::Take)]);
         }
         let [Some(sender), Some(receiver)] = &self.connected else { return JoiningStep::Orders(Vec::new()) };
         self.is_done = true;
-        // The side that connected knows the address that led to the other.
+        // The side that connected knows the address of the other.
         let description = if method == HopMethod::TcpReversed { receiver } else { sender }.clone();
         let description = match method {
             HopMethod::TcpReversed => {
@@ -214,7 +214,7 @@ fn methods(hop: Hop, ends: &HopEnds<'_>) -> Vec<HopMethod> {
         Some(HopTransport::Tcp) => vec![HopMethod::Tcp, HopMethod::TcpReversed],
         Some(HopTransport::Ssh) => vec![HopMethod::Relay],
         None => {
-            // Handing a pipe over proves that both are on one host. Where it fails, they only look alike.
+            // Handing a pipe over proves that both agents are on one host. If it fails, the hosts only look alike.
             let pipe = (can_share && hop.can_be_pipe).then_some(HopMethod::Pipe);
             pipe.into_iter()
                 .chain([HopMethod::Fabric, HopMethod::Tcp, HopMethod::TcpReversed, HopMethod::Relay])
@@ -223,13 +223,13 @@ fn methods(hop: Hop, ends: &HopEnds<'_>) -> Vec<HopMethod> {
     }
 }
 
-/// Where a listener may be reached, the likeliest first.
+/// Returns the addresses at which a listener may be reached, the likeliest first.
 fn addresses(listener: &Hello, connector: &Hello, is_here: bool) -> Vec<IpAddr> {
     let mut all = Vec::new();
     if listener.place.is_same_network(&connector.place) {
         all.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
-    // This host's address is the one that ssh came from.
+    // The address of this host is the one from which ssh came.
     all.extend(if is_here { connector.ssh_client } else { listener.ssh_address });
     all.extend(&listener.addresses);
     let mut once = Vec::new();
@@ -242,7 +242,7 @@ fn addresses(listener: &Hello, connector: &Hello, is_here: bool) -> Vec<IpAddr> 
     once
 }
 
-/// `user@host` without the user.
+/// Returns the host in `user@host`.
 fn host_part(name: &str) -> &str {
     name.rsplit_once('@').map_or(name, |(_, host)| host)
 }
@@ -309,14 +309,14 @@ impl Conductor<'_> {
         Some(with(&HopEnds { from, to, names, options: &self.request.options }))
     }
 
-    /// Data of this hop go through here.
+    /// Adds the routes of a relayed hop.
     pub(super) fn route(&self, hop: u32) {
         let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop) else { return };
         let sender = |agent: usize| self.agents.get(agent).and_then(Option::as_ref).map(AgentChannel::sender);
         let (Some(from), Some(to)) = (sender(ends.from), sender(ends.to)) else { return };
         let [to_from, to_to] = both_ways(from, to);
         let mut routes = lock(&self.routes);
-        // Once for both ends.
+        // This is called once for each end; the first call adds both directions.
         routes.entry((ends.from, hop)).or_insert(to_to);
         routes.entry((ends.to, hop)).or_insert(to_from);
     }
@@ -331,8 +331,8 @@ impl Conductor<'_> {
         }
         let carrier = match joined.method {
             HopMethod::Pipe => HopCarrier::Pipe,
-            // Through this process, which Ctrl-Z stops for as long as the user likes. Who is silent on the
-            // control channels is noticed there.
+            // The data go through this process, which Ctrl-Z may stop for any time. Silence is noticed on the
+            // control channels.
             HopMethod::Relay => HopCarrier::Connection(plan::hop_options(options, is_sealed, None)),
             _ => HopCarrier::Connection(plan::hop_options(options, is_sealed, Some(options.silence))),
         };
@@ -351,11 +351,12 @@ impl Conductor<'_> {
     }
 }
 
-/// Whether Caravan itself encrypts what goes by that method. That both ends are on one host is no reason not to: only a
-/// pipe proves it, as machines that were restored from one snapshot are alike in all that they can say of themselves.
+/// True if Caravan itself encrypts the data of a method. It also encrypts between two ends that seem to be on one
+/// host: only a pipe proves that they are, because machines that were restored from one snapshot cannot be told
+/// apart by their reports.
 fn is_sealed(method: HopMethod, sealing: Encryption) -> bool {
     match (method, sealing) {
-        // A pipe leaves nothing, and ssh encrypts.
+        // A pipe does not leave the host, and ssh encrypts.
         (HopMethod::Pipe | HopMethod::Relay, _)
         | (_, Encryption::Never)
         | (HopMethod::Fabric, Encryption::Default) => false,
@@ -363,7 +364,7 @@ fn is_sealed(method: HopMethod, sealing: Encryption) -> bool {
     }
 }
 
-/// What all users must know of a method on which others can listen.
+/// Returns what all users must know about a method on which others can listen.
 fn warning(method: HopMethod, sealing: Encryption) -> Option<String> {
     if is_sealed(method, sealing) {
         return None;
@@ -394,7 +395,7 @@ mod tests {
         }
     }
 
-    /// Two machines restored from one snapshot: a pipe is tried, and its failure leads to what others would have.
+    /// Two machines restored from one snapshot: the pipe fails, and the hop gets the methods of different hosts.
     #[test]
     fn hosts_that_only_look_alike_get_what_other_hosts_have() {
         let (from, to, options) = (hello(), hello(), request(&["a:x", "b:y"]).options);

@@ -1,4 +1,4 @@
-//! What agents report: whether it is theirs to report, and who has to know.
+//! Handles reports of agents: checks that the agent may send them, and passes them on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use crate::control::{AgentReport, line_cost};
 use crate::limits::{LINES_CREDIT_BYTES, SPARED_MAX};
 
 impl Conductor<'_> {
-    /// Whether an agent reports on what it was told to do: none speaks for another one.
+    /// True if the report is about something that the agent was told to do: no agent may speak for another one.
     pub(super) fn is_its_own(&self, number: usize, report: &AgentReport) -> bool {
         let job = |stage: u32| self.plan.jobs.get(stage as usize).is_some_and(|job| job.agent == number);
         let has_mover = |mover: u32| self.movers.get(&mover) == Some(&number);
@@ -21,7 +21,7 @@ impl Conductor<'_> {
                 let mut hops = self.plan.hops.iter();
                 hops.any(|known| known.number == *hop && [known.from, known.to].contains(&number))
             }
-            // Of itself. Credit and ends of relayed hops are held against their routes.
+            // These are about the agent itself, or are checked against the routes of relayed hops.
             AgentReport::Hello(_)
             | AgentReport::Spared { .. }
             | AgentReport::Gone
@@ -57,7 +57,7 @@ impl Conductor<'_> {
                 }
             }
             AgentReport::Failed(why) => self.lose(number, why),
-            // One that was not told to: it was cut off before it could say so.
+            // The agent got no order to abort: it was cut off before it could say so.
             AgentReport::Gone if !self.is_aborting => {
                 self.lose(number, "its agent was cut off, and has killed what it had started".to_owned());
             }
@@ -73,7 +73,7 @@ impl Conductor<'_> {
         let Some(agent) = self.agents.get(number).and_then(Option::as_ref) else { return };
         let bytes = texts.iter().map(|text| line_cost(text)).sum();
         let taken = Arc::clone(&agent.lines_bytes);
-        // Given back once they are told.
+        // The cost is given back once the lines were shown.
         if texts.is_empty() || taken.fetch_add(bytes, Ordering::Relaxed) + bytes > LINES_CREDIT_BYTES {
             return self.lose(number, "its agent sent more lines than it was given leave for".to_owned());
         }

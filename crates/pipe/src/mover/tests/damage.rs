@@ -1,23 +1,23 @@
-//! What is between the ends does as it likes.
+//! Tests hops whose connection changes or cuts the bytes.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What happens to the bytes that go one way.
+/// The damage in one direction.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     None,
-    /// The connection ends after so many.
+    /// The connection ends after so many bytes.
     Cut(usize),
-    /// One bit is another.
+    /// One bit is flipped.
     Flip {
         byte: usize,
         bit: u8,
     },
 }
 
-/// Passes bytes on, and does harm; returns how many there were.
+/// Passes bytes on, and damages them. Returns how many there were.
 fn pass(mut from: UnixStream, mut to: UnixStream, harm: Harm) -> usize {
     let mut buffer = vec![0; 1 << 16];
     let mut passed = 0;
@@ -37,13 +37,13 @@ fn pass(mut from: UnixStream, mut to: UnixStream, harm: Harm) -> usize {
         }
     }
     for stream in [from, to] {
-        // Closed already is closed enough.
+        // The socket may already be closed, which is as good.
         let _ = stream.shutdown(std::net::Shutdown::Both);
     }
     passed
 }
 
-/// A stream through something that does harm to what goes forward and to what goes backward.
+/// Sends a stream over a connection that damages the forward and the backward bytes.
 fn harmed(
     data: &[u8],
     options: &HopOptions,
@@ -131,7 +131,7 @@ proptest! {
     #[test]
     fn a_flipped_bit_on_the_way_back_makes_nothing_complete(sealed in any::<bool>(), at in 0_usize..20, bit in 0_u8..8) {
         let options = HopOptions { sealed, ..OPTIONS };
-        // The receiver's only word is that it is done.
+        // The only frame of the receiver is its `Done`.
         let (_, sent, received, _) = harmed(b"abc", &options, Harm::None, Harm::Flip { byte: at, bit });
         prop_assert!(sent.outlets[0].is_err(), "{sent:?}");
         prop_assert!(is_complete(&received), "{received:?}");

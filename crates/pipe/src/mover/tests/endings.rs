@@ -1,4 +1,4 @@
-//! Streams that end before their end, and several outlets that end differently.
+//! Tests streams that end early, and several outlets that end differently.
 
 use std::fs::File;
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// A mover over a hop: the sender's, the receiver's.
+/// Starts a mover at each end of a hop: the sender's, the receiver's.
 fn pair(inlet: MoverInlet, outlet: MoverOutlet, sealed: bool) -> (Running, Running) {
     let options = HopOptions { sealed, ..OPTIONS };
     let (near, far) = hop(2);
@@ -104,7 +104,7 @@ fn whatever_a_mover_waits_for_it_ends_when_it_is_told_to() {
         Running::start(from_hop(far, &OPTIONS), vec![c.0], MoverOptions::default()),
         Running::start(from_hop(idle_hop, &OPTIONS), vec![null(), null()], buffered),
     ];
-    // Most of them wait by now; those that do not yet must end as well.
+    // Most of them wait by now; those that do not yet wait must end as well.
     std::thread::sleep(Duration::from_millis(50));
     for (at, mover) in movers.into_iter().enumerate() {
         let since = Instant::now();
@@ -164,7 +164,7 @@ fn an_outlet_in_the_way_is_waited_for_or_cut_off() {
             assert!(all_of(fast_drain) == expected);
             told.send(()).expect("heard");
         });
-        // Nobody reads the slow one.
+        // Nobody reads the slow outlet.
         let patience = if on_slow == SlowOutlet::Wait { TIMING.slow * 3 } else { Duration::from_secs(10) };
         let dropped = hear.recv_timeout(patience).is_ok();
         assert_eq!(dropped, on_slow == SlowOutlet::Drop);
@@ -244,7 +244,7 @@ fn a_buffer_takes_in_what_nobody_reads_yet() {
     let (outlet, drain) = drained();
     let options = MoverOptions { buffer_bytes: 8 << 20, ..MoverOptions::default() };
     let mover = Running::start(inlet, vec![outlet], options);
-    // It would block here without.
+    // Without a buffer, this write would block.
     feed.write_all(&data).expect("written");
     drop(feed);
     assert!(all_of(drain) == data);

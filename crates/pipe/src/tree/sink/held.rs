@@ -1,8 +1,8 @@
 //! Directories that are held open while they are written, because their names may change.
 //!
-//! A new directory is for nobody else's eyes until all of it is there, so no other user can change a name
-//! below it, and a path from there is as good as a descriptor. Where others can change names, each directory
-//! is held from when it was made or found until it is left.
+//! Only this user can look into a new directory until it is complete, so no other user can change a name below it,
+//! and a path from there is as good as a descriptor. Where others can change names, each directory is held open
+//! from when it was made or found until it is left.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,19 +16,18 @@ use crate::tree::attributes::permissions;
 use crate::tree::trust;
 use crate::tree::trust::DIRECTORY;
 
-/// What everybody may do in a directory that is no secret.
+/// The permissions of everybody for a directory that is no secret.
 const EVERYBODY_READS: u32 = 0o005;
 const OTHERS_WRITE: u32 = 0o022;
 
 /// How a directory came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Made by this copy, or by the one that it goes on with: nobody else looks into it yet.
+    /// Made by this copy, or by the one that it resumes: nobody else can look into it yet.
     New,
-    /// It was there.
+    /// Found.
     Old,
-    /// It was there, and another user may have put it there: it keeps its owner, and gets no further
-    /// permissions.
+    /// Found where another user may have put it: it keeps its owner, and gets no further permissions.
     Kept,
 }
 
@@ -42,18 +41,19 @@ pub struct HeldFolder {
 }
 
 impl HeldFolder {
-    /// As it is to be held.
+    /// Returns a held directory.
     pub fn new(fd: OwnedFd, standing: Standing) -> Self {
         Self { fd: Arc::new(fd), standing }
     }
 }
 
-/// Those of one source, by their paths. Nothing stands for one that cannot be used, whatever has its name.
+/// The held directories of one source, by path. `None` marks a directory that cannot be used, whatever has its
+/// name.
 #[derive(Debug, Default)]
 pub struct HeldFolders(Mutex<HashMap<Vec<u8>, Option<HeldFolder>>>);
 
 impl HeldFolders {
-    /// Holds one, if it could be had.
+    /// Holds a directory, if it could be opened.
     pub fn hold(&self, path: &[u8], held: io::Result<HeldFolder>) -> io::Result<()> {
         let (held, result) = match held {
             Ok(held) => (Some(held), Ok(())),
@@ -63,12 +63,12 @@ impl HeldFolders {
         result
     }
 
-    /// Whether the source itself has become a directory.
+    /// True if the source itself has become a directory.
     pub fn has_top(&self) -> bool {
         self.lock().get(&b""[..]).is_some_and(Option::is_some)
     }
 
-    /// The one on the way to `path` that is nearest to it, and the rest of the way.
+    /// Returns the held directory nearest to `path` on the way to it, and the rest of the way.
     pub fn nearest<'p>(&self, path: &'p [u8]) -> Option<(HeldFolder, &'p [u8])> {
         let folders = self.lock();
         let mut above = path;
@@ -84,8 +84,8 @@ impl HeldFolders {
         }
     }
 
-    /// All of it is there, and others may look into it. The source itself stays open, for links to what is in
-    /// it.
+    /// Lets go of a complete directory, which others may now look into. The source itself stays open, for hard
+    /// links to files in it.
     pub fn leave(&self, path: &[u8]) -> Option<Option<HeldFolder>> {
         let mut folders = self.lock();
         if !path.is_empty() {
@@ -104,16 +104,16 @@ impl HeldFolders {
     }
 }
 
-/// What a directory is to be like in the end.
+/// The attributes that a directory gets at first.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedFolder {
-    /// Its permissions.
+    /// The permissions of the directory.
     pub mode: u32,
-    /// Its owner, if the superuser writes.
+    /// The owner of the directory, if the superuser writes.
     pub owner: u32,
 }
 
-/// Opens a directory that was there.
+/// Opens an existing directory.
 pub fn open_old(parent: impl AsFd, name: &[u8]) -> io::Result<(OwnedFd, Stat)> {
     let fd = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
@@ -124,7 +124,7 @@ pub fn open_old(parent: impl AsFd, name: &[u8]) -> io::Result<(OwnedFd, Stat)> {
     Ok((fd, stat))
 }
 
-/// Whether a directory may be used that another user may have put into the place of the one that is meant.
+/// Checks whether a directory may be used that another user may have put in the place of the intended one.
 pub fn admit(around: &Stat, fd: &OwnedFd, stat: &Stat, wanted: WantedFolder) -> io::Result<Standing> {
     let user = rustix::process::geteuid();
     let owner = if user.is_root() { wanted.owner } else { user.as_raw() };
@@ -135,16 +135,16 @@ pub fn admit(around: &Stat, fd: &OwnedFd, stat: &Stat, wanted: WantedFolder) -> 
         ));
     }
     if trust::is_own(stat) {
-        // It may have been meant for more eyes than what comes now.
+        // The old permissions may admit more users than the copy should.
         rustix::fs::fchmod(fd, permissions(stat.st_mode & wanted.mode) | Mode::RWXU)?;
         return Ok(Standing::Kept);
     }
-    // Whoever alone can have put it there could change it anyway.
+    // The only user who can have put it there could change it anyway.
     let is_owners = stat.st_uid == around.st_uid && around.st_mode & OTHERS_WRITE == 0;
     Ok(if is_owners { Standing::Old } else { Standing::Kept })
 }
 
-/// The directory and the name of a path.
+/// Splits a path into directory and name.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),

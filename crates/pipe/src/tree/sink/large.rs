@@ -1,5 +1,5 @@
-//! Writes large files, one after the other, each from its beginning to its end: what is cut off is a
-//! prefix, and is gone on with the next time.
+//! Writes large files, one after the other, each from its beginning to its end: a file that is cut off is a prefix,
+//! which the next copy resumes.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +17,7 @@ use crate::tree::records::{LargeBegin, RecordParser, SIZE_UNKNOWN, TreePath};
 use crate::tree::trust::is_own_part;
 use crate::{Error, lock};
 
-/// Written where a device or pipe takes a file with holes.
+/// Zeros for devices and pipes, which cannot have holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The thread that writes large files.
@@ -33,7 +33,7 @@ struct LargeFile<'a> {
     root: u32,
     path: Vec<u8>,
     sent_name: Vec<u8>,
-    /// Nothing if it cannot be written, which was said.
+    /// `None` if the file cannot be written, which was reported.
     output: Option<LargeOutput<'a>>,
     size: u64,
     position: u64,
@@ -48,12 +48,12 @@ enum LargeOutput<'a> {
 }
 
 impl<'a> Large<'a> {
-    /// One that has nothing to do yet.
+    /// Returns a thread's state without a file.
     pub fn new(shared: &'a SinkShared<'a>) -> Self {
         Self { shared, file: None }
     }
 
-    /// Takes the next frame of a large file. Returns whether a file has ended.
+    /// Takes the next frame of a large file. Returns true if a file has ended.
     pub fn take(&mut self, header: &TreeHeader, payload: &[u8]) -> Result<bool, Error> {
         header.check(payload)?;
         match (header.kind, &mut self.file) {
@@ -111,7 +111,7 @@ impl<'a> Large<'a> {
         Ok(file)
     }
 
-    /// Opens what is to become a file.
+    /// Opens the output of a file.
     fn open(
         &self,
         folder: Arc<OwnedFd>,
@@ -135,8 +135,8 @@ impl<'a> Large<'a> {
                     return Ok(LargeOutput::Part { fd: created?, folder, name, part, is_apart: false });
                 }
             }
-            // It is no beginning of this file. Whatever else it is, nothing is written into it; and another
-            // user's stays where it is.
+            // The existing file is not a beginning of this file, and nothing is written into it; another user's
+            // file stays where it is.
             let stat = rustix::fs::statat(&folder, part.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
             if is_own_part(&stat) {
                 rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty())?;
@@ -153,7 +153,7 @@ impl<'a> Large<'a> {
     }
 }
 
-/// A file that nobody else reads while it is not complete.
+/// Creates a file that nobody else can read until it is complete.
 fn create(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)
@@ -195,7 +195,7 @@ impl LargeFile<'_> {
                 fill(&mut file, size - self.position)
             }
             Some(LargeOutput::Part { fd, folder, name, part, .. }) => {
-                // Behind a hole at the end there is nothing to write.
+                // There is nothing to write behind a hole at the end.
                 let grown = if size > self.position { rustix::fs::ftruncate(&*fd, size) } else { Ok(()) };
                 grown
                     .and_then(|()| shared.giver.give(&*fd, &self.attributes))
@@ -208,7 +208,7 @@ impl LargeFile<'_> {
         match ended {
             Ok(()) => {
                 self.output = None;
-                // Figures for people: nothing hangs on their order.
+                // The figures are for people: they need no order.
                 shared.files.fetch_add(1, Ordering::Relaxed);
                 shared.bytes.fetch_add(size - self.kept, Ordering::Relaxed);
             }
@@ -217,7 +217,7 @@ impl LargeFile<'_> {
         Ok(())
     }
 
-    /// Says why this file will not be there. What was written of it makes room for others.
+    /// Reports why this file will be missing. Removes what was written of it, which makes room for others.
     fn failed(&mut self, shared: &SinkShared<'_>, error: std::io::Error) {
         let spot = TreePath { root: self.root, path: &self.path };
         let shown = shared.targets.shown(spot, &self.sent_name);
@@ -227,7 +227,7 @@ impl LargeFile<'_> {
 
     fn remove(&mut self) {
         if let Some(LargeOutput::Part { folder, part, .. }) = self.output.take() {
-            // It has failed already, and that was said.
+            // The file has failed already, and that was reported.
             let _ = rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty());
         }
     }
@@ -235,7 +235,7 @@ impl LargeFile<'_> {
 
 impl Drop for LargeFile<'_> {
     fn drop(&mut self) {
-        // A part under its own name is for the next time; no next time would find the other.
+        // A part under its usual name is for the next copy, which would not find one under another name.
         if matches!(self.output, Some(LargeOutput::Part { is_apart: true, .. })) {
             self.remove();
         }

@@ -1,4 +1,4 @@
-//! Where a copy goes: what the destination is, what each source becomes there, and how no path leads out of it.
+//! The targets of a copy: what the destination is, what each source becomes there, and how no path leads out of it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,45 +22,45 @@ use crate::tree::records::{TreePath, is_plain_name};
 use crate::tree::trust::DIRECTORY;
 use crate::tree::{shown_in, trust};
 
-/// What one source becomes.
+/// The target of one source.
 #[derive(Debug)]
 pub struct CopyTarget {
     pub(super) parent: Arc<OwnedFd>,
-    /// In `parent`; empty if the source's content goes right into that.
+    /// The name in `parent`; empty if the source's content goes right into `parent`.
     pub(super) name: Vec<u8>,
-    /// What a directory is called until it is complete. Only one that gets the name which the user has
-    /// written: as long as that is not there, the same command means the same once more.
+    /// The part of a directory until it is complete. Only a target that gets the name which the user has written
+    /// has one: while that name does not exist, the same command means the same once more.
     pub(super) part: Option<TargetPart>,
     /// A device or a pipe that takes the content of one file.
     pub special: Option<Mutex<File>>,
-    /// The directories that it has become, as far as they have to be held.
+    /// The directories of the target, as far as they have to be held.
     pub(super) held: HeldFolders,
     pub(super) shown: Vec<u8>,
 }
 
-/// What a directory is called until it is complete.
+/// The part of a directory that is not complete.
 #[derive(Debug)]
 pub(super) struct TargetPart {
     name: Vec<u8>,
-    /// An earlier copy has begun it.
+    /// The directory, if an earlier copy has begun it.
     resumed: Option<Arc<OwnedFd>>,
-    /// The next copy may go on with it: nobody else can put another directory in its place.
+    /// Whether the next copy may resume it, because nobody else can put another directory in its place.
     is_for_next: bool,
 }
 
-/// What all sources become.
+/// The targets of all sources.
 #[derive(Debug)]
 pub struct CopyTargets {
     all: Vec<CopyTarget>,
     is_recursive: bool,
-    /// A name that nobody can guess, for a moment.
+    /// A name for a moment that nobody can guess.
     temporary: Vec<u8>,
-    /// The kernel (before 5.6) or a sandbox has no openat2(2).
+    /// Whether the kernel (before 5.6) or a sandbox has no openat2(2).
     is_stepwise: AtomicBool,
 }
 
 impl CopyTargets {
-    /// Looks at the destination as cp(1) does. Nobody can guess `nonce`.
+    /// Examines the destination as cp(1) does. Nobody may be able to guess `nonce`.
     pub fn new(options: &SinkOptions, nonce: u64) -> Result<Self, Error> {
         let path = options.destination.0.as_slice();
         let path = if path.is_empty() { b"." } else { path };
@@ -73,7 +73,7 @@ impl CopyTargets {
                 _ if options.into_directory || options.names.len() != 1 => {
                     return Err(usage(path, "is no directory, and several files cannot become one"));
                 }
-                // What a link leads to is replaced, not the link.
+                // The file that the link leads to is replaced, not the link.
                 FileType::RegularFile if is_link => {
                     let real = shown.canonicalize().unwrap_or_else(|_| shown.to_owned());
                     vec![exact_target(real.as_os_str().as_bytes())?]
@@ -97,7 +97,7 @@ impl CopyTargets {
         Ok(Self { all, is_recursive: options.recursive, temporary, is_stepwise: AtomicBool::new(false) })
     }
 
-    /// What is there of them.
+    /// Returns the hello: what exists of the targets.
     pub fn hello(&self) -> TreeHello {
         let mut hello = TreeHello::here();
         for target in &self.all {
@@ -122,12 +122,12 @@ impl CopyTargets {
         hello
     }
 
-    /// The target of a source.
+    /// Returns the target of a source.
     pub fn target(&self, root: u32) -> Result<&CopyTarget, Error> {
         self.all.get(root as usize).ok_or_else(|| nonsense("source"))
     }
 
-    /// Makes a directory, whose parent must be there.
+    /// Makes a directory, whose parent must exist.
     pub fn make(&self, spot: TreePath<'_>, wanted: WantedFolder) -> Result<io::Result<()>, Error> {
         let target = self.target(spot.root)?;
         if !self.is_recursive {
@@ -195,7 +195,7 @@ impl CopyTargets {
         self.below(&held.fd, rest)
     }
 
-    /// Opens a directory of which all is there, and says how it came to be.
+    /// Opens a complete directory. Returns it with its standing.
     pub fn leave(&self, spot: TreePath<'_>) -> Result<HeldFolder, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         match target.held.leave(spot.path) {
@@ -204,7 +204,7 @@ impl CopyTargets {
         }
     }
 
-    /// Whether nobody else can change the names in a directory that was made.
+    /// True if nobody else can change the names in a directory that was made.
     pub fn is_private(&self, spot: TreePath<'_>) -> bool {
         let target = self.target(spot.root).ok();
         let held = target.and_then(|target| target.held.nearest(spot.path));
@@ -214,7 +214,7 @@ impl CopyTargets {
         })
     }
 
-    /// Opens a directory that may have been there before anything was made.
+    /// Opens a directory that may have existed before anything was made.
     pub fn old_folder(&self, spot: TreePath<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
         match target.held.nearest(spot.path) {
@@ -227,11 +227,11 @@ impl CopyTargets {
         if path.is_empty() {
             return Ok(Arc::clone(top));
         }
-        // Pairs with nothing: whoever misses it finds out by itself.
+        // Pairs with nothing: a thread that misses the store finds out by itself.
         if !self.is_stepwise.load(Ordering::Relaxed) {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match rustix::fs::openat2(top, path, DIRECTORY, Mode::empty(), resolve) {
-                // Some sandboxes forbid what they do not know.
+                // Some sandboxes forbid system calls that they do not know.
                 Err(Errno::NOSYS | Errno::PERM) => self.is_stepwise.store(true, Ordering::Relaxed),
                 opened => return opened.map(Arc::new),
             }
@@ -239,7 +239,7 @@ impl CopyTargets {
         stepwise(top.as_fd(), path).map(Arc::new)
     }
 
-    /// Where a file itself is: its directory, and its name there.
+    /// Returns the directory and the name of a file.
     pub fn file(&self, spot: TreePath<'_>) -> Result<(Arc<OwnedFd>, Vec<u8>), Errno> {
         if spot.path.is_empty() {
             let target = self.target(spot.root).map_err(|_| Errno::NOENT)?;
@@ -249,8 +249,7 @@ impl CopyTargets {
         Ok((self.folder(TreePath { root: spot.root, path: folder })?, name.to_vec()))
     }
 
-    /// Gives directories that are complete their names, and sees to it that all names are on the disk if that is
-    /// wanted.
+    /// Gives complete directories their names, and syncs all names to the disk if that is wanted.
     pub fn finish(&self, is_synced: bool) -> impl Iterator<Item = (&[u8], Errno)> {
         self.all.iter().filter_map(move |target| {
             let part = target.part.as_ref().filter(|_| target.held.has_top());
@@ -263,12 +262,12 @@ impl CopyTargets {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of targets.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Where directories are that are not complete, and whether the next copy goes on with them.
+    /// Returns the paths of directories that are not complete, and whether the next copy resumes them.
     pub fn unfinished(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {
         self.parts().map(|(target, part)| {
             let kept = target.shown.len().saturating_sub(target.name.len());
@@ -282,7 +281,7 @@ impl CopyTargets {
         made.filter_map(|target| Some((target, target.part.as_ref()?)))
     }
 
-    /// A path, for people.
+    /// Returns a path for messages.
     pub fn shown(&self, spot: TreePath<'_>, name: &[u8]) -> String {
         let base = self.target(spot.root).map_or(&b"?"[..], |target| &target.shown);
         match (spot.path, name) {
@@ -293,7 +292,7 @@ impl CopyTargets {
 }
 
 impl CopyTarget {
-    /// Where a source that is a file goes.
+    /// Returns the directory and the name of a source that is a file.
     pub fn file(&self) -> Result<(&Arc<OwnedFd>, &[u8]), Errno> {
         if self.name.is_empty() { Err(Errno::ISDIR) } else { Ok((&self.parent, &self.name)) }
     }
@@ -311,7 +310,7 @@ impl CopyTarget {
 }
 
 impl TargetPart {
-    /// Of what is to be `name`. Where another user can change names, nothing that lies there is gone on with.
+    /// Returns the part of the directory `name`. Where another user can change names, nothing is resumed.
     fn of(parent: &OwnedFd, name: &[u8], temporary: Vec<u8>) -> Self {
         let name = crate::tree::part_name(name);
         let apart = Self { name: temporary, resumed: None, is_for_next: false };
@@ -327,7 +326,7 @@ impl TargetPart {
     }
 }
 
-/// One name after the other, none of them a link.
+/// Opens one name after the other, none of them a link.
 fn stepwise(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut names = path.split(|byte| *byte == b'/');
     let first = names.next().unwrap_or(b".");
@@ -338,7 +337,7 @@ fn stepwise(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(folder)
 }
 
-/// Each source gets a name in a directory.
+/// Gives each source a name in a directory.
 pub fn targets_in(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<CopyTarget>, Error> {
     let flags = if is_link { DIRECTORY - OFlags::NOFOLLOW } else { DIRECTORY };
     let parent = rustix::fs::openat(CWD, trim(path), flags, Mode::empty());
@@ -361,7 +360,7 @@ pub fn targets_in(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<V
     options.names.iter().map(target).collect()
 }
 
-/// A source becomes exactly that.
+/// Makes a path the target of the only source.
 pub fn exact_target(path: &[u8]) -> Result<CopyTarget, Error> {
     let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
         Some(0) => (&b"/"[..], &path[1..]),
@@ -375,7 +374,7 @@ pub fn exact_target(path: &[u8]) -> Result<CopyTarget, Error> {
     Ok(CopyTarget { parent, name, part: None, special: None, held: HeldFolders::default(), shown })
 }
 
-/// A device or a pipe takes the content.
+/// Makes a device or a pipe the target.
 pub fn special_target(path: &[u8], looked_at: &Stat) -> Result<CopyTarget, Error> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty());
@@ -398,18 +397,18 @@ pub fn special_target(path: &[u8], looked_at: &Stat) -> Result<CopyTarget, Error
     })
 }
 
-/// Without slashes at its end.
+/// Removes the slashes at the end of a path.
 pub fn trim(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
     path.get(..end).unwrap_or(path)
 }
 
-/// It cannot be what the user wants.
+/// Returns the error for a destination that cannot be what the user wants.
 pub fn usage(path: &[u8], what: &str) -> Error {
     Error::Usage(format!("{} {what}", printable(path)))
 }
 
-/// The system does not do it.
+/// Returns the error for a failed system call.
 pub fn cannot(what: &'static str, path: &[u8], source: io::Error) -> Error {
     Error::File { what, path: Path::new(OsStr::from_bytes(path)).to_owned(), source }
 }

@@ -1,8 +1,8 @@
-//! Writes the small files, links and FIFOs of a batch, and what has to wait for all that was sent before it.
+//! Writes the small files, links and FIFOs of a batch, and runs late steps.
 //!
-//! A file is written under a name of its worker's own, and renamed: whoever looks sees all of it or
-//! nothing. That is five system calls a file. Further names of files, and the permissions and times of directories,
-//! wait until all earlier frames are written.
+//! A file is written under a name of its worker's own, and renamed: a reader sees all of it or nothing. That is
+//! five system calls a file. Hard links, and the permissions and times of directories, wait until all earlier
+//! frames are written.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,37 +23,37 @@ use crate::tree::records::{RecordParser, TreePath, TreeRecord};
 use crate::tree::trust::{is_own, make_own};
 use crate::{Error, lock};
 
-/// What a FIFO is called before it has its name.
+/// The name of a FIFO before it gets its own.
 const FIFO: &str = "fifo";
 
 /// A thread that writes small files.
 #[derive(Debug)]
 pub struct SmallFileWorker<'a> {
     shared: &'a SinkShared<'a>,
-    /// The name of what is not complete.
+    /// The name of files that are not complete.
     temporary: Vec<u8>,
     /// The directory used last.
     folder: Option<(u32, Vec<u8>, Arc<OwnedFd>)>,
 }
 
-/// Where the next records belong.
+/// The place of the next records.
 enum RecordLocation<'a> {
     Nowhere,
-    /// In a directory that is open.
+    /// An open directory.
     Folder(TreePath<'a>, Arc<OwnedFd>),
-    /// In one that cannot be, which was said.
+    /// A directory that cannot be opened, which was reported.
     Lost,
-    /// It is a source itself.
+    /// A source itself.
     Root(u32, &'a CopyTarget),
 }
 
 impl<'a> SmallFileWorker<'a> {
-    /// The one of that number.
+    /// Returns the worker of that number.
     pub fn new(shared: &'a SinkShared<'a>, number: usize) -> Self {
         Self { shared, temporary: shared.temporary(&number.to_string()), folder: None }
     }
 
-    /// Writes what the records say; returns what has to wait.
+    /// Writes the records. Returns the late steps.
     pub fn write(&mut self, records: &[u8]) -> Result<Vec<LateStep>, Error> {
         let mut parser = RecordParser(records);
         let mut location = RecordLocation::Nowhere;
@@ -208,14 +208,14 @@ impl<'a> SmallFileWorker<'a> {
     }
 
     fn fifo(&self, folder: &OwnedFd, name: &[u8], attributes: &Attributes) -> Result<(), Errno> {
-        // Nothing holds a FIFO but its name, so that is in a directory of our own until the FIFO is complete.
+        // Only a name leads to a FIFO, so it is in a directory of this worker until it is complete.
         let temporary = self.temporary.as_slice();
         let own = make_own(folder, temporary)?;
         let made = rustix::fs::mkfifoat(&own, FIFO, Mode::RUSR | Mode::WUSR)
             .and_then(|()| self.shared.giver.give_fifo(&own, FIFO, attributes))
             .and_then(|()| rustix::fs::renameat(&own, FIFO, folder, name));
         if made.is_err() {
-            // What matters is why it failed.
+            // The error to report is the earlier one.
             let _ = rustix::fs::unlinkat(&own, FIFO, AtFlags::empty());
         }
         let _ = rustix::fs::unlinkat(folder, temporary, AtFlags::REMOVEDIR);
@@ -224,18 +224,18 @@ impl<'a> SmallFileWorker<'a> {
 
     fn removed_if_failed(&self, folder: &OwnedFd, made: Result<(), Errno>) -> Result<(), Errno> {
         if made.is_err() {
-            // What matters is why it failed.
+            // The error to report is the earlier one.
             let _ = rustix::fs::unlinkat(folder, self.temporary.as_slice(), AtFlags::empty());
         }
         made
     }
 
-    /// Counts what was written; what was there already is not.
+    /// Counts a written file; a file that was there already does not count.
     fn counted(&self, spot: TreePath<'_>, name: &[u8], bytes: usize, written: Result<bool, std::io::Error>) {
         match written {
             Ok(false) => {}
             Ok(true) => {
-                // Figures for people: nothing hangs on their order.
+                // The figures are for people: they need no order.
                 self.shared.files.fetch_add(1, Ordering::Relaxed);
                 self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             }
@@ -247,7 +247,7 @@ impl<'a> SmallFileWorker<'a> {
     }
 }
 
-/// Writes all of it.
+/// Writes all of `bytes`.
 pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(fd, bytes) {
@@ -260,53 +260,53 @@ pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Something that waits.
+/// A step that waits for all earlier frames.
 #[derive(Debug)]
 pub enum LateStep {
-    /// One more name.
+    /// A hard link.
     Link {
-        /// Below which source.
+        /// The index of the source.
         root: u32,
-        /// The directory; nothing for a source itself.
+        /// The directory; `None` for a source itself.
         folder: Option<Vec<u8>>,
-        /// The name in it.
+        /// The name in the directory.
         name: Vec<u8>,
-        /// Below which source the file is.
+        /// The index of the source that has the file.
         target_root: u32,
-        /// The file.
+        /// The path of the file.
         target: Vec<u8>,
     },
-    /// All of a directory was sent.
+    /// The end of a directory.
     Leave {
-        /// Below which source.
+        /// The index of the source.
         root: u32,
-        /// Which.
+        /// The path of the directory.
         path: Vec<u8>,
-        /// What it is to be like.
+        /// The attributes of the directory.
         attributes: Attributes,
     },
 }
 
-/// Counts frames that are done. There are never more in it than frames under way.
+/// Counts complete frames and keeps their late steps. It never holds more frames than are under way.
 #[derive(Debug, Default)]
 pub struct Late(Mutex<LateState>);
 
 #[derive(Debug, Default)]
 struct LateState {
-    /// All before this one are done, and their deeds.
+    /// All frames before this one are complete, and their late steps done.
     next: u64,
     done: BTreeMap<u64, Vec<LateStep>>,
 }
 
 impl Late {
-    /// Frame `number` is done. Does all deeds whose time has come.
+    /// Marks frame `number` as complete. Runs all late steps that are due.
     pub fn complete(&self, number: u64, deeds: Vec<LateStep>, shared: &SinkShared<'_>) {
         let mut state = lock(&self.0);
         state.done.insert(number, deeds);
         loop {
             let next = state.next;
             let Some(deeds) = state.done.remove(&next) else { return };
-            // Under the lock: they have an order among themselves.
+            // The steps run under the lock, because their order matters.
             deeds.iter().for_each(|deed| deed.run(shared));
             state.next += 1;
         }
@@ -338,8 +338,8 @@ impl LateStep {
     }
 }
 
-/// Gives a directory its attributes. One that another user may have put there gets neither an owner nor
-/// permissions that it does not have.
+/// Gives a directory its attributes. A directory that another user may have put there gets neither an owner nor
+/// further permissions.
 fn leave(shared: &SinkShared<'_>, spot: TreePath<'_>, attributes: &Attributes) -> io::Result<()> {
     let held = shared.targets.leave(spot)?;
     if held.standing != Standing::Kept {
@@ -370,7 +370,7 @@ fn link(
         true => (shared.targets.folder(spot)?, name.to_vec()),
         false => shared.targets.file(spot)?,
     };
-    // Where another user can change names, what has the name now is held while it is looked at.
+    // Where another user can change names, the file that has the name now is held open while it is checked.
     let held =
         if shared.targets.is_private(above(target)) { None } else { Some(hold(&from, &from_name, &folder)?) };
     let add = |name: &[u8]| match &held {
@@ -387,20 +387,20 @@ fn link(
     let temporary = shared.temporary("link");
     add(&temporary)?;
     let renamed = rustix::fs::renameat(&folder, &temporary, &folder, &name);
-    // It stays where both are the same file already.
+    // rename(2) leaves the temporary name if both names are already the same file.
     match rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty()) {
         Err(Errno::NOENT) | Ok(()) => renamed,
         Err(error) => renamed.and(Err(error)),
     }
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 fn above(file: TreePath<'_>) -> TreePath<'_> {
     TreePath { root: file.root, path: split(file.path).0 }
 }
 
-/// Opens a file without reading it. It has to be this user's, or of whom the directory is that gets one more
-/// name for it: no other user's file gets there.
+/// Opens a file without reading it. It has to belong to this user, or to the owner of the directory that gets the
+/// new link: no other user's file gets there.
 fn hold(from: &OwnedFd, name: &[u8], to: &OwnedFd) -> Result<OwnedFd, Errno> {
     let fd =
         rustix::fs::openat(from, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;

@@ -1,4 +1,5 @@
-//! Sends a file in pieces: large files, files with holes, and what has no size. Asks the sink first what it has.
+//! Sends a file in pieces: large files, files with holes, and files without a size. Asks the sink first what it
+//! has.
 
 use std::os::fd::OwnedFd;
 
@@ -14,14 +15,14 @@ use crate::tree::records::{FILE_RECORD_BYTES, LargeBegin, OfferedFile, SIZE_UNKN
 use crate::tree::walk::WalkItem;
 use crate::tree::{format, records};
 
-/// Bytes in front of the content of a piece: where in the file it belongs.
+/// The bytes in front of a piece's content: the offset in the file.
 const OFFSET_BYTES: usize = 8;
 
 /// How a file ended.
 enum FileSent {
-    /// All of it was sent.
+    /// The whole file was sent, of so many bytes.
     Whole(u64),
-    /// It cannot be sent, which was said.
+    /// The file cannot be sent, which was reported.
     Dropped,
 }
 
@@ -63,7 +64,7 @@ impl BatchReader<'_> {
         self.end_file(&ended)
     }
 
-    /// Sends what a pipe or device gives, until it ends.
+    /// Sends the bytes of a pipe or device until it ends.
     pub(super) fn endless(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<(), Closed> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(place.fd(), place.name, flags, Mode::empty()) {
@@ -76,7 +77,7 @@ impl BatchReader<'_> {
         self.until_its_end(place, &fd, stat)
     }
 
-    /// Sends what comes from where the descriptor is, whatever the size is said to be.
+    /// Sends the bytes from the descriptor's position to the end, whatever size the file is said to have.
     pub(super) fn until_its_end(
         &mut self,
         place: &SourceFile<'_>,
@@ -99,7 +100,7 @@ impl BatchReader<'_> {
         self.end_file(&ended)
     }
 
-    /// Whether the file begins with what the sink has.
+    /// True if the file begins with the bytes that the sink has.
     fn is_prefix(&self, fd: &OwnedFd, bytes: u64, digest: u128) -> Result<bool, Closed> {
         let mut hash = XxHash3_128::new();
         let mut space = self.shared.buffers.take();
@@ -114,7 +115,7 @@ impl BatchReader<'_> {
                     position += count as u64;
                 }
                 Err(Errno::INTR) => {}
-                // Whatever it is, it is said when the file is read to be sent.
+                // An error is reported when the file is read to be sent.
                 Err(_) => return Ok(false),
             }
             if self.shared.outbox.is_closed() {
@@ -125,7 +126,7 @@ impl BatchReader<'_> {
         Ok(hash.finish_128() == digest)
     }
 
-    /// Sends all between holes.
+    /// Sends all data between holes.
     fn extents(
         &mut self,
         place: &SourceFile<'_>,
@@ -157,7 +158,7 @@ impl BatchReader<'_> {
         Ok(FileSent::Whole(size))
     }
 
-    /// Reads a piece and sends what came.
+    /// Reads and sends a piece.
     fn piece(
         &mut self,
         position: u64,
@@ -174,7 +175,7 @@ impl BatchReader<'_> {
                 Ok(0) => break,
                 Ok(more) => count += more,
                 Err(Errno::INTR) => {}
-                // What came before the error is of use to nobody.
+                // The bytes before the error are useless.
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -214,25 +215,25 @@ impl BatchReader<'_> {
     }
 }
 
-/// The next data at or behind a position, up to a hole; at the end of the file, nothing.
+/// Returns the next data at or behind a position, up to a hole; an empty range at the end of the file.
 fn extent(fd: &OwnedFd, position: u64, size: u64) -> (u64, u64) {
     match rustix::fs::seek(fd, SeekFrom::Data(position)) {
         Ok(data) => {
             let hole = rustix::fs::seek(fd, SeekFrom::Hole(data)).unwrap_or(size);
             (data.min(size), hole.clamp(data, size.max(data)).min(size))
         }
-        // Nothing but a hole is left.
+        // Only a hole is left.
         Err(Errno::NXIO) => (size, size),
-        // A file system that knows no holes.
+        // The file system does not support holes.
         Err(_) => (position, size),
     }
 }
 
-/// Bytes of an offered file beside its path.
+/// The bytes of an offered file beside its path.
 const OFFERED_BYTES: usize = FILE_RECORD_BYTES + 256;
 
 impl BatchReader<'_> {
-    /// Asks the sink what it has of all these files.
+    /// Asks the sink what it has of these files.
     pub(super) fn offer(&mut self, items: &[WalkItem]) -> Result<Vec<SinkHas>, Closed> {
         let mut all = vec![SinkHas::Nothing; items.len()];
         let offer = self.shared.next_offer();
@@ -251,7 +252,7 @@ impl BatchReader<'_> {
                 }
                 _ => continue,
             };
-            // What cannot be looked at fails when it is opened.
+            // A file whose attributes cannot be read fails later, when it is opened.
             let Ok(stat) = place.stat() else { continue };
             let bytes = OFFERED_BYTES + place.spot().path.len();
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile

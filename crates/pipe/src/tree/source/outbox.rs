@@ -1,7 +1,7 @@
-//! What the source sends and what the sink answers.
+//! Frames to the sink, and the sink's answers.
 //!
-//! Frames of several readers are put into the order of their batches, with a bound on how far ahead any reader may
-//! be.
+//! The frames of several readers are put into the order of their batches, with a bound on how far ahead a reader
+//! may be.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Read;
@@ -12,34 +12,34 @@ use crate::tree::format::{TreeFrameKind, nonsense};
 use crate::tree::records::{RecordParser, SinkHas};
 use crate::{Error, lock};
 
-/// Frames of one batch that wait to be written.
+/// The number of frames of one batch that may wait to be written.
 const FRAMES_MAX: usize = 3;
-/// How many batches a reader may be ahead of what is being written, for each reader.
+/// How many batches, for each reader, may be ahead of the one that is being written.
 const AHEAD: u64 = 2;
 
-/// The copy ends: nobody takes frames any more.
+/// The copy has ended: frames are no longer taken.
 #[derive(Debug)]
 pub struct Closed;
 
-/// Between readers and the one who writes.
+/// The queue between the readers and the writing thread.
 #[derive(Debug)]
 pub struct FrameOutbox {
     state: Mutex<OutboxState>,
-    /// A reader may go on.
+    /// Signals the readers.
     room: Condvar,
-    /// The writer may.
+    /// Signals the writing thread.
     frames: Condvar,
     window: u64,
 }
 
 #[derive(Debug, Default)]
 struct OutboxState {
-    /// The batch that is being written.
+    /// The number of the batch that is being written.
     current: u64,
-    /// How many there are, once that is known.
+    /// The number of batches, once it is known.
     total: Option<u64>,
     slots: BTreeMap<u64, BatchFrames>,
-    /// Goes before everything else.
+    /// Frames that go before all others.
     urgent: VecDeque<Vec<u8>>,
     is_closed: bool,
 }
@@ -51,7 +51,7 @@ struct BatchFrames {
 }
 
 impl FrameOutbox {
-    /// For so many readers.
+    /// Returns an outbox for so many readers.
     pub fn new(readers: usize) -> Self {
         let window = readers as u64 * AHEAD;
         Self { state: Mutex::default(), room: Condvar::new(), frames: Condvar::new(), window }
@@ -62,7 +62,7 @@ impl FrameOutbox {
         self.wait(|state| batch < state.current + self.window).map(|_| ())
     }
 
-    /// Puts a frame of a batch behind its others.
+    /// Appends a frame to a batch.
     pub fn push(&self, batch: u64, frame: Vec<u8>) -> Result<(), Closed> {
         let mut state =
             self.wait(|state| state.slots.get(&batch).is_none_or(|slot| slot.frames.len() < FRAMES_MAX))?;
@@ -73,7 +73,7 @@ impl FrameOutbox {
         Ok(())
     }
 
-    /// That was all of it.
+    /// Marks a batch as complete.
     pub fn finish(&self, batch: u64) {
         let mut state = self.lock();
         state.slots.entry(batch).or_default().is_finished = true;
@@ -87,31 +87,31 @@ impl FrameOutbox {
         self.wait(|state| state.current == batch).map(|_| ())
     }
 
-    /// Puts a frame before all others. There is one at a time of each reader.
+    /// Queues a frame before all others. Each reader has at most one at a time.
     pub fn push_urgent(&self, frame: Vec<u8>) {
         self.lock().urgent.push_back(frame);
         self.frames.notify_one();
     }
 
-    /// There will be so many batches.
+    /// Sets the number of batches.
     pub fn set_total(&self, batches: u64) {
         self.lock().total = Some(batches);
         self.frames.notify_one();
     }
 
-    /// Nothing more is taken.
+    /// Closes the outbox: it takes nothing more.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.room.notify_all();
         self.frames.notify_all();
     }
 
-    /// Whether nobody takes frames any more.
+    /// True if the outbox takes no more frames.
     pub fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
 
-    /// The next frame to write; nothing once all are written, or it is closed.
+    /// Returns the next frame to write; `None` once all are written, or the outbox is closed.
     pub fn next(&self) -> Option<Vec<u8>> {
         let mut state = self.lock();
         loop {
@@ -124,7 +124,7 @@ impl FrameOutbox {
             let current = state.current;
             if let Some(slot) = state.slots.get_mut(&current) {
                 if let Some(frame) = slot.frames.pop_front() {
-                    // Readers wait for different things: each looks whether it was its own.
+                    // Readers wait for different things, so each one checks whether its turn has come.
                     self.room.notify_all();
                     return Some(frame);
                 }
@@ -142,7 +142,7 @@ impl FrameOutbox {
         }
     }
 
-    /// Whether all batches were taken.
+    /// True if all batches were taken.
     pub fn is_complete(&self) -> bool {
         let state = self.lock();
         state.total == Some(state.current)
@@ -166,10 +166,10 @@ impl FrameOutbox {
     }
 }
 
-/// Answers of one offer.
+/// The most files of one offer.
 pub const OFFER_FILES_MAX: usize = 512;
 
-/// From the thread that reads them to those who wait for them.
+/// Passes answers from the thread that reads them to the readers that wait for them.
 #[derive(Debug, Default)]
 pub struct OfferAnswers {
     state: Mutex<AnswersState>,
@@ -178,19 +178,19 @@ pub struct OfferAnswers {
 
 #[derive(Debug, Default)]
 struct AnswersState {
-    /// By the number of the offer. Nothing is kept that nobody has asked for.
+    /// The answers by the number of the offer. Only answers that somebody expects are kept.
     given: HashMap<u64, Option<Vec<SinkHas>>>,
     is_done: bool,
     is_closed: bool,
 }
 
 impl OfferAnswers {
-    /// Before the offer is sent.
+    /// Expects an answer. Call this before the offer is sent.
     pub fn expect(&self, offer: u64) {
         self.lock().given.insert(offer, None);
     }
 
-    /// Waits for the answer. Nothing if the sink has ended.
+    /// Waits for the answer. Returns `None` if the sink has ended.
     pub fn wait(&self, offer: u64) -> Option<Vec<SinkHas>> {
         let mut state = self.lock();
         loop {
@@ -204,7 +204,7 @@ impl OfferAnswers {
         }
     }
 
-    /// Reads until the sink closes. `position` bytes were read before.
+    /// Reads answers until the sink closes. `position` is the number of bytes read before.
     pub fn read(&self, from: &mut impl Read, mut position: u64) -> Result<(), Error> {
         let mut payload = Vec::new();
         let result = loop {
@@ -219,7 +219,7 @@ impl OfferAnswers {
         Err(result)
     }
 
-    /// Wakes all who wait: nothing more will come.
+    /// Wakes all waiters: no answer will come any more.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.news.notify_all();

@@ -20,26 +20,26 @@ use crate::tree::records::{FILE_RECORD_BYTES, SinkHas, TreePath, TreeRecord};
 use crate::tree::walk::{Batch, SourceFolder, WalkItem};
 use crate::tree::{format, records};
 
-/// Bytes of the record of a directory, beside its path.
+/// The bytes of a directory's record beside its path.
 const FOLDER_RECORD_BYTES: usize = 1 + 4 + 2;
-/// Bytes of a block of the system's own count of what a file occupies.
+/// The bytes of a block in the system's count of what a file occupies.
 const STAT_BLOCK_BYTES: i64 = 512;
 
-/// One thread that reads.
+/// A thread that reads batches.
 #[derive(Debug)]
 pub struct BatchReader<'a> {
     pub(super) shared: &'a SourceShared<'a>,
     pub(super) batch: u64,
     /// The frame that is being filled.
     frame: Vec<u8>,
-    /// Where its records begin.
+    /// The position where the frame's records begin.
     records: usize,
     /// The directory of the record written last.
     folder: Option<Arc<SourceFolder>>,
 }
 
 impl<'a> BatchReader<'a> {
-    /// One of those who share this.
+    /// Returns a reader with this shared state.
     pub fn new(shared: &'a SourceShared<'a>) -> Self {
         Self { shared, batch: 0, frame: shared.buffers.take(), records: 0, folder: None }
     }
@@ -139,7 +139,7 @@ impl<'a> BatchReader<'a> {
     }
 
     fn regular(&mut self, place: &SourceFile<'_>, had: Option<SinkHas>) -> Result<(), Closed> {
-        // Never waits for anything but the disk, even if a FIFO has taken the file's place.
+        // The open waits only for the disk, even if a FIFO has taken the file's place.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let flags = if place.is_followed { flags } else { flags | OFlags::NOFOLLOW };
         let opened = rustix::fs::openat(place.fd(), place.name, flags, Mode::empty())
@@ -165,9 +165,9 @@ impl<'a> BatchReader<'a> {
         }
     }
 
-    /// Sends one more name of a file that was sent before, if it was.
+    /// Sends a hard link if the file was sent before. Returns true if it did.
     fn is_again(&mut self, place: &SourceFile<'_>, stat: &Stat) -> Result<bool, Closed> {
-        // Which of its names is the first is decided in the order of the stream.
+        // The order of the stream decides which name of a file is the first.
         self.shared.outbox.wait_turn(self.batch)?;
         match self.shared.links.claim(stat, place.root, || place.path()) {
             LinkClaim::First => Ok(false),
@@ -194,7 +194,7 @@ impl<'a> BatchReader<'a> {
         let (name, attributes) = (place.sent_name(), Attributes::of(stat));
         records::put(&mut self.frame, &TreeRecord::File { name, attributes, content: b"" });
         let content = self.frame.len();
-        // One more byte is asked for than there should be: a read that brings less has found the end.
+        // Each read asks for one byte more than the file should have: a shorter read has found the end.
         let result = loop {
             match rustix::io::read(fd, spare_capacity(&mut self.frame)) {
                 Ok(0) => break Ok(()),
@@ -204,7 +204,7 @@ impl<'a> BatchReader<'a> {
                     self.changed(place);
                     break Ok(());
                 }
-                // Files of /proc say that they are empty.
+                // Files of /proc claim to be empty.
                 Ok(_) if self.frame.len() - content > PIECE_BYTES => {
                     self.frame.truncate(start);
                     rustix::fs::seek(fd, SeekFrom::Start(0)).map_err(|_| Closed)?;
@@ -219,7 +219,7 @@ impl<'a> BatchReader<'a> {
             self.withdraw(stat);
             return self.failed(place, error);
         }
-        // Files of /sys say that they have 4096 bytes, and have fewer.
+        // Files of /sys claim to have 4096 bytes, and have fewer.
         let is_same = || {
             rustix::fs::fstat(fd)
                 .is_ok_and(|now| Attributes::of(&now) == Attributes::of(stat) && now.st_size == stat.st_size)
@@ -231,7 +231,7 @@ impl<'a> BatchReader<'a> {
         Ok(())
     }
 
-    /// Says in the frame in which directory the next name is, once there is room for `bytes` behind that.
+    /// Adds the directory of the next name to the frame, once there is room for `bytes` behind it.
     fn locate(&mut self, place: &SourceFile<'_>, bytes: usize) -> Result<(), Closed> {
         let path = place.spot().path;
         self.ensure(FOLDER_RECORD_BYTES + path.len() + place.name.to_bytes().len() + bytes)?;
@@ -256,9 +256,9 @@ impl<'a> BatchReader<'a> {
         Ok(())
     }
 
-    /// Hands over the frame, if there is anything in it, and begins another.
+    /// Hands over the frame, if it has any content, and begins another.
     pub(super) fn flush(&mut self) -> Result<(), Closed> {
-        // Beside the header there is at least the length of the directories, which may be 0.
+        // An empty frame has the header and the length of the directories, which may be 0.
         if self.frame.len() > HEADER_BYTES + 4 {
             let mut frame = std::mem::replace(&mut self.frame, self.shared.buffers.take());
             format::seal(&mut frame, TreeFrameKind::Batch);
@@ -287,7 +287,7 @@ impl<'a> BatchReader<'a> {
         self.shared.complaints.fail(&format!("{} has changed while it was read", place.shown()));
     }
 
-    /// The first name of a file could not be sent.
+    /// Withdraws the first name of a file, which could not be sent.
     pub(super) fn withdraw(&self, stat: &Stat) {
         if stat.st_nlink > 1 {
             self.shared.links.withdraw(stat);
@@ -295,28 +295,28 @@ impl<'a> BatchReader<'a> {
     }
 }
 
-/// Whether there are holes in a file. Most have none, which costs no system call.
+/// True if a file has holes. Most files have none, which takes no system call to find out.
 fn is_sparse(fd: &OwnedFd, stat: &Stat) -> bool {
     if stat.st_blocks.saturating_mul(STAT_BLOCK_BYTES) >= stat.st_size {
         return false;
     }
     let has_hole = rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|hole| hole < stat.st_size as u64);
-    // Whether there was one or not, the file is read from its beginning.
+    // In either case, the file is read from its beginning.
     rustix::fs::seek(fd, SeekFrom::Start(0)).is_ok() && has_hole
 }
 
-/// A file that is to be sent.
+/// A file to send.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceFile<'a> {
     pub(super) folder: Option<&'a Arc<SourceFolder>>,
     pub(super) root: u32,
-    /// Its name in the folder, or its whole path.
+    /// The name in the folder, or the whole path.
     pub(super) name: &'a CStr,
     pub(super) is_followed: bool,
 }
 
 impl<'a> SourceFile<'a> {
-    /// The directory.
+    /// Returns the descriptor of the directory.
     pub(super) fn fd(&self) -> BorrowedFd<'a> {
         self.folder.map_or(CWD, |folder| folder.fd.as_fd())
     }
@@ -325,7 +325,7 @@ impl<'a> SourceFile<'a> {
         TreePath { root: self.root, path: self.folder.map_or(b"", |folder| &folder.path) }
     }
 
-    /// As the sink has to know it: nothing for a source itself, which it has a name for.
+    /// Returns the name for the sink: an empty one for a source itself, whose name the sink knows.
     pub(super) fn sent_name(&self) -> &'a [u8] {
         if self.folder.is_some() { self.name.to_bytes() } else { b"" }
     }
@@ -349,15 +349,15 @@ impl<'a> SourceFile<'a> {
     }
 }
 
-/// The name under which the sink keeps what is not complete, as far as that can be in a tree, too.
+/// Returns the name of the file's part at the sink, if a tree can have such a name, too.
 pub(super) fn part_name_of(name: &CStr) -> Option<CString> {
     CString::new(crate::tree::part_name(name.to_bytes())).ok()
 }
 
-/// Files whose other names are still to come.
+/// The most files whose other names are remembered.
 const FILES_MAX: usize = 1 << 20;
 
-/// Those that were sent and have more names.
+/// Files that were sent and have more names.
 #[derive(Debug, Default)]
 pub struct LinkedFiles(Mutex<HashMap<FileId, FirstName>>);
 
@@ -365,23 +365,23 @@ pub struct LinkedFiles(Mutex<HashMap<FileId, FirstName>>);
 struct FirstName {
     root: u32,
     path: Vec<u8>,
-    /// Names that were not found yet. They may be outside of what is copied.
+    /// The number of names that were not found yet. They may be outside of the copied trees.
     rest: u64,
 }
 
-/// What is to be done with a file that has several names.
+/// What to do with a file that has several names.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LinkClaim {
-    /// It is the first one.
+    /// The file was not sent yet.
     First,
-    /// It was sent under this name, below that source.
+    /// The file was sent under this path, below that source.
     Again(u32, Vec<u8>),
-    /// There are too many to remember: it is sent again, and becomes a file of its own.
+    /// There are too many files to remember: this one is sent again, and becomes a separate file.
     Unknown,
 }
 
 impl LinkedFiles {
-    /// Says which it is. Has to be called in the order in which files are sent.
+    /// Decides what to do with a file. Call this in the order in which files are sent.
     pub fn claim(&self, stat: &Stat, root: u32, path: impl FnOnce() -> Vec<u8>) -> LinkClaim {
         let mut files = lock(&self.0);
         let key = FileId::of(stat);
@@ -402,7 +402,7 @@ impl LinkedFiles {
         LinkClaim::First
     }
 
-    /// The file could not be sent after all: its next name is the first.
+    /// Withdraws a file that could not be sent after all: its next name is the first.
     pub fn withdraw(&self, stat: &Stat) {
         let mut files = lock(&self.0);
         files.remove(&FileId::of(stat));
