@@ -108,7 +108,7 @@ impl Segment {
         Self::map(file, bytes, bytes, Pages::Small)
     }
 
-    /// Maps the first `bytes` bytes of another process's segment, for reading only: those that its owner says
+    /// Maps the first `bytes` bytes of another process's segment, for an observer: those that its owner says
     /// are backed by memory. Commits nothing, so that looking at a segment that has hardly grown does
     /// not fill it. Refuses a file that is not sealed against shrinking and growing, or is shorter.
     ///
