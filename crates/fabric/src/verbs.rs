@@ -5,7 +5,7 @@
 //! has no thread; a caller that waits does so on the completion channel's descriptor.
 //!
 //! - [`offer`], [`connect`], [`accept`], [`PendingEndpoint`]: how two sides make a connection, by messages
-//! over a face's control channel.
+//!   over a face's control channel.
 //! - [`offer_of`], [`connect_from`], [`pairs`]: how two sides connect between ports that a face has picked.
 //! - [`usable`], [`towards`], [`device`]: what this machine has.
 //! - [`Obstacle`]: why RDMA cannot be used, in the sentences that every face shows.

@@ -2,7 +2,7 @@
 //!
 //! | sender | message |
 //! |---|---|
-//! | accepting side | `<<RingBytes:64, DescriptorLen:16, Descriptor, OfferLen:16, Offer>>`; a part that it does not allow is empty |
+//! | accepting side | `<<RingBytes:64, DescriptorLen:16, Descriptor, OfferLen:16, Offer>>`; parts may be empty |
 //! | connecting side | `<<Provider:8, Request>>`, or `<<0, Reason>>` |
 //! | accepting side | `<<1, Answer>>`, or `<<0, Reason>>` |
 //!
