@@ -41,7 +41,7 @@ start(Options) ->
     ok = call(TestNode, fun collect_logs/0),
     TestNode.
 
-%% Several at once: most of a start is waiting.
+%% Starts several nodes at once: most of a start is waiting.
 start_all(OptionsList) ->
     Self = self(),
     Starts = [{spawn_monitor(fun() -> Self ! {self(), start(Options)}, receive stop -> ok end end),
@@ -54,7 +54,8 @@ start_all(OptionsList) ->
          {'DOWN', Monitor, process, Pid, Reason} -> error({not_started, Options, Reason})
      end || {{Pid, Monitor}, Options} <- Starts].
 
-%% Arguments for nodes that connect only when they are told to: without them `global' on either side
+%% Returns arguments for nodes that connect only when they are told to: without them `global' on
+%% either side
 %% may undo a disconnection at once.
 no_auto_connect() ->
     ["-kernel", "dist_auto_connect", "never"].
@@ -90,7 +91,7 @@ call(#test_node{peer = Peer}, Module, Function, Arguments) ->
 connect(A, B) ->
     call(A, net_kernel, connect_node, [name(B)]).
 
-%% What A says of its link to B. The accepting side of a connection is up a moment after the
+%% Returns A's info about its link to B. The accepting side of a connection is up a moment after the
 %% initiating one.
 info(A, B) ->
     wait_until(fun() -> undefined =/= call(A, caravan_dist, info, [name(B)]) end),
@@ -99,8 +100,8 @@ info(A, B) ->
 transport(A, B) ->
     maps:get(transport, info(A, B)).
 
-%% For what gives no event of its own: until the fun returns true. What it returned at the end is
-%% in the failure.
+%% Waits until the fun returns true, for changes that give no event. The failure contains the last
+%% result of the fun.
 wait_until(Condition) ->
     wait_until(Condition, 120000).
 
@@ -117,7 +118,7 @@ wait_until_time(Condition, Deadline) ->
             wait_until_time(Condition, Deadline)
     end.
 
-%% Whether nothing has grown: true, or what has.
+%% Returns true if nothing has grown, or what has.
 same(Before, Now) ->
     Grown = maps:filter(fun(Key, Count) ->
                                 case Key of
@@ -128,7 +129,7 @@ same(Before, Now) ->
                         end, Now),
     map_size(Grown) =:= 0 orelse {before, Before, now, Grown}.
 
-%% What must not grow: ports, processes, descriptors, rows, tables.
+%% Returns what must not grow: ports, processes, descriptors, rows, tables.
 resources(Node) ->
     call(Node, fun() ->
                        #{ports => length(erlang:ports()),
@@ -147,13 +148,13 @@ mappings() ->
     length([L || L <- binary:split(Maps, <<"\n">>, [global]),
                  binary:match(L, <<"memfd:">>) =/= nomatch]).
 
-%% Once nothing is connected any more and what connections left has gone.
+%% Waits until no link is left, and no rest of one.
 settle(Node) ->
     wait_until(fun() -> [] =:= call(Node, erlang, nodes, [[visible, hidden]]) end),
     wait_until(fun() -> maps:get(rows, resources(Node)) =< 1 end),
     settled(Node, resources(Node)).
 
-%% What a connection leaves goes within moments, port by port.
+%% The rest of a connection goes within moments, port by port.
 settled(Node, Seen) ->
     receive after 200 -> ok end,
     case resources(Node) of
@@ -164,11 +165,11 @@ settled(Node, Seen) ->
 shm_files() ->
     filelib:wildcard("/dev/shm/*").
 
-%% The texts that this node has logged, oldest first.
+%% Returns the texts that this node has logged, oldest first.
 logged(Node) ->
     call(Node, fun() -> [Text || {_, _, Text} <- ets:tab2list(caravan_test_log)] end).
 
-%% Those alone that are at least of this level.
+%% Returns only the texts of at least this level.
 logged(Node, Level) ->
     call(Node, fun() -> [Text || {_, Of, Text} <- ets:tab2list(caravan_test_log),
                                  logger:compare_levels(Of, Level) =/= lt]
@@ -193,7 +194,7 @@ log(Event, _Config) ->
     ets:insert(caravan_test_log,
                {erlang:unique_integer([monotonic]), maps:get(level, Event), lists:flatten(Text)}).
 
-%% Within a node: what its machine offers of RDMA, or why it has none.
+%% Within a node: returns the RDMA ports of its machine, or why it has none.
 rdma() ->
     {ok, Port} = caravan_driver:open(),
     ok = caravan_driver:configure(Port, #{ring_bytes => 65536, busy_bytes => 65536, spin => off,
@@ -203,7 +204,7 @@ rdma() ->
     ok = caravan_driver:close(Port),
     Offer.
 
-%% Runs a command; its output, and 124 where it took more than two minutes.
+%% Runs a command; returns its output, and 124 if it took more than two minutes.
 shell(Command) ->
     Output = os:cmd("timeout 120 sh -c '" ++ Command ++ "' 2>&1; echo \"|$?\""),
     [Text, Status] = string:split(Output, "|", trailing),

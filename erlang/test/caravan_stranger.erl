@@ -1,4 +1,5 @@
-%% A node made by hand: the distribution handshake over a socket, packet by packet, for what no
+%% A node made by hand: the distribution handshake over a socket, packet by packet, for packets that
+%% no
 %% real node would send.
 -module(caravan_stranger).
 
@@ -7,12 +8,12 @@
 
 -define(SPEAKS_CARAVAN, (1 bsl 63)).
 
-%% To the port where a node listens.
+%% Connects to the port on which a node listens.
 connect(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {packet, 2}, {active, false}]),
     Socket.
 
-%% send_name, with whatever follows the name.
+%% Sends send_name, with any bytes after the name.
 name(Socket, {Name, Flags}, Capability) ->
     send(Socket, [<<$N, Flags:64, 1234:32, (byte_size(Name)):16>>, Name, Capability]).
 
@@ -20,7 +21,7 @@ status(Socket) ->
     <<$s, Status/binary>> = recv(Socket),
     Status.
 
-%% The challenge, and what follows the name in it.
+%% Receives the challenge, and returns what follows the name in it.
 challenge(Socket) ->
     <<$N, _:64, Challenge:32, _:32, Length:16, _:Length/binary, Rest/binary>> = recv(Socket),
     {Challenge, Rest}.
@@ -28,7 +29,7 @@ challenge(Socket) ->
 reply(Socket, Challenge, Cookie) ->
     reply(Socket, Challenge, Cookie, <<>>).
 
-%% With whatever follows it.
+%% Sends the reply, with any bytes after it.
 reply(Socket, Challenge, Cookie, Capability) ->
     send(Socket, [<<$r, 77:32>>, erlang:md5([Cookie, integer_to_list(Challenge)]), Capability]).
 
@@ -51,7 +52,7 @@ recv(Socket) ->
     {ok, Packet} = gen_tcp:recv(Socket, 0, 60000),
     Packet.
 
-%% Whether the other side closes, whatever it sends before that.
+%% Returns whether the other side closes, whatever it sends before that.
 closed(Socket) ->
     case gen_tcp:recv(Socket, 0, 60000) of
         {ok, _} -> closed(Socket);

@@ -1,5 +1,5 @@
 %% Random terms. The same seed makes the same terms on any node, so that the receiver knows what
-%% it has to get without being sent it twice.
+%% to expect without being sent it twice.
 -module(caravan_terms).
 
 -export([stream/2, next/1]).

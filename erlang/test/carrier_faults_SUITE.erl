@@ -1,6 +1,6 @@
-%% Nodes that are killed, stopped, slow, and many; and what is left behind: nothing.
+%% Nodes that are killed, stopped, slow, and many; nothing may be left behind.
 %%
-%% CARAVAN_KILLS and CARAVAN_RECONNECTS say how often; `make test-long` says more often than is the rule.
+%% CARAVAN_KILLS and CARAVAN_RECONNECTS set how often; `make test-long' sets more than the default.
 -module(carrier_faults_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -29,7 +29,7 @@ with(OptionsList, Fun) ->
 number(Variable, Default) ->
     list_to_integer(os:getenv(Variable, integer_to_list(Default))).
 
-%% How long after the fault A hears of it, in milliseconds, and the reason.
+%% Returns how many milliseconds after the fault A hears of it, and the reason.
 nodedown_after(A, B, Fault) ->
     Name = name(B),
     Self = self(),
@@ -63,7 +63,7 @@ killed(_) ->
          end) || Load <- [false, true, false, true]]
     end).
 
-%% A stopped node has all its sockets open: only the ticks tell.
+%% A stopped node has all its sockets open: only the ticks notice.
 stopped(_) -> stopped(false, 4).
 
 stopped_under_load(_) -> stopped(true, 4).
@@ -310,7 +310,7 @@ out_of_descriptors(_) ->
         [?assertEqual(length(Seen), call(N, fun ups/0)) || N <- [A, B]]
     end).
 
-%% Takes all descriptors of this node but so many.
+%% Opens all descriptors of this node except so many.
 keep_descriptors(Left) ->
     Self = self(),
     spawn(fun() ->

@@ -1,4 +1,4 @@
-%% What caravan_dist:info/0,1 says, and what others can see of it.
+%% The results of caravan_dist:info/0,1, and what other processes can see of them.
 -module(carrier_info_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -22,7 +22,7 @@ with(OptionsList, Fun) ->
     Nodes = caravan_cluster:start_all(OptionsList),
     try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
 
-%% The same keys whatever the transport.
+%% The keys are the same with every transport.
 keys(_) ->
     with([#{}, #{transport => tcp}, #{carrier => plain}, #{}], fun([A, Tcp, Plain, B]) ->
         [true = connect(A, N) || N <- [Tcp, Plain, B]],
@@ -44,7 +44,7 @@ keys(_) ->
 counts_shm(_) ->
     with([#{}, #{args => ["-caravan", "ring_bytes", "131072"]}], fun([A, B]) ->
         true = connect(A, B),
-        %% The accepting side's choice holds for both.
+        %% The accepting side's choice holds for both sides.
         [#{ring_bytes := 131072} = info(X, Y) || {X, Y} <- [{A, B}, {B, A}]],
         counts(A, B)
     end).

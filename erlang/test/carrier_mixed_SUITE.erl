@@ -1,5 +1,5 @@
-%% Nodes that speak Caravan among nodes that do not, and among those that must not get anything
-%% out of its speaking it.
+%% Nodes that speak Caravan among nodes that do not, and among strangers that must not profit
+%% from it.
 -module(carrier_mixed_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -23,7 +23,7 @@ with(OptionsList, Fun) ->
     Nodes = caravan_cluster:start_all(OptionsList),
     try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
 
-%% Every pair of six nodes takes the best that both can do, and every message arrives.
+%% Every pair of six nodes takes the best transport that both have, and every message arrives.
 mixed_cluster(_) ->
     Kinds = [shm, shm, auto, auto, tcp, plain],
     Options = [#{}, #{transport => auto}, #{args => ["-caravan", "ring_bytes", "65536"]},
@@ -43,7 +43,8 @@ mixed_cluster(_) ->
          || A <- Nodes]
     end).
 
-%% The same name comes back as another kind of node, and the link becomes what it can be.
+%% A node of another kind comes back under the same name, and the link becomes the best that both
+%% have.
 one_life(_) ->
     Name = peer:random_name(),
     with([#{}], fun([A]) ->

@@ -1,4 +1,4 @@
-%% RDMA where it cannot be had, what is said of it then, and what asking for it does to a node.
+%% RDMA where it is not available: what nodes report then, and what asking for it does to a node.
 %% The links themselves are tested where there are devices: tests/verbs.
 %%
 %% Every case holds on a machine without a device, whether rdma-core is installed on it or not;

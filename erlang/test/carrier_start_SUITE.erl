@@ -1,4 +1,4 @@
-%% How a node starts, what it is called, where it listens, and what it says when it cannot.
+%% How a node starts, its name, where it listens, and what it reports when it cannot start.
 -module(carrier_start_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").

@@ -65,10 +65,10 @@ count() -> list_to_integer(os:getenv("VERBS_HOSTS")).
 
 kind() -> os:getenv("VERBS_KIND").
 
-%% Where the second node of a pair runs.
+%% Returns the host of the second node of a pair.
 peer_host() -> count() - 1.
 
-%% What the fun returns at that host. At host 1 many run beside each other.
+%% Returns the result of the fun at that host. At host 1 many funs run beside each other.
 on(0, Fun) ->
     Fun();
 on(1, Fun) ->
@@ -128,18 +128,18 @@ shared() -> os:getenv("VERBS_SHARED").
 shared(What, Number) when is_integer(Number) -> shared(What, integer_to_list(Number));
 shared(What, Number) -> filename:join(shared(), What ++ "." ++ Number).
 
-%% What a command prints at a host; it has to succeed.
+%% Returns what a command prints at a host; the command has to succeed.
 shell(Host, Command) ->
     on(Host, fun() ->
                  {0, Text} = caravan_cluster:shell(Command),
                  Text
              end).
 
-%% What each host's kernel keeps for the users of its devices: counts of each kind.
+%% Returns what each host's kernel keeps for the users of its devices: counts of each kind.
 devices() ->
     [shell(Host, "rdma resource show") || Host <- lists:seq(0, peer_host())].
 
-%% These without the contexts, one for each process that has the device open.
+%% Returns these counts without the contexts, one for each process that has the device open.
 objects() -> objects(devices()).
 
 objects(Devices) -> [re:replace(Text, "ctx [0-9]+", "", [global, {return, list}]) || Text <- Devices].
@@ -178,7 +178,7 @@ start_lasting(Options) ->
 stop(Nodes) when is_list(Nodes) -> lists:foreach(fun stop/1, Nodes);
 stop({Host, Node}) -> on(Host, fun() -> caravan_cluster:stop(Node) end).
 
-%% One at each host: at one alone, both at that.
+%% Starts one node at each host; if there is only one, both there.
 pair(OptionsA, OptionsB) ->
     start_all([{0, OptionsA}, {peer_host(), OptionsB}]).
 
@@ -201,7 +201,7 @@ signal({Host, Node}, Signal) -> on(Host, fun() -> caravan_cluster:signal(Node, S
 
 name({_, Node}) -> caravan_cluster:name(Node).
 
-%% At its host.
+%% Returns the node's process number, at its host.
 os_pid({_, Node}) -> caravan_cluster:os_pid(Node).
 
 call({Host, Node}, Fun) -> on(Host, fun() -> caravan_cluster:call(Node, Fun) end).

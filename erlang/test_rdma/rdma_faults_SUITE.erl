@@ -1,5 +1,5 @@
-%% What ends a link over RDMA, or keeps it from coming about: killed and stopped nodes, pulled cables,
-%% firewalls, missing libraries, limits. Each time the nodes say so, within a time, and nothing is left.
+%% What ends a link over RDMA, or prevents it: killed and stopped nodes, pulled cables,
+%% firewalls, missing libraries, limits. Each time the nodes report it in time, and nothing is left.
 %%
 %% CARAVAN_KILLS and CARAVAN_PULLS: how many links end at random, each way.
 -module(rdma_faults_SUITE).
@@ -55,7 +55,7 @@ options(More) ->
 
 %% ---------------------------------------------------------------------------------------------
 
-%% A stopped node's device answers as ever: only the ticks tell.
+%% A stopped node's device answers as before: only the ticks notice.
 stopped(_) ->
     with(pair(options(), options()), fun([A, B]) ->
         [begin

@@ -1,5 +1,5 @@
-//! The paths that every message takes, from the emulator into the ring and out of it: probes, as
-//! `tests/callgrind/probes.rs` says.
+//! Probes of the paths that every message takes, from the emulator into the ring and out of it; see
+//! `tests/callgrind/probes.rs`.
 
 #![deny(unsafe_code)]
 
@@ -26,7 +26,7 @@ const HEADER: [u8; 24] = [131; 24];
 const PAYLOAD: [u8; 200] = [9; 200];
 const NOW: u64 = 1_000_000;
 
-/// Binaries that are used again, so that the allocator is not what is counted.
+/// Binaries that are used again, so that the allocator is not counted.
 struct CountedBinary(Vec<u8>);
 
 impl Binary for CountedBinary {
@@ -42,8 +42,8 @@ impl Binary for CountedBinary {
     }
 }
 
-/// An emulator that counts what is delivered. Its queue stays empty: the ring has room. Each kind of link has
-/// a type of its own, as a second caller of the same code would change how it is compiled.
+/// An emulator that counts delivered messages. Its queue stays empty: the ring has room. Each kind of link has
+/// a type of its own, because a second caller of the same code would change how it is compiled.
 #[derive(Default)]
 struct Counting<const KIND: u8> {
     delivered: usize,
@@ -73,10 +73,10 @@ impl<const KIND: u8> Emulator for Counting<KIND> {
 
 type Plain = Counting<0>;
 type Sealed = Counting<1>;
-/// As over RDMA, but for the device: copies, immediates and credits in the place of mapped memory.
+/// A link as over RDMA, but without a device: with copies, immediates and credits instead of mapped memory.
 type Staged = Counting<2>;
 
-/// A link's two ends, and a connection at each end of another, of one that is sealed, and of one whose
+/// The two ends of a link, and a connection at each end of another link, of one that is sealed, and of one whose
 /// peer's memory is not mapped.
 struct CallgrindWorld {
     here: Link,
@@ -150,7 +150,7 @@ impl CallgrindWorld {
         self.there.release().expect("released");
     }
 
-    /// Everything is delivered, and the receiver waits for its bell.
+    /// Delivers everything, and makes the receiver wait for its bell.
     fn received(&mut self) {
         receive(&mut self.receiving, &mut self.emulator);
     }
@@ -175,7 +175,7 @@ impl CallgrindWorld {
         output(&mut self.staging, &mut self.staged_emulator);
     }
 
-    /// The sender takes its completions and its credit.
+    /// Makes the sender take its completions and its credit.
     fn completed(&mut self) {
         receive(&mut self.staging, &mut self.staged_emulator);
     }

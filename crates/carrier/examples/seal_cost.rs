@@ -1,5 +1,5 @@
-//! What it costs to seal a link: the same messages over two links in shared memory, of which one is
-//! sealed, from `outputv` on one side to the emulator on the other, all by one thread.
+//! Measures the cost of sealing: the same messages over two links in shared memory, one of them
+//! sealed, from `outputv` on one side to the emulator on the other, in one thread.
 //!
 //!     cargo run --release -p caravan-carrier --example seal_cost
 //!
@@ -19,19 +19,19 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 /// The default of the option `ring_bytes`.
 const RING_BYTES_DEFAULT: u64 = 512 << 10;
 const ROUNDS: usize = 9;
-/// Bytes that each round moves.
+/// The number of bytes that each round moves.
 const ROUND_BYTES: usize = 64 << 20;
-/// Messages of a round at most.
+/// The largest number of messages of a round.
 const ROUND_MESSAGES: usize = 100_000;
-/// Bytes sent before the other side takes them: they fit the ring.
+/// The number of bytes sent before the other side takes them: they fit the ring.
 const BATCH_BYTES: usize = 256 << 10;
 const BATCH_MESSAGES: usize = 32;
-/// The emulator sends what is larger in fragments.
+/// The emulator sends larger messages in fragments.
 const FRAGMENT_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// Binaries for the next one who wants one of that size: to get fresh memory from the system costs
-    /// more than to seal it, and is not what is measured.
+    /// Freed binaries, to be used again for the same size: allocating fresh memory costs
+    /// more than sealing it, and is not to be measured.
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -108,8 +108,8 @@ impl SealedEnds {
         Ok(Self { sending, receiving, emulator: DiscardingEmulator::default() })
     }
 
-    /// Sends `messages` messages of these fragments, and takes them. Nanoseconds of processor time for
-    /// one of them.
+    /// Sends `messages` messages of these fragments, and takes them. Returns the nanoseconds of processor time for
+    /// one message.
     fn round(&mut self, fragments: &[Vec<u8>], messages: usize) -> Fallible<f64> {
         let start = processor_ns();
         let (mut bytes, mut count) = (0, 0);
@@ -154,7 +154,7 @@ fn processor_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A message of `bytes` bytes as the emulator sends it.
+/// Returns the fragments of a message of `bytes` bytes, as the emulator sends it.
 fn fragments(bytes: usize) -> Vec<Vec<u8>> {
     if bytes <= FRAGMENT_BYTES {
         return vec![[&[131, 68, 0][..], &vec![7; bytes - 3]].concat()];

@@ -1,11 +1,11 @@
-//! What the sender's atom cache holds, and where the emulator's differs from it.
+//! The contents of the sender's atom cache, and the slots in which the emulator's cache differs.
 //!
 //! Headers refer to atoms by cache slots, in the order in which they were sent. A fragmented
-//! message is delivered when it is complete, behind messages that were sent after its header: so
+//! message is delivered when it is complete, after messages that were sent after its header. So
 //! the emulator meets the headers in another order, and a slot may not hold for it what it held
 //! for the sender. This mirror knows the sender's texts, and which slots differ; a header that
-//! refers to such a slot is written anew with the text in it. Where nothing is being put together
-//! nothing ever differs, and no header is touched.
+//! refers to such a slot is rewritten with the text in it. While no message is being put together
+//! no slot differs, and no header is changed.
 
 use crate::dist_header::{self, ParsedReferences, Reference, SLOTS};
 use crate::error::Error;
@@ -13,19 +13,19 @@ use crate::error::Error;
 /// The mirror of one connection's inbound atom cache.
 #[derive(Debug)]
 pub struct AtomCache {
-    /// What each slot holds for the sender.
+    /// The text that each slot holds for the sender.
     sender: Vec<Option<Box<[u8]>>>,
-    /// True if the emulator's slot holds something else, or nothing.
+    /// True if the emulator's slot holds another text, or none.
     differs: Vec<bool>,
     differing: usize,
 }
 
-/// References to deliver in place of those that the peer sent.
+/// References that are delivered in place of those that the peer sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RewrittenHeader {
     /// The references, from the count on.
     pub references: Vec<u8>,
-    /// Bytes of the peer's references that they replace.
+    /// The number of bytes of the peer's references that they replace.
     pub replaced_bytes: usize,
 }
 
@@ -36,12 +36,12 @@ impl Default for AtomCache {
 }
 
 impl AtomCache {
-    /// Slots in which the emulator's cache differs.
+    /// Returns the number of slots in which the emulator's cache differs.
     pub fn differing(&self) -> usize {
         self.differing
     }
 
-    /// Takes a header (`references`, from the count on) that is delivered now. Returns `None` if it can
+    /// Applies a header (`references`, from the count on) that is delivered now. Returns `None` if it can
     /// stay as it is.
     #[inline]
     pub fn deliver_now(&mut self, references: &[u8]) -> Result<Option<RewrittenHeader>, Error> {
@@ -68,7 +68,7 @@ impl AtomCache {
                     self.set_differs(slot, false);
                 }
                 None if self.differs[slot] => {
-                    // A slot that the sender has never filled is its fault; the emulator says so.
+                    // A slot that the sender has never filled is the sender's fault; the emulator reports it.
                     reference.text = self.sender[slot].clone();
                     changed |= reference.text.is_some();
                     self.set_differs(slot, false);
@@ -84,7 +84,7 @@ impl AtomCache {
         Ok(Some(RewrittenHeader { references: written, replaced_bytes: bytes }))
     }
 
-    /// Takes a header that is delivered later. Returns its references with the texts that they have now.
+    /// Applies a header that is delivered later. Returns its references with the texts that they have now.
     pub fn hold(&mut self, references: &[u8]) -> Result<ParsedReferences, Error> {
         let ParsedReferences { references: mut parsed, bytes } = dist_header::parse(references)?;
         for reference in &mut parsed {
@@ -100,7 +100,7 @@ impl AtomCache {
         Ok(ParsedReferences { references: parsed, bytes })
     }
 
-    /// The held header as it must be delivered now.
+    /// Returns the references of a held header as they must be delivered now.
     pub fn deliver_held(&mut self, held: Vec<Reference>) -> Vec<u8> {
         let mut references = held;
         for reference in &mut references {
@@ -131,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// The emulator's side: applies a header as `erts_prepare_dist_ext` does; returns the atoms.
+    /// Applies a header on the emulator's side, as `erts_prepare_dist_ext` does; returns the atoms.
     fn apply(cache: &mut [Option<Box<[u8]>>], references: &[u8]) -> Vec<Box<[u8]>> {
         let parsed = dist_header::parse(references).unwrap().references;
         let atoms = parsed.into_iter().map(|reference| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     proptest! {
-        /// Random headers over few slots, some held and delivered later in any order: the emulator
+        /// With random headers over few slots, some held and delivered later in any order, the emulator
         /// always sees the atoms that the sender meant.
         #[test]
         fn the_emulator_sees_what_the_sender_meant(

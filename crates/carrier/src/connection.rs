@@ -1,16 +1,16 @@
-//! One distribution connection: a link, its two halves, and when to look at it.
+//! One distribution connection: a link, its two halves, and the times to poll it.
 //!
-//! | state | who leaves it | into |
+//! | state | event that ends it | next state |
 //! |---|---|---|
 //! | fresh: linked, nothing read | START, after setnode | polling |
 //! | polling: the poller process calls POLL again | POLL, when the policy says sleep and nothing came | armed |
 //! | armed: waiting for the bell | the bell | armed, if all was taken and spinning does not pay; else polling |
-//! | any | lifeline closed, link broken | ended: what had come is delivered first |
+//! | any | lifeline closed, link broken | ended: everything that had arrived is delivered first |
 //!
 //! No callback spins: a spin is many short POLLs, between which the emulator runs other processes.
 //!
-//! A stream does without a poller that comes late ([`late_poller`](crate::late_poller)): what it
-//! needs is then done in callbacks, one turn each, by a bell that this side rings itself.
+//! A stream does without a poller that comes late ([`late_poller`](crate::late_poller)): callbacks then do
+//! its work, one turn each, after a bell that this side rings itself.
 
 use caravan_fabric::contract::{Armed, Provider};
 use caravan_fabric::{Link, SpinMode, SpinPolicy, Turn};
@@ -25,23 +25,23 @@ use crate::limits::{FLUSH_TURNS, TURN_BYTES};
 use crate::outbound::Outbound;
 use crate::seal::Sealing;
 
-/// What the port does after a turn.
+/// What the port must do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The poller polls again.
+    /// The poller must poll again.
     Poll,
-    /// The bell will ring.
+    /// The port waits: the bell will ring.
     Armed,
-    /// There is more to do, and the poller would come late: the port rings the bell itself.
+    /// There is more to do, and the poller would come late: the port must ring the bell itself.
     Ring,
 }
 
-/// Records of a connection, as `dist_util` counts them.
+/// The numbers of a connection's records, as `dist_util` counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordCounts {
-    /// Records received, ticks included.
+    /// The number of records received, ticks included.
     pub received: u64,
-    /// Records sent, ticks included.
+    /// The number of records sent, ticks included.
     pub sent: u64,
 }
 
@@ -57,12 +57,12 @@ pub struct Connection<E: Emulator> {
     started: bool,
     polling: bool,
     polls: u64,
-    /// It is carried by a device, which has counters of its own.
+    /// A device carries the link, and has counters of its own.
     over_device: bool,
 }
 
 impl<E: Emulator> Connection<E> {
-    /// A connection that reads nothing before [`start`](Self::start).
+    /// Makes a connection that reads nothing before [`start`](Self::start).
     pub fn new(link: Link, row: CounterRow, spin: SpinMode, busy_bytes: usize) -> Self {
         row.set(Counter::RingBytes as usize, link.ring_bytes());
         Self {
@@ -79,37 +79,37 @@ impl<E: Emulator> Connection<E> {
         }
     }
 
-    /// Has the connection seal what it sends and open what it receives. The peer does so, too; nothing has
-    /// been sent yet.
+    /// Makes the connection seal what it sends and open what it receives. The peer must do so, too, and nothing
+    /// may have been sent yet.
     pub fn sealed(mut self, sealing: Sealing) -> Self {
         self.outbound.seal(sealing.outbound);
         self.inbound.open(sealing.inbound);
         self
     }
 
-    /// The link, for its descriptor.
+    /// Returns the link, for its descriptor.
     pub fn link(&mut self) -> &mut Link {
         &mut self.link
     }
 
-    /// The row of counters, brought up to date.
+    /// Returns the row of counters, brought up to date.
     pub fn row(&self, emulator: &E, now: u64) -> &CounterRow {
         self.count(emulator, now);
         &self.row
     }
 
-    /// Records received and sent.
+    /// Returns the numbers of records received and sent.
     pub fn records(&self) -> RecordCounts {
         RecordCounts { received: self.inbound.messages(), sent: self.outbound.messages() }
     }
 
-    /// The node is up: from now on the ring is read. The poller begins.
+    /// Starts to read the ring, because the node is up. The poller must begin.
     pub fn start(&mut self) {
         self.started = true;
         self.polling = true;
     }
 
-    /// Sends one message. [`Next::Poll`] if the poller must be started: something waits for room.
+    /// Sends one message. Returns [`Next::Poll`] if the poller must be started: a message waits for room.
     pub fn send<'a>(
         &mut self,
         emulator: &mut E,
@@ -124,7 +124,7 @@ impl<E: Emulator> Connection<E> {
         self.sent(emulator, now)
     }
 
-    /// Apart, so that a link that is not sealed pays for one comparison and no more.
+    /// A separate function, so that a link that is not sealed pays for one comparison only.
     #[cold]
     #[inline(never)]
     fn send_sealed<'a>(
@@ -152,12 +152,12 @@ impl<E: Emulator> Connection<E> {
         Ok(self.leave(Next::Poll, now))
     }
 
-    /// A sign of life.
+    /// Sends a record of no bytes, as a sign of life.
     pub fn tick(&mut self, emulator: &mut E) -> Result<(), Error> {
         self.outbound.tick(&mut self.link, emulator)
     }
 
-    /// The poller's turn.
+    /// Does the poller's turn.
     pub fn poll(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         if !self.started {
             return Ok(Next::Armed);
@@ -167,14 +167,14 @@ impl<E: Emulator> Connection<E> {
         self.turn(emulator, now)
     }
 
-    /// The bell rang. [`Next::Poll`] if the poller must be started.
+    /// Handles the link's bell. Returns [`Next::Poll`] if the poller must be started.
     pub fn bell(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         self.link.acknowledge()?;
         self.rung(emulator, now)
     }
 
-    /// A bell rang that is not the link's own: the one that the port rings after [`Next::Ring`], where the
-    /// link's bell is not this side's to ring.
+    /// Handles a bell that is not the link's own: the port rings it after [`Next::Ring`] if this side cannot
+    /// ring the link's bell.
     pub fn rung(&mut self, emulator: &mut E, now: u64) -> Result<Next, Error> {
         if self.polling || !self.started {
             return Ok(Next::Armed);
@@ -184,7 +184,7 @@ impl<E: Emulator> Connection<E> {
         self.turn(emulator, now)
     }
 
-    /// The peer is gone: delivers all that it had sent. The ring is finite, and so is this.
+    /// Delivers everything that the peer, which is gone, had sent. The ring is finite, so this ends.
     pub fn drain(&mut self, emulator: &mut E) -> Result<(), Error> {
         if !self.started {
             return Ok(());
@@ -199,9 +199,9 @@ impl<E: Emulator> Connection<E> {
         }
     }
 
-    /// The port is closing with something queued: moves what the peer has room for, and asks for
-    /// the bell for the rest. What the peer sends meanwhile is for nobody: unread, it would keep
-    /// this side from waiting, and a peer that closes, too, from ending.
+    /// Moves what the peer has room for while the port is closing, and asks for the bell for the rest of
+    /// the queue. Drops what the peer sends meanwhile: unread bytes would keep this side from waiting, and a
+    /// peer that closes, too, from ending.
     pub fn flush(&mut self, emulator: &mut E, now: u64) -> Result<(), Error> {
         let mut in_vain = 0;
         while emulator.queued_bytes() > 0 {
@@ -217,23 +217,23 @@ impl<E: Emulator> Connection<E> {
             }
             in_vain += 1;
             if in_vain == FLUSH_TURNS {
-                // A peer that sends without end, and does not read.
+                // The peer sends without end, and does not read.
                 emulator.dequeue(emulator.queued_bytes());
             }
         }
         Ok(())
     }
 
-    /// The port is closing with nothing queued: true once all that was sent is in the peer's memory. With
-    /// shared memory it is there already; a device needs this side's until it has written it. Otherwise
-    /// the bell rings when that may be so.
+    /// True once all bytes sent are in the peer's memory, while the port is closing with an empty queue. With
+    /// shared memory they are there already; a device needs this side's memory until it has written them. If
+    /// false, the bell rings when that may have changed.
     pub fn settle(&mut self) -> Result<bool, Error> {
         for _ in 0..FLUSH_TURNS {
-            // As in `flush`.
+            // Drops what the peer sends, as in `flush`.
             let unread = self.link.refresh()?;
             self.link.skip(unread);
             self.link.release()?;
-            // Last, so that it has the device tell of all that is under way.
+            // The last step, so that the device reports everything under way.
             if self.link.is_settled()? {
                 return Ok(true);
             }
@@ -241,7 +241,7 @@ impl<E: Emulator> Connection<E> {
                 return Ok(false);
             }
         }
-        // A peer that sends without end.
+        // The peer sends without end.
         Ok(true)
     }
 
@@ -253,7 +253,7 @@ impl<E: Emulator> Connection<E> {
             self.policy.found(now);
         }
         if taken.more {
-            // Ringing costs system calls: a stream is worth them, many small messages are not.
+            // Ringing costs system calls, which pay for a stream but not for many small messages.
             let stream = taken.bytes >= TURN_BYTES && self.late.is_late(now);
             return Ok(self.leave(if stream { Next::Ring } else { Next::Poll }, now));
         }
@@ -280,8 +280,8 @@ impl<E: Emulator> Connection<E> {
         next
     }
 
-    /// Room worth being woken for: what is queued, but not so much that the peer must run dry
-    /// first.
+    /// Returns the room that is worth a wake-up: what is queued, but not so much that the peer runs out of
+    /// bytes to read first.
     fn room_wanted(&self, emulator: &E) -> usize {
         emulator.queued_bytes().min(self.link.ring_bytes() as usize / 2)
     }

@@ -1,8 +1,8 @@
-//! What `caravan_dist` asks of a port, by `erlang:port_control/3`. Integers are big-endian.
+//! The operations that `caravan_dist` asks of a port, by `erlang:port_control/3`. Integers are big-endian.
 //!
 //! The reply begins with 0 and the result, or with 1 and a sentence; POLL's is empty (armed) or
-//! has one byte (poll again). OFFER and the operations called RDMA only begin something; what
-//! becomes of it comes in the same form, as the message `{Port, done, Reply}`.
+//! has one byte (poll again). OFFER and the operations called RDMA only begin a job; its
+//! result comes in the same form, as the message `{Port, done, Reply}`.
 
 use std::time::Duration;
 
@@ -20,46 +20,46 @@ pub enum PortControl {
     Configure(Configuration),
     /// 2: opens the doorway; the result is the descriptor for the peer.
     Listen,
-    /// 3: the peer's descriptor: makes the memory and hands it over.
+    /// 3: makes the memory and hands it over; the argument is the peer's descriptor.
     Connect(Vec<u8>),
-    /// 4: takes what the peer has handed over.
+    /// 4: takes the memory that the peer has handed over.
     Accept,
-    /// 5: `<<Fd:32>>`: the connection whose end is the link's end.
+    /// 5: `<<Fd:32>>`: the connection whose end is the end of the link.
     Lifeline(i32),
-    /// 6: the node is up; the caller becomes the poller.
+    /// 6: starts the connection, because the node is up; the caller becomes the poller.
     Start,
-    /// 7: the poller's turn.
+    /// 7: does the poller's turn.
     Poll,
-    /// 8: a sign of life.
+    /// 8: sends a sign of life.
     Tick,
-    /// 9: `<<Received:64, Sent:64, PendingBytes:64>>`.
+    /// 9: returns `<<Received:64, Sent:64, PendingBytes:64>>`.
     Stat,
-    /// 10: repeated `<<NameLen:8, Name, Value:64>>`.
+    /// 10: returns `<<NameLen:8, Name, Value:64>>` for each counter.
     Info,
-    /// 11: `<<ReasonLen:16, Reason>>`: only counts for a TCP connection.
+    /// 11: `<<ReasonLen:16, Reason>>`: makes a port that only has the counters of a TCP connection.
     TcpRow(String),
     /// 12: four counts of a TCP connection.
     TcpCounts([u64; 4]),
     /// 13: gives up a half-made link.
     Cancel,
-    /// 14: why this transport.
+    /// 14: sets the reason for this transport.
     Reason(String),
-    /// 15: what the peer must know to make its half of an RDMA link.
+    /// 15: returns what the peer must know to make its half of an RDMA link.
     Offer,
-    /// 16: the peer's offer: makes this half; the result is for the peer.
+    /// 16: makes this half, from the peer's offer; the result is for the peer.
     RdmaConnect(Vec<u8>),
-    /// 17: what the peer's RDMA_CONNECT gave: the side that has offered makes its half; the result is for
+    /// 17: makes the half of the side that has offered, from the result of the peer's RDMA_CONNECT; the result is for
     /// the peer.
     RdmaAccept(Vec<u8>),
     /// 18: `<<LimitMs:32, Answer>>`: connects the halves; the initiating side has the answer of the
     /// peer's RDMA_ACCEPT.
     RdmaFinish {
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
-        /// What the peer said last.
+        /// The last message of the peer.
         answer: Vec<u8>,
     },
-    /// 19: what carries the link, as users see it.
+    /// 19: returns what carries the link, as users see it.
     Device,
 }
 
@@ -68,7 +68,7 @@ pub enum PortControl {
 pub struct Cookie(Vec<u8>);
 
 impl Cookie {
-    /// Its bytes.
+    /// Returns the bytes of the secret.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -80,25 +80,25 @@ impl std::fmt::Debug for Cookie {
     }
 }
 
-/// What one connection is to be like.
+/// The properties of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// Bytes of each ring.
+    /// The number of bytes of each ring.
     pub ring_bytes: u64,
-    /// Bytes queued at which the port is busy.
+    /// The number of bytes queued at which the port is busy.
     pub busy_bytes: u64,
     /// When the connection spins.
     pub spin: SpinMode,
-    /// This node.
+    /// The name of this node.
     pub me: String,
-    /// The other one.
+    /// The name of the peer's node.
     pub peer: String,
-    /// What an RDMA link is sealed with, if it is to be.
+    /// The cookie that seals an RDMA link, if it is to be sealed.
     pub seal: Option<Cookie>,
 }
 
 impl PortControl {
-    /// Reads an operation.
+    /// Parses an operation.
     pub fn parse(operation: u32, data: &[u8]) -> Result<Self, Error> {
         let mut reader = ArgumentReader { operation, bytes: ByteReader::new(data) };
         let parsed = match operation {
@@ -111,7 +111,7 @@ impl PortControl {
                     2 => SpinMode::On,
                     _ => return Err(reader.error("spin is 0, 1 or 2")),
                 },
-                // Fragments are agreed upon in the handshake; the driver only sees the messages.
+                // The nodes agree on fragments in the handshake; the driver only sees the messages.
                 me: reader.u8().and_then(|_| reader.text())?,
                 peer: reader.text()?,
                 seal: match (reader.u8()?, reader.bytes()?) {

@@ -1,4 +1,4 @@
-//! What each link counts, for `caravan_dist:info` and `caravan top`.
+//! The counters of each link, for `caravan_dist:info` and `caravan top`.
 
 use std::sync::OnceLock;
 
@@ -30,7 +30,7 @@ pub enum Counter {
     RegisteredBytes,
 }
 
-/// Their names, as users see them.
+/// The names of the counters, as users see them.
 pub const NAMES: [&str; 19] = [
     "sent_bytes",
     "received_bytes",
@@ -53,13 +53,13 @@ pub const NAMES: [&str; 19] = [
     "registered_bytes",
 ];
 
-/// A row of this process's table, for one connection.
+/// Adds a row to this process's table, for one connection.
 pub fn row(local: &str, peer: &str) -> Result<CounterRow, caravan_segment::Error> {
     static TABLE: OnceLock<CounterTable> = OnceLock::new();
     let table = match TABLE.get() {
         Some(table) => table,
         None => {
-            // Two threads may both make one; the second is dropped.
+            // Two threads may both make a table; the second one is dropped.
             let made = CounterTable::create(local, &NAMES)?;
             TABLE.get_or_init(|| made)
         }

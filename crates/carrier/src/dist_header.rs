@@ -1,5 +1,5 @@
-//! The distribution header in front of each message: which atoms it refers to, by slots of the
-//! atom cache, and which slots it fills.
+//! The distribution header at the beginning of each message: the atoms that it refers to, by slots of the
+//! atom cache, and the slots that it fills.
 //!
 //! Source: "Distribution Header" and "Distribution Header for fragmented messages" in the External
 //! Term Format chapter of the ERTS reference manual.
@@ -13,41 +13,41 @@ use caravan_fabric::byte_reader::ByteReader;
 
 use crate::error::Error;
 
-/// Version of the external term format.
+/// The version of the external term format.
 const VERSION: u8 = 131;
 const WHOLE: u8 = 68;
 const FIRST: u8 = 69;
 const NEXT: u8 = 70;
-/// Bytes of `131 70 Sequence Fragment`.
+/// The number of bytes of `131 70 Sequence Fragment`.
 pub const FRAGMENT_BYTES: usize = 18;
-/// Slots of an atom cache.
+/// The number of slots of an atom cache.
 pub const SLOTS: usize = 2048;
 
-/// What a message begins with.
+/// The beginning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderKind {
     /// A whole message with a header: references begin at byte 2.
     Whole,
     /// The first of several fragments: references begin at byte 18.
     First {
-        /// Which message.
+        /// The sequence number of the message.
         sequence: u64,
-        /// How many fragments it has.
+        /// The number of its fragments.
         fragments: u64,
     },
     /// A further fragment: its bytes begin at byte 18.
     Next {
-        /// Which message.
+        /// The sequence number of the message.
         sequence: u64,
-        /// Counts down to 1.
+        /// The number of the fragment, which counts down to 1.
         fragment: u64,
     },
-    /// Anything else, which the emulator judges.
+    /// Any other beginning, which the emulator judges.
     Other,
 }
 
 impl HeaderKind {
-    /// Looks at the first bytes of a message: [`FRAGMENT_BYTES`] of it, or all if it is shorter.
+    /// Looks at the first bytes of a message: [`FRAGMENT_BYTES`] of them, or all if it is shorter.
     #[inline]
     pub fn of(head: &[u8]) -> Self {
         let (tag, numbers) = match head {
@@ -74,7 +74,7 @@ impl HeaderKind {
 /// One reference to an atom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Slot of the cache.
+    /// The slot of the cache.
     pub slot: u16,
     /// The atom's text, if the slot is filled with it.
     pub text: Option<Box<[u8]>>,
@@ -100,7 +100,7 @@ pub fn fills_nothing(references: &[u8]) -> Option<bool> {
     Some(all & 0x88 == 0)
 }
 
-/// The slots that the references name, without their texts; only where [`fills_nothing`].
+/// Returns the slots that the references name, without their texts; only valid if [`fills_nothing`].
 #[inline]
 pub fn cached_slots(references: &[u8]) -> Option<impl Iterator<Item = u16> + '_> {
     let (&count, rest) = references.split_first()?;
@@ -119,11 +119,11 @@ pub fn cached_slots(references: &[u8]) -> Option<impl Iterator<Item = u16> + '_>
 pub struct ParsedReferences {
     /// The references, in order.
     pub references: Vec<Reference>,
-    /// Bytes that they took.
+    /// The number of bytes of the references in the header.
     pub bytes: usize,
 }
 
-/// Reads the references, from the count on.
+/// Parses the references, from the count on.
 pub fn parse(references: &[u8]) -> Result<ParsedReferences, Error> {
     let mut reader = ByteReader::new(references);
     let parsed = read(&mut reader).ok_or(Error::Header)?;

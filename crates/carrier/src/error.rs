@@ -1,4 +1,4 @@
-/// Why a connection cannot be, or cannot go on. The text goes to the node's log.
+/// Why a connection cannot be made, or cannot go on. The text goes to the node's log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -8,44 +8,44 @@ pub enum Error {
     /// The peer announced a message that is too long.
     #[error(transparent)]
     TooLong(#[from] caravan_ring::record::TooLong),
-    /// The link cannot be sealed, or what came not be opened.
+    /// The link cannot be sealed, or a record cannot be opened.
     #[error(transparent)]
     Seal(#[from] crate::seal::Error),
     /// The peer's fragments do not follow each other.
     #[error("the peer sent fragment {found} of sequence {sequence} where {expected} was due")]
     Fragment {
-        /// Which message.
+        /// The sequence number of the message.
         sequence: u64,
-        /// Which fragment came.
+        /// The fragment that came.
         found: u64,
-        /// Which one had to.
+        /// The fragment that was due.
         expected: u64,
     },
-    /// A fragmented message is larger than its first fragment promised, and than may be held.
+    /// A fragmented message is larger than its first fragment promised, and than the limit.
     #[error(
         "the peer's fragmented message of sequence {sequence} grew to {bytes} bytes, of which its first fragment said nothing"
     )]
     TooMuchHeld {
-        /// Which message.
+        /// The sequence number of the message.
         sequence: u64,
-        /// Its bytes so far.
+        /// The number of its bytes so far.
         bytes: usize,
     },
-    /// A distribution header that is not one.
+    /// A distribution header is malformed.
     #[error("the peer sent a malformed distribution header")]
     Header,
     /// The emulator has no memory for a message.
     #[error("no memory for a message of {bytes} bytes")]
     NoMemory {
-        /// Its size.
+        /// The size of the message.
         bytes: usize,
     },
-    /// A link needs a descriptor, and the node can have no more.
+    /// A link needs a descriptor, but the node has reached its limit.
     #[error("{node} cannot open another file descriptor ({source}): raise its `ulimit -n`")]
     NoDescriptor {
-        /// Which node.
+        /// The name of the node.
         node: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: std::io::Error,
     },
     /// The control connection ended.
@@ -54,25 +54,25 @@ pub enum Error {
     /// The control connection carried data, which it never does after the hand-over.
     #[error("the peer sent data on the control connection after the hand-over")]
     LifelineData,
-    /// A control call that does not fit.
+    /// A control call is wrong.
     #[error("control operation {operation}: {what}")]
     Control {
-        /// Its number.
+        /// The number of the operation.
         operation: u32,
         /// What is wrong.
         what: &'static str,
     },
-    /// A bug.
+    /// A bug in the carrier.
     #[error("internal error of the carrier; please report it with the node's log")]
     Panicked,
 }
 
 impl Error {
-    /// The exit reason of the port, which is what `nodedown` says of the peer.
+    /// Returns the exit reason of the port, which is the reason in `nodedown`.
     pub fn exit_reason(&self) -> &'static std::ffi::CStr {
         match self {
             Self::PeerClosed => c"connection_closed",
-            // What the emulator does when it is the one to find the peer's messages malformed.
+            // The emulator uses this reason, too, when it finds the peer's messages malformed.
             Self::Fragment { .. } | Self::TooMuchHeld { .. } | Self::Header => c"killed",
             _ => c"caravan_link_failed",
         }

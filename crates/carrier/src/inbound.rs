@@ -1,10 +1,10 @@
-//! From the ring to the emulator.
+//! Takes records from the ring and delivers them to the emulator.
 //!
 //! Small messages are copied next to each other into a shared binary; larger ones go straight
-//! into a binary of exactly their size; fragments go to their place in the whole message. Nothing
-//! is delivered from memory that the peer can still write. Whatever has come is read at once, also
-//! of a record that is not complete: at rest the ring is empty, so this side can sleep until more
-//! comes, and the peer has all its room.
+//! into a binary of exactly their size; fragments go to their place in the whole message. No byte
+//! is delivered from memory that the peer can still write. All bytes that have arrived are read at once, even
+//! those of an incomplete record: at rest the ring is empty, so this side can sleep until more
+//! come, and the peer has all its room.
 
 mod sealed;
 
@@ -22,37 +22,37 @@ use crate::reassembly::{FirstFragment, Reassembly};
 use crate::seal::Direction;
 use sealed::Opener;
 
-/// Where the bytes of the record being read go.
+/// Where the bytes of the current record go.
 #[derive(Debug)]
 enum RecordSink<B> {
-    /// Between two records.
+    /// There is no current record.
     Between,
-    /// Its length is known; its kind shows in its first bytes.
+    /// The length is known; the first bytes show the kind.
     Head { length: usize, head: [u8; FRAGMENT_BYTES], have: usize },
-    /// Behind the messages that are in the shared binary already.
+    /// The record goes into the shared binary, after the messages that it has already.
     Small { length: usize, filled: usize },
-    /// Into a binary of its own.
+    /// The record goes into a binary of its own.
     Own { binary: B, filled: usize, first_of: Option<FirstFragment> },
-    /// Into the message `index` that is being put together; `missing` bytes to come.
+    /// The record is a fragment of message `index`, which is being put together; `missing` bytes are still to come.
     Fragment { index: usize, missing: usize },
 }
 
-/// Where a record goes, by its first bytes.
+/// Where a record goes, as its first bytes decide.
 enum RecordPlace {
-    /// It is a fragment of the message at this index, which is being put together.
+    /// The record is a fragment of the message at this index, which is being put together.
     Held(usize),
-    /// It is the first fragment of a message that is to be put together.
+    /// The record is the first fragment of a message that is to be put together.
     First(FirstFragment),
-    /// To the emulator as it is.
+    /// The record goes to the emulator as it is.
     Message,
 }
 
-/// What one turn brought.
+/// The result of one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnOutcome {
-    /// Bytes taken from the ring.
+    /// The number of bytes taken from the ring.
     pub bytes: usize,
-    /// Records completed, ticks included.
+    /// The number of records completed, ticks included.
     pub messages: usize,
     /// True if there may be more to take at once.
     pub more: bool,
@@ -85,22 +85,22 @@ impl<B: Binary> Default for Inbound<B> {
 }
 
 impl<B: Binary> Inbound<B> {
-    /// Opens what comes from now on. Nothing has been read yet.
+    /// Opens all records from now on. Nothing may have been read yet.
     pub(crate) fn open(&mut self, direction: Direction) {
         self.opener = Some(Box::new(Opener::new(direction)));
     }
 
-    /// Records received, ticks included.
+    /// Returns the number of records received, ticks included.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Fragmented messages put together.
+    /// Returns the number of fragmented messages put together.
     pub fn reassembled(&self) -> u64 {
         self.reassembly.completed()
     }
 
-    /// Delivers what has come, up to the limits of one turn.
+    /// Delivers the records that have arrived, up to the limits of one turn.
     pub fn turn<E: Emulator<Binary = B>>(
         &mut self,
         link: &mut Link,
@@ -135,7 +135,7 @@ impl<B: Binary> Inbound<B> {
             if link.unreleased() >= RELEASE_BYTES {
                 link.release()?;
             }
-            // What there is was not enough to go on with: only more of it is news.
+            // The bytes in the ring were too few to go on with; only more of them are news.
             if !advanced && link.refresh()? == left {
                 break;
             }
@@ -144,7 +144,7 @@ impl<B: Binary> Inbound<B> {
         Ok(taken)
     }
 
-    /// Where a record of `length` bytes that begins with `head` goes.
+    /// Returns where a record of `length` bytes that begins with `head` goes.
     #[inline]
     fn place(&self, head: &[u8], length: usize) -> Result<RecordPlace, Error> {
         Ok(match HeaderKind::of(head) {
@@ -163,7 +163,7 @@ impl<B: Binary> Inbound<B> {
         })
     }
 
-    /// The rest of the record that begins with `head` goes to its `place`.
+    /// Prepares for the rest of the record that begins with `head`, which goes to `place`.
     fn put<E: Emulator<Binary = B>>(
         &mut self,
         emulator: &mut E,
@@ -187,7 +187,7 @@ impl<B: Binary> Inbound<B> {
         Ok(())
     }
 
-    /// The shared binary, with room for `length` bytes behind those in use: a fresh one if need be.
+    /// Returns the shared binary, with room for `length` bytes after those in use; makes a new one if needed.
     #[inline]
     fn shared<E: Emulator<Binary = B>>(
         &mut self,
@@ -206,7 +206,7 @@ impl<B: Binary> Inbound<B> {
         }
     }
 
-    /// A fragment of the message at `index` is complete.
+    /// Ends a fragment of the message at `index`, which is complete.
     fn end_fragment<E: Emulator<Binary = B>>(&mut self, emulator: &mut E, index: usize) -> Result<(), Error> {
         self.sink = RecordSink::Between;
         self.reassembly.end_fragment(emulator, &mut self.cache, index)?;
@@ -214,7 +214,7 @@ impl<B: Binary> Inbound<B> {
         Ok(())
     }
 
-    /// A record in a binary of its own is complete.
+    /// Ends a record in a binary of its own, which is complete.
     fn end_own<E: Emulator<Binary = B>>(&mut self, emulator: &mut E) -> Result<(), Error> {
         let RecordSink::Own { mut binary, first_of, .. } =
             std::mem::replace(&mut self.sink, RecordSink::Between)
@@ -233,9 +233,9 @@ impl<B: Binary> Inbound<B> {
     }
 }
 
-/// Reading a link that is not sealed.
+/// Reads a link that is not sealed.
 impl<B: Binary> Inbound<B> {
-    /// One step of the record being read. False if it needs more bytes than there are.
+    /// Makes one step of the current record. False if it needs more bytes than there are.
     fn step<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
         match &mut self.sink {
             RecordSink::Between => match self.lengths.next(link.inbound())? {
@@ -276,7 +276,7 @@ impl<B: Binary> Inbound<B> {
         }
     }
 
-    /// Reads the first bytes of a record, and chooses by them where it goes.
+    /// Reads the first bytes of a record, which decide where it goes.
     fn head<E: Emulator<Binary = B>>(&mut self, link: &mut Link, emulator: &mut E) -> Result<bool, Error> {
         let RecordSink::Head { length, head, have } = &mut self.sink else { return Ok(true) };
         let length = *length;
@@ -319,7 +319,7 @@ impl<B: Binary> Inbound<B> {
     }
 }
 
-/// Delivers the message at `offset`, with its header as the emulator must see it.
+/// Delivers the message at `offset`, with the header that the emulator must see.
 fn deliver<E: Emulator>(
     cache: &mut AtomCache,
     emulator: &mut E,

@@ -1,13 +1,13 @@
-//! When a stream does without the poller process, because it comes late.
+//! Lets a stream do without the poller process while that comes late.
 //!
-//! The poller is one process among many. Where the schedulers have more to run than they can, its turn is
-//! long in coming, and a stream that only moves in its turns crawls (with 100 processes that never
+//! The poller is one process among many. When the schedulers have more to run than they can, its turn comes
+//! late, and a stream that only moves in its turns crawls (with 100 processes that never
 //! rest, to a tenth of what TCP carries). Ports are better off: the emulator gives them their share
 //! before processes get theirs.
 
 use crate::limits::{LATE_NS, LATE_SPELL_NS_MAX, LATE_SPELL_NS_MIN};
 
-/// One connection's memory of whether the poller came in time.
+/// Remembers for one connection whether the poller came in time.
 #[derive(Debug)]
 pub struct LatePoller {
     called: Option<u64>,
@@ -22,12 +22,12 @@ impl Default for LatePoller {
 }
 
 impl LatePoller {
-    /// The poller has been called.
+    /// Notes that the poller has been called.
     pub fn called(&mut self, now: u64) {
         self.called = Some(now);
     }
 
-    /// The poller has come. Each time that it is late again, streams do without it for twice as long:
+    /// Notes that the poller has come. Each time that it is late again, streams do without it for twice as long:
     /// finding out costs as much as the wait for it.
     pub fn came(&mut self, now: u64) {
         let Some(called) = self.called.take() else { return };

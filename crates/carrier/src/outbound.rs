@@ -1,4 +1,4 @@
-//! From the emulator to the ring.
+//! Puts the emulator's messages into the ring.
 
 mod sealed;
 
@@ -10,12 +10,12 @@ use crate::error::Error;
 use crate::seal::{Direction, TAG_BYTES};
 use sealed::Sealer;
 
-/// How often, and for how long in all, a port was marked busy.
+/// How often, and for how long in total, a port was marked busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyCounts {
-    /// Times that it was marked.
+    /// The number of times that it was marked.
     pub count: u64,
-    /// Nanoseconds that it was marked.
+    /// The number of nanoseconds that it was marked.
     pub nanoseconds: u64,
 }
 
@@ -31,35 +31,35 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// Marks the port busy once `busy_bytes` wait in its queue.
+    /// Makes a half that marks the port busy once `busy_bytes` wait in its queue.
     pub fn new(busy_bytes: usize) -> Self {
         Self { busy_bytes, busy_since: None, busy_count: 0, busy_ns: 0, messages: 0, sealer: None }
     }
 
-    /// Seals from now on. Nothing has been sent yet.
+    /// Seals all records from now on. Nothing may have been sent yet.
     pub(crate) fn seal(&mut self, direction: Direction) {
         self.sealer = Some(Box::new(Sealer::new(direction)));
     }
 
-    /// True if what it sends must be sealed: by [`send_sealed`](Self::send_sealed).
+    /// True if messages must be sealed, by [`send_sealed`](Self::send_sealed).
     #[inline]
     pub fn is_sealed(&self) -> bool {
         self.sealer.is_some()
     }
 
-    /// Records sent, ticks included.
+    /// Returns the number of records sent, ticks included.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// How often, and for how long, the port was marked busy.
+    /// Returns how often, and for how long, the port was marked busy.
     pub fn busy(&self, now: u64) -> BusyCounts {
         let lasting = self.busy_since.map_or(0, |since| now.saturating_sub(since));
         BusyCounts { count: self.busy_count, nanoseconds: self.busy_ns + lasting }
     }
 
-    /// Sends one message in the clear, the concatenation of `parts`: into the ring as far as it has
-    /// room, the rest into the port's queue.
+    /// Sends one message in the clear, the concatenation of `parts`: as much as fits into the ring, and the
+    /// rest into the port's queue.
     pub fn send<'a, E: Emulator>(
         &mut self,
         link: &mut Link,
@@ -100,7 +100,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends a record of no bytes, if there is room: a peer that leaves none needs no sign of life.
+    /// Sends a record of no bytes, if there is room: a peer that leaves no room needs no sign of life.
     pub fn tick<E: Emulator>(&mut self, link: &mut Link, emulator: &mut E) -> Result<(), Error> {
         let tag_bytes = self.sealer.as_ref().map_or(0, |_| TAG_BYTES);
         if emulator.queued_bytes() == 0 && link.room()? >= record::LENGTH_BYTES + tag_bytes {
@@ -114,7 +114,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Moves what is queued into the ring as far as there is room. Returns how many bytes.
+    /// Moves as much of the queue as fits into the ring, and returns the number of bytes moved.
     pub fn flush<E: Emulator>(
         &mut self,
         link: &mut Link,
@@ -151,7 +151,7 @@ impl Outbound {
     }
 }
 
-/// Moves what is queued into the ring as far as there is room. Returns how many bytes.
+/// Moves as much of the queue as fits into the ring, and returns the number of bytes moved.
 fn move_queued<E: Emulator>(link: &mut Link, emulator: &mut E) -> Result<usize, Error> {
     let mut moved = 0;
     let mut failed = None;

@@ -12,12 +12,12 @@ use crate::emulator::{Binary, Emulator};
 use crate::error::Error;
 use crate::limits::{HELD_MESSAGE_BYTES_MAX, HELD_MESSAGES_MAX};
 
-/// What the header of a first fragment says of its message.
+/// What the header of a first fragment says about its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstFragment {
-    /// Which message.
+    /// The sequence number of the message.
     pub sequence: u64,
-    /// How many fragments the message has.
+    /// The number of fragments of the message.
     pub fragments: u64,
 }
 
@@ -29,7 +29,7 @@ struct HeldMessage<B> {
     due: u64,
     references: Vec<Reference>,
     binary: B,
-    /// Bytes left free in front for the header, which is written last.
+    /// The number of bytes left free in front for the header, which is written last.
     headroom: usize,
     filled: usize,
 }
@@ -48,13 +48,13 @@ impl<B> Default for Reassembly<B> {
 }
 
 impl<B: Binary> Reassembly<B> {
-    /// Messages put together so far.
+    /// Returns the number of messages put together so far.
     pub fn completed(&self) -> u64 {
         self.completed
     }
 
     /// True if a message of `fragments` fragments, the first of `first_bytes` bytes, is to be put
-    /// together here, and not passed on in fragments.
+    /// together here, and not delivered in fragments.
     pub fn takes(&self, fragments: u64, first_bytes: usize) -> bool {
         let bytes = fragments.checked_mul(first_bytes as u64);
         fragments > 1
@@ -62,8 +62,8 @@ impl<B: Binary> Reassembly<B> {
             && bytes.is_some_and(|bytes| bytes <= HELD_MESSAGE_BYTES_MAX)
     }
 
-    /// Takes the first fragment. False if there is no memory for the whole: then it is to be
-    /// passed on as it is.
+    /// Takes the first fragment. False if there is no memory for the whole message, which is then
+    /// delivered in fragments.
     pub fn begin<E: Emulator<Binary = B>>(
         &mut self,
         emulator: &mut E,
@@ -91,7 +91,7 @@ impl<B: Binary> Reassembly<B> {
         Ok(true)
     }
 
-    /// Where the message `sequence` is, if it is held here; checks that `fragment` is due.
+    /// Returns the index of the message `sequence`, if it is held here; checks that `fragment` is due.
     pub fn find(&self, sequence: u64, fragment: u64) -> Result<Option<usize>, Error> {
         let Some(index) = self.held.iter().position(|held| held.sequence == sequence) else {
             return Ok(None);
@@ -111,8 +111,8 @@ impl<B: Binary> Reassembly<B> {
         }
     }
 
-    /// Has room made for `bytes` more in the message at `index`. Rarely needed: only for a sender
-    /// whose later fragments are larger than its first. An error if the message is larger than may be held.
+    /// Makes room for `bytes` more in the message at `index`. Rarely needed: only for a sender whose later
+    /// fragments are larger than its first. Returns an error if the message is larger than the limit.
     pub fn reserve(&mut self, index: usize, bytes: usize) -> Result<(), Error> {
         let held = &self.held[index];
         let needed = held.filled + bytes;
@@ -132,7 +132,7 @@ impl<B: Binary> Reassembly<B> {
         Ok(())
     }
 
-    /// The next `bytes` bytes of the message at `index`, to be filled; then [`Self::filled`].
+    /// Returns the next `bytes` bytes of the message at `index`, to be filled; then call [`Self::filled`].
     pub fn space(&mut self, index: usize, bytes: usize) -> &mut [u8] {
         let held = &mut self.held[index];
         let filled = held.filled;
@@ -144,7 +144,7 @@ impl<B: Binary> Reassembly<B> {
         self.held[index].filled += bytes;
     }
 
-    /// Says that a fragment of the message at `index` is complete, and delivers the message if it
+    /// Ends a complete fragment of the message at `index`, and delivers the message if this fragment
     /// was the last one. Returns whether it was.
     pub fn end_fragment<E: Emulator<Binary = B>>(
         &mut self,
@@ -168,8 +168,8 @@ impl<B: Binary> Reassembly<B> {
     }
 }
 
-/// Bytes that the header can need at most when it is delivered: every atom with its text, which is
-/// never longer than what an atom can have.
+/// Returns the largest number of bytes that the header can need when it is delivered: every atom with its
+/// text, of the largest length that an atom can have.
 fn headroom(references: &[u8]) -> Result<usize, Error> {
     /// An atom has at most 255 characters of up to 4 bytes.
     const ATOM_BYTES_MAX: usize = 255 * 4;
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// A binary of any length, of which there is one piece of memory.
+    /// A binary of any length, whose memory is one small piece.
     struct Claimed(usize, Vec<u8>);
 
     impl Binary for Claimed {

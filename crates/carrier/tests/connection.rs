@@ -9,7 +9,7 @@ use caravan_fabric::Link;
 use common::{node_and_stranger, nodes, pair};
 use proptest::prelude::*;
 
-/// Messages that no header interpretation touches: they begin with what the emulator would judge.
+/// Returns a message that no header interpretation changes: it begins with bytes that the emulator would judge.
 fn plain(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|i| if i == 0 { 1 } else { seed.wrapping_mul(31).wrapping_add(i as u8) }).collect()
 }
@@ -17,7 +17,7 @@ fn plain(seed: u8, length: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any sizes, both ways at once, through a ring smaller than many of them, with the turns
+    /// Messages of any sizes, in both directions at once, through a ring smaller than many of them, with the turns
     /// taken in any order.
     #[test]
     fn messages_arrive_whole_and_in_order(
@@ -48,8 +48,8 @@ proptest! {
         prop_assert_eq!(a.connection.records(), RecordCounts { received: to_a.len() as u64, sent: to_b.len() as u64 });
     }
 
-    /// Whatever a peer puts into the ring is delivered to the emulator, which judges it, or ends
-    /// the link with an error; nothing panics, and memory stays within what was announced.
+    /// Bytes that a peer puts into the ring are delivered to the emulator, which judges them, or end
+    /// the link with an error; nothing panics, and memory stays within the announced size.
     #[test]
     fn a_hostile_stream_ends_in_an_error_or_in_messages(
         bytes in proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(131), Just(68), Just(69), Just(70), any::<u8>()], 0..1000),
@@ -186,7 +186,7 @@ fn what_was_sent_before_the_end_is_delivered() {
     assert_eq!(b.emulator.delivered.len(), 10);
 }
 
-/// Ports that close with something queued read no more; each must come to rest all the same.
+/// Ports that close with a full queue read no more, but both must come to rest.
 fn both_close_with_full_rings(mut a: common::Node, mut b: common::Node) {
     for i in 0..30 {
         a.send(&plain(i, 1000)).unwrap();

@@ -1,5 +1,5 @@
-//! Fragmented messages between others, with the atom cache in use: what the emulator gets means
-//! what the sender meant.
+//! Fragmented messages between others, with the atom cache in use: a message means to the receiver
+//! what it meant to the sender.
 
 mod common;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 type Atoms = Vec<Box<[u8]>>;
 type Meaning = (Atoms, Vec<u8>);
 
-/// The sending emulator: its cache, and how it frames.
+/// The sending emulator: its atom cache and its framing.
 struct Sender {
     cache: Vec<Option<Box<[u8]>>>,
     sequence: u64,
@@ -58,7 +58,7 @@ impl Sender {
     }
 }
 
-/// The receiving emulator: what a delivered message means.
+/// Returns the meaning of a delivered message for the receiving emulator.
 fn meaning(cache: &mut [Option<Box<[u8]>>], message: &[u8]) -> Meaning {
     assert_eq!(message[..2], [131, 68], "only whole messages are to arrive");
     let dist_header::ParsedReferences { references, bytes: length } =
@@ -74,13 +74,13 @@ fn meaning(cache: &mut [Option<Box<[u8]>>], message: &[u8]) -> Meaning {
 }
 
 fn wanted() -> impl Strategy<Value = Vec<(u16, u8)>> {
-    // Few slots, so that they are filled again and again; each at most once in a header.
+    // Few slots, so that they are filled again and again; each occurs at most once in a header.
     proptest::collection::btree_map(prop_oneof![0u16..4, 2040u16..2044], 0u8..4, 0..5)
         .prop_map(|map| map.into_iter().collect())
 }
 
 fn length() -> impl Strategy<Value = usize> {
-    // Now and then so long that a fragment is sealed in several parts.
+    // Some are so long that a fragment is sealed in several parts.
     prop_oneof![9 => 0usize..9000, 1 => 100_000usize..200_000]
 }
 
@@ -96,7 +96,7 @@ proptest! {
         let (mut a, mut b) = pair(sealed, 8 << 10, 1 << 24);
         let mut sender = Sender::new();
         let mut cache = vec![None; SLOTS];
-        // Pieces still to be sent, last first, and what they mean.
+        // The pieces that are still to be sent, last first, and their meanings.
         let mut under_way: Vec<(Vec<Vec<u8>>, Meaning)> = Vec::new();
         let mut expected = Vec::new();
         let mut order = order.into_iter().cycle();

@@ -1,4 +1,4 @@
-//! Two connections that seal, with the test on the wire between them.
+//! Two connections that seal, with the test between them.
 
 mod common;
 
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Two nodes, and what each is connected to instead of the other.
+/// Two nodes, each connected to the test instead of the other.
 struct Tapped {
     a: Node,
     wire_a: Link,
@@ -32,7 +32,7 @@ impl Tapped {
         Self::with_cookies([b"cookie"; 2], 64 << 10)
     }
 
-    /// What `a` sends for each message; no bytes are a sign of life.
+    /// Returns what `a` sends for each message; a message of no bytes is a sign of life.
     fn records(&mut self, messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let record = |message: &Vec<u8>| {
             match message.len() {
@@ -44,14 +44,14 @@ impl Tapped {
         messages.iter().map(record).collect()
     }
 
-    /// Hands `bytes` to `b`, and lets it take them.
+    /// Sends `bytes` to `b`, and lets it take them.
     fn deliver(&mut self, bytes: &[u8]) -> Result<(), Error> {
         put(&mut self.wire_b, bytes);
         self.b.settle()
     }
 }
 
-/// All that has come.
+/// Takes all bytes that have arrived.
 fn take(wire: &mut Link) -> Vec<u8> {
     let mut bytes = vec![0; wire.refresh().unwrap()];
     wire.read(&mut bytes);
@@ -68,7 +68,7 @@ fn message(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|i| if i == 0 { 1 } else { (seed * 31 + i) as u8 }).collect()
 }
 
-/// Bytes of a sealed record.
+/// Returns the number of bytes of a sealed record.
 fn sealed_bytes(length: usize) -> usize {
     let parts = match length {
         0..=WHOLE_BYTES => 1,
@@ -84,7 +84,7 @@ fn refused_for_its_seal(error: &Error) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Any sizes, through rings smaller than many of them, arriving in pieces of any size.
+    /// Messages of any sizes, through rings smaller than many of them, arriving in pieces of any size.
     #[test]
     fn a_stream_in_pieces_arrives(
         sizes in proptest::collection::vec(prop_oneof![4 => 0usize..100, 2 => 0usize..6000, 1 => 0usize..100_000], 1..20),
@@ -115,7 +115,7 @@ proptest! {
         prop_assert_eq!(tapped.b.connection.records(), RecordCounts { received: sizes.len() as u64, sent: 0 });
     }
 
-    /// Without the keys nothing can be delivered, nor anything much be made to be allocated.
+    /// A peer without the keys can have nothing delivered, and little memory allocated.
     #[test]
     fn whoever_has_no_keys_delivers_nothing(
         bytes in proptest::collection::vec(prop_oneof![3 => Just(0u8), 1 => Just(1), 1 => any::<u8>()], 0..5000),
@@ -136,14 +136,14 @@ proptest! {
         prop_assert_eq!(node.connection.records(), RecordCounts { received: 0, sent: 0 });
         prop_assert!(node.emulator.allocated <= 8 << 10);
         match ended {
-            // It waits for what a length of up to WHOLE_BYTES has announced.
+            // The connection waits for the bytes that a length of up to WHOLE_BYTES has announced.
             Ok(()) => prop_assert!(bytes.len() < LENGTH_BYTES + WHOLE_BYTES + TAG_BYTES),
             Err(error) => prop_assert!(refused_for_its_seal(&error) || matches!(error, Error::TooLong(_)), "{}", error),
         }
     }
 }
 
-/// Whatever bit is flipped, what came before is delivered, nothing from there on is, and the error says
+/// Whichever bit is flipped: what came before it is delivered, nothing from there on is, and the error says
 /// what has happened.
 fn flip(messages: &[Vec<u8>], bits: impl Fn(&[Range<usize>]) -> Vec<usize>) {
     let lengths = messages.iter().map(|message| sealed_bytes(message.len()));
@@ -161,7 +161,7 @@ fn flip(messages: &[Vec<u8>], bits: impl Fn(&[Range<usize>]) -> Vec<usize>) {
         assert_eq!(stream.len(), ends[ends.len() - 1]);
         stream[bit / 8] ^= 1 << (bit % 8);
         let victim = records.iter().position(|record| record.contains(&(bit / 8))).unwrap();
-        // A length that has grown shows when enough has come.
+        // A length that has grown is noticed when enough bytes have come.
         let more = tapped.records(&[message(9, 2000), message(9, 2000)]).concat();
         stream.extend(more);
         let error = tapped.deliver(&stream).unwrap_err();
@@ -193,7 +193,7 @@ fn flipped_bits_of_a_large_record_are_noticed() {
         let large = records[1].clone();
         let head_end = large.start + LENGTH_BYTES + HEAD_BYTES + TAG_BYTES;
         let part_end = head_end + PART_BYTES + TAG_BYTES;
-        // Its length, its head and the head's tag; around the end of each further part; some between.
+        // The bits of its length, its head and the head's tag; around the end of each further part; some between.
         let edges = (8 * large.start..8 * (head_end + 2))
             .chain(8 * (part_end - TAG_BYTES - 1)..8 * (part_end + 1))
             .chain(8 * (large.end - TAG_BYTES - 1)..8 * large.end);
@@ -201,7 +201,7 @@ fn flipped_bits_of_a_large_record_are_noticed() {
     });
 }
 
-/// A tag of 16 bytes and a length that stay in place, but other records: `change` says which.
+/// Records of equal sizes, so that lengths and tags stay in place; `change` reorders or replaces them.
 fn shuffled(messages: &[Vec<u8>], delivered: usize, change: impl FnOnce(&mut Vec<Vec<u8>>)) -> seal::Error {
     let mut tapped = Tapped::new();
     let mut records = tapped.records(messages);

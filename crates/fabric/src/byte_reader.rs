@@ -1,6 +1,6 @@
-//! Reads messages of a peer, of which no length is trusted.
+//! Reads a peer's messages without trusting any length in them.
 
-/// Takes numbers and bytes off the front of a message. Integers are big-endian. Each call returns `None`,
+/// Takes numbers and bytes from the front of a message. Integers are big-endian. Each call returns `None`,
 /// and takes nothing, if the message is too short.
 ///
 /// ```
@@ -17,51 +17,51 @@ pub struct ByteReader<'a> {
 }
 
 impl<'a> ByteReader<'a> {
-    /// Reads `message` from its beginning.
+    /// Returns a reader at the beginning of `message`.
     pub fn new(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
-    /// The next `N` bytes.
+    /// Takes the next `N` bytes.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
         Some(*taken)
     }
 
-    /// The next `length` bytes.
+    /// Takes the next `length` bytes.
     pub fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         Some(taken)
     }
 
-    /// The next byte.
+    /// Takes the next byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.take().map(u8::from_be_bytes)
     }
 
-    /// The next two bytes.
+    /// Takes the next two bytes.
     pub fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_be_bytes)
     }
 
-    /// The next four bytes.
+    /// Takes the next four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_be_bytes)
     }
 
-    /// The next eight bytes.
+    /// Takes the next eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_be_bytes)
     }
 
-    /// All bytes that are left; then none are.
+    /// Takes all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// The number of bytes that are left.
+    /// Returns the number of bytes that are left.
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }

@@ -1,8 +1,8 @@
-//! A ring each way between two processes, with waiting and waking.
+//! A ring in each direction between two processes, with waiting and waking.
 //!
 //! Each side's arena holds the ring that it reads. Where the peer's arena is mapped, the producer
 //! works on the consumer's memory itself, and publishing is a store. Elsewhere it works on a copy
-//! of the same shape in its own arena, which `link_staged` carries across: one doorbell
+//! of the same shape in its own arena, which `link_staged` copies across, with one doorbell
 //! for each publish. Both sides run the same cursor code in both cases.
 //!
 //! Layout of an arena: the inbound ring (header, bytes); then, unless mapped, the outbound copy.
@@ -21,7 +21,7 @@ use crate::link_staged::StagedRings;
 
 /// The smallest ring.
 pub const RING_BYTES_MIN: u64 = 4 << 10;
-/// The largest ring: its positions' distance must fit the 31 bits of an immediate.
+/// The largest ring: a number of its bytes must fit the 31 bits of an immediate.
 pub const RING_BYTES_MAX: u64 = 1 << 30;
 
 pub(crate) type LinkProducer = ByteProducer<MappedCursors, MappedBytes>;
@@ -30,17 +30,17 @@ pub(crate) type LinkConsumer = ByteConsumer<MappedCursors, MappedBytes>;
 /// What a link has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
-    /// Bytes published.
+    /// The number of bytes published.
     pub sent_bytes: u64,
-    /// Bytes released.
+    /// The number of bytes released.
     pub received_bytes: u64,
-    /// Times the peer's bell was rung.
+    /// The number of times that this side rang the peer's bell.
     pub wakeups_sent: u64,
-    /// Times this side's bell was found rung.
+    /// The number of times that this side found its bell rung.
     pub wakeups_received: u64,
 }
 
-/// A byte stream each way.
+/// A byte stream in each direction.
 #[derive(Debug)]
 pub struct Link {
     endpoint: Box<dyn Endpoint>,
@@ -51,7 +51,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Bytes of arena that each side of a link with rings of `ring_bytes` needs, on any backend.
+    /// Returns the number of bytes of arena that each side of a link with rings of `ring_bytes` needs, on any backend.
     pub fn arena_bytes(ring_bytes: u64) -> Result<u64, Error> {
         if !ring_bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes) {
             return Err(Error::RingBytes {
@@ -63,13 +63,13 @@ impl Link {
         Ok(2 * (HEADER_BYTES as u64 + ring_bytes))
     }
 
-    /// The bytes of arena that a link needs where the peer's is mapped.
+    /// Returns the number of bytes of arena that each side needs if the peer's arena is mapped.
     pub fn mapped_arena_bytes(ring_bytes: u64) -> Result<u64, Error> {
         Ok(Self::arena_bytes(ring_bytes)? / 2)
     }
 
-    /// The arena of a link where the peer's is not mapped: it may write the bytes of the ring that it
-    /// fills, and nothing else.
+    /// Returns the exposure of an arena that the peer does not map: the peer may write the bytes of the ring that
+    /// it fills, and nothing else.
     pub fn exposure(ring_bytes: u64) -> Result<Exposure, Error> {
         let ring_at = HEADER_BYTES as u64;
         Ok(Exposure {
@@ -80,7 +80,7 @@ impl Link {
         })
     }
 
-    /// A link over a fresh endpoint, whose arenas are all zero. Both sides pass the same
+    /// Makes a link over a new endpoint, whose arenas are all zero. Both sides pass the same
     /// `ring_bytes`.
     pub fn new(endpoint: Box<dyn Endpoint>, ring_bytes: u64) -> Result<Self, Error> {
         Self::arena_bytes(ring_bytes)?;
@@ -105,12 +105,12 @@ impl Link {
         Ok(Self { endpoint, outbound, inbound, staged, counts: LinkCounts::default() })
     }
 
-    /// What carries the link.
+    /// Returns the name of the backend that carries the link.
     pub fn provider(&self) -> Provider {
         self.endpoint.provider()
     }
 
-    /// The device, port and addresses that carry the link, as users see them.
+    /// Returns the device, port and addresses that carry the link, as users see them.
     pub fn description(&self) -> String {
         self.endpoint.description()
     }
@@ -130,42 +130,42 @@ impl Link {
         self.outbound.position().capacity()
     }
 
-    /// Bytes sent that the peer has not released, as far as this side has been told.
+    /// Returns the number of bytes sent that the peer has not released, as far as this side knows.
     pub fn outbound_used_bytes(&self) -> u64 {
         self.outbound.position().used_now()
     }
 
-    /// Bytes received that this side has not released.
+    /// Returns the number of bytes received that this side has not released.
     pub fn inbound_used_bytes(&self) -> u64 {
         self.inbound.position().available()
     }
 
     // --- sending --------------------------------------------------------------------------
 
-    /// Copies as much of `from` as there is room for into the ring. Returns how much. Nothing is
-    /// visible to the peer before [`publish`](Self::publish).
+    /// Copies as many bytes of `from` as fit into the ring, and returns their number. The peer sees
+    /// nothing before [`publish`](Self::publish).
     #[inline]
     pub fn append(&mut self, from: &[u8]) -> Result<usize, Error> {
         Ok(self.outbound.append(from)?)
     }
 
-    /// Room for up to `length` bytes, to be filled in place and committed; the spans are offsets
+    /// Claims room for up to `length` bytes, to be filled in place and committed; the spans are offsets
     /// in [`outbound_slice`](Self::outbound_slice).
     pub fn claim(&mut self, length: usize) -> Result<Spans, Error> {
         Ok(self.outbound.claim(length)?)
     }
 
-    /// Says that the first `length` bytes of the last claim are filled.
+    /// Commits the first `length` bytes of the last claim, which the caller has filled.
     pub fn commit(&mut self, length: usize) {
         self.outbound.commit(length);
     }
 
-    /// Memory of the outbound ring, for system calls that read into a claim.
+    /// Returns the memory of the outbound ring, for system calls that read into a claim.
     pub fn outbound_slice(&self) -> &SharedSlice {
         self.outbound.bytes().slice()
     }
 
-    /// Looks how much room there is now.
+    /// Returns the number of bytes that can be claimed now.
     pub fn room(&mut self) -> Result<usize, Error> {
         self.progress()?;
         self.outbound.cursor().refresh()?;
@@ -186,8 +186,8 @@ impl Link {
 
     // --- receiving ------------------------------------------------------------------------
 
-    /// Looks for news from the peer; returns the bytes that can be read now.
-    /// What a peer had sent before its end can all be read before the error that it has ended.
+    /// Looks for news from the peer, and returns the number of bytes that can be read now.
+    /// All bytes that a peer sent before its end can be read before the error that reports the end.
     #[inline]
     pub fn refresh(&mut self) -> Result<usize, Error> {
         let progress = self.progress();
@@ -198,31 +198,32 @@ impl Link {
         }
     }
 
-    /// Bytes that can be read without looking again.
+    /// Returns the number of bytes that can be read without looking again.
     #[inline]
     pub fn unread(&self) -> usize {
         self.inbound.unread()
     }
 
-    /// Copies unread bytes to `to`; returns how many. Their room goes back to the peer with
+    /// Copies unread bytes to `to`, and returns their number. Their room goes back to the peer with
     /// [`release`](Self::release).
     #[inline]
     pub fn read(&mut self, to: &mut [u8]) -> usize {
         self.inbound.read(to)
     }
 
-    /// The ring being read, for a reader of records.
+    /// Returns the ring that this side reads, for a reader of records.
     #[inline]
     pub fn inbound(&mut self) -> &mut ByteConsumer<MappedCursors, MappedBytes> {
         &mut self.inbound
     }
 
-    /// Memory of the inbound ring, for system calls that write out of what was polled.
+    /// Returns the memory of the inbound ring, for system calls that write from a polled span.
     pub fn inbound_slice(&self) -> &SharedSlice {
         self.inbound.bytes().slice()
     }
 
-    /// What can be read in place; then [`skip`](Self::skip).
+    /// Returns the spans of up to `length` bytes that can be read in place; [`skip`](Self::skip) then counts them as
+    /// read.
     pub fn poll(&mut self, length: usize) -> Result<Spans, Error> {
         if self.staged.is_some() {
             self.refresh()?;
@@ -235,12 +236,12 @@ impl Link {
         self.inbound.skip(length);
     }
 
-    /// Bytes read and not yet released.
+    /// Returns the number of bytes read and not yet released.
     pub fn unreleased(&self) -> usize {
         self.inbound.unreleased()
     }
 
-    /// Gives all that has been read back to the peer, and wakes it if it waits for that room.
+    /// Gives the room of all bytes read back to the peer, and wakes it if it waits for that room.
     #[inline]
     pub fn release(&mut self) -> Result<(), Error> {
         self.counts.received_bytes += self.inbound.unreleased() as u64;
@@ -248,7 +249,7 @@ impl Link {
         match &mut self.staged {
             None => self.deliver(wake),
             Some(staged) => match staged.credit(&mut *self.endpoint, &self.inbound, false) {
-                // There may be more to read, and after that `refresh` tells.
+                // There may be more to read; after that, `refresh` reports the end.
                 Err(Error::PeerGone(..)) => Ok(()),
                 credited => credited,
             },

@@ -8,9 +8,9 @@
 //! overwritten only after its credit, which proves that its write has landed.
 //!
 //! Where immediates can overtake one another, one write of data is under way at a time; credits
-//! need no order, as sums do not.
+//! need no order, because they are only added up.
 //!
-//! An immediate: bit 31 set for a credit, then 31 bits of bytes.
+//! In an immediate, bit 31 is set for a credit; the other 31 bits are a number of bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,13 +20,13 @@ use crate::contract::{Capabilities, Completion, Endpoint, Error, Event, Local, O
 use crate::link::{LinkConsumer, LinkProducer};
 
 const CREDIT: u32 = 1 << 31;
-/// Events taken from the endpoint at once.
+/// The number of events taken from the endpoint at once.
 const EVENTS_MAX: usize = 64;
-/// Polls in a row that find nothing before a reader that never sleeps gives credits all the same: a
-/// fraction of a millisecond, which is longer than a round trip. Sooner, each message of a ping-pong
+/// The number of empty polls in a row after which a reader that never sleeps gives credits all the same: a
+/// fraction of a millisecond, which is longer than a round trip. If it came sooner, each message of a ping-pong
 /// would cost a credit as well, and so twice the doorbells.
 const EMPTY_POLLS_MAX: u32 = 1 << 14;
-/// What comes back with the completion of a write of data, and of a credit.
+/// The context of a write of data, and of a credit.
 const DATA_CONTEXT: u64 = 0;
 const CREDIT_CONTEXT: u64 = 1;
 
@@ -34,18 +34,18 @@ const CREDIT_CONTEXT: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct StagedRings {
     ring_bytes: u64,
-    /// Where the copy's bytes begin in this side's arena.
+    /// The offset of the copy's bytes in this side's arena.
     copy_at: u64,
     capabilities: Capabilities,
-    /// Everything of the outbound ring before it has been posted.
+    /// The position in the outbound ring before which everything has been posted.
     posted: u64,
-    /// Everything of the inbound ring before it has been credited.
+    /// The position in the inbound ring before which everything has been credited.
     credited: u64,
-    /// Writes of data posted and not completed.
+    /// The number of writes of data posted and not completed.
     data_under_way: usize,
-    /// Credits posted and not completed.
+    /// The number of credits posted and not completed.
     credits_under_way: usize,
-    /// Polls in a row that found nothing.
+    /// The number of polls in a row that found nothing.
     empty_polls: u32,
     events: Vec<Event>,
 }
@@ -65,8 +65,7 @@ impl StagedRings {
         }
     }
 
-    /// Posts what has been published, as far as the endpoint takes it now; the rest goes with
-    /// later calls.
+    /// Posts what has been published, as far as the endpoint takes it now; later calls post the rest.
     pub(crate) fn push(&mut self, endpoint: &mut dyn Endpoint, outbound: &LinkProducer) -> Result<(), Error> {
         let published = outbound.position().published_position();
         let mut rung = false;
@@ -94,7 +93,7 @@ impl StagedRings {
         Ok(())
     }
 
-    /// Tells the peer what has been released: when it is a quarter of the ring, or `now`.
+    /// Sends the peer a credit for what has been released, if that is a quarter of the ring, or if `now`.
     pub(crate) fn credit(
         &mut self,
         endpoint: &mut dyn Endpoint,
@@ -120,8 +119,8 @@ impl StagedRings {
         Ok(())
     }
 
-    /// True if nothing that the peer should know is still here: only a completion says that an
-    /// operation needs this side no more.
+    /// True if this side no longer holds anything for the peer: only a completion says that an
+    /// operation no longer needs this side.
     pub(crate) fn is_settled(&self, outbound: &LinkProducer, inbound: &LinkConsumer) -> bool {
         self.data_under_way + self.credits_under_way == 0
             && self.posted == outbound.position().published_position()
@@ -144,7 +143,7 @@ impl StagedRings {
         self.events = events;
         let sent = self.push(endpoint, outbound).and_then(|()| self.credit(endpoint, inbound, false));
         match sent {
-            // What came may be the last that a peer said before its end: the next poll tells that.
+            // The events that came may be the peer's last before its end: the next poll reports the end.
             Err(Error::PeerGone(..)) if came => Ok(true),
             sent => sent.map(|()| came),
         }
@@ -182,7 +181,7 @@ impl StagedRings {
     }
 }
 
-/// False if the endpoint's queue is full.
+/// Posts an operation; false if the endpoint's queue is full.
 fn posted(endpoint: &mut dyn Endpoint, operation: Operation) -> Result<bool, Error> {
     match endpoint.post(operation) {
         Ok(()) => Ok(true),
@@ -191,8 +190,8 @@ fn posted(endpoint: &mut dyn Endpoint, operation: Operation) -> Result<bool, Err
     }
 }
 
-/// Adds what the peer told to a position in this side's memory. Whether the sum is possible is
-/// checked where every position is: at the next refresh. Release, because a backend has made the
+/// Adds the number of bytes that the peer reported to a position in this side's memory. The next refresh
+/// checks that the sum is possible, as for every position. Release, because a backend has made the
 /// bytes visible to this thread, and the cursor reads the position with Acquire.
 fn advance(position: &AtomicU64, bytes: u32) -> u64 {
     let sum = position.load(Ordering::Relaxed).saturating_add(u64::from(bytes));

@@ -32,13 +32,13 @@ use crate::contract::{
 
 pub use handover::{Listener, connect, offered_arena_bytes, pair};
 
-/// Immediates and completions under way at most.
+/// The largest number of immediates and completions under way.
 pub const QUEUE_DEPTH: usize = 1024;
-/// Bytes of the immediates' ring, header included.
+/// The number of bytes of the ring of immediates, header included.
 const IMMEDIATES_BYTES: u64 = HEADER_BYTES as u64 + QUEUE_DEPTH as u64 * 4;
-/// The largest arena.
+/// The number of bytes of the largest arena.
 pub const ARENA_BYTES_MAX: u64 = 1 << 40;
-/// Where the two sides are in the memfd, and how they fence.
+/// Where the two sides lie in the memfd, and the fences that they use.
 #[derive(Clone, Copy, Debug)]
 struct ShmLayout {
     bytes: u64,
@@ -54,13 +54,13 @@ pub struct ShmEndpoint {
     peer_arena: SharedSlice,
     received: SlotConsumer<MappedCursors, MappedSlots>,
     sent: SlotProducer<MappedCursors, MappedSlots>,
-    /// The peer has not taken its immediates: there was no room for another one.
+    /// The ring of the peer's immediates had no room: the peer has not taken them.
     full: bool,
     fences: Fences,
     done: VecDeque<Completion>,
     our_bell: OwnedFd,
     their_bell: OwnedFd,
-    /// Nothing is ever written to it or read from it.
+    /// Nobody writes to the tether or reads from it.
     tether: OwnedFd,
 }
 
@@ -230,7 +230,7 @@ impl Endpoint for ShmEndpoint {
     }
 }
 
-/// Counts `times` on a bell.
+/// Adds `times` to the counter of a bell.
 fn ring(bell: &OwnedFd, times: u64) -> Result<(), Error> {
     match rustix::io::write(bell, &times.to_ne_bytes()) {
         // AGAIN: the counter is full, so the descriptor is readable already.
@@ -239,7 +239,7 @@ fn ring(bell: &OwnedFd, times: u64) -> Result<(), Error> {
     }
 }
 
-/// What a bell has counted; it then begins at 0.
+/// Returns the counter of a bell, and sets it to 0.
 fn take_rings(bell: &OwnedFd) -> Result<u64, Error> {
     let mut count = [0; 8];
     let mut parts = [IoSliceMut::new(&mut count)];

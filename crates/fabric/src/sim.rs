@@ -1,21 +1,21 @@
 //! A seeded network between two endpoints of one process, for tests.
 //!
 //! It does whatever a connection's [`Capabilities`] leave unpromised: the bytes of a write land in
-//! pieces and in any order, writes and immediates overtake one another, a completion comes long
-//! before its bytes, or of a write only with others or after a flush, a compare-and-swap is not atomic,
-//! nothing happens while the target does not poll. What is promised, it keeps:
+//! pieces and in any order; writes and immediates overtake one another; a completion comes long
+//! before its bytes arrive, and that of a write only together with others or after a flush; a compare-and-swap is
+//! not atomic; nothing happens while the target does not poll. It keeps what is promised:
 //!
 //! | promise | always | with the bit |
 //! |---|---|---|
 //! | an immediate | after its own bytes; after those of writes whose completion had been polled when its own was posted | `immediates_ordered`: in order, and after the bytes of all writes before it |
 //! | a completion | the source is not read any more, and what it wrote lands even if this side ends | |
 //! | compare-and-swap | atomic among its kind | `atomic_with_processor`: against the processor too |
-//! | the end of a side | the peer first sees all that lands, then learns of it | |
+//! | the end of a side | the peer first sees everything that lands, then learns of the end | |
 //!
 //! Everything that happens is a function of the seed and of the calls. Time is
 //! [`Network::step`]: the test says when the network moves on, or has a thread that
-//! [carries](Network::carry) all the time. [`Faulty`] is the middleware for what any backend may do
-//! to its user: a full queue, an empty wake-up, a short poll, an end.
+//! [carries](Network::carry) all the time. [`Faulty`] is the middleware for the faults that any backend may show
+//! its user: a full queue, an empty wake-up, a short poll, an end.
 
 mod endpoint;
 mod faulty;
@@ -34,12 +34,12 @@ use state::SimState;
 pub enum NetworkSide {
     /// The first endpoint of [`Network::pair`].
     Left,
-    /// The second.
+    /// The second endpoint of [`Network::pair`].
     Right,
 }
 
 impl NetworkSide {
-    /// The other one.
+    /// Returns the other side.
     pub fn peer(self) -> Self {
         match self {
             Self::Left => Self::Right,
@@ -48,7 +48,7 @@ impl NetworkSide {
     }
 }
 
-/// The wire between two endpoints, and the hand of fate above it. Prints its seed if it is dropped
+/// The wire between two endpoints, and the random choices about it. Prints its seed if it is dropped
 /// while a test fails.
 #[derive(Debug)]
 pub struct Network {
@@ -59,13 +59,13 @@ pub struct Network {
 #[derive(Debug)]
 pub(crate) struct SimShared {
     state: Mutex<SimState>,
-    /// Something was posted, armed or ended, so there may be something to carry.
+    /// Notified when an operation was posted, or a side was armed or ended: there may be something to carry.
     stirred: Condvar,
 }
 
 impl SimShared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, SimState> {
-        // A test that failed in one thread must still be able to end the others.
+        // If a test failed in one thread, the other threads must still be able to end.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,7 +75,7 @@ impl SimShared {
 }
 
 impl Network {
-    /// Two connected endpoints with arenas of `arena_bytes`, all zero.
+    /// Returns two connected endpoints with arenas of `arena_bytes`, all zero.
     pub fn pair(
         seed: u64,
         arena_bytes: u64,
@@ -88,7 +88,7 @@ impl Network {
         Ok((Self { seed, shared }, left, right))
     }
 
-    /// Promises of a device that the seed makes up.
+    /// Returns capabilities that `seed` chooses.
     pub fn capabilities(seed: u64) -> Capabilities {
         let mut random = Random::new(seed ^ 0xCA9A_B117);
         let mut bit = || random.below(2) == 1;
@@ -105,25 +105,25 @@ impl Network {
         }
     }
 
-    /// Lets one thing happen. False if there is nothing that could without one of the sides doing
-    /// something first.
+    /// Lets one thing happen. False if nothing can happen before one of the sides does
+    /// something.
     pub fn step(&self) -> bool {
         self.shared.lock().step()
     }
 
-    /// Ends a side at once, as SIGKILL does. What it had under way lands in part; its peer learns
-    /// of it after a while.
+    /// Ends a side at once, as SIGKILL does. A part of its operations under way lands; its peer learns
+    /// of the end after a while.
     pub fn kill(&self, side: NetworkSide) {
         self.shared.lock().end(side);
         self.shared.stir();
     }
 
-    /// Steps for as long as both sides live; for a thread beside two sides that wait.
+    /// Steps for as long as both sides live. Call it in a thread beside two sides that wait.
     pub fn carry(&self) {
         let mut state = self.shared.lock();
         while !state.is_over() {
             if state.step() {
-                // Gives the sides a chance at the lock between any two steps.
+                // Lets the sides take the lock between any two steps.
                 drop(state);
                 std::thread::yield_now();
                 state = self.shared.lock();
@@ -150,12 +150,12 @@ pub struct Random {
 }
 
 impl Random {
-    /// The sequence that belongs to `seed`.
+    /// Returns the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.state;
@@ -164,9 +164,9 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        // The bias of a remainder is far below what any test of ours could notice.
+        // The bias of a remainder is far below what any test here could notice.
         self.number() % end
     }
 

@@ -1,10 +1,10 @@
 //! RDMA devices, through rdma-core: InfiniBand, RoCE and iWARP.
 //!
 //! A connection is one reliable queue pair between two arenas, each in a protection domain of its own.
-//! The library is loaded when it is first asked for, and only where the kernel knows a device. Nothing
-//! here has a thread; who waits does so on the completion channel's descriptor.
+//! The library is loaded when it is first asked for, and only if the kernel knows a device. This module
+//! has no thread; a caller that waits does so on the completion channel's descriptor.
 //!
-//! - [`offer`], [`connect`], [`accept`], [`PendingEndpoint`]: how two sides come to a connection, by messages
+//! - [`offer`], [`connect`], [`accept`], [`PendingEndpoint`]: how two sides make a connection, by messages
 //!   over a face's control channel.
 //! - [`offer_of`], [`connect_from`], [`pairs`]: how two sides connect between ports that a face has picked.
 //! - [`usable`], [`towards`], [`device`]: what this machine has.

@@ -22,12 +22,12 @@ use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 const ARENA_BYTES: u64 = 4096;
-/// What both arenas and both rings of immediates take.
+/// The number of bytes of both arenas and both rings of immediates.
 const SEGMENT_BYTES: u64 = 2 * (ARENA_BYTES + 512 + 4 * shm::QUEUE_DEPTH as u64);
 const MAGIC: &[u8] = b"caravan\x02";
-/// A hand-over message: the magic, and fences of each side's own.
+/// The first bytes of a hand-over message: the magic, and a choice of symmetric fences.
 const HELLO: &[u8] = b"caravan\x02\x00";
-/// Where a descriptor has the arena's size; and the address of the doorway, which ends it.
+/// The offset of the arena's size in a descriptor; the address of the doorway is last.
 const SIZE_AT: usize = 9;
 const ADDRESS_AT: usize = 17;
 
@@ -51,7 +51,7 @@ fn sealed(bytes: u64) -> OwnedFd {
     memfd(bytes, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
-/// What a listener says to a hand-over that its peer made up.
+/// Returns the result of a listener for a hand-over that its peer made up.
 fn hand_over(payload: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Error> {
     let (listener, descriptor) = Listener::listen(ARENA_BYTES).unwrap();
     let address = DoorwayAddress::from_bytes(&descriptor[ADDRESS_AT..]).unwrap();
@@ -65,7 +65,7 @@ fn a_correct_hand_over_made_by_hand_is_taken() {
     let early = eventfd();
     rustix::io::write(&early, &1u64.to_ne_bytes()).unwrap();
     hand_over(HELLO, &[&sealed(SEGMENT_BYTES), &eventfd(), &early, &tether()]).unwrap();
-    // A ring from before the hand-over is still there.
+    // The bell was rung before the hand-over, and still is.
     let mut count = [0; 8];
     rustix::io::read(&early, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
@@ -143,7 +143,7 @@ fn descriptors_with_wrong_bytes_are_refused() {
     let mut elsewhere = descriptor.clone();
     elsewhere[ADDRESS_AT] ^= 1;
     assert!(matches!(shm::connect(&elsewhere), Err(Error::Segment(caravan_segment::Error::Unreachable))));
-    // A peer with the name and without the nonce; then one with a size of its own.
+    // First a peer with the name and without the nonce; then one with another size.
     let mut stranger = descriptor.clone();
     stranger[ADDRESS_AT + 16] ^= 1;
     let _strange = shm::connect(&stranger).unwrap();
@@ -154,7 +154,7 @@ fn descriptors_with_wrong_bytes_are_refused() {
     assert!(matches!(error, Error::Segment(caravan_segment::Error::Foreign(_))), "{error}");
 }
 
-/// A peer that scribbles while its victim works, in another thread.
+/// A peer scribbles in another thread while its victim works.
 #[test]
 fn a_racing_scribbler_is_named() {
     for seed in 0..60 {
@@ -180,7 +180,7 @@ fn a_racing_scribbler_is_named() {
     }
 }
 
-/// Random decisions as a fuzzer would make them, the same every time.
+/// Returns random inputs as a fuzzer would make them, the same in every run.
 fn inputs(count: u64, length: u64) -> impl Iterator<Item = Vec<u8>> {
     (0..count).map(move |seed| {
         let mut random = Random::new(seed);
@@ -214,7 +214,7 @@ fn cases() -> ProptestConfig {
     ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Streams of plausible records, of which some are not.
+/// Returns streams of plausible records, some of which are malformed.
 fn records() -> impl Strategy<Value = Vec<u8>> {
     let record = prop_oneof![
         8 => (0..300u32).prop_map(|length| (length, length)),

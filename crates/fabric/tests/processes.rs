@@ -1,4 +1,4 @@
-//! Links between two processes, and what is left when one of them is killed.
+//! Links between two processes, and the resources that are left when one of them is killed.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -17,21 +17,21 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// How long a survivor may take to learn that its peer was killed.
 const NOTICE: Duration = Duration::from_secs(30);
-/// Held by one test at a time: they count this process's descriptors.
+/// Held by each test while it runs: the tests count this process's descriptors.
 static ALONE: Mutex<()> = Mutex::new(());
-/// A stream without an end.
+/// The length of a stream that never ends.
 const ENDLESS: u64 = u64::MAX / 4;
 
-/// What both processes of a test know.
+/// The parameters of a test, which both processes know.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     seed: u64,
-    /// The second process listens; else the first.
+    /// The second process listens; otherwise the first does.
     other_listens: bool,
-    /// The link may not use loads and stores on the peer's memory.
+    /// The link may not load from or store to the peer's memory.
     unmapped: bool,
     ring_bytes: u64,
-    /// Bytes from the first process to the second, and back.
+    /// The number of bytes from the first process to the second, and back.
     totals: [u64; 2],
 }
 
@@ -51,7 +51,7 @@ impl Plan {
         format!("{name} {}", self.seed)
     }
 
-    /// This process's end, over the control channel.
+    /// Makes this process's end, over the control channel.
     fn party(&self, number: usize, control: &mut UnixStream) -> Party {
         let arena_bytes = Link::arena_bytes(self.ring_bytes).unwrap();
         let listens = (number == 1) == self.other_listens;
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// The second process. As a test of its own it has nothing to do.
+/// The second process. It does nothing when it runs as a test of its own.
 #[test]
 #[ignore = "the second process of the other tests"]
 fn child() {
@@ -81,7 +81,7 @@ fn child() {
     }
 }
 
-/// Takes turns, and sleeps on the descriptor and the control channel together, as a face does. An
+/// Takes turns, and sleeps on the descriptor and the control channel together, as a face does. Returns an
 /// error once the peer has ended.
 fn until_told(party: &mut Party, control: &UnixStream) -> Result<(), Error> {
     if party.turn()? == Turn::Active {
@@ -105,13 +105,13 @@ fn streams_between_processes() {
         let mut party = plan.party(0, &mut other.control);
         party.run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(party.has_all());
-        // Its last credits and completions need nothing of us: mapped memory has no progress.
+        // This side need not act for the other's last credits and completions: mapped memory has no progress.
         assert!(other.succeeded(), "seed {seed}: the other process failed");
     }
 }
 
-/// Killed at any moment: the survivor learns of it soon, has a correct beginning of the stream, and
-/// nothing is left.
+/// A process is killed at any moment: the survivor learns of it soon, has a correct beginning of the stream,
+/// and no resources are left.
 #[test]
 fn a_killed_process_leaves_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,7 @@ fn a_killed_process_leaves_nothing() {
     nothing_has_grown(before);
 }
 
-/// What the test before this one had may have gone meanwhile.
+/// Checks that no more resources are in use than `before`. Those of the previous test may have gone meanwhile.
 fn nothing_has_grown(before: (usize, usize)) {
     let now = possessions();
     assert!(
@@ -150,7 +150,7 @@ fn nothing_has_grown(before: (usize, usize)) {
     );
 }
 
-/// A thousand connections made and ended, and as many that failed half-way.
+/// A thousand connections are made and ended, and as many fail half-way.
 #[test]
 fn connecting_and_failing_leaves_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -56,7 +56,7 @@ fn streams_between_threads() {
     }
 }
 
-/// Through mapped memory as it is, with nothing in front.
+/// Through mapped memory, without faults in front.
 #[test]
 fn streams_between_threads_at_full_speed() {
     for (seed, ring_bytes) in [(1, RING_BYTES_MIN), (2, 1 << 16), (3, 1 << 20)] {
@@ -104,13 +104,13 @@ fn rings_have_sizes_that_fit() {
         assert!(error.to_string().starts_with(&format!("ring_bytes is {bytes}: it takes a power of two")));
     }
     assert!(Link::arena_bytes(2 * RING_BYTES_MAX).is_err());
-    // The largest one can be described, whatever this machine can spare.
+    // The largest ring has an arena size, even if this machine has less memory.
     assert_eq!(Link::arena_bytes(RING_BYTES_MAX).unwrap(), 2 * ((1 << 30) + 512));
     let (small, _other) = shm_ends(Link::mapped_arena_bytes(RING_BYTES_MIN).unwrap());
     assert!(matches!(Link::new(Box::new(small), 2 * RING_BYTES_MIN), Err(Error::Segment(_))));
 }
 
-/// Releasing a multiple of the ring in every position, so that every wrap-around is met.
+/// Releases a multiple of the ring in every position, so that every wrap-around occurs.
 #[test]
 fn every_offset_of_the_smallest_ring() {
     let (mut left, mut right) = Link::pair(RING_BYTES_MIN).unwrap();
@@ -133,7 +133,7 @@ fn every_offset_of_the_smallest_ring() {
     assert_eq!(right.counts().received_bytes, position);
 }
 
-/// A plain stream: read(2) into what was claimed, write(2) out of what was polled.
+/// A plain stream: read(2) into a claim, write(2) from a polled span.
 #[test]
 fn descriptors_read_and_write_in_place() {
     let (mut left, mut right) = Link::pair(RING_BYTES_MIN).unwrap();
@@ -172,7 +172,7 @@ fn descriptors_read_and_write_in_place() {
     assert_eq!(taken, fed);
 }
 
-/// Each side learns that the other has ended, whoever listened; nothing needs its process number.
+/// Each side learns that the other has ended, whichever side listened; neither needs a process number.
 #[test]
 fn an_end_that_is_closed_is_noticed() {
     for gone in 0..2 {
@@ -185,7 +185,7 @@ fn an_end_that_is_closed_is_noticed() {
     }
 }
 
-/// Both sides connect by what both allow, and learn why where there is nothing.
+/// Both sides connect by a provider that both allow, and learn why if there is none.
 #[test]
 fn links_connect_over_any_channel() {
     let both = |here: &[Provider], there: &'static [Provider]| {
@@ -209,7 +209,7 @@ fn links_connect_over_any_channel() {
     assert!(refused.to_string().contains("malformed"), "{refused}");
 }
 
-/// Two backends, one name each; a face asks.
+/// Two backends have one name each, which a face queries.
 #[test]
 fn backends_have_names() {
     let (left, _right) = shm_ends(4096);

@@ -1,7 +1,7 @@
-//! The simulated network: thousands of seeds, each with promises of its own.
+//! The simulated network: thousands of seeds, each with its own promises.
 //!
-//! A failure prints its seed: `CARAVAN_SEED=19 cargo test -p caravan-fabric --test sim` is that
-//! one alone, and CARAVAN_SEEDS=100000 is many.
+//! A failure prints its seed: `CARAVAN_SEED=19 cargo test -p caravan-fabric --test sim` runs that
+//! one alone, and CARAVAN_SEEDS=100000 runs many.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -28,7 +28,7 @@ fn link(endpoint: impl Endpoint + 'static, ring_bytes: u64) -> Link {
     Link::new(Box::new(endpoint), ring_bytes).unwrap()
 }
 
-/// Two ends that send each other a few rings' worth.
+/// Makes two ends that send each other a few rings' worth of bytes.
 fn parties(seed: u64, links: [Link; 2], random: &mut Random) -> [Party; 2] {
     let totals = [0, 1].map(|_| random.below(6 * RING_BYTES_MIN));
     let [left, right] = links;
@@ -72,7 +72,7 @@ fn a_reader_that_never_sleeps_starves_nobody() {
     }
 }
 
-/// All room comes back in the end, however little of it at a time.
+/// All room comes back in the end, however little comes back at a time.
 #[test]
 fn a_reader_that_only_looks_gives_all_room_back() {
     for seed in seeds(100) {
@@ -110,7 +110,7 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-/// One side is killed at any step: what the other gets is the beginning of the stream, and then
+/// One side is killed at any step: the other gets the beginning of the stream, and then
 /// an error, soon.
 #[test]
 fn a_peer_killed_at_any_step() {
@@ -146,7 +146,7 @@ fn survive(survivor: &mut Party, network: &Network) -> Error {
     panic!("no error comes");
 }
 
-/// Where an operation may complete before it has arrived, only the peer's release says that it has.
+/// Where an operation may complete before it has arrived, only the peer's release proves its arrival.
 #[test]
 fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
     for seed in seeds(100) {
@@ -157,7 +157,7 @@ fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
             assert_eq!(sender.append(b"the last word").unwrap(), 13);
             sender.publish().unwrap();
             while !sender.is_settled().unwrap() {
-                // On some networks nothing arrives where nobody looks.
+                // On some networks nothing arrives while the receiver does not poll.
                 receiver.refresh().unwrap();
                 network.step();
             }
@@ -168,7 +168,7 @@ fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
             let mut word = [0; 13];
             assert_eq!((receiver.read(&mut word), &word), (13, b"the last word"));
             receiver.release().unwrap();
-            // What little was released is said before a sleep.
+            // A small release is credited before a sleep.
             let _ = receiver.arm(0).unwrap();
             while !sender.is_delivered().unwrap() {
                 sender.refresh().unwrap();
@@ -179,7 +179,7 @@ fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
     }
 }
 
-/// A side that is settled may end at once: the other still gets every byte.
+/// A side that is settled may end at once: the other side still gets every byte.
 #[test]
 fn nothing_is_lost_when_a_settled_side_ends() {
     for seed in seeds(1000) {
@@ -226,7 +226,7 @@ fn a_fault_ends_every_call_after_it() {
     }
 }
 
-/// The same over real threads, waiting on real descriptors, with a third one as the network.
+/// Links over real threads, which wait on real descriptors, with a third thread as the network.
 #[test]
 fn streams_between_threads() {
     for seed in seeds(60) {

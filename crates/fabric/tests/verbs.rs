@@ -55,8 +55,8 @@ fn links_connect_over_a_channel() {
     assert_eq!([near.provider(), far.provider()], [Provider::Rdma; 2]);
 }
 
-/// A thread that sees to both sides of several connections, a moment each in turn, as the one thread of
-/// an emulator does for its node: whoever it begins with, it never waits for what it has to do itself.
+/// One thread moves both sides of several connections, a moment each in turn, as the one thread of
+/// an emulator does for its node: whichever side is first, it never waits for what it has to do itself.
 #[test]
 fn one_thread_finishes_both_sides() {
     let (limit, exposure) = (PATIENCE, Exposure::all(4096));
@@ -80,8 +80,8 @@ fn one_thread_finishes_both_sides() {
     }
 }
 
-/// iWARP's connection manager looks for the peer first. Where nobody answers that takes seconds, which nobody
-/// waits for at once. (The others look for nobody.)
+/// iWARP's connection manager looks for the peer first. If nobody answers, that takes seconds, but no call
+/// blocks for them. (The other fabrics look for nobody.)
 #[test]
 fn an_address_of_nobody_is_looked_for_in_turns() {
     if std::env::var("VERBS_KIND").as_deref() != Ok("siw") {

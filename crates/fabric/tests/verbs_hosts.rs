@@ -1,6 +1,6 @@
 //! RDMA devices of two hosts: streams, and every way in which a link ends.
 //!
-//! Both hosts run this program: the second one its test `agent`, the first one all others.
+//! Both hosts run this program: the second one runs the test `agent`, the first one all others.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -17,13 +17,13 @@ use common::party::{Party, Turn};
 use common::{PATIENCE, readable, readable_any};
 use std::os::fd::AsFd;
 
-/// How long a survivor that asks now and then may take to learn of its peer's silent end.
+/// How long a survivor that checks now and then may take to learn of its peer's silent end.
 const NOTICE: Duration = Duration::from_secs(90);
-/// How often it asks.
+/// The time between two checks.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// A stream without an end.
+/// The length of a stream that never ends.
 const ENDLESS: u64 = u64::MAX / 4;
-/// Held by one test at a time: they pull the one cable.
+/// Held by each test while it runs: there is only one cable to pull.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn is_siw() -> bool {
@@ -34,7 +34,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What both hosts know.
+/// The parameters of a test, which both hosts know.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     seed: u64,
@@ -67,7 +67,7 @@ impl Plan {
         party
     }
 
-    /// One side takes its time.
+    /// Sleeps for a moment if this is the slow side.
     fn pause(&self, number: usize) {
         if self.seed % 5 == number as u64 {
             std::thread::sleep(Duration::from_micros(500));
@@ -85,7 +85,7 @@ fn agent() {
     serve();
 }
 
-/// A process on the second host. As a test of its own it has nothing to do.
+/// A process on the second host. It does nothing when it runs as a test of its own.
 #[test]
 #[ignore = "the second process of the other tests"]
 fn child() {
@@ -99,7 +99,7 @@ fn child() {
             while !party.finished {
                 step(&mut party, &plan, 1).unwrap();
             }
-            // Its device has been told all; it may end at once.
+            // The peer's device has everything, so this side may end at once.
             drop(party);
             say(&mut control, b"done").unwrap();
         }
@@ -121,12 +121,12 @@ fn child() {
     }
 }
 
-/// A turn, and the sleep after it if there is nothing to do.
+/// Takes one turn, and sleeps after it if there is nothing to do.
 fn step(party: &mut Party, plan: &Plan, number: usize) -> Result<(), Error> {
     plan.pause(number);
     if party.turn()? == Turn::Asleep && !party.finished {
         let _ = readable(party.link.wait_fd().unwrap(), ASK_EVERY);
-        // What it says comes from a turn, once all that the peer sent has been taken.
+        // A later turn reports the error, once everything that the peer sent has been taken.
         let _ = party.link.check_peer();
     }
     Ok(())
@@ -175,7 +175,7 @@ fn a_sleeper_is_woken() {
     other.succeeded();
 }
 
-/// Takes turns, and asks after its peer now and then, until the error comes.
+/// Takes turns, and checks the peer now and then, until the error comes.
 fn survive(party: &mut Party, limit: Duration) -> Option<(Error, Duration)> {
     let (begun, mut asked) = (Instant::now(), Instant::now());
     while begun.elapsed() < limit {
@@ -195,7 +195,7 @@ fn survive(party: &mut Party, limit: Duration) -> Option<(Error, Duration)> {
     None
 }
 
-/// An endless stream that is under way, or a link that is idle.
+/// Starts an endless stream, or an idle link.
 fn under_way(seed: u64, idle: bool) -> (Remote, Party) {
     let plan = if idle { Plan { totals: [0; 2], ..Plan::finite(seed) } } else { Plan::endless(seed) };
     let mut other = Remote::start(&plan.role(if idle { "silent" } else { "endless" }));
@@ -221,7 +221,7 @@ fn a_killed_peer_is_noticed() {
         let (other, mut party) = under_way(6, idle);
         other.signal("KILL");
         ends("killed", idle, &mut party);
-        // Another one at the same address is another peer.
+        // A new process at the same address is another peer.
         let (_again, mut anew) = under_way(7, false);
         let before = anew.received;
         let plan = Plan::endless(7);
@@ -247,7 +247,7 @@ fn a_stopped_peer_is_not_dead() {
     }
 }
 
-/// The other host is there no more, as after a power cut: nothing comes from it, and nothing reaches it.
+/// The other host disappears, as after a power cut: no packet comes from it or reaches it.
 #[test]
 fn silence_is_noticed() {
     let _alone = alone();
@@ -258,13 +258,13 @@ fn silence_is_noticed() {
             .map(|hook| format!("chain {hook} {{ type filter hook {hook} priority 0; drop; }};"));
         let cut = format!("nft 'table inet cut {{ {} }}'", chains.concat());
         let until = format!("until [ -e {back} ]; do sleep 0.1; done; rm {back}; nft delete table inet cut");
-        // The answer gets through before that.
+        // The agent's answer gets through before that.
         assert!(there(&format!(
             "(until [ -e {go} ]; do sleep 0.1; done; rm {go}; {cut}; {until}) >/dev/null 2>&1 </dev/null &"
         )));
         std::fs::write(&go, "").unwrap();
         if is_siw() {
-            // Its TCP alone finds out, after a quarter of an hour.
+            // Only TCP notices, after a quarter of an hour.
             let survived = survive(&mut party, Duration::from_secs(3));
             assert!(survived.is_none(), "{survived:?}");
         } else {
@@ -274,7 +274,7 @@ fn silence_is_noticed() {
     }
 }
 
-/// The wire's virtual ends cannot be plugged in again: the last test on these hosts.
+/// The wire's virtual ends cannot be plugged in again, so this is the last test on these hosts.
 #[test]
 #[ignore = "there is no way back from it: alone, and last"]
 fn its_own_pulled_cable_is_noticed() {
@@ -283,11 +283,11 @@ fn its_own_pulled_cable_is_noticed() {
     for (idle, (_, party)) in &mut cases {
         ends("its own cable", *idle, party);
     }
-    // Nobody can be told to end them.
+    // No command can reach the other host to end these processes.
     std::mem::forget(cases);
 }
 
-/// Nothing of the connection itself gets through: both sides say so in time, and what to look for.
+/// No packet of the connection itself gets through: both sides report that in time, with a hint about the cause.
 #[test]
 fn a_firewall_is_named() {
     let _alone = alone();
@@ -296,7 +296,7 @@ fn a_firewall_is_named() {
     let once = "echo 1 >/proc/sys/net/ipv4/tcp_syn_retries";
     assert!(here(once) && there(once));
     let mut other = Remote::start(&format!("unreachable {SECONDS}"));
-    // All but the control channel; or what RoCE sends.
+    // The packet filter drops everything but the control channel, or only RoCE's packets.
     let (wall, hint) = match is_siw() {
         true => ("tcp sport 7471 accept; tcp dport 7471 accept; meta l4proto tcp drop", "TCP connections"),
         false => ("udp dport 4791 drop", "UDP port 4791"),

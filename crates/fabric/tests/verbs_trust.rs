@@ -1,6 +1,6 @@
-//! What an RDMA peer cannot do, whatever it posts; and what is left after connections have ended.
+//! What an RDMA peer cannot do, whatever it posts; and which resources are left after connections have ended.
 //!
-//! The hostile side changes what the honest one said of its memory, so that its own endpoint lets it post
+//! The hostile side changes what the honest side said about its memory, so that its own endpoint lets it post
 //! anything.
 #![forbid(unsafe_code)]
 
@@ -16,10 +16,10 @@ use common::forge::{Exposed, change_answer};
 use common::process::possessions;
 
 const ARENA_BYTES: u64 = 64 << 10;
-/// What the victim exposes, in pages of its own.
+/// The first byte that the victim exposes, on a page boundary.
 const START: u64 = 16 << 10;
 const BYTES: u64 = 16 << 10;
-/// When nothing more comes of a siw connection whose peer has ignored the window.
+/// The time after which a siw connection whose peer has ignored the window makes no more progress.
 const SIW_STUCK: Duration = Duration::from_secs(3);
 
 fn is_siw() -> bool {
@@ -30,7 +30,7 @@ fn narrow() -> Exposure {
     Exposure { arena_bytes: ARENA_BYTES, exposed: START..START + BYTES, peer_reads: false, peer_swaps: false }
 }
 
-/// A victim that exposes as little as `narrow`, and a peer that has it otherwise.
+/// Makes a victim that exposes only `narrow`, and a peer for which `change` alters what the victim said.
 fn victim_and_attacker(change: impl FnOnce(&mut Exposed)) -> [Box<dyn Endpoint>; 2] {
     let (attacking, request) = verbs::connect(&verbs::offer().unwrap(), &narrow()).unwrap();
     let (accepting, mut answer) = verbs::accept(&request, &narrow()).unwrap();
@@ -42,12 +42,12 @@ fn victim_and_attacker(change: impl FnOnce(&mut Exposed)) -> [Box<dyn Endpoint>;
     })
 }
 
-/// All of the victim's arena is the peer's, as it believes.
+/// Lets the attacker believe that all of the victim's arena is exposed.
 fn everything(exposed: &mut Exposed) {
     (exposed.start, exposed.bytes) = (0, ARENA_BYTES);
 }
 
-/// Polls until it ends.
+/// Polls until the endpoint ends.
 fn end(endpoint: &mut dyn Endpoint) -> Error {
     let (begun, mut events) = (Instant::now(), Vec::new());
     loop {
@@ -69,7 +69,7 @@ fn attack(name: &str, change: impl FnOnce(&mut Exposed), operation: Operation) {
     attacker.flush().unwrap();
     let (ended, theirs) = (end(&mut *victim), end(&mut *attacker));
     println!("{name}: {ended} / {theirs}");
-    // siw ends the connection, and tells the cause later or, of a key that does not exist, to the peer alone
+    // siw ends the connection, and reports the cause later or, for a key that does not exist, to the peer alone
     // (`siw_proc_write`, Linux 6.1).
     let untold = is_siw() && matches!(ended, Error::PeerGone(..));
     assert!(matches!(ended, Error::Protocol(..)) || untold, "{name}: {ended:?}");
@@ -91,8 +91,8 @@ fn what_is_not_exposed_is_out_of_reach() {
     attack("a write behind", everything, write(START + BYTES, 1));
     attack("a write across the end", everything, write(START + BYTES - 4096, 4104));
     attack("a read before", everything, read(START - 64));
-    // siw lets a peer read where it may write (`siw_qp_sq_proc_tx` asks for no permission, Linux 6.1): of
-    // a link, what it has written itself.
+    // siw lets a peer read where it may write (`siw_qp_sq_proc_tx` asks for no permission, Linux 6.1): on
+    // a link, it reads back its own bytes.
     if !is_siw() {
         attack("a read", everything, read(START));
     }
@@ -101,7 +101,7 @@ fn what_is_not_exposed_is_out_of_reach() {
     attack("a guessed key", |exposed| exposed.key = exposed.key.wrapping_add(0x100), write(START, 8));
 }
 
-/// One connection's key opens nothing to another, not even of the same process.
+/// One connection's key gives no access through another connection, not even in the same process.
 #[test]
 fn a_key_is_of_one_connection() {
     let mut theirs = None;
@@ -110,7 +110,7 @@ fn a_key_is_of_one_connection() {
     attack("the key of another connection", other_target, write(START, 8));
 }
 
-/// More immediates than it was told to: the device holds them back, and each arrives.
+/// The attacker sends more immediates than it may: the device holds them back, and each arrives.
 #[test]
 fn a_window_that_is_ignored_is_survived() {
     const COUNT: u32 = 2000;
@@ -128,7 +128,7 @@ fn a_window_that_is_ignored_is_survived() {
     let mut moved = Instant::now();
     let mut ended = None;
     while came < COUNT && ended.is_none() {
-        // Nothing is taken before the queue of the device is full.
+        // The victim takes none before the device's queue is full.
         while sent < COUNT {
             let nothing = Local { offset: 0, bytes: 0 };
             let tell = Operation::Write { from: nothing, to: START, immediate: Some(sent), context: 0 };
@@ -138,7 +138,7 @@ fn a_window_that_is_ignored_is_survived() {
                 Err(error) => panic!("{error}"),
             }
         }
-        // It may have been ended for it.
+        // The victim may have ended the connection for it.
         let _ = attacker.doorbell();
         if let Err(error) = victim.poll(&mut events, 16) {
             ended = Some(error);
@@ -149,7 +149,7 @@ fn a_window_that_is_ignored_is_survived() {
             moved = Instant::now();
         }
         let _ = attacker.poll(&mut Vec::new(), 64);
-        // iWARP knows no waiting: a message without a receive ends the connection, or siw's reading of it.
+        // iWARP cannot wait: a message without a receive ends the connection, or stops siw from reading it.
         if is_siw() && moved.elapsed() > SIW_STUCK {
             break;
         }
@@ -163,7 +163,7 @@ fn a_window_that_is_ignored_is_survived() {
 fn a_key_ends_with_its_connection() {
     let [victim, mut attacker] = victim_and_attacker(|_| {});
     drop(victim);
-    // What was exposed may be someone else's by now.
+    // Another connection may use the exposed memory by now.
     let [mut next, _friend] = victim_and_attacker(|_| {});
     if attacker.post(write(START, 64)).is_ok() && attacker.doorbell().is_ok() {
         let _ = attacker.flush();
@@ -176,8 +176,8 @@ fn a_key_ends_with_its_connection() {
     assert!(next.poll(&mut Vec::new(), 1).is_ok());
 }
 
-/// What the devices hold for this machine, as `rdma resource` counts it, without what the kernel itself
-/// has.
+/// Returns the objects that the devices hold for this machine, as `rdma resource` counts them, without those
+/// of the kernel itself.
 fn at_the_devices() -> String {
     let shown = std::process::Command::new("rdma").args(["resource", "show"]).output().unwrap();
     String::from_utf8(shown.stdout).unwrap()
@@ -192,7 +192,7 @@ fn connected(exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
     common::pair::verbs_ends(exposure)
 }
 
-/// Connections made and ended, and as many that failed at each stage.
+/// Connections are made and ended, and as many fail at each stage.
 #[test]
 fn connecting_and_failing_leaves_nothing() {
     let exposure = Link::exposure(RING_BYTES_MIN).unwrap();
@@ -203,7 +203,7 @@ fn connecting_and_failing_leaves_nothing() {
             }
             drop(connected(&exposure));
             let offer = verbs::offer().unwrap();
-            // The peer disappears before its answer, and after it.
+            // The peer disappears before its answer, or after it.
             drop(verbs::connect(&offer, &exposure).unwrap());
             let (asking, request) = verbs::connect(&offer, &exposure).unwrap();
             let (accepting, answer) = verbs::accept(&request, &exposure).unwrap();
@@ -215,7 +215,7 @@ fn connecting_and_failing_leaves_nothing() {
             assert!(asking.finish(&answer, Duration::from_millis(1)).is_err());
         }
     };
-    // The library keeps something of the first ones.
+    // The library keeps some objects of the first connections.
     rounds(10);
     let (before, pages) = ((possessions(), at_the_devices()), resident_pages());
     rounds(100);

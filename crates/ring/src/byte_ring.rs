@@ -1,15 +1,15 @@
-//! A stream of bytes on the cursors.
+//! A ring that carries a stream of bytes.
 
 use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Span, Spans, Wake};
 use crate::memory::{Cursors, RingBytes};
 
-/// How far ahead of what it writes a producer asks for cache lines. They are where the consumer read
+/// How far ahead of its writes a producer asks for cache lines. The consumer read those lines
 /// last; fetching one takes as long as writing several records, and a fence waits for all of it.
-/// From 256 on it makes no difference which; at 0, 64-byte records took three times as long.
+/// All values from 256 on are equally good; at 0, 64-byte records took three times as long.
 const AHEAD_BYTES: u64 = 512;
 /// A cache line.
 const LINE_BYTES: u64 = 64;
-/// Lines asked for at once at most: where more are written the processor sees it coming by itself.
+/// The largest number of lines asked for at once: for longer writes the processor prefetches by itself.
 const LINES_MAX: u64 = 4;
 
 /// The writing side of a byte ring: claim, fill, commit, publish.
@@ -20,40 +20,40 @@ pub struct ByteProducer<C, B> {
 }
 
 impl<C: Cursors, B: RingBytes> ByteProducer<C, B> {
-    /// The producer of an empty ring.
+    /// Makes the producer of an empty ring.
     pub fn new(cursors: C, bytes: B) -> Self {
         Self { cursor: ProducerCursor::new(cursors, bytes.capacity()), bytes }
     }
 
-    /// The producer of a ring that another process has filled so far: it has ended, or hands over.
-    /// What it had not published is not in the ring.
+    /// Makes the producer of a ring that another process has filled so far, which has ended or hands it over.
+    /// Bytes that it had not published are not in the ring.
     pub fn resume(cursors: C, bytes: B) -> Result<Self, Corrupt> {
         Ok(Self { cursor: ProducerCursor::resume(cursors, bytes.capacity())?, bytes })
     }
 
-    /// The positions.
+    /// Returns the cursor.
     pub fn cursor(&mut self) -> &mut ProducerCursor<C> {
         &mut self.cursor
     }
 
-    /// The positions, to look at.
+    /// Returns the cursor, for reading only.
     pub fn position(&self) -> &ProducerCursor<C> {
         &self.cursor
     }
 
-    /// The buffer, for a system call that reads into a claim.
+    /// Returns the buffer, for a system call that reads into a claim.
     pub fn bytes(&self) -> &B {
         &self.bytes
     }
 
-    /// Room for up to `length` bytes, to be filled in place (`readv(2)`) and then committed.
+    /// Claims room for up to `length` bytes, to be filled in place (`readv(2)`) and then committed.
     #[inline]
     pub fn claim(&mut self, length: usize) -> Result<Spans, Corrupt> {
         self.cursor.claim(length as u64)
     }
 
-    /// Copies as much of `from` as there is room for behind what is committed, and commits it.
-    /// Returns how much that was.
+    /// Copies as many bytes of `from` as fit after the committed ones, and commits them.
+    /// Returns their number.
     #[inline]
     pub fn append(&mut self, from: &[u8]) -> Result<usize, Corrupt> {
         let spans = self.cursor.claim(from.len() as u64)?;
@@ -67,9 +67,9 @@ impl<C: Cursors, B: RingBytes> ByteProducer<C, B> {
         Ok(spans.length())
     }
 
-    /// Copies all of `parts` behind what is committed, one after the other, and commits them; or does
-    /// nothing if there is no room for all. Returns whether it did. What fits the ring anyway, as
-    /// small records do, is not put together in a buffer first.
+    /// Copies all of `parts` after the committed bytes, one after the other, and commits them; does
+    /// nothing if they do not all fit. Returns whether they fit. Parts that fit the ring anyway, as
+    /// small records do, are not put together in a buffer first.
     #[inline]
     pub fn append_whole<const N: usize>(&mut self, parts: [&[u8]; N]) -> Result<bool, Corrupt> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -95,7 +95,7 @@ impl<C: Cursors, B: RingBytes> ByteProducer<C, B> {
         Ok(true)
     }
 
-    /// After `length` bytes were written: asks for the lines that this brought within
+    /// After `length` bytes were written: asks for the lines that are now within
     /// [`AHEAD_BYTES`], unless the consumer may be reading there.
     #[inline]
     fn expect_writes(&self, length: u64) {
@@ -110,13 +110,13 @@ impl<C: Cursors, B: RingBytes> ByteProducer<C, B> {
         }
     }
 
-    /// Says that the first `length` bytes of the last claim are filled.
+    /// Commits the first `length` bytes of the last claim, which the caller has filled.
     #[inline]
     pub fn commit(&mut self, length: usize) {
         self.cursor.commit(length as u64);
     }
 
-    /// Makes everything committed visible.
+    /// Makes all committed bytes visible to the consumer.
     #[inline]
     pub fn publish(&mut self) -> Wake {
         self.cursor.publish()
@@ -128,53 +128,53 @@ impl<C: Cursors, B: RingBytes> ByteProducer<C, B> {
 pub struct ByteConsumer<C, B> {
     cursor: ConsumerCursor<C>,
     bytes: B,
-    /// Of what is available, the bytes already copied out by [`read`](Self::read).
+    /// The number of available bytes that [`read`](Self::read) has already copied.
     read: u64,
 }
 
 impl<C: Cursors, B: RingBytes> ByteConsumer<C, B> {
-    /// The consumer of an empty ring.
+    /// Makes the consumer of an empty ring.
     pub fn new(cursors: C, bytes: B) -> Self {
         Self { cursor: ConsumerCursor::new(cursors, bytes.capacity()), bytes, read: 0 }
     }
 
-    /// The positions.
+    /// Returns the cursor.
     pub fn cursor(&mut self) -> &mut ConsumerCursor<C> {
         &mut self.cursor
     }
 
-    /// The positions, to look at.
+    /// Returns the cursor, for reading only.
     pub fn position(&self) -> &ConsumerCursor<C> {
         &self.cursor
     }
 
-    /// The buffer, for a system call that writes straight out of what was polled.
+    /// Returns the buffer, for a system call that writes directly from a polled span.
     pub fn bytes(&self) -> &B {
         &self.bytes
     }
 
-    /// Bytes that can be read now without looking at the producer again.
+    /// Returns the number of bytes that can be read now without looking at the producer again.
     #[inline]
     pub fn unread(&self) -> usize {
         (self.cursor.available() - self.read) as usize
     }
 
-    /// Looks whether the producer has published more; returns what can be read.
+    /// Looks whether the producer has published more; returns the number of bytes that can be read.
     #[inline]
     pub fn refresh(&mut self) -> Result<usize, Corrupt> {
         self.cursor.refresh()?;
         Ok(self.unread())
     }
 
-    /// What can be read in place: at least `length` bytes if they are there.
+    /// Returns the spans that can be read in place: of at least `length` bytes if that many are there.
     #[inline]
     pub fn poll(&mut self, length: usize) -> Result<Spans, Corrupt> {
         let spans = self.cursor.poll((length as u64).saturating_add(self.read))?;
         Ok(skip(spans, self.read as usize))
     }
 
-    /// Copies as many unread bytes as there are and as `to` holds, without releasing them: many
-    /// small reads cost one release. Returns how many.
+    /// Copies as many unread bytes to `to` as it holds, without releasing them: many
+    /// small reads cost one release. Returns their number.
     #[inline]
     pub fn read(&mut self, to: &mut [u8]) -> usize {
         let length = to.len().min(self.unread());
@@ -183,14 +183,14 @@ impl<C: Cursors, B: RingBytes> ByteConsumer<C, B> {
         length
     }
 
-    /// Counts `length` bytes of the last poll as read, when they were read in place.
+    /// Counts `length` bytes of the last poll, which the caller has read in place, as read.
     #[inline]
     pub fn skip(&mut self, length: usize) {
         assert!(length <= self.unread(), "{length} skipped where only {} were there", self.unread());
         self.read += length as u64;
     }
 
-    /// Fills `to` from the first unread bytes, of which there are enough.
+    /// Fills `to` from the first unread bytes; there must be enough.
     #[inline]
     fn copy_unread(&self, to: &mut [u8]) {
         let position = self.cursor.head_position() + self.read;
@@ -203,7 +203,7 @@ impl<C: Cursors, B: RingBytes> ByteConsumer<C, B> {
         }
     }
 
-    /// Gives all that has been read back to the producer.
+    /// Releases all bytes that have been read.
     #[inline]
     pub fn release(&mut self) -> Wake {
         let read = std::mem::take(&mut self.read);
@@ -213,13 +213,13 @@ impl<C: Cursors, B: RingBytes> ByteConsumer<C, B> {
         self.cursor.release(read)
     }
 
-    /// Bytes read and not yet released.
+    /// Returns the number of bytes read and not yet released.
     pub fn unreleased(&self) -> usize {
         self.read as usize
     }
 }
 
-/// What is left of `spans` behind its first `length` bytes.
+/// Returns `spans` without their first `length` bytes.
 fn skip(spans: Spans, length: usize) -> Spans {
     let behind =
         |span: Span, length: usize| Span { offset: span.offset + length, length: span.length - length };

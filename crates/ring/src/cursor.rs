@@ -15,40 +15,40 @@
 //! | producer | position -> position | it waits for another amount of room |
 //! | producer | position -> 0 | there is room after all, or it woke by itself |
 //! | consumer | position -> 0 | it released that far, and now rings the bell |
-//!
-//! Nothing else may happen: neither side moves the other's position or a position back, and
+//! Nothing else may happen: neither side moves the other's position, or moves a position back, and
+//! neither sets the flag of the other. `tests/model/transitions.rs` runs the table.
 //! neither says that the other waits. `tests/model/transitions.rs` runs the table.
 
 use std::sync::atomic::Ordering;
 
 use crate::memory::{Cursors, SharedWord};
 
-/// The other side wrote a position that it cannot have: it is broken or hostile, and the ring is
-/// not to be used any more.
+/// The other side wrote an impossible position: it is broken or hostile, and the ring must
+/// not be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer wrote {cursor} = {value} where only {low}..={high} is possible")]
 pub struct Corrupt {
-    /// Which word.
+    /// The name of the word.
     pub cursor: &'static str,
-    /// What it holds.
+    /// The value of the word.
     pub value: u64,
-    /// The least it could hold.
+    /// The least possible value.
     pub low: u64,
-    /// The most it could hold.
+    /// The greatest possible value.
     pub high: u64,
 }
 
-/// Says whether the other side must be woken.
+/// Whether the other side must be woken.
 #[must_use = "a wake-up that nobody delivers leaves the peer asleep"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// It sleeps, and its flag has been cleared: ring its bell, once.
+    /// The other side sleeps, and its flag has been cleared: ring its bell, once.
     Bell,
-    /// It is awake.
+    /// The other side is awake.
     Quiet,
 }
 
-/// The writing side's positions. One thread at a time.
+/// The writing side's positions. One thread at a time may use them.
 ///
 /// Invariant: `head_seen <= published <= committed <= head_seen + capacity`.
 #[derive(Debug)]
@@ -61,17 +61,17 @@ pub struct ProducerCursor<C> {
 }
 
 impl<C: Cursors> ProducerCursor<C> {
-    /// The producer of an empty ring. `capacity` is a power of two.
+    /// Makes the producer of an empty ring. `capacity` is a power of two.
     pub fn new(shared: C, capacity: u64) -> Self {
         assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
         Self { shared, capacity, committed: 0, published: 0, head_seen: 0 }
     }
 
-    /// The producer of a ring that another process has filled so far: it has ended, or hands over.
-    /// What it had committed and not published is not in the ring.
+    /// Makes the producer of a ring that another process has filled so far, which has ended or hands it over.
+    /// Units that it had committed and not published are not in the ring.
     pub fn resume(shared: C, capacity: u64) -> Result<Self, Corrupt> {
         let mut cursor = Self::new(shared, capacity);
-        // Written by this side alone; what brought us here ordered it.
+        // Only this side writes this word, and whatever handed the ring over has ordered those writes.
         let tail = cursor.shared.tail_position().load(Ordering::Acquire);
         // pairs with the Release in ConsumerCursor::release
         let head = cursor.shared.head_position().load(Ordering::Acquire);
@@ -83,40 +83,40 @@ impl<C: Cursors> ProducerCursor<C> {
         Ok(cursor)
     }
 
-    /// What always holds; tests call it after each step.
+    /// True if the invariant holds; tests call it after each step.
     pub fn invariants(&self) -> bool {
         self.head_seen <= self.published
             && self.published <= self.committed
             && self.committed - self.head_seen <= self.capacity
     }
 
-    /// The shared words.
+    /// Returns the shared words.
     pub fn shared(&self) -> &C {
         &self.shared
     }
 
-    /// Units in the buffer.
+    /// Returns the number of units in the buffer.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Everything before it has been published.
+    /// Returns the position before which everything has been published.
     pub fn published_position(&self) -> u64 {
         self.published
     }
 
-    /// Everything before it has been filled.
+    /// Returns the position before which everything has been committed.
     pub fn committed_position(&self) -> u64 {
         self.committed
     }
 
-    /// Units that the consumer had not released when this side last looked.
+    /// Returns the number of units that the consumer had not released when this side last looked.
     pub fn used(&self) -> u64 {
         self.committed - self.head_seen
     }
 
-    /// Units that the consumer has not released now, as information only: a position that
-    /// cannot be is left to [`refresh`](Self::refresh) to refuse.
+    /// Returns the number of units that the consumer has not released now, for information only: it leaves an
+    /// impossible position to [`refresh`](Self::refresh) to refuse.
     pub fn used_now(&self) -> u64 {
         // pairs with the Release in ConsumerCursor::release
         let head = self.shared.head_position().load(Ordering::Acquire);
@@ -145,8 +145,8 @@ impl<C: Cursors> ProducerCursor<C> {
         Ok(())
     }
 
-    /// Room for up to `length` units after what is committed; less, or nothing, if the ring is
-    /// that full. The room is this side's until it is committed.
+    /// Claims room for up to `length` units after the committed ones; fewer, or none, if the ring is
+    /// too full. The room is this side's until it is committed.
     #[inline]
     pub fn claim(&mut self, length: u64) -> Result<Spans, Corrupt> {
         if self.free() < length {
@@ -155,7 +155,7 @@ impl<C: Cursors> ProducerCursor<C> {
         Ok(Spans::of(self.committed, length.min(self.free()), self.capacity))
     }
 
-    /// Says that the first `length` units of the last claim are filled.
+    /// Commits the first `length` units of the last claim, which the caller has filled.
     #[inline]
     pub fn commit(&mut self, length: u64) {
         assert!(length <= self.free(), "{length} committed where only {} were free", self.free());
@@ -180,15 +180,15 @@ impl<C: Cursors> ProducerCursor<C> {
     }
 
     /// Asks for the bell once `length` units are free. False if they are free already, or if the fence
-    /// has failed: then it must not wait, but look again. Everything committed must have been published: what the consumer
-    /// does not see, it can never release.
+    /// has failed: then this side must not wait, but look again. Everything committed must have been published: the
+    /// consumer can never release units that it does not see.
     pub fn wait_for_room(&mut self, length: u64) -> Result<bool, Corrupt> {
         debug_assert!(self.published == self.committed, "waiting for room with bytes that are not published");
         let length = length.clamp(1, self.capacity);
         if self.free() >= length {
             return Ok(false);
         }
-        // Above 0: with less than `length` free, more than the rest of the capacity is committed.
+        // `wanted` is above 0: with less than `length` free, more than the rest of the capacity is committed.
         let wanted = self.committed - (self.capacity - length);
         self.shared.producer_wants().store(wanted, Ordering::Relaxed);
         // pairs with the fence in ConsumerCursor::release
@@ -201,14 +201,14 @@ impl<C: Cursors> ProducerCursor<C> {
         Ok(true)
     }
 
-    /// Takes back what [`wait_for_room`](Self::wait_for_room) asked for. False if there was nothing
-    /// to take back; if the consumer was first, its bell is on its way.
+    /// Takes back the request of [`wait_for_room`](Self::wait_for_room). False if there was no request
+    /// left: the consumer may have taken it first, and then its bell is on its way.
     pub fn stop_waiting(&mut self) -> bool {
         self.shared.producer_wants().swap(0, Ordering::AcqRel) != 0
     }
 }
 
-/// The reading side's positions. One thread at a time.
+/// The reading side's positions. One thread at a time may use them.
 ///
 /// Invariant: `head <= tail_seen <= head + capacity`.
 #[derive(Debug)]
@@ -220,44 +220,44 @@ pub struct ConsumerCursor<C> {
 }
 
 impl<C: Cursors> ConsumerCursor<C> {
-    /// The consumer of an empty ring. `capacity` is a power of two.
+    /// Makes the consumer of an empty ring. `capacity` is a power of two.
     pub fn new(shared: C, capacity: u64) -> Self {
         assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
         Self { shared, capacity, head: 0, tail_seen: 0 }
     }
 
-    /// The consumer of a ring that another process has read so far: it has ended, or hands over.
-    /// What it had polled and not released is in the ring still.
+    /// Makes the consumer of a ring that another process has read so far, which has ended or hands it over.
+    /// Units that it had polled and not released are still in the ring.
     pub fn resume(shared: C, capacity: u64) -> Result<Self, Corrupt> {
         let mut cursor = Self::new(shared, capacity);
-        // Written by this side alone; what brought us here ordered it.
+        // Only this side writes this word, and whatever handed the ring over has ordered those writes.
         cursor.head = cursor.shared.head_position().load(Ordering::Acquire);
         cursor.tail_seen = cursor.head;
         cursor.refresh()?;
         Ok(cursor)
     }
 
-    /// What always holds; tests call it after each step.
+    /// True if the invariant holds; tests call it after each step.
     pub fn invariants(&self) -> bool {
         self.head <= self.tail_seen && self.tail_seen - self.head <= self.capacity
     }
 
-    /// The shared words.
+    /// Returns the shared words.
     pub fn shared(&self) -> &C {
         &self.shared
     }
 
-    /// Units in the buffer.
+    /// Returns the number of units in the buffer.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Everything before it has been released.
+    /// Returns the position before which everything has been released.
     pub fn head_position(&self) -> u64 {
         self.head
     }
 
-    /// Units published and not released, when this side last looked.
+    /// Returns the number of units published and not released, when this side last looked.
     #[inline]
     pub fn available(&self) -> u64 {
         self.tail_seen - self.head
@@ -280,7 +280,7 @@ impl<C: Cursors> ConsumerCursor<C> {
         Ok(())
     }
 
-    /// What can be read: at least `length` units if that many are there, else all there are.
+    /// Returns the spans that can be read: at least `length` units if that many are there, otherwise all.
     #[inline]
     pub fn poll(&mut self, length: u64) -> Result<Spans, Corrupt> {
         if self.available() < length {
@@ -289,7 +289,7 @@ impl<C: Cursors> ConsumerCursor<C> {
         Ok(Spans::of(self.head, self.available(), self.capacity))
     }
 
-    /// Gives the first `length` units of what was polled back to the producer.
+    /// Releases the first `length` polled units to the producer.
     #[inline]
     pub fn release(&mut self, length: u64) -> Wake {
         assert!(
@@ -309,8 +309,8 @@ impl<C: Cursors> ConsumerCursor<C> {
         if self.shared.producer_wants().swap(0, Ordering::AcqRel) == 0 { Wake::Quiet } else { Wake::Bell }
     }
 
-    /// Says that this side is about to wait for its bell. False if there is something that it has
-    /// not released after all, or if the fence has failed: then it must not wait, but look again.
+    /// Announces that this side is about to wait for its bell. False if there are units that it has
+    /// not released, or if the fence has failed: then this side must not wait, but look again.
     pub fn sleep(&mut self) -> Result<bool, Corrupt> {
         if self.available() > 0 {
             return Ok(false);
@@ -326,8 +326,8 @@ impl<C: Cursors> ConsumerCursor<C> {
         Ok(true)
     }
 
-    /// Says that this side no longer waits. False if it had not said so; if the producer was first,
-    /// its bell is on its way.
+    /// Announces that this side no longer waits. False if its flag was not set: the producer may have been first,
+    /// and then its bell is on its way.
     pub fn wake(&mut self) -> bool {
         self.shared.consumer_asleep().swap(0, Ordering::AcqRel) != 0
     }
@@ -336,18 +336,18 @@ impl<C: Cursors> ConsumerCursor<C> {
 /// A run of offsets in the buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// First offset.
+    /// The first offset.
     pub offset: usize,
-    /// How many.
+    /// The number of offsets.
     pub length: usize,
 }
 
 /// A run of positions: two spans where it passes the end of the buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// Up to the end of the buffer.
+    /// The part up to the end of the buffer.
     pub first: Span,
-    /// From its start; often empty.
+    /// The part from the start of the buffer; often empty.
     pub second: Span,
 }
 
@@ -363,20 +363,20 @@ impl Spans {
         }
     }
 
-    /// Bytes or items in both.
+    /// Returns the number of bytes or items in both spans.
     #[inline]
     pub fn length(&self) -> usize {
         self.first.length + self.second.length
     }
 
-    /// Every offset in both, in order.
+    /// Returns every offset in both spans, in order.
     #[inline]
     pub fn offsets(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, second) = (self.first, self.second);
         (first.offset..first.offset + first.length).chain(second.offset..second.offset + second.length)
     }
 
-    /// The first `length` of them; all, if there are fewer.
+    /// Returns the first `length` offsets, or all if there are fewer.
     #[inline]
     pub fn first(&self, length: usize) -> Self {
         let first = self.first.length.min(length);
@@ -384,7 +384,7 @@ impl Spans {
         Self { first: Span { length: first, ..self.first }, second: Span { length: second, ..self.second } }
     }
 
-    /// True if there is nothing.
+    /// True if both spans are empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length() == 0

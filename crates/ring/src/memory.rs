@@ -1,6 +1,6 @@
 //! How a ring reaches the memory that its two sides share.
 //!
-//! The cursors see it through [`Cursors`] and [`SharedWord`], so that a model checker can put its own
+//! The cursors reach it through [`Cursors`] and [`SharedWord`], so that a model checker can put its own
 //! atomics there; data goes through [`RingBytes`] or [`Slots`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use caravan_segment::{Error, SharedSlice};
 
 /// A 64-bit word that both sides can reach.
 pub trait SharedWord {
-    /// Atomic load.
+    /// Loads the word atomically.
     fn load(&self, order: Ordering) -> u64;
-    /// Atomic store.
+    /// Stores the word atomically.
     fn store(&self, value: u64, order: Ordering);
-    /// Atomic exchange.
+    /// Exchanges the word atomically, and returns its old value.
     fn swap(&self, value: u64, order: Ordering) -> u64;
 }
 
@@ -42,20 +42,20 @@ impl SharedWord for AtomicU64 {
 /// | `consumer_asleep` | consumer: 1; producer: 0 by swap | producer | 1: ring the bell after publishing |
 /// | `producer_wants` | producer: position; consumer: 0 by swap | consumer | not 0: ring the bell once `head_position` has reached it |
 pub trait Cursors {
-    /// The kind of word.
+    /// The type of the words.
     type Word: SharedWord;
-    /// End of what may be read.
+    /// The end of what may be read.
     fn tail_position(&self) -> &Self::Word;
-    /// End of what may be overwritten.
+    /// The end of what may be overwritten.
     fn head_position(&self) -> &Self::Word;
     /// 1 while the consumer sleeps.
     fn consumer_asleep(&self) -> &Self::Word;
     /// The head position that a blocked producer waits for, or 0.
     fn producer_wants(&self) -> &Self::Word;
-    /// On the side that has moved a position, before it looks at the other's flag: orders the
+    /// Called by the side that has moved a position, before it looks at the other's flag: orders the
     /// store before the load, together with the other side's [`sleep_fence`](Self::sleep_fence).
     fn fence(&self);
-    /// On the side that has set its flag, before it looks at the other's position. False if nothing was
+    /// Called by the side that has set its flag, before it looks at the other's position. False if nothing was
     /// ordered: then that side must not sleep.
     #[must_use = "without the fence a wake-up can be lost"]
     fn sleep_fence(&self) -> bool {
@@ -64,15 +64,15 @@ pub trait Cursors {
     }
 }
 
-/// The buffer of a byte ring. Offsets are always below `capacity`, and `offset + len` too.
+/// The buffer of a byte ring. Offsets are always below `capacity`, and `offset + len` is at most `capacity`.
 pub trait RingBytes {
-    /// Bytes in it: a power of two.
+    /// Returns the number of bytes in the buffer: a power of two.
     fn capacity(&self) -> u64;
     /// Copies `from` to `offset`.
     fn copy_in(&self, offset: usize, from: &[u8]);
-    /// Copies bytes at `offset` to `to`.
+    /// Copies the bytes at `offset` to `to`.
     fn copy_out(&self, offset: usize, to: &mut [u8]);
-    /// A hint that the cache line at `offset` will be written soon.
+    /// Hints that the cache line at `offset` will be written soon.
     fn expect_write(&self, offset: usize) {
         let _ = offset;
     }
@@ -80,15 +80,15 @@ pub trait RingBytes {
 
 /// The buffer of a slot ring.
 pub trait Slots {
-    /// Slots in it: a power of two.
+    /// Returns the number of slots in the buffer: a power of two.
     fn capacity(&self) -> u64;
     /// Puts `item` into slot `index`.
     fn put(&self, index: usize, item: u32);
-    /// The item in slot `index`.
+    /// Returns the item in slot `index`.
     fn take(&self, index: usize) -> u32;
 }
 
-/// Bytes of the four words in shared memory: each on a pair of cache lines of its own, because
+/// The number of bytes of the four words in shared memory: each on a pair of cache lines of its own, because
 /// processors fetch lines in pairs.
 pub const HEADER_BYTES: usize = 512;
 
@@ -99,7 +99,7 @@ pub const HEAD_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const WANTS_AT: usize = 384;
 
-/// The four words, in mapped memory. All zero is an empty ring, so fresh memory is one.
+/// The four words, in mapped memory. If all are zero the ring is empty, so new memory is an empty ring.
 #[derive(Clone, Debug)]
 pub struct MappedCursors {
     header: SharedSlice,
@@ -107,7 +107,7 @@ pub struct MappedCursors {
 }
 
 impl MappedCursors {
-    /// The words in the first [`HEADER_BYTES`] of `slice`. Both sides use the same `fences`.
+    /// Returns the words in the first [`HEADER_BYTES`] of `slice`. Both sides must use the same `fences`.
     pub fn new(slice: &SharedSlice, fences: Fences) -> Result<Self, Error> {
         Ok(Self { header: slice.part(0, HEADER_BYTES as u64)?, fences })
     }
@@ -147,13 +147,13 @@ pub struct MappedBytes {
 }
 
 impl MappedBytes {
-    /// All of `slice`, whose size must be a power of two.
+    /// Makes a buffer of all of `slice`, whose size must be a power of two.
     pub fn new(slice: SharedSlice) -> Result<Self, Error> {
         power_of_two(slice.bytes())?;
         Ok(Self { slice })
     }
 
-    /// The memory behind it, for system calls that read or write it in place.
+    /// Returns the memory of the buffer, for system calls that read or write it in place.
     pub fn slice(&self) -> &SharedSlice {
         &self.slice
     }
@@ -185,7 +185,7 @@ pub struct MappedSlots {
 }
 
 impl MappedSlots {
-    /// All of `slice`, whose size must be a power of two.
+    /// Makes a buffer of all of `slice`, whose size must be a power of two.
     pub fn new(slice: SharedSlice) -> Result<Self, Error> {
         power_of_two(slice.bytes())?;
         Ok(Self { slice })

@@ -1,4 +1,4 @@
-//! Records with a length in front, on a byte ring.
+//! Records with their length in front, on a byte ring.
 //!
 //! A record is four bytes of length (little-endian) and that many bytes. It may be larger than
 //! the ring: it then flows through in pieces, as the ring is a stream. Length 0 is a record too.
@@ -6,26 +6,26 @@
 use crate::byte_ring::ByteConsumer;
 use crate::memory::{Cursors, RingBytes};
 
-/// Bytes in front of a record.
+/// The number of bytes of a record's length.
 pub const LENGTH_BYTES: usize = 4;
 
-/// A record that says it is longer than its reader takes.
+/// A record is longer than its reader allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer announced a record of {length} bytes, where at most {maximum} are taken")]
 pub struct TooLong {
-    /// What it says.
+    /// The length that the record claims.
     pub length: u64,
-    /// What is taken.
+    /// The greatest length that the reader allows.
     pub maximum: u64,
 }
 
-/// The bytes in front of a record of `length` bytes.
+/// Returns the length bytes of a record of `length` bytes.
 #[inline]
 pub fn prefix(length: u32) -> [u8; LENGTH_BYTES] {
     length.to_le_bytes()
 }
 
-/// Reads the lengths off a stream, where one can arrive in pieces.
+/// Reads the lengths from a stream, in which a length can arrive in pieces.
 #[derive(Debug)]
 pub struct LengthReader {
     partial: [u8; LENGTH_BYTES],
@@ -34,14 +34,14 @@ pub struct LengthReader {
 }
 
 impl LengthReader {
-    /// Takes records of up to `maximum` bytes.
+    /// Returns a reader of records of up to `maximum` bytes.
     pub fn new(maximum: u32) -> Self {
         Self { partial: [0; LENGTH_BYTES], have: 0, maximum }
     }
 
-    /// The length of the next record, once all four bytes of it are there.
-    // Always: it is on the path of every message, of plain ones and of sealed ones, and two callers are
-    // one too many for a mere hint.
+    /// Returns the length of the next record, once all four bytes of it are there.
+    // Always inlined: it is on the path of every message, plain or sealed, and with two callers a mere
+    // hint is not enough.
     #[inline(always)]
     pub fn next<C: Cursors, B: RingBytes>(
         &mut self,

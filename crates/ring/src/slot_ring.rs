@@ -1,4 +1,4 @@
-//! Fixed-size items (packet indices) on the cursors.
+//! A ring that carries items of fixed size (packet indices).
 
 use crate::cursor::{ConsumerCursor, Corrupt, ProducerCursor, Spans, Wake};
 use crate::memory::{Cursors, Slots};
@@ -32,28 +32,28 @@ pub struct SlotProducer<C, S> {
 }
 
 impl<C: Cursors, S: Slots> SlotProducer<C, S> {
-    /// The producer of an empty ring.
+    /// Makes the producer of an empty ring.
     pub fn new(cursors: C, slots: S) -> Self {
         Self { cursor: ProducerCursor::new(cursors, slots.capacity()), slots }
     }
 
-    /// The producer of a ring that another process has filled so far.
+    /// Makes the producer of a ring that another process has filled so far.
     pub fn resume(cursors: C, slots: S) -> Result<Self, Corrupt> {
         Ok(Self { cursor: ProducerCursor::resume(cursors, slots.capacity())?, slots })
     }
 
-    /// The positions.
+    /// Returns the cursor.
     pub fn cursor(&mut self) -> &mut ProducerCursor<C> {
         &mut self.cursor
     }
 
-    /// How many of `wanted` items can be pushed now.
+    /// Returns how many of `wanted` items can be pushed now.
     #[inline]
     pub fn room(&mut self, wanted: usize) -> Result<usize, Corrupt> {
         Ok(self.cursor.claim(wanted as u64)?.length())
     }
 
-    /// Puts `item` behind what is committed, and commits it. False if the ring is full.
+    /// Puts `item` after the committed ones, and commits it. False if the ring is full.
     #[inline]
     pub fn push(&mut self, item: u32) -> Result<bool, Corrupt> {
         let spans = self.cursor.claim(1)?;
@@ -65,7 +65,7 @@ impl<C: Cursors, S: Slots> SlotProducer<C, S> {
         Ok(true)
     }
 
-    /// Puts up to `count` items behind what is committed, and commits them. There must be
+    /// Puts up to `count` items after the committed ones, and commits them. There must be
     /// [room](Self::room) for as many.
     #[inline]
     pub fn extend(&mut self, count: usize, items: impl Iterator<Item = u32>) -> Result<(), Corrupt> {
@@ -80,7 +80,7 @@ impl<C: Cursors, S: Slots> SlotProducer<C, S> {
         Ok(())
     }
 
-    /// Makes everything pushed visible.
+    /// Makes all pushed items visible to the consumer.
     #[inline]
     pub fn publish(&mut self) -> Wake {
         self.cursor.publish()
@@ -95,49 +95,49 @@ pub struct SlotConsumer<C, S> {
 }
 
 impl<C: Cursors, S: Slots> SlotConsumer<C, S> {
-    /// The consumer of an empty ring.
+    /// Makes the consumer of an empty ring.
     pub fn new(cursors: C, slots: S) -> Self {
         Self { cursor: ConsumerCursor::new(cursors, slots.capacity()), slots }
     }
 
-    /// The consumer of a ring that another process has read so far.
+    /// Makes the consumer of a ring that another process has read so far.
     pub fn resume(cursors: C, slots: S) -> Result<Self, Corrupt> {
         Ok(Self { cursor: ConsumerCursor::resume(cursors, slots.capacity())?, slots })
     }
 
-    /// The positions.
+    /// Returns the cursor.
     pub fn cursor(&mut self) -> &mut ConsumerCursor<C> {
         &mut self.cursor
     }
 
-    /// Where up to `limit` items lie, oldest first; their slots stay this side's until
+    /// Returns the spans of up to `limit` items, oldest first; their slots stay this side's until
     /// [`release`](Self::release).
     #[inline]
     pub fn poll(&mut self, limit: usize) -> Result<Spans, Corrupt> {
         Ok(self.cursor.poll(limit as u64)?.first(limit))
     }
 
-    /// The item in the slot at `offset`, as [`poll`](Self::poll) gave it.
+    /// Returns the item in the slot at `offset`, which [`poll`](Self::poll) returned.
     #[inline]
     pub fn item(&self, offset: usize) -> u32 {
         self.slots.take(offset)
     }
 
-    /// The item `place` places behind the oldest. What it is means nothing beyond what was polled.
+    /// Returns the item `place` places after the oldest. It means nothing beyond the polled items.
     #[inline]
     pub fn peek(&self, place: usize) -> u32 {
         let mask = self.cursor.capacity() - 1;
         self.slots.take(((self.cursor.head_position() + place as u64) & mask) as usize)
     }
 
-    /// Gives the slots of the first `count` polled items back.
+    /// Releases the slots of the first `count` polled items.
     #[inline]
     pub fn release(&mut self, count: usize) -> Wake {
         self.cursor.release(count as u64)
     }
 
-    /// Hands up to `limit` items to `each`, oldest first, then gives their slots back at once.
-    /// Returns how many there were, and whether the producer must be woken.
+    /// Hands up to `limit` items to `each`, oldest first, then releases their slots at once.
+    /// Returns the number of items, and whether the producer must be woken.
     #[inline]
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(u32)) -> Result<(usize, Wake), Corrupt> {
         let spans = self.poll(limit)?;

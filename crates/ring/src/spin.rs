@@ -2,7 +2,7 @@
 //!
 //! A wake-up costs 16 to 18 us on either side; an empty poll a fraction of one. Spinning for about
 //! as long as wake-ups cost before sleeping is never worse than twice the best (the ski-rental
-//! bound), if the core is this thread's. If it is not, spinning keeps the peer itself from
+//! bound), if this thread has the core to itself. Otherwise, spinning keeps the peer itself from
 //! running. The policy therefore spins only where it pays:
 //!
 //! | seen | then |
@@ -18,45 +18,45 @@
 //!
 //! Time is an argument; all values are nanoseconds of a monotonic clock.
 
-/// What the wake-ups of an exchange cost both sides together.
+/// The time that the wake-ups of an exchange cost both sides together.
 pub const WAKE_NS: u64 = 35_000;
-/// The longest spin.
+/// The duration of the longest spin.
 pub const SPIN_NS_MAX: u64 = 50_000;
-/// The shortest spin worth starting.
+/// The duration of the shortest spin worth starting.
 const SPIN_NS_MIN: u64 = 2_000;
 /// A gap between two polls of a spin that means another thread had the core.
 const GAP_NS: u64 = 40_000;
 /// A gap between two polls within which nothing but this waiter ran.
 const PROMPT_NS: u64 = 4_000;
-/// Empty polls that make a spin: before that, a gap may be other work of this thread.
+/// The number of empty polls that make a spin: before that, a gap may be other work of this thread.
 const GAP_POLLS: u32 = 4;
-/// How long spinning pauses at first and at most.
+/// How long spinning pauses at first, and at most.
 const PAUSE_NS_MIN: u64 = 1_000_000;
 const PAUSE_NS_MAX: u64 = 20_000_000;
-/// Successes in a row that make the next pause short again.
+/// The number of successes in a row that make the next pause short again.
 const TRUSTED_HITS: u32 = 32;
 
-/// What the user asked for.
+/// When a waiter spins, as the user has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpinMode {
-    /// Never: sleep as soon as there is nothing.
+    /// The waiter never spins: it sleeps as soon as there is nothing.
     Off,
-    /// Where it pays.
+    /// The waiter spins where it pays.
     Auto,
-    /// Always for `SPIN_NS_MAX`, for machines with cores to spare.
+    /// The waiter always spins for `SPIN_NS_MAX`, for machines with cores to spare.
     On,
 }
 
 /// What to do after a poll that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Poll again, after letting others run.
+    /// Poll again, after letting other threads run.
     Spin,
     /// Arm and wait.
     Sleep,
 }
 
-/// One waiter's memory of whether spinning has paid. Every waiter has a value of its own.
+/// Remembers for one waiter whether spinning has paid. Every waiter has a value of its own.
 ///
 /// ```
 /// use caravan_ring::{SpinMode, SpinPolicy, Turn};
@@ -83,7 +83,7 @@ pub struct SpinPolicy {
     hits: u64,
 }
 
-/// A time in which polls find nothing.
+/// A time during which polls find nothing.
 #[derive(Clone, Copy, Debug)]
 struct IdleSpell {
     since: u64,
@@ -98,7 +98,7 @@ struct Sleep {
 }
 
 impl SpinPolicy {
-    /// A policy that knows nothing yet.
+    /// Returns a policy that has learnt nothing yet.
     pub fn new(mode: SpinMode) -> Self {
         Self {
             mode,
@@ -114,22 +114,22 @@ impl SpinPolicy {
         }
     }
 
-    /// Idle spells that were spun through.
+    /// Returns the number of idle spells in which the waiter spun.
     pub fn spins(&self) -> u64 {
         self.spins
     }
 
-    /// Of those, how many ended with something found.
+    /// Returns the number of spins that ended with something found.
     pub fn hits(&self) -> u64 {
         self.hits
     }
 
-    /// How long the next idle spell may spin.
+    /// Returns how long the next idle spell may spin.
     pub fn budget_ns(&self) -> u64 {
         self.budget_ns
     }
 
-    /// A poll found something.
+    /// Tells the policy that a poll found something.
     #[inline]
     pub fn found(&mut self, now: u64) {
         if let Some(IdleSpell { since, polls }) = self.idle.take() {
@@ -154,7 +154,7 @@ impl SpinPolicy {
         self.last_poll = now;
     }
 
-    /// A poll found nothing.
+    /// Tells the policy that a poll found nothing, and returns what to do.
     #[inline]
     pub fn nothing(&mut self, now: u64) -> Turn {
         let Some(IdleSpell { since, polls }) = self.idle else {
@@ -183,7 +183,7 @@ impl SpinPolicy {
         self.sleep(now, full)
     }
 
-    /// The bell rang: how soon says whether a spin could have caught it.
+    /// Tells the policy that the bell rang: how soon shows whether a spin could have caught it.
     pub fn woken(&mut self, now: u64) {
         self.last_poll = now;
         let Some(Sleep { at, after_full_spin }) = self.slept.take() else { return };
@@ -207,7 +207,7 @@ impl SpinPolicy {
         Turn::Sleep
     }
 
-    /// The core is wanted elsewhere.
+    /// Pauses spinning, because another thread wants the core.
     fn pause(&mut self, now: u64) {
         self.paused_until = now + self.pause_ns;
         self.pause_ns = (self.pause_ns * 2).min(PAUSE_NS_MAX);

@@ -1,10 +1,10 @@
-//! Fences between processes of which one side pays nearly nothing.
+//! Fences between two processes, nearly free for one of the sides.
 //!
-//! Who publishes and then looks whether the other sleeps needs its store ordered before its load.
+//! The side that publishes and then looks whether the other sleeps needs its store ordered before its load.
 //! A fence for that waits until the cache line has come from the other processor, on every
-//! publish; the other side needs its half only when it goes to sleep, which costs thousands of
-//! times as much anyway. So where both processes take part, the publisher only keeps the compiler
-//! from reordering, and who goes to sleep has the kernel run a full barrier on every processor
+//! publish; the other side needs its fence only when it goes to sleep, which costs thousands of
+//! times as much anyway. So if both processes take part, the publisher only keeps the compiler
+//! from reordering, and the side that goes to sleep makes the kernel run a full barrier on every processor
 //! that runs a thread of either process: about 0.4 us.
 //!
 //! Source: membarrier(2), `MEMBARRIER_CMD_GLOBAL_EXPEDITED`.
@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
-/// The process that has joined, or 0: a child has its parent's answer, but not its registration.
+/// The process that has joined, or 0: a forked child copies this word, but not the registration.
 static JOINED: AtomicU32 = AtomicU32::new(0);
 
-/// Which fences the two sides of a ring have agreed upon. Both must use the same.
+/// The fences on which the two sides of a ring have agreed. Both must use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fences {
     /// Each side orders its own accesses.
     Symmetric,
-    /// The side that goes to sleep has the kernel order both sides' accesses. Both processes have
+    /// The side that goes to sleep makes the kernel order both sides' accesses. Both processes have
     /// [joined](join).
     Asymmetric,
 }
 
 impl Fences {
-    /// For the side that has moved a position and looks at the other's flag next.
+    /// Orders the accesses of the side that has moved a position and looks at the other's flag next.
     #[inline]
     pub fn light(self) {
         match self {
@@ -36,8 +36,8 @@ impl Fences {
         }
     }
 
-    /// For the side that has set its flag and looks at the other's position next. False if the kernel
-    /// has refused: then nothing is ordered, and this side must not sleep. That is rare, as [`join`] has
+    /// Orders the accesses of the side that has set its flag and looks at the other's position next. False if the
+    /// kernel has refused: then nothing is ordered, and this side must not sleep. That is rare, because [`join`] has
     /// succeeded before: memory may be short for a moment, or the process has since got a filter of system
     /// calls (seccomp(2)). The next [`join`] asks the kernel again.
     #[must_use = "without the barrier a wake-up can be lost"]
@@ -52,8 +52,8 @@ impl Fences {
 }
 
 /// Makes this process take part: the kernel will interrupt its running threads for a peer's
-/// barrier, and lets it ask for one. False where the kernel has none, or a filter forbids it; then
-/// only [`Fences::Symmetric`] is sound. Cheap after the first call. To be called again after a
+/// barrier, and lets the process ask for one. False if the kernel has no such barrier, or a filter forbids it; then
+/// only [`Fences::Symmetric`] is sound. Cheap after the first call. Call it again after a
 /// fork.
 pub fn join() -> bool {
     let process = std::process::id();

@@ -1,9 +1,9 @@
-//! Labelled 64-bit counters in shared memory: written by one process, read by any of its user.
+//! Labelled 64-bit counters in shared memory: one process writes them, any process of the same user reads them.
 //!
 //! Each process has at most one [`CounterTable`], a memfd called `caravan-counters`. Readers find it as
-//! a link in `/proc/PID/fd`, which the kernel opens for the same user only: there is no file to
-//! leave behind and nothing to register. A table has a row for each link; it says itself what its
-//! counters are called, so that a reader of another version can still print them.
+//! a link in `/proc/PID/fd`, which the kernel opens for the same user only: no file is left
+//! behind, and no process registers. A table has a row for each link; it contains the names of its
+//! counters, so that a reader of another version can still print them.
 //!
 //! Layout, all numbers in the host's byte order:
 //!
@@ -29,17 +29,17 @@ use crate::{Error, Pages, Segment, SharedSlice};
 
 pub use read::{ProcessCounters, RowCounters, read_all, read_process};
 
-/// Name of the memfd.
+/// The name of the memfd.
 pub const SEGMENT_NAME: &str = "caravan-counters";
-/// Rows of a table at most; links past that count in memory that no other process sees.
+/// The largest number of rows of a table; further links count in memory that no other process sees.
 pub const ROWS_MAX: usize = 1024;
-/// Counters of a row at most.
+/// The largest number of counters of a row.
 pub const COUNTERS_MAX: usize = 32;
-/// Bytes of a label: longer ones are cut.
+/// The number of bytes of a label: longer ones are cut.
 pub const LABEL_BYTES: usize = 256;
-/// Bytes of a counter's name.
+/// The number of bytes of a counter's name.
 pub const NAME_BYTES: usize = 32;
-/// Bytes of a row.
+/// The number of bytes of a row.
 pub const ROW_BYTES: usize = 2048;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"caravan1");
@@ -50,7 +50,7 @@ const NAMES_AT: usize = 1024;
 const ROWS_AT: usize = 4096;
 const ROW_LABELS_AT: usize = 64;
 const ROW_COUNTERS_AT: usize = ROW_LABELS_AT + 4 * LABEL_BYTES;
-/// Bits of a row's generation.
+/// The bits of a row's generation.
 const WRITING: u64 = 1;
 const IN_USE: u64 = 2;
 const TABLE_BYTES: usize = ROWS_AT + ROWS_MAX * ROW_BYTES;
@@ -58,20 +58,20 @@ const TABLE_BYTES: usize = ROWS_AT + ROWS_MAX * ROW_BYTES;
 const _: () = assert!(ROW_COUNTERS_AT + COUNTERS_MAX * 8 <= ROW_BYTES);
 const _: () = assert!(NAMES_AT + COUNTERS_MAX * NAME_BYTES <= ROWS_AT);
 
-/// What a row is about.
+/// A property of a row's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
-    /// This end of the link, as its face calls it (a node's name).
+    /// The name that the face gives this end of the link (a node's name).
     Local = 0,
-    /// The other end.
+    /// The name of the other end.
     Peer = 1,
-    /// What carries it: `shm`, `tcp`.
+    /// The transport of the link: `shm`, `tcp`.
     Transport = 2,
-    /// Why that, and not something better.
+    /// Why the link has that transport, and no better one.
     Reason = 3,
 }
 
-/// The table of one process: its writing side. Any thread may add rows.
+/// The writing side of one process's table. Any thread may add rows.
 ///
 /// ```
 /// use caravan_segment::counters::{self, CounterTable, Label};
@@ -117,7 +117,7 @@ impl CounterTable {
         Ok(Self { slice, counter_count: counter_names.len(), free })
     }
 
-    /// Says what this process is called now (a node's name is known only once it is distributed).
+    /// Sets the label of this process (a node's name is known only once the node is distributed).
     pub fn set_process_label(&self, label: &str) {
         write_text(&self.slice, PROCESS_LABEL_AT, LABEL_BYTES, label);
     }
@@ -175,18 +175,18 @@ impl CounterRow {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Sets counter `index`, for a gauge.
+    /// Sets counter `index`, for a value that can fall.
     #[inline]
     pub fn set(&self, index: usize, value: u64) {
         self.counter(index).store(value, Ordering::Relaxed);
     }
 
-    /// The value of counter `index`.
+    /// Returns the value of counter `index`.
     pub fn value(&self, index: usize) -> u64 {
         self.counter(index).load(Ordering::Relaxed)
     }
 
-    /// Number of counters.
+    /// Returns the number of counters.
     pub fn counter_count(&self) -> usize {
         self.counter_count
     }
@@ -202,7 +202,7 @@ impl CounterRow {
         write_text(&self.slice, ROW_LABELS_AT + label as usize * LABEL_BYTES, LABEL_BYTES, text);
     }
 
-    /// Readers try again from here on.
+    /// Begins a change of the labels: readers try again from here on.
     fn begin(&self) {
         let generation = self.slice.word(0);
         generation.store(generation.load(Ordering::Relaxed) | WRITING, Ordering::Relaxed);
@@ -211,7 +211,7 @@ impl CounterRow {
         fence(Ordering::Release);
     }
 
-    /// The labels are whole, and new.
+    /// Ends a change of the labels: they are complete.
     fn end(&self) {
         let generation = self.slice.word(0);
         let counted = (generation.load(Ordering::Relaxed) | WRITING | IN_USE).wrapping_add(IN_USE << 1);
@@ -230,7 +230,7 @@ impl Drop for CounterRow {
     }
 }
 
-/// Writes `text`, cut at a character's border, and fills up with zeros.
+/// Writes `text`, cut at a character's border, and fills the rest with zeros.
 fn write_text(slice: &SharedSlice, offset: usize, bytes: usize, text: &str) {
     let mut length = text.len().min(bytes - 1);
     while !text.is_char_boundary(length) {

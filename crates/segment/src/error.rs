@@ -9,40 +9,40 @@ pub enum Error {
         "no memory for a segment of {bytes} bytes: {source}; free memory, raise the control group's memory.max, or ask for smaller rings"
     )]
     OutOfMemory {
-        /// Bytes asked for.
+        /// The requested number of bytes.
         bytes: u64,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The process may not have files of that size, and memory counts as one.
+    /// The process may not have files of that size, which includes shared memory.
     #[error(
         "a segment of {bytes} bytes is above this process's limit on the size of files, {limit} bytes, which counts for shared memory, too; raise it (`ulimit -f unlimited`)"
     )]
     FileSize {
-        /// Bytes asked for.
+        /// The requested number of bytes.
         bytes: u64,
-        /// `RLIMIT_FSIZE`.
+        /// The limit `RLIMIT_FSIZE`.
         limit: u64,
     },
-    /// A size that no segment can have.
+    /// No segment can have that size.
     #[error("a segment cannot have {bytes} bytes: it takes 1 to {maximum}")]
     Size {
-        /// Bytes asked for.
+        /// The requested number of bytes.
         bytes: u64,
-        /// The largest that is allowed.
+        /// The largest number of bytes.
         maximum: u64,
     },
-    /// A range that is not inside the segment.
+    /// A range is not inside the segment.
     #[error("bytes {offset}..{offset}+{bytes} are outside a segment of {segment_bytes}")]
     Range {
-        /// First byte asked for.
+        /// The offset of the first requested byte.
         offset: u64,
-        /// Bytes asked for.
+        /// The requested number of bytes.
         bytes: u64,
-        /// Bytes that there are.
+        /// The number of bytes of the segment.
         segment_bytes: u64,
     },
-    /// A descriptor received from a peer is not a sealed memfd of the size it said.
+    /// A descriptor received from a peer is not a sealed memfd of the announced size.
     #[error("the peer's memory is not usable: {0}")]
     Foreign(&'static str),
     /// The other process runs as another user.
@@ -50,25 +50,25 @@ pub enum Error {
         "the other process runs as user {theirs}, this one as user {ours}: shared memory needs the same user"
     )]
     OtherUser {
-        /// Their effective user id.
+        /// The effective user id of the other process.
         theirs: u32,
-        /// Ours.
+        /// The effective user id of this process.
         ours: u32,
     },
-    /// Nobody listens under that name: another host, network namespace, or an ended process.
+    /// No process listens under that name: it is on another host, in another network namespace, or has ended.
     #[error(
         "the peer's UNIX socket cannot be reached from here: it is on another host or in another network namespace"
     )]
     Unreachable,
-    /// Descriptors of a hand-over that are missing: this process can have no more, or there were too many.
+    /// Some descriptors of a hand-over are missing: this process has reached its limit, or there were too many.
     #[error(
         "the peer's descriptors did not fit: this process has no more of its own (raise `ulimit -n`), or the peer sent too many"
     )]
     Descriptors,
-    /// The message has not come.
+    /// The peer's message has not come.
     #[error("the peer has not sent its memory")]
     NotThere,
-    /// A message that does not have the agreed form.
+    /// A message does not have the agreed form.
     #[error("the peer's hand-over message is malformed: {0}")]
     Malformed(&'static str),
     /// Any other failure of a system call.
@@ -76,7 +76,7 @@ pub enum Error {
     System {
         /// The call that failed.
         call: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
 }

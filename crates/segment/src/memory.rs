@@ -1,4 +1,4 @@
-//! The mapping itself. All `unsafe` of this crate is here, in `slice`, in `transfer` and in `passing::socket`.
+//! The mapping of a segment. All `unsafe` of this crate is here, in `slice`, in `transfer` and in `passing::socket`.
 //!
 //! Invariants of a [`Segment`]: `mapping` is `maximum_bytes` long, shared, readable and writable
 //! until drop; `committed_bytes <= maximum_bytes`; bytes below `committed_bytes` are backed by
@@ -29,13 +29,13 @@ const USUAL_PAGE_BYTES_MAX: u64 = 64 << 10;
 /// than it is worth.
 const CHECKED_GROWTH_BYTES: u64 = 64 << 20;
 
-/// Which pages a segment asks the kernel for.
+/// The pages that a segment asks the kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// The machine's usual pages.
     Small,
-    /// 2 MiB pages if the administrator has reserved enough of them, else the usual ones;
-    /// [`Segment::pages`] says what was got.
+    /// 2 MiB pages if the administrator has reserved enough of them, otherwise the usual ones;
+    /// [`Segment::pages`] returns which.
     HugeIfOffered,
 }
 
@@ -56,8 +56,8 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Makes a segment of `maximum_bytes`, of which none is backed by memory until
-    /// [`grow`](Self::grow). `name` shows up in `/proc/PID/fd` and `/proc/PID/maps`.
+    /// Makes a segment of `maximum_bytes`, without memory until
+    /// [`grow`](Self::grow). `name` appears in `/proc/PID/fd` and `/proc/PID/maps`.
     pub fn create(name: &str, maximum_bytes: u64, pages: Pages) -> Result<Self, Error> {
         if maximum_bytes == 0 || maximum_bytes > SEGMENT_BYTES_MAX {
             return Err(Error::Size { bytes: maximum_bytes, maximum: SEGMENT_BYTES_MAX });
@@ -67,7 +67,7 @@ impl Segment {
             if let Ok(segment) =
                 Self::create_with(name, bytes, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, pages)
             {
-                // Reserved pages are taken at once, because the kernel may give them to others later.
+                // Takes reserved pages at once, because the kernel may give them to others later.
                 if segment.grow(bytes).is_ok() {
                     return Ok(segment);
                 }
@@ -81,7 +81,7 @@ impl Segment {
         let file = rustix::fs::memfd_create(name, flags).map_err(system("memfd_create"))?;
         allowed(bytes)?;
         rustix::fs::ftruncate(&file, bytes).map_err(system("ftruncate"))?;
-        // Neither side can change the size any more: no access inside it can ever fault.
+        // Neither side can change the size any more: no access inside the file can ever fault.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(system("fcntl(F_ADD_SEALS)"))?;
         Self::map(file, bytes, 0, pages)
@@ -95,30 +95,30 @@ impl Segment {
         if bytes == 0 || bytes > SEGMENT_BYTES_MAX || u64::try_from(status.st_size) != Ok(bytes) {
             return Err(Error::Foreign("its size is not what the peer said"));
         }
-        // A peer can take pages of either kind out of the file again. Usual ones are replaced on the
+        // A peer can remove pages of either kind from the file again. Usual ones are replaced on the
         // next touch; huge ones come from a pool that may be empty, and then the touch is fatal.
         if status.st_blksize as u64 > USUAL_PAGE_BYTES_MAX {
             return Err(Error::Foreign("its pages are huge ones, which the peer could take back"));
         }
         let missing = bytes.saturating_sub(u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512));
         affordable(missing)?;
-        // A hole would only be filled on first touch, where a full machine means SIGBUS.
+        // The kernel would fill a hole only on the first touch, where a full machine means SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
             .map_err(|error| Error::OutOfMemory { bytes, source: error.into() })?;
         Self::map(file, bytes, bytes, Pages::Small)
     }
 
-    /// Maps the first `bytes` of a segment of another process, to look on: those that its owner says
+    /// Maps the first `bytes` bytes of another process's segment, for an observer: those that its owner says
     /// are backed by memory. Commits nothing, so that looking at a segment that has hardly grown does
     /// not fill it. Refuses a file that is not sealed against shrinking and growing, or is shorter.
     ///
-    /// Of usual pages, one that its owner said wrongly is replaced on the first touch. Of huge pages
-    /// it is fatal to this process: only for an owner who is trusted to tell the truth.
+    /// If the owner's number is wrong, a missing usual page is added on the first touch. The touch of a missing
+    /// huge page is fatal to this process: call this only for an owner that is trusted to tell the truth.
     pub fn attach_committed(file: OwnedFd, bytes: u64) -> Result<Self, Error> {
         sealed(&file)?;
         let status = rustix::fs::fstat(&file).map_err(system("fstat"))?;
         let page = u64::try_from(status.st_blksize).unwrap_or(1).max(1);
-        // Huge pages are mapped whole, or cannot be unmapped again.
+        // Huge pages must be mapped whole, or they cannot be unmapped again.
         let whole = bytes.checked_next_multiple_of(page).unwrap_or(u64::MAX);
         if bytes == 0
             || whole > SEGMENT_BYTES_MAX
@@ -153,7 +153,7 @@ impl Segment {
         Ok(Self { file, mapping, maximum_bytes: bytes, committed_bytes: AtomicU64::new(committed), pages })
     }
 
-    /// Has the kernel back the first `bytes` with memory. Any process that shares the segment may
+    /// Makes the kernel back the first `bytes` bytes with memory. Any process that shares the segment may
     /// call it; all of them then see the memory.
     pub fn grow(&self, bytes: u64) -> Result<(), Error> {
         if bytes > self.maximum_bytes {
@@ -161,11 +161,11 @@ impl Segment {
         }
         let committed = self.committed_bytes.load(Ordering::Relaxed);
         if bytes > committed {
-            // Huge pages come from a pool of their own, which tells by itself when it is empty.
+            // Huge pages come from a pool of their own, which reports by itself when it is empty.
             if self.pages == Pages::Small {
                 affordable(bytes - committed)?;
             }
-            // From 0 on, the kernel would visit every page that is there already.
+            // If the range began at 0, the kernel would visit every page that is there already.
             rustix::fs::fallocate(&self.file, FallocateFlags::empty(), committed, bytes - committed)
                 .map_err(|error| Error::OutOfMemory { bytes, source: error.into() })?;
             self.committed_bytes.fetch_max(bytes, Ordering::Relaxed);
@@ -173,22 +173,22 @@ impl Segment {
         Ok(())
     }
 
-    /// Bytes that can be addressed at most.
+    /// Returns the largest number of bytes that can be addressed.
     pub fn maximum_bytes(&self) -> u64 {
         self.maximum_bytes
     }
 
-    /// Bytes that are backed by memory.
+    /// Returns the number of bytes that are backed by memory.
     pub fn committed_bytes(&self) -> u64 {
         self.committed_bytes.load(Ordering::Relaxed)
     }
 
-    /// Which pages it got.
+    /// Returns the kind of pages that the segment has.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// A checked part of the segment, which must be committed already and start on a multiple
+    /// Returns a checked part of the segment, which must be committed already and start on a multiple
     /// of 8 bytes.
     pub fn slice(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<SharedSlice, Error> {
         let committed = self.committed_bytes();
@@ -200,12 +200,12 @@ impl Segment {
         }
         // SAFETY: `offset <= committed_bytes <= maximum_bytes`, the length of the mapping.
         let start = unsafe { self.mapping.add(offset as usize) };
-        // SAFETY: as many bytes of the mapping from `start` on are committed.
+        // SAFETY: that many bytes of the mapping from `start` on are committed.
         Ok(unsafe { SharedSlice::new(start, bytes as usize, Arc::clone(self)) })
     }
 }
 
-/// Refuses a file whose owner could take the ground away from under a mapping of it, or that cannot
+/// Refuses a file that its owner could shrink under a mapping of it, or that cannot
 /// be written.
 fn sealed(file: &OwnedFd) -> Result<(), Error> {
     let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Error::Foreign("it is not a memfd"))?;
@@ -218,7 +218,7 @@ fn sealed(file: &OwnedFd) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses what the limit on the size of files forbids, which counts for a memfd, too: to go beyond it is not only
+/// Refuses what the limit on the size of files forbids, which holds for a memfd, too: exceeding it is not only
 /// an error, but sends SIGXFSZ, which ends a process that does not expect it.
 fn allowed(bytes: u64) -> Result<(), Error> {
     match rustix::process::getrlimit(Resource::Fsize).current {
@@ -227,7 +227,7 @@ fn allowed(bytes: u64) -> Result<(), Error> {
     }
 }
 
-/// Refuses what the machine cannot have: `fallocate` on a memfd takes page after page, and on a
+/// Refuses more memory than the machine has: `fallocate` on a memfd takes page after page, and on a
 /// machine without that much memory ends in the OOM killer rather than in an error.
 fn affordable(bytes: u64) -> Result<(), Error> {
     if bytes < CHECKED_GROWTH_BYTES {
@@ -253,8 +253,8 @@ impl AsFd for Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length; every slice holds an `Arc` to this value, so
-        // none is left.
+        // SAFETY: `map` mapped the memory with this length; every slice holds an `Arc` to this value, so
+        // no slice is left.
         let unmapped =
             unsafe { rustix::mm::munmap(self.mapping.as_ptr().cast(), self.maximum_bytes as usize) };
         debug_assert!(unmapped.is_ok());

@@ -4,11 +4,11 @@
 //! namespace only and vanishes with the process. Its random name and a nonce travel over the
 //! face's authenticated control channel as an [`DoorwayAddress`]. The sender [sends](send) one datagram:
 //! the nonce, a payload, the descriptors, and its user, which the kernel checks. No call here
-//! blocks: over an ordered control channel the datagram is there before the word that it is.
+//! blocks: over an ordered control channel, the datagram arrives before the message that announces it.
 //!
 //! Any user of the host can read the name in `/proc/net/unix` and write to the socket. The kernel
-//! drops what does not begin with the nonce before it counts for the queue, so nobody else can fill
-//! it. Nothing here needs the other's process number, which a PID namespace may hide.
+//! drops a message that does not begin with the nonce before it counts for the queue, so no other process can fill
+//! the queue. Nothing here needs the other's process number, which a PID namespace may hide.
 //!
 //! Source: unix(7), `SCM_RIGHTS`, `SCM_CREDENTIALS` and abstract addresses.
 
@@ -26,11 +26,11 @@ use rustix::net::{
 
 use crate::error::{Error, system};
 
-/// Bytes of a socket's name and of its nonce: 128 random bits each.
+/// The number of bytes of a socket's name and of its nonce: 128 random bits each.
 const SECRET_BYTES: usize = 16;
-/// Descriptors in one message at most.
+/// The largest number of descriptors in one message.
 const DESCRIPTORS_MAX: usize = 8;
-/// Bytes of payload in one message at most.
+/// The largest number of bytes of payload in one message.
 const PAYLOAD_BYTES_MAX: usize = 256;
 
 /// Where a [`Doorway`] listens, and the secret that opens it.
@@ -41,10 +41,10 @@ pub struct DoorwayAddress {
 }
 
 impl DoorwayAddress {
-    /// Bytes of an address on the wire.
+    /// The number of bytes of an address on the wire.
     pub const BYTES: usize = 2 * SECRET_BYTES;
 
-    /// As it goes over the control channel.
+    /// Returns the bytes that go over the control channel.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..SECRET_BYTES].copy_from_slice(&self.name);
@@ -52,7 +52,7 @@ impl DoorwayAddress {
         bytes
     }
 
-    /// As it came over the control channel.
+    /// Parses the bytes that came over the control channel.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let (name, nonce) =
             bytes.split_at_checked(SECRET_BYTES).ok_or(Error::Malformed("the address is short"))?;
@@ -79,7 +79,7 @@ impl std::fmt::Debug for DoorwayAddress {
     }
 }
 
-/// What came through a doorway.
+/// A message that came through a doorway.
 #[derive(Debug)]
 pub struct Delivery {
     /// The sender's bytes, untrusted.
@@ -109,19 +109,19 @@ pub struct Doorway {
 }
 
 impl Doorway {
-    /// Opens a doorway under a fresh random name.
+    /// Opens a doorway under a new random name.
     pub fn listen() -> Result<(Self, DoorwayAddress), Error> {
         let address = DoorwayAddress { name: random()?, nonce: random()? };
         let socket = datagrams()?;
         rustix::net::sockopt::set_socket_passcred(&socket, true)
             .map_err(system("setsockopt(SO_PASSCRED)"))?;
-        // Before anybody can see the name.
+        // The filter must be there before any process can see the name.
         socket::admit_only(socket.as_fd(), &address.nonce).map_err(system("setsockopt(SO_ATTACH_FILTER)"))?;
         rustix::net::bind(&socket, &address.socket_address()?).map_err(system("bind"))?;
         Ok((Self { socket }, address))
     }
 
-    /// Takes the message of the one who knows the nonce. [`Error::NotThere`] if it has not come;
+    /// Takes the message of a sender that knows the nonce. [`Error::NotThere`] if it has not come;
     /// [`Error::OtherUser`] if the sender is not of this process's user.
     pub fn accept(&self) -> Result<Delivery, Error> {
         let mut bytes = [0; SECRET_BYTES + PAYLOAD_BYTES_MAX];
@@ -143,7 +143,7 @@ impl Doorway {
     }
 }
 
-/// Sends `payload` and `descriptors` to who listens at `address`, if it is in this network namespace.
+/// Sends `payload` and `descriptors` to the doorway at `address`, if it is in this network namespace.
 pub fn send(address: &DoorwayAddress, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
     if payload.len() > PAYLOAD_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(Error::Malformed("it is larger than a hand-over may be"));
@@ -178,7 +178,7 @@ fn datagrams() -> Result<OwnedFd, Error> {
 
 fn random() -> Result<[u8; SECRET_BYTES], Error> {
     let mut bytes = [0; SECRET_BYTES];
-    // Up to 256 bytes come whole once the kernel's pool is ready (getrandom(2)).
+    // The kernel returns up to 256 bytes at once when its pool is ready (getrandom(2)).
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(SECRET_BYTES) => Ok(bytes),
         Ok(_) => Err(Error::Malformed("the kernel gave too few random bytes")),

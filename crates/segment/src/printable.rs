@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
-/// Text that another process or host wrote, for a terminal, a log or a picture: nothing in it can move a cursor, end
-/// the line or turn the direction of writing. Such letters, and bytes that are not UTF-8, are escaped as in Rust's
+/// Makes another process's or host's text safe for a terminal, a log or a picture: nothing in it can move a cursor,
+/// end the line or turn the direction of writing. Such letters, and bytes that are not UTF-8, are escaped as in Rust's
 /// string literals.
 ///
 /// ```
@@ -26,7 +26,7 @@ pub fn printable(text: impl AsRef<[u8]>) -> String {
     shown
 }
 
-/// Control characters, and those that change the direction of writing (Unicode Standard Annex 9).
+/// True for control characters, and those that change the direction of writing (Unicode Standard Annex 9).
 fn steers(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')

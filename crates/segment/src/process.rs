@@ -1,4 +1,4 @@
-//! Tells whether another process still lives, and what `/proc` says of it.
+//! Tells whether another process still lives, and what `/proc` reports about it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::error::{Error, system};
 
-/// Another process of this host, held by a pidfd: its number cannot be taken by a later one.
+/// Another process of this host, held by a pidfd: no later process can take its number.
 ///
 /// ```
 /// use caravan_segment::process::Process;
@@ -35,7 +35,7 @@ impl Process {
         Ok(Self { pidfd })
     }
 
-    /// False once it has ended, reaped or not. Never blocks.
+    /// False once the process has ended, reaped or not. Never blocks.
     pub fn is_alive(&self) -> bool {
         let mut set = [PollFd::new(&self.pidfd, PollFlags::IN)];
         !matches!(rustix::event::poll(&mut set, Some(&Timespec::default())), Ok(1..))
@@ -43,31 +43,31 @@ impl Process {
 }
 
 impl AsFd for Process {
-    /// Readable once the process has ended: can sit in any poll set.
+    /// Returns a descriptor that becomes readable once the process has ended; it can be in any poll set.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 }
 
-/// What `/proc/PID/stat` says of a process (proc_pid_stat(5)). A tick is a hundredth of a second.
+/// What `/proc/PID/stat` reports about a process (proc_pid_stat(5)). A tick is a hundredth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessStat {
     /// `R`, `S`, `D`, `Z`, ...: the third field.
     pub state: char,
-    /// The number of its parent: the fourth.
+    /// The parent's process number: the fourth field.
     pub parent: i32,
-    /// Ticks on a processor, in user space: the 14th.
+    /// The ticks on a processor, in user space: the 14th field.
     pub user_ticks: u64,
-    /// Ticks on a processor, in the kernel: the 15th.
+    /// The ticks on a processor, in the kernel: the 15th field.
     pub system_ticks: u64,
-    /// Ticks of its children that it has waited for: the 16th and 17th.
+    /// The ticks of children that the process has waited for: the 16th and 17th fields.
     pub waited_for_ticks: u64,
-    /// When it started, in ticks after the boot: the 22nd. With its number it names a process for ever.
+    /// The start time, in ticks after the boot: the 22nd field. With the process number it names a process for ever.
     pub started_ticks: u64,
 }
 
 impl ProcessStat {
-    /// Reads it; fails where there is no such process, or no `/proc`.
+    /// Reads the fields; fails if there is no such process, or no `/proc`.
     pub fn of(pid: i32) -> io::Result<Self> {
         let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         Self::parse(&line).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has too few fields")))
@@ -94,7 +94,7 @@ impl ProcessStat {
     }
 }
 
-/// The processes that `root` has started, those that they have, and so on, in no order; some may have ended.
+/// Returns the children of `root`, their children, and so on, in no order; some may have ended.
 pub fn descendants(root: i32) -> HashMap<i32, ProcessStat> {
     let mut children: HashMap<i32, Vec<(i32, ProcessStat)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -106,7 +106,7 @@ pub fn descendants(root: i32) -> HashMap<i32, ProcessStat> {
     let mut found = HashMap::new();
     let mut open = vec![root];
     while let Some(pid) = open.pop() {
-        // Each is taken out once: a process that moved meanwhile makes no loop.
+        // Each process is taken out once, so one that moved meanwhile makes no loop.
         for (child, stat) in children.remove(&pid).unwrap_or_default() {
             open.push(child);
             found.insert(child, stat);

@@ -11,8 +11,8 @@ use crate::memory::Segment;
 
 /// A part of a [`Segment`], with every access checked against its bounds.
 ///
-/// Bounds are programming errors, not input: a face checks what a peer says before it comes here,
-/// so a breach panics rather than returns.
+/// A breach of bounds is a programming error: a face checks a peer's numbers before it uses them here,
+/// so a breach panics.
 #[derive(Clone, Debug)]
 pub struct SharedSlice {
     start: NonNull<u8>,
@@ -20,7 +20,7 @@ pub struct SharedSlice {
     segment: Arc<Segment>,
 }
 
-// SAFETY: as for `Segment`, which it keeps alive.
+// SAFETY: as for `Segment`, which the slice keeps alive.
 unsafe impl Send for SharedSlice {}
 // SAFETY: as for `Segment`.
 unsafe impl Sync for SharedSlice {}
@@ -42,25 +42,25 @@ pub fn expect_write(address: *const u8) {
 }
 
 impl SharedSlice {
-    /// The `bytes` bytes from `start` on.
+    /// Returns the slice of `bytes` bytes from `start` on.
     ///
     /// # Safety
-    /// They are committed memory of `segment`'s mapping, and `start` is a multiple of 8.
+    /// The bytes are committed memory of `segment`'s mapping, and `start` is a multiple of 8.
     pub(crate) unsafe fn new(start: NonNull<u8>, bytes: usize, segment: Arc<Segment>) -> Self {
         Self { start, bytes, segment }
     }
 
-    /// Bytes in the slice.
+    /// Returns the number of bytes in the slice.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// The segment it belongs to.
+    /// Returns the segment of the slice.
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// A part of this slice; `offset` is a multiple of 8.
+    /// Returns a part of this slice; `offset` is a multiple of 8.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<SharedSlice, Error> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes() && offset % 8 == 0 => {}
@@ -82,18 +82,18 @@ impl SharedSlice {
         );
     }
 
-    /// The 64-bit word at `offset`, a multiple of 8.
+    /// Returns the 64-bit word at `offset`, a multiple of 8.
     #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8);
         assert!(offset % 8 == 0, "a word at {offset} would not be aligned");
-        // SAFETY: in bounds and aligned (slices start on multiples of 8 of a page-aligned
+        // SAFETY: the word is in bounds and aligned (slices start on multiples of 8 of a page-aligned
         // mapping); the memory lives as long as `self` does; an atomic may be shared with writers
         // in this or another process.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
-    /// The 32-bit word at `offset`, a multiple of 4.
+    /// Returns the 32-bit word at `offset`, a multiple of 4.
     #[inline]
     pub fn half_word(&self, offset: usize) -> &AtomicU32 {
         self.check(offset, 4);
@@ -102,7 +102,7 @@ impl SharedSlice {
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
-    /// Asks for the cache line at `offset`, to be written soon: a hint.
+    /// Asks for the cache line at `offset`, to be written soon. A hint.
     #[inline]
     pub fn expect_write(&self, offset: usize) {
         expect_write(self.start.as_ptr().wrapping_add(offset));
@@ -112,7 +112,7 @@ impl SharedSlice {
     #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
-        // SAFETY: in bounds; `from` is private memory of this process, so the two do not overlap.
+        // SAFETY: the bytes are in bounds; `from` is private memory of this process, so the two do not overlap.
         // A peer may read at the same time: it gets torn bytes, which it must not use before the
         // cursor says so.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(offset), from.len()) }
@@ -122,26 +122,26 @@ impl SharedSlice {
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
-        // SAFETY: in bounds; `to` is private and exclusive. A lying peer may write at the same
-        // time: then `to` holds bytes of its choice, as it could have sent anyway.
+        // SAFETY: the bytes are in bounds; `to` is private and exclusive. A hostile peer may write at the same
+        // time: then `to` holds bytes of its choice, which it could have sent anyway.
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
     }
 
-    /// Copies `bytes` from this slice at `offset` to `to_offset` of another one.
+    /// Copies `bytes` bytes from this slice at `offset` to `to_offset` of another one.
     pub fn copy_to(&self, offset: usize, bytes: usize, to: &SharedSlice, to_offset: usize) {
         self.check(offset, bytes);
         to.check(to_offset, bytes);
-        // SAFETY: both are in bounds; `copy` allows them to overlap.
+        // SAFETY: both ranges are in bounds; `copy` allows them to overlap.
         unsafe { ptr::copy(self.start.as_ptr().add(offset), to.start.as_ptr().add(to_offset), bytes) }
     }
 
-    /// The address of the bytes `offset..offset + bytes`, for a system call or a foreign function
-    /// that reads or writes there. The slice must outlive the use, and nobody may make a Rust
-    /// reference of it while a peer can write.
+    /// Returns the address of the bytes `offset..offset + bytes`, for a system call or a foreign function
+    /// that reads or writes there. The slice must outlive the use, and no Rust
+    /// reference to the bytes may be made while a peer can write.
     #[inline]
     pub fn address(&self, offset: usize, bytes: usize) -> *mut u8 {
         self.check(offset, bytes);
-        // SAFETY: in bounds.
+        // SAFETY: the address is in bounds.
         unsafe { self.start.as_ptr().add(offset) }
     }
 }

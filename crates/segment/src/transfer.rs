@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
 use crate::slice::SharedSlice;
 
-/// close(2), with what it says: a network file system may find out only now that there is no room.
+/// Closes a descriptor, and returns errors: a network file system may find out only now that there is no room.
 pub fn close(descriptor: OwnedFd) -> io::Result<()> {
-    // SAFETY: it was owned, so nobody else uses it or closes it once more.
+    // SAFETY: the descriptor was owned, so nobody else uses it or closes it once more.
     match unsafe { libc::close(descriptor.into_raw_fd()) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // On Linux it is closed all the same.
+            // On Linux the descriptor is closed all the same.
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         },
@@ -24,17 +24,17 @@ pub fn close(descriptor: OwnedFd) -> io::Result<()> {
 }
 
 impl SharedSlice {
-    /// read(2) from `descriptor` straight to `offset`; at most `bytes`, and 0 at its end.
+    /// Reads from `descriptor` directly to `offset` (read(2)); at most `bytes` bytes, and 0 at the end of the file.
     pub fn read_from(&self, descriptor: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
         let to = self.address(offset, bytes);
         // SAFETY: `address` has checked that the bytes are inside the slice, which outlives the
-        // call; the kernel may write them whoever else does; the descriptor is open as long as it
+        // call; the kernel may write them while others do; the descriptor is open as long as it
         // is borrowed.
         let got = unsafe { libc::read(descriptor.as_fd().as_raw_fd(), to.cast(), bytes) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// write(2) of the bytes at `offset` straight to `descriptor`; returns how many it took.
+    /// Writes the bytes at `offset` directly to `descriptor` (write(2)); returns the number of bytes written.
     pub fn write_to(&self, descriptor: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
         let from = self.address(offset, bytes);
         // SAFETY: as above; the kernel only reads.

@@ -1,13 +1,13 @@
-//! A process that may no longer ask for the kernel's barrier, as it has got a filter of system calls since.
+//! A process that may no longer ask for the kernel's barrier, because it has got a filter of system calls.
 
 use caravan_segment::barrier::{self, Fences};
 
-/// Has the kernel refuse membarrier(2) to this thread from now on, as seccomp(2) says.
+/// Makes the kernel refuse membarrier(2) to this thread from now on (seccomp(2)).
 fn refuse_membarrier() {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let number = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32);
     let mut filter = [
-        // The number of the call is the first word of what a filter sees.
+        // The number of the call is the first word of a filter's input.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         libc::sock_filter { jf: 1, ..number },
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),

@@ -1,4 +1,4 @@
-//! Under a limit on the size of files (`ulimit -f`). It counts for the whole process, so this test is alone here.
+//! Under a limit on the size of files (`ulimit -f`), which holds for the whole process: this test is alone here.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit};
 
 const LIMIT: u64 = 64 << 10;
 
-/// The kernel would send SIGXFSZ, which ends the process.
+/// Without the check, the kernel would send SIGXFSZ, which ends the process.
 #[test]
 fn memory_above_the_limit_on_files_is_an_error_and_no_signal() {
     let before = Segment::create("caravan-test", 4 * LIMIT, Pages::Small).unwrap();
@@ -25,7 +25,7 @@ fn memory_above_the_limit_on_files_is_an_error_and_no_signal() {
 
     let small = Segment::create("caravan-test", LIMIT, Pages::Small).unwrap();
     small.grow(LIMIT).unwrap();
-    // What was made under another limit, here or by a peer, can be used.
+    // A segment that was made under another limit, here or by a peer, can be used.
     before.grow(4 * LIMIT).unwrap();
     Segment::attach(before.as_fd().try_clone_to_owned().unwrap(), 4 * LIMIT).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Another user of this host who floods a doorway: its name is there for everybody to read.
+//! Another user of this host floods a doorway, whose name everybody can read.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,11 +8,12 @@ use caravan_segment::passing::{self, Doorway, DoorwayAddress};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::Uid;
 
-/// Messages and connections before the first hand-over, in hundreds: more than any queue or backlog holds.
+/// The number of messages and connections before the first hand-over, in hundreds: more than any queue or backlog
+/// holds.
 const BEFORE: u32 = 60;
 const ROUNDS: usize = 200;
 
-/// The name as `/proc/net/unix` lists it, without what makes it abstract.
+/// Returns the name as `/proc/net/unix` lists it, without the mark of an abstract name.
 fn listed_name(address: &DoorwayAddress) -> String {
     let hex: String = address.to_bytes()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("caravan-{hex}");
@@ -26,10 +27,10 @@ fn socket(kind: SocketType) -> OwnedFd {
     rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap()
 }
 
-/// Everything that a stranger can send: no bytes, few, many, wrong ones, descriptors' worth of connections.
+/// Sends everything that a stranger can send: no bytes, few, many, wrong ones, descriptors' worth of connections.
 fn flood(name: &SocketAddrUnix, burst: &AtomicU32, done: &AtomicBool) {
     if rustix::process::geteuid().is_root() {
-        // Of this thread alone.
+        // Changes the user of this thread alone.
         let nobody = Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
     }

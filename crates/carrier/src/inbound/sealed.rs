@@ -1,8 +1,8 @@
-//! From the ring to the emulator, opened on the way.
+//! Takes sealed records from the ring, opens them, and delivers them to the emulator.
 //!
-//! Each part is copied out of the ring to where its bytes belong, and opened there: the ring's bytes
-//! can be changed by others, and what was checked must be what is used. Only then does anybody look at
-//! it. The layout is at the top of [`seal`](crate::seal).
+//! Each part is copied from the ring to where its bytes belong, and opened there: others can change
+//! the ring's bytes, and the bytes that were checked must be the bytes that are used. Nobody looks at
+//! a part before. The layout is at the top of [`seal`](crate::seal).
 
 use caravan_fabric::Link;
 use caravan_ring::record::prefix;
@@ -21,7 +21,7 @@ const _: () = assert!(WHOLE_BYTES <= SMALL_MESSAGE_BYTES && WHOLE_BYTES <= SHARE
 #[derive(Debug)]
 pub(super) struct Opener {
     direction: Direction,
-    /// Bytes that are there of the part being read and of its tag.
+    /// The number of bytes that have arrived of the current part and its tag.
     have: usize,
     tag: [u8; TAG_BYTES],
 }
@@ -31,7 +31,7 @@ impl Opener {
         Self { direction, have: 0, tag: [0; TAG_BYTES] }
     }
 
-    /// Reads what is missing of the part that belongs in `part`. True if it is there, and opened.
+    /// Reads the missing bytes of the part that belongs in `part`. True once it is complete and opened.
     fn read(&mut self, link: &mut Link, additional: &[u8], part: &mut [u8]) -> Result<bool, Error> {
         if self.have < part.len() {
             self.have += link.read(&mut part[self.have..]);
@@ -42,7 +42,7 @@ impl Opener {
         if self.have < part.len() + TAG_BYTES {
             return Ok(false);
         }
-        // After an error it stays where it is, and fails again, whatever comes.
+        // After an error the part stays where it is, and fails again, whatever comes.
         self.direction.open(additional, self.tag, part)?;
         self.have = 0;
         Ok(true)
@@ -50,7 +50,7 @@ impl Opener {
 }
 
 impl<B: Binary> Inbound<B> {
-    /// One step of the sealed record being read: a length, or a part. False if it needs more bytes
+    /// Makes one step of the current sealed record: reads a length, or a part. False if it needs more bytes
     /// than there are.
     pub(super) fn step_sealed<E: Emulator<Binary = B>>(
         &mut self,
@@ -122,7 +122,7 @@ impl<B: Binary> Inbound<B> {
         }
     }
 
-    /// A record of one part is open, in the shared binary.
+    /// Ends a record of one part, which is open, in the shared binary.
     fn end_small<E: Emulator<Binary = B>>(&mut self, emulator: &mut E, length: usize) -> Result<bool, Error> {
         let Some((mut binary, used)) = self.shared.take() else { return Ok(false) };
         let message = binary.bytes_mut(used..used + length);

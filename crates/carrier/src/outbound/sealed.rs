@@ -1,8 +1,8 @@
-//! From the emulator to the ring, sealed on the way.
+//! Seals the emulator's messages, and puts them into the ring.
 //!
-//! A part is gathered and sealed in a buffer of this side's own: the emulator's bytes are not to be
-//! changed, and the ring's can be read by others. What waits in the port's queue is plain; a part
-//! leaves it when all of it is in the ring, so an empty queue still means that nothing waits.
+//! A part is gathered and sealed in a buffer of this side's own: the emulator's bytes must not be
+//! changed, and others can read the ring's bytes. The bytes in the port's queue are plain; a part
+//! leaves the queue when all of it is in the ring, so an empty queue still means that nothing waits.
 
 use caravan_fabric::Link;
 use caravan_ring::record::{LENGTH_BYTES, prefix};
@@ -12,7 +12,7 @@ use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::seal::{Direction, PART_BYTES, TAG_BYTES, WHOLE_BYTES, first_part, next_part};
 
-/// A part with its tag, and the length that may be in front.
+/// The number of bytes of a part with its tag, and of the length that may precede it.
 const BUFFER_BYTES: usize = PART_BYTES + TAG_BYTES;
 const _: () = assert!(LENGTH_BYTES + WHOLE_BYTES + TAG_BYTES <= BUFFER_BYTES);
 
@@ -20,13 +20,13 @@ const _: () = assert!(LENGTH_BYTES + WHOLE_BYTES + TAG_BYTES <= BUFFER_BYTES);
 #[derive(Debug)]
 pub(super) struct Sealer {
     direction: Direction,
-    /// The part sealed last, of which `from..to` is not in the ring yet.
+    /// The last sealed part, of which `from..to` is not in the ring yet.
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
-    /// What the part is in plain bytes, its length's included.
+    /// The number of plain bytes of the part, including those of the length.
     plain: usize,
-    /// Bytes of its record behind it.
+    /// The number of bytes of the record after the part.
     left: usize,
 }
 
@@ -36,9 +36,9 @@ impl Sealer {
         Self { direction, buffer, from: 0, to: 0, plain: 0, left: 0 }
     }
 
-    /// Puts a record of `length` bytes into the ring as far as there is room; `gather` fills a buffer
-    /// with its next bytes. Returns how much of it, with its length in front, is in the ring with all
-    /// of the part that it is in.
+    /// Puts as much of a record of `length` bytes as fits into the ring; `gather` fills a buffer
+    /// with its next bytes. Returns the number of bytes, the length's included, of those parts that are
+    /// completely in the ring.
     pub(super) fn send(
         &mut self,
         link: &mut Link,
@@ -57,8 +57,8 @@ impl Sealer {
         Ok(sent)
     }
 
-    /// Moves what is queued into the ring as far as there is room. Returns how many bytes of ring
-    /// that took.
+    /// Moves as much of the queue as fits into the ring. Returns the number of bytes of ring
+    /// that it took.
     pub(super) fn flush<E: Emulator>(&mut self, link: &mut Link, emulator: &mut E) -> Result<usize, Error> {
         let mut moved = 0;
         loop {
@@ -78,7 +78,7 @@ impl Sealer {
         }
     }
 
-    /// Seals the next part of what is queued.
+    /// Seals the next part of the queue.
     fn seal_queued<E: Emulator>(&mut self, emulator: &E) -> Result<(), Error> {
         if self.left > 0 {
             return self.seal_next(|to| peek(emulator, 0, to));
@@ -117,7 +117,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// Appends what is sealed to the ring. True if all of it is there now.
+    /// Appends the sealed bytes to the ring. True once all of them are there.
     fn append(&mut self, link: &mut Link) -> Result<bool, Error> {
         self.from += link.append(&self.buffer[self.from..self.to])?;
         Ok(self.from == self.to)
@@ -125,7 +125,7 @@ impl Sealer {
 }
 
 impl Outbound {
-    /// What [`send`](Self::send) does where there is a sealer.
+    /// Does what [`send`](Self::send) does, on a link that is sealed.
     pub fn send_sealed<'a, E: Emulator>(
         &mut self,
         link: &mut Link,
@@ -154,8 +154,8 @@ impl Outbound {
     }
 }
 
-/// Fills `to` with the next bytes of `parts`, of which there are enough; `rest` is what is left of the
-/// part begun.
+/// Fills `to` with the next bytes of `parts`, which must be enough; `rest` is the rest of the
+/// current part.
 fn gather<'a>(parts: &mut impl Iterator<Item = &'a [u8]>, rest: &mut &'a [u8], to: &mut [u8]) {
     let mut have = 0;
     while have < to.len() {
@@ -170,7 +170,7 @@ fn gather<'a>(parts: &mut impl Iterator<Item = &'a [u8]>, rest: &mut &'a [u8], t
     }
 }
 
-/// Fills `to` with the queue's bytes from `skip` on, of which there are enough: records are queued
+/// Fills `to` with the queue's bytes from `skip` on, which are enough: records are queued
 /// whole.
 fn peek<E: Emulator>(emulator: &E, mut skip: usize, to: &mut [u8]) {
     let mut have = 0;

@@ -1,5 +1,5 @@
 //! The part of the emulator's driver interface that is used here, as `erl_driver.h` and
-//! `erl_drv_nif.h` of OTP 25 to 28 declare it (extended version 3.3). Names are theirs.
+//! `erl_drv_nif.h` of OTP 25 to 28 declare it (extended version 3.3), with the same names.
 
 #![allow(non_camel_case_types, missing_docs, reason = "the C interface's own names and documentation")]
 
@@ -11,7 +11,7 @@ pub type ErlDrvSSizeT = isize;
 pub type ErlDrvTermData = usize;
 pub type ErlDrvEvent = *mut c_void;
 pub type ErlDrvData = *mut c_void;
-/// What an asynchronous job is called with; `void *` in the manual.
+/// The argument of an asynchronous job; `void *` in the manual.
 pub type ErlDrvThreadData = *mut c_void;
 
 #[repr(C)]
@@ -26,8 +26,8 @@ pub struct ErlDrvBinary {
     pub orig_bytes: [u8; 1],
 }
 
-/// `struct iovec`, which `std` promises `IoSlice` to be compatible with; kept raw because empty
-/// ones may have a null base.
+/// `struct iovec`, with which `std` promises `IoSlice` to be compatible; kept raw because empty
+/// parts may have a null base.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SysIOVec {

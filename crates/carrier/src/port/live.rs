@@ -1,4 +1,4 @@
-//! The emulator behind a port, as the logic sees it: [`Emulator`] on `erl_driver.h`.
+//! The emulator behind a port, as the logic sees it: [`Emulator`] by means of `erl_driver.h`.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub struct DriverBinary {
     length: usize,
 }
 
-// SAFETY: a driver binary may be used on any thread of the emulator, one at a time; a port moves
+// SAFETY: any thread of the emulator may use a driver binary, one at a time; a port moves
 // between schedulers under its lock.
 unsafe impl Send for DriverBinary {}
 
@@ -30,7 +30,7 @@ impl Binary for DriverBinary {
         assert!(range.start <= range.end && range.end <= self.length, "bytes outside their binary");
         // SAFETY: the allocation has `length` bytes from `orig_bytes` on, which came from
         // `driver_alloc_binary` and so may be viewed as bytes; `range` is within them. The caller asks
-        // for none that it has delivered, and nobody else has heard of the others.
+        // for no bytes that it has delivered, and nobody else knows of the others.
         unsafe {
             let first = (&raw mut (*self.binary.as_ptr()).orig_bytes).cast::<u8>();
             slice::from_raw_parts_mut(first.add(range.start), range.len())
@@ -42,10 +42,10 @@ impl Binary for DriverBinary {
     }
 
     fn resized(self, bytes: usize) -> Option<Self> {
-        // SAFETY: the binary is ours and has not been delivered: its count is 1.
+        // SAFETY: this value owns the binary, which has not been delivered: its count is 1.
         let resized = unsafe { driver_realloc_binary(self.binary.as_ptr(), bytes) };
         if resized.is_null() {
-            // The old one still is: dropping `self` frees it.
+            // The old binary still exists: dropping `self` frees it.
             return None;
         }
         std::mem::forget(self);
@@ -55,21 +55,21 @@ impl Binary for DriverBinary {
 
 impl Drop for DriverBinary {
     fn drop(&mut self) {
-        // SAFETY: gives back the one reference that this value holds.
+        // SAFETY: this gives back the one reference that this value holds.
         unsafe { driver_free_binary(self.binary.as_ptr()) }
     }
 }
 
-/// What is kept in the queue of a port, where something is.
+/// The bytes that keep a port's queue from being empty.
 const KEPT: [u8; 1] = [0];
 
 /// The emulator during one callback of one port.
 #[derive(Debug)]
 pub struct LiveEmulator {
     port: ErlDrvPort,
-    /// Bytes at the head of the port's queue that are no message's: see [`LiveEmulator::keep`].
+    /// The number of bytes at the head of the port's queue that belong to no message: see [`LiveEmulator::keep`].
     kept: usize,
-    /// What `outputv` was called with, while it runs.
+    /// The argument of `outputv`, while it runs.
     output: *mut ErlIOVec,
 }
 
@@ -79,13 +79,13 @@ impl LiveEmulator {
         Self { port, kept, output: std::ptr::null_mut() }
     }
 
-    /// For `outputv`; `output` is what it was called with.
+    /// Adds the argument of `outputv`, for its callback.
     pub fn with_output(self, output: *mut ErlIOVec) -> Self {
         Self { output, ..self }
     }
 
-    /// Puts a byte into the queue that stays at its head: so the emulator, before it closes the port, asks
-    /// it to flush, and waits until the queue is empty. Returns the number of bytes that are kept so.
+    /// Puts a byte into the queue that stays at its head: before the emulator closes the port, it therefore asks
+    /// the port to flush, and waits until the queue is empty. Returns the number of bytes kept.
     pub fn keep(&self) -> usize {
         if self.kept == 0 {
             self.push_kept();
@@ -98,25 +98,25 @@ impl LiveEmulator {
         unsafe { driver_pushq(self.port, KEPT.as_ptr().cast_mut().cast(), KEPT.len()) };
     }
 
-    /// Empties the queue, of what is kept there, too: a port that is closing closes now.
+    /// Empties the queue, with the kept bytes: a port that is closing closes now.
     pub fn let_go(&self) {
         // SAFETY: the port is this callback's own.
         unsafe { driver_deq(self.port, driver_sizeq(self.port)) };
     }
 }
 
-/// The bytes of `vector`, without empty parts.
+/// Returns the bytes of `vector`, without empty parts.
 ///
 /// # Safety
 /// `vector` has `count` parts, valid for reads and unchanged as long as the result is used.
 pub unsafe fn parts<'a>(vector: *const SysIOVec, count: c_int) -> impl Iterator<Item = &'a [u8]> {
     (0..usize::try_from(count).unwrap_or(0)).filter_map(move |i| {
-        // SAFETY: `i < count`, as the caller promises.
+        // SAFETY: `i < count`, and the caller promises `count` parts.
         let part = unsafe { *vector.add(i) };
         if part.iov_len == 0 || part.iov_base.is_null() {
             return None;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         Some(unsafe { slice::from_raw_parts(part.iov_base, part.iov_len) })
     })
 }
@@ -125,25 +125,25 @@ impl Emulator for LiveEmulator {
     type Binary = DriverBinary;
 
     fn allocate(&mut self, bytes: usize) -> Option<DriverBinary> {
-        // SAFETY: may be called by any thread of the emulator.
+        // SAFETY: any thread of the emulator may call this.
         DriverBinary::of(unsafe { driver_alloc_binary(bytes) }, bytes)
     }
 
     fn deliver(&mut self, binary: &DriverBinary, offset: usize, length: usize) {
         assert!(offset <= binary.length && length <= binary.length - offset, "a message outside its binary");
-        // SAFETY: in bounds; the port is this callback's own. The emulator takes references of
-        // its own where it keeps the bytes.
+        // SAFETY: the range is in bounds; the port is this callback's own. The emulator takes references of
+        // its own if it keeps the bytes.
         let failed = unsafe {
             driver_output_binary(self.port, std::ptr::null_mut(), 0, binary.binary.as_ptr(), offset, length)
         };
-        // A message that the emulator refuses makes it close the port by itself.
+        // If the emulator refuses a message, it closes the port by itself.
         let _ = failed;
     }
 
     fn queued_bytes(&self) -> usize {
         // SAFETY: the port is this callback's own.
         let queued = unsafe { driver_sizeq(self.port) };
-        // None is kept any more once the queue has been emptied.
+        // No byte is kept any more once the queue has been emptied.
         queued.saturating_sub(self.kept)
     }
 
@@ -154,7 +154,7 @@ impl Emulator for LiveEmulator {
 
     fn enqueue_output(&mut self, skip: usize) {
         if !self.output.is_null() {
-            // SAFETY: `output` is what `outputv` was called with, and it still runs; the emulator
+            // SAFETY: `output` is the argument of `outputv`, which still runs; the emulator
             // takes references to its binaries, and copies the rest.
             unsafe { driver_enqv(self.port, self.output, skip) };
         }

@@ -21,10 +21,10 @@ use state::{ControlReply, DriverPort, Errand, PortEvent};
 
 use crate::error::Error;
 
-/// What `driver_init` returns: the emulator writes its own fields of it.
+/// The value that `driver_init` returns; the emulator writes its own fields of it.
 struct DriverEntry(std::cell::UnsafeCell<ErlDrvEntry>);
 
-// SAFETY: only the emulator touches it, under its own locks.
+// SAFETY: only the emulator touches the entry, under its own locks.
 unsafe impl Sync for DriverEntry {}
 
 static ENTRY: DriverEntry = DriverEntry(std::cell::UnsafeCell::new(ErlDrvEntry {
@@ -54,7 +54,7 @@ static ENTRY: DriverEntry = DriverEntry(std::cell::UnsafeCell::new(ErlDrvEntry {
     emergency_close: None,
 }));
 
-/// What `erl_ddll` looks for.
+/// The entry that `erl_ddll` looks for.
 // SAFETY: the name is the one that the emulator expects, and no other library of a node has it in
 // its global scope: drivers are opened locally.
 #[unsafe(no_mangle)]
@@ -62,7 +62,7 @@ pub extern "C" fn driver_init() -> *mut c_void {
     ENTRY.0.get().cast()
 }
 
-/// Runs one callback on its port. `when_failed` says whether the port may be closed at the end of
+/// Runs one callback on its port. `closes` says whether the port may be closed at the end of
 /// it; otherwise a timer closes it.
 fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut DriverPort) -> Result<(), Error>) {
     // SAFETY: `data` is what `start` returned, until `stop` frees it; the emulator holds the
@@ -77,7 +77,7 @@ fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut DriverPort) 
     if closes {
         // A panic here ends the same port for the same reason.
         let _ = catch_unwind(AssertUnwindSafe(|| port.last_words()));
-        // SAFETY: the port is this callback's own, and nothing of it is used any more: `stop` may
+        // SAFETY: the port is this callback's own, and nothing of it is used after this: `stop` may
         // run inside this call.
         unsafe { driver_failure_atom(handle, reason.as_ptr().cast_mut()) };
     } else {
@@ -87,8 +87,8 @@ fn enter(data: ErlDrvData, closes: bool, callback: impl FnOnce(&mut DriverPort) 
 }
 
 unsafe extern "C" fn start(handle: ErlDrvPort, _command: *mut c_char) -> ErlDrvData {
-    // The library stays for as long as the node does. It would go with the distribution, when
-    // `net_kernel:stop/0` ends the process that loaded it, and leave its segment of counters.
+    // The library stays loaded for as long as the node runs. Otherwise it would be unloaded when
+    // `net_kernel:stop/0` ends the process that loaded it, and would leave its segment of counters.
     // SAFETY: the port is this callback's own.
     unsafe { driver_lock_driver(handle) };
     match catch_unwind(|| Box::new(DriverPort::new(handle))) {
@@ -98,7 +98,7 @@ unsafe extern "C" fn start(handle: ErlDrvPort, _command: *mut c_char) -> ErlDrvD
 }
 
 unsafe extern "C" fn stop(data: ErlDrvData) {
-    // SAFETY: made by `Box::into_raw` in `start`; the emulator does not use it after this.
+    // SAFETY: `Box::into_raw` made the pointer in `start`; the emulator does not use it after this.
     let port = unsafe { Box::from_raw(data.cast::<DriverPort>()) };
     let _ = catch_unwind(AssertUnwindSafe(move || drop(port)));
 }
@@ -116,31 +116,31 @@ unsafe extern "C" fn flush(data: ErlDrvData) {
 }
 
 unsafe extern "C" fn ready_async(data: ErlDrvData, errand: ErlDrvThreadData) {
-    // SAFETY: `begin` gave it to `driver_async`, which gives it back here, or to `free`, once.
+    // SAFETY: `begin` gave the errand to `driver_async`, which gives it back once, here or to `free`.
     let errand = unsafe { Box::from_raw(errand.cast::<Errand>()) };
     enter(data, true, |port| port.finished(*errand));
 }
 
 unsafe extern "C" fn invoke(errand: ErlDrvThreadData) {
-    // SAFETY: `begin` gave it away; until it comes back, it is this thread's alone.
+    // SAFETY: `begin` gave the errand away; until it comes back, it belongs to this thread alone.
     unsafe { &mut *errand.cast::<Errand>() }.run();
 }
 
-/// The port has closed meanwhile.
+/// Frees an errand whose port has closed meanwhile.
 unsafe extern "C" fn free(errand: ErlDrvThreadData) {
     // SAFETY: as in `ready_async`.
     let errand = unsafe { Box::from_raw(errand.cast::<Errand>()) };
     let _ = catch_unwind(AssertUnwindSafe(move || drop(errand)));
 }
 
-/// Has a thread of the emulator's run the errand; [`DriverPort::finished`] gets it back, unless the port
+/// Gives the errand to a thread of the emulator; [`DriverPort::finished`] gets it back, unless the port
 /// closes first. False if the emulator does not take it.
 fn begin(handle: ErlDrvPort, errand: Errand) -> bool {
     let data = Box::into_raw(Box::new(errand)).cast();
-    // SAFETY: the port is this callback's own; `invoke`, `free` and `ready_async` take what `data` is.
+    // SAFETY: the port is this callback's own; `invoke`, `free` and `ready_async` expect what `data` points to.
     let begun = unsafe { driver_async(handle, ptr::null_mut(), invoke, data, Some(free)) };
     if begun < 0 {
-        // SAFETY: the emulator did not take it.
+        // SAFETY: the emulator did not take the errand.
         drop(unsafe { Box::from_raw(data.cast::<Errand>()) });
     }
     begun >= 0
@@ -189,8 +189,8 @@ unsafe extern "C" fn control(
 }
 
 unsafe extern "C" fn stop_select(event: ErlDrvEvent, _reserved: *mut c_void) {
-    // SAFETY: `DriverPort` gave this descriptor away with `driver_select(USE)`; the emulator has let go
-    // of it now, so this is its only owner.
+    // SAFETY: `DriverPort` gave this descriptor away with `driver_select(USE)`; the emulator has released
+    // it now, so this is its only owner.
     drop(unsafe { OwnedFd::from_raw_fd(event as usize as RawFd) });
 }
 
@@ -199,7 +199,7 @@ unsafe extern "C" fn stop_select(event: ErlDrvEvent, _reserved: *mut c_void) {
 struct WatchedDescriptor(RawFd);
 
 impl WatchedDescriptor {
-    /// True if `descriptor` is this one.
+    /// True if the watched descriptor is `descriptor`.
     fn is(&self, descriptor: RawFd) -> bool {
         self.0 == descriptor
     }
@@ -207,13 +207,13 @@ impl WatchedDescriptor {
 
 impl AsFd for WatchedDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: only `watch` makes one, of an open descriptor, and only `unwatch`, which takes it by
-        // value, has the emulator close that.
+        // SAFETY: only `watch` makes such a value, of an open descriptor, and only `unwatch`, which takes it by
+        // value, makes the emulator close the descriptor.
         unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
 
-/// Has the emulator watch `descriptor` for input; from now on it is the emulator's.
+/// Makes the emulator watch `descriptor` for input, and gives the descriptor to it.
 fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<WatchedDescriptor> {
     let raw = descriptor.into_raw_fd();
     // SAFETY: the port is this callback's own, and the descriptor is open.
@@ -221,18 +221,18 @@ fn watch(handle: ErlDrvPort, descriptor: OwnedFd) -> Option<WatchedDescriptor> {
     if failed == 0 {
         return Some(WatchedDescriptor(raw));
     }
-    // SAFETY: the emulator did not take it.
+    // SAFETY: the emulator did not take the descriptor.
     drop(unsafe { OwnedFd::from_raw_fd(raw) });
     None
 }
 
-/// Ends what `watch` began.
+/// Makes the emulator stop watching, and close the descriptor.
 fn unwatch(handle: ErlDrvPort, WatchedDescriptor(raw): WatchedDescriptor) {
     // SAFETY: `raw` is being watched; `stop_select` will close it.
     unsafe { driver_select(handle, raw as usize as ErlDrvEvent, ERL_DRV_USE, 0) };
 }
 
-/// The process that called `port_control`.
+/// Returns the process that called `port_control`.
 fn caller(handle: ErlDrvPort) -> ErlDrvTermData {
     // SAFETY: the port is this callback's own.
     unsafe { driver_caller(handle) }
@@ -263,11 +263,11 @@ fn set_timer(handle: ErlDrvPort, milliseconds: u64) {
     unsafe { driver_set_timer(handle, milliseconds) };
 }
 
-/// A second descriptor for the file behind `raw`, which belongs to somebody else.
+/// Returns a second descriptor for the file of `raw`, which this side does not own.
 fn duplicate(raw: RawFd) -> std::io::Result<OwnedFd> {
     if raw < 0 {
         return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
     }
-    // SAFETY: borrowed for this one call, which fails cleanly if it is not open.
+    // SAFETY: the descriptor is borrowed for this one call, which fails cleanly if it is not open.
     unsafe { BorrowedFd::borrow_raw(raw) }.try_clone_to_owned()
 }

@@ -33,12 +33,12 @@ pub enum PortEvent {
     Flush,
 }
 
-/// What a control call returns.
+/// The reply of a control call.
 #[derive(Debug, Default)]
 pub struct ControlReply(Vec<u8>);
 
 impl ControlReply {
-    /// As the emulator takes it.
+    /// Returns the reply as the emulator takes it.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -56,12 +56,12 @@ impl ControlReply {
     }
 }
 
-/// What the port is.
+/// What the port is: a link in the making, a connection or a row of counters.
 #[derive(Debug)]
 enum PortPhase {
     Fresh,
     Listening(shm::Listener),
-    /// It has said what RDMA ports it has, and its half of the key exchange.
+    /// The port has offered its RDMA ports and its half of the key exchange.
     Offered(Option<KeyExchange>),
     PendingLink(Box<rdma::PendingLink>),
     Connected(Box<Connection<LiveEmulator>>),
@@ -75,27 +75,27 @@ pub struct DriverPort {
     configuration: Option<Configuration>,
     reason: String,
     phase: PortPhase,
-    /// What a thread does for this port now.
+    /// The job that a thread does for this port now.
     under_way: Option<rdma::UnderWay>,
-    /// The process that polls, and hears of errors.
+    /// The process that polls, and that is told of errors.
     poller: Option<ErlDrvTermData>,
-    /// The control connection, until it is watched.
+    /// The control connection, until the emulator watches it.
     lifeline: Option<OwnedFd>,
-    /// The bells, until they are watched.
+    /// The bells, until the emulator watches them.
     bells: Option<set_up::LinkBells>,
     watched_bell: Option<WatchedDescriptor>,
-    /// A bell of this side's own, where the link's is not its to ring.
+    /// A bell of this side's own, if this side cannot ring the link's bell.
     own_bell: Option<WatchedDescriptor>,
     watched_lifeline: Option<WatchedDescriptor>,
-    /// Bytes in the emulator's queue that keep the port from closing at once.
+    /// The number of bytes in the emulator's queue that keep the port from closing at once.
     kept: usize,
     closing: bool,
-    /// Nothing is queued any more, and what was sent is yet to get into the peer's memory.
+    /// The queue is empty, but not all bytes sent are in the peer's memory.
     settling: bool,
-    /// Why the port is to end, if the control connection does not say otherwise first.
+    /// Why the port is to end, if the control connection reports no orderly end first.
     doubt: Option<Error>,
     ended: Option<&'static CStr>,
-    /// The port has ended because the peer is gone, and what the peer had sent is yet to be handed over.
+    /// The port has ended because the peer is gone, and what the peer had sent is not yet delivered.
     peer_is_gone: bool,
 }
 
@@ -126,17 +126,17 @@ impl DriverPort {
         self.handle
     }
 
-    /// Why the port must be closed, if it must.
+    /// Returns why the port must be closed, if it must.
     pub fn ended_for(&self) -> Option<&'static CStr> {
         self.ended
     }
 
-    /// The emulator, for this callback.
+    /// Returns the emulator, for this callback.
     pub fn live(&self) -> LiveEmulator {
         LiveEmulator::new(self.handle, self.kept)
     }
 
-    /// A watched descriptor is readable.
+    /// Handles a watched descriptor that is readable.
     pub fn ready(&mut self, descriptor: RawFd) -> Result<(), Error> {
         let mut live = self.live();
         if self.is_over() {
@@ -162,7 +162,7 @@ impl DriverPort {
         match self.watched_lifeline.as_ref().and_then(ending::lifeline_state) {
             None => Ok(()),
             Some(error) => {
-                // What the peer sent before it ended arrives before its end, as over TCP.
+                // As over TCP, what the peer sent is delivered before its end.
                 connection.drain(&mut live)?;
                 Err(error)
             }
@@ -186,7 +186,7 @@ impl DriverPort {
         Ok(())
     }
 
-    /// The emulator sends a message.
+    /// Handles a message that the emulator sends.
     pub fn output<'a>(
         &mut self,
         mut live: LiveEmulator,
@@ -204,7 +204,7 @@ impl DriverPort {
         self.go_on(next)
     }
 
-    /// After a turn that was not the poller's.
+    /// Continues after a turn that was not the poller's.
     fn go_on(&mut self, next: Next) -> Result<(), Error> {
         match (next, self.poller) {
             (Next::Poll, Some(poller)) => send(self.handle, poller, c"poll", None),
@@ -214,7 +214,7 @@ impl DriverPort {
         Ok(())
     }
 
-    /// A control call. An error of the link itself ends the port; one of the call is its reply.
+    /// Handles a control call. An error of the link ends the port; an error of the call is its reply.
     pub fn control(&mut self, operation: u32, data: &[u8]) -> Result<ControlReply, Error> {
         let control = match PortControl::parse(operation, data) {
             Ok(control) => control,
@@ -230,7 +230,7 @@ impl DriverPort {
                 Ok(ControlReply::next(next))
             }
             (PortControl::Poll, _) => Ok(ControlReply::next(Next::Armed)),
-            // An end is told by the port's, which may be in doubt yet, and not by these.
+            // The port reports its end, which may still be in doubt; these calls do not.
             (PortControl::Tick, PortPhase::Connected(connection)) => {
                 if !over {
                     let ticked = check_peer(connection).and_then(|()| connection.tick(&mut live));
@@ -252,8 +252,8 @@ impl DriverPort {
     }
 }
 
-/// Asked with every sign of life: a device tells of a peer that went without a word, where for shared
-/// memory the control connection does.
+/// Checks the peer with every sign of life: a device does not report a peer that is silently gone, while for
+/// shared memory the control connection does.
 fn check_peer(connection: &mut Connection<LiveEmulator>) -> Result<(), Error> {
     match connection.link().provider() {
         Provider::Shm => Ok(()),
@@ -261,9 +261,9 @@ fn check_peer(connection: &mut Connection<LiveEmulator>) -> Result<(), Error> {
     }
 }
 
-/// Nanoseconds of a monotonic clock.
+/// Returns the nanoseconds of a monotonic clock.
 pub fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
-    // Not 0 at first: the policy's pauses and gaps are differences.
+    // The clock does not begin at 0: the policy's pauses and gaps are differences.
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1_000_000_000
 }

@@ -1,31 +1,31 @@
-//! What one side seals and the other opens: a key, a count, and the key after it.
+//! The state of one direction, with which one side seals and the other opens: a key, a count, and the next key.
 
 use aead::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag};
 use aead::hkdf::{HKDF_SHA256, KeyType, Prk};
 
 use super::{Error, KEY_BLOCKS_MAX, TAG_BYTES};
 
-/// Bytes of a secret that keys are derived from.
+/// The number of bytes of a secret from which keys are derived.
 pub(crate) const SECRET_BYTES: usize = 32;
 
 const KEY_INFO: &[u8] = b"caravan seal 1 key";
 const NEXT_INFO: &[u8] = b"caravan seal 1 next";
 const BLOCK_BYTES: u64 = 16;
 
-/// One direction of a link: the same on the side that seals and on the side that opens.
+/// One direction of a link: the sealing and the opening side have the same.
 pub(crate) struct Direction {
     secret: [u8; SECRET_BYTES],
     key: LessSafeKey,
-    /// Parts done under this key: the next nonce.
+    /// The number of parts done under this key: the next nonce.
     sequence: u64,
-    /// Blocks encrypted under this key.
+    /// The number of blocks encrypted under this key.
     blocks: u64,
     blocks_max: u64,
-    /// Parts done under any key.
+    /// The number of parts done under any key.
     parts: u64,
 }
 
-// Not derived: logs must not hold keys.
+// Written by hand: logs must not contain keys.
 impl std::fmt::Debug for Direction {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Direction").field("parts", &self.parts).finish_non_exhaustive()
@@ -33,19 +33,19 @@ impl std::fmt::Debug for Direction {
 }
 
 impl Direction {
-    /// Begins with the key that follows from `secret`.
+    /// Begins with the key that is derived from `secret`.
     pub(crate) fn new(secret: [u8; SECRET_BYTES]) -> Result<Self, Error> {
         let key = key_of(&secret)?;
         Ok(Self { secret, key, sequence: 0, blocks: 0, blocks_max: KEY_BLOCKS_MAX, parts: 0 })
     }
 
-    /// Has each key serve for `blocks` blocks only.
+    /// Makes each key serve for `blocks` blocks only.
     #[cfg(test)]
     pub(crate) fn keys_last(&mut self, blocks: u64) {
         self.blocks_max = blocks;
     }
 
-    /// Encrypts the next part in place, and returns its tag, which vouches for `additional`, too.
+    /// Encrypts the next part in place, and returns its tag, which authenticates `additional`, too.
     #[inline]
     pub(crate) fn seal(&mut self, additional: &[u8], part: &mut [u8]) -> Result<[u8; TAG_BYTES], Error> {
         let tag = self
@@ -58,7 +58,7 @@ impl Direction {
         Ok(bytes)
     }
 
-    /// Decrypts the next part in place, if `tag` vouches for it and for `additional`. After an error
+    /// Decrypts the next part in place, if `tag` authenticates it and `additional`. After an error
     /// its bytes mean nothing. Nobody else may write them meanwhile.
     #[inline]
     pub(crate) fn open(
@@ -86,7 +86,7 @@ impl Direction {
     fn advance(&mut self, bytes: usize) -> Result<(), Error> {
         self.sequence += 1;
         self.parts += 1;
-        // At least those of the bytes, and the one that the tag takes.
+        // At least the blocks of the bytes, and the one that the tag takes.
         self.blocks += bytes as u64 / BLOCK_BYTES + 2;
         if self.blocks < self.blocks_max {
             return Ok(());
@@ -98,7 +98,7 @@ impl Direction {
     }
 }
 
-/// The secret that follows from `from` for the use that `info` names.
+/// Derives the secret from `from` for the use that `info` names.
 pub(crate) fn secret_of(from: &Prk, info: &[&[u8]]) -> Result<[u8; SECRET_BYTES], Error> {
     struct SecretLength;
     impl KeyType for SecretLength {

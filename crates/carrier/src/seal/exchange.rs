@@ -1,4 +1,4 @@
-//! How two nodes that share a cookie come to have keys that nobody else has.
+//! How two nodes that share a cookie agree on keys that nobody else has.
 //!
 //! ```text
 //! hello    = X25519 public key (32 bytes), nonce (32 bytes)
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A comma is plain concatenation, the initiator's first; HKDF is over SHA-256. `secret_I` is for what
-//! the initiator sends. Whoever does not know the cookie, or stands between two nodes that do, ends
-//! with other keys; nothing says so before the first part does not open.
+//! the initiator sends. A process that does not know the cookie, or stands between two nodes that do, gets
+//! other keys, which nobody notices before the first part does not open.
 
 use aead::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use aead::hkdf::{HKDF_SHA256, Salt};
@@ -24,13 +24,13 @@ use super::{Error, Sealing};
 
 const PUBLIC_BYTES: usize = 32;
 const NONCE_BYTES: usize = 32;
-/// Bytes of one side's half of the key exchange.
+/// The number of bytes of one side's half of the key exchange.
 pub const HELLO_BYTES: usize = PUBLIC_BYTES + NONCE_BYTES;
 
 const INITIATOR_INFO: &[u8] = b"caravan seal 1 initiator";
 const ACCEPTOR_INFO: &[u8] = b"caravan seal 1 acceptor";
 
-/// Which side of a connection this is.
+/// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRole {
     /// The node that connected.
@@ -57,7 +57,7 @@ pub struct KeyExchange {
 }
 
 impl KeyExchange {
-    /// A fresh key and nonce.
+    /// Makes a new key and nonce.
     pub fn new(role: KeyRole) -> Result<Self, Error> {
         let random = SystemRandom::new();
         let private = EphemeralPrivateKey::generate(&X25519, &random)
@@ -72,12 +72,12 @@ impl KeyExchange {
         Ok(Self { role, private, hello })
     }
 
-    /// What the peer needs of it. Not a secret: the peer gets it over the control channel.
+    /// Returns the half that the peer needs. Not a secret: it goes over the control channel.
     pub fn public(&self) -> [u8; HELLO_BYTES] {
         self.hello
     }
 
-    /// The keys, with the peer's [`public`](Self::public) and what both sides know: the cookie, and
+    /// Derives the keys from the peer's [`public`](Self::public) and what both sides know: the cookie, and
     /// the names of the initiating and of the accepting node.
     pub fn agree(self, peer_public: &[u8], cookie: &[u8], names: NodeNames<'_>) -> Result<Sealing, Error> {
         let theirs: &[u8; HELLO_BYTES] =
@@ -90,13 +90,13 @@ impl KeyExchange {
             KeyRole::Acceptor => [theirs, &self.hello],
         };
         let peer = UnparsedPublicKey::new(&X25519, &theirs[..PUBLIC_BYTES]);
-        // It fails if the result is all zero, and so for every public key of low order.
+        // The call fails if the result is all zero, and so for every public key of low order.
         agree_ephemeral(self.private, &peer, |shared| sealing(self.role, shared, cookie, hellos, names))
             .map_err(|_| Error::WeakKey)?
     }
 }
 
-/// Everything behind X25519; of each pair the initiator's comes first.
+/// Derives the keys from X25519's shared secret; of each pair the initiator's comes first.
 fn sealing(
     role: KeyRole,
     shared: &[u8],

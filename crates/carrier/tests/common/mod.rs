@@ -1,4 +1,4 @@
-//! An emulator for tests: keeps what is delivered, and queues as a port does.
+//! An emulator for tests: it keeps what is delivered, and queues as a port does.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use caravan_driver::emulator::{Binary, Emulator};
 use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 use caravan_fabric::{Link, SpinMode};
 
-/// Its bytes, and those that have been delivered: the emulator reads them from then on.
+/// The bytes, and the ranges that have been delivered: the emulator reads those from then on.
 pub struct TestBinary(Vec<u8>, RefCell<Vec<Range<usize>>>);
 
 impl Binary for TestBinary {
@@ -35,7 +35,7 @@ pub struct TestEmulator {
     pub queue: VecDeque<u8>,
     pub busy: bool,
     pub allocated: usize,
-    /// Binaries larger than this cannot be had.
+    /// The size above which no binary can be allocated.
     pub memory: Option<usize>,
     sending: Vec<u8>,
 }
@@ -91,20 +91,20 @@ impl Node {
         Self { connection, emulator: TestEmulator::default(), now: 1_000_000 }
     }
 
-    /// The same, sealing.
+    /// Makes the node's connection seal.
     pub fn sealed(self, sealing: Sealing) -> Self {
         Self { connection: self.connection.sealed(sealing), ..self }
     }
 
     pub fn send(&mut self, message: &[u8]) -> Result<Next, Error> {
         self.emulator.sending = message.to_vec();
-        // In two parts, as the emulator gives header and payload apart.
+        // Sent in two parts, as the emulator passes header and payload.
         let (first, second) = message.split_at(message.len() / 3);
         let now = self.now;
         self.connection.send(&mut self.emulator, [first, second].into_iter(), message.len(), || now)
     }
 
-    /// Polls until there is nothing more.
+    /// Polls until nothing more comes.
     pub fn settle(&mut self) -> Result<(), Error> {
         for _ in 0..10_000 {
             self.now += 1_000;
@@ -116,13 +116,13 @@ impl Node {
     }
 }
 
-/// Two nodes, connected.
+/// Makes two nodes that are connected.
 pub fn nodes(ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
     let (a, b) = Link::pair(ring_bytes).unwrap();
     (Node::new(a, "a@test", busy_bytes), Node::new(b, "b@test", busy_bytes))
 }
 
-/// Two nodes, connected, which seal what they send if `sealed`.
+/// Makes two connected nodes, which seal what they send if `sealed`.
 #[allow(dead_code, reason = "not every test binary seals")]
 pub fn pair(sealed: bool, ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
     let (a, b) = nodes(ring_bytes, busy_bytes);
@@ -133,7 +133,7 @@ pub fn pair(sealed: bool, ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
     (a.sealed(to_a), b.sealed(to_b))
 }
 
-/// The keys that two nodes end with, each with its own idea of the cookie.
+/// Returns the keys that two nodes agree on, each with its own cookie.
 #[allow(dead_code, reason = "not every test binary seals")]
 pub fn sealings(cookies: [&[u8]; 2]) -> [Sealing; 2] {
     let [a, b] = [KeyRole::Initiator, KeyRole::Acceptor].map(|role| KeyExchange::new(role).unwrap());
@@ -142,14 +142,14 @@ pub fn sealings(cookies: [&[u8]; 2]) -> [Sealing; 2] {
     [a.agree(&to_a, cookies[0], names).unwrap(), b.agree(&to_b, cookies[1], names).unwrap()]
 }
 
-/// One node, and the bare link of a peer that sends what it likes.
+/// Makes one node, and the bare link of a peer that sends what it likes.
 #[allow(dead_code, reason = "not every test binary has a hostile peer")]
 pub fn node_and_stranger(ring_bytes: u64) -> (Node, Link) {
     let (a, b) = Link::pair(ring_bytes).unwrap();
     (Node::new(a, "a@test", 1 << 20), b)
 }
 
-/// Lets both sides run until `to` has all that `from` had queued.
+/// Lets both sides run until `to` has everything that `from` had queued.
 #[allow(dead_code, reason = "not every test binary fills a queue")]
 pub fn flow(from: &mut Node, to: &mut Node) {
     while !from.emulator.queue.is_empty() {

@@ -1,10 +1,10 @@
 //! A large message through the ring, or by a rendezvous: both sides register their buffers for this one
 //! message, and the receiver reads.
 //!
-//! What a registration costs is told from halves of connections. One that exposes all but a word of its
-//! arena registers it twice where there are no memory windows: beside one that exposes all, that is one
-//! registration more, of pages that are there, and its end. Of each kind the fastest counts: the rest of a
-//! half costs much more, and what disturbs it would drown the difference.
+//! The cost of a registration is measured with halves of connections. One that exposes all but a word of its
+//! arena registers it twice if there are no memory windows: compared with one that exposes all, it makes one
+//! more registration, of pages that exist, and ends it. The fastest half of each kind counts: the rest of a
+//! half costs much more, and its noise would hide the difference.
 
 use caravan_fabric::contract::{Endpoint, Event, Local, Operation};
 use caravan_fabric::verbs::{self, Port};
@@ -13,11 +13,11 @@ use caravan_fabric::{Error, Exposure, Link};
 use super::{CostDeadline, ROUNDS, RdmaResult, ends, links, median, settle, time};
 
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 8 << 20, 64 << 20];
-/// What an emulator hands over at once of a large message.
+/// The number of bytes of a large message that an emulator hands over at once.
 const FRAGMENT_BYTES: usize = 64 << 10;
-/// A round of small messages is the mean of several, of so many bytes together.
+/// A round of small messages is the mean of several, which have this many bytes together.
 const ROUND_BYTES: usize = 1 << 20;
-/// Halves of connections of each kind.
+/// The number of halves of connections of each kind.
 const HALVES: usize = 60;
 
 /// Microseconds for one message.
@@ -74,12 +74,12 @@ fn measure(bytes: usize) -> RdmaResult<LargeRow> {
     if arrived != from || reused != from {
         return Err("what arrived is not what was sent".into());
     }
-    // The first round finds everything cold.
+    // The first round runs with cold caches.
     let [ring_fresh, ring_reused, read] = samples.map(|samples| median(samples[1..].to_vec()));
     Ok(LargeRow { ring_fresh, ring_reused, read, registration: registration(bytes as u64)? })
 }
 
-/// Registering that many bytes, and ending it.
+/// Returns the microseconds to register that many bytes, and to end the registration.
 fn registration(bytes: u64) -> RdmaResult<f64> {
     let (ports, offer) = (verbs::usable().ports, verbs::offer()?);
     let mut least = [f64::INFINITY; 2];
@@ -113,7 +113,7 @@ fn through_ring([left, right]: &mut [Link; 2], from: &[u8], to: &mut [u8]) -> Rd
     Ok(())
 }
 
-/// All of the peer's arena into this side's, in pieces that the device takes.
+/// Reads all of the peer's arena into this side's, in pieces that the device allows.
 fn read(reader: &mut dyn Endpoint, bytes: usize) -> RdmaResult<()> {
     let deadline = CostDeadline::new();
     let piece = bytes.min(reader.capabilities().operation_bytes_max as usize);
@@ -140,7 +140,7 @@ fn read(reader: &mut dyn Endpoint, bytes: usize) -> RdmaResult<()> {
     Ok(())
 }
 
-/// Makes half of a connection, and gives it back. The peer may reach all of its arena but some bytes.
+/// Makes half of a connection, and gives it back. The peer may reach all of its arena but `hidden_bytes`.
 fn half(ports: &[Port], offer: &[u8], arena_bytes: u64, hidden_bytes: u64) -> RdmaResult<()> {
     let exposed = 0..arena_bytes - hidden_bytes;
     let exposure = Exposure { exposed, ..Exposure::all(arena_bytes) };

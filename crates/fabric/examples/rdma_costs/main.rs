@@ -1,5 +1,5 @@
-//! What large messages and many links cost over an RDMA device; both ends of each connection are in this
-//! process, and one thread sees to all of them.
+//! What large messages and many links cost over an RDMA device. Both ends of each connection are in this
+//! process, and one thread moves all of them.
 //!
 //!     cargo build --release -p caravan-fabric --example rdma_costs
 //!     tests/verbs-vm/run --rxe -- target/release/examples/rdma_costs [large | many]
@@ -21,7 +21,7 @@ type RdmaResult<T> = Result<T, Box<dyn std::error::Error>>;
 const ROUNDS: usize = 9;
 /// The default of every face.
 const RING_BYTES: u64 = 512 << 10;
-/// Longer than anything here takes.
+/// A limit that is longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> RdmaResult<()> {
@@ -33,7 +33,7 @@ fn main() -> RdmaResult<()> {
     }
 }
 
-/// A connection's two ends.
+/// Makes the two ends of a connection.
 fn ends(exposure: &Exposure) -> RdmaResult<[Box<dyn Endpoint>; 2]> {
     let (asking, request) = verbs::connect(&verbs::offer()?, exposure)?;
     let (accepting, answer) = verbs::accept(&request, exposure)?;
@@ -45,13 +45,13 @@ fn ends(exposure: &Exposure) -> RdmaResult<[Box<dyn Endpoint>; 2]> {
     })
 }
 
-/// A link's two ends.
+/// Makes the two ends of a link.
 fn links() -> RdmaResult<[Link; 2]> {
     let [left, right] = ends(&Link::exposure(RING_BYTES)?)?;
     Ok([Link::new(left, RING_BYTES)?, Link::new(right, RING_BYTES)?])
 }
 
-/// Sees to both ends until nothing is under way, and each knows it.
+/// Moves both ends until nothing is under way, and both have learnt that.
 fn settle(ends: &mut [Link; 2]) -> RdmaResult<()> {
     let deadline = CostDeadline::new();
     loop {
@@ -79,7 +79,7 @@ impl CostDeadline {
     }
 }
 
-/// Microseconds that it takes.
+/// Returns the microseconds that `what` takes.
 fn time(what: impl FnOnce() -> RdmaResult<()>) -> RdmaResult<f64> {
     let before = Instant::now();
     what()?;

@@ -11,14 +11,14 @@ use rustix::fd::{AsFd, OwnedFd};
 use super::{CostDeadline, PATIENCE, RING_BYTES, ROUNDS, RdmaResult, links, median, settle, time};
 
 const COUNTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Looks at a link in one round, over all links.
+/// The number of polls of a link in one round, over all links.
 const LOOKS: usize = 1 << 14;
-/// Bytes of a message where all links are busy.
+/// The message that is sent while all links are busy.
 const MESSAGE: [u8; 64] = [7; 64];
-/// Objects of a device, as `rdma resource show` calls them.
+/// The objects of a device, as `rdma resource show` calls them.
 const OBJECTS: [&str; 4] = ["qp", "cq", "mr", "pd"];
 
-/// Medians: nanoseconds of a look at an idle link; microseconds of the rest.
+/// Medians: nanoseconds for a poll of an idle link; microseconds for the rest.
 struct ManyRow {
     look_ns: f64,
     arm: f64,
@@ -70,7 +70,7 @@ fn measure(ends: &mut [[Link; 2]]) -> RdmaResult<ManyRow> {
         ends.iter_mut().try_for_each(settle)?;
         let passes = LOOKS / ends.len();
         looks.push(time(|| look(ends, passes))? * 1e3 / (passes * ends.len()) as f64);
-        // The events of the last round, which found all links armed.
+        // Takes the events of the last round, which found all links armed.
         for [left, _] in &mut *ends {
             left.acknowledge()?;
         }
@@ -81,7 +81,7 @@ fn measure(ends: &mut [[Link; 2]]) -> RdmaResult<ManyRow> {
         ends.iter_mut().try_for_each(settle)?;
         busy.push(time(|| all_busy(ends))? / ends.len() as f64);
     }
-    // The first round finds everything cold.
+    // The first round runs with cold caches.
     let [look_ns, arm, wake, busy] = [looks, arms, wakes, busy].map(|samples| median(samples[1..].to_vec()));
     Ok(ManyRow { look_ns, arm, wake, busy })
 }
@@ -108,7 +108,7 @@ fn arm(ends: &mut [[Link; 2]]) -> RdmaResult<()> {
     Ok(())
 }
 
-/// From the first look at the sender's ring to the message's last byte in the hands of who slept.
+/// Measures from the first look at the sender's ring to the message's last byte at the woken receiver.
 fn wake(ends: &mut [[Link; 2]], sender: usize, set: &OwnedFd) -> RdmaResult<()> {
     let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     let event = Event { flags: EventFlags::IN, data: EventData::new_u64(0) };
@@ -128,7 +128,7 @@ fn wake(ends: &mut [[Link; 2]], sender: usize, set: &OwnedFd) -> RdmaResult<()> 
     Ok(left.release()?)
 }
 
-/// One message on each link, all under way at once.
+/// Sends one message on each link, all under way at once.
 fn all_busy(ends: &mut [[Link; 2]]) -> RdmaResult<()> {
     let deadline = CostDeadline::new();
     for [_, right] in &mut *ends {
@@ -152,7 +152,7 @@ fn all_busy(ends: &mut [[Link; 2]]) -> RdmaResult<()> {
     Ok(())
 }
 
-/// What this process has taken of the system so far.
+/// Returns the system's resources that this process has used so far.
 fn taken() -> RdmaResult<Vec<(&'static str, f64)>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let kilobytes = |name: &str| -> f64 {

@@ -9,6 +9,6 @@ mod pair;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     hostile::as_descriptor(input);
-    // What has the right beginning, which a fuzzer is slow to find.
+    // Also tries the input after the right beginning, which a fuzzer is slow to find.
     hostile::as_descriptor(&[b"caravan\x02", input].concat());
 });

@@ -1,4 +1,4 @@
-//! A peer that writes anything anywhere it can, against a link that works.
+//! A peer that writes anything wherever it can, against a working link.
 #![no_main]
 #![allow(dead_code, reason = "each target uses a part of what the tests share")]
 

@@ -1,8 +1,8 @@
-//! How two sides come to a link over a control channel of bytes, by whatever both of them have.
+//! How two sides make a link over a control channel of bytes, by a backend that both of them have.
 //!
-//! | from whom | message |
+//! | sender | message |
 //! |---|---|
-//! | accepting side | `<<RingBytes:64, DescriptorLen:16, Descriptor, OfferLen:16, Offer>>`, empty what it does not allow |
+//! | accepting side | `<<RingBytes:64, DescriptorLen:16, Descriptor, OfferLen:16, Offer>>`; parts may be empty |
 //! | connecting side | `<<Provider:8, Request>>`, or `<<0, Reason>>` |
 //! | accepting side | `<<1, Answer>>`, or `<<0, Reason>>` |
 //!
@@ -22,7 +22,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 
 impl Link {
-    /// Two ends of a link in this process, through mapped memory: for first steps and for tests.
+    /// Makes the two ends of a link in this process, through mapped memory: for first steps and for tests.
     ///
     /// ```
     /// use caravan_fabric::Link;
@@ -43,9 +43,9 @@ impl Link {
     }
 
     /// Connects to the side that calls [`accept`](Self::accept) at the other end of `channel`. Tries
-    /// `providers`, the preferred one first, as far as the other side allows them too. Blocks.
+    /// those of `providers` that the other side allows too, in order of preference. Blocks.
     ///
-    /// `channel` must have authenticated the peer, and carries nothing else meanwhile.
+    /// `channel` must have authenticated the peer, and must carry nothing else meanwhile.
     ///
     /// ```
     /// use std::os::unix::net::UnixStream;
@@ -81,10 +81,10 @@ impl Link {
         Err(Error::NotConnected(reason))
     }
 
-    /// Takes the connection of the side that calls [`connect`](Self::connect) at the other end of
-    /// `channel`, by one of `providers`. This side decides on the size of the rings. Blocks.
+    /// Accepts the connection of the side that calls [`connect`](Self::connect) at the other end of
+    /// `channel`, by one of `providers`. This side chooses the size of the rings. Blocks.
     ///
-    /// `channel` must have authenticated the peer, and carries nothing else meanwhile.
+    /// `channel` must have authenticated the peer, and must carry nothing else meanwhile.
     pub fn accept(
         channel: &mut (impl Read + Write),
         providers: &[Provider],
@@ -96,7 +96,7 @@ impl Link {
             (listener, descriptor) = (Some(opened), bytes);
         }
         if providers.contains(&Provider::Rdma) {
-            // Without a device the peer has no offer to choose.
+            // Without a device, this side offers no ports.
             ports = verbs::offer().unwrap_or_default();
         }
         let mut offer = ring_bytes.to_be_bytes().to_vec();
@@ -141,13 +141,13 @@ impl Link {
 const SHM: u8 = 1;
 const RDMA: u8 = 2;
 
-/// What the accepting side has made of a request.
+/// What the accepting side has made for a request.
 enum Accepted {
     Whole(Box<dyn Endpoint>),
     Half { pending: verbs::PendingEndpoint, answer: Vec<u8> },
 }
 
-/// What the connecting side has begun.
+/// What the connecting side has begun to make.
 enum Begun {
     Whole(Box<dyn Endpoint>),
     Half { pending: verbs::PendingEndpoint, request: Vec<u8> },
@@ -194,13 +194,13 @@ fn connect_rdma(ports: &[u8], ring_bytes: u64) -> Result<Begun, Error> {
     Ok(Begun::Half { pending, request })
 }
 
-/// What the accepting side offers; empty what it does not.
+/// What the accepting side offers. A part that it does not offer is empty.
 struct Offers<'a> {
     shm: &'a [u8],
     rdma: &'a [u8],
 }
 
-/// The size of the rings, and what is offered.
+/// Parses the first message into the size of the rings and the offers.
 fn parse_offers(message: &[u8]) -> Option<(u64, Offers<'_>)> {
     let mut reader = ByteReader::new(message);
     let ring_bytes = reader.u64()?;

@@ -1,4 +1,4 @@
-//! When a link's user may sleep, and what wakes it.
+//! When a link's user may sleep, and which events wake it.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,10 +6,10 @@ use super::Link;
 use crate::contract::{Armed, Error};
 
 impl Link {
-    /// Says that this side is about to wait on [`wait_fd`](Self::wait_fd): for something to read,
-    /// and, if `room` is not 0, for that many free bytes to write. [`Armed::LookAgain`] if there
-    /// is either already. What is committed is published and what has been read is released
-    /// first: the peer may be waiting for just that.
+    /// Announces that this side is about to wait on [`wait_fd`](Self::wait_fd): for bytes to read,
+    /// and, if `room` is not 0, for that many free bytes to write. Returns [`Armed::LookAgain`] if there
+    /// are either already. First publishes what is committed and releases what has been read:
+    /// the peer may be waiting for just that.
     pub fn arm(&mut self, room: usize) -> Result<Armed, Error> {
         match self.try_arm(room) {
             Err(Error::PeerGone(..)) => self.refresh().map(|_| Armed::LookAgain),
@@ -22,7 +22,7 @@ impl Link {
         self.release()?;
         let armed = match &mut self.staged {
             Some(staged) => {
-                // What came just now may be what the caller waits for.
+                // An event that came just now may be what the caller waits for.
                 let came = staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound)?;
                 staged.credit(&mut *self.endpoint, &self.inbound, true)?;
                 let unread = self.inbound.refresh()?;
@@ -34,7 +34,7 @@ impl Link {
         if armed == Armed::LookAgain {
             return Ok(Armed::LookAgain);
         }
-        // A staged producer is woken by any credit; that nobody reads its wish does no harm.
+        // Any credit wakes a staged producer; nobody reads its request, which does no harm.
         if room > 0 && !self.outbound.cursor().wait_for_room(room as u64)? {
             self.awake();
             return Ok(Armed::LookAgain);
@@ -42,7 +42,7 @@ impl Link {
         Ok(Armed::Wait)
     }
 
-    /// Says that this side no longer waits, for whatever reason. Harmless at any time.
+    /// Announces that this side no longer waits. Harmless at any time.
     pub fn awake(&mut self) {
         if self.staged.is_none() {
             self.inbound.cursor().wake();
@@ -50,14 +50,14 @@ impl Link {
         self.outbound.cursor().stop_waiting();
     }
 
-    /// To be called when the descriptor was readable.
+    /// Clears the bell. Call it after the descriptor was readable.
     pub fn acknowledge(&mut self) -> Result<(), Error> {
         self.counts.wakeups_received += 1;
         self.endpoint.acknowledge()
     }
 
-    /// True once everything published, and everything released, is on its way to the peer: then
-    /// this side may end without taking any of it along.
+    /// True once everything published and everything released is on its way to the peer: then
+    /// nothing is lost if this side ends.
     pub fn is_settled(&mut self) -> Result<bool, Error> {
         self.progress()?;
         if let Some(staged) = &mut self.staged {
@@ -72,18 +72,18 @@ impl Link {
     }
 
     /// True once everything published has arrived: either its completion says so, or the peer has released all
-    /// of it. A peer that ends instead, as it wants no more, is an error.
+    /// of it. Returns an error if the peer ends instead.
     pub fn is_delivered(&mut self) -> Result<bool, Error> {
         let is_settled = self.is_settled()?;
         Ok(is_settled && (!self.endpoint.capabilities().completes_early || self.outbound_used_bytes() == 0))
     }
 
-    /// Becomes readable when an armed link has news.
+    /// Returns a descriptor that becomes readable when an armed link has news.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.endpoint.wait_fd()
     }
 
-    /// An error if the peer is known to have ended. May ask the kernel.
+    /// Returns an error if the peer is known to have ended. May ask the kernel.
     pub fn check_peer(&mut self) -> Result<(), Error> {
         self.endpoint.check_peer()
     }

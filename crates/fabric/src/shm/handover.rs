@@ -1,4 +1,4 @@
-//! How two processes come to share the memory and the bells of a connection.
+//! How two processes hand over the memory and the bells of a connection.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, ShmLayout, ring, take_rings};
 use crate::contract::{Error, Provider};
 
-/// First bytes of the hand-over message: name and version of the layout.
+/// The first bytes of the hand-over message: name and version of the layout.
 const MAGIC: [u8; 8] = *b"caravan\x02";
 
-/// The accepting side, before the peer has come.
+/// The accepting side, before the peer has connected.
 #[derive(Debug)]
 pub struct Listener {
     doorway: Doorway,
@@ -23,8 +23,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens a doorway for one peer. The bytes returned are for that peer alone, over a channel
-    /// that has authenticated it: who has them may connect.
+    /// Opens a doorway for one peer. The returned descriptor is for that peer alone, over a channel
+    /// that has authenticated it: any process of this user that has the descriptor may connect.
     pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
         if !is_size(arena_bytes) {
             return Err(Error::ArenaBytes { bytes: arena_bytes, maximum: ARENA_BYTES_MAX });
@@ -35,7 +35,7 @@ impl Listener {
         Ok((Self { doorway, arena_bytes }, descriptor))
     }
 
-    /// Takes the peer's memory; to be called when the control channel says that it has connected.
+    /// Takes the peer's memory. Call it when the control channel says that the peer has connected.
     pub fn accept(self) -> Result<ShmEndpoint, Error> {
         let delivery = self.doorway.accept()?;
         let fences = match delivery.payload.strip_prefix(&MAGIC) {
@@ -58,14 +58,14 @@ impl Listener {
     }
 }
 
-/// The connecting side: makes the memory, and hands it to the one whose descriptor it has.
+/// Connects: makes the memory, and hands it to the side that sent `descriptor`.
 pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
     let Descriptor { joined, arena_bytes, address } = parse(descriptor)?;
     let side_bytes = IMMEDIATES_BYTES + arena_bytes;
     let segment = Arc::new(Segment::create("caravan-link", 2 * side_bytes, Pages::Small)?);
     segment.grow(2 * side_bytes)?;
     let (our_bell, their_bell) = (bell()?, bell()?);
-    // Both must take part in the barrier; the connecting side decides.
+    // Both sides must take part in the barrier; the connecting side decides.
     let fences = if joined && barrier::join() { Fences::Asymmetric } else { Fences::Symmetric };
     let message = [&MAGIC[..], &[u8::from(fences == Fences::Asymmetric)]].concat();
     let (tether, their_tether) = tether()?;
@@ -75,7 +75,7 @@ pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
     ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
 }
 
-/// Two connected endpoints in this process, the connecting side's first.
+/// Returns two connected endpoints in this process, the connecting side's first.
 ///
 /// ```
 /// use caravan_fabric::contract::{Endpoint, Event, Local, Operation};
@@ -99,15 +99,15 @@ pub fn pair(arena_bytes: u64) -> Result<(ShmEndpoint, ShmEndpoint), Error> {
     Ok((connecting, listener.accept()?))
 }
 
-/// The bytes of arena that a peer's descriptor asks each side for, so that a face can refuse them
-/// before [`connect`] takes that much memory twice.
+/// Returns the number of bytes of arena that a peer's descriptor asks of each side, so that a face can refuse
+/// it before [`connect`] allocates that much memory twice.
 pub fn offered_arena_bytes(descriptor: &[u8]) -> Result<u64, Error> {
     Ok(parse(descriptor)?.arena_bytes)
 }
 
-/// What the accepting side sends over the control channel: [`MAGIC`], then these.
+/// The fields that follow [`MAGIC`] in the message that the accepting side sends over the control channel.
 struct Descriptor {
-    /// It takes part in the barrier.
+    /// The accepting side takes part in the barrier.
     joined: bool,
     arena_bytes: u64,
     address: DoorwayAddress,
@@ -132,7 +132,7 @@ fn bell() -> Result<OwnedFd, Error> {
         .map_err(|source| Error::System { call: "eventfd", source: source.into() })
 }
 
-/// Two ends of a connection on which nothing is said: each hangs up when the other is closed.
+/// Makes a tether: each end hangs up when the other is closed.
 fn tether() -> Result<(OwnedFd, OwnedFd), Error> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|source| Error::System { call: "socketpair", source: source.into() })
@@ -160,7 +160,7 @@ fn check_bell(descriptor: &OwnedFd) -> Result<(), Error> {
     }
 }
 
-/// Refuses a bell of ours, which nobody else reads, that was made with EFD_SEMAPHORE: it gives back
+/// Refuses a bell of this side, which nobody else reads, that was made with EFD_SEMAPHORE: it gives back
 /// 1 at a time, so a large count would keep it readable, and this side busy, for ever.
 fn check_count(bell: &OwnedFd) -> Result<(), Error> {
     ring(bell, 2)?;

@@ -9,7 +9,7 @@ use super::state::{SimParty, SimState};
 use super::{NetworkSide, SimShared};
 use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Operation, OperationBounds, Provider};
 
-/// Steps of the network that a poll makes at most.
+/// The largest number of steps of the network that a poll makes.
 const POLL_STEPS_MAX: u64 = 4;
 
 /// One side of a simulated connection. Dropping it ends the side, as the end of a process does.
@@ -47,7 +47,7 @@ impl SimEndpoint {
         }
     }
 
-    /// Lets the network go on a little, and in any case what waits for this side's polling.
+    /// Makes a few steps of the network, and of the operations towards this side if they wait for its poll.
     fn go_on(&self, state: &mut SimState) {
         for _ in 0..=state.random.below(POLL_STEPS_MAX) {
             state.step();

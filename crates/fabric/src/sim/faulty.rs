@@ -1,4 +1,4 @@
-//! What any backend may do to its user, around any backend.
+//! Faults that any backend may show its user, in front of any backend.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,16 +7,16 @@ use caravan_segment::SharedSlice;
 use super::Random;
 use crate::contract::{Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Operation, Provider};
 
-/// How often each fault comes: once in so many calls; 0 is never.
+/// How often each fault comes: once in this many calls; 0 is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// A post finds the queue full; only while completions are to come.
+    /// A post finds the queue full; only while completions are still to come.
     pub full: u64,
-    /// A poll brings less than there is, perhaps nothing.
+    /// A poll returns fewer events than there are, perhaps none.
     pub short_poll: u64,
-    /// An arming says "look again" for nothing.
+    /// An arming says "look again" without a reason.
     pub empty_look: u64,
-    /// The descriptor becomes readable for nothing.
+    /// The descriptor becomes readable without a reason.
     pub empty_wake: u64,
     /// The peer is gone from this call on.
     pub end_at_call: u64,
@@ -35,7 +35,7 @@ pub struct Faulty<E> {
 }
 
 impl<E: Endpoint> Faulty<E> {
-    /// `inner`, with faults as `seed` decides.
+    /// Puts faults in front of `inner`, as `seed` decides.
     pub fn new(inner: E, faults: Faults, seed: u64) -> Self {
         Self { inner, faults, random: Random::new(seed), under_way: 0, calls: 0 }
     }
@@ -78,7 +78,7 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
         self.end()?;
         if self.under_way > 0 && self.strikes(self.faults.full) {
-            // A queue that is full does not wait for more of it.
+            // A full queue does not wait for more completions to gather.
             self.inner.flush()?;
             return Err(Error::Full(self.inner.provider()));
         }

@@ -24,34 +24,34 @@ use caravan_segment::{Pages, Segment, SharedSlice};
 use super::{NetworkSide, Random};
 use crate::contract::{Capabilities, Completion, Error, Event, Operation};
 
-/// Steps after which a side learns that its peer has ended, at most.
+/// The largest number of steps after which a side learns that its peer has ended.
 const NOTICE_STEPS_MAX: u64 = 40;
 
-/// Completions of writes that a side's device gathers at most, in the networks that do.
+/// The largest number of completions of writes that a side's device gathers, in networks that gather.
 const GATHERED_MAX: u64 = 40;
 
-/// What the network knows of one side.
+/// What the network knows about one side.
 #[derive(Debug)]
 pub(super) struct SimParty {
     pub(super) arena: SharedSlice,
     pub(super) bell: OwnedFd,
     pub(super) armed: bool,
-    /// What it can poll; a completion with its flight.
+    /// The events that the side can poll; a completion with the id of its flight.
     pub(super) events: VecDeque<(Event, Option<u64>)>,
-    /// Completions of writes that are gathered: told all at once.
+    /// Completions of writes that are gathered, to be reported all at once.
     pub(super) gathered: VecDeque<(Event, Option<u64>)>,
-    /// What was posted before this is not gathered.
+    /// Operations posted before this are not gathered.
     pub(super) flushed_at: u64,
     /// Operations before their doorbell.
     pub(super) posted: Vec<(Operation, u64)>,
-    /// Operations after it.
+    /// Operations after their doorbell.
     pub(super) flights: Vec<Flight>,
-    /// Operations posted whose completion it has not polled.
+    /// The number of operations posted whose completion the side has not polled.
     pub(super) under_way: usize,
-    /// Rings of its bell under way.
+    /// The number of rings of the side's bell that are under way.
     pub(super) wakes: u64,
     pub(super) ended: bool,
-    /// Steps until it learns that its peer has ended, and then 0.
+    /// The number of steps until the side learns that its peer has ended, and then 0.
     pub(super) notice: Option<u64>,
 }
 
@@ -61,11 +61,11 @@ pub(crate) struct SimState {
     pub(super) capabilities: Capabilities,
     pub(super) random: Random,
     pub(super) queue_depth: usize,
-    /// So many completions of writes are told at once; 1: each by itself.
+    /// The number of completions of writes that are reported at once; 1: each by itself.
     pub(super) gather: usize,
     pub(super) left: SimParty,
     pub(super) right: SimParty,
-    /// Counts what happens, to tell before from after.
+    /// Counts the events, so that their order can be compared.
     pub(super) clock: u64,
 }
 
@@ -90,7 +90,7 @@ impl SimState {
         }
     }
 
-    /// Posts what `side` has queued.
+    /// Starts the operations that `side` has queued.
     pub(super) fn ring_doorbell(&mut self, side: NetworkSide) {
         for (operation, posted_at) in std::mem::take(&mut self.party(side).posted) {
             self.clock += 1;
@@ -115,7 +115,7 @@ impl SimState {
         self.left.ended && self.right.ended
     }
 
-    /// Lets one thing happen to any of what is under way.
+    /// Lets one thing happen to any operation under way.
     pub(super) fn step(&mut self) -> bool {
         let first = if self.random.once_in(2) { NetworkSide::Left } else { NetworkSide::Right };
         [first, first.peer()].into_iter().any(|side| {
@@ -177,7 +177,7 @@ impl SimState {
                 let event = (Event::Done(completion), Some(flight.id));
                 if flight.is_write() && flight.posted_at > party.flushed_at {
                     party.gathered.push_back(event);
-                    // A full queue waits for them.
+                    // A full queue waits for the gathered completions.
                     if party.gathered.len() >= self.gather.min(self.queue_depth) {
                         self.flush(source);
                     }
@@ -212,7 +212,7 @@ impl SimState {
         }
     }
 
-    /// One half of a compare-and-swap, or both where it is atomic.
+    /// Makes one half of a compare-and-swap, or both if it is atomic.
     fn swap(&mut self, target: NetworkSide, index: usize) {
         let atomic = self.capabilities.atomic_with_processor;
         let arena = self.party(target).arena.clone();
@@ -233,7 +233,7 @@ impl SimState {
         }
     }
 
-    /// Tells what was gathered.
+    /// Reports the gathered completions.
     pub(super) fn flush(&mut self, side: NetworkSide) {
         for (event, flight) in std::mem::take(&mut self.party(side).gathered) {
             self.tell(side, event, flight);
@@ -245,24 +245,24 @@ impl SimState {
         self.ring(side, false);
     }
 
-    /// Makes the side's descriptor readable, if it is armed or it must be.
+    /// Makes the side's descriptor readable, if the side is armed or if `must`.
     pub(super) fn ring(&mut self, side: NetworkSide, must: bool) {
         let party = self.party(side);
         if must || party.armed {
             party.armed = false;
-            // A full counter is readable already; and no test can go on without its eventfd.
+            // A full counter is readable already; no test can go on without its eventfd.
             let _ = rustix::io::write(&party.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// Ends a side: of what it had not seen completed, a part is lost.
+    /// Ends a side: a part of the operations that it had not seen completed is lost.
     pub(super) fn end(&mut self, side: NetworkSide) {
         if std::mem::replace(&mut self.party(side).ended, true) {
             return;
         }
         self.party(side).posted.clear();
         let mut flights = std::mem::take(&mut self.party(side).flights);
-        // What completed lands, and with it all before it that it may be ordered after.
+        // Completed operations land, and with them all earlier ones that they may be ordered after.
         let certain = flights.iter().rposition(|flight| flight.completed).map_or(0, |last| last + 1);
         let keep = certain + self.random.below((flights.len() - certain) as u64 + 1) as usize;
         if let Some(torn) = flights.get_mut(keep) {
@@ -283,7 +283,7 @@ impl SimState {
         self.ring(side.peer(), false);
     }
 
-    /// Brings the news of its peer's end closer to `side`, once nothing else is on its way to it.
+    /// Counts down to the notice of the peer's end, once nothing else is on its way to `side`.
     fn notice_end(&mut self, side: NetworkSide) -> bool {
         let pending = !self.party(side.peer()).flights.is_empty();
         let party = self.party(side);
@@ -323,16 +323,16 @@ impl SimParty {
     }
 }
 
-/// Pieces that a write or read is torn into at most.
+/// The largest number of pieces that a write or read is torn into.
 const PIECES_MAX: u64 = 5;
 
 /// A run of bytes of one operation that has not landed.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Where it begins, from the start of the operation's bytes.
+    /// The offset of the run in the operation's bytes.
     pub(super) at: u64,
     pub(super) bytes: usize,
-    /// Its bytes, once they are on the wire.
+    /// The bytes of the run, once they are on the wire.
     pub(super) taken: Option<Vec<u8>>,
 }
 
@@ -341,14 +341,14 @@ pub(super) struct Piece {
 pub(super) struct Flight {
     pub(super) id: u64,
     pub(super) operation: Operation,
-    /// By rising `at`.
+    /// Sorted by `at`.
     pub(super) pieces: Vec<Piece>,
-    /// The immediate has been delivered, or there is none.
+    /// The immediate has been delivered, or the flight has none.
     pub(super) told: bool,
     pub(super) completed: bool,
-    /// What a compare-and-swap found.
+    /// The word that a compare-and-swap found.
     pub(super) found: Option<u64>,
-    /// The compare-and-swap is over.
+    /// The compare-and-swap has ended.
     pub(super) stored: bool,
     pub(super) posted_at: u64,
     pub(super) acknowledged_at: Option<u64>,
@@ -383,7 +383,7 @@ impl Flight {
         }
     }
 
-    /// True once nothing more will happen to it.
+    /// True once nothing more will happen to the flight.
     pub(super) fn is_over(&self) -> bool {
         self.pieces.is_empty() && self.told && self.completed && self.stored
     }
@@ -400,12 +400,12 @@ impl Flight {
         matches!(self.operation, Operation::Write { .. })
     }
 
-    /// Which of its pieces lands next.
+    /// Returns the index of the piece that lands next.
     pub(super) fn next_piece(&self, random: &mut Random) -> usize {
         random.below(self.pieces.len() as u64) as usize
     }
 
-    /// Puts the bytes that have not landed on the wire, so that the source may change.
+    /// Copies the bytes that have not landed to the wire, so that the source may change.
     pub(super) fn take(&mut self, source: &SharedSlice) {
         let Operation::Write { from, .. } = self.operation else { return };
         for piece in self.pieces.iter_mut().filter(|piece| piece.taken.is_none()) {
@@ -428,7 +428,7 @@ fn tear(bytes: u64, random: &mut Random) -> Vec<Piece> {
     cuts.windows(2).map(|cut| Piece { at: cut[0], bytes: (cut[1] - cut[0]) as usize, taken: None }).collect()
 }
 
-/// What may happen to `flights[index]`, where `flights` is in order of posting.
+/// Returns the steps that `flights[index]` may take. `flights` is in order of posting.
 fn possible(flights: &[Flight], index: usize, capabilities: &Capabilities) -> Vec<FlightStep> {
     let flight = &flights[index];
     let before = &flights[..index];
@@ -439,12 +439,12 @@ fn possible(flights: &[Flight], index: usize, capabilities: &Capabilities) -> Ve
     if !flight.told && flight.pieces.is_empty() && may_tell(flight, before, capabilities) {
         steps.push(FlightStep::Tell);
     }
-    // Two swaps of one side do not overlap: they are atomic among their kind.
+    // Two swaps of one side do not overlap: swaps are atomic among themselves.
     let swapping = |other: &Flight| other.id != flight.id && other.found.is_some() && !other.stored;
     if !flight.stored && !flights.iter().any(swapping) {
         steps.push(FlightStep::Swap);
     }
-    // A write completes whenever it likes; what asks for an answer has to have it.
+    // A write completes at any time; an operation that returns a value completes after the value has come.
     if !flight.completed && (flight.is_write() || (flight.pieces.is_empty() && flight.stored)) {
         steps.push(FlightStep::Complete);
     }

@@ -1,5 +1,5 @@
 //! The part of libibverbs' and librdmacm's C interface that is used here, as `infiniband/verbs.h` and
-//! `rdma/rdma_cma.h` of rdma-core declare it. Names are theirs. Structures that the libraries allocate
+//! `rdma/rdma_cma.h` of rdma-core declare it, with the same names. Structures that the libraries allocate
 //! are declared up to the last field that is read.
 //!
 //! [`layout`] lists every offset; a test compares it with the real headers.
@@ -8,7 +8,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A structure of which only the address is known.
+/// Declares a structure of which only the address is known.
 macro_rules! opaque {
     ($($name:ident)*) => { $(
         #[repr(C)]
@@ -35,7 +35,7 @@ pub struct ibv_device {
 
 type UnusedPointer = *const c_void;
 
-/// What `verbs.h` calls through in its inline functions.
+/// The table of functions that the inline functions of `verbs.h` call.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _compat_1: [UnusedPointer; 7],
@@ -142,7 +142,7 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// `union ibv_gid` is aligned as a 64-bit word is.
+/// `union ibv_gid` is aligned as a 64-bit word.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub struct ibv_gid(pub [u8; 16]);
@@ -338,7 +338,7 @@ pub struct ibv_sge {
     pub lkey: u32,
 }
 
-/// `wr` of `struct ibv_send_wr`: its `rdma`, or its `atomic` with `rkey` last.
+/// `wr` of `struct ibv_send_wr`: either its `rdma`, or its `atomic`, with `rkey` last.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_wr {
@@ -456,15 +456,15 @@ pub struct rdma_cm_event {
     pub conn: rdma_conn_param,
 }
 
-/// `struct sockaddr_in` and `struct sockaddr_in6`, in a place large enough for both.
+/// Room for either `struct sockaddr_in` or `struct sockaddr_in6`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub struct sockaddr {
     pub bytes: [u8; 28],
 }
 
-/// Lists `structure field offset` of what is declared here, and `structure . size` where the whole of
-/// it is.
+/// Lists `structure field offset` for each field declared here, and `structure . size` for each structure
+/// that is declared in full.
 #[cfg(test)]
 pub fn layout() -> Vec<String> {
     let mut lines = Vec::new();
@@ -513,7 +513,7 @@ pub fn layout() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    /// Printed for the comparison with the headers, which not every machine has.
+    /// Prints the layout for the comparison with the headers, which not every machine has.
     #[test]
     fn layout() {
         for line in super::layout() {

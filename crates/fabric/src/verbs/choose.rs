@@ -1,5 +1,5 @@
-//! Which port of this side talks to which of the peer's, and from which ports a peer might be reached that
-//! has not sent anything yet.
+//! Which port of this side talks to which of the peer's, and from which ports a peer that has sent nothing yet
+//! might be reached.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,17 +12,17 @@ use super::ports::{self, is_near};
 /// How this machine's routes see a pair of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {
-    /// There is no pair.
+    /// There is no route.
     None,
-    /// From that address it would get there.
+    /// There is a route from that address, but the kernel prefers another address.
     Possible,
-    /// It is the way that the kernel itself takes.
+    /// The kernel itself takes this route.
     Usual,
 }
 
-/// The best pair of ports, or why there is none. In order: reachable at all; not by an address that is
-/// valid on one link only; on the kernel's own route; near to this process; fast. Among equals, pairs
-/// that belong to different peers differ, so that several cards share the work.
+/// Chooses the best pair of ports, or returns why there is none. Criteria, in order: reachable at all; not by an
+/// address that is valid on one link only; on the kernel's own route; near to this process; fast. Among equals,
+/// pairs that belong to different peers differ, so that several cards share the work.
 pub fn choose<'a>(
     ours: &'a [Port],
     theirs: &'a [Port],
@@ -33,7 +33,7 @@ pub fn choose<'a>(
     best.ok_or_else(|| Obstacle::NoPath { ours: list(ours), theirs: list(theirs) })
 }
 
-/// Every pair of ports between which packets would get through, the best first.
+/// Returns every pair of ports between which packets would get through, the best first.
 fn rated_pairs<'a>(
     ours: &'a [Port],
     theirs: &'a [Port],
@@ -56,9 +56,9 @@ fn rated_pairs<'a>(
     rated.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// The ports of `ours` from which packets would get to a peer's RDMA device at the address `to`, best
-/// first, and how this machine's routes see it. Whether there is such a device only the peer knows. An
-/// InfiniBand port needs no IP address: of those, whether they are in one subnet.
+/// Returns the ports of `ours` from which packets would get to a peer's RDMA device at the address `to`, best
+/// first, each with its route. Only the peer knows whether it has such a device. An InfiniBand port needs no IP
+/// address: every one is returned, for a peer in its subnet.
 pub fn towards(ours: &[Port], to: IpAddr) -> Vec<(Port, Route)> {
     let mut ways: Vec<_> = ours
         .iter()
@@ -68,14 +68,14 @@ pub fn towards(ours: &[Port], to: IpAddr) -> Vec<(Port, Route)> {
     ways
 }
 
-/// Every pair of ports between which packets would get through as far as this machine's routes tell, the
-/// best first: the first is the one that [`connect`](super::connect()) takes.
+/// Returns every pair of ports between which packets would get through as far as this machine's routes tell, the
+/// best first: [`connect`](super::connect()) takes the first.
 pub fn pairs(ours: &[Port], theirs: &[Port]) -> Vec<(Port, Port)> {
     let pairs = rated_pairs(ours, theirs, ports::route, is_near);
     pairs.into_iter().map(|(our, their)| (our.clone(), their.clone())).collect()
 }
 
-/// A port like `our` at the address `ip`, or in the subnet of `our`.
+/// Returns a port like `our` at the address `ip`, or in the subnet of `our`.
 fn peer_at(our: &Port, ip: IpAddr) -> Port {
     let gid = match (our.fabric, ip) {
         (Fabric::InfiniBand, _) => our.gid,
@@ -85,7 +85,7 @@ fn peer_at(our: &Port, ip: IpAddr) -> Port {
     Port { gid, ..our.clone() }
 }
 
-/// The higher the better; `None` where no packet would get through.
+/// Rates a pair, the higher the better; `None` if no packet would get through.
 fn reach(our: &Port, their: &Port, route: impl Fn(IpAddr, IpAddr) -> Route) -> Option<(bool, Route)> {
     if our.fabric != their.fabric {
         return None;
@@ -98,7 +98,7 @@ fn reach(our: &Port, their: &Port, route: impl Fn(IpAddr, IpAddr) -> Route) -> O
             if from.is_ipv4() != to.is_ipv4() || our.is_link_local() != their.is_link_local() {
                 return None;
             }
-            // Nobody's routes know of these.
+            // No machine's routes contain link-local addresses.
             if our.is_link_local() {
                 return (our.fabric == Fabric::Roce).then_some((false, Route::Possible));
             }

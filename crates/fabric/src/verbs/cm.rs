@@ -1,5 +1,5 @@
-//! The connection manager, for devices that make connections no other way: iWARP. `unsafe`:
-//! librdmacm's calls.
+//! The connection manager, for iWARP devices, which make connections in no other way. `unsafe`:
+//! calls of librdmacm.
 
 #![allow(unsafe_code, reason = "calls into librdmacm")]
 
@@ -17,7 +17,7 @@ use super::library::{self, Connections};
 use super::obstacle::Obstacle;
 use crate::contract::Error;
 
-/// An end of a connection, or a listener; with a channel of its own for its events.
+/// An end of a connection, or a listener, with a channel of its own for events.
 #[derive(Debug)]
 pub struct Id {
     raw: NonNull<rdma_cm_id>,
@@ -33,13 +33,13 @@ struct EventChannel {
 /// An event of an [`Id`].
 #[derive(Debug)]
 pub enum CmEvent {
-    /// What was asked for is done.
+    /// The requested step is done.
     Done,
-    /// Somebody asks a listener for a connection.
+    /// A peer asks a listener for a connection.
     Request {
         /// The connection's end on this side.
         id: Id,
-        /// What the other side says of itself.
+        /// The bytes that the peer sent with its request.
         hello: Vec<u8>,
     },
     /// The connection is up.
@@ -58,19 +58,19 @@ impl CmEvent {
     }
 }
 
-// SAFETY: librdmacm's objects may be used by any thread; its calls lock what they share.
+// SAFETY: any thread may use librdmacm's objects; its calls lock what they share.
 unsafe impl Send for Id {}
-// SAFETY: librdmacm's objects may be used by any thread; its calls lock what they share.
+// SAFETY: any thread may use librdmacm's objects; its calls lock what they share.
 unsafe impl Send for EventChannel {}
 // SAFETY: librdmacm's calls lock what they share.
 unsafe impl Sync for EventChannel {}
 
 impl Id {
-    /// An end at this side's address `ip`; the device there is known from then on. With a port
-    /// chosen by the kernel, which a listener needs.
+    /// Makes an end at this side's address `ip`, which determines the device. The kernel chooses the port,
+    /// which a listener needs.
     pub fn bind(ip: IpAddr) -> Result<Self, Error> {
         let calls = library::connections().map_err(|why| Obstacle::NoLibrary { why })?;
-        // SAFETY: makes a channel or returns null.
+        // SAFETY: the call makes a channel or returns null.
         let channel = unsafe { (calls.rdma_create_event_channel)() };
         let channel = NonNull::new(channel).ok_or_else(|| failed("rdma_create_event_channel"))?;
         let channel = Arc::new(EventChannel { raw: channel, calls });
@@ -87,7 +87,7 @@ impl Id {
         Ok(id)
     }
 
-    /// The device at its address. Not to be used after `self`.
+    /// Returns the device at the address of this end. It must not be used after `self`.
     pub fn context(&self) -> Result<Context, Error> {
         // SAFETY: the id is open.
         let raw = NonNull::new(unsafe { (*self.raw.as_ptr()).verbs }).ok_or(Obstacle::NoDevice)?;
@@ -97,7 +97,7 @@ impl Id {
         Ok(unsafe { Context::borrow(verbs, raw) }?)
     }
 
-    /// Waits for strangers; returns the port they must name.
+    /// Starts to listen, and returns the port that callers must name.
     pub fn listen(&self) -> Result<u16, Error> {
         let calls = self.channel.calls;
         // SAFETY: the id is open and has an address.
@@ -126,7 +126,7 @@ impl Id {
         })
     }
 
-    /// Asks a listener for a connection; `hello` proves who asks.
+    /// Asks a listener for a connection; `hello` proves who the caller is.
     pub fn connect(&self, hello: &[u8], reads: ReadDepths) -> Result<(), Error> {
         let mut parameters = parameters(hello, reads);
         // SAFETY: the id is open, resolved, and has a queue pair; the library copies `hello`.
@@ -135,7 +135,7 @@ impl Id {
         })
     }
 
-    /// Grants what was requested; the queue pair must have its receives by then.
+    /// Accepts the requested connection; the queue pair must have its receives by then.
     pub fn accept(&self, reads: ReadDepths) -> Result<(), Error> {
         let mut parameters = parameters(&[], reads);
         // SAFETY: the id is of a request, and has a queue pair.
@@ -155,14 +155,14 @@ impl Id {
         if code != 0 {
             return None;
         }
-        // SAFETY: made just now.
+        // SAFETY: the call above made the queue pair.
         NonNull::new(unsafe { (*self.raw.as_ptr()).qp })
     }
 
     /// Ends the connection, and then the queue pair on this id.
     pub(super) fn end_queue_pair(&self) -> bool {
-        // SAFETY: the id is open, and its queue pair is used by nothing after this. That the
-        // connection may have ended before is no matter.
+        // SAFETY: the id is open, and its queue pair is used by nothing after this. The connection
+        // may have ended before, which does no harm.
         unsafe {
             (self.channel.calls.rdma_disconnect)(self.raw.as_ptr());
             (self.channel.calls.rdma_destroy_qp)(self.raw.as_ptr());
@@ -170,7 +170,7 @@ impl Id {
         true
     }
 
-    /// The next event, if there is one.
+    /// Returns the next event, if there is one.
     pub fn poll(&self) -> Result<Option<CmEvent>, Error> {
         let calls = self.channel.calls;
         let mut event = ptr::null_mut();
@@ -182,9 +182,9 @@ impl Id {
                 _ => Err(Error::System { call: "rdma_get_cm_event", source: error }),
             };
         }
-        // SAFETY: an event that is not acknowledged yet.
+        // SAFETY: the event is not acknowledged yet.
         let happened = unsafe { self.read(&*event) };
-        // SAFETY: as above; this ends it.
+        // SAFETY: as above; this ends the event.
         unsafe { (calls.rdma_ack_cm_event)(event) };
         Ok(Some(happened))
     }
@@ -211,7 +211,7 @@ impl Id {
                     .to_vec()
                 };
                 match NonNull::new(event.id) {
-                    // Its events come through the listener's channel, which it keeps open.
+                    // The request's events come through the listener's channel, which this id keeps open.
                     Some(raw) => {
                         let id = Id { raw, channel: Arc::clone(&self.channel) };
                         CmEvent::Request { id, hello: bytes }
@@ -220,13 +220,13 @@ impl Id {
                 }
             }
             other => {
-                // SAFETY: the library's own table.
+                // SAFETY: the text is in the library's own table.
                 CmEvent::Ended(unsafe { library::static_text((self.channel.calls.rdma_event_str)(other)) })
             }
         }
     }
 
-    /// Becomes readable with an event.
+    /// Returns a descriptor that becomes readable with an event.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.channel.descriptor()
     }
@@ -245,14 +245,14 @@ impl EventChannel {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: its queue pair, if it had one, has been ended; every event of it is acknowledged.
+        // SAFETY: the id's queue pair, if it had one, has been ended; every event of the id is acknowledged.
         unsafe { (self.channel.calls.rdma_destroy_id)(self.raw.as_ptr()) };
     }
 }
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: every id on it holds a reference to it.
+        // SAFETY: every id on the channel holds a reference to it, so none is left.
         unsafe { (self.calls.rdma_destroy_event_channel)(self.raw.as_ptr()) };
     }
 }
@@ -279,7 +279,7 @@ fn parameters(hello: &[u8], reads: ReadDepths) -> rdma_conn_param {
     }
 }
 
-/// As `struct sockaddr_in` or `sockaddr_in6` (ip(7), ipv6(7)).
+/// Returns the address as `struct sockaddr_in` or `sockaddr_in6` (ip(7), ipv6(7)).
 fn socket_address(address: SocketAddr) -> sockaddr {
     let mut raw = sockaddr::default();
     let bytes = &mut raw.bytes;

@@ -1,4 +1,4 @@
-//! How two sides come to a connection: three messages over the control channel, and then a greeting over
+//! How two sides make a connection: by three messages over the control channel, and then a greeting over
 //! the connection itself, which proves that packets get through.
 //!
 //! | accepting side | | initiating side |
@@ -13,11 +13,11 @@
 //! send (RFC 5044, 7.1).
 //!
 //! [`PendingEndpoint::advance`] never waits longer than its caller allows, so that one thread can make many
-//! connections, and no two sides must wait for each other at the same time. It goes through these phases:
+//! connections, and two sides need not wait for each other at the same time. It goes through these phases:
 //!
-//! | phase | whose | left when |
+//! | phase | side | ends when |
 //! |---|---|---|
-//! | requested | initiating | it has the answer: connects and greets, or has the manager look for the peer |
+//! | requested | initiating | it has the answer: connects and greets, or makes the manager look for the peer |
 //! | resolving | initiating, iWARP | the manager has found the address, and then the route: asks it to connect |
 //! | asking | initiating, iWARP | the manager reports the connection: greets |
 //! | listening | accepting, iWARP | a peer that knows the nonce has asked: accepts it |
@@ -49,16 +49,16 @@ use crate::contract::{Armed, Capabilities, Endpoint, Error, Exposure, Provider};
 /// How long the binding of a memory window, which sends no packet, may take.
 const BINDING_LIMIT: Duration = Duration::from_secs(1);
 /// When the initiating side greets again, in milliseconds after its first greeting, on devices that may
-/// miss that one. Each greeting takes one of the spare receives.
+/// miss the first. Each greeting takes one of the spare receives.
 const GREET_AGAIN_MS: [u64; 2] = [100, 500];
 
-/// Half of a connection. Dropping it gives everything back.
+/// Half of a connection. Dropping it gives all its resources back.
 #[derive(Debug)]
 pub struct PendingEndpoint {
     phase: Box<ConnectPhase>,
 }
 
-/// What [`PendingEndpoint::advance`] has achieved.
+/// The result of [`PendingEndpoint::advance`].
 #[derive(Debug)]
 pub enum ConnectProgress {
     /// The connection works.
@@ -67,7 +67,7 @@ pub enum ConnectProgress {
     Waiting(PendingEndpoint),
 }
 
-/// The accepting side's usable ports, as bytes for the peer, over a channel that has authenticated it.
+/// Returns the accepting side's usable ports, as bytes for the peer, over a channel that has authenticated it.
 pub fn offer() -> Result<Vec<u8>, Error> {
     Ok(message::offer(&usable()?))
 }
@@ -91,7 +91,7 @@ pub fn connect_from(
     Ok((ConnectPhase::Requested { resources, own }.pending(), request))
 }
 
-/// On the accepting side: makes the other half, for what the peer's [`connect`] has sent. The returned
+/// On the accepting side: makes the other half, for the bytes that the peer's [`connect`] returned. The returned
 /// bytes are for the peer's [`PendingEndpoint::finish`].
 pub fn accept(request: &[u8], exposure: &Exposure) -> Result<(PendingEndpoint, Vec<u8>), Error> {
     let ConnectRequest { chosen, half: peer } = ConnectRequest::parse(request)?;
@@ -128,7 +128,7 @@ impl PendingEndpoint {
     }
 
     /// Does what [`finish`](Self::finish) does, but blocks until `pause` at most, and may be called again.
-    /// The caller ends it after `limit`, which is only named in errors.
+    /// The caller gives up after `limit`, which only errors name.
     pub fn advance(self, answer: &[u8], limit: Duration, pause: Instant) -> Result<ConnectProgress, Error> {
         let mut phase = *self.phase;
         loop {
@@ -141,13 +141,13 @@ impl PendingEndpoint {
         }
     }
 
-    /// The error that says that the peer has not answered for as long as `limit`.
+    /// Returns the error that says that the peer has not answered for as long as `limit`.
     pub fn unanswered(&self, limit: Duration) -> Error {
         no_answer(self.phase.port(), limit)
     }
 }
 
-/// This machine's usable ports; where there are none, the first reason.
+/// Returns this machine's usable ports, or the first obstacle if there are none.
 fn usable() -> Result<Vec<Port>, Error> {
     let Usable { ports, mut obstacles } = ports::usable();
     match ports.is_empty() {
@@ -157,7 +157,7 @@ fn usable() -> Result<Vec<Port>, Error> {
     }
 }
 
-/// Everything of this side at `port`, and what the peer must know of it.
+/// Makes everything of this side at `port`, and the half that the peer must know.
 fn make_half(port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHalf), Error> {
     let depths = Depths { send: SEND_DEPTH, receive: IMMEDIATE_CREDIT + RECEIVE_RESERVE };
     let (context, managed) = match port.fabric {
@@ -186,7 +186,7 @@ fn make_half(port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHa
     let half = QueuePairHalf {
         port: port.clone(),
         queue_pair: resources.queue_pair_number(),
-        // 24 bits: unknown to others, so that packets are hard to forge.
+        // A random first sequence number of 24 bits makes packets hard to forge.
         sequence: u32::from_ne_bytes(sequence) >> 8,
         reads: facts.reads_max.at_most(READS_MAX as u8),
         swaps: facts.swaps,
@@ -197,7 +197,7 @@ fn make_half(port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHa
     Ok((resources, half))
 }
 
-/// This side's objects, and what both sides have said of theirs.
+/// This side's objects, and the halves of both sides.
 #[derive(Debug)]
 struct Halves {
     resources: Resources,
@@ -205,7 +205,7 @@ struct Halves {
     peer: QueuePairHalf,
 }
 
-/// How many reads and swaps each side of this connection may have under way.
+/// Returns how many reads and swaps each side of this connection may have under way.
 fn reads(own: &QueuePairHalf, peer: &QueuePairHalf) -> ReadDepths {
     ReadDepths {
         initiator: own.reads.initiator.min(peer.reads.responder),
@@ -229,7 +229,7 @@ fn path(own: &QueuePairHalf, peer: &QueuePairHalf) -> QueuePairPath {
 }
 
 impl Halves {
-    /// The endpoint of a queue pair that is connected.
+    /// Makes the endpoint of a queue pair that is connected.
     fn endpoint(self) -> Result<VerbsEndpoint, Error> {
         let Self { resources, own, peer } = self;
         let operation_bytes_max = resources.context().port(own.port.number)?.operation_bytes_max;
@@ -241,7 +241,7 @@ impl Halves {
             atomic_with_processor: own.swaps.atomic_with_processor && peer.swaps.atomic_with_processor,
             target_progress: true,
             memory_windows: resources.has_window(),
-            // On iWARP an operation completes once it is with this side's TCP.
+            // On iWARP an operation completes once this side's TCP has it.
             completes_early: resources.managed().is_some(),
             operation_bytes_max: operation_bytes_max.min(OPERATION_BYTES_MAX),
             ..Capabilities::default()
@@ -263,7 +263,7 @@ impl Halves {
         self.resources.managed().ok_or_else(missing)
     }
 
-    /// The connection manager's next event, unless none comes until `pause`. An end is an error.
+    /// Returns the connection manager's next event, unless none comes until `pause`. An end is an error.
     fn event(&self, pause: Instant) -> Result<Option<CmEvent>, Error> {
         let id = self.manager()?;
         loop {
@@ -280,7 +280,7 @@ impl Halves {
         self.resources.device_error(format!("the connection manager reported {event:?} out of turn"))
     }
 
-    /// On the initiating side: the manager has found the route to the peer. Asks it to connect.
+    /// On the initiating side, once the manager has found the route to the peer: asks the peer to connect.
     fn ask(mut self, nonce: &Nonce) -> Result<ConnectStep, Error> {
         self.resources.make_queue_pair()?;
         self.resources.post_receives(IMMEDIATE_CREDIT + RECEIVE_RESERVE)?;
@@ -288,9 +288,9 @@ impl Halves {
         Ok(ConnectStep::To(ConnectPhase::Asking(self)))
     }
 
-    /// On the accepting side: `caller` has asked, and knows the nonce.
+    /// On the accepting side: accepts `caller`, which has asked and knows the nonce.
     fn serve(mut self, caller: Id) -> Result<ConnectStep, Error> {
-        // Everything has been registered with the device that the listener is at.
+        // All memory is registered with the device of the listener.
         if caller.context()?.name() != self.resources.context().name() {
             return Err(protocol("it connected to another device than it chose"));
         }
@@ -311,16 +311,16 @@ enum ConnectPhase {
     },
     Resolving {
         halves: Halves,
-        /// The peer's listener accepts whoever knows it.
+        /// The peer's listener accepts a caller that knows the nonce.
         nonce: Nonce,
         has_address: bool,
     },
     Asking(Halves),
     Listening {
         halves: Halves,
-        /// The peer must know it.
+        /// The peer must know the nonce.
         nonce: Nonce,
-        /// Strangers that did not know it.
+        /// The number of strangers that did not know the nonce.
         refused: u32,
     },
     Accepted(Halves),
@@ -332,10 +332,10 @@ enum ConnectPhase {
     },
 }
 
-/// What follows a phase.
+/// What follows a step of a phase.
 enum ConnectStep {
     To(ConnectPhase),
-    /// The phase goes on: what it waits for has not come.
+    /// The phase goes on: its event has not come.
     Wait(ConnectPhase),
     Over(VerbsEndpoint),
 }
@@ -405,7 +405,7 @@ impl ConnectPhase {
     }
 }
 
-/// The initiating side has the peer's answer: connects, or has the manager look for the peer.
+/// Continues with the peer's answer: connects, or makes the manager look for the peer.
 fn answered(
     mut resources: Resources,
     own: QueuePairHalf,
@@ -425,7 +425,7 @@ fn answered(
     greet(Halves { resources, own, peer }.endpoint()?)
 }
 
-/// The initiating side is connected: sends its greeting.
+/// Sends the greeting of the initiating side, which is connected.
 fn greet(mut endpoint: VerbsEndpoint) -> Result<ConnectStep, Error> {
     bind(&mut endpoint)?;
     endpoint.greet()?;
@@ -436,7 +436,7 @@ fn greet(mut endpoint: VerbsEndpoint) -> Result<ConnectStep, Error> {
     Ok(ConnectStep::To(ConnectPhase::Greeted { endpoint, again }))
 }
 
-/// This side has greeted: waits for the peer's greeting and for the arrival of its own.
+/// Waits, after this side's greeting, for the peer's greeting and for the arrival of its own.
 fn greeted(
     mut endpoint: VerbsEndpoint,
     mut again: Vec<Instant>,
@@ -467,14 +467,14 @@ fn bind(endpoint: &mut VerbsEndpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits until `is_done`. False if that does not come until `pause`.
+/// Waits until `is_done`. False if `pause` comes first.
 fn wait_until(
     endpoint: &mut VerbsEndpoint,
     pause: Instant,
     is_done: impl Fn(&VerbsEndpoint) -> bool,
 ) -> Result<bool, Error> {
     loop {
-        // Armed before the look: what comes after it makes an event, and what came before is seen.
+        // Armed before the check: a later message raises an event, and an earlier one is seen.
         let armed = endpoint.arm()?;
         endpoint.collect()?;
         if is_done(endpoint) {
@@ -504,12 +504,12 @@ fn wait_readable(descriptors: &[BorrowedFd<'_>], deadline: Instant) -> Result<()
     }
 }
 
-/// While a connection is being made, a peer that is gone is one that has not been reached.
+/// While a connection is being made, a peer that is gone is reported as one that was not reached.
 fn unreached(error: Error, port: &Port, limit: Duration) -> Error {
     use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
     match error {
         Error::PeerGone(..) => no_answer(port, limit),
-        // siw connects within the call itself, for as long as `net.ipv4.tcp_syn_retries` takes.
+        // siw connects within the call itself, which takes as long as `net.ipv4.tcp_syn_retries` allows.
         Error::System { call: "rdma_connect", source }
             if matches!(
                 source.kind(),

@@ -1,4 +1,4 @@
-//! Flow control of immediates: a peer's receive queue holds a number of them, and one more would have to be
+//! Flow control of immediates: a peer's receive queue holds a limited number of them; one more would have to be
 //! sent again, or would end the connection.
 //!
 //! `acknowledged <= taken by the peer <= sent <= acknowledged + credit`
@@ -8,17 +8,17 @@ use super::limits::ACKNOWLEDGE_EVERY;
 /// One side's account of the immediates in both directions.
 #[derive(Debug)]
 pub struct ImmediateCredit {
-    /// Immediates that the peer takes without having acknowledged any.
+    /// The number of immediates that the peer takes without having acknowledged any.
     credit: u32,
-    /// Immediates that this side has sent and the peer has not acknowledged.
+    /// The number of immediates that this side has sent and the peer has not acknowledged.
     unacknowledged: u32,
-    /// Immediates of the peer's that this side has taken, and posted receives for again, and not
-    /// acknowledged.
+    /// The number of the peer's immediates that this side has taken, whose receives it has posted again, and that it
+    /// has not acknowledged.
     owed: u32,
 }
 
 impl ImmediateCredit {
-    /// An account for a peer that takes `credit` immediates.
+    /// Returns an account for a peer that takes `credit` immediates.
     pub fn new(credit: u32) -> Self {
         Self { credit, unacknowledged: 0, owed: 0 }
     }
@@ -33,19 +33,19 @@ impl ImmediateCredit {
         self.unacknowledged += 1;
     }
 
-    /// The peer acknowledges `count` more. False if fewer were sent.
+    /// Counts `count` more immediates as acknowledged by the peer. False if fewer were sent.
     pub fn acknowledged(&mut self, count: u32) -> bool {
         let left = self.unacknowledged.checked_sub(count);
         self.unacknowledged = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Receives for `count` of the peer's immediates are posted again.
+    /// Counts `count` receives for the peer's immediates as posted again.
     pub fn reposted(&mut self, count: u32) {
         self.owed = self.owed.saturating_add(count);
     }
 
-    /// The number of immediates to acknowledge now, if any.
+    /// Returns the number of immediates to acknowledge now, if any.
     pub fn due(&self) -> Option<u32> {
         (self.owed >= ACKNOWLEDGE_EVERY).then_some(self.owed)
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::super::limits::{IMMEDIATE_CREDIT, RECEIVE_RESERVE, REPOST_EVERY};
     use super::*;
 
-    /// A sender that never stops and a receiver that takes at random: receives never run out, and the
+    /// With a sender that never stops and a receiver that takes at random, receives never run out, and the
     /// sender never waits for an acknowledgement that does not come.
     #[test]
     fn receives_never_run_out() {

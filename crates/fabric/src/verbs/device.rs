@@ -1,4 +1,4 @@
-//! Devices, their ports and addresses. `unsafe`: libibverbs' calls about them.
+//! Devices, their ports and addresses. `unsafe`: calls of libibverbs.
 
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
@@ -17,18 +17,18 @@ use super::library::{self, Verbs};
 use super::obstacle::Obstacle;
 use super::quirks::{self, Quirk};
 
-/// Where the kernel lists its RDMA devices, whether rdma-core is there or not.
+/// Where the kernel lists its RDMA devices, with or without rdma-core.
 pub(super) const SYSFS: &str = "/sys/class/infiniband";
-/// Where it lists those that programs may open, once the module for that is loaded.
+/// Where the kernel lists the devices that programs may open, once the module for that is loaded.
 const SYSFS_VERBS: &str = "/sys/class/infiniband_verbs";
-/// Their files.
+/// The folder of the device files.
 const DEVICE_FILES: &str = "/dev/infiniband";
-/// Set, to anything, in the environment of the tests that run the code of memory windows over Soft-RoCE.
+/// The variable that the tests set, to anything, to run the code of memory windows over Soft-RoCE.
 const WINDOWS_VARIABLE: &str = "CARAVAN_BROKEN_WINDOWS";
-/// Addresses of a port that are looked at; a RoCE port has two or more for each IP address.
+/// The number of addresses of a port that are read; a RoCE port has two or more for each IP address.
 const GIDS_MAX: u32 = 256;
 
-/// An open device. One for all connections of this process over it; closed with the last of them.
+/// An open device. All connections of this process over a device share one; the last of them closes it.
 #[derive(Debug)]
 pub struct Context {
     pub(super) raw: NonNull<ibv_context>,
@@ -36,13 +36,13 @@ pub struct Context {
     name: String,
     facts: DeviceFacts,
     iwarp: bool,
-    /// It belongs to librdmacm, which closes it.
+    /// The device belongs to librdmacm, which closes it.
     borrowed: bool,
     failed: AtomicBool,
 }
 
-/// Queue pairs and devices, by address, that a device has said something of. One for all: several values
-/// may stand for one device of librdmacm's, and any of them may be the one that reads its events.
+/// The events of queue pairs and devices, by address. One table for all: several values may stand for one device
+/// of librdmacm's, and any of them may be the one that reads its events.
 static TROUBLE: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
 
 // SAFETY: libibverbs' objects may be used by any thread; its calls lock what they share.
@@ -53,13 +53,13 @@ unsafe impl Sync for Context {}
 /// Where the kernel shows the devices that programs may open.
 #[derive(Clone, Copy, Debug)]
 struct DevicePaths<'a> {
-    /// A folder with an entry for each.
+    /// A folder with an entry for each device.
     listed: &'a Path,
     /// A folder with the device files.
     files: &'a Path,
 }
 
-/// Names of the devices that the kernel has, rdma-core or not.
+/// Returns the names of the devices that the kernel has, with or without rdma-core.
 pub fn names() -> Vec<String> {
     names_below(Path::new(SYSFS))
 }
@@ -71,13 +71,13 @@ fn names_below(root: &Path) -> Vec<String> {
     names
 }
 
-/// Opens the device of that name, or shares it with who has it open.
+/// Opens the device of that name, or shares it if it is open already.
 pub fn open(name: &str) -> Result<Arc<Context>, Obstacle> {
     static OPEN: Mutex<Vec<(String, Weak<Context>)>> = Mutex::new(Vec::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|(_, context)| context.strong_count() > 0);
     if let Some(context) = open.iter().find(|(other, _)| other == name).and_then(|(_, weak)| weak.upgrade()) {
-        // One that has failed is of no use to a new connection.
+        // A device that has failed is of no use to a new connection.
         if !context.failed.load(Ordering::Relaxed) {
             return Ok(context);
         }
@@ -94,7 +94,7 @@ impl Context {
         Self::open_by(library::verbs(), name, paths)
     }
 
-    /// Opens a device through the library, or with the reason why there is no library.
+    /// Opens a device through the library. `verbs` may be the reason why there is no library.
     fn open_by(
         verbs: Result<&'static Verbs, String>,
         name: &str,
@@ -102,7 +102,7 @@ impl Context {
     ) -> Result<Self, Obstacle> {
         let verbs = verbs.map_err(|why| Obstacle::NoLibrary { why })?;
         let mut count = 0;
-        // SAFETY: returns a list of `count` devices that ends in null, or null.
+        // SAFETY: the call returns a list of `count` devices that ends in null, or null.
         let list = unsafe { (verbs.ibv_get_device_list)(&mut count) };
         if list.is_null() {
             return Err(not_opened(name, std::io::Error::last_os_error()));
@@ -129,36 +129,36 @@ impl Context {
         device: *mut ibv_device,
         name: &str,
     ) -> Result<Self, Obstacle> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         let raw = unsafe { (verbs.ibv_open_device)(device) };
         let Some(raw) = NonNull::new(raw) else {
             let error = std::io::Error::last_os_error();
-            // SAFETY: as the caller promises; the name is a C string.
+            // SAFETY: the caller promises it; the name is a C string.
             let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) }.to_string_lossy();
             return Err(unopened(name, format!("{DEVICE_FILES}/{file}"), error));
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
-        // SAFETY: just opened, and owned by the value that this makes.
+        // SAFETY: the context was just opened, and the value that this makes owns it.
         let context = unsafe { Self::of(verbs, raw, name, iwarp, false) }?;
         nonblocking(context.async_fd());
         Ok(context)
     }
 
-    /// A device that librdmacm has opened.
+    /// Makes a value for a device that librdmacm has opened.
     ///
     /// # Safety
     /// `raw` stays open for as long as the result is used.
     pub(super) unsafe fn borrow(verbs: &'static Verbs, raw: NonNull<ibv_context>) -> Result<Self, Obstacle> {
-        // SAFETY: as the caller promises; an open context has a device with a name.
+        // SAFETY: the caller promises it; an open context has a device with a name.
         let (name, iwarp) = unsafe {
             let device = (*raw.as_ptr()).device;
             let name = CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned();
             (name, (*device).transport_type == IBV_TRANSPORT_IWARP)
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         let context = unsafe { Self::of(verbs, raw, &name, iwarp, true) }?;
-        // librdmacm leaves its events to whoever uses it.
+        // librdmacm leaves the device's events to its user.
         nonblocking(context.async_fd());
         Ok(context)
     }
@@ -192,34 +192,34 @@ impl Context {
         Ok(context)
     }
 
-    /// Its name, as the kernel gives it.
+    /// Returns the name that the kernel gives the device.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the device reports of itself.
+    /// Returns what the device reports about itself.
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    /// True if the device lacks or demands what the quirk says.
+    /// True if the device has the quirk.
     pub fn has(&self, quirk: Quirk) -> bool {
         quirks::has(quirk, &self.name, self.iwarp)
     }
 
-    /// A write can carry an immediate; elsewhere a message follows the write.
+    /// True if a write can carry an immediate; otherwise a message follows the write.
     pub fn has_immediates(&self) -> bool {
         !self.has(Quirk::NoImmediates)
     }
 
-    /// What a peer may reach is said by a memory window, where the device has them and they work; else by
-    /// a registration of its own. `WINDOWS_VARIABLE` has those tried that do not work.
+    /// True if a memory window limits what a peer may reach; otherwise a registration of its own does. Windows are
+    /// used if the device has them and they work. `WINDOWS_VARIABLE` makes this process try those that do not work.
     pub fn uses_windows(&self) -> bool {
         let tried = || std::env::var_os(WINDOWS_VARIABLE).is_some();
         self.facts.memory_windows && (!self.has(Quirk::BrokenWindows) || tried())
     }
 
-    /// What a port reports of itself now.
+    /// Returns what a port reports about itself now.
     pub fn port(&self, number: u8) -> Result<PortFacts, Obstacle> {
         // SAFETY: plain numbers, for which zeros are valid.
         let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
@@ -276,7 +276,7 @@ impl Context {
         })
     }
 
-    /// The kernel says it in words; the numbers of width and speed lag behind new hardware.
+    /// Prefers the kernel's text for the speed: the numbers of width and speed lag behind new hardware.
     fn megabits(&self, port: u8, attributes: &ibv_port_attr) -> u32 {
         let path = Path::new(SYSFS).join(&self.name).join(format!("ports/{port}/rate"));
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -288,12 +288,12 @@ impl Context {
     }
 
     fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open for as long as the context is.
+        // SAFETY: the descriptor is open for as long as the context is.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
     }
 
-    /// What the device has said of the queue pair at `address`, in the library's words; and of
-    /// itself. Takes a system call.
+    /// Returns the event that the device has reported about the queue pair at `address`, or about itself, and the
+    /// library's name for it. Makes a system call.
     pub(super) fn trouble(&self, address: usize) -> Option<(c_int, &'static str)> {
         let mut trouble = TROUBLE.lock().unwrap_or_else(PoisonError::into_inner);
         self.take_events(&mut trouble);
@@ -302,7 +302,7 @@ impl Context {
             None if self.failed.load(Ordering::Relaxed) => IBV_EVENT_DEVICE_FATAL,
             None => return None,
         };
-        // SAFETY: the library's own table.
+        // SAFETY: the text is in the library's own table.
         Some((event, unsafe { library::static_text((self.verbs.ibv_event_type_str)(event)) }))
     }
 
@@ -318,12 +318,12 @@ impl Context {
                 IBV_EVENT_DEVICE_FATAL => self.failed.store(true, Ordering::Relaxed),
                 _ => {}
             }
-            // SAFETY: got above; each is acknowledged once.
+            // SAFETY: the call above returned the event; each is acknowledged once.
             unsafe { (self.verbs.ibv_ack_async_event)(&mut event) };
         }
     }
 
-    /// A queue pair is gone: another one may come to lie at its address.
+    /// Forgets the events of a queue pair that is gone: another one may come to lie at its address.
     pub(super) fn forget(&self, address: usize) {
         TROUBLE.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
     }
@@ -332,7 +332,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if !self.borrowed {
-            // SAFETY: opened by this value; all that was made of it holds a reference to it.
+            // SAFETY: this value opened the device; everything made with it holds a reference to this value.
             unsafe { (self.verbs.ibv_close_device)(self.raw.as_ptr()) };
         }
     }
@@ -345,12 +345,12 @@ pub enum Fabric {
     InfiniBand,
     /// RDMA over Converged Ethernet, version 2: UDP port 4791, addressed by GIDs made of IP addresses.
     Roce,
-    /// RDMA over TCP: connections are made by the connection manager.
+    /// RDMA over TCP: the connection manager makes connections.
     Iwarp,
 }
 
 impl Fabric {
-    /// What users call it.
+    /// Returns the name that users know.
     pub fn name(self) -> &'static str {
         match self {
             Self::InfiniBand => "InfiniBand",
@@ -360,41 +360,41 @@ impl Fabric {
     }
 }
 
-/// What a device reports of itself.
+/// What a device reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// Version of its firmware; empty for software devices.
+    /// The version of the firmware; empty for software devices.
     pub firmware: String,
-    /// Who made it, as PCI numbers vendors.
+    /// The vendor, by its PCI number.
     pub vendor: u32,
     /// The vendor's number of the device.
     pub part: u32,
-    /// Connections (queue pairs) it takes.
+    /// The largest number of queue pairs.
     pub queue_pairs_max: u32,
-    /// Work requests of a queue.
+    /// The largest number of work requests in a queue.
     pub queue_depth_max: u32,
-    /// Entries of a completion queue.
+    /// The largest number of entries of a completion queue.
     pub completions_max: u32,
-    /// Memory regions.
+    /// The largest number of memory regions.
     pub regions_max: u32,
-    /// Bytes of the largest region.
+    /// The number of bytes of the largest region.
     pub region_bytes_max: u64,
-    /// Reads and compare-and-swaps under way on one connection.
+    /// The largest number of reads and compare-and-swaps under way on one connection.
     pub reads_max: ReadDepths,
-    /// What it promises of compare-and-swap.
+    /// What the device promises about compare-and-swap.
     pub swaps: AtomicSupport,
-    /// Memory windows that bind to a connection (type 2B).
+    /// The device has memory windows that bind to a connection (type 2B).
     pub memory_windows: bool,
-    /// Ports, numbered from 1.
+    /// The number of ports; they are numbered from 1.
     pub ports: u8,
 }
 
 /// How many reads and compare-and-swaps one connection may have under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadDepths {
-    /// Those that the peer has asked this side for.
+    /// The number of requests of the peer.
     pub responder: u8,
-    /// Those that this side has asked the peer for.
+    /// The number of requests of this side.
     pub initiator: u8,
 }
 
@@ -409,33 +409,33 @@ impl ReadDepths {
 pub struct AtomicSupport {
     /// The device has compare-and-swap.
     pub exist: bool,
-    /// It is atomic against the processor, too.
+    /// Compare-and-swap is atomic against the processor, too.
     pub atomic_with_processor: bool,
 }
 
-/// What a port reports of itself.
+/// What a port reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortFacts {
-    /// From 1.
+    /// The port's number, from 1.
     pub number: u8,
-    /// How it talks to others; `None` for a link layer that is not known.
+    /// The fabric; `None` for an unknown link layer.
     pub fabric: Option<Fabric>,
-    /// "active", or what else it is.
+    /// The state of the port, such as "active".
     pub state: &'static str,
-    /// Megabits a second; 0 where it does not say.
+    /// Megabits per second; 0 if unknown.
     pub megabits: u32,
-    /// Bytes of a packet's payload.
+    /// The number of bytes of a packet's payload.
     pub mtu: u32,
-    /// Bytes of the longest operation.
+    /// The number of bytes of the longest operation.
     pub operation_bytes_max: u32,
-    /// Its address in an InfiniBand subnet; 0 elsewhere.
+    /// The port's address in an InfiniBand subnet; 0 for other fabrics.
     pub lid: u16,
-    /// Its other addresses.
+    /// The port's other addresses.
     pub gids: Vec<Gid>,
 }
 
 impl PortFacts {
-    /// It carries traffic.
+    /// True if the port carries traffic.
     pub fn is_active(&self) -> bool {
         self.state == "active"
     }
@@ -444,7 +444,7 @@ impl PortFacts {
 /// One address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gid {
-    /// Its place in the port's table.
+    /// The index of the address in the port's table.
     pub index: u8,
     /// The address.
     pub bytes: [u8; 16],
@@ -455,13 +455,13 @@ pub struct Gid {
 }
 
 impl Gid {
-    /// As an IP address, which RoCE v2 and iWARP use.
+    /// Returns the address as an IP address, which RoCE v2 and iWARP use.
     pub fn ip(&self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.bytes);
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
     }
 
-    /// Valid on one link only.
+    /// True if the address is valid on one link only.
     pub fn is_link_local(&self) -> bool {
         self.bytes[0] == 0xfe && self.bytes[1] & 0xc0 == 0x80
     }
@@ -471,7 +471,7 @@ impl DeviceFacts {
     fn of(attributes: &ibv_device_attr) -> Self {
         let count = |number: c_int| u32::try_from(number).unwrap_or(0);
         let small = |number: c_int| u8::try_from(number.clamp(0, 255)).unwrap_or(0);
-        // SAFETY: the library ends it in a zero byte.
+        // SAFETY: the library ends the text in a zero byte.
         let firmware = unsafe { CStr::from_ptr(attributes.fw_ver.as_ptr()) };
         Self {
             firmware: firmware.to_string_lossy().into_owned(),
@@ -515,11 +515,11 @@ fn interface_name(index: u32) -> String {
     if index == 0 || named.is_null() {
         return String::new();
     }
-    // SAFETY: filled just now.
+    // SAFETY: the call above filled the buffer.
     unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// Why rdma-core does not list a device that the kernel has.
+/// Returns why rdma-core does not list a device that the kernel has.
 fn unlisted(device: &str, DevicePaths { listed, files }: DevicePaths<'_>) -> Obstacle {
     let named = |entry: &std::fs::DirEntry| {
         let name = std::fs::read_to_string(entry.path().join("ibdev"));
@@ -537,8 +537,8 @@ fn unlisted(device: &str, DevicePaths { listed, files }: DevicePaths<'_>) -> Obs
     }
 }
 
-/// Why a device could not be opened. The library looks for another file where the right one forbids, and
-/// then says that there is none.
+/// Returns why a device could not be opened. If the device file forbids access, the library tries another file,
+/// and then reports that there is none.
 fn unopened(device: &str, path: String, error: std::io::Error) -> Obstacle {
     use std::io::ErrorKind::{NotFound, PermissionDenied};
     let device = device.to_owned();
@@ -559,7 +559,7 @@ fn not_opened(device: &str, why: std::io::Error) -> Obstacle {
     Obstacle::NotOpened { device: device.to_owned(), why: why.to_string() }
 }
 
-/// A failure would show as a call that blocks; the kernel has none for an open descriptor.
+/// Makes a descriptor non-blocking. A failure would show as a call that blocks; an open descriptor allows it always.
 pub(super) fn nonblocking(descriptor: BorrowedFd<'_>) {
     if let Ok(flags) = rustix::fs::fcntl_getfl(descriptor) {
         let _ = rustix::fs::fcntl_setfl(descriptor, flags | rustix::fs::OFlags::NONBLOCK);

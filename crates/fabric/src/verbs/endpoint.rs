@@ -1,8 +1,8 @@
-//! The contract over a queue pair: what is posted, what has completed, what the peer has said.
+//! The contract over a queue pair: operations posted, operations completed, messages of the peer.
 //!
-//! Completions cost a device something, so writes ask for one only now and then; it stands for all that
-//! was posted before it. `flights` are in order of posting; `free` is what the send queue still takes;
-//! `ready` is polled before `fault` is told.
+//! Completions cost a device something, so only some writes ask for one; it stands for everything that
+//! was posted before it. `flights` are in order of posting; `free` is the number of work requests that the send
+//! queue still takes; `ready` is polled before `fault` is reported.
 
 mod transfer;
 
@@ -23,21 +23,21 @@ use crate::contract::{
     Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Local, Operation, Provider,
 };
 
-/// In a message of iWARP, above the 32 bits of an immediate or of a count: it is a count.
+/// In a message over iWARP, the bit above an immediate or a count of 32 bits: set for a count.
 const COUNT: u64 = 1 << 32;
-/// A count that says nothing, and is to be counted as an immediate: it wakes who sleeps.
+/// A count that acknowledges nothing, and is itself counted as an immediate: it wakes a sleeping peer.
 const WAKE: u32 = 1 << 31;
 
-/// What the peer lets this side do.
+/// What the peer allows this side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExposedPeer {
-    /// Where its arena is, and the key to the exposed part.
+    /// The address of the peer's arena, and the key to the exposed part.
     pub memory: RemoteMemory,
-    /// The exposed part of its arena.
+    /// The exposed part of the peer's arena.
     pub exposed: Range<u64>,
-    /// Immediates that it takes without having acknowledged any.
+    /// The number of immediates that the peer takes without having acknowledged any.
     pub immediate_credit: u32,
-    /// Reads and swaps of this side that may be under way.
+    /// The number of reads and swaps of this side that may be under way.
     pub reads: u32,
 }
 
@@ -49,33 +49,33 @@ pub struct VerbsEndpoint {
     capabilities: Capabilities,
     port: Port,
     description: String,
-    /// The device has writes with immediates; else a message goes behind the write.
+    /// The device has writes with immediates; otherwise a message follows the write.
     immediates: bool,
     credit: ImmediateCredit,
-    /// Before the doorbell.
+    /// Work requests before the doorbell.
     posted: Vec<WorkRequest>,
-    /// After [`post`](Endpoint::post), before the completion.
+    /// Work requests after [`post`](Endpoint::post), before their completion.
     flights: VecDeque<WorkInFlight>,
     next_id: u64,
-    /// Everything up to it has a completion coming, or has had it.
+    /// Every work request up to this id has a completion coming, or has had it.
     signaled_id: u64,
-    /// Somebody waits for the completion of everything up to it.
+    /// The user waits for the completion of every work request up to this id.
     flushed_id: u64,
     since_signal: u32,
     free: u32,
-    /// Places for what swaps find, one bit each.
+    /// The places for the words that swaps find, one bit each.
     slots: u32,
     reads_under_way: u32,
-    /// Messages that came so far.
+    /// The number of messages that have arrived.
     came: u32,
-    /// Immediates taken, for which no receive is posted again.
+    /// The number of immediates taken whose receives are not yet posted again.
     immediates_taken: u32,
-    /// Acknowledgements taken, for which no receive is posted again.
+    /// The number of acknowledgements taken whose receives are not yet posted again.
     acknowledgements_taken: u32,
     greeted: bool,
     /// A post was refused, and nothing has made room since.
     refused: bool,
-    /// There is room again for what was refused, and the user has not polled since.
+    /// There is room again after a refused post, and the user has not polled since.
     relieved: bool,
     ready: VecDeque<Event>,
     fault: Option<Fault>,
@@ -88,7 +88,7 @@ pub struct VerbsEndpoint {
 #[derive(Clone, Copy, Debug)]
 struct WorkInFlight {
     id: u64,
-    /// None for work of the backend's own.
+    /// `None` for work of the backend's own.
     context: Option<u64>,
     work_requests: u32,
     kind: FlightKind,
@@ -102,7 +102,7 @@ enum FlightKind {
 }
 
 impl VerbsEndpoint {
-    /// An endpoint whose queue pair is connected.
+    /// Makes an endpoint of a queue pair that is connected.
     pub fn new(
         resources: Resources,
         peer: ExposedPeer,
@@ -141,23 +141,23 @@ impl VerbsEndpoint {
         }
     }
 
-    /// The connection's objects at the device.
+    /// Returns the connection's objects at the device.
     pub(super) fn resources(&self) -> &Resources {
         &self.resources
     }
 
-    /// This side's port.
+    /// Returns this side's port.
     pub(super) fn port(&self) -> &Port {
         &self.port
     }
 
-    /// Something that was flushed is under way. What the backend itself has sent since, acknowledgements
-    /// among it, nobody waits for.
+    /// True if a work request before the last flush is under way. Nobody waits for what the backend itself has sent
+    /// since, such as acknowledgements.
     fn awaits_flushed(&self) -> bool {
         self.flights.front().is_some_and(|flight| flight.id <= self.flushed_id)
     }
 
-    /// Something under way has a completion that its user waits for.
+    /// True if the user waits for a completion of anything under way.
     fn awaits_completion(&self) -> bool {
         self.refused || self.reads_under_way > 0 || self.awaits_flushed()
     }
@@ -171,7 +171,7 @@ impl VerbsEndpoint {
         self.doorbell()
     }
 
-    /// Takes what the device has for this side. An error if the connection has ended.
+    /// Takes what the device has for this side. Returns an error if the connection has ended.
     pub(super) fn collect(&mut self) -> Result<(), Error> {
         self.gather();
         self.check_fault()
@@ -187,12 +187,12 @@ impl VerbsEndpoint {
         !self.awaits_flushed()
     }
 
-    /// An error if the connection manager has said that the connection has ended.
+    /// Returns an error if the connection manager has reported the end of the connection.
     pub(super) fn check_manager(&mut self) -> Result<(), Error> {
         if let Some(id) = self.resources.managed() {
             while let Some(happened) = id.poll()? {
                 if let CmEvent::Ended(why) = happened {
-                    // The device may know why.
+                    // The device may know the cause.
                     let cause = self.resources.trouble().map(|(event, text)| Fault::of_event(event, text));
                     self.fault.get_or_insert(cause.unwrap_or(Fault::PeerGone(why)));
                 }
@@ -215,7 +215,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Has something under way that the peer's device must answer. Of no bytes, it reaches no memory.
+    /// Posts a write that the peer's device must answer. It has no bytes, so it reaches no memory.
     fn probe(&mut self) -> Result<(), Error> {
         if !self.flights.is_empty() {
             return self.flush();
@@ -226,11 +226,12 @@ impl VerbsEndpoint {
         self.ring()
     }
 
-    /// A device gives up sooner by itself, but for one that cannot send at all.
+    /// Notices a peer's device that never answers. Most devices give up sooner by themselves; one that cannot send
+    /// at all does not.
     ///
-    /// On iWARP a write completes once it is with this side's TCP. The probe makes that send, and so
-    /// notice: after `net.ipv4.tcp_retries2`, a quarter of an hour. (A read would be answered by the
-    /// peer's device; but it may read nothing here, and soft iWARP answers a read of no bytes with what it
+    /// On iWARP a write completes once this side's TCP has it. The probe makes TCP send, and so
+    /// notice a silent peer: after `net.ipv4.tcp_retries2`, a quarter of an hour. (The peer's device would answer a
+    /// read; but this side may read nothing there, and soft iWARP answers a read of no bytes with what it
     /// last sent: `siw_activate_tx`, Linux 6.1.)
     fn check_silence(&mut self) {
         if self.flights.is_empty() {
@@ -291,7 +292,7 @@ impl Endpoint for VerbsEndpoint {
             self.signaled_id = newest;
             self.since_signal = 0;
         } else if self.free > 0 {
-            // The device has it all already: one more, which ends after it.
+            // The device has everything already: one more write, which ends after it, asks for the completion.
             let nothing = Local { offset: 0, bytes: 0 };
             let work = WorkKind::Write { from: nothing, to: self.peer.exposed.start, immediate: None };
             self.push(&[work], None, FlightKind::Write, true);
@@ -305,7 +306,7 @@ impl Endpoint for VerbsEndpoint {
             let failed = self.fault.is_some();
             self.gather();
             if !failed && self.fault.is_some() {
-                // What the peer did before its end may have come between the looks at both queues.
+                // Messages that the peer sent before its end may have come between the polls of the two queues.
                 self.gather();
             }
         }
@@ -323,7 +324,7 @@ impl Endpoint for VerbsEndpoint {
         if self.awaits_completion() {
             self.resources.arm(CompletionQueue::Send)?;
         }
-        // What came before the queues were armed makes no event.
+        // What came before the queues were armed raises no event.
         self.gather();
         Ok(match self.ready.is_empty() && self.fault.is_none() && !self.relieved {
             true => Armed::Wait,
@@ -342,7 +343,7 @@ impl Endpoint for VerbsEndpoint {
 
     fn wake_peer(&mut self) -> Result<(), Error> {
         self.check_fault()?;
-        // A peer that has not taken what came before is woken by that.
+        // A peer that has not taken earlier immediates is woken by those.
         if self.credit.may_send() && self.has_room(1) {
             self.credit.sent();
             self.tell(WAKE)?;

@@ -6,25 +6,25 @@ use super::abi::*;
 use super::resources::Resources;
 use crate::contract::{Error, Provider};
 
-/// What is said of a device that is off, cut off, or has forgotten the connection.
+/// The cause for a device that is off, cut off, or has forgotten the connection.
 pub const SILENT: &str = "its device does not answer any more";
 
-/// What is said where nobody tells more.
+/// The cause if nothing more is known.
 pub const ENDED: &str = "the connection has ended";
 
-/// What is remembered of it, for every call after the first.
+/// The cause that is remembered, for every call after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The peer, or the way to it, is gone.
     PeerGone(&'static str),
-    /// The peer did what it may not.
+    /// The peer broke the protocol.
     Protocol(&'static str),
-    /// The device says so.
+    /// The device reports a failure.
     Device(String),
 }
 
 impl Fault {
-    /// Of a completion that is not a success. The first one counts: those after it are only flushed.
+    /// Returns the fault of a completion with an error. The first one counts: later ones are only flushed.
     pub fn of_completion(resources: &Resources, status: c_int) -> Self {
         match status {
             IBV_WC_RETRY_EXC_ERR => Self::PeerGone(SILENT),
@@ -33,16 +33,16 @@ impl Fault {
                 Some((event, text)) => Self::of_event(event, text),
                 None => Self::PeerGone(ENDED),
             },
-            // Nothing outside is ever posted: the peer has begun to end.
+            // This side never posts an operation outside the exposed part: the peer has begun to end.
             IBV_WC_REM_ACCESS_ERR => Self::PeerGone("it exposes its memory no more"),
-            // So says siw of what its TCP connection does not take any more (siw_qp_tx.c, Linux 6.1).
+            // siw reports this for a request that its TCP connection does not take any more (siw_qp_tx.c, Linux 6.1).
             IBV_WC_LOC_QP_OP_ERR if resources.managed().is_some() => Self::PeerGone(ENDED),
             status => Self::Device(format!("work failed: {}", resources.status_text(status))),
         }
     }
 
-    /// Of a receive that ended while nothing of this side's had failed. Only the peer's requests can have
-    /// ended the queue pair, unless a connection manager could, too. Not every device raises an event then.
+    /// Returns the fault of a receive that ended while nothing of this side had failed. Only the peer's requests can
+    /// have ended the queue pair, or a connection manager if there is one. Not every device raises an event then.
     pub fn of_receive(resources: &Resources, status: c_int) -> Self {
         match Self::of_completion(resources, status) {
             Self::PeerGone(_) if resources.managed().is_none() => {
@@ -52,7 +52,7 @@ impl Fault {
         }
     }
 
-    /// Of an event that the device raised.
+    /// Returns the fault of an event that the device raised.
     pub fn of_event(event: c_int, text: &'static str) -> Self {
         match event {
             IBV_EVENT_QP_ACCESS_ERR => {
@@ -63,7 +63,7 @@ impl Fault {
         }
     }
 
-    /// For the user.
+    /// Returns the error for the user.
     pub fn error(&self, device: &str) -> Error {
         match self {
             Self::PeerGone(why) => Error::PeerGone(Provider::Rdma, why),

@@ -1,7 +1,7 @@
-//! rdma-core, loaded when it is first asked for. `unsafe`: `dlopen`, and the types of what it finds.
+//! rdma-core, loaded when it is first asked for. `unsafe`: `dlopen`, and the types of the functions that it finds.
 //!
 //! Nothing is linked: without rdma-core everything but RDMA still runs. Loading it changes no signal
-//! handler and starts no thread. Once loaded it stays.
+//! handler and starts no thread. It is never unloaded.
 
 #![allow(unsafe_code, reason = "the door to rdma-core")]
 
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use super::abi::*;
 
-/// Declares a table of functions, and how it is filled from a shared library.
+/// Declares a table of functions, and a way to fill it from a shared library.
 macro_rules! functions {
     ($(#[$doc:meta])* $table:ident { $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)* }) => {
         $(#[$doc])*
@@ -20,7 +20,7 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// Functions that end the test, to be replaced by those that it expects.
+            /// Returns functions that end the test; a test replaces those that it expects.
             #[cfg(test)]
             #[allow(dead_code, reason = "not of every table")]
             pub fn unexpected() -> Self {
@@ -29,7 +29,7 @@ macro_rules! functions {
                 }
                 Self {
                     $($name: {
-                        // SAFETY: it never returns, whatever it is called with.
+                        // SAFETY: the function never returns, whatever its arguments are.
                         unsafe {
                             std::mem::transmute::<
                                 unsafe extern "C" fn(),
@@ -113,7 +113,7 @@ functions! {
     }
 }
 
-/// libibverbs. The error is what the loader said.
+/// Returns libibverbs, or the error of the loader.
 pub fn verbs() -> Result<&'static Verbs, String> {
     static VERBS: OnceLock<Verbs> = OnceLock::new();
     loaded(&VERBS, || {
@@ -123,13 +123,13 @@ pub fn verbs() -> Result<&'static Verbs, String> {
     })
 }
 
-/// librdmacm, which only devices that demand it need. The error is what the loader said.
+/// Returns librdmacm, which only devices that demand it need, or the error of the loader.
 pub fn connections() -> Result<&'static Connections, String> {
     static CONNECTIONS: OnceLock<Connections> = OnceLock::new();
     loaded(&CONNECTIONS, || Connections::load(Handle::open(c"librdmacm.so.1")?))
 }
 
-/// A sentence of the library's own.
+/// Returns a text of the library's own.
 ///
 /// # Safety
 /// `text` is null or a C string that is never freed, as the libraries' tables of names are.
@@ -137,11 +137,11 @@ pub unsafe fn static_text(text: *const c_char) -> &'static str {
     if text.is_null() {
         return "unknown";
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unknown")
 }
 
-/// Only success is remembered: the library may be installed while this process runs.
+/// Returns a library, and remembers only success: it may be installed while this process runs.
 fn loaded<T>(
     cell: &'static OnceLock<T>,
     load: impl FnOnce() -> Result<T, String>,
@@ -152,8 +152,8 @@ fn loaded<T>(
     }
 }
 
-/// Before the first registration: a child process must not take registered pages along when it
-/// writes to them first. Kernels since 5.12 need nothing, which the library knows.
+/// Prepares for forks. Must run before the first registration: a child process must not take registered pages
+/// along when it writes to them first. Kernels since 5.12 need no preparation, which the library knows.
 fn prepare_for_forks(verbs: &Verbs) {
     // SAFETY: called before any region is registered, as its manual page demands. A failure
     // leaves things as they are; this process's registered memory is shared, not copied on write.
@@ -179,7 +179,7 @@ impl Handle {
     }
 }
 
-/// What the loader says of its last failure.
+/// Returns the loader's text for its last failure.
 fn trouble() -> String {
     // SAFETY: the text belongs to this thread until its next call of the loader.
     unsafe {

@@ -1,4 +1,4 @@
-//! What two sides tell each other over the control channel. Parsed once, into checked values.
+//! The messages of two sides over the control channel. Each is parsed once, into checked values.
 //!
 //! Integers are big-endian. Each message begins with its magic, and bytes left over are an error.
 
@@ -11,44 +11,44 @@ use super::resources::RemoteMemory;
 use crate::byte_reader::ByteReader;
 use crate::contract::{Error, Provider};
 
-/// First bytes of every message: name, and version of the protocol.
+/// The first bytes of every message: name, and version of the protocol.
 const MAGIC: [u8; 8] = *b"caravan\x02";
-/// Linux's names of devices are shorter.
+/// The largest length of a device's name; Linux's names are shorter.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A port that a side can be reached at.
+/// A port at which a side can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// How it talks.
+    /// The fabric of the port.
     pub fabric: Fabric,
-    /// Its device.
+    /// The name of the device.
     pub device: String,
-    /// Its number, from 1.
+    /// The number of the port, from 1.
     pub number: u8,
-    /// Its address: for iWARP and RoCE an IP address in the form of a GID.
+    /// The port's address: for iWARP and RoCE an IP address in the form of a GID.
     pub gid: [u8; 16],
-    /// Place of the address in the port's table.
+    /// The index of the address in the port's table.
     pub gid_index: u8,
-    /// Its address in an InfiniBand subnet.
+    /// The port's address in an InfiniBand subnet.
     pub lid: u16,
-    /// Megabits a second.
+    /// The speed in megabits per second.
     pub megabits: u32,
-    /// Bytes of a packet's payload.
+    /// The number of bytes of a packet's payload.
     pub mtu: u32,
 }
 
 impl Port {
-    /// Its address as an IP address.
+    /// Returns the port's address as an IP address.
     pub fn ip(&self) -> IpAddr {
         as_gid(self.gid).ip()
     }
 
-    /// Its address is valid on one link only.
+    /// True if the port's address is valid on one link only.
     pub fn is_link_local(&self) -> bool {
         as_gid(self.gid).is_link_local()
     }
 
-    /// "mlx5_0 port 1 (RoCE v2, 100 Gb/s)".
+    /// Returns a description such as "mlx5_0 port 1 (RoCE v2, 100 Gb/s)".
     pub fn describe(&self) -> String {
         let Self { device, number, fabric, .. } = self;
         match self.megabits {
@@ -60,7 +60,7 @@ impl Port {
         }
     }
 
-    /// Its address, as users write it.
+    /// Returns the port's address, as users write it.
     pub fn address(&self) -> String {
         match self.fabric {
             Fabric::InfiniBand => format!("LID {}", self.lid),
@@ -73,51 +73,51 @@ fn as_gid(bytes: [u8; 16]) -> Gid {
     Gid { index: 0, bytes, version: 0, interface: String::new() }
 }
 
-/// What one side says of its half of a connection.
+/// What one side tells about its half of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuePairHalf {
     /// The side's port.
     pub port: Port,
-    /// The number of its queue pair; 0 where the connection manager makes it.
+    /// The number of the side's queue pair; 0 if the connection manager makes it.
     pub queue_pair: u32,
-    /// The first sequence number of its packets.
+    /// The first sequence number of the side's packets.
     pub sequence: u32,
-    /// Reads and swaps that its device allows.
+    /// The number of reads and swaps that the side's device allows.
     pub reads: ReadDepths,
-    /// What its device promises of compare-and-swap.
+    /// What the side's device promises about compare-and-swap.
     pub swaps: AtomicSupport,
-    /// Immediates that it takes without having acknowledged any.
+    /// The number of immediates that the side takes without having acknowledged any.
     pub immediate_credit: u32,
-    /// Its arena, and the key to what it has exposed.
+    /// The address of the side's arena, and the key to the exposed part.
     pub memory: RemoteMemory,
-    /// The part of its arena that it has exposed.
+    /// The exposed part of the side's arena.
     pub exposed: Range<u64>,
 }
 
-/// The bytes by which an iWARP listener knows the peer.
+/// The bytes by which an iWARP listener recognizes the peer.
 pub type Nonce = [u8; 16];
 
-/// What the initiating side sends.
+/// The message of the initiating side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The port that it has chosen among those offered.
+    /// The port that the initiating side has chosen among those offered.
     pub chosen: Port,
-    /// Its half.
+    /// The half of the initiating side.
     pub half: QueuePairHalf,
 }
 
-/// What the accepting side replies.
+/// The reply of the accepting side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectAnswer {
-    /// Its half.
+    /// The half of the accepting side.
     pub half: QueuePairHalf,
     /// On iWARP, the port that the connection manager listens on.
     pub listener: u16,
-    /// On iWARP, what the peer must say to that listener.
+    /// On iWARP, the nonce that the peer must send to that listener.
     pub nonce: Nonce,
 }
 
-/// The accepting side's ports.
+/// Makes the message that lists the accepting side's ports.
 pub fn offer(ports: &[Port]) -> Vec<u8> {
     let mut writer = Writer::new(b'O');
     writer.u8(ports.len().min(OFFER_PORTS_MAX) as u8);
@@ -125,7 +125,7 @@ pub fn offer(ports: &[Port]) -> Vec<u8> {
     writer.bytes
 }
 
-/// Reads an [`offer`].
+/// Parses an [`offer`].
 pub fn parse_offer(bytes: &[u8]) -> Result<Vec<Port>, Error> {
     parse(bytes, b'O', |reader| {
         let count = usize::from(reader.u8()?);
@@ -135,7 +135,7 @@ pub fn parse_offer(bytes: &[u8]) -> Result<Vec<Port>, Error> {
 }
 
 impl ConnectRequest {
-    /// The message.
+    /// Returns the bytes of the message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new(b'R');
         writer.port(&self.chosen);
@@ -143,14 +143,14 @@ impl ConnectRequest {
         writer.bytes
     }
 
-    /// Reads the message.
+    /// Parses the message.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         parse(bytes, b'R', |reader| Some(Self { chosen: read_port(reader)?, half: read_half(reader)? }))
     }
 }
 
 impl ConnectAnswer {
-    /// The message.
+    /// Returns the bytes of the message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new(b'A');
         writer.half(&self.half);
@@ -159,7 +159,7 @@ impl ConnectAnswer {
         writer.bytes
     }
 
-    /// Reads the message.
+    /// Parses the message.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         parse(bytes, b'A', |reader| {
             Some(Self { half: read_half(reader)?, listener: reader.u16()?, nonce: reader.take()? })
@@ -168,7 +168,7 @@ impl ConnectAnswer {
 }
 
 /// Changes an accepting side's answer so that it claims to expose the first `bytes` of its arena. A
-/// self-test shows with it that the device of the side that said so refuses access to the rest.
+/// self-test uses it to show that the device of that side refuses access to the rest.
 pub fn overstate(answer: &[u8], bytes: u64) -> Result<Vec<u8>, Error> {
     let mut answer = ConnectAnswer::parse(answer)?;
     answer.half.exposed = 0..bytes;
@@ -228,7 +228,7 @@ impl Writer {
     }
 }
 
-/// What follows the magic and `kind`; `read` returns `None` for what is malformed.
+/// Parses what follows the magic and `kind`; `read` returns `None` if it is malformed.
 fn parse<'a, T>(
     bytes: &'a [u8],
     kind: u8,
@@ -252,7 +252,7 @@ fn read_port(reader: &mut ByteReader<'_>) -> Option<Port> {
     };
     let length = usize::from(reader.u8()?);
     let name = reader.bytes(length).filter(|_| (1..=NAME_BYTES_MAX).contains(&length))?;
-    // It is looked up and logged: only what the kernel uses in names.
+    // The name is looked up and logged, so it may have only characters that the kernel uses in names.
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
     if !name.iter().all(is_plain) {
         return None;

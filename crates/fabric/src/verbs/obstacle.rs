@@ -2,10 +2,10 @@
 
 use crate::contract::{Error, Provider};
 
-/// How a user comes to lock more memory: one of these lines.
+/// How a user may lock more memory: one of these lines.
 pub const MEMORY_LOCK_REMEDY: &str = "raise it with `ulimit -l unlimited`, `* - memlock unlimited` in /etc/security/limits.conf, or LimitMEMLOCK=infinity of the service";
 
-/// What stands between this machine, or a peer, and RDMA.
+/// Why this machine, or a peer, cannot use RDMA.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -17,7 +17,7 @@ pub enum Obstacle {
         "rdma-core is not installed or broken ({why}); on Debian: apt-get install libibverbs1 librdmacm1 ibverbs-providers"
     )]
     NoLibrary {
-        /// What the loader said.
+        /// The error of the loader.
         why: String,
     },
     /// The kernel knows a device that rdma-core has no provider for.
@@ -28,20 +28,20 @@ pub enum Obstacle {
         /// The device.
         device: String,
     },
-    /// The kernel knows a device and gives programs no way to it.
+    /// The kernel knows a device but gives programs no access to it.
     #[error("{device}: the kernel gives programs no access to it: `modprobe ib_uverbs`, as root")]
     NoUserAccess {
         /// The device.
         device: String,
     },
-    /// The device file is missing, as in a container that was not given it.
+    /// The device file is missing, as in a container without access to it.
     #[error(
         "{device}: {path} is missing; a container must be given it (docker run --device=/dev/infiniband), elsewhere udev makes it"
     )]
     NoDeviceFile {
         /// The device.
         device: String,
-        /// Its file.
+        /// Its device file.
         path: String,
     },
     /// The device file cannot be opened.
@@ -51,7 +51,7 @@ pub enum Obstacle {
     NoPermission {
         /// The device.
         device: String,
-        /// Its file.
+        /// Its device file.
         path: String,
     },
     /// The device cannot be opened for another reason.
@@ -59,10 +59,10 @@ pub enum Obstacle {
     NotOpened {
         /// The device.
         device: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         why: String,
     },
-    /// The device has no connections of the kind that is needed.
+    /// The device has no reliable connections.
     #[error("{device}: it has no reliable connections (RC queue pairs), which Caravan needs")]
     NoReliableConnections {
         /// The device.
@@ -75,10 +75,10 @@ pub enum Obstacle {
         device: String,
         /// Its port, from 1.
         port: u8,
-        /// What it reports.
+        /// The state that the port reports.
         state: &'static str,
     },
-    /// The port has no address to be reached at.
+    /// The port has no address at which a peer could reach it.
     #[error("{device} port {port}: it has no usable address (GID); give its network interface an IP address")]
     NoAddress {
         /// The device.
@@ -93,7 +93,7 @@ pub enum Obstacle {
     MemoryLock {
         /// The device.
         device: String,
-        /// What was to be registered.
+        /// The number of bytes that were to be registered.
         needed_bytes: u64,
         /// RLIMIT_MEMLOCK.
         limit_bytes: u64,
@@ -103,23 +103,23 @@ pub enum Obstacle {
         "this machine's firewall drops UDP port 4791, which RoCE v2 uses ({rule}); `nft insert rule FAMILY TABLE CHAIN udp dport 4791 accept` lets it through"
     )]
     Firewall {
-        /// The rule, or the policy, that does.
+        /// The rule, or the policy, that stops it.
         rule: String,
     },
-    /// None of the ports of one side reaches one of the other.
+    /// No port of one side reaches a port of the other.
     #[error("no RDMA port of this machine ({ours}) reaches one of the peer's ({theirs})")]
     NoPath {
-        /// This side's.
+        /// The ports of this side.
         ours: String,
-        /// The other's.
+        /// The ports of the peer.
         theirs: String,
     },
-    /// The queue pairs are set up, and nothing comes through.
+    /// The queue pairs are set up, but no packet gets through.
     #[error("{device}: the peer's device does not answer within {seconds} s; {hint}")]
     NoAnswer {
         /// The device.
         device: String,
-        /// How long it was waited for.
+        /// How long this side waited.
         seconds: u64,
         /// The usual cause.
         hint: &'static str,
@@ -127,7 +127,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// The obstacle that `error` reports, if it reports one.
+    /// Returns the obstacle that `error` reports, if any.
     pub fn of(error: &Error) -> Option<&Self> {
         match error {
             Error::Unavailable { why, .. } => why.downcast_ref(),

@@ -20,19 +20,19 @@ use super::quirks::Quirk;
 use super::resources::{Depths, own_bytes};
 use crate::contract::Exposure;
 
-/// Any port will do to ask for a route: nothing is sent.
+/// Any port will do to ask for a route: no packet is sent.
 const DISCARD: u16 = 9;
 
-/// Ports that carry traffic, and everything that keeps others from it.
+/// The ports that carry traffic, and the obstacles of all others.
 #[derive(Debug, Default)]
 pub struct Usable {
     /// Each address of each port.
     pub ports: Vec<Port>,
-    /// Why there are not more.
+    /// Why there are no more ports.
     pub obstacles: Vec<Obstacle>,
 }
 
-/// Asks the kernel and every device. Cheap where there is no device.
+/// Asks the kernel and every device. Cheap if there is no device.
 pub fn usable() -> Usable {
     usable_of(device::names(), device::open)
 }
@@ -51,7 +51,7 @@ pub(super) fn usable_of(names: Vec<String>, open: impl Fn(&str) -> Result<Arc<Co
             Err(obstacle) => usable.obstacles.push(obstacle),
         }
     }
-    // A missing library is missing for all devices alike.
+    // A missing library is the same obstacle for all devices.
     usable.obstacles.dedup();
     usable
 }
@@ -95,10 +95,10 @@ impl Usable {
     }
 }
 
-/// An address of a port that others can use.
+/// An address of a port that peers can use.
 struct PortAddress {
     gid: [u8; 16],
-    /// Its place in the port's table.
+    /// The index of the address in the port's table.
     gid_index: u8,
 }
 
@@ -115,8 +115,8 @@ fn addresses(context: &Context, facts: &PortFacts) -> Vec<PortAddress> {
     }
 }
 
-/// The IP addresses at which the connection manager finds the device of that name: an iWARP device's
-/// GID says nothing of them.
+/// Returns the IP addresses at which the connection manager finds the device of that name: an iWARP device's
+/// GID does not contain them.
 fn managed_addresses(device: &str) -> Vec<PortAddress> {
     let here = |ip: &IpAddr| {
         let found = Id::bind(*ip).and_then(|id| Ok(id.context()?.name() == device));
@@ -129,17 +129,17 @@ fn managed_addresses(device: &str) -> Vec<PortAddress> {
     own_addresses().into_iter().filter(here).map(|ip| PortAddress { gid: gid(ip), gid_index: 0 }).collect()
 }
 
-/// Every address of this machine that is up, but those for one link or for itself only.
+/// Returns every address of an interface that is up, except link-local and loopback addresses.
 pub fn own_addresses() -> Vec<IpAddr> {
     let mut list = ptr::null_mut();
-    // SAFETY: fills in a list, which is freed below.
+    // SAFETY: the call fills in a list, which is freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Vec::new();
     }
     let mut addresses = Vec::new();
     let mut entry = list;
     while !entry.is_null() {
-        // SAFETY: an entry of the list; its address is null or of the family that it names.
+        // SAFETY: `entry` is of the list; its address is null or of the family that it names.
         unsafe {
             if (*entry).ifa_flags & libc::IFF_UP as libc::c_uint != 0 {
                 addresses.extend(address((*entry).ifa_addr));
@@ -147,7 +147,7 @@ pub fn own_addresses() -> Vec<IpAddr> {
             entry = (*entry).ifa_next;
         }
     }
-    // SAFETY: made above, and not used any more.
+    // SAFETY: the list was made above, and is not used any more.
     unsafe { libc::freeifaddrs(list) };
     addresses.retain(|ip| match ip {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
@@ -162,7 +162,7 @@ unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
     if raw.is_null() {
         return None;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe {
         match i32::from((*raw).sa_family) {
             libc::AF_INET => {
@@ -178,7 +178,7 @@ unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// How this machine would send from one address to another. Nothing is sent.
+/// Returns how this machine would send from one address to another. Sends no packet.
 pub fn route(from: IpAddr, to: IpAddr) -> Route {
     match (source(to), source_from(from, to)) {
         (Some(usual), _) if usual == from => Route::Usual,
@@ -187,7 +187,7 @@ pub fn route(from: IpAddr, to: IpAddr) -> Route {
     }
 }
 
-/// The address from which this machine sends to another by itself.
+/// Returns the address from which this machine sends to another by default.
 pub fn source(to: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -196,7 +196,7 @@ pub fn source(to: IpAddr) -> Option<IpAddr> {
     source_from(any, to)
 }
 
-/// True if the address is this machine's own. Nothing is sent.
+/// True if the address is this machine's own. Sends no packet.
 pub fn is_here(ip: IpAddr) -> bool {
     ip.is_loopback() || source(ip) == Some(ip)
 }
@@ -221,22 +221,22 @@ pub fn is_near(port: &Port) -> bool {
     }
 }
 
-/// The version of rdma-core, such as "44.0"; empty where its file does not tell. Loads it.
+/// Loads rdma-core, and returns its version, such as "44.0"; empty if the name of its file has none.
 pub fn library_version() -> Result<String, Obstacle> {
     library::verbs().map_err(|why| Obstacle::NoLibrary { why })?;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     Ok(maps.lines().find_map(version_in).unwrap_or_default().to_owned())
 }
 
-/// Of a line of /proc/self/maps that names libibverbs.so.1.14.44.0: "44.0". The first two numbers are
-/// those of its interface.
+/// Returns "44.0" for a line of /proc/self/maps that names libibverbs.so.1.14.44.0. The first two numbers are
+/// the version of its interface.
 fn version_in(line: &str) -> Option<&str> {
     let (_, numbers) = line.rsplit_once("/libibverbs.so.")?;
     numbers.splitn(3, '.').nth(2).filter(|version| !version.is_empty())
 }
 
-/// Bytes that a connection of that exposure locks, on a device that
-/// [uses windows](super::device::Context::uses_windows), or another.
+/// Returns the number of bytes that a connection of that exposure locks, on a device that
+/// [uses windows](super::device::Context::uses_windows), or on another.
 pub fn registered_bytes(exposure: &Exposure, uses_windows: bool) -> u64 {
     let depths = Depths { send: SEND_DEPTH, receive: IMMEDIATE_CREDIT + RECEIVE_RESERVE };
     let exposed = exposure.exposed.end - exposure.exposed.start;
@@ -245,7 +245,7 @@ pub fn registered_bytes(exposure: &Exposure, uses_windows: bool) -> u64 {
     exposure.arena_bytes.next_multiple_of(PAGE_BYTES) + twice + own_bytes(depths).next_multiple_of(PAGE_BYTES)
 }
 
-/// Bytes that this process may lock; `None` where nothing limits it.
+/// Returns the number of bytes that this process may lock; `None` if there is no limit.
 pub fn memory_lock_limit() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     match may_lock_all(&status) {
@@ -254,7 +254,7 @@ pub fn memory_lock_limit() -> Option<u64> {
     }
 }
 
-/// True if a /proc/PID/status lists the capability CAP_IPC_LOCK, to which no limit applies.
+/// True if the text of a /proc/PID/status lists the capability CAP_IPC_LOCK, to which no limit applies.
 fn may_lock_all(status: &str) -> bool {
     const CAP_IPC_LOCK: u64 = 14;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

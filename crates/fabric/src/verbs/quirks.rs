@@ -1,29 +1,29 @@
-//! What devices lack or demand that they do not report: one row for each, with the evidence.
+//! What devices lack or demand without reporting it: one row for each quirk, with the evidence.
 //!
-//! Not here, as it is done for all devices alike: a memory window is given back before its queue pair, to
-//! which it is bound. Nor that iWARP's connections are made by the connection manager, which is what iWARP
-//! is: RDMA begins with MPA's exchange over a TCP connection (RFC 5044, 7.1).
+//! Two things are not quirks. A memory window is given back before its queue pair, to which it is bound: this is
+//! done for all devices alike. The connection manager makes iWARP's connections: this is part of iWARP, where RDMA
+//! begins with MPA's exchange over a TCP connection (RFC 5044, 7.1).
 
 /// A deviation that the rest of this backend asks for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirk {
-    /// Writes carry no immediates: a message goes behind the write.
+    /// Writes carry no immediates: a message follows the write.
     NoImmediates,
-    /// Memory that a read brings bytes to must be open to the peer's writes.
+    /// Memory that a read copies to must be open to the peer's writes.
     ReadsNeedRemoteWrite,
-    /// Memory windows do not keep the peer inside.
+    /// Memory windows do not keep the peer out of the rest of the memory.
     BrokenWindows,
-    /// What arrives while the queue pair changes its state may stay unread until more arrives.
+    /// A message that arrives while the queue pair changes its state may stay unread until another one arrives.
     MissesFirstWord,
-    /// The device has no reliable connections, and so nothing that this backend could use.
+    /// The device has no reliable connections, which this backend needs.
     NoReliableConnections,
 }
 
 struct QuirkRow {
     quirk: Quirk,
-    /// All devices of the transport iWARP.
+    /// The row holds for all devices of the transport iWARP.
     iwarp: bool,
-    /// Devices whose names begin so.
+    /// The row holds for devices whose names begin with this.
     prefix: &'static str,
     #[allow(dead_code, reason = "for the reader")]
     evidence: &'static str,

@@ -1,4 +1,4 @@
-//! What a connection is made of: protection domain, completion queues, registered memory, queue pair.
+//! The objects of a connection: protection domain, completion queues, registered memory, queue pair.
 //! `unsafe`: libibverbs' calls that make, register, use and end them.
 
 #![allow(unsafe_code, reason = "calls into libibverbs")]
@@ -25,66 +25,66 @@ pub use work::{WorkKind, WorkRequest};
 /// One of the two completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionQueue {
-    /// Completions of what this side posted.
+    /// Completions of this side's work requests.
     Send,
-    /// What came from the peer.
+    /// Messages from the peer.
     Receive,
 }
 
-/// Work requests of each queue.
+/// The number of work requests of each queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depths {
-    /// Of the send queue.
+    /// The number for the send queue.
     pub send: u32,
-    /// Of the receive queue.
+    /// The number for the receive queue.
     pub receive: u32,
 }
 
-/// A side's memory as the other side's work requests name it.
+/// A side's memory, as the other side's work requests name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// Address of the first byte of the arena, as its device counts.
+    /// The address of the arena's first byte, as the side's device counts.
     pub address: u64,
-    /// The key to what is exposed.
+    /// The key to the exposed part.
     pub key: u32,
 }
 
 /// The memory of one side.
 #[derive(Clone, Debug)]
 pub struct ConnectionMemory {
-    /// What the contract calls the arena.
+    /// The arena of the contract.
     pub arena: SharedSlice,
-    /// Memory of this backend's own, of [`own_bytes`]: results of swaps, messages in, messages out.
+    /// The backend's own memory, of [`own_bytes`]: results of swaps, messages in, messages out.
     pub own: SharedSlice,
 }
 
-/// How the queue pair reaches the peer's, where no connection manager does it.
+/// The path from this side's queue pair to the peer's, where no connection manager makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairPath {
     /// This side's port.
     pub port: u8,
-    /// This side's address in that port's table.
+    /// The index of this side's address in that port's table.
     pub gid_index: u8,
     /// The peer's address.
     pub gid: [u8; 16],
     /// The peer's address in an InfiniBand subnet.
     pub lid: u16,
-    /// True if the address travels in every packet, as it must everywhere but within one InfiniBand
-    /// subnet.
+    /// True if every packet carries the address, which only packets within one InfiniBand subnet need
+    /// not.
     pub is_global: bool,
-    /// Bytes of a packet's payload.
+    /// The number of bytes of a packet's payload.
     pub mtu: u32,
-    /// The peer's queue pair.
+    /// The number of the peer's queue pair.
     pub queue_pair: u32,
-    /// First sequence number of this side's packets.
+    /// The first sequence number of this side's packets.
     pub own_sequence: u32,
-    /// First sequence number of the peer's packets.
+    /// The first sequence number of the peer's packets.
     pub peer_sequence: u32,
-    /// Reads and swaps that may be under way.
+    /// The number of reads and swaps that may be under way.
     pub reads: ReadDepths,
 }
 
-/// A connection's objects at one device. Ended in the order that they depend on each other.
+/// A connection's objects at one device. Dependent objects end first.
 pub struct Resources {
     context: Arc<Context>,
     verbs: &'static Verbs,
@@ -93,17 +93,17 @@ pub struct Resources {
     channel: *mut ibv_comp_channel,
     send: *mut ibv_cq,
     receive: *mut ibv_cq,
-    /// Completion events taken and not acknowledged, of each queue.
+    /// The number of completion events taken and not acknowledged, for each queue.
     unacknowledged: [u32; 2],
     queue_pair: *mut ibv_qp,
     inline_bytes: u32,
     depths: Depths,
     /// The whole arena, for this side's own use.
     local: *mut ibv_mr,
-    /// What the peer may reach, where no window says so.
+    /// The exposed part for the peer, if there is no window.
     exposed: *mut ibv_mr,
     window: *mut ibv_mw,
-    /// Memory of this backend's own.
+    /// The backend's own memory.
     own: *mut ibv_mr,
     memory: ConnectionMemory,
     exposure: Exposure,
@@ -111,11 +111,11 @@ pub struct Resources {
     requests: Vec<ibv_send_wr>,
     pieces: Vec<ibv_sge>,
     receives: Vec<ibv_recv_wr>,
-    /// Receives posted so far.
+    /// The number of receives posted so far.
     received: u32,
 }
 
-// SAFETY: libibverbs' objects may be used by any thread, one at a time; nothing here is shared.
+// SAFETY: any thread may use libibverbs' objects, one at a time; nothing here is shared.
 unsafe impl Send for Resources {}
 
 impl std::fmt::Debug for Resources {
@@ -125,13 +125,13 @@ impl std::fmt::Debug for Resources {
     }
 }
 
-/// Bytes of memory of the backend's own that a connection of these depths takes.
+/// Returns the number of bytes of the backend's own memory that a connection of these depths takes.
 pub fn own_bytes(depths: Depths) -> u64 {
     u64::from(READS_MAX) * 8 + u64::from(depths.receive + depths.send) * u64::from(MESSAGE_BYTES)
 }
 
 impl Resources {
-    /// Makes everything but the queue pair.
+    /// Makes all objects but the queue pair.
     pub fn new(
         context: Arc<Context>,
         managed: Option<Id>,
@@ -170,7 +170,7 @@ impl Resources {
 
     fn make_queues(&mut self) -> Result<(), Error> {
         let raw = self.context.raw.as_ptr();
-        // SAFETY: the context is open for as long as `self` is, and so for each call below. What
+        // SAFETY: the context is open for as long as `self` is, and so for each call below. Each object that
         // is made is given to the value that ends it.
         unsafe {
             self.domain = self.made("a protection domain", (self.verbs.ibv_alloc_pd)(raw))?;
@@ -184,7 +184,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Refuses null, with what the kernel said.
+    /// Returns `raw`, or the kernel's error if it is null.
     fn made<T>(&self, what: &str, raw: *mut T) -> Result<*mut T, Error> {
         if raw.is_null() {
             let why = std::io::Error::last_os_error();
@@ -193,7 +193,7 @@ impl Resources {
         Ok(raw)
     }
 
-    /// An error of this device.
+    /// Returns an error of this device.
     pub fn device_error(&self, what: String) -> Error {
         Error::Device { device: self.context.name().to_owned(), what }
     }
@@ -203,7 +203,7 @@ impl Resources {
         unsafe { &(*self.context.raw.as_ptr()).ops }
     }
 
-    /// Makes the queue pair, with as much room within its requests as the device gives.
+    /// Makes the queue pair, with as much room for inline bytes as the device gives.
     pub fn make_queue_pair(&mut self) -> Result<(), Error> {
         let mut why = std::io::Error::from(std::io::ErrorKind::Other);
         for inline_bytes in [INLINE_BYTES, 64, 0] {
@@ -224,7 +224,7 @@ impl Resources {
             };
             let made = match &self.managed {
                 Some(id) => id.make_queue_pair(self.domain, &mut wanted),
-                // SAFETY: the domain and the queues are open; the library fills in what it gives.
+                // SAFETY: the domain and the queues are open; the library fills in the sizes that it gives.
                 None => NonNull::new(unsafe { (self.verbs.ibv_create_qp)(self.domain, &mut wanted) }),
             };
             if let Some(made) = made {
@@ -237,39 +237,39 @@ impl Resources {
         Err(self.device_error(format!("it makes no queue pair: {why}")))
     }
 
-    /// The queue pair's number, which the peer's needs to know.
+    /// Returns the queue pair's number, which the peer needs to know.
     pub fn queue_pair_number(&self) -> u32 {
         if self.queue_pair.is_null() {
             return 0;
         }
-        // SAFETY: open for as long as `self` is.
+        // SAFETY: the queue pair is open for as long as `self` is.
         unsafe { (*self.queue_pair).qp_num }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The connection manager's part of it, if it has one.
+    /// Returns the connection manager's end of the connection, if it has one.
     pub fn managed(&self) -> Option<&Id> {
         self.managed.as_ref()
     }
 
-    /// Takes over the connection that a listener was asked for.
+    /// Takes over the connection that was requested from a listener.
     pub fn set_managed(&mut self, id: Id) -> Option<Id> {
         self.managed.replace(id)
     }
 
-    /// The arena.
+    /// Returns the arena.
     pub fn arena(&self) -> &SharedSlice {
         &self.memory.arena
     }
 
-    /// Brings the queue pair into use: from here on it receives and sends. `port` and what the peer
-    /// may do are its first state; then the path to the peer.
+    /// Brings the queue pair into use: from now on it receives and sends. The first state sets the port and what
+    /// the peer may do; the next ones set the path to the peer.
     pub fn connect(&mut self, path: &QueuePairPath) -> Result<(), Error> {
-        // SAFETY: plain numbers, for which zeros are valid.
+        // SAFETY: the structure is plain numbers, for which zeros are valid.
         let mut to: ibv_qp_attr = unsafe { std::mem::zeroed() };
         to.qp_state = IBV_QPS_INIT;
         to.port_num = path.port;
@@ -334,7 +334,7 @@ impl Resources {
         }
     }
 
-    /// Ends the queue pair: the device takes its hands off the memory.
+    /// Ends the queue pair: the device no longer accesses the memory.
     fn end_queue_pair(&mut self) -> bool {
         if self.queue_pair.is_null() {
             return true;
@@ -342,7 +342,7 @@ impl Resources {
         let address = self.queue_pair as usize;
         let ended = match &self.managed {
             Some(id) => id.end_queue_pair(),
-            // SAFETY: made by this value, and used by nothing after this.
+            // SAFETY: this value made the queue pair, and nothing uses it after this.
             None => unsafe { (self.verbs.ibv_destroy_qp)(self.queue_pair) == 0 },
         };
         self.queue_pair = ptr::null_mut();
@@ -352,8 +352,8 @@ impl Resources {
 }
 
 impl Resources {
-    /// The whole arena for this side; for the peer what is exposed, through a window where the device
-    /// has them, or by a second registration where that is less than everything.
+    /// Registers the whole arena for this side, and the exposed part for the peer: through a window if the device
+    /// has them, or by a second registration if the part is not everything.
     fn register(&mut self) -> Result<(), Error> {
         let all = self.exposure.exposed == (0..self.exposure.arena_bytes);
         let windowed = self.context.uses_windows();
@@ -384,7 +384,7 @@ impl Resources {
     fn region(&self, memory: &SharedSlice, at: u64, bytes: u64, access: c_int) -> Result<*mut ibv_mr, Error> {
         let address = memory.address(at as usize, bytes as usize);
         // SAFETY: the memory is mapped for as long as `self` is, and `drop` ends the region before.
-        // The device writes to it as a peer may to any shared memory: never seen through references.
+        // The device writes to it as a peer may write to any shared memory: no reference to it ever exists.
         let region = unsafe { (self.verbs.ibv_reg_mr)(self.domain, address.cast(), bytes as usize, access) };
         if region.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
             return Err(self.memory_lock(bytes));
@@ -392,7 +392,7 @@ impl Resources {
         self.made("a memory region", region)
     }
 
-    /// ENOMEM of a registration: in practice the limit on locked memory.
+    /// Returns the error for ENOMEM of a registration: in practice the limit on locked memory.
     fn memory_lock(&self, needed_bytes: u64) -> Error {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
         match limit {
@@ -404,13 +404,13 @@ impl Resources {
         }
     }
 
-    /// What the peer must name to reach what is exposed.
+    /// Returns the address and key that the peer must name to reach the exposed part.
     pub fn remote_memory(&self) -> RemoteMemory {
         let address = self.memory.arena.address(0, 0) as u64;
         // SAFETY: each is open for as long as `self` is, or null.
         let key = unsafe {
             match (self.window.is_null(), self.exposed.is_null()) {
-                // The window's next key: binding it makes that one valid.
+                // The window's next key: binding the window makes that key valid.
                 (false, _) => next_key((*self.window).rkey),
                 (true, false) => (*self.exposed).rkey,
                 (true, true) => (*self.local).rkey,
@@ -419,12 +419,12 @@ impl Resources {
         RemoteMemory { address, key }
     }
 
-    /// True if a window is to be bound before the peer may write.
+    /// True if a window must be bound before the peer may write.
     pub fn has_window(&self) -> bool {
         !self.window.is_null()
     }
 
-    /// Bytes registered with the device.
+    /// Returns the number of bytes registered with the device.
     pub fn registered_bytes(&self) -> u64 {
         let exposed = self.exposure.exposed.end - self.exposure.exposed.start;
         let twice = if self.exposed.is_null() { 0 } else { exposed };
@@ -434,8 +434,8 @@ impl Resources {
 
 impl Drop for Resources {
     fn drop(&mut self) {
-        // SAFETY: each was made by this value, is used by nothing after this, and is ended after
-        // what depends on it. A bound window depends on its queue pair: rxe would wait for it for ever.
+        // SAFETY: this value made each object, nothing uses it after this, and each is ended after
+        // the objects that depend on it. A bound window depends on its queue pair: rxe would wait for it for ever.
         let mut ended = unsafe {
             match self.operations().dealloc_mw {
                 Some(deallocate) if !self.window.is_null() => deallocate(self.window) == 0,
@@ -444,8 +444,8 @@ impl Drop for Resources {
         };
         ended &= self.end_queue_pair();
         self.acknowledge_events();
-        // SAFETY: each was made by this value, is used by nothing after this, and is ended after what
-        // depends on it.
+        // SAFETY: this value made each object, nothing uses it after this, and each is ended after the objects
+        // that depend on it.
         unsafe {
             for region in [self.own, self.exposed, self.local] {
                 ended &= region.is_null() || (self.verbs.ibv_dereg_mr)(region) == 0;
@@ -461,13 +461,13 @@ impl Drop for Resources {
             }
         }
         if !ended {
-            // The device may still write there: the memory is never given back.
+            // The device may still write to the memory, so it is never given back.
             std::mem::forget(self.memory.clone());
         }
     }
 }
 
-/// What the peer may do with what is exposed.
+/// Returns what the peer may do with the exposed part.
 fn access(exposure: &Exposure) -> c_int {
     let mut access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     if exposure.peer_reads {
@@ -479,7 +479,7 @@ fn access(exposure: &Exposure) -> c_int {
     access
 }
 
-/// The key that a window has after its next binding: its lowest byte is the user's.
+/// Returns the key that a window has after its next binding: the user chooses its lowest byte.
 fn next_key(key: u32) -> u32 {
     (key & !0xff) | (key.wrapping_add(1) & 0xff)
 }

@@ -1,4 +1,4 @@
-//! What every backend must do, whatever it promises beyond that. Each test takes a fresh pair.
+//! What every backend must do, whatever it promises beyond that. Each test takes a new pair.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::pair::Pair;
 use super::pattern::Pattern;
 use super::{PATIENCE, readable};
 
-/// Bytes of each arena in these tests.
+/// The number of bytes of each arena in these tests.
 pub const ARENA_BYTES: u64 = 16 << 10;
 
 fn write(at: u64, bytes: u32, immediate: Option<u32>, context: u64) -> Operation {
@@ -35,8 +35,8 @@ fn immediates(seen: &[Event]) -> Vec<u32> {
         .collect()
 }
 
-/// The first immediates prove that the bytes of their writes are there; each comes once, and in
-/// order where that is promised.
+/// Immediates prove that the bytes of their writes have arrived; each comes once, and in
+/// order if the backend promises that.
 pub fn immediates_come_once_behind_their_bytes(mut pair: Pair, seed: u64) {
     const WRITES: u32 = 40;
     const BYTES: u64 = 200;
@@ -72,7 +72,7 @@ pub fn immediates_come_once_behind_their_bytes(mut pair: Pair, seed: u64) {
     assert_eq!(told, (0..WRITES).collect::<Vec<_>>());
 }
 
-/// After its completion the source may change; what was written is as it was before.
+/// After the completion of a write its source may change; the written bytes do not.
 pub fn a_completed_write_needs_its_source_no_more(mut pair: Pair, seed: u64) {
     let pattern = Pattern::new(seed);
     let mut source = vec![0; 1000];
@@ -87,7 +87,7 @@ pub fn a_completed_write_needs_its_source_no_more(mut pair: Pair, seed: u64) {
     pattern.check(0, &landed);
 }
 
-/// A read brings what is there, to where it was asked to, and nowhere else.
+/// A read copies the bytes to the requested place, and nowhere else.
 pub fn reads_bring_bytes(mut pair: Pair, seed: u64) {
     let pattern = Pattern::new(seed);
     let mut source = vec![0; 3000];
@@ -101,7 +101,7 @@ pub fn reads_bring_bytes(mut pair: Pair, seed: u64) {
     assert_eq!((read[0], read[1502]), (0, 0));
 }
 
-/// One of several swaps wins, and all are told what was there.
+/// One of several swaps succeeds, and all return the word that they found.
 pub fn swaps_compare(mut pair: Pair, _seed: u64) {
     let swap = |expected, desired, context| Operation::CompareAndSwap { at: 64, expected, desired, context };
     if !pair.ends[0].capabilities().compare_and_swap {
@@ -129,7 +129,7 @@ pub fn swaps_compare(mut pair: Pair, _seed: u64) {
     }
 }
 
-/// Places outside an arena are refused, and named.
+/// Places outside an arena are refused, and the error names them.
 pub fn places_outside_are_refused(mut pair: Pair, _seed: u64) {
     let capabilities = pair.ends[0].capabilities();
     for (offset, bytes) in [
@@ -162,8 +162,8 @@ pub fn places_outside_are_refused(mut pair: Pair, _seed: u64) {
     pair.until(|seen| immediates(&seen[1]) == [9] && done_count(&seen[0]) == 1);
 }
 
-/// A full queue refuses, starts nothing of what it refused, and takes more after polling; and who
-/// waits for that is woken.
+/// A full queue refuses, starts nothing of what it refused, and takes more after polling; a side that
+/// waits for room is woken.
 pub fn a_full_queue_refuses_and_recovers(mut pair: Pair, _seed: u64) {
     pair.ends[0].arena().copy_in(0, &[1; 8]);
     pair.ends[0].arena().copy_in(8, &[2; 8]);
@@ -192,7 +192,7 @@ pub fn a_full_queue_refuses_and_recovers(mut pair: Pair, _seed: u64) {
     panic!("a full queue stays full; the peer has taken {told} of {posted}");
 }
 
-/// Whatever happens between arming and waiting, the descriptor tells; and it is quiet after.
+/// An event between arming and waiting makes the descriptor readable; afterwards it is unreadable again.
 pub fn no_wake_up_is_lost(mut pair: Pair, seed: u64) {
     let mut random = Random::new(seed);
     for number in 0..20 {
@@ -200,7 +200,7 @@ pub fn no_wake_up_is_lost(mut pair: Pair, seed: u64) {
         if early {
             pair.start(0, write(0, 8, Some(number), 0));
         }
-        // Polls until it says that it may be waited for: what was early has then come, or rings.
+        // Polls until the endpoint may be waited for: an early event has then come, or rings the bell.
         pair.arm(1);
         if !early {
             pair.start(0, write(0, 8, Some(number), 0));
@@ -224,7 +224,7 @@ pub fn no_wake_up_is_lost(mut pair: Pair, seed: u64) {
     pair.until(|seen| immediates(&seen[1]).len() == 20);
 }
 
-/// A wake-up by hand arrives at a peer that is armed.
+/// An explicit wake-up arrives at a peer that is armed.
 pub fn a_peer_can_be_woken(mut pair: Pair, _seed: u64) {
     for (from, to) in [(0, 1), (1, 0)] {
         pair.arm(to);
@@ -235,7 +235,7 @@ pub fn a_peer_can_be_woken(mut pair: Pair, _seed: u64) {
     }
 }
 
-/// Makes a test of each of the suite's, which `each` calls with fresh pairs.
+/// Makes a test of each function of the suite, which `each` calls with new pairs.
 #[macro_export]
 macro_rules! conformance {
     ($each:ident: $($test:ident)*) => {

@@ -1,15 +1,15 @@
-//! Messages of `verbs`, changed by hand: their layout is `src/verbs/message.rs`'s.
+//! Changes messages of `verbs` by hand; `src/verbs/message.rs` defines their layout.
 
-/// Name, version, kind.
+/// The bytes of a message's head: name, version, kind.
 const HEAD: usize = 9;
-/// What follows a port's kind and its name.
+/// The bytes of a port after its fabric and its name.
 const PORT_REST: usize = 1 + 16 + 1 + 2 + 4 + 4;
-/// A half ends in address, key, first byte exposed, bytes exposed.
+/// The last bytes of a half: address, key, first byte exposed, bytes exposed.
 const TARGET: usize = 8 + 4 + 8 + 8;
-/// An answer ends in a listener and a nonce.
+/// The last bytes of an answer: a listener and a nonce.
 const ANSWER_REST: usize = 2 + 16;
 
-/// An offer with only those ports that have an IPv6 address, or an IPv4 address.
+/// Returns an offer of only those ports that have an IPv6 address, or an IPv4 address.
 pub fn only_family(offer: &[u8], v6: bool) -> Vec<u8> {
     let (mut ports, mut kept) = (&offer[HEAD + 1..], Vec::new());
     while !ports.is_empty() {
@@ -24,7 +24,7 @@ pub fn only_family(offer: &[u8], v6: bool) -> Vec<u8> {
     [&offer[..HEAD], &[kept.len() as u8], &kept.concat()].concat()
 }
 
-/// What a side says that it exposes.
+/// What a side says about its exposed memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Exposed {
     pub address: u64,
@@ -33,7 +33,7 @@ pub struct Exposed {
     pub bytes: u64,
 }
 
-/// Changes what an answer says of it.
+/// Changes what an answer says about exposed memory.
 pub fn change_answer(answer: &mut [u8], change: impl FnOnce(&mut Exposed)) {
     let end = answer.len() - ANSWER_REST;
     let target = &mut answer[end - TARGET..end];
@@ -47,7 +47,7 @@ pub fn change_answer(answer: &mut [u8], change: impl FnOnce(&mut Exposed)) {
     target[20..].copy_from_slice(&exposed.bytes.to_be_bytes());
 }
 
-/// Changes how many immediates an answer says that its side takes: the word before all that.
+/// Changes the immediate credit of an answer: the word before the exposed memory.
 pub fn change_window(answer: &mut [u8], window: u32) {
     let end = answer.len() - ANSWER_REST - TARGET;
     answer[end - 4..end].copy_from_slice(&window.to_be_bytes());

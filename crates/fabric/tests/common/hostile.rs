@@ -1,7 +1,7 @@
-//! A peer that writes whatever a fuzzer or a seed says wherever it can, and its victim.
+//! A peer that writes wherever it can what a fuzzer or a seed decides, and its victim.
 //!
-//! The victim may see wrong bytes, as such a peer could have sent them anyway. It must not panic,
-//! must not reach outside, and must end with an error that names what was wrong.
+//! The victim may see wrong bytes, because such a peer could have sent them anyway. It must not panic,
+//! must not reach outside, and must end with an error that names the violation.
 
 use std::sync::atomic::Ordering;
 
@@ -16,10 +16,10 @@ use super::pair::shm_ends;
 
 /// The longest record that the victim takes.
 pub const RECORD_BYTES_MAX: u32 = 10_000;
-/// Where the words of a ring are in its header.
+/// The offsets of the words in a ring's header.
 const WORDS: [usize; 4] = [0, 128, 256, 384];
 
-/// Decisions, read off a run of bytes until it ends.
+/// Decisions, read from a run of bytes until its end.
 #[derive(Debug)]
 pub struct Input<'a> {
     bytes: &'a [u8],
@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
         Some(*first)
     }
 
-    /// Fewer bytes count as if zeroes followed.
+    /// Reads a number; zeros follow the last byte of the input.
     fn number(&mut self) -> u64 {
         let mut word = [0; 8];
         let length = self.bytes.len().min(8);
@@ -88,7 +88,7 @@ fn scribble(choice: u8, input: &mut Input<'_>, arenas: &[SharedSlice; 2], everyt
     }
 }
 
-/// A victim that does what `input` says, until it has found out, while somebody else scribbles.
+/// A victim that does what `input` says until it notices, while another thread scribbles.
 pub fn work(endpoint: Box<dyn Endpoint>, input: &[u8]) {
     let mut victim = Victim::new(endpoint);
     let mut input = Input::new(input);
@@ -136,7 +136,7 @@ pub fn through_operations(input: &[u8]) {
     }
 }
 
-/// The bytes are a stream of records, cut by the ring's size: they read as a plain parser does.
+/// The bytes are a stream of records, cut at the ring's size: the ring must read them as a plain parser does.
 pub fn as_records(input: &[u8]) {
     let (left, right) = shm_ends(Link::mapped_arena_bytes(RING_BYTES_MIN).unwrap());
     let mut sender = Link::new(Box::new(left), RING_BYTES_MIN).unwrap();
@@ -167,7 +167,7 @@ fn parse(mut stream: &[u8]) -> (Vec<u32>, bool) {
     (lengths, false)
 }
 
-/// The bytes are a descriptor. Only what parses is looked at: connecting would take the memory that
+/// The bytes are a descriptor, which is only parsed: connecting would allocate the memory that
 /// it asks for.
 pub fn as_descriptor(input: &[u8]) {
     match shm::offered_arena_bytes(input) {
@@ -176,7 +176,7 @@ pub fn as_descriptor(input: &[u8]) {
     }
 }
 
-/// The side that must hold out.
+/// The side that must withstand the peer.
 #[derive(Debug)]
 struct Victim {
     link: Link,
@@ -193,7 +193,7 @@ impl Victim {
         Self { link, records, missing: 0, lengths: Vec::new(), buffer: vec![0; 1 << 16] }
     }
 
-    /// One action; any error but the named ones fails the test.
+    /// Does one action; any error but the expected ones fails the test.
     fn act(&mut self, choice: u8, input: &mut Input<'_>) -> Result<(), Error> {
         let result = self.try_act(choice, input);
         if let Err(error) = &result {

@@ -1,5 +1,5 @@
-//! Tests between two hosts. On the other one the test `agent` starts processes, and runs commands, as it
-//! is told over TCP; a process that it started talks to its test over the connection that asked for it.
+//! Tests between two hosts. On the other host the test `agent` starts processes, and runs commands, as it
+//! is told over TCP; a process that it started talks to its test over the connection that requested it.
 
 use std::io::{Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use caravan_fabric::{Error, Link, verbs};
 
 use super::{PATIENCE, forge};
 
-/// Where the agent listens.
+/// The port that the agent listens on.
 const PORT: u16 = 7471;
 const ROLE: &str = "CARAVAN_TEST_ROLE";
 
@@ -21,7 +21,7 @@ pub fn say(control: &mut impl Write, message: &[u8]) -> Result<()> {
     control.write_all(message)
 }
 
-/// Receives one.
+/// Receives one message.
 pub fn hear(control: &mut impl Read) -> Result<Vec<u8>> {
     let mut length = [0; 4];
     control.read_exact(&mut length)?;
@@ -38,19 +38,19 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Starts the test `child` of this program there.
+    /// Starts the test `child` of this program on the other host.
     pub fn start(role: &str) -> Self {
         let mut control = ask(&format!("play {role}"));
         let pid = hear(&mut control).unwrap();
         Self { control, pid: String::from_utf8(pid).unwrap().parse().unwrap() }
     }
 
-    /// Sends it a signal; returns when it has it.
+    /// Sends the process a signal; returns when it has been delivered.
     pub fn signal(&self, name: &str) {
         assert!(there(&format!("kill -{name} {}", self.pid)), "kill -{name}");
     }
 
-    /// It has done its part.
+    /// Checks that the process has done its part.
     pub fn succeeded(&mut self) {
         assert_eq!(hear(&mut self.control).expect("the other process failed"), b"done");
     }
@@ -58,7 +58,7 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // It may have ended already, and that is as good.
+        // The process may have ended already.
         let _ = there(&format!("kill -KILL {} 2>/dev/null", self.pid));
     }
 }
@@ -68,12 +68,13 @@ pub fn there(command: &str) -> bool {
     hear(&mut ask(&format!("run {command}"))).is_ok_and(|said| said == b"0")
 }
 
-/// Runs one here.
+/// Runs a shell command on this host; true if it succeeded.
 pub fn here(command: &str) -> bool {
     Command::new("sh").args(["-c", command]).status().unwrap().success()
 }
 
-/// The agent starts when the other host does, and the wire may be coming back.
+/// Sends a request to the agent. Tries again: the agent starts when the other host does, and the wire may be coming
+/// back.
 fn ask(what: &str) -> TcpStream {
     let (begun, peer) = (Instant::now(), std::env::var("VERBS_PEER_IP").unwrap());
     loop {
@@ -106,7 +107,7 @@ fn serve(mut control: TcpStream) {
     let said = String::from_utf8(said).unwrap();
     if let Some(command) = said.strip_prefix("run ") {
         let status = if here(command) { "0" } else { "1" };
-        // Who asked may have gone on.
+        // The requesting test may have gone on.
         let _ = say(&mut control, status.as_bytes());
     } else if let Some(role) = said.strip_prefix("play ") {
         let mut process = Command::new(std::env::current_exe().unwrap())
@@ -120,7 +121,7 @@ fn serve(mut control: TcpStream) {
     }
 }
 
-/// For the test `child`: what it was started for, and its control channel.
+/// Returns the role and the control channel of the test `child`, if this process is one.
 pub fn role() -> Option<(String, TcpStream)> {
     let role = std::env::var(ROLE).ok()?;
     let mut control = TcpStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
@@ -129,20 +130,20 @@ pub fn role() -> Option<(String, TcpStream)> {
     Some((role, control))
 }
 
-/// How two sides come to a link.
+/// How two sides make a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Meeting {
     pub ring_bytes: u64,
-    /// This side begins.
+    /// This side is the initiating one.
     pub initiates: bool,
-    /// By IPv6 addresses only, or IPv4.
+    /// The sides use IPv6 addresses only, or IPv4.
     pub v6: bool,
-    /// For all of it.
+    /// The time limit for the whole connection.
     pub limit: Duration,
 }
 
 impl Meeting {
-    /// This side's part, over the control channel.
+    /// Makes this side's end of the link, over the control channel.
     pub fn link(self, control: &mut TcpStream) -> std::result::Result<Link, Error> {
         let exposure = Link::exposure(self.ring_bytes)?;
         let (pending, answer) = if self.initiates {

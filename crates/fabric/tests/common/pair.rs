@@ -6,10 +6,10 @@ use caravan_fabric::{Error, Exposure, Link, shm, verbs};
 
 use super::PATIENCE;
 
-/// Polls of both ends that may find nothing before a test gives up.
+/// The number of polls of both ends that may find nothing before a test gives up.
 const EMPTY_ROUNDS_MAX: u32 = 20_000;
 
-/// Both ends, and what they have polled.
+/// Both ends, and the events that they have polled.
 #[derive(Debug)]
 pub struct Pair {
     pub ends: [Box<dyn Endpoint>; 2],
@@ -22,32 +22,32 @@ impl Pair {
         Self { ends: [Box::new(left), Box::new(right)], seen: [Vec::new(), Vec::new()], network }
     }
 
-    /// Over a network with promises and habits of the seed's own.
+    /// Makes a pair over a network whose promises and habits the seed chooses.
     pub fn sim(seed: u64, arena_bytes: u64) -> Self {
         let (network, left, right) = Network::pair(seed, arena_bytes, Network::capabilities(seed)).unwrap();
         let faults = Faults { full: 5, short_poll: 5, empty_look: 5, empty_wake: 5, ..Faults::default() };
         Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), Some(network))
     }
 
-    /// Through mapped memory, each side with a mapping of its own.
+    /// Makes a pair through mapped memory, each side with a mapping of its own.
     pub fn shm(arena_bytes: u64) -> Self {
         let (left, right) = shm_ends(arena_bytes);
         Self::new(left, right, None)
     }
 
-    /// Through mapped memory, with faults in front of it.
+    /// Makes a pair through mapped memory, with faults in front of it.
     pub fn faulty_shm(faults: Faults, seed: u64, arena_bytes: u64) -> Self {
         let (left, right) = shm_ends(arena_bytes);
         Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), None)
     }
 
-    /// Over an RDMA device of this machine.
+    /// Makes a pair over an RDMA device of this machine.
     pub fn verbs(exposure: &Exposure) -> Self {
         let [left, right] = verbs_ends(exposure);
         Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
     }
 
-    /// Polls both ends until `done`. Panics if nothing comes any more before that.
+    /// Polls both ends until `done`. Panics if nothing more comes before that.
     pub fn until(&mut self, mut done: impl FnMut(&[Vec<Event>; 2]) -> bool) {
         let mut empty = 0;
         while !done(&self.seen) {
@@ -56,7 +56,7 @@ impl Pair {
                 came += end.poll(seen, 16).unwrap();
             }
             if came == 0 {
-                // Completions may wait for company.
+                // Completions may be gathered.
                 self.ends.iter_mut().for_each(|end| end.flush().unwrap());
             }
             empty = if came == 0 { empty + 1 } else { 0 };
@@ -64,7 +64,7 @@ impl Pair {
         }
     }
 
-    /// Posts and starts one operation at an end, polling as long as its queue is full.
+    /// Posts and starts one operation at an end; polls while its queue is full.
     pub fn start(&mut self, end: usize, operation: Operation) {
         loop {
             match self.ends[end].post(operation) {
@@ -90,19 +90,19 @@ impl Pair {
         panic!("it never says that it may be waited for");
     }
 
-    /// A link on each end.
+    /// Makes a link on each end.
     pub fn links(self, ring_bytes: u64) -> ([Link; 2], Option<Network>) {
         let links = self.ends.map(|end| Link::new(end, ring_bytes).unwrap());
         (links, self.network)
     }
 }
 
-/// Two endpoints on one memfd.
+/// Makes two endpoints on one memfd.
 pub fn shm_ends(arena_bytes: u64) -> (shm::ShmEndpoint, shm::ShmEndpoint) {
     shm::pair(arena_bytes).unwrap()
 }
 
-/// Two endpoints over an RDMA device, each made by a thread of its own as two processes would.
+/// Makes two endpoints over an RDMA device, each in a thread of its own as two processes would.
 pub fn verbs_ends(exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
     let (pending, request) = verbs::connect(&verbs::offer().unwrap(), exposure).unwrap();
     let (accepting, answer) = verbs::accept(&request, exposure).unwrap();

@@ -1,4 +1,4 @@
-//! One end of a link that sends one stream and checks another, a random action at a time.
+//! One end of a link that sends one stream and checks another, by one random action at a time.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use caravan_fabric::{Error, Link};
 use super::pattern::Pattern;
 use super::{PATIENCE, any_size, readable, readable_any};
 
-/// One end.
+/// One end of a link.
 #[derive(Debug)]
 pub struct Party {
     pub link: Link,
@@ -23,24 +23,24 @@ pub struct Party {
     pub received: u64,
     to_receive: u64,
     asleep: bool,
-    /// It looks again and again and never sleeps, as a spinning face does.
+    /// The party polls again and again and never sleeps, as a spinning face does.
     pub never_sleeps: bool,
-    /// It leaves at once when it has nothing more to do.
+    /// The party ends at once when it has nothing more to do.
     pub finished: bool,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Something was done, or may be done next time.
+    /// The party did something, or may do something next time.
     Active,
-    /// It sleeps until its descriptor is readable.
+    /// The party sleeps until its descriptor is readable.
     Asleep,
 }
 
 impl Party {
-    /// Sends `to_send` bytes of the stream of `seed` and its number, and takes `to_receive` of
-    /// the other's.
+    /// Makes a party that sends `to_send` bytes of the stream of `seed` and its number, and takes `to_receive`
+    /// bytes of the other's.
     pub fn new(link: Link, seed: u64, number: u64, to_send: u64, to_receive: u64) -> Self {
         Self {
             link,
@@ -62,7 +62,7 @@ impl Party {
         self.asleep && !readable(bell.as_fd(), Duration::ZERO)
     }
 
-    /// One random action. Sleeps only when there is nothing to do.
+    /// Takes one random action. Sleeps only if there is nothing to do.
     pub fn turn(&mut self) -> Result<Turn, Error> {
         if self.asleep {
             if self.is_asleep() {
@@ -99,7 +99,7 @@ impl Party {
         Ok(sent)
     }
 
-    /// Fills a claim in place, and commits a part of it.
+    /// Fills a claim in place, and commits a part of the claim.
     fn fill_claim(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let spans = self.link.claim(bytes.len())?;
         let (first, rest) = bytes.split_at(spans.first.length);
@@ -137,14 +137,14 @@ impl Party {
         Ok(got)
     }
 
-    /// Nothing to do: sleeps until something comes, or until there is room if it wants that.
+    /// Sleeps until something comes, or until there is room if the party wants room.
     fn rest(&mut self) -> Result<Turn, Error> {
         let left = self.to_send - self.committed;
         let room = if left == 0 { 0 } else { any_size(&mut self.random, left.min(self.link.ring_bytes())) };
         if left > 0 && self.link.room()? as u64 >= room && !self.random.once_in(4) {
             return Ok(Turn::Active);
         }
-        // Half of the time it leaves to `arm` what nobody would do while it sleeps.
+        // Half of the time, leaves it to `arm` to publish and release before the sleep.
         if self.random.once_in(2) {
             self.link.publish()?;
             self.link.release()?;
@@ -167,7 +167,7 @@ impl Party {
         }
     }
 
-    /// Takes turns until it has finished, in a thread or process of its own.
+    /// Takes turns until the party has finished, in a thread or process of its own.
     pub fn run(&mut self) -> Result<(), Error> {
         while !self.finished {
             if self.turn()? == Turn::Asleep && !self.finished {
@@ -192,14 +192,14 @@ impl Party {
         )
     }
 
-    /// True if the peer's end is no loss any more: nothing is left to send or to receive.
+    /// True if the peer's end loses nothing: no bytes are left to send or to receive.
     pub fn has_all(&self) -> bool {
         self.received == self.to_receive && self.committed == self.to_send
     }
 }
 
 /// Runs both ends in threads of their own, and the network in a third. An end that has finished
-/// goes on polling until the other has too: its device may need that.
+/// goes on polling until the other has finished, too: the other's device may need that.
 pub fn in_threads(parties: [Party; 2], network: Option<&Network>) {
     let finished = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -217,7 +217,7 @@ pub fn in_threads(parties: [Party; 2], network: Option<&Network>) {
                             let _ = readable(party.link.wait_fd().unwrap(), Duration::from_millis(1));
                         }
                         Ok(Turn::Active) => {}
-                        // The other one was faster with the last look.
+                        // The other end polled for the last time before this one did.
                         Err(Error::PeerGone(..)) if finished.load(Ordering::SeqCst) == 2 => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -227,7 +227,7 @@ pub fn in_threads(parties: [Party; 2], network: Option<&Network>) {
     });
 }
 
-/// Takes turns between two ends and the network, in one thread, as `random` decides. Panics when
+/// Takes turns between two ends and the network, in one thread, as `random` decides. Panics if
 /// nothing can happen any more although an end has not finished.
 pub fn alternate(parties: &mut [Party; 2], network: Option<&Network>, random: &mut Random) -> u64 {
     let mut turns = 0u64;

@@ -1,4 +1,4 @@
-//! A stream whose every byte follows from a seed and its position.
+//! A stream in which a seed and the position determine each byte.
 
 use caravan_fabric::sim::Random;
 
@@ -17,7 +17,7 @@ impl Pattern {
         Random::new(self.seed ^ (position / 8).wrapping_mul(0x9E37_79B9)).number().to_le_bytes()
     }
 
-    /// The bytes from `position` on.
+    /// Fills `bytes` with the bytes from `position` on.
     pub fn fill(self, position: u64, bytes: &mut [u8]) {
         let mut word = self.word(position);
         for (at, byte) in (position..).zip(bytes) {
@@ -28,7 +28,7 @@ impl Pattern {
         }
     }
 
-    /// Panics at the first byte that is not as it must be.
+    /// Panics at the first wrong byte.
     pub fn check(self, position: u64, bytes: &[u8]) {
         let mut expected = vec![0; bytes.len()];
         self.fill(position, &mut expected);

@@ -1,5 +1,5 @@
-//! A second process for a test: the test program once more, with its other end of a socket as
-//! standard input.
+//! A second process for a test: the test program once more, with the other end of a socket pair as
+//! its standard input.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,7 +31,7 @@ impl Other {
         Self { process, control }
     }
 
-    /// Waits for its end, and says whether it went well.
+    /// Waits for the process to end, and returns whether it succeeded.
     pub fn succeeded(mut self) -> bool {
         self.process.wait().unwrap().success()
     }
@@ -39,23 +39,23 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // It may have ended already, and that is as good.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What this process was started for, if it is a second one.
+/// Returns the role of this process, if it is a second one.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The control channel of a second process.
+/// Returns the control channel of a second process.
 pub fn control() -> UnixStream {
     UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap())
 }
 
-/// The accepting side's part over the control channel.
+/// Accepts a connection over the control channel.
 pub fn accept_over(control: &mut UnixStream, arena_bytes: u64) -> ShmEndpoint {
     let (listener, descriptor) = Listener::listen(arena_bytes).unwrap();
     say(control, &descriptor);
@@ -63,7 +63,7 @@ pub fn accept_over(control: &mut UnixStream, arena_bytes: u64) -> ShmEndpoint {
     listener.accept().unwrap()
 }
 
-/// The connecting side's.
+/// Makes a connection over the control channel.
 pub fn connect_over(control: &mut UnixStream) -> ShmEndpoint {
     let endpoint = connect(&hear(control)).unwrap();
     say(control, b"connected");
@@ -76,7 +76,7 @@ pub fn say(control: &mut UnixStream, message: &[u8]) {
     control.write_all(message).unwrap();
 }
 
-/// Receives one.
+/// Receives one message.
 pub fn hear(control: &mut UnixStream) -> Vec<u8> {
     let mut length = [0];
     control.read_exact(&mut length).unwrap();
@@ -85,7 +85,7 @@ pub fn hear(control: &mut UnixStream) -> Vec<u8> {
     message
 }
 
-/// Descriptors that this process has open, and files of ours in /dev/shm: neither may grow.
+/// Returns the numbers of descriptors that this process has open, and of Caravan's files in /dev/shm: neither may grow.
 pub fn possessions() -> (usize, usize) {
     let entries = |path: &str, part: &str| {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();

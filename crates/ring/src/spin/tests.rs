@@ -2,7 +2,7 @@ use super::*;
 
 const POLL_NS: u64 = 300;
 
-/// Polls from `now` until it sleeps or `until` passes; returns when that was.
+/// Polls from `now` until the policy sleeps or `until` passes; returns when that was.
 fn spin(policy: &mut SpinPolicy, mut now: u64, until: u64) -> (u64, Turn) {
     loop {
         if policy.nothing(now) == Turn::Sleep {

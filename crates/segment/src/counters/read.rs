@@ -9,35 +9,35 @@ use super::*;
 /// The counters of one process at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessCounters {
-    /// Process number.
+    /// The process number.
     pub pid: u32,
     /// The process's label.
     pub label: String,
-    /// Its links.
+    /// The rows of the process's links.
     pub rows: Vec<RowCounters>,
 }
 
 /// One row at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowCounters {
-    /// Number of the row in its table.
+    /// The number of the row in its table.
     pub index: usize,
-    /// Differs when the row has been given to another link, or a label has changed, since.
+    /// Changes when the row is given to another link, or a label changes.
     pub generation: u64,
-    /// This end.
+    /// The label of this end.
     pub local: String,
-    /// The other end.
+    /// The label of the other end.
     pub peer: String,
-    /// What carries it.
+    /// The transport of the link.
     pub transport: String,
-    /// Why.
+    /// The reason for the transport.
     pub reason: String,
-    /// Names and values, in the table's order.
+    /// The names and values, in the table's order.
     pub counters: Vec<(String, u64)>,
 }
 
 impl RowCounters {
-    /// The counter called `name`.
+    /// Returns the counter called `name`.
     pub fn counter(&self, name: &str) -> Option<u64> {
         self.counters.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
@@ -54,7 +54,7 @@ pub fn read_all() -> Vec<ProcessCounters> {
     all
 }
 
-/// Reads the table of one process, if it has one and this user may.
+/// Reads the table of one process, if it has one and this user may read it.
 pub fn read_process(pid: u32) -> Option<ProcessCounters> {
     let wanted = format!("/memfd:{SEGMENT_NAME} (deleted)");
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
@@ -99,7 +99,7 @@ impl CounterReader {
         Some(ProcessCounters { pid, label: self.text(PROCESS_LABEL_AT, LABEL_BYTES)?, rows })
     }
 
-    /// A row whose labels did not change while they were read; `None` if it is free or keeps
+    /// Reads a row whose labels did not change while they were read; `None` if the row is free or keeps
     /// changing.
     fn row(&self, index: usize, names: &[String]) -> Option<RowCounters> {
         const ATTEMPTS: usize = 3;

@@ -1,6 +1,6 @@
 //! The two system calls of a hand-over that rustix does not have. `unsafe`: pointers for the kernel.
 //!
-//! rustix can receive credentials, but takes a process number of 0 for impossible. It is what the kernel says of
+//! rustix can receive credentials, but takes a process number of 0 for impossible. The kernel reports 0 for
 //! a process that this one's PID namespace hides.
 
 #![allow(unsafe_code, reason = "calls setsockopt(2) and recvmsg(2)")]
@@ -13,25 +13,25 @@ use rustix::io::Errno;
 
 use super::{DESCRIPTORS_MAX, SECRET_BYTES};
 
-/// Words of a nonce, as a filter compares them.
+/// The number of words of a nonce, as a filter compares them.
 const WORDS: usize = SECRET_BYTES / 4;
-/// Room for the descriptors and for who sent them, aligned as a header of control data is: 128 bytes.
+/// Room for the descriptors and the sender's credentials, aligned as a header of control data: 128 bytes.
 const CONTROL_WORDS: usize = 16;
 
-/// What one message brought.
+/// One received message.
 pub struct Message {
-    /// Bytes of it in the buffer.
+    /// The number of its bytes in the buffer.
     pub bytes: usize,
-    /// The user who sent it, as the kernel has checked.
+    /// The user who sent the message, as the kernel has checked.
     pub uid: Option<u32>,
-    /// Its descriptors, close-on-exec.
+    /// The descriptors of the message, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
-    /// Descriptors are missing: it had more than fit, or this process has no number free for them.
+    /// Descriptors are missing: the message had more than fit, or this process has no number free for them.
     pub is_cut: bool,
 }
 
-/// Has the kernel drop every message to `socket` that does not begin with `nonce`. That happens while it is
-/// being sent, so that it never takes a place in the queue.
+/// Makes the kernel drop every message to `socket` that does not begin with `nonce`. The kernel drops it while
+/// it is being sent, so that it never takes a place in the queue.
 ///
 /// Source: socket(7), `SO_ATTACH_FILTER`; `unix_dgram_sendmsg` in Linux's net/unix/af_unix.c, which asks the
 /// filter before it looks at the queue.
@@ -67,7 +67,7 @@ pub fn admit_only(socket: BorrowedFd<'_>, nonce: &[u8; SECRET_BYTES]) -> Result<
 pub fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<Message, Errno> {
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let mut control = [0u64; CONTROL_WORDS];
-    // SAFETY: numbers and null pointers, for which zeros are valid.
+    // SAFETY: the structure is numbers and null pointers, for which zeros are valid.
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = &mut part;
     header.msg_iovlen = 1;
@@ -83,7 +83,7 @@ pub fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<Message, Errno
     // SAFETY: the kernel has filled the header and the buffer that it names, which is still there.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&header) };
     while !next.is_null() {
-        // SAFETY: it is a whole control message inside that buffer.
+        // SAFETY: `next` is a whole control message inside that buffer.
         unsafe { message.take(next) };
         // SAFETY: as above.
         next = unsafe { libc::CMSG_NXTHDR(&header, next) };
@@ -95,13 +95,13 @@ impl Message {
     /// # Safety
     /// `control` is a whole control message that the kernel has just made.
     unsafe fn take(&mut self, control: *const libc::cmsghdr) {
-        // SAFETY: the header is there, and aligned; its data follow it.
+        // SAFETY: the caller promises that the header is there, and aligned; its data follow it.
         let (header, data) = unsafe { (control.read(), libc::CMSG_DATA(control)) };
         match (header.cmsg_level, header.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // SAFETY: it only computes a length.
+                // SAFETY: the call only computes a length.
                 let empty = unsafe { libc::CMSG_LEN(0) } as usize;
-                // Another type with another C library.
+                // The field has another type in another C library.
                 let length: usize = header.cmsg_len as _;
                 let count = length.saturating_sub(empty) / size_of::<RawFd>();
                 for i in 0..count {

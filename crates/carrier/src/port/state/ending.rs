@@ -1,9 +1,9 @@
-//! What a port does last. None of it waits: a callback that did would hold a scheduler.
+//! The last steps of a port. None of them blocks: a callback that did would hold a scheduler.
 //!
-//! | what is waited for | how | until |
+//! | the port waits to learn | how | until |
 //! |---|---|---|
-//! | the device says that the peer is gone: was that an orderly end? | the control connection tells, which the emulator watches | `LIFELINE_MS` |
-//! | the port closes: what is queued, and what was sent, gets into the peer's memory | the queue is not empty as long, see [`LiveEmulator::keep`](super::super::live::Live::keep); the link's bell | `FLUSH_MS`, and `SETTLE_MS` |
+//! | whether the device's report of a peer's end means an orderly end | the control connection tells, which the emulator watches | `LIFELINE_MS` |
+//! | whether, while the port closes, what is queued and what was sent is in the peer's memory | the queue is not empty as long, see [`LiveEmulator::keep`](super::super::live::Live::keep); the link's bell | `FLUSH_MS`, and `SETTLE_MS` |
 
 use std::os::fd::RawFd;
 
@@ -14,13 +14,13 @@ use crate::error::Error;
 use crate::limits::{LIFELINE_MS, SETTLE_MS};
 
 impl DriverPort {
-    /// True if nothing more is to be sent or received.
+    /// True if the port must not send or receive any more.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_some() || self.doubt.is_some()
     }
 
-    /// The link has ended, or the port is broken. A device tells of a peer's orderly end as of a failure,
-    /// and it may do so a moment before the control connection, which is waited for.
+    /// Handles the end of the link, or a broken port. A device reports a peer's orderly end as a failure,
+    /// and may do so a moment before the control connection ends, so the port waits for that.
     pub fn end(&mut self, error: Error) {
         if self.is_over() {
             return;
@@ -37,7 +37,7 @@ impl DriverPort {
         }
     }
 
-    /// Remembers why the port must be closed, and tells the poller, who logs it.
+    /// Remembers why the port must be closed, and tells the poller, which logs it.
     pub(super) fn ended(&mut self, error: Error) {
         self.ended = Some(error.exit_reason());
         let orderly = matches!(error, Error::PeerClosed);
@@ -46,7 +46,7 @@ impl DriverPort {
         }
     }
 
-    /// A watched descriptor is readable, and the link is over.
+    /// Handles a watched descriptor that is readable after the link has ended.
     pub(super) fn ready_at_the_end(&mut self, descriptor: RawFd) -> Result<(), Error> {
         if let Some(lifeline) = self.watched_lifeline.as_ref().filter(|lifeline| lifeline.is(descriptor)) {
             let state = lifeline_state(lifeline);
@@ -61,18 +61,18 @@ impl DriverPort {
         Ok(())
     }
 
-    /// Called before the port is closed for good, where messages can be delivered: hands over what the
-    /// peer had sent before its end, as over TCP, whichever callback noticed the end.
+    /// Delivers what the peer had sent before its end, as over TCP, whichever callback noticed the end. Called
+    /// before the port is closed for good, while messages can be delivered.
     pub fn last_words(&mut self) {
         let mut live = self.live();
         if let (true, PortPhase::Connected(connection)) = (self.peer_is_gone, &mut self.phase) {
             self.peer_is_gone = false;
-            // It ends with the error that ended the link.
+            // The call returns the error that ended the link, which is known.
             let _ = connection.drain(&mut live);
         }
     }
 
-    /// A port that is closing goes on with that: once its queue is empty, the emulator ends it.
+    /// Continues with closing the port: once its queue is empty, the emulator ends it.
     pub(super) fn leave(&mut self) -> Result<(), Error> {
         let mut live = self.live();
         let PortPhase::Connected(connection) = &mut self.phase else { return Ok(()) };
@@ -84,7 +84,7 @@ impl DriverPort {
             self.settling = true;
             set_timer(self.handle, SETTLE_MS);
         }
-        // An error says that the peer is gone, and nobody misses what was under way.
+        // An error says that the peer is gone, and nobody misses the bytes under way.
         if connection.settle().unwrap_or(true) {
             live.let_go();
         }
@@ -94,7 +94,7 @@ impl DriverPort {
 
 impl Drop for DriverPort {
     fn drop(&mut self) {
-        // The control connection goes last: its end is what tells the peer of the link's.
+        // The control connection goes last: its end tells the peer of the link's end.
         let watched = [self.watched_bell.take(), self.own_bell.take(), self.watched_lifeline.take()];
         for descriptor in watched.into_iter().flatten() {
             unwatch(self.handle, descriptor);
@@ -102,7 +102,7 @@ impl Drop for DriverPort {
     }
 }
 
-/// What is wrong with the control connection, if anything.
+/// Returns what is wrong with the control connection, if anything.
 pub(super) fn lifeline_state(lifeline: &WatchedDescriptor) -> Option<Error> {
     use rustix::net::RecvFlags;
     match rustix::net::recv(lifeline, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {

@@ -1,7 +1,7 @@
-//! How a port becomes an RDMA link: what the two sides tell each other besides what `verbs` says, and the
-//! jobs that a thread of the emulator's does meanwhile, because they may wait for a device or for the peer.
+//! How a port becomes an RDMA link: the messages of the two sides beyond those of `verbs`, and the
+//! jobs that a thread of the emulator does meanwhile, because they may wait for a device or for the peer.
 //!
-//! | from whom | bytes |
+//! | sender | bytes |
 //! |---|---|
 //! | accepting side, OFFER | `<<RingBytes:64, HelloLen:8, Hello, Ports>>` |
 //! | initiating side, RDMA_CONNECT | `<<HelloLen:8, Hello, Message>>` |
@@ -18,10 +18,10 @@
 //! | back | `ready_async`, under the lock | [`DriverPort::finished`], which sends `{Port, done, Reply}` |
 //! | dropped | the emulator, if the port has closed | everything that the errand holds goes with it |
 //!
-//! The emulator has one such thread, unless `+A` says more. Were it to wait for one peer alone, three nodes
-//! that connect in a ring at once could each wait for the next. One call waits all the same, and holds up
-//! other ports' jobs: soft iWARP (siw) makes its TCP connection within rdma_connect(3), so that a firewall
-//! which drops it costs the thread what `net.ipv4.tcp_syn_retries` allows. Devices do that by themselves.
+//! The emulator has one such thread, unless `+A` says more. If it waited for one peer alone, three nodes
+//! that connect in a ring at once could each wait for the next. One call still waits, and holds up
+//! other ports' jobs: soft iWARP (siw) makes its TCP connection within rdma_connect(3), so a firewall
+//! that drops its packets costs the thread what `net.ipv4.tcp_syn_retries` allows. Hardware does that by itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -40,14 +40,14 @@ use crate::error::Error;
 use crate::limits::JOB_SLICE_MS;
 use crate::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 
-/// What a link is to be, once it is connected.
+/// The properties of a link that is not connected yet.
 #[derive(Debug)]
 pub(super) struct LinkTerms {
     ring_bytes: u64,
     sealing: Option<Sealing>,
 }
 
-/// What a job is for: what the port becomes when it is done.
+/// The purpose of a job: what the port becomes when the job is done.
 #[derive(Debug)]
 enum Aim {
     Offer { exchange: Option<KeyExchange>, head: Vec<u8> },
@@ -60,11 +60,11 @@ enum Aim {
 pub(super) struct UnderWay {
     ticket: Ticket,
     aim: Aim,
-    /// Who asked for it.
+    /// The process that asked for the job.
     caller: ErlDrvTermData,
 }
 
-/// Half of a link.
+/// A half of a link.
 #[derive(Debug)]
 pub(super) struct PendingLink {
     pending: PendingEndpoint,
@@ -141,7 +141,7 @@ impl DriverPort {
         self.errand(FINISH, PortJob::Finish { pending, answer, limit, deadline }, Aim::Whole { terms })
     }
 
-    /// Begins a job. What the port was in the making, it is no more.
+    /// Begins a job. The port gives up whatever link it was making.
     fn errand(&mut self, operation: u32, job: PortJob, aim: Aim) -> Result<(), Error> {
         if self.under_way.is_some() {
             return Err(Error::Control { operation, what: "another one is under way" });
@@ -158,11 +158,11 @@ impl DriverPort {
         Ok(())
     }
 
-    /// A job is done: makes of it what it was for, and tells the process that asked.
+    /// Ends a job that is done: the port becomes what the job was for, and tells the process that asked for it.
     pub fn finished(&mut self, errand: Errand) -> Result<(), Error> {
         let Some(UnderWay { ticket, aim, caller }) = self.under_way.take() else { return Ok(()) };
         let Some(outcome) = errand.outcome(&ticket) else {
-            // An earlier one, which was given up.
+            // The errand is of an earlier job, which was given up.
             self.under_way = Some(UnderWay { ticket, aim, caller });
             return Ok(());
         };
@@ -229,8 +229,8 @@ fn push_hello(head: &mut Vec<u8>, exchange: Option<&KeyExchange>) {
     }
 }
 
-/// Takes the peer's half of the key exchange off its message. Both sides know from the handshake whether
-/// there is one; somebody between them could have told each something else.
+/// Takes the peer's half of the key exchange from its message. Both sides know from the handshake whether
+/// there is one; a process between them could have told each something else.
 fn take_hello<'a>(message: &mut ByteReader<'a>, sealed: bool) -> Result<&'a [u8], Error> {
     let hello = message.u8().and_then(|length| message.bytes(length.into()));
     let hello = hello.ok_or_else(|| protocol("its message is cut off"))?;
@@ -245,7 +245,7 @@ fn protocol(what: &str) -> Error {
     Error::Fabric(caravan_fabric::Error::Protocol(Provider::Rdma, what.to_owned()))
 }
 
-/// What is to be done.
+/// The job to do.
 #[derive(Debug)]
 pub enum PortJob {
     Offer,
@@ -254,7 +254,7 @@ pub enum PortJob {
     Finish { pending: PendingEndpoint, answer: Vec<u8>, limit: Duration, deadline: Instant },
 }
 
-/// What has been done.
+/// The result of a job.
 #[derive(Debug)]
 pub enum JobResult {
     /// This machine's ports, for the peer.
@@ -263,7 +263,7 @@ pub enum JobResult {
     Half { pending: PendingEndpoint, message: Vec<u8> },
     /// The connection.
     Whole(Box<dyn Endpoint>),
-    /// Nothing yet: this is what remains to be done.
+    /// There is no result yet: this job remains.
     Later(PortJob),
 }
 
@@ -291,12 +291,12 @@ fn half((pending, message): (PendingEndpoint, Vec<u8>)) -> JobResult {
     JobResult::Half { pending, message }
 }
 
-/// A job under way, as the port keeps it in mind. Dropping it means that nobody wants the job done.
+/// A port's handle of its job under way. Dropping it means that nobody wants the job done.
 #[derive(Debug)]
 pub struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
-    /// What remains of the job.
+    /// Returns an errand for the rest of the job.
     pub fn rest(&self, job: PortJob) -> Errand {
         Errand { unwanted: self.0.clone(), job: Some(job), outcome: None }
     }
@@ -304,12 +304,12 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Nothing else is told by it: Relaxed.
+        // The flag orders no other memory: Relaxed.
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// A job on its way to a thread, and back with what became of it.
+/// A job on its way to a thread, or back with its result.
 #[derive(Debug)]
 pub struct Errand {
     unwanted: Arc<AtomicBool>,
@@ -318,7 +318,7 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// A job, and what its port keeps.
+    /// Makes an errand of a job, and the ticket that its port keeps.
     pub fn new(job: PortJob) -> (Self, Ticket) {
         let unwanted = Arc::new(AtomicBool::new(false));
         (Self { unwanted: unwanted.clone(), job: Some(job), outcome: None }, Ticket(unwanted))
@@ -333,7 +333,7 @@ impl Errand {
         }
     }
 
-    /// What became of the job, if the port that holds `ticket` has begun it.
+    /// Returns the job's result, if the port that holds `ticket` has begun the job.
     pub fn outcome(self, ticket: &Ticket) -> Option<Result<JobResult, Error>> {
         if Arc::ptr_eq(&self.unwanted, &ticket.0) { self.outcome } else { None }
     }

@@ -1,4 +1,4 @@
-//! How a port becomes a link or a row of counters, the bells of a link, and what a port reports.
+//! How a port becomes a link or a row of counters; a link's bells; a port's reports.
 
 use std::os::fd::OwnedFd;
 
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::seal::Sealing;
 
 impl DriverPort {
-    /// Every operation but POLL, TICK and STAT. An error is the call's, not the link's.
+    /// Does every operation but POLL, TICK and STAT. An error is the call's, not the link's.
     pub(super) fn set_up(&mut self, control: PortControl) -> Result<Vec<u8>, Error> {
         let misplaced = |operation, what| Err(Error::Control { operation, what });
         match control {
@@ -34,7 +34,7 @@ impl DriverPort {
             PortControl::Connect(descriptor) => {
                 let cut = Error::Control { operation: 3, what: "the descriptor is cut off" };
                 let (ring_bytes, descriptor) = descriptor.split_first_chunk().ok_or(cut)?;
-                // The accepting side's choice of size holds for both.
+                // The accepting side's choice of size holds for both sides.
                 let ring_bytes = u64::from_be_bytes(*ring_bytes);
                 if shm::offered_arena_bytes(descriptor)? != Link::mapped_arena_bytes(ring_bytes)? {
                     return misplaced(3, "the descriptor asks for memory that its rings do not need");
@@ -111,7 +111,7 @@ impl DriverPort {
         Error::NoDescriptor { node: node.to_owned(), source }
     }
 
-    /// The last step before this side agrees to the link: whatever it needs, it has after this.
+    /// Does the last step before this side agrees to the link: after it, this side has everything that it needs.
     pub(super) fn connect(
         &mut self,
         link: Link,
@@ -129,7 +129,7 @@ impl DriverPort {
             connection = connection.sealed(sealing);
         }
         if connection.link().provider() != Provider::Shm {
-            // What is under way when the port closes must still get into the peer's memory.
+            // Bytes under way when the port closes must still get into the peer's memory.
             self.kept = self.live().keep();
         }
         self.bells = Some(bells);
@@ -137,7 +137,7 @@ impl DriverPort {
         Ok(())
     }
 
-    /// The node is up: watches the bell and the control connection.
+    /// Starts the connection, because the node is up: watches the bell and the control connection.
     fn start(&mut self) -> Result<(), Error> {
         const START: u32 = 6;
         if !matches!(self.phase, PortPhase::Connected(_)) {
@@ -187,7 +187,7 @@ impl DriverPort {
 }
 
 /// The descriptors of a link's bells, until they are watched. They are taken before this side agrees to
-/// the link: later there may be none to be had.
+/// the link: later the node may have no descriptors left.
 #[derive(Debug)]
 pub(super) struct LinkBells {
     links: OwnedFd,
@@ -198,17 +198,17 @@ impl LinkBells {
     pub(super) fn of(link: &Link) -> std::io::Result<Self> {
         let links = link.wait_fd().ok_or(std::io::ErrorKind::Unsupported)?;
         let own = match link.provider() {
-            // The link's own bell can be rung by hand.
+            // This side can ring the link's own bell.
             Provider::Shm => None,
             _ => Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
         };
-        // The emulator closes what it watched at a time of its own: it gets a descriptor of its own.
+        // The emulator closes a watched descriptor at a time of its own choice, so it gets a duplicate.
         Ok(Self { links: links.try_clone_to_owned()?, own })
     }
 }
 
 impl DriverPort {
-    /// Has the emulator watch the bells. False if it does not.
+    /// Makes the emulator watch the bells. False if it refuses.
     pub(super) fn watch_bells(&mut self) -> bool {
         let Some(LinkBells { links, own }) = self.bells.take() else { return false };
         let has_own = own.is_some();
@@ -217,12 +217,12 @@ impl DriverPort {
         self.watched_bell.is_some() && self.own_bell.is_some() == has_own
     }
 
-    /// Rings a bell of this side's: the emulator calls back when it has looked after its other
+    /// Rings a bell of this side's own: the emulator calls back after it has served its other
     /// ports and a process or two.
     pub(super) fn ring(&mut self) -> Result<(), Error> {
         let Some(bell) = self.own_bell.as_ref().or(self.watched_bell.as_ref()) else { return Ok(()) };
         match rustix::io::write(bell, &1u64.to_ne_bytes()) {
-            // It may not have been answered yet, and be as loud as it can be.
+            // AGAIN: the counter is full, so the bell is rung already.
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(source) => {
                 Err(caravan_fabric::Error::System { call: "write(bell)", source: source.into() }.into())
@@ -233,6 +233,6 @@ impl DriverPort {
 
 /// Makes a bell of this side's own unreadable again.
 pub(super) fn silence(bell: &WatchedDescriptor) {
-    // Nothing to read is as good.
+    // An empty counter is fine, too.
     let _ = rustix::io::read(bell, &mut [0; 8][..]);
 }

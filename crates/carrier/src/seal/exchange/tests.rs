@@ -1,4 +1,4 @@
-//! Test vectors, and everything that must not work.
+//! Test vectors, and attacks that must not work.
 
 use super::*;
 use crate::seal::TAG_BYTES;
@@ -12,7 +12,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// What the initiator and the acceptor of the test vectors have. All vectors were made with another
+/// Returns the keys of the initiator and the acceptor of the test vectors. All vectors were made with another
 /// implementation (Python's `hmac` and `cryptography`), from the private keys 1, 2, .. 32 and
 /// 101, 102, .. 132, nonces of bytes 0x11 and 0x22, and the cookie and names above.
 pub(crate) fn vector_sealings() -> [Sealing; 2] {
@@ -54,14 +54,14 @@ fn exchanges() -> [KeyExchange; 2] {
     [KeyRole::Initiator, KeyRole::Acceptor].map(|role| KeyExchange::new(role).unwrap())
 }
 
-/// Both sides' keys, where each believes its own cookie and names.
+/// Returns both sides' keys, where each side uses its own cookie and names.
 fn agreed(cookies: [&[u8]; 2], names: [NodeNames<'_>; 2]) -> [Sealing; 2] {
     let [a, b] = exchanges();
     let (to_b, to_a) = (a.public(), b.public());
     [a.agree(&to_a, cookies[0], names[0]).unwrap(), b.agree(&to_b, cookies[1], names[1]).unwrap()]
 }
 
-/// Whether what either seals opens on the other side.
+/// Returns whether a record that one side seals opens on the other side, for each direction.
 fn opens([mut a, mut b]: [Sealing; 2]) -> [bool; 2] {
     let pass = |from: &mut Direction, to: &mut Direction| {
         let mut part = *b"a message";
@@ -103,7 +103,7 @@ fn both_initiators_do_not() {
     assert_eq!(opens(sealings), [false; 2]);
 }
 
-/// One that stands between, agrees with both, and knows all but the cookie.
+/// An attacker between two nodes agrees with both, and knows everything but the cookie.
 #[test]
 fn one_in_the_middle_gets_nothing_through() {
     let ([a, b], [to_a, to_b]) = (exchanges(), exchanges());
@@ -124,7 +124,7 @@ fn what_is_sent_back_does_not_open() {
     let mut part = *b"a message";
     let tag = a.outbound.seal(b"", &mut part).unwrap();
     assert!(matches!(a.inbound.open(b"", tag, &mut part), Err(Error::Stranger)));
-    // Nor does it help to send back the key exchange, too.
+    // Sending the key exchange back does not help either.
     let [alone, _] = exchanges();
     let own = alone.public();
     let mut alone = alone.agree(&own, COOKIE, NAMES).unwrap();
@@ -184,7 +184,7 @@ fn no_key_is_printed() {
 }
 
 proptest! {
-    /// Any parts under keys that do not last long; then one of them is tampered with.
+    /// Any parts under keys that serve for few blocks; then one part is tampered with.
     #[test]
     fn only_the_next_part_opens_and_only_as_it_was(
         parts in proptest::collection::vec((any::<u32>(), 0usize..100), 1..40),
@@ -221,7 +221,7 @@ proptest! {
             2 if sealed.len() > TAG_BYTES => { sealed.pop(); }
             2 => sealed.push(0),
             _ => {
-                // Another part, or one of before, in its place.
+                // Another part, or an earlier one, in its place.
                 let other = bit.index(sent.len());
                 prop_assume!(other != victim);
                 (additional, sealed, _) = sent[other].clone();

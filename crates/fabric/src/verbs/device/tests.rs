@@ -1,5 +1,5 @@
-//! Every obstacle on the way to a device, on a machine that has none: a tree like the kernel's, and
-//! libraries that answer what a real one would.
+//! Every obstacle on the way to a device, on a machine that has none: with a tree like the kernel's, and
+//! libraries that answer as a real one would.
 
 use std::ffi::c_char;
 use std::ptr;
@@ -7,7 +7,7 @@ use std::ptr;
 use super::*;
 use crate::verbs::ports::usable_of;
 
-/// A folder that goes with the value.
+/// A folder that is removed when the value is dropped.
 struct Tree(std::path::PathBuf);
 
 impl Tree {
@@ -40,16 +40,16 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 unsafe extern "C" fn no_device(count: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: the caller's own variable.
+    // SAFETY: `count` is the caller's own variable.
     unsafe { *count = 0 };
     leaked([ptr::null_mut::<ibv_device>()]).cast()
 }
 
 unsafe extern "C" fn one_device(count: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: plain numbers, for which zeros are valid.
+    // SAFETY: the structure is plain numbers, for which zeros are valid.
     let mut device: ibv_device = unsafe { std::mem::zeroed() };
     (device.name, device.dev_name) = (text("mlx5_0"), text("uverbs0"));
-    // SAFETY: the caller's own variable.
+    // SAFETY: `count` is the caller's own variable.
     unsafe { *count = 1 };
     leaked([leaked(device), ptr::null_mut()]).cast()
 }
@@ -57,7 +57,7 @@ unsafe extern "C" fn one_device(count: *mut c_int) -> *mut *mut ibv_device {
 unsafe extern "C" fn free_list(_: *mut *mut ibv_device) {}
 
 fn no_context(error: c_int) -> *mut ibv_context {
-    // SAFETY: this thread's own variable.
+    // SAFETY: `errno` is this thread's own variable.
     unsafe { *libc::__errno_location() = error };
     ptr::null_mut()
 }
@@ -75,7 +75,7 @@ unsafe extern "C" fn broken(_: *mut ibv_device) -> *mut ibv_context {
 }
 
 unsafe extern "C" fn opens(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: pointers and numbers, for which zeros are valid.
+    // SAFETY: the structure is pointers and numbers, for which zeros are valid.
     let mut context: ibv_context = unsafe { std::mem::zeroed() };
     context.device = device;
     leaked(context)
@@ -86,24 +86,24 @@ unsafe extern "C" fn closes(_: *mut ibv_context) -> c_int {
 }
 
 unsafe extern "C" fn one_port(_: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's own variable.
+    // SAFETY: `attributes` is the caller's own variable.
     unsafe { (*attributes).phys_port_cnt = 1 };
     0
 }
 
 unsafe extern "C" fn port_down(_: *mut ibv_context, _: u8, attributes: *mut ibv_port_attr) -> c_int {
-    // SAFETY: the caller's own variable.
+    // SAFETY: `attributes` is the caller's own variable.
     unsafe { ((*attributes).state, (*attributes).link_layer) = (1, IBV_LINK_LAYER_ETHERNET) };
     0
 }
 
 unsafe extern "C" fn port_active(_: *mut ibv_context, _: u8, attributes: *mut ibv_port_attr) -> c_int {
-    // SAFETY: the caller's own variable.
+    // SAFETY: `attributes` is the caller's own variable.
     unsafe { ((*attributes).state, (*attributes).link_layer) = (IBV_PORT_ACTIVE, IBV_LINK_LAYER_ETHERNET) };
     0
 }
 
-/// A library with one device, which opens by `open`.
+/// Returns a library with one device, which `open` opens.
 fn library(open: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context) -> Verbs {
     Verbs {
         ibv_get_device_list: one_device,
@@ -115,12 +115,12 @@ fn library(open: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context) -> V
     }
 }
 
-/// The sentences of a machine whose kernel has one device, and whose loader says `verbs`.
+/// Returns the obstacles of a machine whose kernel has one device, and whose loader returns `verbs`.
 fn obstacles(test: &str, verbs: Result<Verbs, String>, accessible: bool) -> Vec<Obstacle> {
     obstacles_with("uverbs0", test, verbs, accessible)
 }
 
-/// With another device file.
+/// Does what `obstacles` does, with another device file.
 fn obstacles_with(file: &str, test: &str, verbs: Result<Verbs, String>, accessible: bool) -> Vec<Obstacle> {
     let tree = Tree::new(
         test,

@@ -1,4 +1,4 @@
-//! From the contract's operations to work requests, and from completions and the peer's messages to events.
+//! Turns the contract's operations into work requests, and completions and the peer's messages into events.
 
 use std::ffi::c_int;
 
@@ -20,7 +20,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// The send queue has room for `work_requests` of the user's.
+    /// True if the send queue has room for `work_requests` of the user.
     pub(super) fn has_room(&self, work_requests: u32) -> bool {
         self.free >= work_requests + SEND_RESERVE
     }
@@ -50,7 +50,7 @@ impl VerbsEndpoint {
         true
     }
 
-    /// Where the next message leaves from. There are as many places as the send queue has work
+    /// Returns the place that the next message leaves from. There are as many places as the send queue has work
     /// requests, so that one is free again when its turn comes.
     fn slot(&self) -> u32 {
         (self.next_id % u64::from(SEND_DEPTH)) as u32
@@ -81,7 +81,7 @@ impl VerbsEndpoint {
         true
     }
 
-    /// WorkKind of this backend's own; there is room for it.
+    /// Adds work of the backend's own; the caller has made sure that there is room for it.
     pub(super) fn own(&mut self, work: WorkKind) {
         self.push(&[work], None, FlightKind::Write, false);
     }
@@ -109,7 +109,7 @@ impl VerbsEndpoint {
         self.flights.push_back(WorkInFlight { id, context, work_requests, kind });
     }
 
-    /// Sends an acknowledgement, a greeting, or a wake-up. There is room for it.
+    /// Sends an acknowledgement, a greeting, or a wake-up; the caller has made sure that there is room for it.
     pub(super) fn tell(&mut self, count: u32) -> Result<(), Error> {
         if self.free == 0 {
             return Err(Error::Full(Provider::Rdma));
@@ -130,8 +130,8 @@ impl VerbsEndpoint {
         let rung = self.resources.post(&self.posted, self.peer.memory);
         self.posted.clear();
         if let Err(error) = rung {
-            // What was not taken never completes, so the endpoint has ended. If that is not the cause but
-            // follows of one, it is known by now: the peer's end, most often.
+            // Work that was not taken never completes, so the endpoint has ended. If another failure is the cause, most
+            // often the peer's end, it is known by now.
             let _ = self.take_completions().and_then(|()| self.check_manager());
             self.fault.get_or_insert(error.into());
             return self.check_fault();
@@ -141,14 +141,14 @@ impl VerbsEndpoint {
 }
 
 impl VerbsEndpoint {
-    /// Takes what the device has for this side, and does what follows from it.
+    /// Takes everything that the device has for this side, and handles it.
     pub(super) fn gather(&mut self) {
         let mut flushed = None;
         let outcome = self.take_messages(&mut flushed).and_then(|()| self.take_completions());
         if let Err(error) = outcome {
             self.fault.get_or_insert(Fault::from(error));
         }
-        // Receives only follow: where something under way failed, that is the cause.
+        // Failed receives are only a consequence: if something under way failed, that is the cause.
         if let Some(status) = flushed {
             self.fault.get_or_insert_with(|| Fault::of_receive(&self.resources, status));
         }

@@ -16,54 +16,54 @@ use crate::contract::{Error, Local};
 /// One work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkRequest {
-    /// What to do.
+    /// The work to do.
     pub work: WorkKind,
-    /// Returned with its completion.
+    /// The id that its completion returns.
     pub id: u64,
-    /// True if it has a completion of its own, which says that those before it are done, too.
+    /// True if the request has a completion of its own, which says that all requests before it are done, too.
     pub signaled: bool,
 }
 
-/// Places are offsets in arenas, and have been checked against their bounds.
+/// The work of a request. Places are offsets in arenas, and have been checked against their bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
-    /// Copies to the peer's arena; with an immediate where the device has that.
+    /// Copies to the peer's arena, with an immediate if the device has immediates.
     Write {
-        /// Where the bytes are.
+        /// The source, in this side's arena.
         from: Local,
-        /// Where they go.
+        /// The offset in the peer's arena.
         to: u64,
-        /// What the peer is told.
+        /// The immediate that the peer polls, if any.
         immediate: Option<u32>,
     },
     /// Copies from the peer's arena.
     Read {
-        /// Where the bytes are.
+        /// The offset in the peer's arena.
         from: u64,
-        /// Where they go.
+        /// The destination, in this side's arena.
         into: Local,
     },
     /// Compares and swaps a word of the peer's arena.
     Swap {
-        /// Where the word is.
+        /// The offset of the word.
         at: u64,
         /// The value that the word must have.
         expected: u64,
         /// The value that the word gets.
         desired: u64,
-        /// Which place of this side's is for what is found.
+        /// The place on this side for the word that is found.
         slot: u32,
     },
-    /// Tells the peer how many of its immediates have been taken.
+    /// Acknowledges immediates that this side has taken.
     Acknowledge {
-        /// How many more.
+        /// The number of immediates to acknowledge.
         count: u32,
     },
-    /// Eight bytes for the peer, where the device has no immediates.
+    /// Sends the peer eight bytes, on devices without immediates.
     Message {
         /// The bytes.
         body: u64,
-        /// Which place of this side's they leave from.
+        /// The place on this side that the bytes leave from.
         slot: u32,
     },
     /// Binds the memory window: the peer's key becomes valid.
@@ -71,7 +71,7 @@ pub enum WorkKind {
 }
 
 impl Resources {
-    /// Hands `requests` to the device with one doorbell. Their places have been checked.
+    /// Hands `requests` to the device with one doorbell. Their places must have been checked.
     pub fn post(&mut self, requests: &[WorkRequest], target: RemoteMemory) -> Result<(), Error> {
         self.requests.clear();
         self.pieces.clear();
@@ -169,15 +169,15 @@ impl Resources {
             if writes && length <= self.inline_bytes {
                 raw.send_flags |= IBV_SEND_INLINE;
             }
-            // Linked to the request once all of them are in their places.
+            // The piece is linked to the request once all pieces are in their places.
             raw.num_sge = 1;
             self.pieces.push(ibv_sge { addr: address as u64, length, lkey });
         }
         self.requests.push(raw);
     }
 
-    /// Posts `count` receives more, each for one message of the peer's. A message without bytes takes no
-    /// memory; those of iWARP have bytes, and land in one place after the other.
+    /// Posts `count` more receives, each for one message of the peer. A message without bytes takes no
+    /// memory; those of iWARP have bytes, and each lands in the place after the last one's.
     pub fn post_receives(&mut self, count: u32) -> Result<(), Error> {
         // SAFETY: the region is open for as long as `self` is.
         let lkey = unsafe { (*self.own).lkey };
@@ -215,7 +215,7 @@ impl Resources {
         }
     }
 
-    /// Where the message that came as the `count`-th, from 0, lies; iWARP only.
+    /// Returns the offset of the message that arrived as number `count`, from 0; iWARP only.
     fn message_in(&self, count: u32) -> usize {
         let slot = count % self.depths.receive;
         (READS_MAX * 8 + slot * MESSAGE_BYTES) as usize
@@ -226,14 +226,14 @@ impl Resources {
         (READS_MAX * 8 + slot * MESSAGE_BYTES) as usize
     }
 
-    /// The message that came as the `count`-th, from 0; iWARP only.
+    /// Returns the message that arrived as number `count`, from 0; iWARP only.
     pub fn message(&self, count: u32) -> u64 {
         let mut body = [0; MESSAGE_BYTES as usize];
         self.memory.own.copy_out(self.message_in(count), &mut body);
         u64::from_le_bytes(body)
     }
 
-    /// What a compare-and-swap found.
+    /// Returns the word that a compare-and-swap found.
     pub fn found(&self, slot: u32) -> u64 {
         let mut word = [0; 8];
         self.memory.own.copy_out(slot as usize * 8, &mut word);
@@ -247,9 +247,9 @@ impl Resources {
         let Some(poll) = self.operations().poll_cq else {
             return Err(self.device_error("it has no way to poll".to_owned()));
         };
-        // SAFETY: plain numbers, for which any value is valid; the device fills in what it returns.
+        // SAFETY: the structures are plain numbers, for which any value is valid; the device fills in what it returns.
         let mut completions: [ibv_wc; POLL_BATCH] = unsafe { std::mem::zeroed() };
-        // SAFETY: the queue is open, and the array has as many places as are asked for.
+        // SAFETY: the queue is open, and the array has as many places as the call asks for.
         let count = unsafe { poll(self.raw(queue), POLL_BATCH as c_int, completions.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
             return Err(self.device_error("its completion queue failed".to_owned()));
@@ -265,7 +265,7 @@ impl Resources {
         }
     }
 
-    /// Has the next completion make the descriptor readable.
+    /// Makes the next completion make the descriptor readable.
     pub fn arm(&self, queue: CompletionQueue) -> Result<(), Error> {
         let Some(arm) = self.operations().req_notify_cq else {
             return Err(self.device_error("it has no completion events".to_owned()));
@@ -277,13 +277,13 @@ impl Resources {
         }
     }
 
-    /// Becomes readable with a completion of an armed queue.
+    /// Returns a descriptor that becomes readable with a completion of an armed queue.
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open for as long as `self` is.
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 
-    /// Makes the descriptor unreadable again. Events are acknowledged many at once: it takes a lock.
+    /// Makes the descriptor unreadable again. Acknowledges many events at once, because that takes a lock.
     pub fn take_events(&mut self) {
         const ACKNOWLEDGE_AT: u32 = 1024;
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
@@ -306,13 +306,13 @@ impl Resources {
         }
     }
 
-    /// A completion's status in the library's words.
+    /// Returns the library's text for a completion's status.
     pub fn status_text(&self, status: c_int) -> &'static str {
-        // SAFETY: the library's own table.
+        // SAFETY: the text is in the library's own table.
         unsafe { library::static_text((self.verbs.ibv_wc_status_str)(status)) }
     }
 
-    /// What the device has said of this queue pair or of itself: the event, and its name. Takes a
+    /// Returns the event that the device has reported about this queue pair or about itself, and its name. Makes a
     /// system call.
     pub fn trouble(&self) -> Option<(c_int, &'static str)> {
         self.context.trouble(self.queue_pair as usize)
