@@ -11,6 +11,8 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use caravan_segment::printable;
+
 use super::Link;
 use crate::byte_reader::ByteReader;
 use crate::contract::{Endpoint, Error, Provider};
@@ -108,7 +110,7 @@ impl Link {
         let request = hear(channel)?;
         let accepted = match (request.split_first(), listener) {
             (Some((0, reason)), _) => {
-                return Err(Error::NotConnected(String::from_utf8_lossy(reason).into_owned()));
+                return Err(Error::NotConnected(printable(reason)));
             }
             (Some((&SHM, [])), Some(listener)) => {
                 listener.accept().map(|endpoint| Accepted::Whole(Box::new(endpoint)))
@@ -169,7 +171,7 @@ impl Begun {
         let answer = match answer.split_first() {
             Some((1, answer)) => answer,
             Some((0, reason)) => {
-                let reason = format!("{}: {}", provider.name(), String::from_utf8_lossy(reason));
+                let reason = format!("{}: {}", provider.name(), printable(reason));
                 return Err(Error::NotConnected(reason));
             }
             _ => return Err(malformed()),
