@@ -23,6 +23,8 @@ pub struct Source {
     /// The packets that are sent in turn, at least one.
     shapes: Vec<SourcePacket>,
     next: usize,
+    /// The output that the next pull serves first. Each has its turn, so that none goes without when packets are few.
+    first_output: usize,
     left: u64,
     sent: u64,
     /// True if there is a count.
@@ -74,12 +76,15 @@ impl App for Source {
         let sent = state.map_or(0, |state| state.source_sent);
         let left = config.count.unwrap_or(u64::MAX).saturating_sub(sent);
         let ends = config.count.is_some();
-        Ok(Self { shapes: shapes(&config)?, next: 0, left, sent, ends })
+        Ok(Self { shapes: shapes(&config)?, next: 0, first_output: 0, left, sent, ends })
     }
 
     fn pull(&mut self, io: &mut Io) {
         let Self { shapes, next, .. } = self;
-        for output in 0..io.outputs() {
+        let outputs = io.outputs();
+        let first = if self.first_output < outputs { self.first_output } else { 0 };
+        self.first_output = first + 1;
+        for output in (first..outputs).chain(0..first) {
             let count = usize::try_from(self.left).unwrap_or(PULL_PACKETS).min(PULL_PACKETS);
             let sent = match shapes.as_slice() {
                 [SourcePacket { size, bytes }] if bytes.is_empty() => {
@@ -304,6 +309,18 @@ mod tests {
         assert_eq!(short.sent("output").len(), 10);
         assert_eq!(short.app.report(), [("packets", 10)]);
         assert_eq!((bench.free(), short.free()), (PACKETS, 10));
+    }
+
+    #[test]
+    fn every_output_has_its_turn_when_packets_are_short() {
+        let outputs = ["a", "b", "c"];
+        let mut bench =
+            AppBench::<Source>::new(SourceConfig::default(), &[], &outputs, 10).expect("a source");
+        let served = outputs.map(|output| {
+            bench.pull();
+            bench.sent(output).len()
+        });
+        assert_eq!(served, [10; 3]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use caravan_engine::layout::{DropReason, link, worker};
-use caravan_engine::limits::STATE_BYTES_MAX;
+use caravan_engine::limits::{QUEUE_PACKETS_MAX, STATE_BYTES_MAX};
 use caravan_engine::{Config, Engine, EngineEvent, EngineOptions};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::json;
@@ -48,6 +48,25 @@ pub fn a_reload_may_replace_every_link_and_worker() {
             config.links.keys().all(|name| taken_from(engine, &name.to_string()) > 0)
         });
     }
+    engine.stop().unwrap();
+}
+
+pub fn links_share_the_packets_after_a_consumer_stood_still() {
+    let mut engine = engine(EngineOptions::default());
+    let config = many("link");
+    engine.configure(&config).unwrap();
+    signal(&engine, "right", Signal::STOP);
+    poll_until(&mut engine, |_, events| {
+        events.iter().any(|event| matches!(event, EngineEvent::Short { .. }))
+    });
+    signal(&engine, "right", Signal::CONT);
+    let links: Vec<_> = config.links.keys().map(ToString::to_string).collect();
+    let before: Vec<_> = links.iter().map(|link| taken_from(&engine, link)).collect();
+    // More than a link holds at both ends and in between.
+    let more = 2 * QUEUE_PACKETS_MAX as u64;
+    poll_until(&mut engine, |engine, _| {
+        links.iter().zip(&before).all(|(link, before)| taken_from(engine, link) > before + more)
+    });
     engine.stop().unwrap();
 }
 

@@ -36,6 +36,10 @@ const SCENES: &[Scene] = &[
     ("memory_grows_in_all_workers", memory::memory_grows_in_all_workers),
     ("huge_pages_are_a_wish", memory::huge_pages_are_a_wish),
     ("a_reload_may_replace_every_link_and_worker", changes::a_reload_may_replace_every_link_and_worker),
+    (
+        "links_share_the_packets_after_a_consumer_stood_still",
+        changes::links_share_the_packets_after_a_consumer_stood_still,
+    ),
     ("a_new_worker_has_no_past", changes::a_new_worker_has_no_past),
     ("a_process_that_cannot_start_changes_nothing", changes::a_process_that_cannot_start_changes_nothing),
     ("five_full_repeaters_move", changes::five_full_repeaters_move),
