@@ -9,9 +9,8 @@
 -export([killed/1, stopped/1, stopped_under_load/1, random_kills/1, reconnects/1,
          reconnects_under_load/1, slow_receiver/1, port_killed/1, connection_killed/1, mesh/1,
          out_of_descriptors/1]).
--export([load/2, sink/0]).
 
--import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1]).
+-import(caravan_cluster, [with/2, call/2, call/4, connect/2, transport/2, name/1, nodedown_after/3, resident_bytes/1]).
 
 %% What happens at once, on a slow machine with other work.
 -define(AT_ONCE_MS, 10000).
@@ -22,32 +21,8 @@ all() ->
     [killed, stopped, stopped_under_load, random_kills, reconnects, reconnects_under_load,
      slow_receiver, port_killed, connection_killed, mesh, out_of_descriptors].
 
-with(OptionsList, Fun) ->
-    Nodes = caravan_cluster:start_all(OptionsList),
-    try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
-
 number(Variable, Default) ->
     list_to_integer(os:getenv(Variable, integer_to_list(Default))).
-
-%% Returns how many milliseconds after the fault A hears of it, and the reason.
-nodedown_after(A, B, Fault) ->
-    Name = name(B),
-    Self = self(),
-    Watcher = spawn_link(fun() ->
-                  Self ! {self(), call(A, fun() ->
-                      ok = net_kernel:monitor_nodes(true, [nodedown_reason, {node_type, all}]),
-                      true = register(down_watcher, self()),
-                      receive {nodedown, Name, Info} ->
-                              unregister(down_watcher),
-                              net_kernel:monitor_nodes(false, [nodedown_reason, {node_type, all}]),
-                              {erlang:system_time(millisecond), Info}
-                      end
-                  end)}
-              end),
-    caravan_cluster:wait_until(fun() -> is_pid(call(A, erlang, whereis, [down_watcher])) end),
-    At = erlang:system_time(millisecond),
-    Fault(),
-    receive {Watcher, {SeenAt, Info}} -> {SeenAt - At, proplists:get_value(nodedown_reason, Info)} end.
 
 %% SIGKILL is seen at once, whether the link is silent or full, and not when a minute of ticks has passed.
 killed(_) ->
@@ -80,7 +55,7 @@ stopped(Load, Ticktime) ->
         %% As documented: between three quarters and five quarters of it, and a machine's delays.
         ?assert(Ms > Ticktime * 1000 * 70 div 100),
         ?assert(Ms < Ticktime * 1250 + ?AT_ONCE_MS),
-        call(A, fun stop_load/0),
+        caravan_cluster:stop_load(A),
         caravan_cluster:signal(B, "CONT"),
         caravan_cluster:wait_until(fun() -> [] =:= call(B, erlang, nodes, []) end),
         true = connect(A, B),
@@ -119,7 +94,7 @@ kill_batch(A, Count) ->
          caravan_cluster:kill(B)
      end || B <- Peers],
     caravan_cluster:stop(Peers),
-    call(A, fun stop_load/0).
+    caravan_cluster:stop_load(A).
 
 reconnects(_) ->
     Count = number("CARAVAN_RECONNECTS", 300),
@@ -163,7 +138,7 @@ reconnects_under_load(_) ->
              %% The other side may connect, too, and replace the link that has just come up.
              caravan_cluster:wait_until(fun() -> connect(A, B) andalso is_shm(A, B) end)
          end || _ <- lists:seq(1, 50), {X, Y} <- [{A, B}, {B, A}]],
-        [call(N, fun stop_load/0) || N <- [A, B]],
+        [caravan_cluster:stop_load(N) || N <- [A, B]],
         ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []]))
     end).
 
@@ -180,12 +155,7 @@ slow_receiver(_) ->
         true = connect(A, B),
         shm = transport(A, B),
         {Senders, Each} = {50, 40},
-        Counter = call(B, fun() ->
-                     Self = self(),
-                     Pid = spawn(fun() -> true = register(counter, self()), Self ! {counter, self()},
-                                          count(0) end),
-                     receive {counter, Pid} -> Pid end
-                 end),
+        Counter = caravan_cluster:start_counter(B),
         caravan_cluster:signal(B, "STOP"),
         Before = resident_bytes(A),
         call(A, fun() ->
@@ -208,18 +178,8 @@ slow_receiver(_) ->
         ?assert(Stalled < Before + 100 * 1024 * 1024),
         nosuspend = call(A, erlang, send, [Counter, unsent, [nosuspend]]),
         caravan_cluster:signal(B, "CONT"),
-        caravan_cluster:wait_until(fun() -> call(B, fun counted/0) =:= Senders * Each end, 120000)
+        caravan_cluster:wait_until(fun() -> caravan_cluster:counted(B) =:= Senders * Each end, 120000)
     end).
-
-count(N) ->
-    receive
-        {counted, From} -> From ! {counted, N}, count(N);
-        {_, [1 | _]} -> count(N + 1)
-    end.
-
-counted() ->
-    counter ! {counted, self()},
-    receive {counted, N} -> N end.
 
 watch_busy(N) ->
     receive
@@ -293,7 +253,7 @@ out_of_descriptors(_) ->
             exec => {"/bin/sh", ["-c", "ulimit -n 256; exec erl \"$@\"", "sh"]}},
     with([Few, Few], fun([A, B]) ->
         cycle(A, B, 1),
-        [call(N, fun watch_nodes/0) || N <- [A, B]],
+        [caravan_cluster:watch_nodes(N) || N <- [A, B]],
         Seen = [begin
                     call(Poor, fun() -> keep_descriptors(Left) end),
                     ?assertEqual({Left, true}, {Left, connect(A, B)}),
@@ -307,7 +267,7 @@ out_of_descriptors(_) ->
                 end || Poor <- [A, B], Left <- lists:seq(4, 16)],
         ct:pal("~p", [Seen]),
         ?assertEqual([shm, tcp], lists:usort(Seen)),
-        [?assertEqual(length(Seen), call(N, fun ups/0)) || N <- [A, B]]
+        [?assertEqual(length(Seen), length(caravan_cluster:seen_nodes(N))) || N <- [A, B]]
     end).
 
 %% Opens all descriptors of this node except so many.
@@ -335,71 +295,6 @@ give_descriptors() ->
     descriptors ! {give, self()},
     receive given -> ok end.
 
-watch_nodes() ->
-    Self = self(),
-    spawn(fun() ->
-              true = register(node_watcher, self()),
-              ok = net_kernel:monitor_nodes(true),
-              Self ! watching,
-              count_ups(0)
-          end),
-    receive watching -> ok end.
+start_load(A, B) -> start_load(A, B, once).
 
-count_ups(N) ->
-    receive
-        {nodeup, _} -> count_ups(N + 1);
-        {nodedown, _} -> count_ups(N);
-        {ups, From} -> From ! {ups, N}, count_ups(N)
-    end.
-
-ups() ->
-    node_watcher ! {ups, self()},
-    receive {ups, N} -> N end.
-
-%% ---------------------------------------------------------------------------------------------
-%% Traffic from A to B and back, of all sizes, until stop_load/0 on A.
-
-start_load(A, B) ->
-    start_load(A, B, once).
-
-%% `again': a sender whose link was lost connects again and goes on.
-start_load(A, B, How) ->
-    Node = name(B),
-    call(A, fun() ->
-        [spawn(?MODULE, load, [Node, {Bytes, How}]) || Bytes <- [10, 1000, 100000, 2000000]],
-        ok
-    end).
-
-load(Node, {Bytes, How}) ->
-    put(caravan_load, true),
-    {Sink, Monitor} = spawn_monitor(Node, ?MODULE, sink, []),
-    Data = {self(), binary:copy(<<Bytes:16>>, Bytes)},
-    %% Four on their way at any time.
-    [erlang:send(Sink, Data, [noconnect]) || _ <- lists:seq(1, 4)],
-    load_loop(Sink, Monitor, Data),
-    How =:= again andalso load(Node, {Bytes, How}).
-
-load_loop(Sink, Monitor, Data) ->
-    receive
-        {back, _} ->
-            erlang:send(Sink, Data, [noconnect]),
-            load_loop(Sink, Monitor, Data);
-        {'DOWN', Monitor, _, _, _} ->
-            ok
-    end.
-
-sink() ->
-    receive {From, Data} -> erlang:send(From, {back, Data}, [noconnect]), sink()
-    after 60000 -> ok
-    end.
-
-stop_load() ->
-    [exit(Pid, kill) || Pid <- processes(),
-                        {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
-                        lists:member({caravan_load, true}, Dictionary)],
-    ok.
-
-resident_bytes(Node) ->
-    {ok, Statm} = file:read_file("/proc/" ++ caravan_cluster:os_pid(Node) ++ "/statm"),
-    [_, Resident | _] = binary:split(Statm, <<" ">>, [global]),
-    binary_to_integer(Resident) * 4096.
+start_load(A, B, How) -> caravan_cluster:start_load(A, B, [10, 1000, 100000, 2000000], How).

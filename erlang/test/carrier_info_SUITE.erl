@@ -7,7 +7,7 @@
 -export([keys/1, counts_shm/1, counts_tcp/1, rows_go/1, busy/1, counters_segment/1, both_logs/1,
          quiet_when_well/1, no_spin/1]).
 
--import(caravan_cluster, [call/2, call/4, connect/2, name/1, info/2]).
+-import(caravan_cluster, [with/2, call/2, call/4, connect/2, name/1, info/2, has_logged/2]).
 
 -define(KEYS, [transport, reason, sent_bytes, received_bytes, sent_messages, received_messages,
                ring_bytes, outbound_used_bytes, inbound_used_bytes, queued_bytes, wakeups_sent,
@@ -17,10 +17,6 @@
 suite() -> [{timetrap, {minutes, 10}}].
 
 all() -> [keys, counts_shm, counts_tcp, rows_go, busy, counters_segment, both_logs, quiet_when_well, no_spin].
-
-with(OptionsList, Fun) ->
-    Nodes = caravan_cluster:start_all(OptionsList),
-    try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
 
 %% The keys are the same with every transport.
 keys(_) ->
@@ -132,12 +128,7 @@ counters_segment(_) ->
 both_logs(_) ->
     with([#{}, #{}, #{transport => tcp}, #{carrier => plain}], fun([A, B, Tcp, Plain]) ->
         [true = connect(A, N) || N <- [B, Tcp, Plain]],
-        [caravan_cluster:wait_until(
-           fun() ->
-                   Logged = caravan_cluster:logged(Node),
-                   lists:any(fun(L) -> string:find(L, Text) =/= nomatch end, Logged)
-                       orelse {missing, Text, Logged}
-           end)
+        [has_logged(Node, [Text])
          || {Node, Text} <-
                 [{A, "shared memory to " ++ atom_to_list(name(B))},
                  {B, "shared memory to " ++ atom_to_list(name(A))},
@@ -150,11 +141,7 @@ both_logs(_) ->
 quiet_when_well(_) ->
     with([#{}, #{}, #{carrier => plain, args => ["-hidden"]}], fun([A, B, Tool]) ->
         [true = connect(N, A) || N <- [B, Tool]],
-        [caravan_cluster:wait_until(
-           fun() ->
-                   Logged = caravan_cluster:logged(A),
-                   lists:any(fun(L) -> string:find(L, Text) =/= nomatch end, Logged) orelse {missing, Text, Logged}
-           end)
+        [has_logged(A, [Text])
          || Text <- ["shared memory to " ++ atom_to_list(name(B)), "TCP to " ++ atom_to_list(name(Tool))]],
         [?assertEqual([], [L || L <- caravan_cluster:logged(N, info), string:find(L, "caravan:") =/= nomatch])
          || N <- [A, B]]

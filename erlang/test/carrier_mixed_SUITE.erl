@@ -10,7 +10,7 @@
          other_user/1, other_network_namespace/1, other_pid_namespace/1,
          stranger_without_cookie/1, stranger_with_cookie/1]).
 
--import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1, info/2]).
+-import(caravan_cluster, [with/2, call/2, call/4, connect/2, transport/2, name/1, info/2, has_logged/2]).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
@@ -18,10 +18,6 @@ all() ->
     [mixed_cluster, one_life, erl_call, c_node, named_and_not_to_be_had, other_user,
      other_network_namespace, other_pid_namespace, stranger_without_cookie,
      stranger_with_cookie].
-
-with(OptionsList, Fun) ->
-    Nodes = caravan_cluster:start_all(OptionsList),
-    try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
 
 %% Every pair of six nodes takes the best transport that both have, and every message arrives.
 mixed_cluster(_) ->
@@ -98,35 +94,14 @@ c_node(Config) ->
 %% The connection fails on both sides, neither sees the other come up, and the log says why.
 named_and_not_to_be_had(_) ->
     with([#{transport => shm}, #{transport => tcp}, #{carrier => plain}], fun([Shm, Tcp, Plain]) ->
-        [call(Node, fun watch_nodes/0) || Node <- [Shm, Tcp, Plain]],
+        [caravan_cluster:watch_nodes(Node) || Node <- [Shm, Tcp, Plain]],
         [false = connect(A, B) || {A, B} <- [{Shm, Tcp}, {Tcp, Shm}, {Shm, Plain}, {Plain, Shm}]],
-        [?assertEqual([], call(Node, fun seen_nodes/0)) || Node <- [Shm, Tcp, Plain]],
-        [caravan_cluster:wait_until(fun() -> logged(Shm, Why) end)
+        [?assertEqual([], caravan_cluster:seen_nodes(Node)) || Node <- [Shm, Tcp, Plain]],
+        [has_logged(Shm, [Why])
          || Why <- ["names shm here, and it cannot be had: the peer does not speak Caravan",
                     "names shm here, and it cannot be had: the option transport names tcp at the peer"]],
         true = connect(Tcp, Plain)
     end).
-
-watch_nodes() ->
-    Self = self(),
-    spawn(fun() ->
-                  true = register(node_watcher, self()),
-                  ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
-                  Self ! watching,
-                  watch([])
-          end),
-    receive watching -> ok end.
-
-watch(Seen) ->
-    receive
-        {seen, From} -> From ! {seen, lists:reverse(Seen)}, watch(Seen);
-        {nodeup, Node, _} -> watch([Node | Seen]);
-        {nodedown, _, _} -> watch(Seen)
-    end.
-
-seen_nodes() ->
-    node_watcher ! {seen, self()},
-    receive {seen, Nodes} -> Nodes end.
 
 %% Another user of this host: TCP, and the log of both sides says why.
 other_user(_) ->
@@ -142,7 +117,7 @@ other_user(_) ->
                  [begin
                       #{transport := tcp, reason := Why} = info(N, Other),
                       ?assertMatch({match, _}, re:run(Why, "^shared memory: .*same user; RDMA: .+$")),
-                      caravan_cluster:wait_until(fun() -> logged(N, binary_to_list(Why)) end)
+                      has_logged(N, [binary_to_list(Why)])
                   end || {N, Other} <- [{X, Y}, {Y, X}]],
                  ?assertEqual(name(Y), call(X, erpc, call, [name(Y), erlang, node, []])),
                  true = call(X, erlang, disconnect_node, [name(Y)])
@@ -177,7 +152,7 @@ other_network_namespace(_) ->
                               ct:pal("other network namespace: ~ts", [Why]),
                               %% Why neither of the better ones, there and in the log.
                               ?assertMatch({match, _}, re:run(Why, "^shared memory: .+; RDMA: .+$")),
-                              caravan_cluster:wait_until(fun() -> logged(X, binary_to_list(Why)) end)
+                              has_logged(X, [binary_to_list(Why)])
                           end || {X, Y} <- [{A, B}, {B, A}]],
                          ?assertEqual(name(B), call(A, erpc, call, [name(B), erlang, node, []]))
                  end)
@@ -294,9 +269,6 @@ listening_port(Node) ->
     [Name, _] = string:split(atom_to_list(name(Node)), "@"),
     {port, Port, _} = erl_epmd:port_please(Name, {127, 0, 0, 1}),
     Port.
-
-logged(Node, Part) ->
-    lists:any(fun(Text) -> string:find(Text, Part) =/= nomatch end, caravan_cluster:logged(Node)).
 
 %% The fun gets a copy of the code that any user can read.
 as_root(Fun) ->

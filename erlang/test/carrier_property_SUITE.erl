@@ -8,7 +8,12 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([small_ring/1, default_ring/1, no_fragments/1, no_spin/1, two_schedulers/1, over_tcp/1, huge/1]).
--export([send/5, receive_all/5]).
+-export([exchange/4, send/4, receive_all/4]).
+
+-import(caravan_cluster, [call/4]).
+
+%% How long nothing at all may come.
+-define(SILENCE_MS, 150000).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
@@ -27,67 +32,48 @@ init_per_testcase(Case, Config) ->
     [A, B] = caravan_cluster:start_all([Options, Options]),
     true = caravan_cluster:connect(A, B),
     Transport = caravan_cluster:transport(A, B),
-    Seed = case os:getenv("CARAVAN_SEED") of
-               false -> erlang:system_time() band 16#FFFFFFFF;
-               Text -> list_to_integer(Text)
-           end,
-    ct:pal("~p: CARAVAN_SEED=~b", [Case, Seed]),
-    [{nodes, {A, B}}, {seed, Seed} | Config].
+    [{nodes, [A, B]} | Config].
 
 end_per_testcase(_, Config) ->
-    {A, B} = proplists:get_value(nodes, Config),
-    caravan_cluster:stop([A, B]).
+    caravan_cluster:stop(pair(Config)).
 
-small_ring(Config) -> exchange(Config, 400, mixture()).
-default_ring(Config) -> exchange(Config, 800, mixture()).
-no_fragments(Config) -> exchange(Config, 400, mixture()).
-no_spin(Config) -> exchange(Config, 400, mixture()).
-two_schedulers(Config) -> exchange(Config, 400, mixture()).
-over_tcp(Config) -> exchange(Config, 200, mixture()).
-huge(Config) -> exchange(Config, 4, [{1, {binary, 100000000}}, {1, {nested, 300000}}], 2).
+pair(Config) -> proplists:get_value(nodes, Config).
+
+small_ring(Config) -> exchange(pair(Config), 400, mixture(), 3).
+default_ring(Config) -> exchange(pair(Config), 800, mixture(), 3).
+no_fragments(Config) -> exchange(pair(Config), 400, mixture(), 3).
+no_spin(Config) -> exchange(pair(Config), 400, mixture(), 3).
+two_schedulers(Config) -> exchange(pair(Config), 400, mixture(), 3).
+over_tcp(Config) -> exchange(pair(Config), 200, mixture(), 3).
+huge(Config) -> exchange(pair(Config), 4, [{1, {binary, 100000000}}, {1, {nested, 300000}}], 2).
 
 mixture() ->
     [{60, small}, {20, {binary, 5000}}, {10, {binary, 300000}}, {10, {nested, 3000}},
      {2, {binary, 5000000}}, {1, {nested, 50000}}].
 
-exchange(Config, Count, Classes) ->
-    exchange(Config, Count, Classes, 3).
+%% Pairs of processes in each direction, every one with a seed of its own.
+exchange([A, B], Count, Classes, Pairs) ->
+    Seed = case os:getenv("CARAVAN_SEED") of
+               false -> erlang:system_time() band 16#FFFFFFFF;
+               Text -> list_to_integer(Text)
+           end,
+    ct:pal("CARAVAN_SEED=~b", [Seed]),
+    Runs = lists:append([begin
+                %% The receiver registers itself; the sender sends to that name.
+                Name = list_to_atom("receiver_" ++ integer_to_list(N)),
+                {_, Taking} = spawn_monitor(fun() ->
+                    exit(call(To, ?MODULE, receive_all, [Name, {Seed, N, 0}, Count, Classes]))
+                end),
+                caravan_cluster:wait_until(fun() -> is_pid(call(To, erlang, whereis, [Name])) end),
+                {_, Sending} = spawn_monitor(fun() ->
+                    exit(call(From, ?MODULE, send, [{Name, caravan_cluster:name(To)}, {Seed, N, 0}, Count, Classes]))
+                end),
+                [{Taking, {ok, Count}}, {Sending, ok}]
+            end || {Side, From, To} <- [{1, A, B}, {2, B, A}], N <- [Side * 1000 + P || P <- lists:seq(1, Pairs)]]),
+    [receive {'DOWN', Monitor, _, _, Result} -> ?assertEqual(Expected, Result) end || {Monitor, Expected} <- Runs].
 
-%% Pairs in each direction, every one with a seed of its own.
-exchange(Config, Count, Classes, Pairs) ->
-    {A, B} = proplists:get_value(nodes, Config),
-    Seed = proplists:get_value(seed, Config),
-    Runs = [spawn_monitor(fun() -> exit({shutdown, one_way(From, To, {Seed, N}, Count, Classes)})
-                          end)
-            || {Side, From, To} <- [{1, A, B}, {2, B, A}], N <- [Side * 1000 + P
-                                                                 || P <- lists:seq(1, Pairs)]],
-    [receive
-         {'DOWN', Monitor, process, Pid, Reason} ->
-             ?assertEqual({shutdown, {ok, Count}}, Reason)
-     end || {Pid, Monitor} <- Runs].
-
-one_way(From, To, {Seed, N}, Count, Classes) ->
-    %% The receiver registers itself; the sender sends to that name.
-    Name = list_to_atom("receiver_" ++ integer_to_list(N)),
-    Self = self(),
-    Receiver = spawn_monitor(
-                 fun() ->
-                         Self ! {received, caravan_cluster:call(
-                                             To, ?MODULE, receive_all,
-                                             [Name, {Seed, N, 0}, Count, Classes, 150000])}
-                 end),
-    caravan_cluster:wait_until(
-      fun() -> is_pid(caravan_cluster:call(To, erlang, whereis, [Name])) end),
-    ok = caravan_cluster:call(From, ?MODULE, send,
-                              [{Name, caravan_cluster:name(To)}, {Seed, N, 0}, Count, Classes, 0]),
-    {_, Monitor} = Receiver,
-    receive
-        {received, Result} -> erlang:demonitor(Monitor, [flush]), Result;
-        {'DOWN', Monitor, process, _, Reason} -> {failed, Reason}
-    end.
-
-send(To, Seed, Count, Classes, Sent) ->
-    send_stream(To, caravan_terms:stream(Seed, Classes), Count, Sent).
+send(To, Seed, Count, Classes) ->
+    send_stream(To, caravan_terms:stream(Seed, Classes), Count, 0).
 
 send_stream(_, _, Count, Count) ->
     ok;
@@ -96,21 +82,21 @@ send_stream(To, Stream0, Count, Sent) ->
     To ! {Sent, Term},
     send_stream(To, Stream, Count, Sent + 1).
 
-receive_all(Name, Seed, Count, Classes, TimeoutMs) ->
+receive_all(Name, Seed, Count, Classes) ->
     true = register(Name, self()),
-    Result = receive_stream(caravan_terms:stream(Seed, Classes), Count, 0, TimeoutMs),
+    Result = receive_stream(caravan_terms:stream(Seed, Classes), Count, 0),
     unregister(Name),
     Result.
 
-receive_stream(_, Count, Count, _) ->
+receive_stream(_, Count, Count) ->
     receive Extra -> {extra, Extra} after 50 -> {ok, Count} end;
-receive_stream(Stream0, Count, Got, TimeoutMs) ->
+receive_stream(Stream0, Count, Got) ->
     {Expected, Stream} = caravan_terms:next(Stream0),
     receive
-        {Got, Expected} -> receive_stream(Stream, Count, Got + 1, TimeoutMs);
+        {Got, Expected} -> receive_stream(Stream, Count, Got + 1);
         {Got, Other} -> {differs, Got, describe(Expected), describe(Other)};
         {Index, _} -> {out_of_order, expected, Got, got, Index}
-    after TimeoutMs -> {missing, Got}
+    after ?SILENCE_MS -> {missing, Got}
     end.
 
 describe(Binary) when is_binary(Binary) ->

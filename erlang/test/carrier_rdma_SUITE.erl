@@ -11,7 +11,7 @@
 -export([demanded/1, demanded_of_older/1, encrypted/1, encrypted_over_shm/1,
          job_without_device/1, asking_is_cheap/1, process_stays_as_it_was/1]).
 
--import(caravan_cluster, [call/2, call/4, connect/2, transport/2, name/1]).
+-import(caravan_cluster, [with/2, call/2, call/4, connect/2, transport/2, name/1, has_logged/2]).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
@@ -19,20 +19,10 @@ all() ->
     [demanded, demanded_of_older, encrypted, encrypted_over_shm, job_without_device,
      asking_is_cheap, process_stays_as_it_was].
 
-with(OptionsList, Fun) ->
-    Nodes = caravan_cluster:start_all(OptionsList),
-    try Fun(Nodes) after caravan_cluster:stop(Nodes) end.
-
 %% Where TCP is refused, it is by both sides, and both logs say what was demanded and why it cannot be.
 refused(A, B, Words) ->
     false = connect(A, B),
-    [caravan_cluster:wait_until(
-       fun() ->
-               Logged = [Text || Text <- caravan_cluster:logged(Node),
-                                 string:find(Text, "no link to") =/= nomatch],
-               lists:any(fun(Text) -> lists:all(fun(W) -> string:find(Text, W) =/= nomatch end, Wanted) end,
-                         Logged) orelse {missing, Wanted, Logged}
-       end) || {Node, Wanted} <- Words],
+    [has_logged(Node, ["no link to" | Wanted]) || {Node, Wanted} <- Words],
     ?assertEqual([], call(A, erlang, nodes, [[visible, hidden]])),
     ?assertEqual([], call(B, erlang, nodes, [[visible, hidden]])).
 

@@ -10,7 +10,7 @@
          bad_options/1, bad_option_at_run_time/1, config_file/1, option_changes/1,
          doubled_flag/1, no_driver/1, simultaneous/1, name_taken/1]).
 
--import(caravan_cluster, [start/1, stop/1, call/2, call/4, connect/2, transport/2, name/1]).
+-import(caravan_cluster, [with/2, call/2, call/4, connect/2, transport/2, name/1, has_logged/2, logged_with/2]).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
@@ -18,11 +18,6 @@ all() ->
     [long_names, long_and_short, dynamic_name, not_listening, fixed_ports, epmd_module,
      listen_range, use_interface, check_ip, socket_options, allowed, both_families, start_and_stop, bad_options, bad_option_at_run_time,
      config_file, option_changes, doubled_flag, no_driver, simultaneous, name_taken].
-
-%% Starts nodes, runs the fun with them, stops them whatever happens.
-with(OptionsList, Fun) ->
-    Nodes = caravan_cluster:start_all(OptionsList),
-    try Fun(Nodes) after stop(Nodes) end.
 
 ports(Node) ->
     call(Node, fun() ->
@@ -45,8 +40,7 @@ long_and_short(_) ->
     with([#{}, #{longnames => true, host => "127.0.0.1"}], fun([Short, Long]) ->
         false = connect(Short, Long),
         false = connect(Long, Short),
-        [?assert(lists:any(fun(Text) -> string:find(Text, "is illegal") =/= nomatch end,
-                           caravan_cluster:logged(Node))) || Node <- [Short, Long]]
+        [has_logged(Node, ["is illegal"]) || Node <- [Short, Long]]
     end).
 
 dynamic_name(_) ->
@@ -202,19 +196,12 @@ bad_options(_) ->
 bad_option_at_run_time(_) ->
     with([#{}, #{name => none, args => ["-caravan", "spin", "maybe"]}], fun([A, B]) ->
         {error, _} = call(B, net_kernel, start, [[late, shortnames]]),
-        ?assert(lists:any(fun(Text) -> string:find(Text, "spin takes") =/= nomatch end,
-                          caravan_cluster:logged(B))),
+        has_logged(B, ["spin takes"]),
         %% A bad value that comes later: no connection, and the log says which.
         ok = call(A, application, set_env, [caravan, ring_bytes, 5]),
         false = call(A, net_kernel, connect_node, [name(A, "nobody")]),
-        C = start(#{}),
-        try
-            false = connect(A, C),
-            ?assert(lists:any(fun(Text) -> string:find(Text, "ring_bytes takes") =/= nomatch end,
-                              caravan_cluster:logged(A)))
-        after
-            stop(C)
-        end
+        with([#{}], fun([C]) -> false = connect(A, C) end),
+        has_logged(A, ["ring_bytes takes"])
     end).
 
 name(Node, Name) ->
@@ -267,17 +254,14 @@ doubled_flag(_) ->
 doubled_flag(true, A, B) ->
     ?assertEqual(shm, transport(A, B)),
     ok = call(A, application, start, [caravan]),
-    ?assertEqual([], [T || T <- caravan_cluster:logged(A), string:find(T, "was given 2") =/= nomatch]);
+    ?assertEqual([], logged_with(A, "was given 2"));
 %% Elsewhere it starts inet_tcp and says nothing; the application does.
 doubled_flag(false, A, B) ->
     ?assertEqual([], call(A, caravan_dist, info, [])),
     ok = call(A, application, start, [caravan]),
-    Warned = [Text || Text <- caravan_cluster:logged(A),
-                      string:find(Text, "-proto_dist was given 2 times") =/= nomatch],
-    ?assertMatch([_, _ | _], Warned),
+    ?assertMatch([_, _ | _], logged_with(A, "-proto_dist was given 2 times")),
     ok = call(B, application, start, [caravan]),
-    ?assertEqual([], [T || T <- caravan_cluster:logged(B),
-                           string:find(T, "-proto_dist") =/= nomatch]).
+    ?assertEqual([], logged_with(B, "-proto_dist")).
 
 %% Without its library a node speaks TCP, and says why; or nothing, where TCP was not asked for.
 no_driver(Config) ->
@@ -295,9 +279,7 @@ no_driver(Config) ->
                  true = connect(Auto, Plain),
                  [false = connect(X, Y) || {X, Y} <- [{Shm, Other}, {Other, Shm}, {Shm, Plain},
                                                       {Plain, Shm}, {Auto, Shm}]],
-                 ?assert(lists:any(fun(Text) ->
-                                           string:find(Text, "names shm here") =/= nomatch
-                                   end, caravan_cluster:logged(Shm)))
+                 has_logged(Shm, ["names shm here"])
          end).
 
 %% Both sides connect at the same moment, many times: one link comes of it, and no loss.

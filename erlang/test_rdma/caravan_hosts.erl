@@ -2,14 +2,10 @@
 %% over a folder that both see, so that every wire is free to be cut.
 -module(caravan_hosts).
 
-
 -export([run/1]).
 -export([init/2, pre_init_per_testcase/4, post_end_per_testcase/5]).
 -export([count/0, kind/0, peer_host/0, on/2, shell/2, devices/0, objects/0, objects/1, as_before/2]).
--export([start_all/1, stop/1, signal/2, name/1, os_pid/1, call/2, call/4]).
--export([pair/2, with/2, linked/2]).
--export([connect/2, info/2, transport/2, logged/1, has_logged/2, resources/1, settle/1,
-         resident_bytes/1, nodedown_after/3]).
+-export([node_at/2, pair/2, linked/2, forgotten/1, forgotten/2]).
 
 -define(REPLY_MS, 300000).
 %% A folder of two machines tells of nothing by itself.
@@ -159,107 +155,31 @@ as_before(Kept, Before) ->
     end.
 
 %% ---------------------------------------------------------------------------------------------
-%% Nodes: {Host, what caravan_cluster calls a node}.
+%% Nodes.
 
-start_all(Places) ->
-    Self = self(),
-    Starts = [spawn_monitor(fun() -> Self ! {self(), on(Host, fun() -> start_lasting(Options) end)} end)
-              || {Host, Options} <- Places],
-    [receive
-         {Pid, Node} -> erlang:demonitor(Monitor, [flush]), {Host, Node};
-         {'DOWN', Monitor, process, Pid, Reason} -> error({not_started, Place, Reason})
-     end || {{Pid, Monitor}, {Host, _} = Place} <- lists:zip(Starts, Places)].
+%% Returns the options of a node at that host.
+node_at(Host, Options) -> Options#{at => fun(Fun) -> on(Host, Fun) end}.
 
-%% The process that starts a node is linked to it.
-start_lasting(Options) ->
-    [Node] = caravan_cluster:start_all([Options]),
-    Node.
-
-stop(Nodes) when is_list(Nodes) -> lists:foreach(fun stop/1, Nodes);
-stop({Host, Node}) -> on(Host, fun() -> caravan_cluster:stop(Node) end).
-
-%% Starts one node at each host; if there is only one, both there.
-pair(OptionsA, OptionsB) ->
-    start_all([{0, OptionsA}, {peer_host(), OptionsB}]).
-
-with(Nodes, Fun) ->
-    try Fun(Nodes) after stop(Nodes) end.
+%% Returns the options of one node at each host; if there is only one, of both there.
+pair(OptionsA, OptionsB) -> [node_at(0, OptionsA), node_at(peer_host(), OptionsB)].
 
 %% Links two nodes over RDMA, or fails with the logs of both. A slow machine may exceed the time that a node gives to
 %% agreeing on a transport: then a later attempt succeeds.
 linked(A, B) ->
     caravan_cluster:wait_until(fun() ->
-        case connect(A, B) andalso transport(A, B) of
+        case caravan_cluster:connect(A, B) andalso caravan_cluster:transport(A, B) of
             rdma -> true;
             Other ->
-                call(A, erlang, disconnect_node, [name(B)]),
-                {Other, [logged(X) || X <- [A, B]]}
+                caravan_cluster:call(A, erlang, disconnect_node, [caravan_cluster:name(B)]),
+                {Other, [caravan_cluster:logged(X) || X <- [A, B]]}
         end
     end).
 
-signal({Host, Node}, Signal) -> on(Host, fun() -> caravan_cluster:signal(Node, Signal) end).
+%% Returns when this node has no link any more.
+forgotten(Node) -> forgotten(Node, 120000).
 
-name({_, Node}) -> caravan_cluster:name(Node).
-
-%% Returns the node's process number, at its host.
-os_pid({_, Node}) -> caravan_cluster:os_pid(Node).
-
-call({Host, Node}, Fun) -> on(Host, fun() -> caravan_cluster:call(Node, Fun) end).
-
-call({Host, Node}, M, F, A) -> on(Host, fun() -> caravan_cluster:call(Node, M, F, A) end).
-
-connect(A, B) -> call(A, net_kernel, connect_node, [name(B)]).
-
-%% As caravan_cluster's of two nodes.
-info({Host, A}, {_, B}) -> on(Host, fun() -> caravan_cluster:info(A, B) end).
-
-transport(A, B) -> maps:get(transport, info(A, B)).
-
-logged({Host, Node}) -> on(Host, fun() -> caravan_cluster:logged(Node) end).
-
-%% Whether one of the texts that a node has logged has each of the parts; waits for it.
-has_logged({Host, Node}, Parts) ->
-    on(Host, fun() ->
-        caravan_cluster:wait_until(fun() ->
-            Texts = caravan_cluster:logged(Node),
-            lists:any(fun(Text) -> lists:all(fun(Part) -> string:find(Text, Part) =/= nomatch end, Parts)
-                      end, Texts) orelse {not_logged, Parts, Texts}
-        end)
-    end).
-
-resources({Host, Node}) -> on(Host, fun() -> caravan_cluster:resources(Node) end).
-
-settle({Host, Node}) -> on(Host, fun() -> caravan_cluster:settle(Node) end).
-
-resident_bytes({Host, Node}) ->
-    on(Host, fun() ->
-        {ok, Statm} = file:read_file("/proc/" ++ caravan_cluster:os_pid(Node) ++ "/statm"),
-        [_, Resident | _] = binary:split(Statm, <<" ">>, [global]),
-        binary_to_integer(Resident) * 4096
-    end).
-
-%% How long after the fault the first node hears that the second is down, in milliseconds of the first
-%% one's host, and the reason.
-nodedown_after({Host, A}, B, Fault) ->
-    Name = name(B),
-    Self = self(),
-    Watcher = spawn_link(fun() -> Self ! {self(), on(Host, fun() -> watch(A, Name) end)} end),
-    on(Host, fun() ->
-        caravan_cluster:wait_until(fun() -> is_pid(caravan_cluster:call(A, erlang, whereis, [down_watcher])) end)
-    end),
-    At = on(Host, fun() -> erlang:system_time(millisecond) end),
-    Fault(),
-    receive {Watcher, {SeenAt, Info}} -> {SeenAt - At, proplists:get_value(nodedown_reason, Info)} end.
-
-watch(A, Name) ->
-    caravan_cluster:call(A, fun() ->
-        Wanted = [nodedown_reason, {node_type, all}],
-        ok = net_kernel:monitor_nodes(true, Wanted),
-        true = register(down_watcher, self()),
-        receive
-            {nodedown, Name, Info} ->
-                unregister(down_watcher),
-                net_kernel:monitor_nodes(false, Wanted),
-                {erlang:system_time(millisecond), Info}
-        end
-    end).
+forgotten(Node, Ms) ->
+    caravan_cluster:wait_until(fun() ->
+        [] =:= caravan_cluster:call(Node, erlang, nodes, [])
+            andalso [] =:= caravan_cluster:call(Node, caravan_dist, info, [])
+    end, Ms).

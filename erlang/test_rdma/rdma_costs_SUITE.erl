@@ -8,7 +8,7 @@
 -export([calls/1]).
 -export([call_often/2]).
 
--import(caravan_hosts, [call/2, call/4, info/2, name/1]).
+-import(caravan_cluster, [with/2, call/4, info/2, name/1]).
 
 -define(PROCESSES, 100).
 %% Enough for what each message costs to outweigh the calls that a node makes by itself meanwhile.
@@ -23,10 +23,9 @@ all() -> [calls].
 calls(_) ->
     Options = #{transport => rdma,
                 args => ["-pa", filename:absname(filename:dirname(code:which(caravan_bench_rpc)))]},
-    [A, B] = Nodes = caravan_hosts:start_all([{0, Options}, {caravan_hosts:peer_host(), Options}]),
-    try
+    with(caravan_hosts:pair(Options, Options), fun([A, B]) ->
         caravan_hosts:linked(A, B),
-        [ok = call(X, caravan_bench_rpc, start_servers, []) || X <- Nodes],
+        [ok = call(X, caravan_bench_rpc, start_servers, []) || X <- [A, B]],
         %% Once, so that everything is there.
         both(A, B, 5),
         Before = info(A, B),
@@ -38,9 +37,7 @@ calls(_) ->
         Systems = traced(A, fun() -> both(A, B, ?CALLS_EACH) end),
         Traced = maps:get(sent_messages, info(A, B)) - maps:get(sent_messages, After),
         judge(Counts, maps:get(ring_bytes, After), Systems, Traced)
-    after
-        caravan_hosts:stop(Nodes)
-    end.
+    end).
 
 both(A, B, Each) ->
     Runs = [spawn_monitor(fun() -> ok = call(X, ?MODULE, call_often, [name(Y), Each]) end)
@@ -61,7 +58,7 @@ call_often(Node, Each) ->
 traced(Node, Fun) ->
     Path = "/tmp/caravan_trace",
     Strace = open_port({spawn_executable, os:find_executable("strace")},
-                       [{args, ["-f", "-qq", "-y", "-o", Path, "-p", caravan_hosts:os_pid(Node)]}, exit_status]),
+                       [{args, ["-f", "-qq", "-y", "-o", Path, "-p", caravan_cluster:os_pid(Node)]}, exit_status]),
     {os_pid, OsPid} = erlang:port_info(Strace, os_pid),
     %% It follows every thread once the first call of one is there.
     caravan_cluster:wait_until(fun() ->

@@ -10,10 +10,10 @@
 -export([stopped/1, slow_receiver/1, killed_at_random/1, pulled_at_random/1, only_rdma_cut/1, firewall/1,
          no_library/1, locked_memory/1, removed_device/1,
          ends_hold_no_scheduler/1]).
--export([load/2, sink/0]).
 
--import(caravan_hosts, [linked/2, pair/2, with/2,
-                        call/2, call/4, connect/2, name/1, transport/2, has_logged/2, on/2, shell/2]).
+-import(caravan_hosts, [linked/2, node_at/2, pair/2, on/2, shell/2]).
+-import(caravan_cluster, [with/2, call/2, call/4, connect/2, name/1, transport/2, has_logged/2, start_load/2, stop_load/1,
+                          nodedown_after/3, resident_bytes/1, settle/1, signal/2]).
 
 %% Seconds of net_ticktime: a link that is silent for longer has ended.
 -define(TICK_S, 8).
@@ -61,22 +61,19 @@ stopped(_) ->
         [begin
              linked(A, B),
              Load andalso start_load(A, B),
-             {Ms, Reason} = caravan_hosts:nodedown_after(A, B, fun() -> caravan_hosts:signal(B, "STOP") end),
+             {Ms, Reason} = nodedown_after(A, B, fun() -> signal(B, "STOP") end),
              ct:pal("nodedown ~b ms after SIGSTOP (~p), load: ~p", [Ms, Reason, Load]),
              ?assertEqual(net_tick_timeout, Reason),
              ?assert(Ms < ?TICK_S * 1250 + ?SLOW_MS),
-             call(A, fun stop_load/0),
-             caravan_hosts:signal(B, "CONT"),
+             stop_load(A),
+             signal(B, "CONT"),
              parted(B)
          end || Load <- [false, true]],
         linked(A, B)
     end).
 
 %% Whatever link this node had has ended.
-parted(Node) ->
-    caravan_cluster:wait_until(fun() ->
-        [] =:= call(Node, erlang, nodes, []) andalso [] =:= call(Node, caravan_dist, info, [])
-    end, ?TICK_S * 1250 + ?SLOW_MS).
+parted(Node) -> caravan_hosts:forgotten(Node, ?TICK_S * 1250 + ?SLOW_MS).
 
 %% A reader that stands still: senders are suspended, memory stays where it is, and in the end every
 %% message is there.
@@ -84,37 +81,22 @@ slow_receiver(_) ->
     with(pair(options(), options()), fun([A, B]) ->
         linked(A, B),
         {Senders, Each} = {20, 20},
-        call(B, fun() ->
-            Self = self(),
-            spawn(fun() -> true = register(counter, self()), Self ! ready, count(0) end),
-            receive ready -> ok end
-        end),
-        Node = name(B),
-        caravan_hosts:signal(B, "STOP"),
-        Before = caravan_hosts:resident_bytes(A),
+        Counter = caravan_cluster:start_counter(B),
+        signal(B, "STOP"),
+        Before = resident_bytes(A),
         call(A, fun() ->
             %% 100 KB of encoded list each: 40 MB in all.
-            [spawn(fun() -> [{counter, Node} ! {N, lists:seq(1, 20000)} || N <- lists:seq(1, Each)] end)
+            [spawn(fun() -> [Counter ! {N, lists:seq(1, 20000)} || N <- lists:seq(1, Each)] end)
              || _ <- lists:seq(1, Senders)]
         end),
-        caravan_cluster:wait_until(fun() -> maps:get(busy_count, caravan_hosts:info(A, B)) >= 1 end),
-        nosuspend = call(A, erlang, send, [{counter, Node}, unsent, [nosuspend]]),
-        Stalled = caravan_hosts:resident_bytes(A),
+        caravan_cluster:wait_until(fun() -> maps:get(busy_count, caravan_cluster:info(A, B)) >= 1 end),
+        nosuspend = call(A, erlang, send, [Counter, unsent, [nosuspend]]),
+        Stalled = resident_bytes(A),
         ct:pal("stalled: memory ~b -> ~b KiB", [Before div 1024, Stalled div 1024]),
         ?assert(Stalled < Before + 30 * 1024 * 1024),
-        caravan_hosts:signal(B, "CONT"),
-        caravan_cluster:wait_until(fun() -> call(B, fun counted/0) =:= Senders * Each end, 60000)
+        signal(B, "CONT"),
+        caravan_cluster:wait_until(fun() -> caravan_cluster:counted(B) =:= Senders * Each end, 60000)
     end).
-
-count(N) ->
-    receive
-        {counted, From} -> From ! {counted, N}, count(N);
-        {_, [1 | _]} -> count(N + 1)
-    end.
-
-counted() ->
-    counter ! {counted, self()},
-    receive {counted, N} -> N end.
 
 %% ---------------------------------------------------------------------------------------------
 %% Ends at random, in the middle of traffic; both hosts have nodes that live through them.
@@ -124,7 +106,7 @@ killed_at_random(_) ->
     Kills = number("CARAVAN_KILLS", 8),
     with(pair(options(), options()), fun([A, B]) ->
         kill_round(A, B),
-        Before = [{N, caravan_hosts:settle(N), caravan_hosts:resident_bytes(N)} || N <- [A, B]],
+        Before = [{N, settle(N), resident_bytes(N)} || N <- [A, B]],
         [begin
              kill_round(A, B),
              ct:pal("~b of ~b are killed", [2 * ?KILLED_EACH * Round, Kills])
@@ -138,19 +120,19 @@ kill_round(A, B) ->
     Hosts = lists:duplicate(?KILLED_EACH, Host) ++ lists:duplicate(?KILLED_EACH, 0),
     Survivors = lists:duplicate(?KILLED_EACH, A) ++ lists:duplicate(?KILLED_EACH, B),
     %% All at once: most of the time goes into starting them, and each host has a processor.
-    Peers = caravan_hosts:start_all([{At, options()} || At <- Hosts]),
+    Peers = caravan_cluster:start_all([node_at(At, options()) || At <- Hosts]),
     ct:pal("~b nodes have started", [length(Peers)]),
     Links = lists:zip(Survivors, Peers),
     [begin linked(Survivor, Peer), start_load(Survivor, Peer) end || {Survivor, Peer} <- Links],
     [begin
          receive after rand:uniform(100) -> ok end,
-         {Ms, Reason} = caravan_hosts:nodedown_after(Survivor, Peer,
-                                                     fun() -> caravan_hosts:signal(Peer, "KILL") end),
+         {Ms, Reason} = nodedown_after(Survivor, Peer,
+                                                     fun() -> signal(Peer, "KILL") end),
          ct:log("nodedown ~b ms after SIGKILL (~p)", [Ms, Reason]),
          ?assert(Ms < ?SLOW_MS)
      end || {Survivor, Peer} <- Links],
-    caravan_hosts:stop(Peers),
-    [call(Survivor, fun stop_load/0) || Survivor <- [A, B]].
+    caravan_cluster:stop(Peers),
+    [stop_load(Survivor) || Survivor <- [A, B]].
 
 %% Pairs of nodes, all on the one wire; its end is pulled at either host, and put back.
 pulled_at_random(_) ->
@@ -162,13 +144,13 @@ pulled_at_random(_) ->
 pulled_at_random() ->
     Pairs = 2,
     Rounds = max(2, number("CARAVAN_PULLS", 4) div Pairs),
-    Starts = [{Host, options()} || Host <- [0, caravan_hosts:peer_host()], _ <- lists:seq(1, Pairs)],
-    with(caravan_hosts:start_all(Starts), fun(Nodes) ->
+    Starts = [node_at(Host, options()) || Host <- [0, caravan_hosts:peer_host()], _ <- lists:seq(1, Pairs)],
+    with(Starts, fun(Nodes) ->
         ct:pal("~b nodes have started", [length(Nodes)]),
         {As, Bs} = lists:split(Pairs, Nodes),
         Both = lists:zip(As, Bs),
         pull(Both),
-        Before = [{N, caravan_hosts:settle(N), caravan_hosts:resident_bytes(N)} || N <- Nodes],
+        Before = [{N, settle(N), resident_bytes(N)} || N <- Nodes],
         [pull(Both) || _ <- lists:seq(1, Rounds)],
         [unchanged(State) || State <- Before]
     end).
@@ -182,7 +164,7 @@ pull(Both) ->
     [parted(Node) || Pair <- Both, Node <- tuple_to_list(Pair)],
     Ms = erlang:monotonic_time(millisecond) - At,
     mend(Host, Interface),
-    [call(Node, fun stop_load/0) || Pair <- Both, Node <- tuple_to_list(Pair)],
+    [stop_load(Node) || Pair <- Both, Node <- tuple_to_list(Pair)],
     %% The way is there again within a moment.
     [begin
          caravan_cluster:wait_until(fun() -> connect(A, B) end),
@@ -195,7 +177,7 @@ pull(Both) ->
 
 %% A node that was told by its ticks has net_kernel's sentence instead.
 ended_by_device(Node) ->
-    not lists:any(fun(Text) -> string:find(Text, "not responding") =/= nomatch end, caravan_hosts:logged(Node)).
+    not lists:any(fun(Text) -> string:find(Text, "not responding") =/= nomatch end, caravan_cluster:logged(Node)).
 
 %% The two ends of the wire. A guest's interface to another one does not come up again: the wire is cut
 %% behind it, and no device sees its port go down.
@@ -218,8 +200,8 @@ wait_for_shell(Host, Command) ->
 
 %% What a node has, after endings, is what it had before them.
 unchanged({Node, Resources, Memory}) ->
-    caravan_cluster:wait_until(fun() -> caravan_cluster:same(Resources, caravan_hosts:settle(Node)) end),
-    Grown = caravan_hosts:resident_bytes(Node) - Memory,
+    caravan_cluster:wait_until(fun() -> caravan_cluster:same(Resources, settle(Node)) end),
+    Grown = resident_bytes(Node) - Memory,
     ct:pal("~p: ~p, memory grown by ~b KiB", [name(Node), Resources, Grown div 1024]),
     ?assert(Grown < 48 * 1024 * 1024).
 
@@ -236,13 +218,13 @@ only_rdma_cut(_) ->
             with(pair(options(), options()), fun([A, B]) ->
                 linked(A, B),
                 start_load(A, B),
-                {Ms, Reason} = caravan_hosts:nodedown_after(A, B, fun wall/0),
+                {Ms, Reason} = nodedown_after(A, B, fun wall/0),
                 unwall(),
                 ct:pal("nodedown ~b ms after RDMA alone was cut (~p)", [Ms, Reason]),
                 ?assert(Ms < ?TICK_S * 1250 + ?SLOW_MS),
                 one_has_logged([A, B], "its device does not answer"),
                 parted(B),
-                call(A, fun stop_load/0),
+                stop_load(A),
                 linked(A, B)
             end)
     end.
@@ -250,7 +232,7 @@ only_rdma_cut(_) ->
 %% Who notices first says so, and ends the connection: to the other one that is an end like any.
 one_has_logged(Nodes, Part) ->
     caravan_cluster:wait_until(fun() ->
-        Texts = lists:append([caravan_hosts:logged(Node) || Node <- Nodes]),
+        Texts = lists:append([caravan_cluster:logged(Node) || Node <- Nodes]),
         lists:any(fun(Text) -> string:find(Text, Part) =/= nomatch end, Texts) orelse {not_logged, Part, Texts}
     end).
 
@@ -267,9 +249,9 @@ ends_hold_no_scheduler(_) ->
     case {caravan_hosts:kind(), caravan_hosts:count()} of
         {"rxe", 2} ->
             Count = 4,
-            [A | Peers] = Nodes = caravan_hosts:start_all([{0, options()} | lists:duplicate(Count, {1, options()})]),
-            Names = [name(B) || B <- Peers],
-            with(Nodes, fun(_) -> true = holds_none(A, Peers, Names, ?ATTEMPTS) end);
+            with([node_at(0, options()) | lists:duplicate(Count, node_at(1, options()))], fun([A | Peers]) ->
+                true = holds_none(A, Peers, [name(B) || B <- Peers], ?ATTEMPTS)
+            end);
         _ -> {comment, "two hosts, with RoCE"}
     end.
 
@@ -330,7 +312,7 @@ falls_back(A, B, Sentence) ->
     At = erlang:monotonic_time(millisecond),
     true = connect(A, B),
     Ms = erlang:monotonic_time(millisecond) - At,
-    ct:pal("~b ms to TCP: ~s", [Ms, maps:get(reason, caravan_hosts:info(A, B))]),
+    ct:pal("~b ms to TCP: ~s", [Ms, maps:get(reason, caravan_cluster:info(A, B))]),
     ?assertEqual(tcp, transport(A, B)),
     [has_logged(X, ["caravan: TCP to", Part]) || {X, Part} <- [{A, Sentence}]],
     ?assert(Ms < 7000 + ?SLOW_MS),
@@ -393,49 +375,12 @@ removed_device(_) ->
             with(pair(options(), options()), fun([A, B]) ->
                 linked(A, B),
                 start_load(A, B),
-                {Ms, Reason} = caravan_hosts:nodedown_after(A, B, fun() -> shell(0, "ip link delete veth0") end),
+                {Ms, Reason} = nodedown_after(A, B, fun() -> shell(0, "ip link delete veth0") end),
                 ct:pal("nodedown ~b ms after the interface was removed (~p)", [Ms, Reason]),
                 ?assert(Ms < ?TICK_S * 1250 + ?SLOW_MS),
                 parted(B),
-                call(A, fun stop_load/0),
+                stop_load(A),
                 wait_for_shell(0, "! rdma link | grep -q ."),
                 ?assertEqual({error, <<"this machine has no RDMA device">>}, call(A, caravan_cluster, rdma, []))
             end)
     end.
-
-%% ---------------------------------------------------------------------------------------------
-%% Traffic from A to B and back, of all sizes, until stop_load/0 on A.
-
-start_load(A, B) ->
-    Node = name(B),
-    call(A, fun() ->
-        [spawn(?MODULE, load, [Node, Bytes]) || Bytes <- [10, 1000, 100000]],
-        ok
-    end).
-
-load(Node, Bytes) ->
-    put(caravan_load, true),
-    {Sink, Monitor} = spawn_monitor(Node, ?MODULE, sink, []),
-    Data = {self(), binary:copy(<<Bytes:16>>, Bytes)},
-    [erlang:send(Sink, Data, [noconnect]) || _ <- lists:seq(1, 4)],
-    load_loop(Sink, Monitor, Data).
-
-load_loop(Sink, Monitor, Data) ->
-    receive
-        {back, _} ->
-            erlang:send(Sink, Data, [noconnect]),
-            load_loop(Sink, Monitor, Data);
-        {'DOWN', Monitor, _, _, _} ->
-            ok
-    end.
-
-sink() ->
-    receive {From, Data} -> erlang:send(From, {back, Data}, [noconnect]), sink()
-    after 60000 -> ok
-    end.
-
-stop_load() ->
-    [exit(Pid, kill) || Pid <- processes(),
-                        {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
-                        lists:member({caravan_load, true}, Dictionary)],
-    ok.

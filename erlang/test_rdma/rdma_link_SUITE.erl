@@ -11,8 +11,8 @@
 -export([named/1, automatic/1, ipv6/1, terms/1, encrypted/1, wrong_cookie/1, said_last/1, released/1]).
 -export([take/3]).
 
--import(caravan_hosts, [linked/2, pair/2, with/2,
-                        call/2, call/4, connect/2, info/2, name/1, transport/2, has_logged/2]).
+-import(caravan_hosts, [linked/2, pair/2, forgotten/1]).
+-import(caravan_cluster, [with/2, call/2, call/4, connect/2, info/2, name/1, transport/2, has_logged/2]).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
@@ -21,10 +21,10 @@ all() -> [named, automatic, ipv6, terms, encrypted, wrong_cookie, said_last, rel
 %% No node runs yet: what the kernel keeps now for users of devices, it must keep after every case.
 init_per_suite(Config) ->
     Before = caravan_hosts:devices(),
-    [{both, pair(#{}, #{})}, {devices, Before} | Config].
+    [{both, caravan_cluster:start_all(pair(#{}, #{}))}, {devices, Before} | Config].
 
 end_per_suite(Config) ->
-    caravan_hosts:stop(both(Config)).
+    caravan_cluster:stop(both(Config)).
 
 init_per_testcase(_, Config) ->
     [call(X, ets, delete_all_objects, [caravan_test_log]) || X <- both(Config)],
@@ -41,7 +41,7 @@ end_per_testcase(_, Config) ->
 
 %% The last case: what the nodes had open goes with them.
 released(Config) ->
-    caravan_hosts:stop(both(Config)),
+    caravan_cluster:stop(both(Config)),
     ok = caravan_hosts:as_before(fun caravan_hosts:devices/0, proplists:get_value(devices, Config)).
 
 both(Config) -> proplists:get_value(both, Config).
@@ -58,12 +58,6 @@ set(Nodes, Options) ->
 part([A, B]) ->
     call(A, erlang, disconnect_node, [name(B)]),
     [forgotten(X) || X <- [A, B]].
-
-%% Returns when this node has no link any more.
-forgotten(Node) ->
-    caravan_cluster:wait_until(fun() ->
-        [] =:= call(Node, erlang, nodes, []) andalso [] =:= call(Node, caravan_dist, info, [])
-    end).
 
 named(Config) ->
     [A, B] = both(Config),
@@ -114,29 +108,9 @@ terms(Config) ->
 
 exchange([A, B]) ->
     linked(A, B),
-    Seed = case os:getenv("CARAVAN_SEED") of
-               false -> erlang:system_time() band 16#FFFFFFFF;
-               Text -> list_to_integer(Text)
-           end,
-    ct:pal("CARAVAN_SEED=~b", [Seed]),
     Classes = [{60, small}, {20, {binary, 5000}}, {10, {binary, 300000}}, {10, {nested, 3000}},
                {2, {binary, 2000000}}, {1, {nested, 20000}}],
-    Count = 60,
-    Runs = [begin
-                Name = list_to_atom("receiver_" ++ integer_to_list(N)),
-                {_, Taking} = spawn_monitor(fun() ->
-                    exit(call(To, carrier_property_SUITE, receive_all,
-                              [Name, {Seed, N, 0}, Count, Classes, 60000]))
-                end),
-                caravan_cluster:wait_until(fun() -> is_pid(call(To, erlang, whereis, [Name])) end),
-                {_, Sending} = spawn_monitor(fun() ->
-                    exit(call(From, carrier_property_SUITE, send,
-                              [{Name, name(To)}, {Seed, N, 0}, Count, Classes, 0]))
-                end),
-                [{Taking, {ok, Count}}, {Sending, ok}]
-            end || {From, To, N} <- [{A, B, 1}, {B, A, 2}, {A, B, 3}, {B, A, 4}]],
-    [receive {'DOWN', Monitor, _, _, Result} -> ?assertEqual(Expected, Result) end
-     || {Monitor, Expected} <- lists:append(Runs)],
+    carrier_property_SUITE:exchange([A, B], 60, Classes, 2),
     part([A, B]).
 
 %% One side that wants it is enough.
@@ -170,7 +144,7 @@ wrong_cookie(Config) ->
 said_last(Config) ->
     [A, B] = both(Config),
     {Few, Many} = {{100, 10}, {15, 40000}},
-    with(caravan_hosts:start_all(lists:duplicate(3, {0, #{transport => rdma}})), fun([Stops, StopsToo, Halts]) ->
+    with(lists:duplicate(3, #{transport => rdma}), fun([Stops, StopsToo, Halts]) ->
         [begin
              {Count, _} = Sizes,
              ?assertEqual({End, {took, Count}}, {End, said_last(X, B, End, Sizes)}),
