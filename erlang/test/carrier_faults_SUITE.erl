@@ -178,7 +178,7 @@ slow_receiver(_) ->
         ?assert(Stalled < Before + 100 * 1024 * 1024),
         nosuspend = call(A, erlang, send, [Counter, unsent, [nosuspend]]),
         caravan_cluster:signal(B, "CONT"),
-        caravan_cluster:wait_until(fun() -> caravan_cluster:counted(B) =:= Senders * Each end, 120000)
+        caravan_cluster:wait_until(fun() -> caravan_cluster:counted(B) =:= Senders * Each end)
     end).
 
 watch_busy(N) ->
