@@ -15,9 +15,9 @@
 //! | producer | position -> position | it waits for another amount of room |
 //! | producer | position -> 0 | there is room after all, or it woke by itself |
 //! | consumer | position -> 0 | it released that far, and now rings the bell |
+//!
 //! Nothing else may happen: neither side moves the other's position, or moves a position back, and
-//! neither sets the flag of the other. `tests/model/transitions.rs` runs the table.
-//! neither says that the other waits. `tests/model/transitions.rs` runs the table.
+//! neither says that the other waits. `tests/rings/transitions.rs` runs the table.
 
 use std::sync::atomic::Ordering;
 

@@ -123,7 +123,6 @@ pub fn nodes(ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
 }
 
 /// Makes two connected nodes, which seal what they send if `sealed`.
-#[allow(dead_code, reason = "not every test binary seals")]
 pub fn pair(sealed: bool, ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
     let (a, b) = nodes(ring_bytes, busy_bytes);
     if !sealed {
@@ -134,7 +133,6 @@ pub fn pair(sealed: bool, ring_bytes: u64, busy_bytes: usize) -> (Node, Node) {
 }
 
 /// Returns the keys that two nodes agree on, each with its own cookie.
-#[allow(dead_code, reason = "not every test binary seals")]
 pub fn sealings(cookies: [&[u8]; 2]) -> [Sealing; 2] {
     let [a, b] = [KeyRole::Initiator, KeyRole::Acceptor].map(|role| KeyExchange::new(role).unwrap());
     let (to_b, to_a) = (a.public(), b.public());
@@ -143,14 +141,12 @@ pub fn sealings(cookies: [&[u8]; 2]) -> [Sealing; 2] {
 }
 
 /// Makes one node, and the bare link of a peer that sends what it likes.
-#[allow(dead_code, reason = "not every test binary has a hostile peer")]
 pub fn node_and_stranger(ring_bytes: u64) -> (Node, Link) {
     let (a, b) = Link::pair(ring_bytes).unwrap();
     (Node::new(a, "a@test", 1 << 20), b)
 }
 
 /// Lets both sides run until `to` has everything that `from` had queued.
-#[allow(dead_code, reason = "not every test binary fills a queue")]
 pub fn flow(from: &mut Node, to: &mut Node) {
     while !from.emulator.queue.is_empty() {
         to.settle().unwrap();

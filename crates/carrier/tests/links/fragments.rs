@@ -1,11 +1,9 @@
 //! Fragmented messages between others, with the atom cache in use: a message means to the receiver
 //! what it meant to the sender.
 
-mod common;
-
+use crate::node::{self, node_and_stranger, pair};
 use caravan_driver::Error;
 use caravan_driver::dist_header::{self, Reference, SLOTS};
-use common::{node_and_stranger, pair};
 use proptest::prelude::*;
 
 type Atoms = Vec<Box<[u8]>>;
@@ -133,7 +131,7 @@ proptest! {
                 a.settle().unwrap();
             }
         }
-        common::flow(&mut a, &mut b);
+        node::flow(&mut a, &mut b);
         prop_assert_eq!(b.emulator.delivered.len(), expected.len());
         for (message, expected) in b.emulator.delivered.iter().zip(expected) {
             prop_assert_eq!(meaning(&mut cache, message), expected);

@@ -1,10 +1,13 @@
 //! The rings against models that anybody can check by reading: a queue and a few flags. Random
-//! operations, each result predicted, the invariants checked after each step.
+//! operations, each result predicted, the invariants checked after each step. `kill` has the other side in a
+//! process that is killed.
 
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod cases;
 mod hostile;
+mod kill;
 mod records;
 mod slots;
 mod transitions;

@@ -1,12 +1,10 @@
 //! Two connections over shared memory, with an emulator of the test's own.
 
-mod common;
-
+use crate::node::{self, node_and_stranger, nodes, pair};
 use caravan_driver::Error;
 use caravan_driver::connection::{Next, RecordCounts};
 use caravan_driver::limits::{LATE_NS, LATE_SPELL_NS_MIN};
 use caravan_fabric::Link;
-use common::{node_and_stranger, nodes, pair};
 use proptest::prelude::*;
 
 /// Returns a message that no header interpretation changes: it begins with bytes that the emulator would judge.
@@ -79,7 +77,7 @@ fn a_busy_port_is_freed_when_the_peer_has_taken_enough() {
         b.settle().unwrap();
         a.settle().unwrap();
     }
-    common::flow(&mut a, &mut b);
+    node::flow(&mut a, &mut b);
     assert_eq!(b.emulator.delivered.len(), 40);
     assert!(b.emulator.delivered.iter().enumerate().all(|(i, m)| *m == plain(i as u8, 1000)));
 }
@@ -89,7 +87,7 @@ fn nothing_is_read_before_the_node_is_up() {
     let (a, b) = Link::pair(4096).unwrap();
     let row = caravan_driver::counters::row("b@test", "a@test").unwrap();
     let mut early = caravan_driver::connection::Connection::new(b, row, caravan_fabric::SpinMode::Off, 4096);
-    let mut emulator = common::TestEmulator::default();
+    let mut emulator = node::TestEmulator::default();
     let mut peer = a;
     peer.append(&[2, 0, 0, 0, 7, 8]).unwrap();
     peer.publish().unwrap();
@@ -104,7 +102,7 @@ fn nothing_is_read_before_the_node_is_up() {
 #[test]
 fn a_stream_goes_on_without_a_poller_that_comes_late() {
     let (mut a, mut b) = nodes(1 << 20, 1 << 20);
-    let mut stream = |b: &mut common::Node, callback: bool, now: u64| {
+    let mut stream = |b: &mut node::Node, callback: bool, now: u64| {
         while a.emulator.queue.is_empty() {
             a.send(&plain(1, 50_000)).unwrap();
         }
@@ -155,7 +153,7 @@ fn a_sender_whose_poller_comes_late_waits_for_the_bell() {
     assert_eq!(b.emulator.delivered, [plain(1, 5000), plain(2, 5000)]);
 }
 
-fn bell_has_rung(node: &mut common::Node) -> bool {
+fn bell_has_rung(node: &mut node::Node) -> bool {
     let bell = node.connection.link().wait_fd().unwrap();
     let mut polled = [rustix::event::PollFd::new(&bell, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap() > 0
@@ -187,7 +185,7 @@ fn what_was_sent_before_the_end_is_delivered() {
 }
 
 /// Ports that close with a full queue read no more, but both must come to rest.
-fn both_close_with_full_rings(mut a: common::Node, mut b: common::Node) {
+fn both_close_with_full_rings(mut a: node::Node, mut b: node::Node) {
     for i in 0..30 {
         a.send(&plain(i, 1000)).unwrap();
         b.send(&plain(i, 1000)).unwrap();

@@ -1,14 +1,12 @@
 //! Two connections that seal, with the test between them.
 
-mod common;
-
 use std::ops::Range;
 
+use crate::node::{Node, node_and_stranger, sealings};
 use caravan_driver::Error;
 use caravan_driver::connection::RecordCounts;
 use caravan_driver::seal::{self, HEAD_BYTES, PART_BYTES, TAG_BYTES, WHOLE_BYTES};
 use caravan_fabric::Link;
-use common::{Node, node_and_stranger, sealings};
 use proptest::prelude::*;
 
 const LENGTH_BYTES: usize = 4;
