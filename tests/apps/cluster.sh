@@ -169,7 +169,7 @@ round() {
         *'lost=0 damaged=0'*) say "  $line" ;;
         *) wrong "$kind queue: $line" ;;
     esac
-    end_marked "$work/"
+    end_marked "CARAVAN_APPS_RUN=$work/"
     wait
 }
 

@@ -1,34 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # set by the caller
-# Prepares what tests/otp-suites/run needs: packages, OTP's sources, compiled suites.
+# Prepares what tests/otp-suites/run needs: OTP's sources, compiled suites.
 # The caller sources this, sets here, work and otp_source, and defines fail and say.
 
-as_root() { if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi; }
-
 erlang_lib() { erl -noinput -eval 'io:put_chars(code:lib_dir()), halt().'; }
-
-install_missing() {
-    local packages=() dir
-    command -v erl >/dev/null || packages+=(erlang-base)
-    command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    command -v make >/dev/null || packages+=(make)
-    command -v xz >/dev/null || packages+=(xz-utils)
-    if command -v erl >/dev/null; then
-        dir=$(erlang_lib)
-        # Look for modules, because erlang-src makes the same folders with sources only.
-        compgen -G "$dir/common_test-*/ebin/ct.beam" >/dev/null || packages+=(erlang-common-test)
-        compgen -G "$dir/os_mon-*/ebin/os_mon.beam" >/dev/null || packages+=(erlang-os-mon)
-        compgen -G "$dir/runtime_tools-*/ebin/runtime_tools.beam" >/dev/null || packages+=(erlang-runtime-tools)
-        compgen -G "$dir/erl_interface-*/lib/libei.a" >/dev/null || packages+=(erlang-dev)
-    else
-        packages+=(erlang-common-test erlang-os-mon erlang-runtime-tools erlang-dev)
-    fi
-    [ ${#packages[@]} -gt 0 ] || return 0
-    command -v apt-get >/dev/null || fail "packages are missing, and there is no apt-get: install ${packages[*]}"
-    say "installing with apt-get: ${packages[*]}"
-    as_root apt-get install -y --no-install-recommends "${packages[@]}" >/dev/null ||
-        fail "apt-get could not install: ${packages[*]}"
-}
 
 # Fetches Debian's source package of the installed erlang once, and prints the path of its tree. It
 # uses its own source list and package lists, and does not change the user's apt configuration.
@@ -104,11 +79,6 @@ export ERL_AFLAGS
 exec '$bindir/erlexec' "\$@"
 NODE
     chmod +x "$node"
-}
-
-# Prints a free TCP port.
-free_port() {
-    erl -noinput -eval '{ok, L} = gen_tcp:listen(0, []), {ok, P} = inet:port(L), io:write(P), halt().'
 }
 
 compile() {

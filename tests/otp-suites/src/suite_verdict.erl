@@ -1,7 +1,7 @@
 %% Compares the outcome of each case under TCP and under Caravan.
 %%
 %%     erl ... -run suite_verdict differing TCP-FILE CARAVAN-FILE   prints the cases to run again
-%%     erl ... -run suite_verdict summary RESULTS-DIR JSON-FILE     prints a table; exits with 1 if a case is worse
+%%     erl ... -run suite_verdict summary RESULTS-DIR               prints a table; exits with 1 if a case is worse
 %%
 %% RESULTS-DIR contains the files SUITE.TRANSPORT.ATTEMPT that suite_run writes.
 -module(suite_verdict).
@@ -25,14 +25,13 @@ selector({none, Case}) -> atom_to_list(Case);
 selector({Group, Case}) -> [atom_to_list(Group), "/", atom_to_list(Case)].
 
 -spec summary([string()]) -> no_return().
-summary([Dir, JsonFile]) ->
+summary([Dir]) ->
     Suites = lists:usort([hd(string:split(filename:basename(F), "."))
                           || F <- filelib:wildcard("*.*.1", Dir)]),
     Reports = [report(Dir, Suite) || Suite <- Suites],
     table(Reports),
     Worse = [{Suite, Row} || {Suite, Rows, _} <- Reports, {_, worse, _, _} = Row <- Rows],
     [explained(Reports, Class) || Class <- [worse, unsteady, better, both_fail]],
-    ok = file:write_file(JsonFile, json(Reports)),
     halt(case Worse of [] -> 0; _ -> 1 end).
 
 %% Returns {Suite, [{key(), Class, TcpOutcomes, CaravanOutcomes}], Links}.
@@ -172,33 +171,3 @@ whole(Text, Terms) ->
         _ ->
             lists:reverse(Terms)
     end.
-
-json(Reports) ->
-    ["{\n  \"suites\": [\n", lists:join(",\n", [json_suite(R) || R <- Reports]), "\n  ]\n}\n"].
-
-json_suite({Suite, Rows, Links}) ->
-    io_lib:format("    {\"suite\": ~ts, \"links\": {~ts}, \"cases\": [\n~ts\n    ]}",
-                  [quoted(Suite),
-                   lists:join(", ", [[quoted(T), ": ", integer_to_list(N)] || {T, N} <- counted(Links)]),
-                   lists:join(",\n", [json_row(R) || R <- Rows])]).
-
-json_row({{Group, Case}, Class, T, C}) ->
-    io_lib:format("      {\"group\": ~ts, \"case\": ~ts, \"class\": ~ts, \"tcp\": [~ts], \"caravan\": [~ts]}",
-                  [quoted(Group), quoted(Case), quoted(Class),
-                   lists:join(", ", [json_outcome(O) || O <- T]),
-                   lists:join(", ", [json_outcome(O) || O <- C])]).
-
-json_outcome(not_run) ->
-    "{\"outcome\": \"not_run\"}";
-json_outcome({Verdict, Reason, Took}) ->
-    io_lib:format("{\"outcome\": ~ts, \"ms\": ~w, \"reason\": ~ts}", [quoted(Verdict), Took, quoted(Reason)]).
-
-quoted(Atom) when is_atom(Atom) ->
-    quoted(atom_to_list(Atom));
-quoted(Text) ->
-    [$", [escaped(C) || C <- Text], $"].
-
-escaped($") -> "\\\"";
-escaped($\\) -> "\\\\";
-escaped(C) when C < 32 -> io_lib:format("\\u~4.16.0b", [C]);
-escaped(C) -> C.
