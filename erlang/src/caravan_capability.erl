@@ -47,6 +47,8 @@
 -define(REQUIRES, 2).
 -define(OFFERS_RDMA, 4).
 -define(ENCRYPTS, 8).
+-define(WHY, [{0, none}, {1, named_tcp}, {2, no_driver}, {3, named_rdma}]).
+-define(RDMA_WHY, [{0, none}, {1, named_tcp}, {2, no_driver}, {3, named_shm}, {5, older}]).
 %% A bit among the flags of a name.
 -define(SPEAKS, (1 bsl 63)).
 
@@ -138,17 +140,17 @@ encode(#{shm := Shm, rdma := Rdma, required := Required, encrypt := Encrypt, why
          rdma_why := RdmaWhy}) ->
     Flags = bit(Shm, ?OFFERS) bor bit(Required, ?REQUIRES) bor bit(Rdma, ?OFFERS_RDMA)
         bor bit(Encrypt, ?ENCRYPTS),
-    Payload = <<Flags, (why_code(Why)), (rdma_why_code(RdmaWhy))>>,
+    Payload = <<Flags, (code(Why, ?WHY)), (code(RdmaWhy, ?RDMA_WHY))>>,
     <<?MAGIC, ?VERSION, (byte_size(Payload)):16, Payload/binary>>.
 
 -spec decode(binary()) -> none | capability().
 decode(<<Flags, Why, RdmaWhy, _Later/binary>>) ->
     #{shm => Flags band ?OFFERS =/= 0, required => Flags band ?REQUIRES =/= 0,
       rdma => Flags band ?OFFERS_RDMA =/= 0, encrypt => Flags band ?ENCRYPTS =/= 0,
-      why => why(Why), rdma_why => rdma_why(RdmaWhy)};
+      why => of_code(Why, ?WHY), rdma_why => of_code(RdmaWhy, ?RDMA_WHY)};
 decode(<<Flags, Why>>) ->
     #{shm => Flags band ?OFFERS =/= 0, required => Flags band ?REQUIRES =/= 0,
-      rdma => false, encrypt => false, why => why(Why), rdma_why => older};
+      rdma => false, encrypt => false, why => of_code(Why, ?WHY), rdma_why => older};
 decode(_) ->
     none.
 
@@ -156,28 +158,12 @@ decode(_) ->
 bit(true, Bit) -> Bit;
 bit(false, _) -> 0.
 
--spec why_code(why()) -> 0..3.
-why_code(none) -> 0;
-why_code(named_tcp) -> 1;
-why_code(no_driver) -> 2;
-why_code(named_rdma) -> 3.
+-spec code(why() | rdma_why(), [{byte(), why() | rdma_why()}]) -> byte().
+code(Why, Codes) ->
+    {Code, Why} = lists:keyfind(Why, 2, Codes),
+    Code.
 
--spec why(byte()) -> why().
-why(1) -> named_tcp;
-why(2) -> no_driver;
-why(3) -> named_rdma;
-why(_) -> none.
-
--spec rdma_why_code(rdma_why()) -> 0..5.
-rdma_why_code(none) -> 0;
-rdma_why_code(named_tcp) -> 1;
-rdma_why_code(no_driver) -> 2;
-rdma_why_code(named_shm) -> 3;
-rdma_why_code(older) -> 5.
-
--spec rdma_why(byte()) -> rdma_why().
-rdma_why(1) -> named_tcp;
-rdma_why(2) -> no_driver;
-rdma_why(3) -> named_shm;
-rdma_why(5) -> older;
-rdma_why(_) -> none.
+%% A code of a later version says nothing to this one.
+-spec of_code(byte(), [{byte(), why() | rdma_why()}]) -> why() | rdma_why().
+of_code(Code, Codes) ->
+    proplists:get_value(Code, Codes, none).

@@ -92,21 +92,22 @@ seal(true, #{peer := Peer}) ->
 %% Returns the round of a transport. Without a port, each step returns the error, and this side
 %% declines with it when its turn comes.
 -spec round(shm | rdma, {ok, port()} | {error, binary()}) -> caravan_negotiation:round().
-round(shm, {ok, Port}) ->
-    {shm, #{listen => fun() -> caravan_driver:listen(Port) end,
-            connect => fun(Descriptor) -> caravan_driver:connect(Port, Descriptor) end,
-            accept => fun() -> caravan_driver:accept(Port) end}};
-round(rdma, {ok, Port}) ->
-    {rdma, #{offer => fun(LimitMs) -> caravan_driver:offer(Port, LimitMs) end,
-             connect => fun(Offer, LimitMs) -> caravan_driver:rdma_connect(Port, Offer, LimitMs) end,
-             accept => fun(Message, LimitMs) -> caravan_driver:rdma_accept(Port, Message, LimitMs) end,
-             finish => fun(Answer, LimitMs) -> caravan_driver:rdma_finish(Port, Answer, LimitMs) end}};
-round(shm, {error, _} = Error) ->
-    {shm, #{listen => fun() -> Error end, connect => fun(_) -> Error end,
-            accept => fun() -> Error end}};
-round(rdma, {error, _} = Error) ->
-    {rdma, #{offer => fun(_) -> Error end, connect => fun(_, _) -> Error end,
-             accept => fun(_, _) -> Error end, finish => fun(_, _) -> Error end}}.
+round(Name, Opened) ->
+    With = fun(Step, Arguments) ->
+                   case Opened of
+                       {ok, Port} -> apply(caravan_driver, Step, [Port | Arguments]);
+                       {error, _} -> Opened
+                   end
+           end,
+    case Name of
+        shm -> {shm, #{listen => fun() -> With(listen, []) end,
+                       connect => fun(Descriptor) -> With(connect, [Descriptor]) end,
+                       accept => fun() -> With(accept, []) end}};
+        rdma -> {rdma, #{offer => fun(LimitMs) -> With(offer, [LimitMs]) end,
+                         connect => fun(Offer, LimitMs) -> With(rdma_connect, [Offer, LimitMs]) end,
+                         accept => fun(Message, LimitMs) -> With(rdma_accept, [Message, LimitMs]) end,
+                         finish => fun(Answer, LimitMs) -> With(rdma_finish, [Answer, LimitMs]) end}}
+    end.
 
 -spec open(labels(), caravan_options:options(), none | {cookie, binary()}) ->
           {ok, port()} | {error, binary()}.

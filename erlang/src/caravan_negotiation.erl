@@ -65,122 +65,65 @@ run(Role, Channel, Rounds, TimeLimitMs) ->
 -spec rounds(role(), channel(), [round()], integer(), caravan_transport:declined()) ->
           {ok, caravan_transport:transport(), caravan_transport:declined()}.
 rounds(Role, Channel, [{Name, Steps} | Rounds], Deadline, Declined) ->
-    Result = case Name of
-                 shm -> shm(Role, Channel, Steps, Deadline);
-                 rdma -> rdma(Role, Channel, Steps, Deadline)
-             end,
-    case Result of
-        up -> {ok, Name, lists:reverse(Declined)};
+    try round(Name, Role, Channel, Steps, Deadline) of
+        ok -> {ok, Name, lists:reverse(Declined)}
+    catch
         %% The peer's sentence about RDMA may speak of "this machine", and means the peer's.
-        {declined_by_peer, Why} when Name =:= rdma ->
+        throw:{declined, peer, Why} when Name =:= rdma ->
             rounds(Role, Channel, Rounds, Deadline, [{Name, <<"the peer says: ", Why/binary>>} | Declined]);
-        {_, Why} -> rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined])
+        throw:{declined, _, Why} ->
+            rounds(Role, Channel, Rounds, Deadline, [{Name, Why} | Declined])
     end;
 rounds(_, _, [], _, Declined) ->
     {ok, tcp, lists:reverse(Declined)}.
 
--type outcome() :: up | {declined_here | declined_by_peer, Why :: binary()}.
-
--spec shm(role(), channel(), shm_steps(), integer()) -> outcome().
-shm(acceptor, Channel, #{listen := Listen, accept := Accept}, Deadline) ->
-    case Listen() of
-        {ok, Descriptor} ->
-            send(Channel, [$L, Descriptor]),
-            case recv(Channel, Deadline) of
-                <<$C>> ->
-                    case Accept() of
-                        ok -> send(Channel, "Y"), up;
-                        {error, Why} -> decline(Channel, Why)
-                    end;
-                Packet -> unexpected(Packet)
-            end;
-        {error, Why} ->
-            decline(Channel, Why)
-    end;
-shm(initiator, Channel, #{connect := Connect}, Deadline) ->
-    case recv(Channel, Deadline) of
-        <<$L, Descriptor/binary>> when byte_size(Descriptor) =< ?MAX_DESCRIPTOR_BYTES ->
-            case Connect(Descriptor) of
-                ok ->
-                    send(Channel, "C"),
-                    case recv(Channel, Deadline) of
-                        <<$Y>> -> up;
-                        Packet -> unexpected(Packet)
-                    end;
-                {error, Why} ->
-                    decline(Channel, Why)
-            end;
-        Packet -> unexpected(Packet)
-    end.
-
--spec rdma(role(), channel(), rdma_steps(), integer()) -> outcome().
-rdma(acceptor, Channel, #{offer := Offer, accept := Accept} = Steps, Deadline) ->
-    case Offer(step_ms(Deadline)) of
-        {ok, Ports} ->
-            send(Channel, [$L, Ports]),
-            case recv(Channel, Deadline) of
-                <<$C, Message/binary>> when byte_size(Message) =< ?MAX_RDMA_BYTES ->
-                    case Accept(Message, step_ms(Deadline)) of
-                        {ok, Answer} ->
-                            send(Channel, [$Y, Answer]),
-                            finish_accepting(Channel, Steps, Deadline);
-                        {error, Why} ->
-                            decline(Channel, Why)
-                    end;
-                Packet -> unexpected(Packet)
-            end;
-        {error, Why} ->
-            decline(Channel, Why)
-    end;
-rdma(initiator, Channel, #{connect := Connect} = Steps, Deadline) ->
-    case recv(Channel, Deadline) of
-        <<$L, Ports/binary>> when byte_size(Ports) =< ?MAX_RDMA_BYTES ->
-            case Connect(Ports, step_ms(Deadline)) of
-                {ok, Message} ->
-                    send(Channel, [$C, Message]),
-                    case recv(Channel, Deadline) of
-                        <<$Y, Answer/binary>> when byte_size(Answer) =< ?MAX_RDMA_BYTES ->
-                            finish_initiating(Channel, Steps, Answer, Deadline);
-                        Packet -> unexpected(Packet)
-                    end;
-                {error, Why} ->
-                    decline(Channel, Why)
-            end;
-        Packet -> unexpected(Packet)
-    end.
-
--spec finish_initiating(channel(), rdma_steps(), binary(), integer()) -> outcome().
-finish_initiating(Channel, #{finish := Finish}, Answer, Deadline) ->
-    case Finish(Answer, finish_ms(Deadline)) of
-        ok ->
-            send(Channel, "R"),
-            case recv(Channel, Deadline) of
-                <<$U>> -> up;
-                Packet -> unexpected(Packet)
-            end;
-        {error, Why} ->
-            decline(Channel, Why)
-    end.
-
-%% Whether this side is connected or not, the other side sends next.
--spec finish_accepting(channel(), rdma_steps(), integer()) -> outcome().
-finish_accepting(Channel, #{finish := Finish}, Deadline) ->
+%% One side of a round, to its good end; else ours/2 or theirs/4 throws.
+-spec round(shm | rdma, role(), channel(), shm_steps() | rdma_steps(), integer()) -> ok.
+round(shm, acceptor, Channel, #{listen := Listen, accept := Accept}, Deadline) ->
+    send(Channel, [$L, ours(Channel, Listen())]),
+    <<>> = theirs(Channel, $C, 0, Deadline),
+    <<>> = ours(Channel, Accept()),
+    send(Channel, "Y");
+round(shm, initiator, Channel, #{connect := Connect}, Deadline) ->
+    Descriptor = theirs(Channel, $L, ?MAX_DESCRIPTOR_BYTES, Deadline),
+    <<>> = ours(Channel, Connect(Descriptor)),
+    send(Channel, "C"),
+    <<>> = theirs(Channel, $Y, 0, Deadline),
+    ok;
+round(rdma, acceptor, Channel, #{offer := Offer, accept := Accept, finish := Finish}, Deadline) ->
+    send(Channel, [$L, ours(Channel, Offer(step_ms(Deadline)))]),
+    Message = theirs(Channel, $C, ?MAX_RDMA_BYTES, Deadline),
+    send(Channel, [$Y, ours(Channel, Accept(Message, step_ms(Deadline)))]),
+    %% Whether this side is connected or not, the other side sends next.
     Finished = Finish(<<>>, finish_ms(Deadline)),
-    case {recv(Channel, Deadline), Finished} of
-        {<<$R>>, ok} -> send(Channel, "U"), up;
-        {<<$R>>, {error, Why}} -> decline(Channel, Why);
-        {Packet, _} -> unexpected(Packet)
-    end.
+    <<>> = theirs(Channel, $R, 0, Deadline),
+    <<>> = ours(Channel, Finished),
+    send(Channel, "U");
+round(rdma, initiator, Channel, #{connect := Connect, finish := Finish}, Deadline) ->
+    Ports = theirs(Channel, $L, ?MAX_RDMA_BYTES, Deadline),
+    send(Channel, [$C, ours(Channel, Connect(Ports, step_ms(Deadline)))]),
+    Answer = theirs(Channel, $Y, ?MAX_RDMA_BYTES, Deadline),
+    <<>> = ours(Channel, Finish(Answer, finish_ms(Deadline))),
+    send(Channel, "R"),
+    <<>> = theirs(Channel, $U, 0, Deadline),
+    ok.
 
-%% Handles a packet other than the expected one: the peer declines, or breaks the protocol.
--spec unexpected(binary()) -> outcome().
-unexpected(<<$N, Why/binary>>) -> {declined_by_peer, text(Why)};
-unexpected(Other) -> throw({failed, {out_of_turn, Other}}).
-
--spec decline(channel(), binary()) -> outcome().
-decline(Channel, Why) ->
+%% Returns what a step of this side has made; declines the round if the step has failed.
+-spec ours(channel(), ok | {ok, binary()} | {error, binary()}) -> binary().
+ours(_, ok) -> <<>>;
+ours(_, {ok, Made}) -> Made;
+ours(Channel, {error, Why}) ->
     send(Channel, [$N, text(Why)]),
-    {declined_here, text(Why)}.
+    throw({declined, here, text(Why)}).
+
+%% Returns what the peer's next message carries. The peer may decline instead; anything else is out of turn.
+-spec theirs(channel(), char(), non_neg_integer(), integer()) -> binary().
+theirs(Channel, Letter, MaxBytes, Deadline) ->
+    case recv(Channel, Deadline) of
+        <<Letter, Bytes/binary>> when byte_size(Bytes) =< MaxBytes -> Bytes;
+        <<$N, Why/binary>> -> throw({declined, peer, text(Why)});
+        Other -> throw({failed, {out_of_turn, Other}})
+    end.
 
 -spec send(channel(), iodata()) -> ok.
 send(#{send := Send}, Data) ->
