@@ -12,13 +12,16 @@ fn bound(fault: Fault) -> Option<usize> {
     fault.is_asymmetric().then_some(4)
 }
 
+fn cursors(fault: Fault, capacity: u64) -> (ProducerCursor<ModelCursors>, ConsumerCursor<ModelCursors>) {
+    let (ours, theirs) = ModelCursors::pair(fault);
+    (ProducerCursor::new(ours, capacity), ConsumerCursor::new(theirs, capacity))
+}
+
 /// A consumer that found nothing and sleeps, and a producer that published meanwhile: the consumer
 /// saw it, or the producer was told to ring.
 pub fn a_sleeping_consumer_is_belled(fault: Fault) {
     explore(bound(fault), move || {
-        let (ours, theirs) = ModelCursors::pair(fault);
-        let mut producer = ProducerCursor::new(ours, 4);
-        let mut consumer = ConsumerCursor::new(theirs, 4);
+        let (mut producer, mut consumer) = cursors(fault, 4);
         let producing = thread::spawn(move || {
             producer.commit(1);
             producer.publish()
@@ -36,9 +39,7 @@ pub fn a_sleeping_consumer_is_belled(fault: Fault) {
 /// A producer that found no room and waits, and a consumer that released meanwhile.
 pub fn a_blocked_producer_is_belled(fault: Fault) {
     explore(bound(fault), move || {
-        let (ours, theirs) = ModelCursors::pair(fault);
-        let mut producer = ProducerCursor::new(ours, 2);
-        let mut consumer = ConsumerCursor::new(theirs, 2);
+        let (mut producer, mut consumer) = cursors(fault, 2);
         producer.commit(2);
         let _ = producer.publish();
         let consuming = thread::spawn(move || {
@@ -61,9 +62,7 @@ pub fn a_blocked_producer_is_belled(fault: Fault) {
 /// of the one time that the flag was set, one side at most takes it back.
 pub fn one_bell_for_each_sleep(fault: Fault) {
     explore(bound(fault), move || {
-        let (ours, theirs) = ModelCursors::pair(fault);
-        let mut producer = ProducerCursor::new(ours, 4);
-        let mut consumer = ConsumerCursor::new(theirs, 4);
+        let (mut producer, mut consumer) = cursors(fault, 4);
         consumer.shared().consumer_asleep().store(1, Ordering::Relaxed);
         let producing = thread::spawn(move || {
             let mut bells = 0;
@@ -83,9 +82,7 @@ pub fn one_bell_for_each_sleep(fault: Fault) {
 /// The same for a producer that stops waiting for room.
 pub fn one_bell_for_each_wait(fault: Fault) {
     explore(bound(fault), move || {
-        let (ours, theirs) = ModelCursors::pair(fault);
-        let mut producer = ProducerCursor::new(ours, 2);
-        let mut consumer = ConsumerCursor::new(theirs, 2);
+        let (mut producer, mut consumer) = cursors(fault, 2);
         producer.commit(2);
         let _ = producer.publish();
         consumer.refresh().unwrap();
