@@ -128,64 +128,6 @@ impl AtomCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use std::collections::VecDeque;
-
-    /// Applies a header on the emulator's side, as `erts_prepare_dist_ext` does; returns the atoms.
-    fn apply(cache: &mut [Option<Box<[u8]>>], references: &[u8]) -> Vec<Box<[u8]>> {
-        let parsed = dist_header::parse(references).unwrap().references;
-        let atoms = parsed.into_iter().map(|reference| {
-            let slot = usize::from(reference.slot);
-            if let Some(text) = reference.text {
-                cache[slot] = Some(text);
-            }
-            cache[slot].clone().expect("a slot that was never filled")
-        });
-        atoms.collect()
-    }
-
-    proptest! {
-        /// With random headers over few slots, some held and delivered later in any order, the emulator
-        /// always sees the atoms that the sender meant.
-        #[test]
-        fn the_emulator_sees_what_the_sender_meant(
-            steps in proptest::collection::vec(
-                (proptest::collection::vec((0u16..6, 0u8..4), 0..5), 0u8..3, any::<usize>()), 1..80),
-        ) {
-            let mut sender: Vec<Option<Box<[u8]>>> = vec![None; SLOTS];
-            let mut emulator = sender.clone();
-            let mut mirror = AtomCache::default();
-            let mut held = VecDeque::new();
-            for (wanted, what, which) in steps {
-                let mut header = Vec::new();
-                let mut meant = Vec::new();
-                for (slot, atom) in wanted {
-                    let text: Box<[u8]> = vec![b'a' + atom; usize::from(atom) * 90].into();
-                    let cached = sender[usize::from(slot)].as_ref() == Some(&text);
-                    sender[usize::from(slot)] = Some(text.clone());
-                    meant.push(text.clone());
-                    header.push(Reference { slot, text: (!cached).then_some(text) });
-                }
-                let mut bytes = Vec::new();
-                dist_header::write(&header, &mut bytes);
-                if what == 0 {
-                    held.push_back((mirror.hold(&bytes).unwrap().references, meant));
-                } else {
-                    let delivered = mirror.deliver_now(&bytes).unwrap().map_or(bytes, |new| new.references);
-                    prop_assert_eq!(apply(&mut emulator, &delivered), meant);
-                }
-                if what == 2 && !held.is_empty() {
-                    let (references, meant) = held.remove(which % held.len()).unwrap();
-                    prop_assert_eq!(apply(&mut emulator, &mirror.deliver_held(references)), meant);
-                }
-                if held.is_empty() {
-                    for (slot, text) in sender.iter().enumerate() {
-                        prop_assert!(mirror.differs[slot] || emulator[slot] == *text);
-                    }
-                }
-            }
-        }
-    }
 
     #[test]
     fn without_held_messages_no_header_is_touched() {

@@ -4,54 +4,43 @@ use std::sync::OnceLock;
 
 use caravan_segment::counters::{CounterRow, CounterTable, Label};
 
-/// The counters of a row, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-#[allow(missing_docs, reason = "NAMES says the same")]
-pub enum Counter {
-    SentBytes,
-    ReceivedBytes,
-    SentMessages,
-    ReceivedMessages,
-    RingBytes,
-    OutboundUsedBytes,
-    InboundUsedBytes,
-    QueuedBytes,
-    WakeupsSent,
-    WakeupsReceived,
-    Polls,
-    Spins,
-    SpinHits,
-    BusyCount,
-    BusyNs,
-    Reassembled,
-    Doorbells,
-    Completions,
-    RegisteredBytes,
+/// Declares the counters of a row, in their order, each with its name as users see it.
+macro_rules! counters {
+    ($($counter:ident = $name:literal,)*) => {
+        /// The counters of a row, in their order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        #[allow(missing_docs, reason = "NAMES says the same")]
+        pub enum Counter {
+            $($counter,)*
+        }
+
+        /// The names of the counters, as users see them.
+        pub const NAMES: &[&str] = &[$($name),*];
+    };
 }
 
-/// The names of the counters, as users see them.
-pub const NAMES: [&str; 19] = [
-    "sent_bytes",
-    "received_bytes",
-    "sent_messages",
-    "received_messages",
-    "ring_bytes",
-    "outbound_used_bytes",
-    "inbound_used_bytes",
-    "queued_bytes",
-    "wakeups_sent",
-    "wakeups_received",
-    "polls",
-    "spins",
-    "spin_hits",
-    "busy_count",
-    "busy_ns",
-    "reassembled_messages",
-    "doorbells",
-    "completions",
-    "registered_bytes",
-];
+counters! {
+    SentBytes = "sent_bytes",
+    ReceivedBytes = "received_bytes",
+    SentMessages = "sent_messages",
+    ReceivedMessages = "received_messages",
+    RingBytes = "ring_bytes",
+    OutboundUsedBytes = "outbound_used_bytes",
+    InboundUsedBytes = "inbound_used_bytes",
+    QueuedBytes = "queued_bytes",
+    WakeupsSent = "wakeups_sent",
+    WakeupsReceived = "wakeups_received",
+    Polls = "polls",
+    Spins = "spins",
+    SpinHits = "spin_hits",
+    BusyCount = "busy_count",
+    BusyNs = "busy_ns",
+    Reassembled = "reassembled_messages",
+    Doorbells = "doorbells",
+    Completions = "completions",
+    RegisteredBytes = "registered_bytes",
+}
 
 /// Adds a row to this process's table, for one connection.
 pub fn row(local: &str, peer: &str) -> Result<CounterRow, caravan_segment::Error> {
@@ -60,7 +49,7 @@ pub fn row(local: &str, peer: &str) -> Result<CounterRow, caravan_segment::Error
         Some(table) => table,
         None => {
             // Two threads may both make a table; the second one is dropped.
-            let made = CounterTable::create(local, &NAMES)?;
+            let made = CounterTable::create(local, NAMES)?;
             TABLE.get_or_init(|| made)
         }
     };
