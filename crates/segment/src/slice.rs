@@ -41,6 +41,13 @@ pub fn expect_write(address: *const u8) {
     }
 }
 
+/// A function of its own: to format numbers here and now, every access would first store them for it.
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, bytes: usize, slice_bytes: usize) -> ! {
+    panic!("bytes {offset}..{offset}+{bytes} are outside a slice of {slice_bytes}");
+}
+
 impl SharedSlice {
     /// Returns the slice of `bytes` bytes from `start` on.
     ///
@@ -75,11 +82,9 @@ impl SharedSlice {
 
     #[inline]
     fn check(&self, offset: usize, bytes: usize) {
-        assert!(
-            offset <= self.bytes && bytes <= self.bytes - offset,
-            "bytes {offset}..{offset}+{bytes} are outside a slice of {}",
-            self.bytes
-        );
+        if offset > self.bytes || bytes > self.bytes - offset {
+            outside(offset, bytes, self.bytes);
+        }
     }
 
     /// Returns the 64-bit word at `offset`, a multiple of 8.
