@@ -3,8 +3,8 @@
 -module(caravan_cluster).
 
 -export([start/1, start_all/1, with/2, no_auto_connect/0, stop/1, kill/1, name/1, os_pid/1, signal/2]).
--export([call/2, call/4, connect/2, transport/2, info/2, wait_until/1, wait_until/2, same/2, nodedown_after/3]).
--export([resources/1, resident_bytes/1, settle/1, logged/1, logged/2, logged_with/2, has_logged/2, shell/1, shm_files/0]).
+-export([call/2, call/4, connect/2, transport/2, info/2, wait_until/1, wait_until/2, nodedown_after/3]).
+-export([resources/1, resident_bytes/1, settle/1, state/1, unchanged/1, unchanged/2, logged/1, logged/2, logged_with/2, has_logged/2, shell/1, shm_files/0]).
 -export([rdma/0, log/2]).
 -export([start_load/2, start_load/4, stop_load/1, load/3, sink/0, start_counter/1, counted/1, watch_nodes/1, seen_nodes/1]).
 
@@ -144,6 +144,20 @@ wait_until_time(Condition, Deadline) ->
             receive after 20 -> ok end,
             wait_until_time(Condition, Deadline)
     end.
+
+%% Returns what a node has without links, to be compared later.
+state(Node) ->
+    {Node, settle(Node), resident_bytes(Node)}.
+
+%% Waits until a node has again what it had, and fails if its memory has grown by more than so many MiB.
+unchanged(State) ->
+    unchanged(State, 48).
+
+unchanged({Node, Resources, Bytes}, GrownMiB) ->
+    wait_until(fun() -> same(Resources, settle(Node)) end),
+    Grown = resident_bytes(Node) - Bytes,
+    ct:pal("~p: ~p, memory grown by ~b KiB", [name(Node), Resources, Grown div 1024]),
+    Grown < GrownMiB bsl 20 orelse error({grown, Grown}).
 
 %% Returns true if nothing has grown, or what has.
 same(Before, Now) ->

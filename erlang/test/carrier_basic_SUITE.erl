@@ -11,7 +11,7 @@
          socket_options/1]).
 -export([echo/0]).
 
--import(caravan_cluster, [call/2, name/1]).
+-import(caravan_cluster, [call/2, call/4, name/1, with/2]).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
@@ -181,9 +181,6 @@ groups_of_processes(Config) ->
     caravan_cluster:wait_until(
       fun() -> undefined =:= call(A, global, whereis_name, [{?MODULE, name}]) end).
 
-call(Node, Module, Function, Arguments) ->
-    caravan_cluster:call(Node, Module, Function, Arguments).
-
 funs(Config) ->
     on_a(Config, fun(Node) ->
         Captured = {captured, make_ref()},
@@ -289,31 +286,25 @@ noconnect(Config) ->
 hidden(Config) ->
     {A, _} = proplists:get_value(nodes, Config),
     Options = proplists:get_value(options, Config),
-    Hidden = caravan_cluster:start(Options#{args => ["-hidden"]}),
-    try
+    with([Options#{args => ["-hidden"]}], fun([Hidden]) ->
         true = caravan_cluster:connect(Hidden, A),
         ?assertEqual(proplists:get_value(transport, Config), caravan_cluster:transport(Hidden, A)),
         ?assert(lists:member(name(Hidden), call(A, erlang, nodes, [hidden]))),
         ?assertNot(lists:member(name(Hidden), call(A, erlang, nodes, []))),
         ?assertEqual(name(A), call(Hidden, erpc, call, [name(A), erlang, node, []]))
-    after
-        caravan_cluster:stop(Hidden)
-    end.
+    end).
 
 cookies(Config) ->
     {A, _} = proplists:get_value(nodes, Config),
     Options = proplists:get_value(options, Config),
-    Other = caravan_cluster:start(Options#{cookie => "another"}),
-    try
+    with([Options#{cookie => "another"}], fun([Other]) ->
         false = caravan_cluster:connect(Other, A),
         false = caravan_cluster:connect(A, Other),
         ?assertEqual([], call(Other, caravan_dist, info, [])),
         true = call(Other, erlang, set_cookie, [name(A), caravan_test]),
         true = caravan_cluster:connect(Other, A),
         ?assertEqual(proplists:get_value(transport, Config), caravan_cluster:transport(Other, A))
-    after
-        caravan_cluster:stop(Other)
-    end.
+    end).
 
 disconnects(Config) ->
     {A, B} = proplists:get_value(nodes, Config),
@@ -358,12 +349,11 @@ node_monitors(Config) ->
     receive {seen, ok} -> ok after 60000 -> error(no_nodedown) end,
     caravan_cluster:stop(Third).
 
-%% A silent link is ticked from both sides and stays. Here in 2 s what takes a minute by default.
+%% A silent link is ticked from both sides and stays. Here in 4 s what takes a minute by default.
 ticks(Config) ->
     Options = proplists:get_value(options, Config),
-    Fast = Options#{args => maps:get(args, Options, []) ++ ["-kernel", "net_ticktime", "2"]},
-    [A, B] = caravan_cluster:start_all([Fast, Fast]),
-    try
+    Fast = Options#{args => maps:get(args, Options, []) ++ ["-kernel", "net_ticktime", "4"]},
+    with([Fast, Fast], fun([A, B]) ->
         true = caravan_cluster:connect(A, B),
         #{sent_messages := Before} = caravan_cluster:info(A, B),
         timer:sleep(6000),
@@ -371,9 +361,7 @@ ticks(Config) ->
         ?assertEqual([name(B)], call(A, erlang, nodes, [])),
         ?assertEqual([name(A)], call(B, erlang, nodes, [])),
         ?assert(After > Before)
-    after
-        caravan_cluster:stop([A, B])
-    end.
+    end).
 
 socket_options(Config) ->
     on_a(Config, fun(Node) ->

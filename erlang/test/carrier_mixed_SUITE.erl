@@ -192,7 +192,7 @@ other_pid_namespace(_) ->
 stranger_without_cookie(_) ->
     with([#{args => caravan_cluster:no_auto_connect()}], fun([A]) ->
         greet(A),
-        Before = caravan_cluster:resources(A),
+        {_, Before, _} = State = caravan_cluster:state(A),
         1 = call(A, erlang, trace_pattern, [{caravan_driver, open, 0}, true, [call_count]]),
         Port = listening_port(A),
         Stranger = {<<"stranger@host">>, flags(A) bor (1 bsl 63)},
@@ -216,7 +216,7 @@ stranger_without_cookie(_) ->
              caravan_stranger:close(Socket)
          end || Capability <- Capable, Next <- [wrong_cookie, negotiate, connected]],
         ?assertEqual({call_count, 0}, call(A, erlang, trace_info, [{caravan_driver, open, 0}, call_count])),
-        caravan_cluster:wait_until(fun() -> caravan_cluster:same(Before, caravan_cluster:resources(A)) end)
+        caravan_cluster:unchanged(State)
     end).
 
 %% One that knows the cookie and says nonsense loses its connection; the node loses nothing.
@@ -224,7 +224,7 @@ stranger_with_cookie(_) ->
     with([#{args => caravan_cluster:no_auto_connect()}], fun([A]) ->
         Port = listening_port(A),
         greet(A),
-        Before = caravan_cluster:resources(A),
+        State = caravan_cluster:state(A),
         [begin
              Socket = caravan_stranger:connect(Port),
              Theirs = caravan_stranger:initiator(
@@ -252,7 +252,7 @@ stranger_with_cookie(_) ->
         <<$N, Why/binary>> = caravan_stranger:recv(Socket),
         ct:pal("not connected: ~ts", [Why]),
         caravan_stranger:close(Socket),
-        caravan_cluster:wait_until(fun() -> caravan_cluster:same(Before, caravan_cluster:resources(A)) end)
+        caravan_cluster:unchanged(State)
     end).
 
 %% ---------------------------------------------------------------------------------------------

@@ -75,9 +75,9 @@ job_without_device(_) ->
     with([#{}], fun([A]) ->
         %% Once, for what is made once.
         call(A, fun jobs/0),
-        Before = caravan_cluster:settle(A),
+        Before = caravan_cluster:state(A),
         call(A, fun jobs/0),
-        caravan_cluster:wait_until(fun() -> caravan_cluster:same(Before, caravan_cluster:settle(A)) end)
+        caravan_cluster:unchanged(Before)
     end).
 
 jobs() ->

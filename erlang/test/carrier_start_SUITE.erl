@@ -169,10 +169,9 @@ start_and_stop(_) ->
              caravan_cluster:wait_until(fun() -> [] =:= call(A, erlang, nodes, []) end)
         end,
         Cycle(1),
-        Before = caravan_cluster:resources(B),
+        Before = caravan_cluster:state(B),
         [Cycle(N) || N <- [2, 3, 4]],
-        caravan_cluster:wait_until(
-          fun() -> caravan_cluster:same(Before, caravan_cluster:resources(B)) end)
+        caravan_cluster:unchanged(Before)
     end).
 
 %% The boot stops with a status that says so, and one sentence with the option and what it takes.

@@ -13,7 +13,7 @@
 
 -import(caravan_hosts, [linked/2, node_at/2, pair/2, shell/2]).
 -import(caravan_cluster, [with/2, call/2, call/4, connect/2, name/1, transport/2, has_logged/2, start_load/2, stop_load/1,
-                          nodedown_after/3, resident_bytes/1, settle/1, signal/2]).
+                          nodedown_after/3, resident_bytes/1, state/1, unchanged/1, signal/2]).
 
 %% Seconds of net_ticktime: a link that is silent for longer has ended.
 -define(TICK_S, 8).
@@ -133,7 +133,7 @@ killed_at_random(Config) ->
     [A, B] = both(Config),
     Kills = number("CARAVAN_KILLS", 4),
     kill_round(A, B),
-    Before = [{N, settle(N), resident_bytes(N)} || N <- [A, B]],
+    Before = [state(N) || N <- [A, B]],
     [begin
          kill_round(A, B),
          ct:pal("~b of ~b are killed", [2 * ?KILLED_EACH * Round, Kills])
@@ -164,7 +164,7 @@ pulled_at_random(Config) ->
     with(pair(options(), options()), fun(Others) ->
         Both = [list_to_tuple(Pair) || Pair <- [both(Config), Others]],
         pull(Both),
-        Before = [{N, settle(N), resident_bytes(N)} || N <- both(Config) ++ Others],
+        Before = [state(N) || N <- both(Config) ++ Others],
         [pull(Both) || _ <- lists:seq(1, Rounds)],
         [unchanged(State) || State <- Before]
     end).
@@ -202,13 +202,6 @@ cut(Host) ->
 
 mend(Host) ->
     shell(Host, "tc qdisc delete dev vec0 root; nft delete table inet cut").
-
-%% What a node has, after endings, is what it had before them.
-unchanged({Node, Resources, Memory}) ->
-    caravan_cluster:wait_until(fun() -> caravan_cluster:same(Resources, settle(Node)) end),
-    Grown = resident_bytes(Node) - Memory,
-    ct:pal("~p: ~p, memory grown by ~b KiB", [name(Node), Resources, Grown div 1024]),
-    ?assert(Grown < 48 * 1024 * 1024).
 
 number(Variable, Default) ->
     list_to_integer(os:getenv(Variable, integer_to_list(Default))).
