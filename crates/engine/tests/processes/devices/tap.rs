@@ -6,12 +6,12 @@ use caravan_engine::apps::{Tap, TapConfig};
 use caravan_engine::layout::DropReason;
 use caravan_engine::testing::AppBench;
 
-use super::Case;
 use super::support::{
     Drive, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, wait_for, waits_for_room,
 };
+use crate::Scene;
 
-pub const CASES: &[Case] = &[
+pub const CASES: &[Scene] = &[
     ("tap: frames arrive byte for byte", frames_arrive),
     ("tap: a frame longer than a packet is counted", long_frames_are_counted),
     ("tap: frames that the host does not take are counted", refused_frames_are_counted),

@@ -6,14 +6,14 @@ use caravan_engine::testing::AppBench;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::Case;
 use super::support::{
     Drive, FRAME_MAX, PACKETS, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, veth,
     wait_for, waits_for_room,
 };
+use crate::Scene;
 
 /// Returns the cases that this kernel allows: a kernel without AF_XDP must produce an error.
-pub fn cases() -> &'static [Case] {
+pub fn cases() -> &'static [Scene] {
     match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Err(Errno::AFNOSUPPORT) => &[("af_xdp: a kernel without it says so", no_kernel_support)],
         _ => CASES,
@@ -25,7 +25,7 @@ fn no_kernel_support() {
     assert!(words.contains("CONFIG_XDP_SOCKETS") && words.contains("af_packet"), "{words}");
 }
 
-const CASES: &[Case] = &[
+const CASES: &[Scene] = &[
     ("af_xdp: frames arrive byte for byte, by the driver", || frames_arrive(XdpMode::Native)),
     ("af_xdp: frames arrive byte for byte, behind the driver", || frames_arrive(XdpMode::Generic)),
     ("af_xdp: its rings go round", rings_go_round),

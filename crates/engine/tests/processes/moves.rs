@@ -1,13 +1,7 @@
 //! Apps move between workers while packets pass, or wait for a consumer that takes none: no packet is lost,
 //! duplicated or overtaken.
 //!
-//! Every app here checks the room before it sends, and takes its state along. The program has no
-//! test harness, as an engine forks, which needs a process of one thread. CARAVAN_MOVES sets the number of moves.
-
-#![forbid(unsafe_code)]
-
-#[path = "common/random.rs"]
-mod random;
+//! Every app here checks the room before it sends, and takes its state along. CARAVAN_MOVES sets the number of moves.
 
 use std::time::{Duration, Instant};
 
@@ -155,7 +149,8 @@ fn next(engine: &mut Engine, app: &str) -> u64 {
     engine.reports().unwrap()[app]["next"]
 }
 
-fn main() {
+/// Moves apps at random.
+pub fn run() {
     let moves =
         std::env::var("CARAVAN_MOVES").map_or(MOVES, |moves| moves.parse().expect("a number of moves"));
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;

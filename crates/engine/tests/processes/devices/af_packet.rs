@@ -4,13 +4,13 @@ use caravan_engine::apps::{AfPacket, AfPacketConfig};
 use caravan_engine::layout::DropReason;
 use caravan_engine::testing::AppBench;
 
-use super::Case;
 use super::support::{
     Drive, FRAME_MAX, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, veth,
     wait_for, waits_for_room,
 };
+use crate::Scene;
 
-pub const CASES: &[Case] = &[
+pub const CASES: &[Scene] = &[
     ("af_packet: frames arrive byte for byte", frames_arrive),
     ("af_packet: past the queueing discipline, too", frames_arrive_past_the_qdisc),
     ("af_packet: what it sends it does not receive", its_own_are_ignored),
