@@ -33,13 +33,6 @@ pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> DeviceFailure 
     move |errno| DeviceFailure { call, errno }
 }
 
-impl DeviceFailure {
-    /// True if the device does not exist, or is down: it may come back.
-    pub(crate) fn is_away(&self) -> bool {
-        is_away(self.errno)
-    }
-}
-
 /// True if an error says that a device does not exist, or is down.
 pub(crate) fn is_away(errno: Errno) -> bool {
     matches!(errno, Errno::NETDOWN | Errno::NODEV | Errno::NXIO | Errno::BADFD)
