@@ -176,10 +176,8 @@ fn open(found: &FoundEngine) -> Result<EngineMemory, Error> {
 }
 
 fn worker(memory: &EngineMemory, id: WorkerId) -> Option<WorkerSnapshot> {
-    const STATES: [WorkerState; 4] =
-        [WorkerState::None, WorkerState::Running, WorkerState::Restarting, WorkerState::Parked];
     let place: MemoryPart<{ layout::WORKER_BYTES }> = memory.place(worker_at(id)).ok()?;
-    let state = STATES.get(place.word(worker::STATE) as usize).copied();
+    let state = WorkerState::ALL.get(place.word(worker::STATE) as usize).copied();
     if state == Some(WorkerState::None) {
         return None;
     }
