@@ -155,13 +155,15 @@ impl<A: App> DynApp for A {
 #[serde(deny_unknown_fields)]
 pub struct NoKeys {}
 
+type StartFn = fn(&Value, Option<Vec<u8>>) -> Result<Box<dyn DynApp>, AppError>;
+
 /// A kind of app, as a registry keeps it.
 pub(crate) struct AppKind {
     pub inputs: Named,
     pub outputs: Named,
     pub check: fn(&Value) -> Result<(), AppError>,
     pub files: fn(&Value) -> Vec<FileUse>,
-    pub start: fn(&Value, Option<Vec<u8>>) -> Result<Box<dyn DynApp>, AppError>,
+    pub start: StartFn,
 }
 
 /// The kinds of apps that an engine knows, by the names that configurations use. It must be complete before

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::io::{AppPorts, now_ns};
 use crate::layout::{self, SharedWords, WorkerStage, worker};
 use crate::limits::ANSWER_MAX;
-use crate::owner::{LinkId, Owner, WorkerId};
+use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 use crate::packet::PacketMemory;
 use crate::plan::{AppPlan, LinkPlan, LinkRole, WorkerPlan};
 use crate::pool::Pool;
@@ -121,7 +121,7 @@ impl<'a> Worker<'a> {
             start;
         let mut pool = Pool::new(memory, Owner::Worker(id), headroom);
         let packets = shared.engine(layout::engine::PACKET_COUNT).load(Ordering::Acquire) as u32;
-        pool.adopt_all(packets);
+        pool.adopt(0..packets, |_| true);
         let word = |offset| shared.worker(id, offset).load(Ordering::Acquire);
         let drops_before =
             (0..layout::DropReason::COUNT).map(|cause| word(worker::DROPS + 8 * cause)).collect();
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
         }
         self.stage(WorkerStage::Growing);
         let word = |offset| self.shared.worker(self.id, offset).load(Ordering::Relaxed) as u32;
-        self.pool.adopt_granted(word(worker::GRANT_FIRST)..word(worker::GRANT_END));
+        self.pool.adopt(word(worker::GRANT_FIRST)..word(worker::GRANT_END), PacketHeader::is_granted);
         self.grants_seen = grants;
         self.shared.worker(self.id, worker::WANTED).store(0, Ordering::Release);
         // pairs with the Acquire in the supervisor's `grant_wanted`
