@@ -158,10 +158,9 @@ impl SharedWords {
         link: LinkId,
         ring: LinkRing,
     ) -> Result<(MappedCursors, MappedSlots), caravan_segment::Error> {
-        let at = (link_at(link) + ring.offset()) as u64;
-        let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
-        let slots = MappedSlots::new(self.memory.part(at + HEADER_BYTES as u64, 4 * ring.packets() as u64)?)?;
-        Ok((cursors, slots))
+        let at = link_at(link) + ring.offset();
+        let slots = self.memory.part((at + HEADER_BYTES) as u64, 4 * ring.packets() as u64)?;
+        Ok((self.cursors(at)?, MappedSlots::new(slots)?))
     }
 
     /// Returns a word of a trace.
@@ -172,11 +171,13 @@ impl SharedWords {
 
     /// Returns a trace's ring.
     pub fn trace_ring(&self, place: usize) -> Result<(MappedCursors, MappedBytes), caravan_segment::Error> {
-        let at = (trace_at(place) + trace::RING) as u64;
-        let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
-        let at = (trace_at(place) + trace::BYTES_AT) as u64;
-        let bytes = MappedBytes::new(self.memory.part(at, TRACE_RING_BYTES as u64)?)?;
-        Ok((cursors, bytes))
+        let at = trace_at(place);
+        let bytes = self.memory.part((at + trace::BYTES_AT) as u64, TRACE_RING_BYTES as u64)?;
+        Ok((self.cursors(at + trace::RING)?, MappedBytes::new(bytes)?))
+    }
+
+    fn cursors(&self, at: usize) -> Result<MappedCursors, caravan_segment::Error> {
+        MappedCursors::new(&self.memory.part(at as u64, HEADER_BYTES as u64)?, self.fences)
     }
 
     /// Writes a name, cut to `room` bytes.

@@ -71,10 +71,6 @@ impl App for Crasher {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
 /// Reads every packet, and reports the highest packet number.
 #[derive(Default)]
 struct Highest {
@@ -83,11 +79,11 @@ struct Highest {
 }
 
 impl App for Highest {
-    type Config = Nothing;
+    type Config = ();
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self::default())
     }
 

@@ -21,7 +21,9 @@ pub const CASES: &[Scene] = &[
     ("tap: two apps share it by queues alone", two_share_it),
     ("tap: without it there are words", troubles),
     ("tap: without the device to make it there are words", no_tun),
-    ("tap: what its output has no room for waits", frames_wait),
+    ("tap: what its output has no room for waits", || {
+        waits_for_room((bench::<Tap>(with_mtu(1500)), Witness::on("tap0")))
+    }),
 ];
 
 fn with_mtu(mtu: usize) -> TapConfig {
@@ -138,12 +140,6 @@ fn troubles() {
     super::support::become_nobody();
     let words = refusal::<Tap>(TapConfig::new("tap0"));
     assert!(words.contains("CAP_NET_ADMIN") || words.contains("may not be opened"), "{words}");
-}
-
-fn frames_wait() {
-    let mut app: AppBench<Tap> = bench(with_mtu(1500));
-    let witness = Witness::on("tap0");
-    waits_for_room(&mut app, &witness);
 }
 
 fn no_tun() {

@@ -302,7 +302,7 @@ impl std::fmt::Display for Instants {
         row("in growth", self.in_growth)?;
         for stage in WorkerStage::ALL {
             let name = format!("{stage:?}").to_lowercase();
-            row(&format!("stage {name}"), self.stages.get(&stage).copied().unwrap_or(0))?;
+            row(&format!("stage {name}"), self.stages.get(stage).copied().unwrap_or(0))?;
         }
         for (signal, count) in &self.signals {
             row(signal, *count)?;
