@@ -11,6 +11,7 @@ pub use breath::ring_both;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use caravan_ring::SpinPolicy;
 
@@ -199,15 +200,21 @@ impl<'a> Worker<'a> {
 
     /// Reads one order and carries it out.
     fn obey(&mut self) -> Result<(), WorkerExit> {
-        let (number, order) = match self.channel.receive::<WorkerOrder>(std::time::Duration::ZERO) {
-            Ok(order) => order,
-            // The message is on its way: the count is written before it.
-            Err(Silence::Late) => return Ok(()),
-            Err(Silence::Gone) => return Err(WorkerExit::Alone),
-        };
-        self.orders_seen += 1;
-        self.order = number;
-        self.carry_out(order)
+        // Without a message, one is on its way: the count is written before it.
+        self.take_order(Duration::ZERO)?.map_or(Ok(()), |order| self.carry_out(order))
+    }
+
+    /// Returns the next order, if it comes in time.
+    fn take_order(&mut self, limit: Duration) -> Result<Option<WorkerOrder>, WorkerExit> {
+        match self.channel.receive(limit) {
+            Ok((number, order)) => {
+                self.orders_seen += 1;
+                self.order = number;
+                Ok(Some(order))
+            }
+            Err(Silence::Late) => Ok(None),
+            Err(Silence::Gone) => Err(WorkerExit::Alone),
+        }
     }
 
     fn carry_out(&mut self, order: WorkerOrder) -> Result<(), WorkerExit> {
@@ -247,18 +254,11 @@ impl<'a> Worker<'a> {
 
     fn next_order(&mut self) -> Result<WorkerOrder, WorkerExit> {
         loop {
-            match self.channel.receive(ANSWER_MAX) {
-                Ok((number, order)) => {
-                    self.orders_seen += 1;
-                    self.order = number;
-                    match order {
-                        WorkerOrder::Inherit { .. } => self.carry_out(order)?,
-                        other => return Ok(other),
-                    }
-                }
+            match self.take_order(ANSWER_MAX)? {
+                Some(order @ WorkerOrder::Inherit { .. }) => self.carry_out(order)?,
+                Some(order) => return Ok(order),
                 // Other workers have not answered yet; the supervisor deals with them.
-                Err(Silence::Late) => {}
-                Err(Silence::Gone) => return Err(WorkerExit::Alone),
+                None => {}
             }
         }
     }

@@ -225,14 +225,7 @@ impl PacketDevice for XdpSocket {
     }
 
     fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
-        for (sent, packet) in packets.iter().enumerate() {
-            match self.put(packet.data()) {
-                Ok(()) => {}
-                Err(errno) if sent == 0 => return Err(errno),
-                Err(_) => return Ok(sent),
-            }
-        }
-        Ok(packets.len())
+        device::send_each(packets, |frame| self.put(frame))
     }
 
     /// Also takes back the frames that the kernel has sent.

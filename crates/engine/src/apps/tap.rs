@@ -160,14 +160,7 @@ impl PacketDevice for TapInterface {
     }
 
     fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
-        for (sent, packet) in packets.iter().enumerate() {
-            match write(&self.file, packet.data()) {
-                Ok(_) => {}
-                Err(errno) if sent == 0 => return Err(errno),
-                Err(_) => return Ok(sent),
-            }
-        }
-        Ok(packets.len())
+        device::send_each(packets, |frame| write(&self.file, frame).map(drop))
     }
 }
 

@@ -354,4 +354,4 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

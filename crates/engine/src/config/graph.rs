@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::LinkName;
+    use crate::config::check::tests::any_config;
 
     #[test]
     fn everything_is_drawn_and_named() {
@@ -153,25 +153,10 @@ mod tests {
         assert_eq!(dot, super::dot(&config.clone()), "the same each time");
     }
 
-    fn name() -> impl Strategy<Value = String> {
-        prop_oneof![4 => "[a-e]", 1 => "[<>&\"'{}|\\\\ ]{1,4}", 1 => any::<String>()]
-    }
-
     proptest! {
         /// Any network gives a graph with everything in it, whose text is text.
         #[test]
-        fn any_network_is_drawn(
-            apps in prop::collection::vec((name(), name()), 0..8),
-            links in prop::collection::vec((name(), name(), name(), name()), 0..20),
-        ) {
-            let mut config = Config::new();
-            for (worker, app) in &apps {
-                config.app_in(worker, app, "kind", ());
-            }
-            for (a, b, c, d) in links {
-                let (from, to) = (AppPort { app: a, port: b }, AppPort { app: c, port: d });
-                config.links.insert(LinkName { from, to }, LinkMode::Swap);
-            }
+        fn any_network_is_drawn(config in any_config()) {
             let dot = dot(&config);
             prop_assert!(!dot.contains(|letter: char| letter.is_control() && letter != '\n'));
             let ends = config.links.keys().flat_map(|link| [&link.from.app, &link.to.app]);
