@@ -9,6 +9,7 @@ use std::fs;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use caravan_engine::config::file::{ConfigFile, Mistake};
@@ -100,16 +101,42 @@ fn check(args: &EngineCheck) -> Result<(), Error> {
     ))
 }
 
-/// Writes the graph of a file as SVG.
+/// Writes the graph of a file, as SVG or in the DOT language.
 fn draw(args: &EngineGraph) -> Result<(), Error> {
     let file = ConfigFile::open_unchecked(&args.file).map_err(|mistakes| refused(&args.file, &mistakes))?;
-    let svg = graph::svg(&file.config);
+    let dot = graph::dot(&file.config);
+    let drawn = if args.dot { dot } else { svg_of(&dot)? };
     match &args.output {
-        None => print(&svg),
+        None => print(&drawn),
         Some(path) => {
             let failed = |source| Error::File { what: "write", path: path.clone(), source };
-            std::fs::write(path, svg).map_err(failed)
+            std::fs::write(path, drawn).map_err(failed)
         }
+    }
+}
+
+/// Has Graphviz draw a graph.
+fn svg_of(dot: &str) -> Result<String, Error> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::Sentence(format!(
+            "cannot draw the graph with Graphviz (`dot -Tsvg`): {why}. Install it (on Debian: apt install \
+             graphviz), or use --dot, which writes the graph in its language"
+        ))
+    };
+    let mut command = Command::new("dot");
+    let command = command.arg("-Tsvg").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    if let Some(mut input) = child.stdin.take() {
+        // Graphviz reads all of its input before it writes. If it ends early, its status says so.
+        let _ = input.write_all(dot.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|error| failed(&error))?;
+    let svg = String::from_utf8_lossy(&output.stdout);
+    match svg.find("<svg").and_then(|start| Some(start + svg[start..].find('>')? + 1)) {
+        Some(inside) if output.status.success() => {
+            Ok([&svg[..inside], graph::STYLE_DARK, &svg[inside..]].concat())
+        }
+        _ => Err(failed(&String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -197,15 +198,33 @@ fn check_says_one_line_or_every_mistake() {
 fn graph_draws_what_may_be_of_unknown_kinds() {
     let folder = Folder::new();
     let path = written(&folder, &TWO.replace("\"sink\"", "\"my-own\""));
-    let output = engine(&["graph"], &path);
+    let output = engine(&["graph", "--dot"], &path);
     assert!(output.status.success(), "{output:?}");
-    let svg = text(&output.stdout);
-    assert!(svg.starts_with("<svg ") && svg.contains(">my-own in right</text>"), "{svg}");
+    let dot = text(&output.stdout);
+    assert!(dot.starts_with("digraph ") && dot.contains("my-own\\ in\\ right"), "{dot}");
 
+    // A program in place of Graphviz shows what that gets.
+    let programs = folder.path().join("programs");
+    std::fs::create_dir(&programs).expect("a folder");
     let drawn = folder.path().join("engine.svg");
-    let output = engine(&["graph", "-o", drawn.to_str().expect("UTF-8")], &path);
+    let draw = || {
+        let mut command = caravan();
+        command.env("PATH", &programs).args(["engine", "graph", "-o"]).args([&drawn, &path]);
+        command.output().expect("the command starts")
+    };
+    let output = draw();
+    assert_eq!((output.status.code(), drawn.exists()), (Some(1), false), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("apt install graphviz") && said.contains("--dot"), "{said}");
+    let program = programs.join("dot");
+    let script = "#!/bin/sh\necho '<?xml version=\"1.0\"?><svg width=\"9\">'; exec /bin/cat\n";
+    std::fs::write(&program, script).expect("written");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("a program");
+    let output = draw();
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert_eq!(std::fs::read_to_string(&drawn).expect("written"), svg);
+    let svg = std::fs::read_to_string(&drawn).expect("written");
+    assert!(svg.contains("<svg width=\"9\"><style>@media (prefers-color-scheme: dark)"), "{svg}");
+    assert!(svg.ends_with(&dot), "{svg}");
 
     std::fs::write(&path, "links = 1").expect("written");
     let output = engine(&["graph"], &path);

@@ -150,16 +150,19 @@ impl<A: App> DynApp for A {
     }
 }
 
-type CheckFn = Box<dyn Fn(&Value) -> Result<(), AppError>>;
-type FilesFn = Box<dyn Fn(&Value) -> Vec<FileUse>>;
-type StartFn = Box<dyn Fn(&Value, Option<Vec<u8>>) -> Result<Box<dyn DynApp>, AppError>>;
+/// The configuration of an app that has no keys.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoKeys {}
+
+type StartFn = fn(&Value, Option<Vec<u8>>) -> Result<Box<dyn DynApp>, AppError>;
 
 /// A kind of app, as a registry keeps it.
 pub(crate) struct AppKind {
     pub inputs: Named,
     pub outputs: Named,
-    pub check: CheckFn,
-    pub files: FilesFn,
+    pub check: fn(&Value) -> Result<(), AppError>,
+    pub files: fn(&Value) -> Vec<FileUse>,
     pub start: StartFn,
 }
 
@@ -194,9 +197,9 @@ impl Registry {
         let kind = AppKind {
             inputs: A::INPUTS,
             outputs: A::OUTPUTS,
-            check: Box::new(|config| A::check(&parse::<A>(config)?)),
-            files: Box::new(|config| parse::<A>(config).map(|config| A::files(&config)).unwrap_or_default()),
-            start: Box::new(|config, state| Ok(Box::new(A::start(parse::<A>(config)?, state)?))),
+            check: |config| A::check(&parse::<A>(config)?),
+            files: |config| parse::<A>(config).map(|config| A::files(&config)).unwrap_or_default(),
+            start: |config, state| Ok(Box::new(A::start(parse::<A>(config)?, state)?)),
         };
         self.kinds.insert(name.to_owned(), kind);
         self

@@ -10,11 +10,12 @@
 //! | a packet that names a link and is not in its ring: at most a batch | it has been given, and not published yet |
 //! | the same with a parked packet: one at each end of a link | they are parked one by one |
 //!
-//! Everything else is a [`Violation`]. While workers run ([`Engine::audit`]), a packet that names a link
+//! Everything else is a violation. While workers run ([`Engine::audit`]), a packet that names a link
 //! may have passed through its ring between the two reads, so such packets are counted and not judged.
 //! With every worker [stopped](Engine::audit_stopped), they are judged, and nothing may move.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use caravan_ring::{Cursors, SharedWord, Slots};
@@ -46,84 +47,8 @@ pub struct Audit {
     pub unpublished: u64,
     /// Numbers in rings whose packets were taken, and whose slots were not released.
     pub unreleased: u64,
-    /// The violations.
-    pub violations: Vec<Violation>,
-}
-
-/// A state that must not occur.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, thiserror::Error)]
-#[non_exhaustive]
-pub enum Violation {
-    /// No owner has this code, or there is no such worker or link.
-    #[error("packet {packet} names {code:#06x}, which is nobody")]
-    Nobody {
-        /// The packet.
-        packet: u32,
-        /// Its owner's code.
-        code: u16,
-    },
-    /// A ring's positions are impossible.
-    #[error("link {link}, {ring:?}: head {head}, tail {tail}")]
-    Positions {
-        /// The link.
-        link: usize,
-        /// The ring.
-        ring: LinkRing,
-        /// Its head.
-        head: u64,
-        /// Its tail.
-        tail: u64,
-    },
-    /// A number in a ring that is not the number of a packet.
-    #[error("link {link}, {ring:?}: there is no packet {packet}")]
-    NoPacket {
-        /// The link.
-        link: usize,
-        /// The ring.
-        ring: LinkRing,
-        /// The number.
-        packet: u32,
-    },
-    /// A packet that is in two rings, or in one twice.
-    #[error("packet {packet} is in link {link}, {ring:?}, and in another place, too")]
-    Twice {
-        /// The packet.
-        packet: u32,
-        /// The second link in which it was found.
-        link: usize,
-        /// The ring.
-        ring: LinkRing,
-    },
-    /// A packet in a ring that names an owner which has not taken it from there.
-    #[error("packet {packet} in link {link}, {ring:?}, at {place} from the head, names {owner}")]
-    Foreign {
-        /// The packet.
-        packet: u32,
-        /// The link.
-        link: usize,
-        /// The ring.
-        ring: LinkRing,
-        /// The distance from the head.
-        place: usize,
-        /// The owner that it names.
-        owner: String,
-    },
-    /// More packets name a link than could have been given and not published.
-    #[error("{count} packets name {owner} and are not in its rings")]
-    Leaked {
-        /// The owner that they name.
-        owner: String,
-        /// The number of packets.
-        count: u64,
-    },
-    /// Something moved although every worker was stopped.
-    #[error("link {link}, {ring:?}: moved")]
-    Moved {
-        /// The link.
-        link: usize,
-        /// The ring.
-        ring: LinkRing,
-    },
+    /// States that must not occur, each as a sentence.
+    pub violations: Vec<String>,
 }
 
 impl Engine {
@@ -139,6 +64,13 @@ impl Engine {
     }
 }
 
+/// The positions of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Positions {
+    head: u64,
+    tail: u64,
+}
+
 /// A ring, read twice.
 #[derive(Clone, Debug)]
 struct Seen {
@@ -148,9 +80,8 @@ struct Seen {
     owner: Owner,
     takers: [Option<WorkerId>; 2],
     capacity: u64,
-    /// Head and tail at the first read.
-    before: (u64, u64),
-    after: (u64, u64),
+    before: Positions,
+    after: Positions,
     /// Numbers by position: from the first head up to the last tail.
     numbers: Vec<u32>,
 }
@@ -187,7 +118,7 @@ fn look(shared: &SharedWords, headers: &impl PacketHeaders, packets: u32) -> Res
             };
             let (cursors, slots) = shared.ring(id, ring)?;
             let before = positions(&cursors);
-            let numbers = numbers(&slots, before, &before);
+            let numbers = numbers(&slots, before.head..before.tail, before);
             rings.push(Seen {
                 link: id,
                 ring,
@@ -204,24 +135,24 @@ fn look(shared: &SharedWords, headers: &impl PacketHeaders, packets: u32) -> Res
     for seen in &mut rings {
         let (cursors, slots) = shared.ring(seen.link, seen.ring)?;
         seen.after = positions(&cursors);
-        let more = numbers(&slots, (seen.before.1, seen.after.1), &seen.before);
+        let more = numbers(&slots, seen.before.tail..seen.after.tail, seen.before);
         seen.numbers.extend(more);
     }
     Ok(Sight { rings, headers, workers, links })
 }
 
-/// Returns head and tail. The head is read first, and the tail is never behind it.
-fn positions(cursors: &impl Cursors) -> (u64, u64) {
+/// Reads the head first: the tail is never behind it.
+fn positions(cursors: &impl Cursors) -> Positions {
     // pair with the Release in ConsumerCursor::release and in ProducerCursor::publish
     let head = cursors.head_position().load(Ordering::Acquire);
-    (head, cursors.tail_position().load(Ordering::Acquire))
+    Positions { head, tail: cursors.tail_position().load(Ordering::Acquire) }
 }
 
 /// Returns the numbers at these positions, except those whose slots belong to positions read before.
-fn numbers(slots: &impl Slots, (from, to): (u64, u64), before: &(u64, u64)) -> Vec<u32> {
+fn numbers(slots: &impl Slots, at: Range<u64>, before: Positions) -> Vec<u32> {
     let capacity = slots.capacity();
-    let to = to.min(before.0.saturating_add(capacity));
-    (from..to.max(from)).map(|position| slots.take((position & (capacity - 1)) as usize)).collect()
+    let end = at.end.min(before.head.saturating_add(capacity));
+    (at.start..end).map(|position| slots.take((position & (capacity - 1)) as usize)).collect()
 }
 
 /// Finds the violations, without side effects.
@@ -240,11 +171,10 @@ fn audit(sight: &Sight, stopped: bool) -> Audit {
     }
     let mut unpublished: BTreeMap<u16, u64> = BTreeMap::new();
     for (index, header) in sight.headers.iter().enumerate() {
-        let packet = index as u32;
         let code = header.owner_code();
-        let nobody = Violation::Nobody { packet, code };
+        let nobody = || format!("packet {index} names {code:#06x}, which is nobody");
         let Some(owner) = header.owner() else {
-            audit.violations.push(nobody);
+            audit.violations.push(nobody());
             continue;
         };
         let (counts, place) = match owner {
@@ -260,10 +190,10 @@ fn audit(sight: &Sight, stopped: bool) -> Audit {
         *counts.entry(place).or_default() += 1;
         if matches!(owner, Owner::Worker(_)) {
             if !sight.workers[place] {
-                audit.violations.push(nobody);
+                audit.violations.push(nobody());
             }
         } else if !sight.links[place] {
-            audit.violations.push(nobody);
+            audit.violations.push(nobody());
         } else if passed[index] != Some(owner) {
             audit.unpublished += 1;
             *unpublished.entry(code).or_default() += 1;
@@ -276,41 +206,36 @@ fn audit(sight: &Sight, stopped: bool) -> Audit {
 }
 
 /// Returns a violation if more packets name an owner than can be on their way into a ring.
-fn leaked((code, count): (u16, u64)) -> Option<Violation> {
+fn leaked((code, count): (u16, u64)) -> Option<String> {
     let owner = Owner::of_code(code)?;
     let most = if matches!(owner, Owner::Parked(_)) { 2 } else { BATCH_PACKETS };
-    (count > most as u64).then(|| Violation::Leaked { owner: format!("{owner:?}"), count })
+    (count > most as u64).then(|| format!("{count} packets name {owner:?} and are not in its rings"))
 }
 
 fn judge_ring(audit: &mut Audit, sight: &Sight, seen: &Seen, stopped: bool, places: &mut HashSet<u32>) {
-    let (link, ring) = (seen.link.place(), seen.ring);
-    let ((head, _), (head_after, tail_after)) = (seen.before, seen.after);
-    let moved = seen.before != seen.after;
+    let (before, after) = (seen.before, seen.after);
+    let ring = format!("link {}, {:?}", seen.link.place(), seen.ring);
+    let moved = before != after;
     if stopped && moved {
-        audit.violations.push(Violation::Moved { link, ring });
+        audit.violations.push(format!("{ring}: moved"));
     }
     // A tail that is read after the head may be farther from it than the length of the ring.
-    let length = tail_after.checked_sub(head_after);
-    let possible = head <= head_after && seen.before.1 <= tail_after && length.is_some();
+    let length = after.tail.checked_sub(after.head);
+    let possible = before.head <= after.head && before.tail <= after.tail && length.is_some();
     if !possible || (!moved && length.is_some_and(|length| length > seen.capacity)) {
-        return audit.violations.push(Violation::Positions {
-            link,
-            ring,
-            head: head_after,
-            tail: tail_after,
-        });
+        return audit.violations.push(format!("{ring}: head {}, tail {}", after.head, after.tail));
     }
     // In the ring both times, and so in between: older numbers have gone, younger ones have come.
-    let there = (seen.before.1.saturating_sub(head) as usize).min(seen.numbers.len());
-    let gone = ((head_after - head) as usize).min(there);
+    let there = (before.tail.saturating_sub(before.head) as usize).min(seen.numbers.len());
+    let gone = ((after.head - before.head) as usize).min(there);
     let mut may_be_taken = true;
     for (place, &packet) in seen.numbers[gone..there].iter().enumerate() {
         let Some(header) = sight.headers.get(packet as usize) else {
-            audit.violations.push(Violation::NoPacket { link, ring, packet });
+            audit.violations.push(format!("{ring}: there is no packet {packet}"));
             continue;
         };
         if !places.insert(packet) {
-            audit.violations.push(Violation::Twice { packet, link, ring });
+            audit.violations.push(format!("packet {packet} is in {ring}, and in another place, too"));
         }
         let owner = header.owner();
         if owner == Some(seen.owner) {
@@ -323,8 +248,9 @@ fn judge_ring(audit: &mut Audit, sight: &Sight, seen: &Seen, stopped: bool, plac
             audit.unreleased += 1;
             continue;
         }
-        let owner = owner.map_or_else(|| "nobody".to_owned(), |owner| format!("{owner:?}"));
-        audit.violations.push(Violation::Foreign { packet, link, ring, place, owner });
+        audit
+            .violations
+            .push(format!("packet {packet} in {ring}, at {place} from the head, names {owner:?}"));
     }
 }
 

@@ -196,26 +196,23 @@ impl AsFd for WorkerBell {
 
 /// All bells of an engine.
 #[derive(Clone, Debug)]
-pub struct EngineBells {
-    workers: Rc<Vec<WorkerBell>>,
-    supervisor: Rc<WorkerBell>,
-}
+pub struct EngineBells(Rc<[WorkerBell]>);
 
 impl EngineBells {
     /// Makes all bells.
     pub fn new() -> Result<Self, Error> {
-        let workers: Result<Vec<_>, _> = (0..WORKERS_MAX).map(|_| WorkerBell::new()).collect();
-        Ok(Self { workers: Rc::new(workers?), supervisor: Rc::new(WorkerBell::new()?) })
+        // The supervisor's is the last one.
+        (0..=WORKERS_MAX).map(|_| WorkerBell::new()).collect::<Result<_, _>>().map(Self)
     }
 
     /// Returns the bell of a worker.
     pub fn worker(&self, worker: WorkerId) -> &WorkerBell {
-        &self.workers[worker.place()]
+        &self.0[worker.place()]
     }
 
     /// Returns the bell of the supervisor.
     pub fn supervisor(&self) -> &WorkerBell {
-        &self.supervisor
+        &self.0[WORKERS_MAX]
     }
 }
 

@@ -15,6 +15,7 @@ use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space
 
 use crate::app::AppError;
 use crate::limits::{HEADROOM_BYTES, PACKET_BYTES_MAX};
+use crate::packet::Packet;
 pub(crate) use app::{DeviceApp, PacketDevice, Received};
 use sys::{InterfaceCall, InterfaceRequest};
 
@@ -33,16 +34,24 @@ pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> DeviceFailure 
     move |errno| DeviceFailure { call, errno }
 }
 
-impl DeviceFailure {
-    /// True if the device does not exist, or is down: it may come back.
-    pub(crate) fn is_away(&self) -> bool {
-        is_away(self.errno)
-    }
-}
-
 /// True if an error says that a device does not exist, or is down.
 pub(crate) fn is_away(errno: Errno) -> bool {
     matches!(errno, Errno::NETDOWN | Errno::NODEV | Errno::NXIO | Errno::BADFD)
+}
+
+/// Sends packets one by one. Returns the number sent; an error is that of the first packet.
+pub(crate) fn send_each(
+    packets: &[Packet],
+    mut send: impl FnMut(&[u8]) -> Result<(), Errno>,
+) -> Result<usize, Errno> {
+    for (sent, packet) in packets.iter().enumerate() {
+        match send(packet.data()) {
+            Ok(()) => {}
+            Err(errno) if sent == 0 => return Err(errno),
+            Err(_) => return Ok(sent),
+        }
+    }
+    Ok(packets.len())
 }
 
 /// Bytes of an interface's name at most.

@@ -8,7 +8,7 @@
 use caravan_ring::{Corrupt, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 
 use crate::error::corrupt;
-use crate::handover::{PacketHeaders, give, take};
+use crate::handover::{MovedPackets, PacketHeaders, give, take};
 use crate::layout::{DropReason, LinkMode, LinkRing, SharedWords};
 use crate::limits::{BATCH_PACKETS, PACKET_HEADER_BYTES, PACKET_STRIDE};
 use crate::owner::{LinkId, Owner, PacketHeader};
@@ -19,20 +19,7 @@ use crate::queue::PacketQueue;
 type RingProducer = SlotProducer<MappedCursors, MappedSlots>;
 type RingConsumer = SlotConsumer<MappedCursors, MappedSlots>;
 
-/// The result of one turn of an end.
-#[derive(Clone, Copy, Debug)]
-pub struct MovedPackets {
-    /// Packets that passed.
-    pub packets: usize,
-    /// Numbers in the ring whose packets were no longer the link's.
-    pub skipped: usize,
-    /// Whether the other side must be woken.
-    pub wake: Wake,
-}
-
 impl MovedPackets {
-    const NOTHING: Self = Self { packets: 0, skipped: 0, wake: Wake::Quiet };
-
     /// Adds a batch that was given to a ring.
     #[inline]
     fn add(&mut self, packets: usize, wake: Wake) {
@@ -84,8 +71,7 @@ impl ProducerEnd {
     pub fn collect(&mut self, pool: &mut Pool) -> Result<MovedPackets, Corrupt> {
         let owners = (Owner::Empty(self.link), pool.owner());
         let (memory, free) = pool.parts();
-        let taken = take(&mut self.empty, memory, owners, BATCH_PACKETS, |index, _| free.push(index))?;
-        Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+        take(&mut self.empty, memory, owners, BATCH_PACKETS, |index, _| free.push(index))
     }
 
     /// Gives the packets that the app has queued to the ring, as far as there is room: a batch at a time, so that at
@@ -170,7 +156,7 @@ impl ConsumerEnd {
             queue.put(adopt(pool, index, header));
         })?;
         self.owed += taken.packets as u64;
-        Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+        Ok(taken)
     }
 
     /// Reads data that the producer could still write to once only, into a packet that the producer has never had.
@@ -199,7 +185,7 @@ impl ConsumerEnd {
             pool.free(theirs);
         }
         self.owed += taken.packets as u64;
-        Ok(MovedPackets { packets: taken.packets, skipped: taken.skipped, wake: taken.wake })
+        Ok(taken)
     }
 
     /// Gives empty packets back, as far as the worker has free ones, a batch at a time.

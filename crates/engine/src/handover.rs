@@ -51,15 +51,19 @@ pub fn give<C: Cursors, S: Slots>(
     ring.extend(count, packets)
 }
 
-/// The result of [`take`].
+/// Packets that passed through a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenPackets {
+pub struct MovedPackets {
     /// Packets handed over.
     pub packets: usize,
     /// Numbers whose packets were not the link's: a process that was killed had taken them already.
     pub skipped: usize,
-    /// Whether the producer must be woken.
+    /// Whether the other side must be woken.
     pub wake: Wake,
+}
+
+impl MovedPackets {
+    pub(crate) const NOTHING: Self = Self { packets: 0, skipped: 0, wake: Wake::Quiet };
 }
 
 /// Takes up to `limit` packets, [`BATCH_PACKETS`] at most, that name `from`: makes `to` their owner, passes
@@ -72,12 +76,12 @@ pub fn take<C: Cursors, S: Slots>(
     (from, to): (Owner, Owner),
     limit: usize,
     mut each: impl FnMut(u32, PacketHeader),
-) -> Result<TakenPackets, Corrupt> {
+) -> Result<MovedPackets, Corrupt> {
     let limit = limit.min(BATCH_PACKETS);
     let expected = ring.poll(limit + AHEAD_PACKETS)?.length();
     let count = expected.min(limit);
     if count == 0 {
-        return Ok(TakenPackets { packets: 0, skipped: 0, wake: Wake::Quiet });
+        return Ok(MovedPackets::NOTHING);
     }
     let (from, to) = (from.code(), to.code());
     (0..expected.min(AHEAD_PACKETS)).for_each(|place| headers.expect_write(ring.peek(place)));
@@ -95,7 +99,7 @@ pub fn take<C: Cursors, S: Slots>(
         }
     }
     let wake = ring.release(count);
-    Ok(TakenPackets { packets, skipped: count - packets, wake })
+    Ok(MovedPackets { packets, skipped: count - packets, wake })
 }
 
 /// Skips the numbers at the head whose packets do not name `from`: a process that was killed took

@@ -158,10 +158,9 @@ impl SharedWords {
         link: LinkId,
         ring: LinkRing,
     ) -> Result<(MappedCursors, MappedSlots), caravan_segment::Error> {
-        let at = (link_at(link) + ring.offset()) as u64;
-        let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
-        let slots = MappedSlots::new(self.memory.part(at + HEADER_BYTES as u64, 4 * ring.packets() as u64)?)?;
-        Ok((cursors, slots))
+        let at = link_at(link) + ring.offset();
+        let slots = self.memory.part((at + HEADER_BYTES) as u64, 4 * ring.packets() as u64)?;
+        Ok((self.cursors(at)?, MappedSlots::new(slots)?))
     }
 
     /// Returns a word of a trace.
@@ -172,11 +171,13 @@ impl SharedWords {
 
     /// Returns a trace's ring.
     pub fn trace_ring(&self, place: usize) -> Result<(MappedCursors, MappedBytes), caravan_segment::Error> {
-        let at = (trace_at(place) + trace::RING) as u64;
-        let cursors = MappedCursors::new(&self.memory.part(at, HEADER_BYTES as u64)?, self.fences)?;
-        let at = (trace_at(place) + trace::BYTES_AT) as u64;
-        let bytes = MappedBytes::new(self.memory.part(at, TRACE_RING_BYTES as u64)?)?;
-        Ok((cursors, bytes))
+        let at = trace_at(place);
+        let bytes = self.memory.part((at + trace::BYTES_AT) as u64, TRACE_RING_BYTES as u64)?;
+        Ok((self.cursors(at + trace::RING)?, MappedBytes::new(bytes)?))
+    }
+
+    fn cursors(&self, at: usize) -> Result<MappedCursors, caravan_segment::Error> {
+        MappedCursors::new(&self.memory.part(at as u64, HEADER_BYTES as u64)?, self.fences)
     }
 
     /// Writes a name, cut to `room` bytes.
@@ -195,119 +196,89 @@ impl SharedWords {
     }
 }
 
-/// The reasons for which packets are dropped; each worker counts them for itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(usize)]
-#[non_exhaustive]
-pub enum DropReason {
-    /// The link was full: its consumer is too slow.
-    Full,
-    /// There was no empty packet.
-    NoPacket,
-    /// The app has no link at this output.
-    Unlinked,
-    /// The app drops such packets on purpose.
-    Filtered,
-    /// The packet came faster than its rate allows.
-    Limited,
-    /// The packet does not follow its protocol.
-    Malformed,
-    /// The packet does not fit: a frame longer than a packet, or no room for one more header.
-    Oversize,
-    /// The device or the file did not take it.
-    Device,
-    /// The packet was in a worker that crashed.
-    Crashed,
-    /// The packet was in an app or a link that has been removed.
-    Removed,
+/// Declares an enum whose codes are places in `ALL`, with the names by which users know its values.
+macro_rules! codes {
+    ($(#[$meta:meta])* pub enum $enum:ident { $($(#[$doc:meta])* $value:ident = $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+        #[repr(u64)]
+        pub enum $enum { $($(#[$doc])* #[serde(rename = $name)] $value,)* }
+
+        impl $enum {
+            /// The number of values.
+            pub const COUNT: usize = Self::ALL.len();
+            /// All values, in the order of their codes.
+            pub const ALL: &[Self] = &[$(Self::$value),*];
+
+            /// Returns the name that users read.
+            pub fn name(self) -> &'static str {
+                [$($name),*][self as usize]
+            }
+        }
+    };
 }
 
-impl DropReason {
-    /// The number of reasons.
-    pub const COUNT: usize = 10;
-    /// All reasons, in the order of their counters.
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::Full,
-        Self::NoPacket,
-        Self::Unlinked,
-        Self::Filtered,
-        Self::Limited,
-        Self::Malformed,
-        Self::Oversize,
-        Self::Device,
-        Self::Crashed,
-        Self::Removed,
-    ];
-
-    /// Returns the name that users read.
-    pub fn name(self) -> &'static str {
-        const NAMES: [&str; DropReason::COUNT] = [
-            "full",
-            "no_packet",
-            "unlinked",
-            "filtered",
-            "limited",
-            "malformed",
-            "oversize",
-            "device",
-            "crashed",
-            "removed",
-        ];
-        NAMES[self as usize]
+codes! {
+    /// The reasons for which packets are dropped; each worker counts them for itself.
+    #[non_exhaustive]
+    pub enum DropReason {
+        /// The link was full: its consumer is too slow.
+        Full = "full",
+        /// There was no empty packet.
+        NoPacket = "no_packet",
+        /// The app has no link at this output.
+        Unlinked = "unlinked",
+        /// The app drops such packets on purpose.
+        Filtered = "filtered",
+        /// The packet came faster than its rate allows.
+        Limited = "limited",
+        /// The packet does not follow its protocol.
+        Malformed = "malformed",
+        /// The packet does not fit: a frame longer than a packet, or no room for one more header.
+        Oversize = "oversize",
+        /// The device or the file did not take it.
+        Device = "device",
+        /// The packet was in a worker that crashed.
+        Crashed = "crashed",
+        /// The packet was in an app or a link that has been removed.
+        Removed = "removed",
     }
 }
 
-/// The state of a worker's place in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u64)]
-pub enum WorkerState {
-    /// The place is free.
-    None,
-    /// The place has a process that runs its apps.
-    Running,
-    /// The place has no process, as the last one ended unasked or the first has not started: one is about to start.
-    Restarting,
-    /// The worker has crashed too often: it is not started again before the next change of the configuration.
-    Parked,
+codes! {
+    /// The state of a worker's place in the table.
+    pub enum WorkerState {
+        /// The place is free.
+        None = "none",
+        /// The place has a process that runs its apps.
+        Running = "running",
+        /// The place has no process, as the last one ended unasked or the first has not started: one is about to start.
+        Restarting = "restarting",
+        /// The worker has crashed too often: it is not started again before the next change of the configuration.
+        Parked = "parked",
+    }
 }
 
-/// The stage of a worker, which a crash interrupts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u64)]
-pub enum WorkerStage {
-    /// Its first steps: making its apps, taking over the packets that it owns.
-    Starting,
-    /// Taking packets from other workers.
-    Receiving,
-    /// In an app's `pull`.
-    Pulling,
-    /// In an app's `push`.
-    Pushing,
-    /// Giving packets to other workers.
-    Sending,
-    /// Changing its apps and links.
-    Configuring,
-    /// Waiting for packets that it has asked for, or taking them over.
-    Growing,
-    /// Waiting for something to do.
-    Idle,
-}
-
-impl WorkerStage {
-    /// All stages, in the order of their codes.
-    pub const ALL: [Self; 8] = [
-        Self::Starting,
-        Self::Receiving,
-        Self::Pulling,
-        Self::Pushing,
-        Self::Sending,
-        Self::Configuring,
-        Self::Growing,
-        Self::Idle,
-    ];
+codes! {
+    /// The stage of a worker, which a crash interrupts.
+    pub enum WorkerStage {
+        /// Its first steps: making its apps, taking over the packets that it owns.
+        Starting = "starting",
+        /// Taking packets from other workers.
+        Receiving = "receiving",
+        /// In an app's `pull`.
+        Pulling = "pulling",
+        /// In an app's `push`.
+        Pushing = "pushing",
+        /// Giving packets to other workers.
+        Sending = "sending",
+        /// Changing its apps and links.
+        Configuring = "configuring",
+        /// Waiting for packets that it has asked for, or taking them over.
+        Growing = "growing",
+        /// Waiting for something to do.
+        Idle = "idle",
+    }
 }
 
 /// How the two ends of a link hand packets over.
@@ -349,17 +320,6 @@ pub fn bucket_floor(bucket: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn codes_are_places() {
-        for (place, drop) in DropReason::ALL.into_iter().enumerate() {
-            assert_eq!(drop as usize, place);
-            assert_eq!(serde_json::to_value(drop).unwrap(), drop.name());
-        }
-        for (place, stage) in WorkerStage::ALL.into_iter().enumerate() {
-            assert_eq!(stage as usize, place);
-        }
-    }
 
     #[test]
     fn a_duration_lies_in_its_bucket() {

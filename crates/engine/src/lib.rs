@@ -31,7 +31,7 @@ pub mod view;
 mod worker;
 
 pub use app::{App, AppError, Named, Registry};
-pub use audit::{Audit, Violation};
+pub use audit::Audit;
 pub use config::Config;
 pub use engine::{Changes, Engine, EngineEvent, EngineOptions, Restarts};
 pub use error::Error;

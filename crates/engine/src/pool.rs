@@ -143,21 +143,12 @@ impl Pool {
         (&self.memory, &mut self.free)
     }
 
-    /// Adds every packet whose header names this worker: what its last process left when it was
-    /// killed. No [`Packet`] exists yet.
-    pub(crate) fn adopt_all(&mut self, packets: u32) {
-        for index in 0..packets {
-            if self.memory.load(index).owner_code() == self.owner.code() {
-                self.add(index);
-            }
-        }
-    }
-
-    /// Takes over the packets in `range` that are new to this process.
-    pub(crate) fn adopt_granted(&mut self, range: std::ops::Range<u32>) {
+    /// Takes over the packets in `range` whose header names this worker and which are new to this process: before any
+    /// [`Packet`] exists, all that its last process left when it was killed; later, those that are granted.
+    pub(crate) fn adopt(&mut self, range: std::ops::Range<u32>, is_new: fn(PacketHeader) -> bool) {
         for index in range {
             let header = self.memory.load(index);
-            if header.owner_code() == self.owner.code() && header.is_granted() {
+            if header.owner_code() == self.owner.code() && is_new(header) {
                 self.add(index);
             }
         }

@@ -36,7 +36,7 @@ use crate::owner::LinkId;
 pub use tap::LinkRecorder;
 pub use tracer::{TraceEnd, TraceRecord, Tracer};
 
-use claim::TraceClaim;
+pub(crate) use claim::TraceClaim;
 
 /// Bytes in front of a record's data: the time at which its packet was sent, in nanoseconds of the monotonic
 /// clock, and the packet's length, 32 bits.
@@ -50,22 +50,17 @@ pub fn sweep(shared: &SharedWords) {
     for place in 0..TRACES_MAX {
         let claimed = shared.trace(place, trace::CLAIM);
         let was = claimed.load(Ordering::Relaxed);
-        if was == 0 || TraceClaim::of_word(was).is_alive() {
+        if was == 0 || TraceClaim(was).is_alive() {
             continue;
         }
         let Some(ours) = TraceClaim::ours() else { return };
         // No other process may claim the place while a link names it.
-        if claimed.compare_exchange(was, ours.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if claimed.compare_exchange(was, ours.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             forget(shared, place);
             // pairs with the Acquire in Tracer's claim
             claimed.store(0, Ordering::Release);
         }
     }
-}
-
-/// Returns the process that has claimed a place, from the place's word.
-pub(crate) fn process_of(claim: u64) -> u64 {
-    TraceClaim::of_word(claim).pid()
 }
 
 /// Takes a place out of every link that names it.

@@ -11,6 +11,7 @@ pub use breath::ring_both;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use caravan_ring::SpinPolicy;
 
@@ -22,7 +23,7 @@ use crate::error::Error;
 use crate::io::{AppPorts, now_ns};
 use crate::layout::{self, SharedWords, WorkerStage, worker};
 use crate::limits::ANSWER_MAX;
-use crate::owner::{LinkId, Owner, WorkerId};
+use crate::owner::{LinkId, Owner, PacketHeader, WorkerId};
 use crate::packet::PacketMemory;
 use crate::plan::{AppPlan, LinkPlan, LinkRole, WorkerPlan};
 use crate::pool::Pool;
@@ -121,7 +122,7 @@ impl<'a> Worker<'a> {
             start;
         let mut pool = Pool::new(memory, Owner::Worker(id), headroom);
         let packets = shared.engine(layout::engine::PACKET_COUNT).load(Ordering::Acquire) as u32;
-        pool.adopt_all(packets);
+        pool.adopt(0..packets, |_| true);
         let word = |offset| shared.worker(id, offset).load(Ordering::Acquire);
         let drops_before =
             (0..layout::DropReason::COUNT).map(|cause| word(worker::DROPS + 8 * cause)).collect();
@@ -190,7 +191,7 @@ impl<'a> Worker<'a> {
         }
         self.stage(WorkerStage::Growing);
         let word = |offset| self.shared.worker(self.id, offset).load(Ordering::Relaxed) as u32;
-        self.pool.adopt_granted(word(worker::GRANT_FIRST)..word(worker::GRANT_END));
+        self.pool.adopt(word(worker::GRANT_FIRST)..word(worker::GRANT_END), PacketHeader::is_granted);
         self.grants_seen = grants;
         self.shared.worker(self.id, worker::WANTED).store(0, Ordering::Release);
         // pairs with the Acquire in the supervisor's `grant_wanted`
@@ -199,15 +200,21 @@ impl<'a> Worker<'a> {
 
     /// Reads one order and carries it out.
     fn obey(&mut self) -> Result<(), WorkerExit> {
-        let (number, order) = match self.channel.receive::<WorkerOrder>(std::time::Duration::ZERO) {
-            Ok(order) => order,
-            // The message is on its way: the count is written before it.
-            Err(Silence::Late) => return Ok(()),
-            Err(Silence::Gone) => return Err(WorkerExit::Alone),
-        };
-        self.orders_seen += 1;
-        self.order = number;
-        self.carry_out(order)
+        // Without a message, one is on its way: the count is written before it.
+        self.take_order(Duration::ZERO)?.map_or(Ok(()), |order| self.carry_out(order))
+    }
+
+    /// Returns the next order, if it comes in time.
+    fn take_order(&mut self, limit: Duration) -> Result<Option<WorkerOrder>, WorkerExit> {
+        match self.channel.receive(limit) {
+            Ok((number, order)) => {
+                self.orders_seen += 1;
+                self.order = number;
+                Ok(Some(order))
+            }
+            Err(Silence::Late) => Ok(None),
+            Err(Silence::Gone) => Err(WorkerExit::Alone),
+        }
     }
 
     fn carry_out(&mut self, order: WorkerOrder) -> Result<(), WorkerExit> {
@@ -247,18 +254,11 @@ impl<'a> Worker<'a> {
 
     fn next_order(&mut self) -> Result<WorkerOrder, WorkerExit> {
         loop {
-            match self.channel.receive(ANSWER_MAX) {
-                Ok((number, order)) => {
-                    self.orders_seen += 1;
-                    self.order = number;
-                    match order {
-                        WorkerOrder::Inherit { .. } => self.carry_out(order)?,
-                        other => return Ok(other),
-                    }
-                }
+            match self.take_order(ANSWER_MAX)? {
+                Some(order @ WorkerOrder::Inherit { .. }) => self.carry_out(order)?,
+                Some(order) => return Ok(order),
                 // Other workers have not answered yet; the supervisor deals with them.
-                Err(Silence::Late) => {}
-                Err(Silence::Gone) => return Err(WorkerExit::Alone),
+                None => {}
             }
         }
     }

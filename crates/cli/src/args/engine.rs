@@ -81,18 +81,23 @@ pub struct EngineCheck {
 /// Draw the apps and links of a file, as SVG
 ///
 /// Draws the apps of FILE in the colours of their workers, and the links between them, as SVG that follows the light
-/// or dark theme of its viewer. Apps of kinds that this program does not know are drawn, too.
+/// or dark theme of its viewer. Apps of kinds that this program does not know are drawn, too. Graphviz (the program
+/// `dot`) must be installed; --dot works without it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan engine graph bridge.toml > bridge.svg
-  caravan engine graph bridge.toml -o bridge.svg")]
+  caravan engine graph bridge.toml -o bridge.svg
+  caravan engine graph bridge.toml --dot > bridge.dot")]
 pub struct EngineGraph {
     /// A configuration (TOML)
     pub file: PathBuf,
     /// Write the picture to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Write the graph in the DOT language of Graphviz instead of drawing it
+    #[arg(long)]
+    pub dot: bool,
 }
 
 /// Tell a running engine to read its file again

@@ -121,7 +121,23 @@ impl PacketDevice for PacketSockets {
     }
 
     fn explain(failure: &DeviceFailure, config: &AfPacketConfig) -> AppError {
-        explain(failure, config)
+        let name = &config.interface;
+        match (failure.call, failure.errno) {
+            (_, Errno::PERM | Errno::ACCESS) => not_allowed(name),
+            (SOCKET, Errno::AFNOSUPPORT) => AppError(
+                "this kernel has no packet sockets (CONFIG_PACKET): load the module (modprobe af_packet)"
+                    .to_owned(),
+            ),
+            (RING, Errno::NOMEM) => AppError(format!(
+                "the kernel has no {} MiB for the ring of `{name}`: free memory, or allow the control group more",
+                (BLOCKS * BLOCK_BYTES) >> 20
+            )),
+            (_, Errno::NOPROTOOPT) => AppError(format!(
+                "`{name}`: this kernel is too old, {} takes Linux 4.20 or newer",
+                failure.call
+            )),
+            _ => AppError(format!("the interface `{name}`: {failure}")),
+        }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -190,26 +206,6 @@ fn not_allowed(name: &str) -> AppError {
         "frames of `{name}` take CAP_NET_RAW: run as root, or allow it to the program: \
          setcap cap_net_raw+ep $(command -v caravan)"
     ))
-}
-
-/// Explains a failure, and what to do about it.
-fn explain(failure: &DeviceFailure, config: &AfPacketConfig) -> AppError {
-    let name = &config.interface;
-    match (failure.call, failure.errno) {
-        (_, Errno::PERM | Errno::ACCESS) => not_allowed(name),
-        (SOCKET, Errno::AFNOSUPPORT) => AppError(
-            "this kernel has no packet sockets (CONFIG_PACKET): load the module (modprobe af_packet)"
-                .to_owned(),
-        ),
-        (RING, Errno::NOMEM) => AppError(format!(
-            "the kernel has no {} MiB for the ring of `{name}`: free memory, or allow the control group more",
-            (BLOCKS * BLOCK_BYTES) >> 20
-        )),
-        (_, Errno::NOPROTOOPT) => {
-            AppError(format!("`{name}`: this kernel is too old, {} takes Linux 4.20 or newer", failure.call))
-        }
-        _ => AppError(format!("the interface `{name}`: {failure}")),
-    }
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ impl PacketDevice for XdpSocket {
             return Err(not_allowed(&config.interface));
         }
         // Check whether this kernel has such sockets.
-        xdp_socket().map(drop).map_err(|failure| explain(&failure, config))
+        xdp_socket().map(drop).map_err(|failure| Self::explain(&failure, config))
     }
 
     /// Waits [`BUSY_MAX`] for a queue that is in use: the kernel frees the queue of a process that was killed a
@@ -147,7 +147,48 @@ impl PacketDevice for XdpSocket {
     }
 
     fn explain(failure: &DeviceFailure, config: &AfXdpConfig) -> AppError {
-        explain(failure, config)
+        let name = &config.interface;
+        let queue = config.queue;
+        AppError(match (failure.call, failure.errno) {
+            (SOCKET, Errno::AFNOSUPPORT) => {
+                "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS): use kind = \"af_packet\""
+                    .to_owned()
+            }
+            (UMEM, Errno::NOBUFS) => {
+                "the frames of AF_XDP do not fit into this process's locked memory: raise it \
+                 (ulimit -l unlimited), or give the process CAP_IPC_LOCK"
+                    .to_owned()
+            }
+            (_, Errno::PERM | Errno::ACCESS) => return not_allowed(name),
+            (_, Errno::NOSYS) => {
+                "this kernel was built without bpf(2) (CONFIG_BPF_SYSCALL): use kind = \"af_packet\""
+                    .to_owned()
+            }
+            (program::MAP, Errno::INVAL) => {
+                "this kernel has no maps of AF_XDP sockets (CONFIG_XDP_SOCKETS): use kind = \"af_packet\""
+                    .to_owned()
+            }
+            (program::ATTACH, Errno::BUSY) => format!(
+                "another XDP program is on `{name}`: take it off (ip link set dev {name} xdp off), or end the \
+                 process that put it there"
+            ),
+            (program::ATTACH, Errno::INVAL) => format!(
+                "this kernel or the driver of `{name}` refuses the XDP program: it takes Linux 5.9 and an MTU whose \
+                 frames fit into a page (ip link set {name} mtu 1500); mode = \"generic\" asks less of the driver"
+            ),
+            (program::ATTACH, Errno::OPNOTSUPP) => {
+                format!(
+                    "the driver of `{name}` has no XDP of its own: leave mode at \"auto\", or set \"generic\""
+                )
+            }
+            (BIND, Errno::BUSY) => {
+                format!("queue {queue} of `{name}` is in use by another AF_XDP socket: end its process")
+            }
+            (BIND, Errno::INVAL) => format!(
+                "`{name}` has no queue {queue}, or cannot be used: its queues are in /sys/class/net/{name}/queues"
+            ),
+            _ => format!("queue {queue} of `{name}`: {failure}"),
+        })
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -184,14 +225,7 @@ impl PacketDevice for XdpSocket {
     }
 
     fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
-        for (sent, packet) in packets.iter().enumerate() {
-            match self.put(packet.data()) {
-                Ok(()) => {}
-                Err(errno) if sent == 0 => return Err(errno),
-                Err(_) => return Ok(sent),
-            }
-        }
-        Ok(packets.len())
+        device::send_each(packets, |frame| self.put(frame))
     }
 
     /// Also takes back the frames that the kernel has sent.
@@ -327,50 +361,6 @@ fn not_allowed(name: &str) -> AppError {
     AppError(format!(
         "AF_XDP on `{name}` takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: run as root, or use kind = \"af_packet\""
     ))
-}
-
-/// Explains a failure, and what to do about it.
-fn explain(failure: &DeviceFailure, config: &AfXdpConfig) -> AppError {
-    let name = &config.interface;
-    let queue = config.queue;
-    AppError(match (failure.call, failure.errno) {
-        (SOCKET, Errno::AFNOSUPPORT) => {
-            "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS): use kind = \"af_packet\"".to_owned()
-        }
-        (UMEM, Errno::NOBUFS) => {
-            "the frames of AF_XDP do not fit into this process's locked memory: raise it \
-             (ulimit -l unlimited), or give the process CAP_IPC_LOCK"
-                .to_owned()
-        }
-        (_, Errno::PERM | Errno::ACCESS) => return not_allowed(name),
-        (_, Errno::NOSYS) => {
-            "this kernel was built without bpf(2) (CONFIG_BPF_SYSCALL): use kind = \"af_packet\"".to_owned()
-        }
-        (program::MAP, Errno::INVAL) => {
-            "this kernel has no maps of AF_XDP sockets (CONFIG_XDP_SOCKETS): use kind = \"af_packet\""
-                .to_owned()
-        }
-        (program::ATTACH, Errno::BUSY) => format!(
-            "another XDP program is on `{name}`: take it off (ip link set dev {name} xdp off), or end the \
-             process that put it there"
-        ),
-        (program::ATTACH, Errno::INVAL) => format!(
-            "this kernel or the driver of `{name}` refuses the XDP program: it takes Linux 5.9 and an MTU whose \
-             frames fit into a page (ip link set {name} mtu 1500); mode = \"generic\" asks less of the driver"
-        ),
-        (program::ATTACH, Errno::OPNOTSUPP) => {
-            format!(
-                "the driver of `{name}` has no XDP of its own: leave mode at \"auto\", or set \"generic\""
-            )
-        }
-        (BIND, Errno::BUSY) => {
-            format!("queue {queue} of `{name}` is in use by another AF_XDP socket: end its process")
-        }
-        (BIND, Errno::INVAL) => format!(
-            "`{name}` has no queue {queue}, or cannot be used: its queues are in /sys/class/net/{name}/queues"
-        ),
-        _ => format!("queue {queue} of `{name}`: {failure}"),
-    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Answers for IPv4 addresses, and finds the next hop's Ethernet address (ARP, RFC 826).
 //!
-//! The app is between the network, `south`, and the hosts behind it, `north`;
-//! [`passage`](super::neighbour::passage) says which packets pass. ARP of other addresses and other networks passes,
-//! too; frames with VLAN tags pass unread.
+//! The app is between the network, `south`, and the hosts behind it, `north`. ARP of other addresses and other networks
+//! passes; frames with VLAN tags pass unread.
 
 #[cfg(test)]
 mod tests;
@@ -10,10 +9,7 @@ mod tests;
 use std::net::Ipv4Addr;
 
 use super::Mac;
-use super::neighbour::{AnswerConfig, NeighbourAddress};
-use super::neighbour::{Neighbour, Query};
-use super::neighbour::{Protocol, Reception};
-use super::neighbour::{Responder, Speaker};
+use super::neighbour::{AnswerConfig, NeighbourAddress, Query, Reception, Responder};
 use etherparse::{
     ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, Ethernet2Slice,
 };
@@ -24,14 +20,14 @@ pub type Arp = Responder<Ipv4Addr>;
 /// The addresses that the app answers for, and the next hop that it asks for.
 pub type ArpConfig = AnswerConfig<Ipv4Addr>;
 
-impl Protocol for Speaker<Ipv4Addr> {
+impl NeighbourAddress for Ipv4Addr {
     const CARRIED: [u8; 2] = EtherType::IPV4.0.to_be_bytes();
 
-    fn mac(&self) -> Mac {
-        self.config.mac
+    fn is_host(self) -> bool {
+        !(self.is_unspecified() || self.is_multicast() || self.is_broadcast() || self.is_loopback())
     }
 
-    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception {
+    fn hear(app: &mut Arp, frame: &[u8], now_ns: u64) -> Reception {
         let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else { return Reception::Malformed };
         if ethernet.ether_type() != EtherType::ARP {
             return Reception::Pass;
@@ -46,30 +42,30 @@ impl Protocol for Speaker<Ipv4Addr> {
             return Reception::Pass;
         }
         let Some(arp) = read(&arp) else { return Reception::Malformed };
-        let is_for_all = Mac(ethernet.destination()).is_group();
-        self.answer(&arp, is_for_all, next_hop, now_ns)
+        app.answer(&arp, Mac(ethernet.destination()).is_group(), now_ns)
     }
 
-    fn question(&self, ask: Query) -> Vec<u8> {
+    fn question(config: &ArpConfig, ask: Query) -> Vec<u8> {
         let (to, target_mac) = match ask {
             Query::Everybody => (Mac([0xff; 6]), Mac::default()),
             Query::Only(mac) => (mac, mac),
         };
-        let target_ipv4 = self.config.next_hop.unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
-        let own = self.config.addresses.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
-        self.frame(to, ArpOperation::REQUEST, own, target_mac, target_ipv4)
+        let target = config.next_hop.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let own = config.addresses.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let arp = ArpEthIpv4Packet {
+            operation: ArpOperation::REQUEST,
+            sender_mac: config.mac.0,
+            sender_ipv4: own.octets(),
+            target_mac: target_mac.0,
+            target_ipv4: target.octets(),
+        };
+        frame(to, &arp)
     }
 }
 
-impl Speaker<Ipv4Addr> {
+impl Arp {
     /// RFC 826, "Packet Reception".
-    fn answer(
-        &mut self,
-        arp: &ArpEthIpv4Packet,
-        is_for_all: bool,
-        next_hop: Option<&mut Neighbour>,
-        now_ns: u64,
-    ) -> Reception {
+    fn answer(&mut self, arp: &ArpEthIpv4Packet, is_for_all: bool, now_ns: u64) -> Reception {
         let (sender, target) = (arp.sender_ipv4_addr(), arp.target_ipv4_addr());
         let sender_mac = Mac(arp.sender_mac);
         let is_ours = self.config.addresses.contains(&target);
@@ -83,7 +79,7 @@ impl Speaker<Ipv4Addr> {
             self.conflicts += 1;
             return if is_for_all { Reception::Pass } else { Reception::Done };
         }
-        if let Some(next_hop) = next_hop.filter(|_| self.config.next_hop == Some(sender)) {
+        if let Some(next_hop) = self.next_hop_at(sender) {
             if is_answer {
                 next_hop.answered(sender_mac, now_ns);
             } else if is_ours || next_hop.mac().is_some() {
@@ -91,35 +87,25 @@ impl Speaker<Ipv4Addr> {
             }
         }
         match arp.operation {
-            ArpOperation::REQUEST if is_ours => {
-                let frame = self.frame(sender_mac, ArpOperation::REPLY, target, sender_mac, arp.sender_ipv4);
-                Reception::Answer(frame)
-            }
+            ArpOperation::REQUEST if is_ours => Reception::Answer(frame(
+                sender_mac,
+                &ArpEthIpv4Packet {
+                    operation: ArpOperation::REPLY,
+                    sender_mac: self.config.mac.0,
+                    sender_ipv4: arp.target_ipv4,
+                    target_mac: arp.sender_mac,
+                    target_ipv4: arp.sender_ipv4,
+                },
+            )),
             _ if is_answer => Reception::Done,
             _ => Reception::Pass,
         }
     }
+}
 
-    fn frame(
-        &self,
-        to: Mac,
-        operation: ArpOperation,
-        sender: Ipv4Addr,
-        target_mac: Mac,
-        target_ipv4: [u8; 4],
-    ) -> Vec<u8> {
-        let source = self.config.mac.0;
-        let ethernet = Ethernet2Header { destination: to.0, source, ether_type: EtherType::ARP };
-        let sender_ipv4 = sender.octets();
-        let arp = ArpEthIpv4Packet {
-            operation,
-            sender_mac: source,
-            sender_ipv4,
-            target_mac: target_mac.0,
-            target_ipv4,
-        };
-        [&ethernet.to_bytes()[..], &arp.to_bytes()].concat()
-    }
+fn frame(to: Mac, arp: &ArpEthIpv4Packet) -> Vec<u8> {
+    let ethernet = Ethernet2Header { destination: to.0, source: arp.sender_mac, ether_type: EtherType::ARP };
+    [&ethernet.to_bytes()[..], &arp.to_bytes()].concat()
 }
 
 /// Returns an ARP packet of IPv4 over Ethernet, or `None` if the lengths of its addresses are wrong or its sender is no

@@ -108,7 +108,7 @@ impl App for Bridge {
         }
         self.table.set_now(io.now_ns());
         for input in 0..io.inputs() {
-            let from = self.ports.of_input(input);
+            let from = input as PortNumber;
             // Frames that come back meanwhile, over a link from this bridge to itself, wait for the next breath.
             for _ in 0..io.waiting(input) {
                 let Some(packet) = io.receive(input) else { break };
@@ -243,18 +243,15 @@ pub struct BridgePort {
     group: usize,
 }
 
+/// A bridge's ports by number. Those with an input come first, by its number.
 #[derive(Debug, Default)]
-pub struct BridgePorts {
-    ports: Vec<BridgePort>,
-    /// The port number of each input.
-    of_inputs: Vec<PortNumber>,
-}
+pub struct BridgePorts(Vec<BridgePort>);
 
 impl BridgePorts {
     /// Makes the ports of a state, which are not linked yet.
     pub fn unlinked(names: Vec<String>) -> Self {
         let ports = names.into_iter().map(|name| BridgePort { name, input: None, output: None, group: 0 });
-        Self { ports: ports.collect(), of_inputs: Vec::new() }
+        Self(ports.collect())
     }
 
     /// Makes the ports that are linked now.
@@ -270,43 +267,37 @@ impl BridgePorts {
         let outputs = (0..io.outputs()).map(|output| port(io.output_name(output)));
         let mut ports: Vec<_> = inputs.collect();
         ports.extend(outputs.filter(|port| port.input.is_none()));
-        // The inputs come first.
-        let of_inputs = (0..io.inputs() as PortNumber).collect();
-        Self { ports, of_inputs }
+        Self(ports)
     }
 
     /// True if these are the ports that are linked now.
     pub fn are_linked(&self, io: &Io) -> bool {
-        let outputs = self.ports.iter().filter(|port| port.output.is_some()).count();
+        let count = |is_linked: fn(&BridgePort) -> bool| self.0.iter().filter(|port| is_linked(port)).count();
         let is_linked = |port: &BridgePort| {
             (port.input.is_some() || port.output.is_some())
                 && port.input.is_none_or(|input| io.input_name(input) == port.name)
                 && port.output.is_none_or(|output| io.output_name(output) == port.name)
         };
-        self.of_inputs.len() == io.inputs() && outputs == io.outputs() && self.ports.iter().all(is_linked)
+        count(|port| port.input.is_some()) == io.inputs()
+            && count(|port| port.output.is_some()) == io.outputs()
+            && self.0.iter().all(is_linked)
     }
 
     /// Returns the ports' names, by number.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.ports.iter().map(|port| port.name.as_str())
+        self.0.iter().map(|port| port.name.as_str())
     }
 
     /// Returns the number of the port of a name, if its output is linked.
     pub fn number(&self, name: &str) -> Option<PortNumber> {
         let is_it = |port: &BridgePort| port.name == name && port.output.is_some();
-        self.ports.iter().position(is_it).map(|number| number as PortNumber)
-    }
-
-    /// Returns the port number of an input.
-    #[inline]
-    pub fn of_input(&self, input: usize) -> PortNumber {
-        self.of_inputs.get(input).copied().unwrap_or(PortNumber::MAX)
+        self.0.iter().position(is_it).map(|number| number as PortNumber)
     }
 
     /// Returns the output from one port to another, or `None` if they are the same or must not reach each other.
     #[inline]
     pub fn output(&self, from: PortNumber, to: PortNumber) -> Option<usize> {
-        let (from_port, to_port) = (self.ports.get(usize::from(from))?, self.ports.get(usize::from(to))?);
+        let (from_port, to_port) = (self.0.get(usize::from(from))?, self.0.get(usize::from(to))?);
         let apart = from == to || from_port.group != 0 && from_port.group == to_port.group;
         if apart { None } else { to_port.output }
     }
@@ -314,12 +305,12 @@ impl BridgePorts {
     /// Returns all outputs that can be reached from a port.
     #[inline]
     pub fn outputs(&self, from: PortNumber) -> impl Iterator<Item = usize> + '_ {
-        (0..self.ports.len()).filter_map(move |to| self.output(from, to as PortNumber))
+        (0..self.0.len()).filter_map(move |to| self.output(from, to as PortNumber))
     }
 
     /// True if a port has an output.
     #[inline]
     pub fn can_learn(&self, port: PortNumber) -> bool {
-        self.ports.get(usize::from(port)).is_some_and(|port| port.output.is_some())
+        self.0.get(usize::from(port)).is_some_and(|port| port.output.is_some())
     }
 }

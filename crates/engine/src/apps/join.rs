@@ -1,8 +1,6 @@
 //! An app that sends the packets of many inputs to one output.
 
-use serde::Deserialize;
-
-use crate::app::{App, AppError, Named};
+use crate::app::{App, AppError, Named, NoKeys};
 use crate::io::Io;
 
 /// Sends the packets of all inputs to one output. Inputs take turns packet by packet. Packets that the
@@ -14,18 +12,13 @@ pub struct Join {
     next: usize,
 }
 
-/// The configuration of a join: it has no keys.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct JoinConfig {}
-
 const OUTPUT: usize = 0;
 
 impl App for Join {
-    type Config = JoinConfig;
+    type Config = NoKeys;
     const INPUTS: Named = Named::Any;
 
-    fn start(_: JoinConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+    fn start(_: NoKeys, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self { next: 0 })
     }
 
@@ -57,7 +50,7 @@ mod tests {
     use crate::testing::AppBench;
 
     fn bench(outputs: &[&str], packets: usize) -> AppBench<Join> {
-        AppBench::new(JoinConfig {}, &["a", "b", "c"], outputs, packets as u32).expect("a join")
+        AppBench::new(NoKeys {}, &["a", "b", "c"], outputs, packets as u32).expect("a join")
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The Ethernet address of the next hop: how it is asked for, kept, and asked for again.
 //!
 //! This is the same for both protocols, [`arp`](super::arp) and [`ndp`](super::ndp), which differ in how they ask and
-//! in what they take for an answer. The app is a [`responder`]; its ports, and the packets that wait for an answer,
-//! are in [`passage`].
+//! in what they take for an answer. The app is a [`Responder`].
 //!
 //! | state | what happens | then |
 //! |---|---|---|
@@ -20,7 +19,7 @@
 pub(super) mod trial;
 
 use std::fmt::{Debug, Display};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -124,24 +123,19 @@ pub struct AnswerConfig<A> {
     pub next_hop: Option<A>,
 }
 
-/// An IP address.
+/// The addresses of one version of IP, and the protocol by which their Ethernet addresses are asked for.
 pub trait NeighbourAddress:
     Copy + PartialEq + Debug + Display + Into<IpAddr> + DeserializeOwned + 'static
 {
+    /// The type of the frames whose next hop the protocol finds.
+    const CARRIED: [u8; 2];
+
     /// True if the address can be that of one host.
     fn is_host(self) -> bool;
-}
-
-impl NeighbourAddress for Ipv4Addr {
-    fn is_host(self) -> bool {
-        !(self.is_unspecified() || self.is_multicast() || self.is_broadcast() || self.is_loopback())
-    }
-}
-
-impl NeighbourAddress for Ipv6Addr {
-    fn is_host(self) -> bool {
-        !(self.is_unspecified() || self.is_multicast() || self.is_loopback())
-    }
+    /// Handles a frame from the network, and notes what it says about the next hop.
+    fn hear(app: &mut Responder<Self>, frame: &[u8], now_ns: u64) -> Reception;
+    /// Makes the question for the next hop's address.
+    fn question(config: &AnswerConfig<Self>, ask: Query) -> Vec<u8>;
 }
 
 impl<A: NeighbourAddress> AnswerConfig<A> {
@@ -184,23 +178,15 @@ pub enum Reception {
     Malformed,
 }
 
-/// A protocol by which addresses are asked for.
-pub trait Protocol {
-    /// The type of the frames whose next hop the protocol finds.
-    const CARRIED: [u8; 2];
-
-    /// Returns the app's own Ethernet address.
-    fn mac(&self) -> Mac;
-    /// Handles a frame from the network, and notes what it says about the next hop.
-    fn hear(&mut self, frame: &[u8], next_hop: Option<&mut Neighbour>, now_ns: u64) -> Reception;
-    /// Makes the question for the next hop's address.
-    fn question(&self, ask: Query) -> Vec<u8>;
-}
-
-/// The way through an app, and the packets that wait in it.
+/// The app that answers for addresses of one kind.
 #[derive(Debug)]
-pub struct Passage {
+pub struct Responder<A> {
+    /// The addresses that the app answers for, and the next hop's.
+    pub config: AnswerConfig<A>,
+    /// Messages of others that claimed one of the app's addresses.
+    pub conflicts: u64,
     next_hop: Option<Neighbour>,
+    /// The last packet for a next hop that is not known yet.
     held: Option<Packet>,
     /// The number of questions answered.
     answers: u64,
@@ -210,61 +196,72 @@ pub struct Passage {
     unresolved: u64,
 }
 
-impl Passage {
-    /// Makes a passage towards the next hop of that address, if there is one. `state` is what an earlier passage
-    /// [left](Self::stop).
-    pub fn new(next_hop: Option<&[u8]>, state: Option<&[u8]>) -> Self {
-        let known = |address: &[u8]| Some(Mac(state?.strip_prefix(address)?.try_into().ok()?));
-        let neighbour = |address: &[u8]| match known(address).filter(|mac| mac.is_station()) {
+impl<A: NeighbourAddress> App for Responder<A> {
+    type Config = AnswerConfig<A>;
+    const INPUTS: Named = PORTS;
+    const OUTPUTS: Named = PORTS;
+
+    fn check(config: &AnswerConfig<A>) -> Result<(), AppError> {
+        config.check()
+    }
+
+    /// `state` is the next hop's address, followed by its Ethernet address.
+    fn start(config: AnswerConfig<A>, state: Option<Vec<u8>>) -> Result<Self, AppError> {
+        let known = |address: A| Some(Mac(state?.strip_prefix(&bytes(address)[..])?.try_into().ok()?));
+        let neighbour = |address: A| match known(address).filter(|mac| mac.is_station()) {
             Some(mac) => Neighbour::once_at(mac),
             None => Neighbour::default(),
         };
-        Self { next_hop: next_hop.map(neighbour), held: None, answers: 0, questions: 0, unresolved: 0 }
+        let next_hop = config.next_hop.map(neighbour);
+        Ok(Self { config, conflicts: 0, next_hop, held: None, answers: 0, questions: 0, unresolved: 0 })
     }
 
-    /// Returns when the passage must be called even if nothing arrives.
-    pub fn wake_ns(&self) -> Option<u64> {
+    fn push(&mut self, io: &mut Io) {
+        self.northward(io);
+        self.release(io);
+        self.southward(io);
+        self.ask(io);
+    }
+
+    /// Drops the packet that waits, as its next hop is not known.
+    fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
+        if let Some(packet) = self.held.take() {
+            self.drop_unresolved(io, packet);
+        }
+        Some([&bytes(self.config.next_hop?)[..], &self.mac()?.0].concat())
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
         self.next_hop.as_ref().map(Neighbour::due_ns)
+    }
+
+    fn report(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("answers", self.answers),
+            ("questions", self.questions),
+            ("resolved", u64::from(self.mac().is_some())),
+            ("unresolved", self.unresolved),
+            ("conflicts", self.conflicts),
+        ]
+    }
+}
+
+impl<A: NeighbourAddress> Responder<A> {
+    /// Returns the next hop, if it has this address.
+    pub fn next_hop_at(&mut self, address: A) -> Option<&mut Neighbour> {
+        self.next_hop.as_mut().filter(|_| self.config.next_hop == Some(address))
     }
 
     fn mac(&self) -> Option<Mac> {
         self.next_hop.as_ref().and_then(Neighbour::mac)
     }
 
-    /// Passes the packets of one breath.
-    pub fn push(&mut self, io: &mut Io, protocol: &mut impl Protocol) {
-        self.northward(io, protocol);
-        self.release(io, protocol);
-        self.southward(io, protocol);
-        self.ask(io, protocol);
-    }
-
-    /// Drops the packets that wait, as their next hop is not known. Returns the next hop's address, followed by
-    /// its Ethernet address, if that is known.
-    pub fn stop(&mut self, io: &mut Io, next_hop: Option<&[u8]>) -> Option<Vec<u8>> {
-        if let Some(packet) = self.held.take() {
-            self.drop_unresolved(io, packet);
-        }
-        Some([next_hop?, &self.mac()?.0].concat())
-    }
-
-    /// Returns the figures. `conflicts` is the number of messages of others that claimed one of the app's addresses.
-    pub fn report(&self, conflicts: u64) -> Vec<(&'static str, u64)> {
-        vec![
-            ("answers", self.answers),
-            ("questions", self.questions),
-            ("resolved", u64::from(self.mac().is_some())),
-            ("unresolved", self.unresolved),
-            ("conflicts", conflicts),
-        ]
-    }
-
-    fn northward(&mut self, io: &mut Io, protocol: &mut impl Protocol) {
+    fn northward(&mut self, io: &mut Io) {
         let Some(south) = io.input("south") else { return };
         let (north, back) = (output(io, "north"), output(io, "south"));
         for _ in 0..io.waiting(south) {
             let Some(mut packet) = io.receive(south) else { break };
-            match protocol.hear(packet.data(), self.next_hop.as_mut(), io.now_ns()) {
+            match A::hear(self, packet.data(), io.now_ns()) {
                 Reception::Pass => io.transmit(north, packet),
                 Reception::Done => io.free(packet),
                 Reception::Malformed => io.discard(packet, DropReason::Malformed),
@@ -277,21 +274,16 @@ impl Passage {
         }
     }
 
-    fn southward(&mut self, io: &mut Io, protocol: &impl Protocol) {
+    fn southward(&mut self, io: &mut Io) {
         let Some(north) = io.input("north") else { return };
         let south = output(io, "south");
         let mac = self.mac();
         for _ in 0..io.waiting(north) {
-            let Some(mut packet) = io.receive(north) else { break };
-            if self.next_hop.is_none() || !is_for_next_hop(packet.data(), protocol) {
-                io.transmit(south, packet);
-                continue;
-            }
-            match mac {
-                Some(mac) => {
-                    address(&mut packet, mac, protocol);
-                    io.transmit(south, packet);
-                }
+            let Some(packet) = io.receive(north) else { break };
+            let is_for_next_hop = self.next_hop.is_some() && is_for_next_hop::<A>(packet.data());
+            match mac.filter(|_| is_for_next_hop) {
+                Some(mac) => self.send(io, packet, mac),
+                None if !is_for_next_hop => io.transmit(south, packet),
                 None => {
                     if let Some(older) = self.held.replace(packet) {
                         self.drop_unresolved(io, older);
@@ -301,22 +293,29 @@ impl Passage {
         }
     }
 
-    /// Sends the packets that wait, once the next hop is known.
-    fn release(&mut self, io: &mut Io, protocol: &impl Protocol) {
+    /// Sends the packet that waits, once the next hop is known.
+    fn release(&mut self, io: &mut Io) {
         let Some(mac) = self.mac() else { return };
-        if let Some(mut packet) = self.held.take() {
-            address(&mut packet, mac, protocol);
-            let south = output(io, "south");
-            io.transmit(south, packet);
+        if let Some(packet) = self.held.take() {
+            self.send(io, packet, mac);
         }
     }
 
-    fn ask(&mut self, io: &mut Io, protocol: &impl Protocol) {
+    /// Sends a packet to the next hop.
+    fn send(&self, io: &mut Io, mut packet: Packet, to: Mac) {
+        if let Some(header) = packet.data_mut().first_chunk_mut::<12>() {
+            header[..6].copy_from_slice(&to.0);
+            header[6..].copy_from_slice(&self.config.mac.0);
+        }
+        io.transmit(output(io, "south"), packet);
+    }
+
+    fn ask(&mut self, io: &mut Io) {
         let (Some(next_hop), Some(south)) = (&mut self.next_hop, io.output("south")) else { return };
         let Some(ask) = next_hop.ask(io.now_ns()) else { return };
         // Without an empty packet, the question is asked again when it is next due.
         let Some(mut packet) = io.allocate() else { return io.count_drops(DropReason::NoPacket, 1) };
-        if packet.fill(&protocol.question(ask)) {
+        if packet.fill(&A::question(&self.config, ask)) {
             self.questions += 1;
             io.transmit(south, packet);
         }
@@ -336,69 +335,8 @@ fn output(io: &Io, name: &str) -> usize {
 
 /// True if a frame from the north goes to the next hop: it is of the protocol, and for one station.
 #[inline]
-fn is_for_next_hop<P: Protocol>(frame: &[u8], _: &P) -> bool {
-    frame.first_chunk::<14>().is_some_and(|header| header[12..] == P::CARRIED && header[0] & 1 == 0)
-}
-
-/// Writes a frame's Ethernet addresses.
-#[inline]
-fn address(packet: &mut Packet, to: Mac, protocol: &impl Protocol) {
-    if let Some(header) = packet.data_mut().first_chunk_mut::<12>() {
-        header[..6].copy_from_slice(&to.0);
-        header[6..].copy_from_slice(&protocol.mac().0);
-    }
-}
-
-/// The app that answers for addresses of one kind.
-#[derive(Debug)]
-pub struct Responder<A> {
-    speaker: Speaker<A>,
-    passage: Passage,
-}
-
-/// The protocol of a kind of address, with its configuration.
-#[derive(Debug)]
-pub struct Speaker<A> {
-    /// The addresses that the app answers for, and the next hop.
-    pub config: AnswerConfig<A>,
-    /// Messages of others that claimed one of the app's addresses.
-    pub conflicts: u64,
-}
-
-impl<A: NeighbourAddress> App for Responder<A>
-where
-    Speaker<A>: Protocol,
-{
-    type Config = AnswerConfig<A>;
-    const INPUTS: Named = PORTS;
-    const OUTPUTS: Named = PORTS;
-
-    fn check(config: &AnswerConfig<A>) -> Result<(), AppError> {
-        config.check()
-    }
-
-    fn start(config: AnswerConfig<A>, state: Option<Vec<u8>>) -> Result<Self, AppError> {
-        let next_hop = config.next_hop.map(bytes);
-        let passage = Passage::new(next_hop.as_deref(), state.as_deref());
-        Ok(Self { speaker: Speaker { config, conflicts: 0 }, passage })
-    }
-
-    fn push(&mut self, io: &mut Io) {
-        self.passage.push(io, &mut self.speaker);
-    }
-
-    fn stop(&mut self, io: &mut Io) -> Option<Vec<u8>> {
-        let next_hop = self.speaker.config.next_hop.map(bytes);
-        self.passage.stop(io, next_hop.as_deref())
-    }
-
-    fn wake_ns(&self) -> Option<u64> {
-        self.passage.wake_ns()
-    }
-
-    fn report(&self) -> Vec<(&'static str, u64)> {
-        self.passage.report(self.speaker.conflicts)
-    }
+fn is_for_next_hop<A: NeighbourAddress>(frame: &[u8]) -> bool {
+    frame.first_chunk::<14>().is_some_and(|header| header[12..] == A::CARRIED && header[0] & 1 == 0)
 }
 
 /// Returns an address as it is in a packet.

@@ -1,8 +1,6 @@
 //! An app that frees packets.
 
-use serde::Deserialize;
-
-use crate::app::{App, AppError, Named};
+use crate::app::{App, AppError, Named, NoKeys};
 use crate::io::Io;
 
 /// Frees every packet of every input.
@@ -11,17 +9,12 @@ pub struct Sink {
     packets: u64,
 }
 
-/// The configuration of a sink: it has no keys.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SinkConfig {}
-
 impl App for Sink {
-    type Config = SinkConfig;
+    type Config = NoKeys;
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(_: SinkConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+    fn start(_: NoKeys, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self::default())
     }
 

@@ -91,12 +91,12 @@ impl PacketDevice for TapInterface {
         if config.namespace.is_some() {
             // Entering it also shows whether that is allowed.
             let entered = within(config.namespace.as_deref(), || Ok(()));
-            return openable.and(entered).map_err(|failure| explain(&failure, config));
+            return openable.and(entered).map_err(|failure| Self::explain(&failure, config));
         }
         if openable.is_ok() && !has_capability(CapabilitySet::NET_ADMIN) && index(&config.name).is_err() {
             return Err(not_allowed(&config.name));
         }
-        openable.map_err(|failure| explain(&failure, config))
+        openable.map_err(|failure| Self::explain(&failure, config))
     }
 
     fn open(config: &TapConfig) -> Result<Self, DeviceFailure> {
@@ -104,7 +104,38 @@ impl PacketDevice for TapInterface {
     }
 
     fn explain(failure: &DeviceFailure, config: &TapConfig) -> AppError {
-        explain(failure, config)
+        let name = &config.name;
+        match (failure.call, failure.errno) {
+            (OPEN, Errno::NOENT | Errno::NODEV | Errno::NXIO) => AppError(format!(
+                "{TUN} is missing ({}): load the kernel's module (modprobe tun), or hand the device to the \
+                 container (--device {TUN})",
+                failure.errno
+            )),
+            (OPEN, Errno::ACCESS | Errno::PERM) => AppError(format!(
+                "{TUN} may not be opened: run as root, or have root allow it (chmod 666 {TUN})"
+            )),
+            (ATTACH, Errno::BUSY) if config.multi_queue => AppError(format!(
+                "the TAP interface `{name}` is in use without multi_queue: end its other user"
+            )),
+            (ATTACH, Errno::BUSY) => AppError(format!(
+                "the TAP interface `{name}` is in use: end its other user, or give all of them multi_queue = true"
+            )),
+            (ATTACH, Errno::INVAL) => AppError(format!(
+                "the interface `{name}` is no TAP interface, or was made with another multi_queue than \
+                 {}: choose another name, or delete it (ip link del {name})",
+                config.multi_queue
+            )),
+            (device::OPEN | device::ENTER, errno) => {
+                let path = config.namespace.as_deref().unwrap_or(std::path::Path::new("")).display();
+                let remedy = match errno {
+                    Errno::PERM | Errno::ACCESS => "that takes CAP_SYS_ADMIN: run as root",
+                    _ => "name a file of a network namespace (`ip netns add NAME` makes /run/netns/NAME)",
+                };
+                AppError(format!("namespace = \"{path}\": it cannot be entered ({errno}): {remedy}"))
+            }
+            (_, Errno::PERM) => not_allowed(name),
+            _ => AppError(format!("the TAP interface `{name}`: {failure}")),
+        }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -129,14 +160,7 @@ impl PacketDevice for TapInterface {
     }
 
     fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
-        for (sent, packet) in packets.iter().enumerate() {
-            match write(&self.file, packet.data()) {
-                Ok(_) => {}
-                Err(errno) if sent == 0 => return Err(errno),
-                Err(_) => return Ok(sent),
-            }
-        }
-        Ok(packets.len())
+        device::send_each(packets, |frame| write(&self.file, frame).map(drop))
     }
 }
 
@@ -173,42 +197,6 @@ fn not_allowed(name: &str) -> AppError {
         "making or changing the TAP interface `{name}` takes CAP_NET_ADMIN: run as root, or have root make it \
          for this user: ip tuntap add {name} mode tap user USER && ip link set {name} up"
     ))
-}
-
-/// Explains a failure, and what to do about it.
-fn explain(failure: &DeviceFailure, config: &TapConfig) -> AppError {
-    let name = &config.name;
-    match (failure.call, failure.errno) {
-        (OPEN, Errno::NOENT | Errno::NODEV | Errno::NXIO) => AppError(format!(
-            "{TUN} is missing ({}): load the kernel's module (modprobe tun), or hand the device to the \
-             container (--device {TUN})",
-            failure.errno
-        )),
-        (OPEN, Errno::ACCESS | Errno::PERM) => {
-            AppError(format!("{TUN} may not be opened: run as root, or have root allow it (chmod 666 {TUN})"))
-        }
-        (ATTACH, Errno::BUSY) if config.multi_queue => {
-            AppError(format!("the TAP interface `{name}` is in use without multi_queue: end its other user"))
-        }
-        (ATTACH, Errno::BUSY) => AppError(format!(
-            "the TAP interface `{name}` is in use: end its other user, or give all of them multi_queue = true"
-        )),
-        (ATTACH, Errno::INVAL) => AppError(format!(
-            "the interface `{name}` is no TAP interface, or was made with another multi_queue than \
-             {}: choose another name, or delete it (ip link del {name})",
-            config.multi_queue
-        )),
-        (device::OPEN | device::ENTER, errno) => {
-            let path = config.namespace.as_deref().unwrap_or(std::path::Path::new("")).display();
-            let remedy = match errno {
-                Errno::PERM | Errno::ACCESS => "that takes CAP_SYS_ADMIN: run as root",
-                _ => "name a file of a network namespace (`ip netns add NAME` makes /run/netns/NAME)",
-            };
-            AppError(format!("namespace = \"{path}\": it cannot be entered ({errno}): {remedy}"))
-        }
-        (_, Errno::PERM) => not_allowed(name),
-        _ => AppError(format!("the TAP interface `{name}`: {failure}")),
-    }
 }
 
 #[cfg(test)]

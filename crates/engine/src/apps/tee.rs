@@ -1,8 +1,6 @@
 //! An app that sends each packet to all outputs.
 
-use serde::Deserialize;
-
-use crate::app::{App, AppError, Named};
+use crate::app::{App, AppError, Named, NoKeys};
 use crate::io::Io;
 use crate::layout::DropReason;
 
@@ -11,17 +9,12 @@ use crate::layout::DropReason;
 #[derive(Debug)]
 pub struct Tee;
 
-/// The configuration of a tee: it has no keys.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TeeConfig {}
-
 impl App for Tee {
-    type Config = TeeConfig;
+    type Config = NoKeys;
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Any;
 
-    fn start(_: TeeConfig, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+    fn start(_: NoKeys, _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self)
     }
 
@@ -48,7 +41,7 @@ mod tests {
     use crate::testing::AppBench;
 
     fn bench(outputs: &[&str], packets: u32) -> AppBench<Tee> {
-        AppBench::new(TeeConfig {}, &["a", "b"], outputs, packets).expect("a tee")
+        AppBench::new(NoKeys {}, &["a", "b"], outputs, packets).expect("a tee")
     }
 
     #[test]

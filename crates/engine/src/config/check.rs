@@ -269,7 +269,7 @@ pub(super) fn instead<'a>(name: &str, there: impl Iterator<Item = &'a str> + Clo
     near.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.cmp(other)));
     near.truncate(NEAREST_MAX);
     if !near.is_empty() {
-        return format!("do you mean {}?", listed_or(near.into_iter().map(|(_, name)| name)));
+        return format!("do you mean {}?", joined(near.into_iter().map(|(_, name)| name), "or"));
     }
     match there.clone().next() {
         None => format!("there are no {what}"),
@@ -280,10 +280,6 @@ pub(super) fn instead<'a>(name: &str, there: impl Iterator<Item = &'a str> + Clo
 /// Returns a list as `a`, `b` and `c`.
 pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     joined(names, "and")
-}
-
-fn listed_or<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    joined(names, "or")
 }
 
 fn joined<'a>(names: impl Iterator<Item = &'a str>, last: &str) -> String {
@@ -358,4 +354,4 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

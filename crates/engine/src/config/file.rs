@@ -341,16 +341,20 @@ impl FileReader<'_> {
 
     fn each_link(&mut self, links: &DeArray<'_>) {
         for link in links {
-            let (name, mode) = match link.get_ref() {
-                DeValue::String(name) => (Some((name.as_ref(), link.span())), LinkMode::Swap),
-                DeValue::Table(table) => self.link_table(link, table),
+            let mut mode = LinkMode::Swap;
+            let name = match link.get_ref() {
+                DeValue::String(_) => Some(link),
+                DeValue::Table(table) => self.link_table(link, table, &mut mode),
                 other => {
                     let text = format!("a link is a text in quotes or a table, not {}", article(other));
                     self.wrong(link.span(), &text);
-                    continue;
+                    None
                 }
             };
-            let Some((name, span)) = name else { continue };
+            let Some((name, span)) = name.and_then(|name| Some((name.get_ref().as_str()?, name.span())))
+            else {
+                continue;
+            };
             let name = match name.parse::<LinkName>() {
                 Ok(name) => name,
                 Err(error) => {
@@ -368,19 +372,17 @@ impl FileReader<'_> {
         }
     }
 
-    /// Reads `{ link = "a.output -> b.input", mode = "copy" }`.
-    fn link_table<'t>(
+    /// Reads `{ link = "a.output -> b.input", mode = "copy" }`. Returns the link's name.
+    fn link_table<'t, 'i>(
         &mut self,
         link: &TomlItem<'_>,
-        table: &'t DeTable<'_>,
-    ) -> (Option<(&'t str, Range<usize>)>, LinkMode) {
-        let mut name = None;
-        let mut mode = LinkMode::Swap;
+        table: &'t DeTable<'i>,
+        mode: &mut LinkMode,
+    ) -> Option<&'t TomlItem<'i>> {
         for (key, value) in table {
             let text = value.get_ref().as_str();
             match key.get_ref().as_ref() {
                 "link" => {
-                    name = text.map(|text| (text, value.span()));
                     let told = text.map(drop).ok_or_else(|| "a text: \"app.output -> app.input\"".to_owned());
                     self.takes(key, value, told);
                 }
@@ -390,7 +392,7 @@ impl FileReader<'_> {
                         Some("copy") => Ok(LinkMode::Copy),
                         _ => Err("\"swap\" or \"copy\"".to_owned()),
                     };
-                    self.takes(key, value, told.map(|told| mode = told));
+                    self.takes(key, value, told.map(|told| *mode = told));
                 }
                 _ => self.unknown(key, "a link", &["link", "mode"]),
             }
@@ -398,7 +400,7 @@ impl FileReader<'_> {
         if !table.contains_key("link") {
             self.wrong(link.span(), "a link without its ends: add link = \"app.output -> app.input\"");
         }
-        (name, mode)
+        table.get("link")
     }
 
     fn table(

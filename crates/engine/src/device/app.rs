@@ -15,11 +15,11 @@ use crate::limits::PULL_PACKETS;
 use crate::packet::Packet;
 
 /// The time between two attempts to open a device that is away.
-pub(crate) const RETRY: Duration = Duration::from_millis(200);
+const RETRY: Duration = Duration::from_millis(200);
 /// The time between two checks that a device is still there.
-pub(crate) const LOOK: Duration = Duration::from_millis(1);
+const LOOK: Duration = Duration::from_millis(1);
 /// The time between two reads of the kernel's count of drops.
-pub(crate) const STATISTICS: Duration = Duration::from_millis(100);
+const STATISTICS: Duration = Duration::from_millis(100);
 
 /// A device that receives and sends frames.
 pub trait PacketDevice: Debug + Sized + 'static {
@@ -100,7 +100,16 @@ pub enum Received {
 #[derive(Debug)]
 pub struct DeviceApp<D: PacketDevice> {
     config: D::Config,
-    line: DeviceLine<D>,
+    /// `None` while the device is away: it is closed then, and opened again when it is back.
+    device: Option<D>,
+    /// When to try to open it again.
+    retry_ns: u64,
+    /// When to check again that it is still there.
+    look_ns: u64,
+    /// When to read the kernel's count of drops again.
+    statistics_ns: u64,
+    /// The number of times that it went away.
+    losses: u64,
     /// Packets on their way to the kernel: empty between calls.
     batch: Vec<Packet>,
     /// True if the last breath left frames in the device because there was no room or no packet. The worker is woken
@@ -118,15 +127,34 @@ impl<D: PacketDevice> App for DeviceApp<D> {
         D::check(config)
     }
 
+    /// A device that is away is waited for; any other failure is returned.
     fn start(config: D::Config, _: Option<Vec<u8>>) -> Result<Self, AppError> {
-        let line = DeviceLine::start(D::open(&config)).map_err(|failure| D::explain(&failure, &config))?;
-        let (received, transmitted, kernel_drops) = (0, 0, 0);
-        Ok(Self { config, line, batch: Vec::new(), is_held_up: false, received, transmitted, kernel_drops })
+        let device = match D::open(&config) {
+            Ok(device) => Some(device),
+            Err(failure) if is_away(failure.errno) => None,
+            Err(failure) => return Err(D::explain(&failure, &config)),
+        };
+        Ok(Self {
+            config,
+            device,
+            retry_ns: 0,
+            look_ns: 0,
+            statistics_ns: 0,
+            losses: 0,
+            batch: Vec::new(),
+            is_held_up: false,
+            received: 0,
+            transmitted: 0,
+            kernel_drops: 0,
+        })
     }
 
     fn pull(&mut self, io: &mut Io) {
         let now_ns = io.now_ns();
-        let Some(device) = self.line.device_or(now_ns, || D::open_again(&self.config)) else { return };
+        if self.device.is_none() && is_due(&mut self.retry_ns, now_ns, RETRY) {
+            self.device = D::open_again(&self.config).ok();
+        }
+        let Some(device) = &mut self.device else { return };
         // Without a link, frames are taken and dropped, so that they do not fill the device.
         let budget = if io.outputs() == 0 { PULL_PACKETS } else { io.room(0).min(PULL_PACKETS) };
         self.is_held_up = budget == 0;
@@ -153,15 +181,15 @@ impl<D: PacketDevice> App for DeviceApp<D> {
         }
         device.end_receiving();
         if failure.is_some_and(is_away) {
-            self.line.lose(now_ns);
+            self.lose(now_ns);
         }
-        if self.line.shall_count(now_ns) {
+        if is_due(&mut self.statistics_ns, now_ns, STATISTICS) {
             self.count_drops(io);
         }
-        if self.line.shall_look(now_ns) {
+        if is_due(&mut self.look_ns, now_ns, LOOK) {
             self.flush(io);
-            if self.line.device().is_some_and(|device| device.has_failed()) {
-                self.line.lose(now_ns);
+            if self.device.as_ref().is_some_and(|device| device.has_failed()) {
+                self.lose(now_ns);
             }
         }
     }
@@ -186,23 +214,25 @@ impl<D: PacketDevice> App for DeviceApp<D> {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let device = self.line.peek().filter(|_| !self.is_held_up);
+        let device = self.device.as_ref().filter(|_| !self.is_held_up);
         device.map(PacketDevice::descriptor).into_iter().collect()
     }
 
     fn wake_ns(&self) -> Option<u64> {
-        let unsent = self.line.peek().is_some_and(|device| device.unsent() > 0);
-        if unsent { Some(self.line.look_ns()) } else { self.line.wake_ns() }
+        match &self.device {
+            Some(device) => (device.unsent() > 0).then_some(self.look_ns),
+            None => Some(self.retry_ns),
+        }
     }
 
     fn report(&self) -> Vec<(&'static str, u64)> {
         let mut figures = vec![
             ("received", self.received),
             ("transmitted", self.transmitted),
-            ("up", self.line.peek().is_some().into()),
-            ("losses", self.line.losses()),
+            ("up", self.device.is_some().into()),
+            ("losses", self.losses),
         ];
-        figures.extend(D::figures(self.line.peek(), self.kernel_drops));
+        figures.extend(D::figures(self.device.as_ref(), self.kernel_drops));
         figures
     }
 }
@@ -211,7 +241,7 @@ impl<D: PacketDevice> DeviceApp<D> {
     /// Sends the batch, and empties it.
     fn send(&mut self, io: &mut Io) {
         while !self.batch.is_empty() {
-            let sent = match self.line.device() {
+            let sent = match &mut self.device {
                 Some(device) => device.send(&self.batch),
                 None => Err(Errno::NODEV),
             };
@@ -225,7 +255,7 @@ impl<D: PacketDevice> DeviceApp<D> {
                     // The error belongs to the first frame; the next one may succeed.
                     io.discard(self.batch.remove(0), drop_reason(errno));
                     if is_away(errno) {
-                        self.line.lose(io.now_ns());
+                        self.lose(io.now_ns());
                     }
                 }
             }
@@ -234,21 +264,38 @@ impl<D: PacketDevice> DeviceApp<D> {
 
     /// Has the kernel send the frames that it was given. If the device is away, they are lost.
     fn flush(&mut self, io: &mut Io) {
-        let Some(device) = self.line.device() else { return };
+        let Some(device) = &mut self.device else { return };
         if device.flush().is_err_and(is_away) {
             let lost = u64::from(device.unsent());
             self.transmitted = self.transmitted.saturating_sub(lost);
             io.count_drops(DropReason::Device, lost);
-            self.line.lose(io.now_ns());
+            self.lose(io.now_ns());
         }
     }
 
     /// Counts the frames that the kernel dropped.
     fn count_drops(&mut self, io: &mut Io) {
-        let drops = self.line.device().map_or(0, PacketDevice::take_drops);
+        let drops = self.device.as_mut().map_or(0, PacketDevice::take_drops);
         self.kernel_drops += drops;
         io.count_drops(DropReason::Device, drops);
     }
+
+    /// Closes the device.
+    fn lose(&mut self, now_ns: u64) {
+        if self.device.take().is_some() {
+            self.losses += 1;
+            self.retry_ns = now_ns + RETRY.as_nanos() as u64;
+        }
+    }
+}
+
+/// True if a time has come. The next time is `every` later.
+fn is_due(at_ns: &mut u64, now_ns: u64, every: Duration) -> bool {
+    let due = now_ns >= *at_ns;
+    if due {
+        *at_ns = now_ns + every.as_nanos() as u64;
+    }
+    due
 }
 
 /// Returns the reason under which a frame is counted that the kernel did not take.
@@ -262,124 +309,17 @@ fn drop_reason(errno: Errno) -> DropReason {
     }
 }
 
-/// A device that may go away while its app goes on: it is closed then, and opened again when it is back.
-#[derive(Debug)]
-pub(crate) struct DeviceLine<D> {
-    device: Option<D>,
-    retry_ns: u64,
-    look_ns: u64,
-    statistics_ns: u64,
-    losses: u64,
-}
-
-impl<D> DeviceLine<D> {
-    /// Makes it with a device, or with none if it was away from the start.
-    pub(crate) fn new(device: Option<D>) -> Self {
-        Self { device, retry_ns: 0, look_ns: 0, statistics_ns: 0, losses: 0 }
-    }
-
-    /// Makes it from an opened device. A device that is away is waited for; any other failure is returned.
-    pub(crate) fn start(opened: Result<D, DeviceFailure>) -> Result<Self, DeviceFailure> {
-        match opened {
-            Ok(device) => Ok(Self::new(Some(device))),
-            Err(failure) if failure.is_away() => Ok(Self::new(None)),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// Returns the device, if it is there.
-    pub(crate) fn device(&mut self) -> Option<&mut D> {
-        self.device.as_mut()
-    }
-
-    /// Returns the device, if it is there. Otherwise calls `open` every [`RETRY`].
-    pub(crate) fn device_or(
-        &mut self,
-        now_ns: u64,
-        open: impl FnOnce() -> Result<D, DeviceFailure>,
-    ) -> Option<&mut D> {
-        if self.device.is_none() && now_ns >= self.retry_ns {
-            self.retry_ns = now_ns + RETRY.as_nanos() as u64;
-            self.device = open().ok();
-        }
-        self.device.as_mut()
-    }
-
-    /// Returns the device for reading only.
-    pub(crate) fn peek(&self) -> Option<&D> {
-        self.device.as_ref()
-    }
-
-    /// Closes the device.
-    pub(crate) fn lose(&mut self, now_ns: u64) {
-        if self.device.take().is_some() {
-            self.losses += 1;
-            self.retry_ns = now_ns + RETRY.as_nanos() as u64;
-        }
-    }
-
-    /// True every [`LOOK`], when the app must check that the device is still there.
-    pub(crate) fn shall_look(&mut self, now_ns: u64) -> bool {
-        let due = now_ns >= self.look_ns;
-        if due {
-            self.look_ns = now_ns + LOOK.as_nanos() as u64;
-        }
-        due
-    }
-
-    /// Returns when the next check is due.
-    pub(crate) fn look_ns(&self) -> u64 {
-        self.look_ns
-    }
-
-    /// True every [`STATISTICS`].
-    pub(crate) fn shall_count(&mut self, now_ns: u64) -> bool {
-        let due = now_ns >= self.statistics_ns;
-        if due {
-            self.statistics_ns = now_ns + STATISTICS.as_nanos() as u64;
-        }
-        due
-    }
-
-    /// Returns when the app must be called even if nothing arrives.
-    pub(crate) fn wake_ns(&self) -> Option<u64> {
-        self.device.is_none().then_some(self.retry_ns)
-    }
-
-    /// Returns the number of times that the device went away.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::limits::QUEUE_PACKETS;
     use crate::testing::AppBench;
 
-    const GONE: DeviceFailure = DeviceFailure { call: "open", errno: Errno::NODEV };
-
-    #[test]
-    fn a_device_that_goes_away_is_opened_again() {
-        let retry = RETRY.as_nanos() as u64;
-        let mut line = DeviceLine::new(Some(1));
-        assert_eq!(line.wake_ns(), None);
-        assert_eq!(line.device_or(5, || Err(GONE)), Some(&mut 1));
-        line.lose(5);
-        line.lose(6);
-        assert_eq!((line.peek(), line.losses(), line.wake_ns()), (None, 1, Some(5 + retry)));
-        assert_eq!(line.device_or(4 + retry, || Ok(2)), None, "too early");
-        assert_eq!(line.device_or(5 + retry, || Err(GONE)), None);
-        assert_eq!(line.device_or(6 + retry, || Ok(2)), None, "too early after a look in vain");
-        assert_eq!(line.device_or(5 + 2 * retry, || Ok(3)), Some(&mut 3));
-        assert_eq!(line.wake_ns(), None);
-    }
-
-    #[test]
-    fn only_a_device_that_can_come_back_is_waited_for() {
-        assert!(DeviceLine::<u8>::start(Err(GONE)).is_ok_and(|line| line.wake_ns() == Some(0)));
-        assert!(DeviceLine::<u8>::start(Err(DeviceFailure { call: "open", errno: Errno::PERM })).is_err());
+    thread_local! {
+        /// Why a device cannot be opened.
+        static TROUBLE: Cell<Option<Errno>> = const { Cell::new(None) };
     }
 
     /// A device with an endless supply of empty frames.
@@ -393,7 +333,10 @@ mod tests {
             Ok(())
         }
         fn open((): &()) -> Result<Self, DeviceFailure> {
-            std::fs::File::open("/dev/zero").map(Self).map_err(|_| GONE)
+            match TROUBLE.get() {
+                Some(errno) => Err(DeviceFailure { call: "open", errno }),
+                None => Ok(Self(std::fs::File::open("/dev/zero").expect("a device"))),
+            }
         }
         fn explain(failure: &DeviceFailure, (): &()) -> AppError {
             AppError::new(failure)
@@ -444,5 +387,34 @@ mod tests {
         assert_eq!(bench.sent("output").len(), PULL_PACKETS - 1);
         assert_eq!(taken(&pulled(&["output"], 0)), (0, true));
         assert_eq!(taken(&pulled(&["output"], PULL_PACKETS)), (PULL_PACKETS, false));
+    }
+
+    #[test]
+    fn a_device_that_goes_away_is_opened_again() {
+        let retry = RETRY.as_nanos() as u64;
+        let mut bench = pulled(&[], PULL_PACKETS);
+        assert_eq!(bench.app.wake_ns(), None);
+        bench.app.lose(5);
+        bench.app.lose(6);
+        assert_eq!((bench.app.losses, bench.app.wake_ns()), (1, Some(5 + retry)));
+        let is_up = |bench: &mut AppBench<DeviceApp<Eager>>, now_ns, trouble| {
+            TROUBLE.set(trouble);
+            bench.now_ns = now_ns;
+            bench.pull();
+            bench.app.device.is_some()
+        };
+        assert!(!is_up(&mut bench, 4 + retry, None), "too early");
+        assert!(!is_up(&mut bench, 5 + retry, Some(Errno::NODEV)));
+        assert!(!is_up(&mut bench, 6 + retry, None), "too early after a look in vain");
+        assert!(is_up(&mut bench, 5 + 2 * retry, None));
+        assert_eq!(bench.app.wake_ns(), None);
+    }
+
+    #[test]
+    fn only_a_device_that_can_come_back_is_waited_for() {
+        TROUBLE.set(Some(Errno::NODEV));
+        assert_eq!(DeviceApp::<Eager>::start((), None).unwrap().wake_ns(), Some(0));
+        TROUBLE.set(Some(Errno::PERM));
+        assert!(DeviceApp::<Eager>::start((), None).is_err());
     }
 }

@@ -22,12 +22,15 @@ use crate::recovery::{Given, Recovered, reclaim};
 use crate::worker::{Worker, WorkerExit, WorkerStart};
 
 impl Engine {
+    /// Returns the names of some workers.
+    fn names_of(&self, is_one: impl Fn(&WorkerEntry) -> bool) -> Vec<String> {
+        self.workers.iter().filter(|(_, entry)| is_one(entry)).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Cleans up after every worker that has ended, and starts it again or parks it.
     pub(super) fn reap(&mut self) {
         let ended = |entry: &WorkerEntry| entry.child.as_ref().is_some_and(|child| !child.handle.is_alive());
-        let names: Vec<String> =
-            self.workers.iter().filter(|(_, entry)| ended(entry)).map(|(name, _)| name.clone()).collect();
-        for name in names {
+        for name in self.names_of(ended) {
             self.clean_up(&name);
             self.decide(&name);
         }
@@ -155,9 +158,7 @@ impl Engine {
     pub(super) fn restart_due(&mut self) {
         let now = Instant::now();
         let due = |entry: &WorkerEntry| entry.restart_at.is_some_and(|at| at <= now);
-        let names: Vec<String> =
-            self.workers.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
-        names.iter().for_each(|name| self.start_again(name));
+        self.names_of(due).iter().for_each(|name| self.start_again(name));
     }
 
     /// Forks a worker's process, which starts with the worker's plan, and with the states that its apps left
@@ -308,9 +309,7 @@ impl Engine {
     /// Reads the answers of workers that were started again.
     pub(super) fn hear_starters(&mut self) {
         let starting = |entry: &WorkerEntry| entry.died.is_some() && entry.child.is_some();
-        let names: Vec<String> =
-            self.workers.iter().filter(|(_, entry)| starting(entry)).map(|(name, _)| name.clone()).collect();
-        for name in names {
+        for name in self.names_of(starting) {
             let child = self.workers.get_mut(&name).and_then(|entry| entry.child.as_mut());
             // If the worker has ended, `reap` deals with it.
             if let Some(Ok((_, answer))) = child.map(|child| child.channel.receive(Duration::ZERO)) {

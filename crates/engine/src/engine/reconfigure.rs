@@ -212,18 +212,12 @@ impl Engine {
         self.return_packets(&owners);
         for &id in removed {
             LinkRing::ALL.into_iter().for_each(|ring| crate::recovery::empty(&self.shared, id, ring));
-            for offset in [
-                link::STATE,
-                link::TRACE,
-                link::PACKETS,
-                link::BYTES,
-                link::DROPS,
-                link::TAKEN,
-                link::QUEUED,
-                link::WAITING,
-            ] {
+            for offset in [link::STATE, link::TRACE] {
                 self.shared.link(id, offset).store(0, Ordering::Relaxed);
             }
+            // The workers, which wrote these counts, have let go of the link.
+            let counts = [0; link::FULL - link::PACKETS];
+            self.shared.memory().copy_in(layout::link_at(id) + link::PACKETS, &counts);
         }
     }
 

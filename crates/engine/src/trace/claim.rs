@@ -15,9 +15,9 @@ use crate::limits::TRACES_MAX;
 /// Bits of a process's number: on Linux it is at most 2^22 (`PID_MAX_LIMIT`).
 const PID_BITS: u32 = 22;
 
-/// The identity of a process; the word 0 stands for no process.
+/// The identity of a process, as it is in memory; the word 0 stands for no process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TraceClaim(u64);
+pub(crate) struct TraceClaim(pub u64);
 
 impl TraceClaim {
     /// Returns this process, or `None` if `/proc` cannot be read.
@@ -28,16 +28,6 @@ impl TraceClaim {
     /// Returns the process of a number, if there is one.
     pub fn of_process(pid: u64) -> Option<Self> {
         Some(Self(status(pid)?.started_ticks << PID_BITS | pid))
-    }
-
-    /// Decodes a word in memory.
-    pub fn of_word(word: u64) -> Self {
-        Self(word)
-    }
-
-    /// Returns the word in memory.
-    pub fn word(self) -> u64 {
-        self.0
     }
 
     /// Returns the process's number.
@@ -71,11 +61,11 @@ pub(super) fn claim(shared: &SharedWords, ours: TraceClaim) -> Result<usize, Err
     for place in 0..TRACES_MAX {
         let claimed = shared.trace(place, trace::CLAIM);
         let was = claimed.load(Ordering::Relaxed);
-        if was != 0 && TraceClaim::of_word(was).is_alive() {
-            owners.push(TraceClaim::of_word(was).pid().to_string());
+        if was != 0 && TraceClaim(was).is_alive() {
+            owners.push(TraceClaim(was).pid().to_string());
             continue;
         }
-        if claimed.compare_exchange(was, ours.word(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if claimed.compare_exchange(was, ours.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             continue;
         }
         forget(shared, place);
@@ -131,8 +121,8 @@ mod tests {
     fn a_process_is_alive_until_it_is_killed_and_another_of_its_number_is_not_it() {
         let ours = TraceClaim::ours().unwrap();
         assert!(ours.is_alive() && ours.pid() == u64::from(std::process::id()));
-        assert!(!TraceClaim::of_word(ours.word() + (1 << PID_BITS)).is_alive(), "it started later");
-        assert!(!TraceClaim::of_word(0).is_alive());
+        assert!(!TraceClaim(ours.0 + (1 << PID_BITS)).is_alive(), "it started later");
+        assert!(!TraceClaim(0).is_alive());
 
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = u64::from(child.id());

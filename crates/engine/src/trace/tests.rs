@@ -169,7 +169,7 @@ fn a_dead_tracers_place_is_swept_or_taken_over() {
     let mut tap = LinkRecorder::new(&fake.shared, link(1));
     let killed = || {
         let tracer = start(&fake, 1);
-        fake.shared.trace(0, trace::CLAIM).store(dead.word(), Ordering::Relaxed);
+        fake.shared.trace(0, trace::CLAIM).store(dead.0, Ordering::Relaxed);
         // A tracer does not touch the place of another one.
         drop(tracer);
     };

@@ -153,7 +153,7 @@ impl Tracer {
         if !self.engine.is_alive() {
             return Some(TraceEnd::Engine);
         }
-        if self.shared.trace(self.place, trace::CLAIM).load(Ordering::Relaxed) != self.claim.word() {
+        if self.shared.trace(self.place, trace::CLAIM).load(Ordering::Relaxed) != self.claim.0 {
             return Some(TraceEnd::Taken);
         }
         let there = self.shared.link(self.link, link::STATE).load(Ordering::Acquire) != 0;
@@ -178,7 +178,7 @@ impl Tracer {
         let place = (theirs as usize).wrapping_sub(1);
         let claim =
             (place < TRACES_MAX).then(|| self.shared.trace(place, trace::CLAIM).load(Ordering::Relaxed));
-        let claim = TraceClaim::of_word(claim.unwrap_or(0));
+        let claim = TraceClaim(claim.unwrap_or(0));
         if !claim.is_alive()
             && word.compare_exchange(theirs, ours, Ordering::AcqRel, Ordering::Acquire).is_ok()
         {
@@ -190,7 +190,7 @@ impl Tracer {
 
 impl std::ops::Drop for Tracer {
     fn drop(&mut self) {
-        if self.shared.trace(self.place, trace::CLAIM).load(Ordering::Relaxed) == self.claim.word() {
+        if self.shared.trace(self.place, trace::CLAIM).load(Ordering::Relaxed) == self.claim.0 {
             forget(&self.shared, self.place);
             // pairs with the Acquire in claim()
             self.shared.trace(self.place, trace::CLAIM).store(0, Ordering::Release);

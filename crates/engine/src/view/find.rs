@@ -114,23 +114,16 @@ impl EngineMemory {
         (memory.word(engine::MAGIC).ok()? == MAGIC).then_some(memory)
     }
 
-    /// Reads the bytes at `at`.
-    pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
-        self.0.read_exact_at(to, at as u64).map_err(system("pread"))
-    }
-
     /// Returns the bytes at `at`.
     pub fn place<const BYTES: usize>(&self, at: usize) -> Result<MemoryPart<BYTES>, Error> {
         let mut bytes = [0; BYTES];
-        self.read(at, &mut bytes)?;
+        self.0.read_exact_at(&mut bytes, at as u64).map_err(system("pread"))?;
         Ok(MemoryPart(bytes))
     }
 
     /// Returns the word at `at`.
     pub fn word(&self, at: usize) -> Result<u64, Error> {
-        let mut bytes = [0; 8];
-        self.read(at, &mut bytes)?;
-        Ok(u64::from_ne_bytes(bytes))
+        self.place::<8>(at).map(|part| part.word(0))
     }
 }
 

@@ -176,10 +176,8 @@ fn open(found: &FoundEngine) -> Result<EngineMemory, Error> {
 }
 
 fn worker(memory: &EngineMemory, id: WorkerId) -> Option<WorkerSnapshot> {
-    const STATES: [WorkerState; 4] =
-        [WorkerState::None, WorkerState::Running, WorkerState::Restarting, WorkerState::Parked];
     let place: MemoryPart<{ layout::WORKER_BYTES }> = memory.place(worker_at(id)).ok()?;
-    let state = STATES.get(place.word(worker::STATE) as usize).copied();
+    let state = WorkerState::ALL.get(place.word(worker::STATE) as usize).copied();
     if state == Some(WorkerState::None) {
         return None;
     }
@@ -243,7 +241,7 @@ fn used(memory: &EngineMemory, link_at: usize, ring: LinkRing) -> u64 {
 fn tracer(memory: &EngineMemory, name: u64) -> Option<u64> {
     let place = (name as usize).checked_sub(1).filter(|place| *place < TRACES_MAX)?;
     let claim = memory.word(layout::trace_at(place) + trace::CLAIM).ok().filter(|claim| *claim != 0)?;
-    Some(crate::trace::process_of(claim))
+    Some(crate::trace::TraceClaim(claim).pid())
 }
 
 /// Returns the drops by the names of their reasons, without those that are 0.

@@ -7,20 +7,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{LinkEnd, Worker, WorkerApp, WorkerExit, WorkerLink};
 use crate::control::EngineBells;
-use crate::ends::MovedPackets;
 use crate::error::{Error, corrupt};
+use crate::handover::MovedPackets;
 use crate::io::{Io, now_ns};
 use crate::layout::{self, SharedWords, WorkerStage, link, worker};
 use crate::limits::{BATCH_PACKETS, GRANT_PACKETS, SHORT_PACKETS, STARVED_NS, SURPLUS_PACKETS};
 use crate::owner::{LinkId, WorkerId};
 use crate::queue::PacketQueue;
-
-/// The two sides of a link, of which one must be woken.
-#[derive(Clone, Copy)]
-enum LinkSide {
-    Producer,
-    Consumer,
-}
 
 impl Worker<'_> {
     /// Takes packets, calls every app, and gives packets. Returns false if nothing moved.
@@ -54,8 +47,8 @@ impl Worker<'_> {
         for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
             let (came, side) = match &mut link.end {
                 LinkEnd::Local => continue,
-                LinkEnd::Producer(end) => (end.collect(&mut self.pool), LinkSide::Consumer),
-                LinkEnd::Consumer(end) => (end.receive(queue, &mut self.pool), LinkSide::Producer),
+                LinkEnd::Producer(end) => (end.collect(&mut self.pool), link::CONSUMER),
+                LinkEnd::Consumer(end) => (end.receive(queue, &mut self.pool), link::PRODUCER),
             };
             let came = came.map_err(corrupt(link.plan.id))?;
             moved += came.packets as u64;
@@ -71,8 +64,8 @@ impl Worker<'_> {
         for (link, queue) in self.links.iter_mut().zip(&mut self.queues) {
             let (went, side) = match &mut link.end {
                 LinkEnd::Local => continue,
-                LinkEnd::Producer(end) => (end.send(queue, self.pool.memory()), LinkSide::Consumer),
-                LinkEnd::Consumer(end) => (end.repay(&mut self.pool), LinkSide::Producer),
+                LinkEnd::Producer(end) => (end.send(queue, self.pool.memory()), link::CONSUMER),
+                LinkEnd::Consumer(end) => (end.repay(&mut self.pool), link::PRODUCER),
             };
             let went = went.map_err(corrupt(link.plan.id))?;
             moved += went.packets as u64;
@@ -176,19 +169,15 @@ pub(super) fn count_link(shared: &SharedWords, at: &WorkerLink, queue: &PacketQu
         store(link::DROPS, counts.drops);
     }
     match at.end {
-        LinkEnd::Local => {
-            store(link::TAKEN, at.taken_before + queue.taken());
-            store(link::WAITING, queue.length() as u64);
-        }
         LinkEnd::Producer(_) => store(link::QUEUED, queue.length() as u64),
-        LinkEnd::Consumer(_) => {
+        LinkEnd::Local | LinkEnd::Consumer(_) => {
             store(link::TAKEN, at.taken_before + queue.taken());
             store(link::WAITING, queue.length() as u64);
         }
     }
 }
 
-/// Wakes the other side if it sleeps, and counts the numbers that were skipped.
+/// Wakes the other side, the one whose word is at `other`, if it sleeps, and counts the numbers that were skipped.
 #[inline]
 fn settle(
     shared: &SharedWords,
@@ -196,31 +185,27 @@ fn settle(
     id: WorkerId,
     at: LinkId,
     moved: MovedPackets,
-    other: LinkSide,
+    other: usize,
 ) {
     if moved.skipped > 0 {
         SharedWords::add(shared.worker(id, worker::SKIPPED), moved.skipped as u64);
     }
     if moved.wake == Wake::Bell {
-        let offset = match other {
-            LinkSide::Producer => link::PRODUCER,
-            LinkSide::Consumer => link::CONSUMER,
-        };
-        let place = shared.link(at, offset).load(Ordering::Acquire) as usize;
-        if let Some(other) = place.checked_sub(1).and_then(WorkerId::new) {
-            bells.worker(other).ring();
-        }
+        ring(shared, bells, at, other);
+    }
+}
+
+/// Wakes the worker that has the end of a link whose word is at `side`.
+fn ring(shared: &SharedWords, bells: &EngineBells, at: LinkId, side: usize) {
+    let place = shared.link(at, side).load(Ordering::Acquire) as usize;
+    if let Some(worker) = place.checked_sub(1).and_then(WorkerId::new) {
+        bells.worker(worker).ring();
     }
 }
 
 /// Wakes the workers that have an end of a link.
 pub fn ring_both(shared: &SharedWords, bells: &EngineBells, at: LinkId) {
-    for side in [link::PRODUCER, link::CONSUMER] {
-        let place = shared.link(at, side).load(Ordering::Acquire) as usize;
-        if let Some(worker) = place.checked_sub(1).and_then(WorkerId::new) {
-            bells.worker(worker).ring();
-        }
-    }
+    [link::PRODUCER, link::CONSUMER].into_iter().for_each(|side| ring(shared, bells, at, side));
 }
 
 /// Polls that found nothing after which a spinning worker yields the core between two polls.

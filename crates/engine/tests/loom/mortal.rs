@@ -1,4 +1,8 @@
 //! Memory of a process that is killed after a number of stores: it stops before the next one.
+//!
+//! Only stores to words count: positions of rings and packet headers. Nobody reads a slot before its position is
+//! published, nor a packet's contents before its header names another owner, so it is the same to all others whether a
+//! process is killed before or after it writes one of those.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -6,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use caravan_engine::handover::PacketHeaders;
 use caravan_engine::owner::PacketHeader;
-use caravan_ring::{Cursors, SharedWord, Slots};
+use caravan_ring::{Cursors, SharedWord};
 use loom::sync::atomic::{AtomicU64, fence};
 
 use crate::world::{Fault, ModelCursors, ModelSlots, ModelWord};
@@ -95,32 +99,6 @@ impl Cursors for MortalCursors {
     }
     fn fence(&self) {
         fence(Ordering::SeqCst);
-    }
-}
-
-/// The slots of a ring, or the contents of packets, which loom watches for races.
-#[derive(Clone, Debug)]
-pub struct MortalSlots {
-    places: ModelSlots,
-    life: Life,
-}
-
-impl MortalSlots {
-    pub fn new(places: &ModelSlots, life: &Life) -> Self {
-        Self { places: places.clone(), life: life.clone() }
-    }
-}
-
-impl Slots for MortalSlots {
-    fn capacity(&self) -> u64 {
-        self.places.capacity()
-    }
-    fn put(&self, index: usize, item: u32) {
-        self.life.spend();
-        self.places.put(index, item);
-    }
-    fn take(&self, index: usize) -> u32 {
-        self.places.take(index)
     }
 }
 

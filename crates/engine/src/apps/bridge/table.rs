@@ -271,16 +271,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn what_is_seen_again_stays() {
-        let mut table = StationTable::new(BOUNDS);
-        for second in 0..100 {
-            table.set_now(second * SWEEP_NS);
-            table.learn(1, 0);
-        }
-        assert_eq!(table.find(1), Some(0));
-        table.set_now(99 * SWEEP_NS + BOUNDS.age_ns);
-        assert_eq!((table.find(1), table.length()), (None, 0));
-    }
 }

@@ -73,8 +73,17 @@ impl Expression {
         self.holds(&FrameHeaders::of(frame))
     }
 
-    /// Tests only until the result is known. The recursion is as deep as the grammar allows.
+    /// Tests only until the result is known. A test costs no call.
+    #[inline]
     fn holds(&self, headers: &FrameHeaders) -> bool {
+        match self {
+            Self::Test(test) => test.holds(headers),
+            combined => combined.combination_holds(headers),
+        }
+    }
+
+    /// The recursion is as deep as the grammar allows.
+    fn combination_holds(&self, headers: &FrameHeaders) -> bool {
         match self {
             Self::Test(test) => test.holds(headers),
             Self::Not(inner) => !inner.holds(headers),

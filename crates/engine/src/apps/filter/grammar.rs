@@ -31,6 +31,15 @@ enum ValueKind {
     Proto,
 }
 
+/// The kinds of values, and the words for them.
+const KINDS: [(ValueKind, &str); 5] = [
+    (ValueKind::Host, "host"),
+    (ValueKind::Net, "net"),
+    (ValueKind::Port, "port"),
+    (ValueKind::PortRange, "portrange"),
+    (ValueKind::Proto, "proto"),
+];
+
 /// The words in front of a value.
 #[derive(Clone, Copy, Debug)]
 struct Qualifiers<'a> {
@@ -182,14 +191,8 @@ impl<'a> FilterParser<'a> {
     }
 
     fn kind(&mut self) -> Option<ValueKind> {
-        let kind = match self.words.peek().text {
-            "host" => ValueKind::Host,
-            "net" => ValueKind::Net,
-            "port" => ValueKind::Port,
-            "portrange" => ValueKind::PortRange,
-            "proto" => ValueKind::Proto,
-            _ => return None,
-        };
+        let word = self.words.peek().text;
+        let (kind, _) = *KINDS.iter().find(|(_, name)| *name == word)?;
         self.words.next();
         Some(kind)
     }
@@ -238,7 +241,8 @@ impl Qualifiers<'_> {
                 Test::Ports { side, protocol, first, last }
             }
             (Some(protocol), kind) => {
-                return Err(start.wrong(format!("{protocol} has no `{}`", kind.name())));
+                let name = KINDS.iter().find(|known| known.0 == kind).map_or("", |known| known.1);
+                return Err(start.wrong(format!("{protocol} has no `{name}`")));
             }
             (None, _) => return Err(start.wrong("say of what: `ether proto`, `ip proto` or `ip6 proto`")),
         };
@@ -259,18 +263,6 @@ impl Qualifiers<'_> {
             }
         };
         Ok(Expression::Test(test))
-    }
-}
-
-impl ValueKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Net => "net",
-            Self::Port => "port",
-            Self::PortRange => "portrange",
-            Self::Proto => "proto",
-        }
     }
 }
 

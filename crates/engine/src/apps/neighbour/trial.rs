@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::NeighbourAddress;
-use super::Protocol;
-use super::{Responder, Speaker};
+use super::{NeighbourAddress, Responder};
 use crate::testing::AppBench;
 
 /// The packets of an [`AppBench`] here.
@@ -19,10 +17,7 @@ pub fn push<A: NeighbourAddress>(
     bench: &mut AppBench<Responder<A>>,
     port: &str,
     frame: &[u8],
-) -> (Vec<Vec<u8>>, Vec<Vec<u8>>)
-where
-    Speaker<A>: Protocol,
-{
+) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     bench.put(port, frame);
     bench.push();
     (bench.sent("north"), bench.sent("south"))
@@ -41,10 +36,7 @@ pub fn try_all<A: NeighbourAddress>(
     kinds: [Vec<u8>; 4],
     changed: usize,
     arrivals: Vec<Arrival>,
-) -> Result<(), TestCaseError>
-where
-    Speaker<A>: Protocol,
-{
+) -> Result<(), TestCaseError> {
     for (kind, is_south, changes, cut) in arrivals {
         let mut frame = kinds.get(kind).cloned().unwrap_or_default();
         frame.resize(frame.len().max(changed), 0);

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use caravan_engine::limits::PACKETS_DEFAULT;
 
-use crate::network::{Shape, WORKERS};
-use crate::storm::Storm;
+use super::network::{Shape, WORKERS};
+use super::storm::Storm;
 
 /// The first part of the time, one third, is not compared: until then workers ask for packets now and then.
 const WARM_UP: u32 = 3;

@@ -6,12 +6,12 @@ use caravan_engine::apps::{Tap, TapConfig};
 use caravan_engine::layout::DropReason;
 use caravan_engine::testing::AppBench;
 
-use super::Case;
 use super::support::{
     Drive, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, wait_for, waits_for_room,
 };
+use crate::Scene;
 
-pub const CASES: &[Case] = &[
+pub const CASES: &[Scene] = &[
     ("tap: frames arrive byte for byte", frames_arrive),
     ("tap: a frame longer than a packet is counted", long_frames_are_counted),
     ("tap: frames that the host does not take are counted", refused_frames_are_counted),
@@ -21,7 +21,9 @@ pub const CASES: &[Case] = &[
     ("tap: two apps share it by queues alone", two_share_it),
     ("tap: without it there are words", troubles),
     ("tap: without the device to make it there are words", no_tun),
-    ("tap: what its output has no room for waits", frames_wait),
+    ("tap: what its output has no room for waits", || {
+        waits_for_room((bench::<Tap>(with_mtu(1500)), Witness::on("tap0")))
+    }),
 ];
 
 fn with_mtu(mtu: usize) -> TapConfig {
@@ -138,12 +140,6 @@ fn troubles() {
     super::support::become_nobody();
     let words = refusal::<Tap>(TapConfig::new("tap0"));
     assert!(words.contains("CAP_NET_ADMIN") || words.contains("may not be opened"), "{words}");
-}
-
-fn frames_wait() {
-    let mut app: AppBench<Tap> = bench(with_mtu(1500));
-    let witness = Witness::on("tap0");
-    waits_for_room(&mut app, &witness);
 }
 
 fn no_tun() {

@@ -1,16 +1,11 @@
 //! The supervisor's duties, and the end of workers without a supervisor.
-//!
-//! Each scene is a process of its own, which runs this program again: an engine forks, which the threads of the
-//! test harness forbid. An argument names the scenes to run.
-
-#![forbid(unsafe_code)]
 
 mod changes;
 mod memory;
 
 use std::io::{BufRead, BufReader};
 use std::os::linux::fs::MetadataExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -22,59 +17,34 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::Scene;
+
 /// The time limit of anything that the engine does by itself.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long workers may outlive their supervisor.
 const ORPHANS_MAX: Duration = Duration::from_secs(20);
 
-type Scene = (&'static str, fn());
+macro_rules! scenes {
+    ($($scene:path),*) => { &[$((stringify!($scene), $scene)),*] };
+}
 
-const SCENES: &[Scene] = &[
-    ("workers_end_with_their_supervisor", workers_end_with_their_supervisor),
-    ("a_crash_loop_parks_its_worker_alone", a_crash_loop_parks_its_worker_alone),
-    ("a_worker_that_hangs_is_killed", a_worker_that_hangs_is_killed),
-    ("memory_grows_in_all_workers", memory::memory_grows_in_all_workers),
-    ("huge_pages_are_a_wish", memory::huge_pages_are_a_wish),
-    ("a_reload_may_replace_every_link_and_worker", changes::a_reload_may_replace_every_link_and_worker),
-    (
-        "links_share_the_packets_after_a_consumer_stood_still",
-        changes::links_share_the_packets_after_a_consumer_stood_still,
-    ),
-    ("a_new_worker_has_no_past", changes::a_new_worker_has_no_past),
-    ("a_process_that_cannot_start_changes_nothing", changes::a_process_that_cannot_start_changes_nothing),
-    ("five_full_repeaters_move", changes::five_full_repeaters_move),
-    ("a_report_after_a_restart_kills_nobody", changes::a_report_after_a_restart_kills_nobody),
-    ("what_an_app_held_is_counted", changes::what_an_app_held_is_counted),
-    (
-        "crashes_of_a_consumer_do_not_starve_its_producer",
-        memory::crashes_of_a_consumer_do_not_starve_its_producer,
-    ),
-    ("too_few_packets_are_refused", memory::too_few_packets_are_refused),
-    ("a_shortage_is_told", memory::a_shortage_is_told),
+pub const SCENES: &[Scene] = scenes![
+    workers_end_with_their_supervisor,
+    a_crash_loop_parks_its_worker_alone,
+    a_worker_that_hangs_is_killed,
+    memory::memory_grows_in_all_workers,
+    memory::huge_pages_are_a_wish,
+    memory::crashes_of_a_consumer_do_not_starve_its_producer,
+    memory::too_few_packets_are_refused,
+    memory::a_shortage_is_told,
+    changes::a_reload_may_replace_every_link_and_worker,
+    changes::links_share_the_packets_after_a_consumer_stood_still,
+    changes::a_new_worker_has_no_past,
+    changes::a_process_that_cannot_start_changes_nothing,
+    changes::five_full_repeaters_move,
+    changes::a_report_after_a_restart_kills_nobody,
+    changes::what_an_app_held_is_counted
 ];
-
-fn main() {
-    let argument = std::env::args().nth(1).unwrap_or_default();
-    if let Some(scene) = argument.strip_prefix("scene=") {
-        return if scene == SUPERVISOR { be_killed() } else { scene_of(scene)() };
-    }
-    let wanted = |name: &str| argument.starts_with('-') || name.contains(&argument);
-    for (name, _) in SCENES.iter().filter(|(name, _)| wanted(name)) {
-        let status = this_program(name).status().unwrap();
-        assert!(status.success(), "{name}: {status}");
-        println!("{name} ... ok");
-    }
-}
-
-fn scene_of(name: &str) -> fn() {
-    SCENES.iter().find(|(scene, _)| *scene == name).unwrap_or_else(|| panic!("no scene {name}")).1
-}
-
-fn this_program(scene: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg(format!("scene={scene}"));
-    command
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,10 +71,6 @@ impl App for Crasher {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
 /// Reads every packet, and reports the highest packet number.
 #[derive(Default)]
 struct Highest {
@@ -113,11 +79,11 @@ struct Highest {
 }
 
 impl App for Highest {
-    type Config = Nothing;
+    type Config = ();
     const INPUTS: Named = Named::Any;
     const OUTPUTS: Named = Named::Only(&[]);
 
-    fn start(_: Nothing, _: Option<Vec<u8>>) -> Result<Self, AppError> {
+    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
         Ok(Self::default())
     }
 
@@ -186,9 +152,9 @@ fn signal(engine: &Engine, worker: &str, signal: Signal) {
     kill_process(Pid::from_raw(engine.pid_of(worker).unwrap()).unwrap(), signal).unwrap();
 }
 
-const SUPERVISOR: &str = "supervisor";
+/// The scene that runs an engine until it is killed.
+pub const SUPERVISOR: Scene = ("supervisor", be_killed);
 
-/// Runs an engine until it is killed.
 fn be_killed() {
     let mut engine = engine(EngineOptions::default());
     engine.configure(&pair()).unwrap();
@@ -211,7 +177,7 @@ fn memory_of(pid: u32) -> Vec<u64> {
 }
 
 fn workers_end_with_their_supervisor() {
-    let mut supervisor = this_program(SUPERVISOR).stdout(Stdio::piped()).spawn().unwrap();
+    let mut supervisor = crate::this_program(SUPERVISOR.0).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let pids: Vec<i32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();

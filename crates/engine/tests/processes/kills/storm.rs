@@ -9,9 +9,9 @@ use caravan_engine::layout::{LinkRing, WorkerStage, worker};
 use caravan_engine::{Engine, EngineEvent, EngineOptions, Restarts, recovery};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use crate::apps::{self, Board, CHECKERS, Count, STREAMS};
-use crate::killer::Killer;
-use crate::network::{EXTRA, SINKS, Shape, WORKERS};
+use super::apps::{self, Board, CHECKERS, Count, STREAMS};
+use super::killer::Killer;
+use super::network::{EXTRA, SINKS, Shape, WORKERS};
 use crate::random::Random;
 
 /// How long a run without a number of kills takes, and the kills that it makes at least.
@@ -302,7 +302,7 @@ impl std::fmt::Display for Instants {
         row("in growth", self.in_growth)?;
         for stage in WorkerStage::ALL {
             let name = format!("{stage:?}").to_lowercase();
-            row(&format!("stage {name}"), self.stages.get(&stage).copied().unwrap_or(0))?;
+            row(&format!("stage {name}"), self.stages.get(stage).copied().unwrap_or(0))?;
         }
         for (signal, count) in &self.signals {
             row(signal, *count)?;

@@ -4,13 +4,13 @@ use caravan_engine::apps::{AfPacket, AfPacketConfig};
 use caravan_engine::layout::DropReason;
 use caravan_engine::testing::AppBench;
 
-use super::Case;
 use super::support::{
-    Drive, FRAME_MAX, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, veth,
-    wait_for, waits_for_room,
+    Drive, FRAME_MAX, Witness, bench, deleted_and_made, exchange, frame, goes_away_and_comes_back, refusal,
+    run, veth, wait_for, waits_for_room,
 };
+use crate::Scene;
 
-pub const CASES: &[Case] = &[
+pub const CASES: &[Scene] = &[
     ("af_packet: frames arrive byte for byte", frames_arrive),
     ("af_packet: past the queueing discipline, too", frames_arrive_past_the_qdisc),
     ("af_packet: what it sends it does not receive", its_own_are_ignored),
@@ -20,9 +20,13 @@ pub const CASES: &[Case] = &[
     ("af_packet: what the kernel drops is counted", kernel_drops_are_counted),
     ("af_packet: checksums left to the device are completed", checksums_are_completed),
     ("af_packet: an interface that goes down comes back", down_and_up),
-    ("af_packet: an interface that is deleted comes back", deleted_and_made),
+    ("af_packet: an interface that is deleted comes back", || {
+        deleted_and_made(cable(AfPacketConfig::new("left")))
+    }),
     ("af_packet: without it there are words", troubles),
-    ("af_packet: what its output has no room for waits", frames_wait),
+    ("af_packet: what its output has no room for waits", || {
+        waits_for_room(cable(AfPacketConfig::new("left")))
+    }),
 ];
 
 fn cable(config: AfPacketConfig) -> (AppBench<AfPacket>, Witness) {
@@ -142,21 +146,10 @@ fn down_and_up() {
     exchange(&mut app, &witness, 60);
 }
 
-fn deleted_and_made() {
-    let (mut app, _) = cable(AfPacketConfig::new("left"));
-    goes_away_and_comes_back(&mut app, || run("ip link del left"), || veth("left", "right"));
-    exchange(&mut app, &Witness::on("right"), 1514);
-}
-
 fn troubles() {
     let words = refusal::<AfPacket>(AfPacketConfig::new("no-such-one"));
     assert!(words.contains("`no-such-one`") && words.contains("ip link"), "{words}");
     super::support::become_nobody();
     let words = refusal::<AfPacket>(AfPacketConfig::new("lo"));
     assert!(words.contains("CAP_NET_RAW") && words.contains("setcap"), "{words}");
-}
-
-fn frames_wait() {
-    let (mut app, witness) = cable(AfPacketConfig::new("left"));
-    waits_for_room(&mut app, &witness);
 }

@@ -6,14 +6,14 @@ use caravan_engine::testing::AppBench;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::Case;
 use super::support::{
-    Drive, FRAME_MAX, PACKETS, Witness, bench, exchange, frame, goes_away_and_comes_back, refusal, run, veth,
+    Drive, FRAME_MAX, PACKETS, Witness, bench, deleted_and_made, exchange, frame, refusal, run, veth,
     wait_for, waits_for_room,
 };
+use crate::Scene;
 
 /// Returns the cases that this kernel allows: a kernel without AF_XDP must produce an error.
-pub fn cases() -> &'static [Case] {
+pub fn cases() -> &'static [Scene] {
     match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Err(Errno::AFNOSUPPORT) => &[("af_xdp: a kernel without it says so", no_kernel_support)],
         _ => CASES,
@@ -25,16 +25,16 @@ fn no_kernel_support() {
     assert!(words.contains("CONFIG_XDP_SOCKETS") && words.contains("af_packet"), "{words}");
 }
 
-const CASES: &[Case] = &[
+const CASES: &[Scene] = &[
     ("af_xdp: frames arrive byte for byte, by the driver", || frames_arrive(XdpMode::Native)),
     ("af_xdp: frames arrive byte for byte, behind the driver", || frames_arrive(XdpMode::Generic)),
     ("af_xdp: its rings go round", rings_go_round),
     ("af_xdp: frames of other lengths are counted", other_lengths_are_counted),
-    ("af_xdp: an interface that is deleted comes back", deleted_and_made),
+    ("af_xdp: an interface that is deleted comes back", || deleted_and_made(cable(AfXdpConfig::new("left")))),
     ("af_xdp: an interface that goes down comes back", down_and_up),
     ("af_xdp: the program goes with its app", the_program_goes),
     ("af_xdp: without it there are words", troubles),
-    ("af_xdp: what its output has no room for waits", frames_wait),
+    ("af_xdp: what its output has no room for waits", || waits_for_room(cable(AfXdpConfig::new("left")))),
 ];
 
 fn cable(config: AfXdpConfig) -> (AppBench<AfXdp>, Witness) {
@@ -74,12 +74,6 @@ fn other_lengths_are_counted() {
     assert_eq!(app.drops(DropReason::Oversize), 2);
 }
 
-fn deleted_and_made() {
-    let (mut app, _) = cable(AfXdpConfig::new("left"));
-    goes_away_and_comes_back(&mut app, || run("ip link del left"), || veth("left", "right"));
-    exchange(&mut app, &Witness::on("right"), 1514);
-}
-
 fn down_and_up() {
     let (mut app, witness) = cable(AfXdpConfig::new("left"));
     run("ip link set left down");
@@ -115,9 +109,4 @@ fn troubles() {
     super::support::become_nobody();
     let words = refusal::<AfXdp>(AfXdpConfig::new("left"));
     assert!(words.contains("CAP_NET_ADMIN") && words.contains("af_packet"), "{words}");
-}
-
-fn frames_wait() {
-    let (mut app, witness) = cable(AfXdpConfig::new("left"));
-    waits_for_room(&mut app, &witness);
 }

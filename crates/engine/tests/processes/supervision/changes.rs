@@ -10,7 +10,7 @@ use caravan_engine::{Config, Engine, EngineEvent, EngineOptions};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::json;
 
-use crate::{LINK, engine, flows, pair, poll_until, signal, taken_from};
+use super::{LINK, engine, flows, pair, poll_until, signal, taken_from};
 
 /// More than half of the links and workers that an engine can have.
 const LINKS: usize = 129;

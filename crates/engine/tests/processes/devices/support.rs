@@ -224,6 +224,12 @@ pub fn goes_away_and_comes_back<A: App>(bench: &mut AppBench<A>, away: impl FnOn
     assert!(bench.app.wake_ns().is_none());
 }
 
+/// Checks that an interface that is deleted is used again once it is there.
+pub fn deleted_and_made<A: App>((mut bench, _): (AppBench<A>, Witness)) {
+    goes_away_and_comes_back(&mut bench, || run("ip link del left"), || veth("left", "right"));
+    exchange(&mut bench, &Witness::on("right"), 1514);
+}
+
 /// Gives up root and its capabilities for the rest of this process.
 pub fn become_nobody() {
     const NOBODY: u32 = 65534;
@@ -233,7 +239,7 @@ pub fn become_nobody() {
 }
 
 /// While the output is full, the app leaves frames in its device, and lets the worker sleep.
-pub fn waits_for_room<A: App>(bench: &mut AppBench<A>, witness: &Witness) {
+pub fn waits_for_room<A: App>((mut bench, witness): (AppBench<A>, Witness)) {
     bench.fill("output");
     witness.send(&frame(0, 60));
     wait_readable(bench.app.descriptors().first().expect("the device"));

@@ -9,16 +9,10 @@
 //! Every so often all workers are stopped, and every packet must have exactly one owner. No packet
 //! arrives twice, or changed. The program prints the instants that kills have hit; with 2,000 kills or more, they must
 //! include every kind of instant.
-//!
-//! It is a program of its own, because an engine forks, and the test harness has threads.
-
-#![forbid(unsafe_code)]
 
 mod apps;
-mod killer;
+pub mod killer;
 mod network;
-#[path = "../common/random.rs"]
-mod random;
 mod soak;
 mod storm;
 
@@ -29,10 +23,8 @@ fn environment<T: FromStr>(name: &str) -> Option<T> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: a number is expected")))
 }
 
-fn main() {
-    if std::env::args().nth(1).as_deref() == Some(killer::ARGUMENT) {
-        return killer::run();
-    }
+/// Kills, or runs for a long time without kills.
+pub fn run() {
     if let Some(seconds) = environment("CARAVAN_SOAK_SECONDS") {
         return soak::run(seconds);
     }

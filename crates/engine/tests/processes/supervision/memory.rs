@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{engine, flows, pair, poll_until, signal};
+use super::{engine, flows, pair, poll_until, signal};
 
 const CRASHES: usize = 2;
 
@@ -82,7 +82,7 @@ pub fn too_few_packets_are_refused() {
     let mut config = Config::new();
     // The sink's worker is first by name, so it is given its packets first.
     config.app_in("b", "source", "source", json!({})).app_in("a", "highest", "highest", json!({}));
-    config.link(crate::LINK).unwrap();
+    config.link(super::LINK).unwrap();
     let mut short = engine(options(GRANT_PACKETS));
     let Err(Error::Refused(why)) = short.configure(&config) else { panic!("not refused") };
     assert_eq!(

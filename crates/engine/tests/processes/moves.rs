@@ -1,18 +1,12 @@
 //! Apps move between workers while packets pass, or wait for a consumer that takes none: no packet is lost,
 //! duplicated or overtaken.
 //!
-//! Every app here checks the room before it sends, and takes its state along. The program has no
-//! test harness, as an engine forks, which needs a process of one thread. CARAVAN_MOVES sets the number of moves.
-
-#![forbid(unsafe_code)]
-
-#[path = "common/random.rs"]
-mod random;
+//! Every app here checks the room before it sends, and takes its state along. CARAVAN_MOVES sets the number of moves.
 
 use std::time::{Duration, Instant};
 
 use caravan_engine::layout::LinkMode;
-use caravan_engine::{App, AppError, Config, Engine, EngineEvent, EngineOptions, Io, Named, Registry};
+use caravan_engine::{App, AppError, Config, Engine, EngineEvent, EngineOptions, Io, Registry};
 use serde_json::json;
 
 use crate::random::Random;
@@ -23,7 +17,7 @@ const MOVES: u64 = 400;
 const PATIENCE: Duration = Duration::from_secs(60);
 const WORKERS: [&str; 3] = ["a", "b", "c"];
 const APPS: [(&str, &str); 4] =
-    [("numbers", "numbers"), ("first", "relay"), ("second", "relay"), ("checker", "checker")];
+    [("numbers", "numbers"), ("first", "join"), ("second", "join"), ("checker", "numbers")];
 const LINKS: [&str; 3] =
     ["numbers.output -> first.input", "first.output -> second.input", "second.output -> checker.input"];
 
@@ -32,10 +26,10 @@ fn known(state: Option<Vec<u8>>) -> u64 {
     state.map_or(0, |state| u64::from_le_bytes(state.try_into().expect("eight bytes")))
 }
 
-/// Sends packets numbered from 0 until its configuration ends it.
+/// Sends packets numbered from 0 to its output, or expects them in order at its input.
 struct Numbers {
     next: u64,
-    end: Option<u64>,
+    config: NumbersConfig,
 }
 
 #[derive(serde::Deserialize)]
@@ -43,75 +37,27 @@ struct Numbers {
 struct NumbersConfig {
     /// The number to stop before; without it, the app goes on.
     end: Option<u64>,
+    /// True to take no packets.
+    stalls: bool,
 }
 
 impl App for Numbers {
     type Config = NumbersConfig;
-    const INPUTS: Named = Named::Only(&[]);
 
     fn start(config: NumbersConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
-        Ok(Self { next: known(state), end: config.end })
+        Ok(Self { next: known(state), config })
     }
 
     fn pull(&mut self, io: &mut Io) {
-        let left = self.end.map_or(64, |end| end.saturating_sub(self.next).min(64));
+        let left = self.config.end.map_or(64, |end| end.saturating_sub(self.next).min(64));
         io.generate(0, left as usize, |packet| {
             packet.append(&self.next.to_le_bytes());
             self.next += 1;
         });
     }
 
-    fn stop(&mut self, _: &mut Io) -> Option<Vec<u8>> {
-        Some(self.next.to_le_bytes().to_vec())
-    }
-
-    fn report(&self) -> Vec<(&'static str, u64)> {
-        vec![("next", self.next)]
-    }
-}
-
-/// Passes packets on, as many as its output takes.
-struct Relay;
-
-impl App for Relay {
-    type Config = ();
-
-    fn start((): (), _: Option<Vec<u8>>) -> Result<Self, AppError> {
-        Ok(Self)
-    }
-
     fn push(&mut self, io: &mut Io) {
-        for _ in 0..io.waiting(0).min(io.room(0)) {
-            if let Some(packet) = io.receive(0) {
-                io.transmit(0, packet);
-            }
-        }
-    }
-}
-
-/// Expects the numbers in order.
-struct Checker {
-    next: u64,
-    stalls: bool,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CheckerConfig {
-    /// True to take no packets.
-    stalls: bool,
-}
-
-impl App for Checker {
-    type Config = CheckerConfig;
-    const OUTPUTS: Named = Named::Only(&[]);
-
-    fn start(config: CheckerConfig, state: Option<Vec<u8>>) -> Result<Self, AppError> {
-        Ok(Self { next: known(state), stalls: config.stalls })
-    }
-
-    fn push(&mut self, io: &mut Io) {
-        if self.stalls {
+        if self.config.stalls {
             return;
         }
         while let Some(packet) = io.receive(0) {
@@ -135,8 +81,7 @@ fn config(places: &[usize], modes: &[LinkMode], end: Option<u64>, stalls: bool) 
     let mut config = Config::new();
     for ((name, kind), place) in APPS.into_iter().zip(places) {
         let own = match kind {
-            "numbers" => json!({ "end": end }),
-            "checker" => json!({ "stalls": stalls }),
+            "numbers" => json!({ "end": end, "stalls": stalls }),
             _ => json!(null),
         };
         config.app_in(WORKERS[*place], name, kind, own);
@@ -155,14 +100,15 @@ fn next(engine: &mut Engine, app: &str) -> u64 {
     engine.reports().unwrap()[app]["next"]
 }
 
-fn main() {
+/// Moves apps at random.
+pub fn run() {
     let moves =
         std::env::var("CARAVAN_MOVES").map_or(MOVES, |moves| moves.parse().expect("a number of moves"));
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1;
     println!("moves: {moves}, seed {seed}");
     let mut rng = Random(seed);
-    let mut registry = Registry::new();
-    registry.add::<Numbers>("numbers").add::<Relay>("relay").add::<Checker>("checker");
+    let mut registry = Registry::standard();
+    registry.add::<Numbers>("numbers");
     let mut engine = Engine::start(registry, EngineOptions::default()).unwrap();
     let (mut places, mut modes) = ([0; APPS.len()], [LinkMode::Swap; LINKS.len()]);
     engine.configure(&config(&places, &modes, None, false)).unwrap();

@@ -13,7 +13,7 @@ use caravan_engine::Config;
 use caravan_engine::layout::LinkMode;
 use serde_json::json;
 
-use crate::apps::CHECKERS;
+use super::apps::CHECKERS;
 use crate::random::Random;
 
 /// Workers that always exist.
