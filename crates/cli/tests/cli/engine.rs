@@ -1,7 +1,5 @@
 //! Tests of `caravan engine run`, `check`, `graph` and `reload` as a user runs them.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -342,7 +340,7 @@ fn a_refused_file_changes_nothing() {
 
 #[test]
 fn what_came_through_a_pipe_is_not_read_again() {
-    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let mut command = caravan();
     command.args(["engine", "run", "/dev/stdin"]).stdin(reader);
     std::fs::File::from(writer).write_all(TWO.as_bytes()).expect("written");

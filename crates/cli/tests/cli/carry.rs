@@ -1,7 +1,5 @@
 //! Tests of `caravan send` and `caravan recv` as users run them, both on this host.
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long everything may take to end once one side is gone.

@@ -1,8 +1,6 @@
 //! Tests of `caravan bench pipe` as a user runs it. The figures of such small runs mean nothing; the tests check that
 //! there are some.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

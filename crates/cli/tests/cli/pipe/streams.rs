@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use digest::digest::{Context, SHA256, digest};
 
-use crate::bytes::{BLOCK_BYTES, difference, pattern};
-use crate::live::Live;
-use crate::rig::Rig;
+use crate::pipe::bytes::{BLOCK_BYTES, difference, pattern};
+use crate::pipe::live::Live;
+use crate::pipe::rig::Rig;
 
 /// The options that may change how bytes travel between hosts. Between two agents of one host they would not travel at
 /// all, so a transport is demanded.

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::pipe::fcntl_getpipe_size;
 
 use crate::common::wait_for;
-use crate::rig::{Rig, is_program};
+use crate::pipe::rig::{Rig, is_program};
 
 /// Returns the other processes that hold an end of the pipe that these two processes share.
 fn others_at_the_pipe(rig: &Rig, writer: &str, reader: &str) -> Vec<String> {

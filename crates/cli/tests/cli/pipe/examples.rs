@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::live::Live;
-use crate::rig::Rig;
+use crate::pipe::live::Live;
+use crate::pipe::rig::Rig;
 
 #[test]
 fn upper_and_reverse() {

@@ -1,17 +1,15 @@
 //! Tests of `caravan bench engine` and `caravan bench compare` as a user runs them.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{Folder, text, wait_for};
+use crate::common::{Folder, text, wait_for};
 use serde_json::{Value, json};
 
 fn caravan(words: &[&str]) -> Output {
-    common::caravan().args(words).output().expect("the command starts")
+    crate::common::caravan().args(words).output().expect("the command starts")
 }
 
 /// Returns the path of a new file below cargo's folder for test files.

@@ -1,13 +1,11 @@
 //! Tests of `caravan engine top` and `trace` on a real engine, as a user runs them.
 
-mod common;
-
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, text, wait_for};
 use serde_json::Value;
 
 /// A configuration that sends packets of three sizes, in turn, from one process to another.

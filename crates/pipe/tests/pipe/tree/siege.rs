@@ -47,9 +47,10 @@ impl Besieged {
         }
         if std::env::var_os(OWN_PROCESS).is_none() {
             let mut own = Command::new(std::env::current_exe().expect("this program"));
-            let own = own.args(["--exact", &format!("siege::{test}")]).env(OWN_PROCESS, "1");
+            let own = own.args(["--exact", &format!("tree::siege::{test}")]).env(OWN_PROCESS, "1");
             let output = own.output().expect("it starts");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
             return None;
         }
         let folder = ScratchFolder::new();

@@ -1,13 +1,6 @@
 //! Tests of `caravan pipe` as a user runs it: hosts are sshds of the tests on addresses of the loopback interface,
 //! commands are real ones, and a census before and after shows what stays behind.
 
-#[path = "../common/census.rs"]
-mod census;
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../common/sshd.rs"]
-mod sshd;
-
 mod bytes;
 mod chains;
 mod ends;

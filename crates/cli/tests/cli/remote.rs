@@ -1,19 +1,15 @@
 //! Tests of how agents get to other hosts: over ssh with any login shell, from the PATH, from the cache there, or by
 //! copying this program; and of the errors if that is impossible.
 
-mod common;
-#[path = "common/sshd.rs"]
-mod sshd;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, text, wait_for};
+use crate::sshd::{Hosts, Setup, program};
 use rustix::process::{Pid, Signal, kill_process};
-use sshd::{Hosts, Setup, program};
 
 fn bare() -> Hosts {
     Hosts::with(&["a"], &Setup::bare())

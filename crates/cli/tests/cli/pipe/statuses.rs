@@ -4,9 +4,9 @@
 use std::io::Read;
 use std::process::Stdio;
 
-use crate::bytes::pattern;
-use crate::live::{Done, Live};
-use crate::rig::Rig;
+use crate::pipe::bytes::pattern;
+use crate::pipe::live::{Done, Live};
+use crate::pipe::rig::Rig;
 
 /// True if the errors contain what a user must not see: ends that follow from a failure elsewhere.
 fn has_derived(errors: &str) -> bool {

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bytes::difference;
 use crate::census::{Census, MARK, Process};
 use crate::common::wait_for;
-use crate::live::{Done, Live};
+use crate::pipe::bytes::difference;
+use crate::pipe::live::{Done, Live};
 use crate::sshd::Hosts;
 
 /// The name of a host at whose port nothing listens.

@@ -1,7 +1,7 @@
 //! Tests of stages that are files, stages of this host, and mixtures of both.
 
-use crate::bytes::pattern;
-use crate::rig::Rig;
+use crate::pipe::bytes::pattern;
+use crate::pipe::rig::Rig;
 
 #[test]
 fn files_are_read_written_and_appended_to() {

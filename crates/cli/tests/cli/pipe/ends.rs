@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::bytes::Random;
 use crate::census::{GONE_WITHIN, MARK, Process};
 use crate::common::wait_for;
-use crate::live::{Done, Live};
-use crate::rig::{Rig, is_program};
+use crate::pipe::bytes::Random;
+use crate::pipe::live::{Done, Live};
+use crate::pipe::rig::{Rig, is_program};
 
 /// Returns how often the caller is killed by each signal: enough to hit its start, its middle and the time between;
 /// `CARAVAN_PIPE_ROUNDS` sets another number.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::wait_for;
-use crate::rig::Rig;
+use crate::pipe::rig::Rig;
 use crate::sshd::program;
 
 /// Returns the forms in which a key could be written down: its bytes, its digits, and a list of numbers.

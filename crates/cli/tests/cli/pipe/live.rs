@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bytes::pattern;
 use crate::common::text;
+use crate::pipe::bytes::pattern;
 
 /// Longer than any pipeline of these tests takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,8 +2,8 @@
 
 use std::process::Stdio;
 
-use crate::live::Live;
-use crate::rig::Rig;
+use crate::pipe::live::Live;
+use crate::pipe::rig::Rig;
 
 #[test]
 fn without_ssh_it_says_so() {

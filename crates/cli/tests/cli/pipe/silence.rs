@@ -13,8 +13,8 @@ use rustix::process::Signal;
 
 use crate::census::{GONE_WITHIN, MARK, Process};
 use crate::common::{caravan, wait_for};
-use crate::live::Live;
-use crate::rig::{Rig, is_program};
+use crate::pipe::live::Live;
+use crate::pipe::rig::{Rig, is_program};
 use crate::sshd::program;
 
 /// Longer than a host may be silent.
@@ -199,7 +199,7 @@ fn stopped_commands_and_silent_sources_are_not_dead() {
     let mut live = rig.start(&["-t", "tcp", "a:cat", "b:tee @/through"]);
     wait_for("it to run", || !rig.commands("/through").is_empty());
     let stopped = Stopped::new(rig.commands("/through"));
-    let bytes = crate::bytes::pattern(8, 20 << 20);
+    let bytes = crate::pipe::bytes::pattern(8, 20 << 20);
     live.feed(bytes.clone());
     std::thread::sleep(LONG);
     assert!(!live.has_ended());

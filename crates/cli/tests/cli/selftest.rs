@@ -1,19 +1,15 @@
 //! Tests of `caravan fabric` and `caravan selftest` as users run them, on a machine that may have no RDMA device. The
 //! other side is this machine, reached through an sshd of the test.
 
-mod common;
-#[path = "common/sshd.rs"]
-mod sshd;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, text, wait_for};
+use crate::sshd::{Hosts, Setup};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sshd::{Hosts, Setup};
 
 #[test]
 fn fabric_prints_what_there_is() {
@@ -155,14 +151,14 @@ impl NoSsh {
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin).expect("made");
         for (name, script) in programs {
-            sshd::program(&bin.join(name), script);
+            crate::sshd::program(&bin.join(name), script);
         }
         let (bin, at) = (bin.display().to_string(), folder.path().display().to_string());
         let script = format!(
             "for last; do :; done; export PATH={bin}:$PATH TMPDIR={at}/tmp HOME={at}/tmp XDG_RUNTIME_DIR=; exec sh -c \"$last\""
         );
         std::fs::create_dir(folder.path().join("tmp")).expect("made");
-        sshd::program(&folder.path().join("ssh"), &script);
+        crate::sshd::program(&folder.path().join("ssh"), &script);
         Self(folder)
     }
 
@@ -227,7 +223,7 @@ fn a_broken_other_side_is_named() {
         ("echo caravan-selftest dance; cat", "it says `dance `"),
         ("echo welcome; echo broken >&2; exit 127", "broken"),
     ] {
-        sshd::program(&host.0.path().join("ssh"), script);
+        crate::sshd::program(&host.0.path().join("ssh"), script);
         let begin = Instant::now();
         let output = host.run();
         let said = text(&output.stderr);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::common::wait_for;
-use crate::live::Live;
-use crate::rig::Rig;
+use crate::pipe::live::Live;
+use crate::pipe::rig::Rig;
 
 #[test]
 fn lines_come_whole_with_their_host() {
@@ -97,7 +97,7 @@ fn a_flood_and_a_slow_reader() {
     // The test reads nothing for longer than a host may be silent.
     std::thread::sleep(Duration::from_millis(4500));
     let resident = |process: &crate::census::Process| process.resident_bytes();
-    let ours = rig.census.processes().into_iter().filter(crate::rig::is_program);
+    let ours = rig.census.processes().into_iter().filter(crate::pipe::rig::is_program);
     let most = ours.map(|process| resident(&process)).max().expect("it runs");
     assert!(most < 100 << 20, "{most} bytes of memory");
     let mut bytes = 0;

@@ -1,9 +1,6 @@
 //! Hosts for tests: sshds on addresses of the loopback interface that let this user in with a key of the test, each
 //! with its own folders for everything.
 
-// Each test program uses a part of this module.
-#![allow(dead_code)]
-
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

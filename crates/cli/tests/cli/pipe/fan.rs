@@ -5,10 +5,10 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::bytes::{difference, pattern};
 use crate::common::wait_for;
-use crate::live::Live;
-use crate::rig::Rig;
+use crate::pipe::bytes::{difference, pattern};
+use crate::pipe::live::Live;
+use crate::pipe::rig::Rig;
 
 /// A stage with which each host writes its input to its own home folder.
 const KEEP: &str = "a,b,c:cat >\"$HOME/got\"";

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::bytes::{Random, difference, pattern};
 use crate::census::{GONE_WITHIN, Process};
-use crate::live::{Done, Live};
-use crate::rig::{Rig, is_program};
+use crate::pipe::bytes::{Random, difference, pattern};
+use crate::pipe::live::{Done, Live};
+use crate::pipe::rig::{Rig, is_program};
 
 /// How long a pipeline may take from its start or its death, whichever is later.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
