@@ -13,7 +13,7 @@ use std::{io, thread};
 use caravan_pipe::Error;
 use caravan_pipe::cancel::Cancel;
 use caravan_pipe::connect::HopSide;
-use caravan_pipe::coordinator::{HopFigures, Observer, PipelineSummary};
+use caravan_pipe::coordinator::{HopFigures, Observer, PipelineSummary, StreamDigest};
 use caravan_pipe::mover::{
     self, DigestKind, Gauge, MoverFigures, MoverInlet, MoverOptions, MoverOutcome, MoverOutlet,
 };
@@ -84,7 +84,7 @@ impl CarryStream<'_> {
         let seconds = began.elapsed().as_secs_f64();
         let mut figures = self.figures(&gauge, seconds);
         figures.bytes = figures.bytes.max(outcome.bytes);
-        figures.digest = outcome.digest.clone().map(|digest| (self.facts.digest, digest));
+        figures.digest = outcome.digest.clone().map(|digest| StreamDigest::new(self.facts.digest, digest));
         figures.cpu = cpu_seconds() - cpu;
         let failure = self.cause(outcome, given_up);
         if let (Some(failure), HopSide::Sender) = (&failure, self.facts.side) {
@@ -174,8 +174,8 @@ pub fn tell(ending: Ending, moved: Result<CarriedStream, Error>) -> ExitCode {
         status: failure.as_ref().map_or(0, status),
         failures: failure.iter().map(Error::to_string).collect(),
         hops: vec![figures],
-        statuses: Vec::new(),
-        seconds: (0.0, seconds),
+        stream_seconds: seconds,
+        ..PipelineSummary::default()
     }))
 }
 
