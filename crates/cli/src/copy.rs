@@ -17,7 +17,7 @@ use caravan_segment::printable;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
-use crate::args::{Copy, CopySink, CopySource};
+use crate::args::{Copy, CopyHalf};
 use crate::error::Error;
 
 /// The number of bytes of options in one argument: the system has a limit of 128 KiB for each.
@@ -162,7 +162,7 @@ fn short(location: &CopyLocation) -> String {
 }
 
 /// Runs the source half. The sink half reports its own errors.
-pub fn source(args: &CopySource) -> Result<ExitCode, Error> {
+pub fn source(args: &CopyHalf) -> Result<ExitCode, Error> {
     let (input, output) = (descriptor(stdin())?, descriptor(stdout())?);
     match tree::source(&args.options.concat(), input, output) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -173,7 +173,7 @@ pub fn source(args: &CopySource) -> Result<ExitCode, Error> {
 
 /// Runs the sink half. A signal ends it as the end of its input does, so the only incomplete files that stay behind
 /// are those that the next copy continues.
-pub fn sink(args: &CopySink) -> Result<ExitCode, Error> {
+pub fn sink(args: &CopyHalf) -> Result<ExitCode, Error> {
     let (told, signals) = UnixStream::pair().map_err(Error::Signals)?;
     for signal in endings() {
         let told = told.try_clone().map_err(Error::Signals)?;

@@ -345,23 +345,6 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_whole_or_not_there() {
-        let scratch = Scratch::create().expect("a folder");
-        let (path, part) = (scratch.path().join("f"), scratch.path().join("f.part"));
-        let output = RecvOutput::open(Some(&path)).expect("opened");
-        write(&output, b"half");
-        assert!(part.exists() && !path.exists());
-        drop(output);
-        assert!(!part.exists() && !path.exists());
-
-        let output = RecvOutput::open(Some(&path)).expect("opened");
-        write(&output, b"all of it");
-        output.complete().expect("renamed");
-        assert_eq!(fs::read(&path).expect("there"), b"all of it");
-        assert!(!part.exists());
-    }
-
-    #[test]
     fn what_was_there_stays_until_the_new_one_is_whole_and_keeps_its_mode() {
         use std::os::unix::fs::symlink;
         let scratch = Scratch::create().expect("a folder");

@@ -2,15 +2,39 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// Returns the command, with an empty standard input.
 pub fn caravan() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
     command.stdin(Stdio::null());
     command
+}
+
+/// Runs the command to its end.
+pub fn run(words: &[&str]) -> Output {
+    caravan().args(words).output().expect("the command starts")
+}
+
+/// Returns what a command that succeeded has printed.
+pub fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Returns the JSON that a command that succeeded has printed.
+pub fn json(output: &Output) -> Value {
+    serde_json::from_str(&printed(output)).expect("JSON")
+}
+
+/// Sends a signal to a child.
+pub fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("sent");
 }
 
 pub fn text(bytes: &[u8]) -> String {

@@ -7,12 +7,12 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use crate::common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, json, printed, run, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A configuration with a link between two processes.
-const TWO: &str = "\
+pub const TWO: &str = "\
 links = [\"source.output -> sink.input\"]
 
 [app.source]
@@ -27,7 +27,7 @@ worker = \"right\"
 /// The user id of a user without rights.
 const NOBODY: u32 = 65534;
 
-fn written(folder: &Folder, text: &str) -> PathBuf {
+pub fn written(folder: &Folder, text: &str) -> PathBuf {
     let path = folder.path().join("engine.toml");
     std::fs::write(&path, text).expect("written");
     path
@@ -38,14 +38,14 @@ fn engine(words: &[&str], path: &Path) -> Output {
 }
 
 /// A running engine, and what it says on standard error.
-struct Running {
-    child: Child,
+pub struct Running {
+    pub child: Child,
     lines: Receiver<String>,
     workers: Vec<(String, i32)>,
 }
 
 impl Running {
-    fn start(path: &Path) -> Self {
+    pub fn start(path: &Path) -> Self {
         let mut command = caravan();
         command.args(["engine", "run"]).arg(path);
         Self::of(command, 2)
@@ -82,7 +82,7 @@ impl Running {
         }
     }
 
-    fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
@@ -95,7 +95,7 @@ impl Running {
     }
 
     fn reload(&self) -> Output {
-        caravan().args(["engine", "reload", &self.pid().to_string()]).output().expect("the command starts")
+        run(&["engine", "reload", &self.pid().to_string()])
     }
 
     /// Returns the exit status and the last lines, after checking that none of the processes is left.
@@ -127,34 +127,13 @@ fn is_gone(pid: i32) -> bool {
 }
 
 #[test]
-fn help_has_examples() {
-    for (command, expected) in [
-        ("run", "caravan engine run bridge.toml --duration 10"),
-        ("check", "caravan engine check bridge.toml --json"),
-        ("graph", "caravan engine graph bridge.toml -o bridge.svg"),
-        ("reload", "caravan engine reload 4711"),
-    ] {
-        let output = caravan().args(["engine", command, "--help"]).output().expect("the command starts");
-        let said = text(&output.stdout);
-        assert!(output.status.success() && said.contains("Examples:") && said.contains(expected), "{said}");
-    }
-}
-
-#[test]
 fn check_says_one_line_or_every_mistake() {
     let folder = Folder::new();
     let path = written(&folder, TWO);
-    let output = engine(&["check"], &path);
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(text(&output.stdout), format!("{}: 2 apps, 1 link, 2 workers\n", path.display()));
-    assert!(output.stderr.is_empty());
-
-    let output = engine(&["check", "--json"], &path);
-    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(
-        (&json["apps"], &json["workers"], &json["mistakes"]),
-        (&2.into(), &2.into(), &Value::Array(vec![]))
-    );
+    let said = printed(&engine(&["check"], &path));
+    assert_eq!(said, format!("{}: 2 apps, 1 link, 2 workers\n", path.display()));
+    let json = json(&engine(&["check", "--json"], &path));
+    assert!(json["apps"] == 2 && json["workers"] == 2 && json["mistakes"] == Value::Array(vec![]), "{json}");
 
     let at = |line: &str| format!("{}:{line}\n", path.display());
     for (bad, expected) in [
@@ -195,9 +174,7 @@ fn check_says_one_line_or_every_mistake() {
 fn graph_draws_what_may_be_of_unknown_kinds() {
     let folder = Folder::new();
     let path = written(&folder, &TWO.replace("\"sink\"", "\"my-own\""));
-    let output = engine(&["graph"], &path);
-    assert!(output.status.success(), "{output:?}");
-    let svg = text(&output.stdout);
+    let svg = printed(&engine(&["graph"], &path));
     assert!(svg.starts_with("<svg ") && svg.contains(">my-own in right</text>"), "{svg}");
 
     let drawn = folder.path().join("engine.svg");
@@ -228,8 +205,8 @@ fn it_runs_for_as_long_as_it_is_told() {
     let folder = Folder::new();
     let path = written(&folder, TWO);
     let output = engine(&["run", "--json", "--duration", "0.5", "--hugepages"], &path);
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    let said = text(&output.stdout);
+    let said = printed(&output);
+    assert!(output.stderr.is_empty(), "{output:?}");
     let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let (running, ended) = (&lines[0], &lines[lines.len() - 1]);
     assert_eq!((&running["event"], &running["apps"]), (&"running".into(), &2.into()));
@@ -243,15 +220,17 @@ fn it_runs_for_as_long_as_it_is_told() {
     assert!(lines.iter().all(|line| line["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{said}");
 }
 
+/// Returns the last line of what an engine has printed as JSON.
+fn last_line(output: &Output) -> Value {
+    serde_json::from_str(printed(output).lines().last().expect("a line")).expect("JSON")
+}
+
 /// Runs the examples that need no devices: packets come out at their ends.
 #[test]
 fn examples_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/examples");
     for name in ["two_workers.toml", "tunnel.toml", "shaping.toml"] {
-        let output = engine(&["run", "--json", "--duration", "0.3"], &folder.join(name));
-        assert!(output.status.success(), "{output:?}");
-        let said = text(&output.stdout);
-        let ended: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
+        let ended = last_line(&engine(&["run", "--json", "--duration", "0.3"], &folder.join(name)));
         assert!(ended["apps"]["sink"]["packets"].as_u64() > Some(0), "{name}: {ended}");
         assert_eq!(ended["restarts"], serde_json::json!({}), "{name}");
     }
@@ -290,9 +269,8 @@ fn a_hangup_moves_an_app_to_another_worker() {
     assert!(!is_gone(running.worker("left")), "it goes on");
 
     std::fs::write(&path, TWO).expect("written");
-    let output = running.reload();
-    assert!(output.status.success(), "{output:?}");
-    assert!(text(&output.stdout).contains("moved: sink (left -> right)"), "{output:?}");
+    let said = printed(&running.reload());
+    assert!(said.contains("moved: sink (left -> right)"), "{said}");
     running.wait_line("moved: sink (left -> right)");
     running.signal(Signal::TERM);
     assert_eq!(running.ended().0.code(), Some(0));
@@ -322,8 +300,7 @@ fn a_refused_file_changes_nothing() {
     std::fs::write(&path, "links = [").expect("written");
     // The pid of a worker also leads to its engine.
     let worker = running.worker("left").to_string();
-    let output =
-        caravan().args(["engine", "reload", "--json", &worker]).output().expect("the command starts");
+    let output = run(&["engine", "reload", "--json", &worker]);
     assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0), "{output:?}");
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&json["pid"], &json["changes"]), (&running.pid().into(), &Value::Null));
@@ -377,14 +354,6 @@ fn a_killed_supervisor_leaves_no_process() {
     running.signal(Signal::KILL);
     let (status, _) = running.ended();
     assert_eq!(status.code(), None);
-}
-
-#[test]
-fn who_is_no_engine_takes_no_orders() {
-    let own = std::process::id().to_string();
-    let output = caravan().args(["engine", "reload", &own]).output().expect("the command starts");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).starts_with(&format!("caravan: process {own} is no engine")), "{output:?}");
 }
 
 /// Returns a copy of the program that any user may run, because others may have no access to the original, and opens
@@ -452,10 +421,7 @@ fn it_ends_after_the_last_packet_and_counts_it() {
     let copied = folder.path().join("copy.pcap");
     let ended = |to: &Path| {
         let path = written(&folder, &copying(&capture, to));
-        let output = engine(&["run", "--json", "--until-end"], &path);
-        assert!(output.status.success(), "{output:?}");
-        let said = text(&output.stdout);
-        serde_json::from_str::<Value>(said.lines().last().expect("a line")).expect("JSON")
+        last_line(&engine(&["run", "--json", "--until-end"], &path))
     };
     let last = ended(&copied);
     let read = last["apps"]["reader"]["packets"].as_u64().expect("a number");
@@ -525,8 +491,7 @@ fn an_engine_in_another_network_namespace_takes_orders() {
         command.arg(&copied).args(["engine", "run"]).arg(&path);
         let mut running = Running::of(command, 2);
         let pid = running.pid().to_string();
-        let output = caravan().args(["engine", "reload", &pid]).output().expect("the command starts");
-        assert_eq!(text(&output.stdout), "unchanged: 2\n", "{output:?}");
+        assert_eq!(printed(&running.reload()), "unchanged: 2\n");
         running.wait_line("  reloaded ");
         if !reaches {
             let output = by_anybody(&copied).args(["reload", &pid]).output().expect("the command starts");

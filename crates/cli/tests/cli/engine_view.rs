@@ -2,53 +2,38 @@
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use crate::common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, run, signal, text, wait_for};
+use crate::engine;
 use serde_json::Value;
 
-/// A configuration that sends packets of three sizes, in turn, from one process to another.
-const TWO: &str = "\
-links = [\"source.output -> sink.input\"]
-
-[app.source]
-kind = \"source\"
-worker = \"left\"
-sizes = [60, 120, 1500]
-hex = \"00010203040506070809\"
-
-[app.sink]
-kind = \"sink\"
-worker = \"right\"
-";
 const LINK: &str = "source.output -> sink.input";
 const SIZES: [usize; 3] = [60, 120, 1500];
 
 /// A running engine.
 struct Running {
-    child: Child,
+    engine: engine::Running,
     _folder: Folder,
 }
 
 impl Running {
+    /// Starts an engine that sends packets of three sizes, in turn, from one process to another.
     fn start() -> Self {
         let folder = Folder::new();
-        let path: PathBuf = folder.path().join("engine.toml");
-        std::fs::write(&path, TWO).expect("written");
-        let mut command = caravan();
-        command.args(["engine", "run"]).arg(&path).stderr(Stdio::null());
-        let running = Self { child: command.spawn().expect("the command starts"), _folder: folder };
+        let sizes = "kind = \"source\"\nsizes = [60, 120, 1500]\nhex = \"00010203040506070809\"";
+        let path = engine::written(&folder, &engine::TWO.replace("kind = \"source\"", sizes));
+        let running = Self { engine: engine::Running::start(&path), _folder: folder };
         wait_for("packets to flow", || running.taken() > Some(1000));
         running
     }
 
     fn pid(&self) -> String {
-        self.child.id().to_string()
+        self.engine.pid().to_string()
     }
 
     fn top(&self, words: &[&str]) -> Output {
-        caravan().args(["engine", "top", &self.pid()]).args(words).output().expect("the command starts")
+        run(&[&["engine", "top", &self.pid()], words].concat())
     }
 
     /// Returns one JSON view of `top`.
@@ -67,13 +52,6 @@ impl Running {
         command.args(["engine", "trace", "--pid", &self.pid(), LINK]).args(words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -110,7 +88,7 @@ fn packets(file: &[u8]) -> Vec<(usize, usize, usize, &[u8])> {
 fn figures_add_up() {
     let running = Running::start();
     let view = running.view().expect("an engine");
-    assert_eq!(view["pid"].as_u64(), Some(running.child.id().into()));
+    assert_eq!(view["pid"].as_u64(), Some(running.engine.child.id().into()));
     assert_eq!(sum(&view["owners"]), view["packets"].as_u64().expect("a number"), "{}", view["owners"]);
     assert_eq!((sum(&view["owners"]["lost"]), sum(&view["owners"]["impossible"])), (0, 0));
     let workers = view["workers"].as_array().expect("workers");
@@ -189,8 +167,7 @@ fn a_trace_ends_with_its_engine_and_on_ctrl_c() {
     let mut stopped =
         running.trace(&[]).stdout(Stdio::null()).process_group(0).spawn().expect("the command starts");
     wait_for("the trace", || running.view().is_some_and(|view| view["links"][0]["tracer"] == stopped.id()));
-    let pid = rustix::process::Pid::from_raw(stopped.id() as i32).expect("a process");
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+    signal(&stopped, rustix::process::Signal::INT);
     assert!(stopped.wait().expect("ended").success());
     let mut said = String::new();
     stopped.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
@@ -198,8 +175,8 @@ fn a_trace_ends_with_its_engine_and_on_ctrl_c() {
 
     let ended = running.trace(&[]).stdout(Stdio::null()).spawn().expect("the command starts");
     wait_for("the trace", || running.view().is_some_and(|view| view["links"][0]["tracer"] == ended.id()));
-    running.child.kill().expect("killed");
-    running.child.wait().expect("ended");
+    running.engine.child.kill().expect("killed");
+    running.engine.child.wait().expect("ended");
     let output = ended.wait_with_output().expect("ended");
     assert!(output.status.success());
     assert!(text(&output.stderr).starts_with("the engine has ended\n"), "{}", text(&output.stderr));
@@ -208,11 +185,8 @@ fn a_trace_ends_with_its_engine_and_on_ctrl_c() {
 #[test]
 fn what_is_not_there_is_said() {
     let running = Running::start();
-    let refused = caravan().args(["engine", "trace", "--pid", &running.pid(), "a.b -> c.d"]).output();
-    let refused = refused.expect("the command starts");
+    let refused = run(&["engine", "trace", "--pid", &running.pid(), "a.b -> c.d"]);
     let said = text(&refused.stderr);
     assert!(!refused.status.success() && said.contains(&format!("\n  '{LINK}'")), "{said}");
     assert!(refused.stdout.is_empty());
-    let nobody = caravan().args(["engine", "top", "1", "--once"]).output().expect("the command starts");
-    assert!(text(&nobody.stderr).contains("process 1 is no engine"), "{}", text(&nobody.stderr));
 }

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+
+use crate::common::{caravan, printed, text};
 
 /// A folder with the benchmark's modules compiled as the command looks for them.
 struct Modules(PathBuf);
@@ -22,9 +24,9 @@ impl Modules {
     }
 
     fn bench(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_caravan"));
+        let mut command = caravan();
         command.args(["bench", "erlang", "--transports", "tcp", "--rounds", "1"]).args(words);
-        command.env("CARAVAN_ERLANG_DIR", &self.0).current_dir(&self.0).stdin(Stdio::null());
+        command.env("CARAVAN_ERLANG_DIR", &self.0).current_dir(&self.0);
         // A variable that a user may have set must neither reach the nodes nor do harm.
         command.env("ERL_AFLAGS", "-proto_dist nonsense");
         command.output().expect("the command starts")
@@ -35,9 +37,7 @@ impl Modules {
 fn two_nodes_are_measured_and_the_files_are_written() {
     let modules = Modules::compile("measured");
     let output = modules.bench(&["--nodes", "2", "--processes", "3", "--seconds", "0.1"]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let table = String::from_utf8_lossy(&output.stdout);
+    let table = printed(&output);
     assert!(table.contains("tcp: inet_tcp on all 2 link ends"), "{table}");
     assert!(table.contains("Written: results/erlang.json"), "{table}");
 
@@ -59,7 +59,7 @@ fn a_node_that_cannot_start_is_reported_with_its_own_words() {
     let modules = Modules::compile("refused");
     let output = modules.bench(&["--nodes", "2", "--erl-flags", "-proto_dist nonsense"]);
     assert_eq!(output.status.code(), Some(1));
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = text(&output.stderr);
     assert!(errors.contains("ended unasked") && errors.contains("nonsense"), "{errors}");
     assert!(!modules.0.join("results").exists());
 }

@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use crate::common::{Folder, caravan, json, signal, text, wait_for};
+use rustix::process::Signal;
 use serde_json::Value;
-
-use crate::common::{Folder, caravan, text, wait_for};
 
 /// Runs `caravan bench pipe` with its temporary files in `folder`. Returns the output and the pid.
 fn bench(folder: &Folder, words: &str) -> (Output, u32) {
@@ -22,11 +22,6 @@ fn bench(folder: &Folder, words: &str) -> (Output, u32) {
 
 fn svg(folder: &Folder) -> std::path::PathBuf {
     folder.path().join("chart.svg")
-}
-
-fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 fn keys(rows: &Value) -> Vec<&str> {
@@ -50,10 +45,6 @@ fn namespaces() -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 #[test]
 fn every_step_is_measured_in_order_over_shared_memory_and_tcp() {
     for (transport, last) in [("shm", "Caravan's ring"), ("tcp", "TCP as a stream")] {
@@ -62,20 +53,8 @@ fn every_step_is_measured_in_order_over_shared_memory_and_tcp() {
         let json = json(&output);
         assert_eq!(json["schema"], "caravan-bench-pipe-steps/1");
         assert_eq!(json["transport"], transport);
-        let steps = [
-            "4k",
-            "1-byte-acks",
-            "batched-acks",
-            "64k",
-            "1m",
-            "8m",
-            "untouched",
-            "copy",
-            "two-buffers",
-            "read-ahead",
-            "stream",
-        ];
-        assert_eq!(keys(&json["steps"]), steps);
+        let steps = "4k 1-byte-acks batched-acks 64k 1m 8m untouched copy two-buffers read-ahead stream";
+        assert_eq!(keys(&json["steps"]).join(" "), steps);
         for step in json["steps"].as_array().expect("a list") {
             assert_eq!(step["gb_per_s"]["samples"].as_array().map(Vec::len), Some(2), "{step}");
             assert!(step["gb_per_s"]["min"].as_f64() > Some(0.0), "{step}");
@@ -121,7 +100,7 @@ fn caravan_and_the_tools_that_are_there_are_measured_beside_each_other() {
 #[test]
 fn namespaces_are_joined_and_go_and_so_do_those_of_a_dead_benchmark() {
     let folder = Folder::new();
-    if !is_root() {
+    if !rustix::process::geteuid().is_root() {
         let (output, _) = bench(&folder, "--only veth --network veth --rounds 1 --bytes 1Mi");
         assert_eq!(output.status.code(), Some(1));
         assert!(text(&output.stderr).contains("take root: run it with sudo"), "{}", text(&output.stderr));
@@ -152,8 +131,7 @@ fn ctrl_c_leaves_nothing_behind() {
     let mut lines = complaints.lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("veth: round 1 of 1000")), "it measures");
     wait_for("something to be left behind", || !is_clean(&folder, child.id()));
-    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+    signal(&child, Signal::INT);
     lines.for_each(drop);
     assert_eq!(child.wait().expect("ended").code(), Some(130));
     // This check comes at once: another benchmark would remove what this one has left.
@@ -172,13 +150,9 @@ fn benchmarks_are_listed_and_what_cannot_be_is_refused() {
     for name in ["same-host", "veth", "veth-10g", "start"] {
         assert!(listed.lines().any(|line| line.split(' ').next() == Some(name)), "{name}: {listed}");
     }
-    let refused = words("--only veht");
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused.stderr).contains("no benchmark is called veht: there are same-host, veth"));
     if !Path::new("/sys/class/infiniband").exists() {
         let refused = words("--steps --transport rdma");
         assert!(text(&refused.stderr).contains("no RDMA device"), "{}", text(&refused.stderr));
     }
-    assert!(text(&words("--help").stdout).contains("caravan bench pipe --steps --transport tcp"));
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
 }

@@ -2,20 +2,18 @@
 //! other side is this machine, reached through an sshd of the test.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Folder, caravan, text, wait_for};
+use crate::common::{Folder, caravan, json, printed, run, signal, text, wait_for};
 use crate::sshd::{Hosts, Setup};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 #[test]
 fn fabric_prints_what_there_is() {
-    let output = caravan().args(["fabric", "localhost"]).output().expect("the command starts");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
+    let said = printed(&run(&["fabric", "localhost"]));
     for expected in ["locked memory: ", "firewall: ", "towards localhost (", "): shared memory\n"] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
@@ -23,21 +21,12 @@ fn fabric_prints_what_there_is() {
 
 #[test]
 fn fabric_as_json_is_one_object() {
-    let output = caravan().args(["fabric", "--json"]).output().expect("the command starts");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let json = json(&run(&["fabric", "--json"]));
     assert!(
         json["devices"].is_array() && json["obstacles"].is_array() && json["towards"].is_null(),
         "{json}"
     );
     assert!(json["locked_memory"]["bytes_per_link"].as_u64() > Some(2 * 512 << 10), "{json}");
-}
-
-#[test]
-fn fabric_names_a_host_that_is_not_found() {
-    let output = caravan().args(["fabric", "no-such-host.invalid"]).output().expect("the command starts");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("cannot find the host no-such-host.invalid"), "{output:?}");
 }
 
 /// Checks that a way was left out only for lack of a device, and that everything else passed.
@@ -95,8 +84,7 @@ fn over_ssh_everything_is_tested_and_nothing_is_left() {
     let mut command = selftest(&hosts);
     let output =
         command.args(["--seconds", "0.1", "--json", "--output"]).arg(&file).output().expect("it starts");
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    assert!(text(&output.stdout).starts_with("Passed, in "), "{}", text(&output.stdout));
+    assert!(printed(&output).starts_with("Passed, in "), "{output:?}");
     check_report(&serde_json::from_slice(&std::fs::read(&file).expect("written")).expect("JSON"));
     wait_for("the other side to leave nothing", || is_clean(&hosts));
 }
@@ -104,42 +92,17 @@ fn over_ssh_everything_is_tested_and_nothing_is_left() {
 #[test]
 fn interrupted_or_killed_nothing_is_left() {
     let hosts = bare();
-    for (signal, status) in [(Signal::INT, Some(130)), (Signal::TERM, Some(130)), (Signal::KILL, None)] {
+    for (end, status) in [(Signal::INT, Some(130)), (Signal::TERM, Some(130)), (Signal::KILL, None)] {
         let mut command = selftest(&hosts);
         let mut child = command.args(["--seconds", "60"]).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut errors = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let begun = errors.find(|line| line.as_ref().is_ok_and(|line| line == "caravan: shared memory"));
         assert!(begun.is_some(), "the test began");
         assert!(!is_clean(&hosts), "the other side runs");
-        kill_process(pid(&child), signal).expect("a signal");
-        assert_eq!(child.wait().expect("it ends").code(), status, "{signal:?}");
+        signal(&child, end);
+        assert_eq!(child.wait().expect("it ends").code(), status, "{end:?}");
         wait_for("the other side to leave nothing", || is_clean(&hosts));
     }
-}
-
-fn pid(child: &Child) -> Pid {
-    Pid::from_child(child)
-}
-
-#[test]
-fn an_unknown_key_is_refused_with_what_to_do() {
-    let hosts = bare();
-    std::fs::write(hosts.folder().join("known_hosts"), "").expect("written");
-    let output = selftest(&hosts).output().expect("it starts");
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(
-        said.contains("caravan: 127.0.0.2: ssh ended") && said.contains("Its key is not known"),
-        "{said}"
-    );
-}
-
-#[test]
-fn without_ssh_it_says_so() {
-    let output = caravan().args(["selftest", "--ssh", "/none/ssh", "x"]).output().expect("it starts");
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("cannot start `/none/ssh`") && said.contains("openssh-client"), "{said}");
 }
 
 /// A program that is called as ssh and runs the command here, with a folder of its own first on the PATH.
@@ -168,35 +131,10 @@ impl NoSsh {
         command.args(["selftest", "--seconds", "0.1", "--ssh"]).arg(ssh).arg("there");
         command.output().expect("it starts")
     }
-
-    fn tmp(&self) -> PathBuf {
-        self.0.path().join("tmp")
-    }
 }
 
 fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).expect("a folder").next().is_none()
-}
-
-#[test]
-fn a_host_that_cannot_take_a_copy_says_why() {
-    for (name, script, expected) in [
-        ("uname", "echo Linux sparc64", "of another architecture (sparc64;"),
-        ("uname", "echo OpenBSD amd64", "caravan needs Linux"),
-        ("df", "echo x; echo /dev/x 100 96 4 96% /", "there is no space for a copy of this program in "),
-        // A folder mounted noexec behaves like this: a file cannot be made executable.
-        ("chmod", "exit 0", "is mounted noexec"),
-        ("mktemp", "exit 1", "no folder there can be written to"),
-        ("head", "cat >/dev/null & exec dd bs=1 count=9 status=none", "arrived torn"),
-        ("sha256sum", "echo 0000 x", "arrived torn"),
-    ] {
-        let host = NoSsh::new(&[(name, script)]);
-        let output = host.run();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{name}: {said}");
-        assert!(said.starts_with("caravan: there: ") && said.contains(expected), "{name}: {said}");
-        wait_for("nothing to be left", || is_empty(&host.tmp()));
-    }
 }
 
 /// The same program on the PATH is used, and another version is not.
@@ -204,9 +142,7 @@ fn a_host_that_cannot_take_a_copy_says_why() {
 fn a_program_on_the_path_is_taken_if_it_is_the_same() {
     let same = format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_caravan"));
     let no_copies = ("mktemp", "exit 1");
-    let output = NoSsh::new(&[("caravan", &same), no_copies]).run();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
+    let said = printed(&NoSsh::new(&[("caravan", &same), no_copies]).run());
     assert!(said.contains("a link carries 2 MiB each way unchanged, sleeping: yes"), "{said}");
     assert!(said.lines().last().is_some_and(|line| line.starts_with("Passed, in ")), "{said}");
     let output = NoSsh::new(&[("caravan", "echo caravan 9.9.9 selftest 9"), no_copies]).run();
@@ -231,22 +167,4 @@ fn a_broken_other_side_is_named() {
         assert!(said.contains(expected), "{script}: {said}");
         assert!(begin.elapsed() < Duration::from_secs(60), "{script}");
     }
-}
-
-/// The help of both commands has examples, and ssh's options are checked.
-#[test]
-fn help_and_bad_values() {
-    for (words, expected) in [
-        (&["fabric", "--help"][..], "caravan fabric --json 192.0.2.7 | jq .towards.transport"),
-        (&["selftest", "--help"], "caravan selftest -p 2222 -i ~/.ssh/lab admin@192.0.2.7"),
-    ] {
-        let output = caravan().args(words).output().expect("it starts");
-        assert!(
-            output.status.success() && text(&output.stdout).contains(expected),
-            "{}",
-            text(&output.stdout)
-        );
-    }
-    let output = caravan().args(["selftest", "--", "-oProxyCommand=x"]).output().expect("it starts");
-    assert_eq!(output.status.code(), Some(2));
 }

@@ -17,6 +17,18 @@ fn got(rig: &Rig, host: &str) -> Vec<u8> {
     std::fs::read(rig.hosts.home(host).join("got")).unwrap_or_default()
 }
 
+/// Checks that each of these hosts has got all bytes.
+fn all_got(rig: &Rig, hosts: &[&str], bytes: &[u8]) {
+    for host in hosts {
+        let got = got(rig, host);
+        assert!(got == bytes, "{host}: {}", difference(&got, bytes));
+    }
+}
+
+fn wait_until_all_get_some(rig: &Rig) {
+    wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(rig, host).is_empty()));
+}
+
 #[test]
 fn all_hosts_get_the_whole_stream() {
     let rig = Rig::new(&["a", "b", "c"]);
@@ -29,10 +41,7 @@ fn all_hosts_get_the_whole_stream() {
     ] {
         let bytes = pattern(length, length as usize);
         rig.yields(&[options, &[":cat", KEEP]].concat(), &bytes, b"");
-        for host in ["a", "b", "c"] {
-            let got = got(&rig, host);
-            assert!(got == bytes, "{options:?}, {host}: {}", difference(&got, &bytes));
-        }
+        all_got(&rig, &["a", "b", "c"], &bytes);
     }
 }
 
@@ -68,7 +77,7 @@ fn outputs_of_several_hosts_come_line_by_line() {
 fn amid(rig: &Rig, options: &[&str]) -> Live {
     let mut live = rig.start(&[options, &["-t", "tcp", "a,b,c:tee \"$HOME/got\" >/dev/null"]].concat());
     live.feed_for_ever();
-    wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(rig, host).is_empty()));
+    wait_until_all_get_some(rig);
     live
 }
 
@@ -92,44 +101,30 @@ fn one_that_dies_ends_all() {
     }
 }
 
-/// The other hosts get the whole stream, and the status reports the dead one.
+/// The other hosts get the whole stream, and the status reports the dead one: its command, or its agent, with which
+/// the whole host is gone.
 #[test]
 fn others_go_on_without_one_that_dies() {
-    for options in [&["--on-dead", "continue"][..], &["--on-dead", "continue", "--star"]] {
+    let kill_agent: fn(&Rig, &str) = |rig, host| rig.agents(host)[0].kill(Signal::KILL);
+    for (star, kill, status, told) in [
+        (&[][..], kill_command as fn(&Rig, &str), 137, "(b)"),
+        (&["--star"], kill_command, 137, "(b)"),
+        (&[], kill_agent, 255, "b: "),
+    ] {
         let rig = Rig::new(&["a", "b", "c"]);
         let bytes = pattern(10, 20_000_000);
-        let words = [options, &["-t", "tcp", "-L", "10M", "a,b,c:tee \"$HOME/got\" >/dev/null"]].concat();
-        let mut live = rig.start(&words);
+        let words = ["--on-dead", "continue", "-t", "tcp", "-L", "10M", "a,b,c:tee \"$HOME/got\" >/dev/null"];
+        let mut live = rig.start(&[star, &words].concat());
         live.feed(bytes.clone());
-        wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(&rig, host).is_empty()));
-        kill_command(&rig, "b");
+        wait_until_all_get_some(&rig);
+        kill(&rig, "b");
         let done = live.finish();
-        assert_eq!(done.status, Some(137), "{options:?}: {}", done.errors);
-        assert!(done.errors.contains("(b)"), "{options:?}: {}", done.errors);
-        for host in ["a", "c"] {
-            assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
-        }
+        assert_eq!(done.status, Some(status), "{star:?}: {}", done.errors);
+        assert!(done.errors.contains(told), "{star:?}: {}", done.errors);
+        all_got(&rig, &["a", "c"], &bytes);
         assert!(bytes.starts_with(&got(&rig, "b")));
         rig.census.check("a death");
     }
-}
-
-/// The whole host is gone: its agent dies, not its command.
-#[test]
-fn others_go_on_without_a_host_that_dies() {
-    let rig = Rig::new(&["a", "b", "c"]);
-    let bytes = pattern(11, 20_000_000);
-    let words = ["--on-dead", "continue", "-t", "tcp", "-L", "10M", "a,b,c:tee \"$HOME/got\" >/dev/null"];
-    let mut live = rig.start(&words);
-    live.feed(bytes.clone());
-    wait_for("all to get some", || ["a", "b", "c"].iter().all(|host| !got(&rig, host).is_empty()));
-    rig.agents("b")[0].kill(Signal::KILL);
-    let done = live.finish();
-    assert_eq!(done.status, Some(255), "{}", done.errors);
-    for host in ["a", "c"] {
-        assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
-    }
-    rig.census.check("a death");
 }
 
 /// A host that does not read is dropped, and does not hold up the others.
@@ -144,9 +139,7 @@ fn a_slow_one_is_dropped() {
     assert_ne!(done.status, Some(0), "{}", done.errors);
     assert!(done.errors.contains("here -> b: "), "{}", done.errors);
     assert!(!done.errors.contains("-> a") && !done.errors.contains("-> c"), "{}", done.errors);
-    for host in ["a", "c"] {
-        assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
-    }
+    all_got(&rig, &["a", "c"], &bytes);
     rig.census.check("a slow one");
 }
 
@@ -157,9 +150,7 @@ fn a_slow_one_is_waited_for() {
     let bytes = pattern(13, 10_000_000);
     let slow = "a,b,c:case $HOME in */b*) sleep 2;; esac; cat >\"$HOME/got\"";
     rig.yields(&["-t", "tcp", "--star", slow], &bytes, b"");
-    for host in ["a", "b", "c"] {
-        assert!(got(&rig, host) == bytes, "{host}: {}", difference(&got(&rig, host), &bytes));
-    }
+    all_got(&rig, &["a", "b", "c"], &bytes);
 }
 
 /// Two hosts write to our standard output, whose reader leaves.

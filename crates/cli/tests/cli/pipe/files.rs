@@ -66,6 +66,8 @@ fn commands_arrive_as_they_were_written() {
     let rig = Rig::new(&["a"]);
     rig.yields(&["a:printf '%s|' \"a  b\" '$HOME' \"it's\" 'c\nd' '\\'"], b"", b"a  b|$HOME|it's|c\nd|\\|");
     rig.yields(&["a:x=5; (echo $((x * 2)); echo 1 2) | cat"], b"", b"10\n1 2\n");
+    // Everything after the first colon is the command.
+    rig.yields(&["a:echo b:c:d"], b"", b"b:c:d\n");
 }
 
 /// The commands are as long as possible, and more than one message holds for a host.
@@ -76,11 +78,4 @@ fn long_commands() {
     let stages: Vec<String> = (0..12).map(|number| stage(if number < 8 { "a" } else { "" })).collect();
     let stages: Vec<&str> = stages.iter().map(String::as_str).collect();
     rig.yields(&stages, b"through all\n", b"through all\n");
-}
-
-/// Everything after the first colon is the command.
-#[test]
-fn colons_in_commands() {
-    let rig = Rig::new(&["a"]);
-    rig.yields(&["a:echo b:c:d"], b"", b"b:c:d\n");
 }

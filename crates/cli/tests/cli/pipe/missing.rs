@@ -5,19 +5,6 @@ use std::process::Stdio;
 use crate::pipe::live::Live;
 use crate::pipe::rig::Rig;
 
-#[test]
-fn without_ssh_it_says_so() {
-    let rig = Rig::new(&["a"]);
-    let mut command = rig.command(&["a:cat"]);
-    command.env("PATH", rig.file("nothing"));
-    let mut live = Live::start(command);
-    live.feed(Vec::new());
-    let done = live.finish();
-    assert_eq!(done.status, Some(255), "{}", done.errors);
-    assert!(done.errors.contains("ssh") && done.errors.contains("openssh-client"), "{}", done.errors);
-    rig.census.check("no ssh");
-}
-
 /// Stages of this host alone need no ssh.
 #[test]
 fn stages_of_this_host_take_no_ssh() {

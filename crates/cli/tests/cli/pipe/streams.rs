@@ -6,7 +6,7 @@ use std::process::Stdio;
 use digest::digest::{Context, SHA256, digest};
 
 use crate::pipe::bytes::{BLOCK_BYTES, difference, pattern};
-use crate::pipe::live::Live;
+use crate::pipe::live::{Done, Live};
 use crate::pipe::rig::Rig;
 
 /// The options that may change how bytes travel between hosts. Between two agents of one host they would not travel at
@@ -150,21 +150,27 @@ fn a_rate_is_kept() {
     assert!(done.took.as_secs_f64() > 0.8, "{:?}", done.took);
 }
 
-/// The final figures as JSON: one object, with the stream's length and digest.
+/// Returns the object of `--json`.
+fn figures(done: &Done) -> serde_json::Value {
+    let object = done.errors.lines().find_map(|line| serde_json::from_str(line).ok());
+    object.unwrap_or_else(|| panic!("{}", done.errors))
+}
+
+/// The final figures: the line that users of rdpipe know, and one object with the stream's length and digest.
 #[test]
-fn figures_as_json() {
+fn the_figures_are_told_at_the_end() {
     let rig = Rig::new(&["a", "b"]);
     let bytes = pattern(7, 1_000_000);
     rig.write("in", &bytes);
-    let done = rig.run_clean(&["--json", "-t", "tcp", "--digest", "sha256", "a:<@/in", "b:>@/out"], b"");
+    let done =
+        rig.run_clean(&["-v", "--json", "-t", "tcp", "--digest", "sha256", "a:<@/in", "b:>@/out"], b"");
     assert_eq!(done.status, Some(0), "{}", done.errors);
-    let json: serde_json::Value = done
-        .errors
-        .lines()
-        .chain(done.text().lines())
-        .find_map(|line| serde_json::from_str(line).ok())
-        .unwrap_or_else(|| panic!("{}{}", done.text(), done.errors));
+    let rate = done.errors.lines().find_map(|line| line.strip_prefix("Bandwidth ")?.strip_suffix(" GB/s"));
+    let (whole, part) = rate.and_then(|rate| rate.split_once('.')).expect("a line of its own");
+    assert!(whole.parse::<u32>().is_ok() && part.len() == 3, "{}", done.errors);
+    let json = figures(&done);
     assert_eq!(json["status"], 0, "{json}");
+    assert_eq!(json["statuses"], serde_json::json!([[0], [0]]), "{json}");
     assert_eq!(json["hops"][0]["bytes"], 1_000_000, "{json}");
     let hash = digest(&SHA256, &bytes);
     let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -183,8 +189,7 @@ fn bytes_on_the_wire() {
     ] {
         let words = [options, &["--json", "-t", "tcp", ":<@/in", "a,b:cat >/dev/null"]].concat();
         let done = rig.run_clean(&words, b"");
-        let json = done.errors.lines().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let json = json.unwrap_or_else(|| panic!("{words:?}: {}", done.errors));
+        let json = figures(&done);
         for hop in &json["hops"].as_array().expect("hops")[..2] {
             let wire_bytes = hop["wire_bytes"].as_u64().expect("a number");
             assert!((least..most).contains(&wire_bytes), "{words:?}: {json}");
