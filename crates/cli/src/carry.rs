@@ -182,7 +182,7 @@ impl RecvRun<'_> {
 fn input(file: Option<&Path>) -> Result<(OwnedFd, Option<u64>), Error> {
     let Some(path) = file else {
         let input = stdin().as_fd().try_clone_to_owned();
-        return Ok((input.map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })?, None));
+        return Ok((input.map_err(Error::system("fcntl(F_DUPFD)"))?, None));
     };
     let opened = std::fs::File::open(path).and_then(|file| Ok((file.metadata()?, file)));
     let (facts, file) =
@@ -335,18 +335,17 @@ struct Hidden {
 
 impl Hidden {
     fn of(terminal: File) -> Result<Self, Error> {
-        let failed = |errno: rustix::io::Errno| Error::System { call: "/dev/tty", source: errno.into() };
-        let before = tcgetattr(&terminal).map_err(failed)?;
+        let before = tcgetattr(&terminal).map_err(Error::system("/dev/tty"))?;
         let mut silent = before.clone();
         silent.local_modes.remove(LocalModes::ECHO);
         silent.local_modes.insert(LocalModes::ICANON | LocalModes::ISIG);
         // Text that was typed before the question is not an answer.
-        tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(failed)?;
+        tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(Error::system("/dev/tty"))?;
         Ok(Self { terminal, before })
     }
 
     fn say(&mut self, text: &str) -> Result<(), Error> {
-        self.terminal.write_all(text.as_bytes()).map_err(|source| Error::System { call: "/dev/tty", source })
+        self.terminal.write_all(text.as_bytes()).map_err(Error::system("/dev/tty"))
     }
 
     /// Reads a line; fails on Ctrl-C or at the terminal's end.
@@ -362,7 +361,7 @@ impl Hidden {
                     Ok(0) => break,
                     Ok(count) => line.extend(room.iter().take(count)),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(source) => return Err(Error::System { call: "/dev/tty", source }),
+                    Err(source) => return Err(Error::system("/dev/tty")(source)),
                 }
             }
         }

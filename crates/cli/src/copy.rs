@@ -1,5 +1,6 @@
 //! `caravan cp`: a pipeline of two commands of this program, the source and the sink.
 
+use caravan_bench::Error as Shared;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write, stdin, stdout};
@@ -42,7 +43,7 @@ pub fn run(args: &Copy) -> Result<ExitCode, Error> {
         }
     };
     if args.dry_run {
-        writeln!(stdout(), "{}", planned(args, &request)?).map_err(Error::Output)?;
+        writeln!(stdout(), "{}", planned(args, &request)?).map_err(Shared::Output)?;
         return Ok(ExitCode::SUCCESS);
     }
     let status = crate::pipe::conduct(&request, &args.reach, &args.telling)?;
@@ -174,10 +175,10 @@ pub fn source(args: &CopyHalf) -> Result<ExitCode, Error> {
 /// Runs the sink half. A signal ends it as the end of its input does, so the only incomplete files that stay behind
 /// are those that the next copy continues.
 pub fn sink(args: &CopyHalf) -> Result<ExitCode, Error> {
-    let (told, signals) = UnixStream::pair().map_err(Error::Signals)?;
+    let (told, signals) = UnixStream::pair().map_err(Shared::Signals)?;
     for signal in endings() {
-        let told = told.try_clone().map_err(Error::Signals)?;
-        signal_hook::low_level::pipe::register(signal, told).map_err(Error::Signals)?;
+        let told = told.try_clone().map_err(Shared::Signals)?;
+        signal_hook::low_level::pipe::register(signal, told).map_err(Shared::Signals)?;
     }
     let input = Attentive { input: descriptor(stdin())?, signals, is_told: false };
     match tree::sink(&args.options.concat(), input, descriptor(stdout())?) {

@@ -8,8 +8,8 @@ mod report;
 mod session;
 mod traffic;
 
+use caravan_bench::Error as Shared;
 use std::io;
-use std::io::Write;
 use std::process::ChildStdin;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use crate::selftest::message::{MESSAGE_BYTES_MAX, SelftestAnswer, SelftestAsk, S
 use crate::selftest::peer::{MARK, identity};
 use crate::selftest::report::{SelftestReport, TestedPath};
 use crate::selftest::session::{STEPS, SelftestSession, TestedWay};
+use crate::{pretty_json, print};
 
 pub use crate::selftest::peer::run as peer;
 
@@ -80,7 +81,7 @@ pub fn run(args: &SelfTest) -> Result<(), Error> {
     }
     drop((progress, remote));
     let report = conclude(args.host.clone(), is_same_host, (found.survey, hello.survey), paths, notes);
-    print(args, &report)?;
+    tell(args, &report)?;
     if report.failures.is_empty() { Ok(()) } else { Err(Error::SelfTestFailed) }
 }
 
@@ -192,22 +193,11 @@ fn conclude(
     SelftestReport { caravan, target, is_same_host, ours, theirs, paths, notes, failures, verdict }
 }
 
-fn print(args: &SelfTest, report: &SelftestReport) -> Result<(), Error> {
-    let text = match args.json {
-        true => {
-            let json = serde_json::to_string_pretty(report).map_err(|error| Error::Output(error.into()))?;
-            format!("{json}\n")
-        }
-        false => report.text(),
-    };
-    let mut out = std::io::stdout();
-    match &args.output {
-        Some(file) => {
-            output::file(file, text.as_bytes())?;
-            writeln!(out, "{}", report.verdict).map_err(Error::Output)
-        }
-        None => out.write_all(text.as_bytes()).map_err(Error::Output),
-    }
+fn tell(args: &SelfTest, report: &SelftestReport) -> Result<(), Error> {
+    let text = if args.json { pretty_json(report)? } else { report.text() };
+    let Some(file) = &args.output else { return print(&text) };
+    output::file(file, text.as_bytes())?;
+    print(&format!("{}\n", report.verdict))
 }
 
 /// The hidden command of this program that runs the other side.
@@ -247,7 +237,7 @@ impl SelftestRemote {
             StartFailure::Host(what) | StartFailure::Shut(what) => {
                 Error::SelfTestHost { host: args.host.clone(), what }
             }
-            StartFailure::Interrupted => Error::Interrupted,
+            StartFailure::Interrupted => Shared::Interrupted.into(),
         })?;
         let (sender, heard) = mpsc::channel();
         let from = channel.from;
@@ -258,7 +248,7 @@ impl SelftestRemote {
 
     /// Asks a question; its answers must be [taken](Self::answer).
     pub fn ask(&mut self, ask: &SelftestAsk) -> Result<(), Error> {
-        let input = self.input.as_mut().ok_or(Error::Interrupted)?;
+        let input = self.input.as_mut().ok_or(Shared::Interrupted)?;
         match framing::write_json(input, ask, MESSAGE_BYTES_MAX) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.ended(Some(error))),

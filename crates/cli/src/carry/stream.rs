@@ -73,7 +73,7 @@ impl CarryStream<'_> {
                 let _fired = fired;
                 mover::run(inlet, vec![outlet], options, gauge, cancel)
             });
-            let mover = mover.map_err(|source| Error::System { call: "a new thread", source })?;
+            let mover = mover.map_err(Error::system("a new thread"))?;
             let given_up = self.attend(&done, gauge, began);
             let outcome = mover.join().map_err(|_| Error::System {
                 call: "the mover",
@@ -218,9 +218,7 @@ impl RecvOutput {
     pub fn open(path: Option<&Path>) -> Result<Self, Error> {
         let Some(path) = path else {
             let output = stdout().as_fd().try_clone_to_owned();
-            return Ok(Self::Direct(
-                output.map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })?,
-            ));
+            return Ok(Self::Direct(output.map_err(Error::system("fcntl(F_DUPFD)"))?));
         };
         let failed = |source| Error::File { what: "write", path: path.to_owned(), source };
         // The file that a symbolic link names is replaced, not the link.
@@ -253,7 +251,7 @@ impl RecvOutput {
             Self::Direct(fd) => fd.as_fd(),
             Self::Part(part) => part.file.as_fd(),
         };
-        fd.try_clone_to_owned().map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })
+        fd.try_clone_to_owned().map_err(Error::system("fcntl(F_DUPFD)"))
     }
 
     /// Renames the part file, because all data have arrived.

@@ -1,5 +1,6 @@
 //! The events of an engine: for people as lines with the time, for programs as JSON.
 
+use caravan_bench::Error as Shared;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -119,7 +120,7 @@ impl NewsTeller {
                     told: &'a EngineNews<'a>,
                 }
                 serde_json::to_string(&NewsLine { time: &now, told })
-                    .map_err(|error| Error::Output(error.into()))?
+                    .map_err(|error| Shared::Output(error.into()))?
             }
             false => format!("{now}  {}", text(told)),
         };

@@ -1,5 +1,6 @@
 //! The end of a pipe: its failures, its figures and its exit status.
 
+use caravan_bench::Error as Shared;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ impl Ending {
             Some(path) if path == Path::new("-") => Json::Stderr,
             Some(path) => {
                 let file = File::create(path);
-                let file = file.map_err(|source| Error::File { what: "write", path: path.clone(), source });
+                let file = file.map_err(|source| Shared::File { what: "write", path: path.clone(), source });
                 Json::File(path.clone(), file?)
             }
         };
@@ -62,7 +63,7 @@ impl Ending {
             Json::Stderr => say(&object(&summary).to_string()),
             Json::File(path, mut file) => {
                 if let Err(source) = writeln!(file, "{}", object(&summary)) {
-                    say(&format!("caravan: {}", Error::File { what: "write", path, source }));
+                    say(&format!("caravan: {}", Shared::File { what: "write", path, source }));
                     return ExitCode::from(if summary.status == 0 { 255 } else { summary.status });
                 }
             }
