@@ -40,10 +40,6 @@ pub enum Error {
     Resolve { host: String, source: io::Error },
     #[error("towards {host} there is only TCP; the lines above say why")]
     OnlyTcp { host: String },
-    #[error(
-        "cannot start `{program}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh"
-    )]
-    SshMissing { program: String, source: io::Error },
     #[error("{host}: {what}")]
     SelfTestHost { host: String, what: String },
     #[error("the self-test found failures; the report names them")]

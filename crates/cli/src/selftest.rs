@@ -61,16 +61,20 @@ pub fn run(args: &SelfTest) -> Result<(), Error> {
     let hello = ask_hello(&mut remote, args)?;
     let (ways, mut notes) = ways(&found, &hello)?;
     let mut progress = BenchProgress::new(ways.len() * STEPS);
-    let mut session = SelftestSession {
-        remote: &mut remote,
-        interrupt: &interrupt,
-        ring_bytes: args.ring_bytes,
-        time: args.seconds,
-    };
     let is_same_host = Place::here().is_same_host(&hello.place);
     let mut paths = Vec::new();
     for way in &ways {
-        let path = session.test(way, &mut progress)?;
+        progress.round(way.name());
+        let session = SelftestSession {
+            remote: &mut remote,
+            interrupt: &interrupt,
+            ring_bytes: args.ring_bytes,
+            time: args.seconds,
+            way,
+            progress: &progress,
+            path: TestedPath::new(way.name()),
+        };
+        let path = session.test()?;
         match path.unconnected() {
             Some(why) if is_same_host && way.is_between_ports() => notes.push(format!(
                 "{}: {why}. From one port of a host to another that hangs on its routes, and says nothing of other hosts",
@@ -222,7 +226,7 @@ impl SelftestRemote {
     pub fn start(args: &SelfTest, interrupt: &Interrupt) -> Result<Self, Error> {
         let started = start(&RemoteStart {
             host: &args.host,
-            ssh: &SshOptions::new(&args.ssh, args.port, SILENCE_LIMIT),
+            ssh: &SshOptions { args: args.ssh.clone(), port: args.port, silence: SILENCE_LIMIT },
             word: WORD,
             identity: &identity(),
             mark: MARK,
@@ -231,9 +235,7 @@ impl SelftestRemote {
             interrupted: interrupt.flag(),
         });
         let channel = started.map_err(|failure| match failure {
-            StartFailure::NoSsh(source) => {
-                Error::SshMissing { program: args.ssh.program.display().to_string(), source }
-            }
+            StartFailure::NoSsh(why) => Error::Sentence(why),
             StartFailure::Host(what) | StartFailure::Shut(what) => {
                 Error::SelfTestHost { host: args.host.clone(), what }
             }

@@ -57,6 +57,20 @@ fn file(name: &[u8]) -> TreeRecord<'_> {
     TreeRecord::File { name, attributes: PLAIN, content: b"evil" }
 }
 
+/// Returns a batch of the source itself with one record in it.
+fn in_top(record: TreeRecord<'_>) -> Vec<u8> {
+    batch(&[TOP], &[TreeRecord::Folder(TOP), record])
+}
+
+fn large<'a>(folder: TreePath<'a>, name: &'a [u8], size: u64) -> LargeBegin<'a> {
+    LargeBegin { folder, name, attributes: PLAIN, size, kept: 0, is_apart: false }
+}
+
+/// Returns the frames of a large file of one byte.
+fn large_file(folder: TreePath<'_>, name: &[u8]) -> Vec<u8> {
+    [begin(&large(folder, name, 1)), data(0, b"x"), end(1)].concat()
+}
+
 /// Checks that each stream is refused, or changes nothing but the destination.
 fn refused(name: &str, frames: &[Vec<u8>]) {
     let folder = ScratchFolder::new();
@@ -101,21 +115,10 @@ fn no_path_leads_out() {
         let shown = String::from_utf8_lossy(path).into_owned();
         refused(&shown, &[batch(&[TOP, spot(path)], &[]), finish()]);
         refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(spot(path)), file(b"victim")]), finish()]);
-        refused(
-            &shown,
-            &[batch(&[TOP], &[TreeRecord::Leave { spot: spot(path), attributes: PLAIN }]), finish()],
-        );
-        let link = TreeRecord::Link { name: b"x", target: spot(path) };
-        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), link]), finish()]);
-        let large = LargeBegin {
-            folder: spot(path),
-            name: b"victim",
-            attributes: PLAIN,
-            size: 1,
-            kept: 0,
-            is_apart: false,
-        };
-        refused(&shown, &[batch(&[TOP], &[]), begin(&large), data(0, b"x"), end(1), finish()]);
+        let leave = TreeRecord::Leave { spot: spot(path), attributes: PLAIN };
+        refused(&shown, &[batch(&[TOP], &[leave]), finish()]);
+        refused(&shown, &[in_top(TreeRecord::Link { name: b"x", target: spot(path) }), finish()]);
+        refused(&shown, &[batch(&[TOP], &[]), large_file(spot(path), b"victim"), finish()]);
     }
 }
 
@@ -123,17 +126,16 @@ fn no_path_leads_out() {
 fn no_name_is_a_path() {
     for name in [&b".."[..], b".", b"a/b", b"../victim", b"/etc/x", b"a\0", b""] {
         let shown = String::from_utf8_lossy(name).into_owned();
-        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), file(name)]), finish()]);
-        let symlink = TreeRecord::Symlink { name, attributes: PLAIN, target: b"x" };
-        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), symlink]), finish()]);
-        let fifo = TreeRecord::Fifo { name, attributes: PLAIN };
-        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), fifo]), finish()]);
-        let link = TreeRecord::Link { name, target: spot(b"a") };
-        refused(&shown, &[batch(&[TOP], &[TreeRecord::Folder(TOP), link]), finish()]);
+        for record in [
+            file(name),
+            TreeRecord::Symlink { name, attributes: PLAIN, target: b"x" },
+            TreeRecord::Fifo { name, attributes: PLAIN },
+            TreeRecord::Link { name, target: spot(b"a") },
+        ] {
+            refused(&shown, &[in_top(record), finish()]);
+        }
         if !name.is_empty() {
-            let large =
-                LargeBegin { folder: TOP, name, attributes: PLAIN, size: 1, kept: 0, is_apart: false };
-            refused(&shown, &[batch(&[TOP], &[]), begin(&large), data(0, b"x"), end(1), finish()]);
+            refused(&shown, &[batch(&[TOP], &[]), large_file(TOP, name), finish()]);
         }
     }
 }
@@ -142,30 +144,18 @@ fn no_name_is_a_path() {
 fn nothing_is_written_through_a_link_that_came_before() {
     for target in [&b"../outside"[..], b"/tmp", b"..", b"."] {
         let link = TreeRecord::Symlink { name: b"link", attributes: PLAIN, target };
-        let first = || batch(&[TOP], &[TreeRecord::Folder(TOP), link]);
+        let first = || in_top(link);
         // The link itself is valid; files below it fail, one by one.
-        refused(
-            "a file",
-            &[first(), batch(&[], &[TreeRecord::Folder(spot(b"link")), file(b"victim")]), finish()],
-        );
+        let below = batch(&[], &[TreeRecord::Folder(spot(b"link")), file(b"victim")]);
+        refused("a file", &[first(), below, finish()]);
         refused("a folder", &[first(), batch(&[spot(b"link")], &[]), finish()]);
         refused("below", &[first(), batch(&[spot(b"link/x")], &[]), finish()]);
         let attributes = Attributes { mode: 0o777, ..PLAIN };
-        refused(
-            "a mode",
-            &[first(), batch(&[], &[TreeRecord::Leave { spot: spot(b"link"), attributes }]), finish()],
-        );
+        let leave = batch(&[], &[TreeRecord::Leave { spot: spot(b"link"), attributes }]);
+        refused("a mode", &[first(), leave, finish()]);
         let hard = TreeRecord::Link { name: b"x", target: spot(b"link/victim") };
         refused("a hard link", &[first(), batch(&[], &[TreeRecord::Folder(TOP), hard]), finish()]);
-        let large = LargeBegin {
-            folder: spot(b"link"),
-            name: b"victim",
-            attributes: PLAIN,
-            size: 1,
-            kept: 0,
-            is_apart: false,
-        };
-        refused("large", &[first(), begin(&large), data(0, b"x"), end(1), finish()]);
+        refused("large", &[first(), large_file(spot(b"link"), b"victim"), finish()]);
     }
 }
 
@@ -174,9 +164,8 @@ fn a_part_that_is_a_link_is_not_written_through() {
     let folder = ScratchFolder::new();
     fs::write(folder.join("victim"), b"untouched").expect("a file");
     let link = TreeRecord::Symlink { name: b".x.part", attributes: PLAIN, target: b"../victim" };
-    let large = LargeBegin { folder: TOP, name: b"x", attributes: PLAIN, size: 4, kept: 0, is_apart: false };
-    let frames =
-        [batch(&[TOP], &[TreeRecord::Folder(TOP), link]), begin(&large), data(0, b"evil"), end(4), finish()];
+    let large = large(TOP, b"x", 4);
+    let frames = [in_top(link), begin(&large), data(0, b"evil"), end(4), finish()];
     let stream = [MAGIC.to_vec(), frames.concat()].concat();
     // Whether or not the link existed before, it is not followed.
     for _ in 0..2 {
@@ -184,8 +173,7 @@ fn a_part_that_is_a_link_is_not_written_through() {
         assert_eq!(fs::read(folder.join("victim")).expect("read"), b"untouched");
     }
     let kept = LargeBegin { kept: 2, ..large };
-    let frames =
-        [batch(&[TOP], &[TreeRecord::Folder(TOP), link]), begin(&kept), data(2, b"il"), end(4), finish()];
+    let frames = [in_top(link), begin(&kept), data(2, b"il"), end(4), finish()];
     let stream = [MAGIC.to_vec(), frames.concat()].concat();
     let _ = Wanted::tree(Path::new("x"), &folder.join("to/x")).replay(&stream[..]);
     assert_eq!(fs::read(folder.join("victim")).expect("read"), b"untouched");
@@ -193,9 +181,10 @@ fn a_part_that_is_a_link_is_not_written_through() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let large = LargeBegin { folder: TOP, name: b"x", attributes: PLAIN, size: 4, kept: 0, is_apart: false };
+    let large = large(TOP, b"x", 4);
     let top = || batch(&[TOP], &[]);
     let other = TreePath { root: 1, path: b"" };
+    let nowhere = TreeRecord::Symlink { name: b"x", attributes: PLAIN, target: b"" };
     let bad_mode = Attributes { mode: 0o170_000, ..PLAIN };
     let bad_time = Attributes { nanoseconds: 1_000_000_000, ..PLAIN };
     for (name, frames) in [
@@ -225,43 +214,16 @@ fn what_makes_no_sense_is_refused() {
         ("directories without an end", vec![frame(TreeFrameKind::Batch, &[255, 0, 0, 0]), finish()]),
         ("an answer", vec![frame(TreeFrameKind::Answer, &[]), finish()]),
         ("an offer", vec![frame(TreeFrameKind::Offer, &[0; 11]), finish()]),
-        (
-            "a link to itself",
-            vec![
-                batch(
-                    &[TOP],
-                    &[TreeRecord::Folder(TOP), TreeRecord::Link { name: b"x", target: spot(b"x") }],
-                ),
-                finish(),
-            ],
-        ),
-        (
-            "a link to a folder",
-            vec![
-                batch(&[TOP], &[TreeRecord::Folder(TOP), TreeRecord::Link { name: b"x", target: TOP }]),
-                finish(),
-            ],
-        ),
-        (
-            "a link without a target",
-            vec![
-                batch(
-                    &[TOP],
-                    &[
-                        TreeRecord::Folder(TOP),
-                        TreeRecord::Symlink { name: b"x", attributes: PLAIN, target: b"" },
-                    ],
-                ),
-                finish(),
-            ],
-        ),
+        ("a link to itself", vec![in_top(TreeRecord::Link { name: b"x", target: spot(b"x") }), finish()]),
+        ("a link to a folder", vec![in_top(TreeRecord::Link { name: b"x", target: TOP }), finish()]),
+        ("a link without a target", vec![in_top(nowhere), finish()]),
     ] {
         refused(name, &frames);
     }
     let mut length = frame(TreeFrameKind::Batch, &[]);
     length[4..8].copy_from_slice(&(FRAME_BYTES_MAX as u32 + 1).to_le_bytes());
     refused("a length", &[length]);
-    let mut damaged = batch(&[TOP], &[TreeRecord::Folder(TOP), file(b"x")]);
+    let mut damaged = in_top(file(b"x"));
     *damaged.last_mut().expect("a byte") ^= 1;
     refused("a flipped bit", &[damaged, finish()]);
 }
@@ -269,7 +231,7 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn a_file_cannot_become_a_tree() {
     let folder = ScratchFolder::new();
-    let stream = [MAGIC.to_vec(), batch(&[TOP], &[TreeRecord::Folder(TOP), file(b"x")]), finish()].concat();
+    let stream = [MAGIC.to_vec(), in_top(file(b"x")), finish()].concat();
     let wanted = Wanted::file(Path::new("x"), &folder.join("to"));
     let error = wanted.replay(&stream[..]).expect_err("refused").to_string();
     assert!(error.contains("nobody asked for"), "{error}");
