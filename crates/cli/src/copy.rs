@@ -1,6 +1,5 @@
 //! `caravan cp`: a pipeline of two commands of this program, the source and the sink.
 
-use caravan_bench::Error as Shared;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write, stdin, stdout};
@@ -9,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::endings;
 use caravan_pipe::coordinator::{self, PipelineRequest};
 use caravan_pipe::stage::{Stage, StageKind};

@@ -5,12 +5,12 @@ mod run;
 mod top;
 mod trace;
 
-use caravan_bench::Error as Shared;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_engine::config::file::{ConfigFile, Mistake};
 use caravan_engine::config::graph;
 use caravan_engine::{Registry, view};

@@ -3,10 +3,10 @@
 mod ending;
 mod progress;
 
-use caravan_bench::Error as Shared;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_pipe::coordinator::{self, HopFigures, Observer, PipelineRequest, describe};
 

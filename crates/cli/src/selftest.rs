@@ -8,12 +8,12 @@ mod report;
 mod session;
 mod traffic;
 
-use caravan_bench::Error as Shared;
 use std::io;
 use std::process::ChildStdin;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_bench::output;
 use caravan_bench::output::BenchProgress;

@@ -2,10 +2,10 @@
 
 mod view;
 
-use caravan_bench::Error as Shared;
 use std::io::{self, IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_bench::number::{bytes, number};
 use caravan_segment::counters;

@@ -1,10 +1,10 @@
 //! The events of an engine: for people as lines with the time, for programs as JSON.
 
-use caravan_bench::Error as Shared;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use caravan_bench::Error as Shared;
 use caravan_engine::layout::bytes;
 use caravan_engine::{Changes, EngineEvent};
 use serde::Serialize;

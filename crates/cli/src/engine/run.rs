@@ -1,6 +1,5 @@
 //! `caravan engine run`: the supervisor of a file's apps.
 
-use caravan_bench::Error as Shared;
 use std::io;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_engine::config::file::ConfigFile;
 use caravan_engine::layout::link;
 use caravan_engine::{Changes, Engine, EngineEvent, EngineOptions, Error as EngineError, Registry};

@@ -1,11 +1,11 @@
 //! `caravan engine top`: shows what the workers and links of a running engine do.
 
-use caravan_bench::Error as Shared;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_bench::number::{bytes, number};
 use caravan_engine::Engine;

@@ -1,12 +1,12 @@
 //! `caravan engine trace`: writes the packets of a link as a pcap file.
 
-use caravan_bench::Error as Shared;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_engine::trace::{TraceEnd, Tracer};
 use caravan_engine::view;

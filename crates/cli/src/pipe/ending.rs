@@ -1,11 +1,11 @@
 //! The end of a pipe: its failures, its figures and its exit status.
 
-use caravan_bench::Error as Shared;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use caravan_bench::Error as Shared;
 use caravan_pipe::coordinator::PipelineSummary;
 use serde::Serialize;
 use serde_json::Value;

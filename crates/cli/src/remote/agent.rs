@@ -2,7 +2,6 @@
 //!
 //! The outer process waits, the inner one serves; see [`caravan_pipe::agent`].
 
-use caravan_bench::Error as Shared;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
@@ -15,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{JOB_CONTROL, endings};
 use caravan_pipe::Error as PipeError;
 use caravan_pipe::agent::{keep_held, serve, supervise};

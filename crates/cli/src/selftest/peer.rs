@@ -1,13 +1,13 @@
 //! The other side of a self-test. It answers on its standard output the questions from its standard input, and ends
 //! when that ends, whatever it is doing.
 
-use caravan_bench::Error as Shared;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::contract::Endpoint;
 use caravan_fabric::{Link, shm, verbs};
