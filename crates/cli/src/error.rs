@@ -1,17 +1,10 @@
 //! The errors of the command, as sentences for the person at the terminal.
 
 use std::io;
-use std::path::PathBuf;
 
 /// Every failure of the command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot {what} {path}: {source}", path = path.display())]
-    File { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("cannot write the output: {0}")]
-    Output(io::Error),
-    #[error("cannot watch for Ctrl-C: {0}")]
-    Signals(io::Error),
     #[error("{0}")]
     Sentence(String),
     #[error("{0}")]
@@ -47,30 +40,15 @@ pub enum Error {
     Resolve { host: String, source: io::Error },
     #[error("towards {host} there is only TCP; the lines above say why")]
     OnlyTcp { host: String },
-    #[error(
-        "cannot start `{program}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh"
-    )]
-    SshMissing { program: String, source: io::Error },
     #[error("{host}: {what}")]
     SelfTestHost { host: String, what: String },
     #[error("the self-test found failures; the report names them")]
     SelfTestFailed,
     #[error("{0}")]
     Pipe(#[from] caravan_pipe::Error),
-    #[error("interrupted")]
-    Interrupted,
+    /// What other commands share with benchmarks: files, the output, signals, an interrupt.
     #[error("{0}")]
-    Bench(caravan_bench::Error),
-}
-
-impl From<caravan_bench::Error> for Error {
-    fn from(error: caravan_bench::Error) -> Self {
-        match error {
-            caravan_bench::Error::Interrupted => Self::Interrupted,
-            caravan_bench::Error::Output(source) => Self::Output(source),
-            other => Self::Bench(other),
-        }
-    }
+    Shared(#[from] caravan_bench::Error),
 }
 
 impl Error {
@@ -83,7 +61,9 @@ impl Error {
     /// as ssh does, because 1 may be a stage's status; 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Interrupted | Self::Pipe(caravan_pipe::Error::Cancelled) => 130,
+            Self::Shared(caravan_bench::Error::Interrupted) | Self::Pipe(caravan_pipe::Error::Cancelled) => {
+                130
+            }
             Self::Pipe(_) => 255,
             _ => 1,
         }

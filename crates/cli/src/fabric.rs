@@ -3,7 +3,6 @@
 pub mod survey;
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::net::{IpAddr, ToSocketAddrs};
 
 use caravan_fabric::verbs::{self, Obstacle, Port, Route};
@@ -12,6 +11,7 @@ use serde::Serialize;
 use crate::args::FabricArgs;
 use crate::error::Error;
 use crate::fabric::survey::{DevicePort, Findings, Survey, SurveyedDevice, name};
+use crate::{pretty_json, print};
 
 #[derive(Debug, Serialize)]
 struct FabricReport<'a> {
@@ -25,18 +25,14 @@ pub fn run(args: &FabricArgs) -> Result<(), Error> {
     let found = Findings::of_this_host()?;
     let towards = args.host.as_ref().map(|host| Towards::find(host, &found)).transpose()?;
     let text = match args.json {
-        true => {
-            let report = FabricReport { survey: &found.survey, towards: towards.as_ref() };
-            let json = serde_json::to_string_pretty(&report).map_err(|error| Error::Output(error.into()))?;
-            format!("{json}\n")
-        }
+        true => pretty_json(&FabricReport { survey: &found.survey, towards: towards.as_ref() })?,
         false => {
             let mut text = survey(&found.survey);
             text.extend(towards.iter().map(|known| format!("\n{}", towards_text(known))));
             text
         }
     };
-    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Output)?;
+    print(&text)?;
     match towards {
         Some(Towards { transport: "tcp", host, .. }) => Err(Error::OnlyTcp { host }),
         _ => Ok(()),
@@ -284,8 +280,6 @@ mod tests {
     fn names_are_resolved() {
         assert_eq!(resolve("127.0.0.1").expect("an address"), ["127.0.0.1".parse::<IpAddr>().expect("one")]);
         assert_eq!(resolve("[::1]").expect("an address"), ["::1".parse::<IpAddr>().expect("one")]);
-        let error = resolve("no-such-host.invalid").expect_err("refused").to_string();
-        assert!(error.contains("no-such-host.invalid"), "{error}");
     }
 
     #[test]

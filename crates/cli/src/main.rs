@@ -12,7 +12,11 @@ mod remote;
 mod selftest;
 mod top;
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+
+use caravan_bench::Error as Shared;
+use serde::Serialize;
 
 use crate::args::{Args, Command};
 use crate::error::Error;
@@ -21,9 +25,7 @@ fn main() -> ExitCode {
     match run(Args::of_process(std::env::args_os()).command) {
         Ok(status) => status,
         // The reader of the output is gone (`caravan top | head`): nobody is left to tell.
-        Err(Error::Output(error) | Error::Bench(caravan_bench::Error::Output(error)))
-            if error.kind() == std::io::ErrorKind::BrokenPipe =>
-        {
+        Err(Error::Shared(Shared::Output(error))) if error.kind() == ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
         // These lines have no prefix, like those of compilers.
@@ -57,4 +59,21 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::SelftestPeer(args) => selftest::peer(&args),
     };
     outcome.map(|()| ExitCode::SUCCESS)
+}
+
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Shared::Output)?)
+}
+
+/// Prints one JSON object as a line.
+fn print_json(value: &impl Serialize) -> Result<(), Error> {
+    let json = serde_json::to_string(value).map_err(|error| Shared::Output(error.into()))?;
+    print(&format!("{json}\n"))
+}
+
+/// Returns a report as JSON that people can read.
+fn pretty_json(value: &impl Serialize) -> Result<String, Error> {
+    let json = serde_json::to_string_pretty(value).map_err(|error| Shared::Output(error.into()))?;
+    Ok(format!("{json}\n"))
 }

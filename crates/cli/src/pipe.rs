@@ -6,6 +6,7 @@ mod progress;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_pipe::coordinator::{self, HopFigures, Observer, PipelineRequest, describe};
 
@@ -21,7 +22,7 @@ pub fn run(args: &PipeArgs) -> Result<ExitCode, Error> {
     let request = PipelineRequest { stages: args.stages.clone(), is_ring: false, options: args.options() };
     if args.dry_run {
         let lines = describe(&request)?.join("\n");
-        writeln!(stdout(), "{lines}").map_err(Error::Output)?;
+        writeln!(stdout(), "{lines}").map_err(Shared::Output)?;
         return Ok(ExitCode::SUCCESS);
     }
     conduct(&request, &args.reach, &args.telling)

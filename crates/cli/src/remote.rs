@@ -11,7 +11,6 @@ mod ssh;
 mod start;
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -28,37 +27,14 @@ pub use crate::remote::ssh::{RemoteOutput, SshProcess};
 pub use crate::remote::start::{Copies, RemoteStart, StartFailure, start};
 
 /// The options that are passed on to ssh.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SshOptions {
-    /// The program that is called as ssh.
-    pub program: PathBuf,
-    /// A file instead of ~/.ssh/config.
-    pub config: Option<PathBuf>,
-    /// Options of ssh_config(5).
-    pub options: Vec<String>,
-    /// The port of sshd.
+    /// The options of the command line.
+    pub args: args::SshArgs,
+    /// The port of sshd, if one is given.
     pub port: Option<u16>,
-    /// The file of a private key.
-    pub identity: Option<PathBuf>,
-    /// The hosts to jump over.
-    pub jump: Option<String>,
     /// How long a host may be silent before ssh takes it for dead: before there is an agent, nothing else notices.
     pub silence: Duration,
-}
-
-impl SshOptions {
-    /// Takes the options of a command line, and a port of sshd if one is given.
-    pub fn new(ssh: &args::SshArgs, port: Option<u16>, silence: Duration) -> Self {
-        Self {
-            program: ssh.program.clone(),
-            config: ssh.config.clone(),
-            options: ssh.options.clone(),
-            port,
-            identity: ssh.identity.clone(),
-            jump: ssh.jump.clone(),
-            silence,
-        }
-    }
 }
 
 /// The hidden command of this program that runs an agent.
@@ -81,7 +57,11 @@ impl Agents {
     /// Creates a starter of agents with these options of ssh.
     pub fn new(reach: &args::Reach) -> Self {
         let copies = if reach.no_bootstrap { Copies::None } else { Copies::Cached };
-        Self { ssh: SshOptions::new(&reach.ssh, None, reach.silence), copies, asks: Mutex::new(()) }
+        Self {
+            ssh: SshOptions { args: reach.ssh.clone(), port: None, silence: reach.silence },
+            copies,
+            asks: Mutex::new(()),
+        }
     }
 }
 
@@ -99,11 +79,7 @@ impl Launcher for Agents {
         let channel = started.map_err(|failure| {
             let why = match failure {
                 StartFailure::Interrupted => return Error::Cancelled,
-                StartFailure::Host(why) | StartFailure::Shut(why) => why,
-                StartFailure::NoSsh(source) => format!(
-                    "cannot start `{}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh",
-                    self.ssh.program.display()
-                ),
+                StartFailure::Host(why) | StartFailure::Shut(why) | StartFailure::NoSsh(why) => why,
             };
             Error::Host { host: host.to_owned(), why }
         })?;

@@ -9,11 +9,11 @@ mod session;
 mod traffic;
 
 use std::io;
-use std::io::Write;
 use std::process::ChildStdin;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_bench::output;
 use caravan_bench::output::BenchProgress;
@@ -30,6 +30,7 @@ use crate::selftest::message::{MESSAGE_BYTES_MAX, SelftestAnswer, SelftestAsk, S
 use crate::selftest::peer::{MARK, identity};
 use crate::selftest::report::{SelftestReport, TestedPath};
 use crate::selftest::session::{STEPS, SelftestSession, TestedWay};
+use crate::{pretty_json, print};
 
 pub use crate::selftest::peer::run as peer;
 
@@ -60,16 +61,20 @@ pub fn run(args: &SelfTest) -> Result<(), Error> {
     let hello = ask_hello(&mut remote, args)?;
     let (ways, mut notes) = ways(&found, &hello)?;
     let mut progress = BenchProgress::new(ways.len() * STEPS);
-    let mut session = SelftestSession {
-        remote: &mut remote,
-        interrupt: &interrupt,
-        ring_bytes: args.ring_bytes,
-        time: args.seconds,
-    };
     let is_same_host = Place::here().is_same_host(&hello.place);
     let mut paths = Vec::new();
     for way in &ways {
-        let path = session.test(way, &mut progress)?;
+        progress.round(way.name());
+        let session = SelftestSession {
+            remote: &mut remote,
+            interrupt: &interrupt,
+            ring_bytes: args.ring_bytes,
+            time: args.seconds,
+            way,
+            progress: &progress,
+            path: TestedPath::new(way.name()),
+        };
+        let path = session.test()?;
         match path.unconnected() {
             Some(why) if is_same_host && way.is_between_ports() => notes.push(format!(
                 "{}: {why}. From one port of a host to another that hangs on its routes, and says nothing of other hosts",
@@ -80,7 +85,7 @@ pub fn run(args: &SelfTest) -> Result<(), Error> {
     }
     drop((progress, remote));
     let report = conclude(args.host.clone(), is_same_host, (found.survey, hello.survey), paths, notes);
-    print(args, &report)?;
+    tell(args, &report)?;
     if report.failures.is_empty() { Ok(()) } else { Err(Error::SelfTestFailed) }
 }
 
@@ -192,22 +197,11 @@ fn conclude(
     SelftestReport { caravan, target, is_same_host, ours, theirs, paths, notes, failures, verdict }
 }
 
-fn print(args: &SelfTest, report: &SelftestReport) -> Result<(), Error> {
-    let text = match args.json {
-        true => {
-            let json = serde_json::to_string_pretty(report).map_err(|error| Error::Output(error.into()))?;
-            format!("{json}\n")
-        }
-        false => report.text(),
-    };
-    let mut out = std::io::stdout();
-    match &args.output {
-        Some(file) => {
-            output::file(file, text.as_bytes())?;
-            writeln!(out, "{}", report.verdict).map_err(Error::Output)
-        }
-        None => out.write_all(text.as_bytes()).map_err(Error::Output),
-    }
+fn tell(args: &SelfTest, report: &SelftestReport) -> Result<(), Error> {
+    let text = if args.json { pretty_json(report)? } else { report.text() };
+    let Some(file) = &args.output else { return print(&text) };
+    output::file(file, text.as_bytes())?;
+    print(&format!("{}\n", report.verdict))
 }
 
 /// The hidden command of this program that runs the other side.
@@ -232,7 +226,7 @@ impl SelftestRemote {
     pub fn start(args: &SelfTest, interrupt: &Interrupt) -> Result<Self, Error> {
         let started = start(&RemoteStart {
             host: &args.host,
-            ssh: &SshOptions::new(&args.ssh, args.port, SILENCE_LIMIT),
+            ssh: &SshOptions { args: args.ssh.clone(), port: args.port, silence: SILENCE_LIMIT },
             word: WORD,
             identity: &identity(),
             mark: MARK,
@@ -241,13 +235,11 @@ impl SelftestRemote {
             interrupted: interrupt.flag(),
         });
         let channel = started.map_err(|failure| match failure {
-            StartFailure::NoSsh(source) => {
-                Error::SshMissing { program: args.ssh.program.display().to_string(), source }
-            }
+            StartFailure::NoSsh(why) => Error::Sentence(why),
             StartFailure::Host(what) | StartFailure::Shut(what) => {
                 Error::SelfTestHost { host: args.host.clone(), what }
             }
-            StartFailure::Interrupted => Error::Interrupted,
+            StartFailure::Interrupted => Shared::Interrupted.into(),
         })?;
         let (sender, heard) = mpsc::channel();
         let from = channel.from;
@@ -258,7 +250,7 @@ impl SelftestRemote {
 
     /// Asks a question; its answers must be [taken](Self::answer).
     pub fn ask(&mut self, ask: &SelftestAsk) -> Result<(), Error> {
-        let input = self.input.as_mut().ok_or(Error::Interrupted)?;
+        let input = self.input.as_mut().ok_or(Shared::Interrupted)?;
         match framing::write_json(input, ask, MESSAGE_BYTES_MAX) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.ended(Some(error))),

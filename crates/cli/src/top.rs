@@ -2,21 +2,23 @@
 
 mod view;
 
-use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write, stdout};
+use std::io::{self, IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_bench::number::{bytes, number};
 use caravan_segment::counters;
 use console::Term;
+use serde::Serialize;
 
 use crate::args::TopArgs;
 use crate::error::Error;
 use crate::top::view::{CountersSample, LinkRow, LinksView};
+use crate::{print, print_json};
 
 /// The width of a table that does not go to a terminal.
-pub const WIDTH: usize = 160;
+const WIDTH: usize = 160;
 
 /// Shows the links until it is interrupted, or once.
 pub fn run(args: &TopArgs) -> Result<(), Error> {
@@ -28,12 +30,13 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
         if !before.processes.is_empty() || !is_first {
             match wait(args.interval, &interrupt) {
                 // Ctrl-C is the normal way to leave this view.
-                Err(Error::Interrupted) => return Ok(()),
+                Err(Error::Shared(Shared::Interrupted)) => return Ok(()),
                 other => other?,
             }
         }
         let now = sample();
-        show(args, &LinksView::between(&before, &now), is_first).map_err(Error::Output)?;
+        let view = LinksView::between(&before, &now);
+        show(&view, args.json, args.once, is_first, |width, height| text(&view, width, height))?;
         if args.once {
             return Ok(());
         }
@@ -59,23 +62,26 @@ pub fn wait(interval: Duration, interrupt: &Interrupt) -> Result<(), Error> {
     }
 }
 
-fn show(args: &TopArgs, view: &LinksView, is_first: bool) -> io::Result<()> {
-    let mut out = stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(view)?)?;
-    } else if stdout().is_terminal() && !args.once {
-        redraw(|width, height| text(view, width, height), is_first)?;
-    } else {
-        write!(out, "{}", text(view, WIDTH, usize::MAX))?;
-        if !args.once {
-            writeln!(out)?;
-        }
+/// Shows a view: as JSON, over the previous one on a terminal, or below it. `text` gets a width and a height.
+pub fn show(
+    view: &impl Serialize,
+    is_json: bool,
+    is_once: bool,
+    is_first: bool,
+    text: impl FnOnce(usize, usize) -> String,
+) -> Result<(), Error> {
+    if is_json {
+        return print_json(view);
     }
-    out.flush()
+    if stdout().is_terminal() && !is_once {
+        return Ok(redraw(text, is_first).map_err(Shared::Output)?);
+    }
+    let above = if is_first { "" } else { "\n" };
+    print(&format!("{above}{}", text(WIDTH, usize::MAX)))
 }
 
-/// Draws over the previous table, so that nothing flickers. `text` gets a width and a height.
-pub fn redraw(text: impl FnOnce(usize, usize) -> String, is_first: bool) -> io::Result<()> {
+/// Draws over the previous table, so that nothing flickers.
+fn redraw(text: impl FnOnce(usize, usize) -> String, is_first: bool) -> io::Result<()> {
     let term = Term::buffered_stdout();
     let (height, width) = term.size();
     if is_first {
@@ -114,47 +120,50 @@ const NO_LINKS: &str = "No Caravan links of your user on this host. Nodes starte
 /// Returns at most `height` lines of at most `width` characters.
 pub fn text(view: &LinksView, width: usize, height: usize) -> String {
     if view.links.is_empty() {
-        return NO_LINKS.lines().map(|line| cut(line, width) + "\n").collect();
+        return fit(NO_LINKS.lines().map(str::to_owned).collect(), width, usize::MAX, "caravan top");
     }
-    let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
-    rows.extend(view.links.iter().map(cells));
-    let mut widths = widths(&rows);
+    let mut rows: Vec<_> = view.links.iter().map(|link| (cells(link), link.reason.clone())).collect();
     // Long names are cut to make room for numbers, but not below `NAME_LEAST` letters.
-    let numbers: usize = widths[2..].iter().map(|width| width + GAP).sum();
+    let numbers: usize = widths(&HEAD, &rows)[2..].iter().map(|width| width + GAP).sum();
     let room = (width.saturating_sub(numbers) / 2).saturating_sub(GAP).max(NAME_LEAST);
-    if widths[0].max(widths[1]) > room {
-        rows.iter_mut().flat_map(|row| &mut row[..2]).for_each(|name| *name = cut(name, room));
-        widths = self::widths(&rows);
-    }
-    let reasons = [REASON].into_iter().chain(view.links.iter().map(|link| link.reason.as_str()));
-    let mut lines: Vec<String> = rows
-        .iter()
-        .zip(reasons)
-        .map(|(row, reason)| cut(line(row, &widths, reason).trim_end(), width))
-        .collect();
+    rows.iter_mut().flat_map(|(row, _)| &mut row[..2]).for_each(|name| *name = cut(name, room));
+    fit(table(&HEAD, 3, REASON, &rows), width, height, "caravan top")
+}
+
+fn widths<const N: usize>(head: &[&str; N], rows: &[([String; N], String)]) -> [usize; N] {
+    std::array::from_fn(|column| {
+        let cells = rows.iter().map(|(row, _)| row[column].chars().count());
+        cells.max().unwrap_or(0).max(head[column].chars().count())
+    })
+}
+
+/// Formats rows under a head, with a text behind each. The first columns are `texts`, to the left; numbers are to the
+/// right.
+pub fn table<const N: usize>(
+    head: &[&str; N],
+    texts: usize,
+    behind: &str,
+    rows: &[([String; N], String)],
+) -> Vec<String> {
+    let widths = widths(head, rows);
+    let line = |(row, behind): &([String; N], String)| {
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column < texts {
+            true => format!("{cell:<width$}  "),
+            false => format!("{cell:>width$}  "),
+        });
+        cells.collect::<String>() + behind
+    };
+    let head = (head.map(str::to_owned), behind.to_owned());
+    [&head].into_iter().chain(rows).map(line).collect()
+}
+
+/// Returns at most `height` lines of at most `width` characters; the last one tells how many there are no room for.
+pub fn fit(mut lines: Vec<String>, width: usize, height: usize, command: &str) -> String {
     if lines.len() > height && height > 1 {
-        let hidden = lines.len() - (height - 1);
-        lines.truncate(height - 1);
-        lines.push(cut(&format!("and {hidden} more: caravan top --once shows all"), width));
+        let hidden = lines.split_off(height - 1).len();
+        lines.push(format!("and {hidden} more lines: {command} --once shows all"));
     }
-    lines.iter().fold(String::new(), |text, line| text + line + "\n")
-}
-
-fn widths(rows: &[[String; 9]]) -> [usize; 9] {
-    std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-}
-
-/// Formats a row: names to the left, numbers to the right.
-fn line(row: &[String; 9], widths: &[usize; 9], reason: &str) -> String {
-    let mut text = String::new();
-    for (column, (cell, &width)) in row.iter().zip(widths).enumerate() {
-        // Writing into a String cannot fail.
-        let _ = match column {
-            0..=2 => write!(text, "{cell:<width$}  "),
-            _ => write!(text, "{cell:>width$}  "),
-        };
-    }
-    text + reason
+    lines.iter().fold(String::new(), |text, line| text + cut(line, width).trim_end() + "\n")
 }
 
 fn cells(link: &LinkRow) -> [String; 9] {
@@ -172,18 +181,23 @@ fn cells(link: &LinkRow) -> [String; 9] {
         pair(link.bytes_sent_per_s, link.bytes_received_per_s, bytes),
         format!("{} {}", percent(link.outbound_used_bytes), percent(link.inbound_used_bytes)),
         pair(link.wakeups_sent_per_s, link.wakeups_received_per_s, whole),
-        format!("{} {hits}", link.spins_per_s.map_or_else(|| "-".into(), whole)),
+        format!("{} {hits}", maybe(link.spins_per_s, whole)),
         bytes(link.queued_bytes as f64),
     ]
 }
 
-fn whole(value: f64) -> String {
+/// Formats a number without decimals.
+pub fn whole(value: f64) -> String {
     number(value.round()).trim_end_matches(".00").trim_end_matches(".0").to_owned()
 }
 
 fn pair(out: Option<f64>, inward: Option<f64>, written: impl Fn(f64) -> String) -> String {
-    let written = |value: Option<f64>| value.map_or_else(|| "-".into(), &written);
-    format!("{} {}", written(out), written(inward))
+    format!("{} {}", maybe(out, &written), maybe(inward, &written))
+}
+
+/// Formats a figure, or a dash if there is none.
+pub fn maybe(value: Option<f64>, written: impl Fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".into(), written)
 }
 
 fn cut(text: &str, width: usize) -> String {
@@ -228,7 +242,7 @@ mod tests {
         let text = text(&view(10), 40, 5);
         assert_eq!(text.lines().count(), 5);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
-        assert!(text.ends_with("and 7 more: caravan top --once shows all\n"), "{text}");
+        assert!(text.ends_with("and 7 more lines: caravan top --once sho\n"), "{text}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::place::Place;
 use crate::{PipeKey, framing};
 
 /// The version of the protocol; it changes with any message.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// The beginning of each line that a starting agent prints before its first message; shells' greetings do not have
 /// it.
@@ -365,18 +365,12 @@ pub enum Status {
 /// The result of a mover, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoverResult {
-    /// Bytes taken in.
-    pub bytes: u64,
-    /// Bytes on the wire.
-    pub wire_bytes: u64,
+    /// The final figures; `bytes` are those that were taken in.
+    pub figures: MoverFigures,
     /// Nanoseconds from the mover's start to its end.
     pub took_ns: u64,
     /// Nanoseconds of processor time of the mover's thread.
     pub cpu_ns: u64,
-    /// Nanoseconds that the mover waited for its inlet.
-    pub inlet_wait_ns: u64,
-    /// Nanoseconds that the mover waited for its outlets.
-    pub outlet_wait_ns: u64,
     /// The digest of the whole stream.
     pub digest: Option<String>,
     /// Whether the whole stream came (`Ok(true)`), every outlet stopped early (`Ok(false)`), or why the inlet
@@ -391,12 +385,9 @@ impl MoverResult {
     /// Returns the result of a mover that could not begin, or whose agent is gone.
     pub fn failed(why: &impl ToString) -> Self {
         Self {
-            bytes: 0,
-            wire_bytes: 0,
+            figures: MoverFigures::default(),
             took_ns: 0,
             cpu_ns: 0,
-            inlet_wait_ns: 0,
-            outlet_wait_ns: 0,
             digest: None,
             inlet: Err(why.to_string()),
             outlets: Vec::new(),

@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use self::conductor::Conductor;
 use crate::Error;
 use crate::connect::PortRange;
@@ -156,7 +158,7 @@ pub trait Observer {
 }
 
 /// The figures of a leg of the stream.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HopFigures {
     /// The host that sends, "here" for this one.
     pub from: String,
@@ -165,6 +167,7 @@ pub struct HopFigures {
     /// What carries the leg: `TCP 10.0.0.2:40112, encrypted`, `RDMA mlx5_0/1`, `ssh`, `pipe`.
     pub transport: String,
     /// Whether Caravan moves the bytes and has figures. It does not where a pipe was handed to two commands.
+    #[serde(rename = "measured")]
     pub is_measured: bool,
     /// Bytes of the stream.
     pub bytes: u64,
@@ -173,21 +176,42 @@ pub struct HopFigures {
     /// Seconds since the leg began.
     pub seconds: f64,
     /// Seconds waited for the reader, which gives the stream.
+    #[serde(rename = "reader_wait_seconds")]
     pub reader_wait: f64,
     /// Seconds waited for the network.
+    #[serde(rename = "network_wait_seconds")]
     pub network_wait: f64,
     /// Seconds that the receiving end waited for the writer, which takes the stream.
+    #[serde(rename = "writer_wait_seconds")]
     pub writer_wait: f64,
     /// Seconds of processor time of both ends' movers.
+    #[serde(rename = "cpu_seconds")]
     pub cpu: f64,
     /// The length of the whole stream in bytes, if the source is a file of known length.
+    #[serde(rename = "total_bytes")]
     pub total: Option<u64>,
     /// The digest of the stream, once it has ended.
-    pub digest: Option<(DigestKind, String)>,
+    pub digest: Option<StreamDigest>,
+}
+
+/// The digest of a whole stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StreamDigest {
+    /// The kind, as the option is called.
+    pub kind: &'static str,
+    /// The digest in hexadecimal.
+    pub value: String,
+}
+
+impl StreamDigest {
+    /// Returns the digest of that kind.
+    pub fn new(kind: DigestKind, value: String) -> Self {
+        Self { kind: kind.name(), value }
+    }
 }
 
 /// How a pipeline ended.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct PipelineSummary {
     /// The exit status of the pipeline: 0, the status of the rightmost failing stage (128 + n for signal n), or 255
     /// if the pipeline could not be set up or a host or connection was lost.
@@ -199,8 +223,10 @@ pub struct PipelineSummary {
     /// The exit status of each stage on each of its hosts; `None` if the stage was killed because something else
     /// failed.
     pub statuses: Vec<Vec<Option<u8>>>,
-    /// Seconds from the first launch until all hops were connected, and from then to the end.
-    pub seconds: (f64, f64),
+    /// Seconds from the first launch until all hops were connected.
+    pub setup_seconds: f64,
+    /// Seconds from then to the end.
+    pub stream_seconds: f64,
 }
 
 /// Runs a pipeline to its end. Checks both flags all the time: once `interrupted` is set, it ends everything and

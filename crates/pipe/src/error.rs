@@ -75,7 +75,7 @@ pub enum Error {
 
 impl Error {
     /// Returns a function that turns a failure of `call` into an error.
-    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Self {
+    pub fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Self {
         move |source| Self::System { call, source: source.into() }
     }
 }

@@ -76,6 +76,17 @@ pub enum DigestKind {
     Off,
 }
 
+impl DigestKind {
+    /// Returns the name that options use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xxh3 => "xxh3",
+            Self::Sha256 => "sha256",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// How blocks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compression {

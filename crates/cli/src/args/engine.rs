@@ -190,28 +190,3 @@ fn run_seconds(text: &str) -> Result<Duration, String> {
         _ => Err(format!("it takes seconds from {SECONDS_MIN} to {SECONDS_MAX}, such as 10 or 0.5")),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::args::Args;
-    use clap::Parser;
-
-    #[test]
-    fn a_bad_value_names_the_option_and_what_it_takes() {
-        for (line, expected) in [
-            ("caravan engine run", "<FILE>"),
-            ("caravan engine run f --duration 0", "it takes seconds from 0.1 to 31536000"),
-            ("caravan engine run f --duration NaN", "it takes seconds from 0.1"),
-            ("caravan engine reload self", "invalid value 'self' for '[PID]'"),
-            ("caravan engine reload 0", "0 is not in 1.."),
-            ("caravan engine top --once --count 2", "cannot be used with"),
-            ("caravan engine top --interval 0", "it takes seconds from 0.1 to 3600"),
-            ("caravan engine trace", "<LINK>"),
-            ("caravan engine trace l --snaplen 65536", "65536 is not in 1..=65535"),
-            ("caravan engine chek f", "a similar subcommand exists: 'check'"),
-        ] {
-            let text = Args::try_parse_from(line.split(' ')).expect_err("refused").to_string();
-            assert!(text.contains(expected), "{line}: {text}");
-        }
-    }
-}

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use caravan_bench::{quantity, size};
 use caravan_pipe::connect::PortRange;
-use caravan_pipe::coordinator::{self, Encryption, PipelineOptions};
+use caravan_pipe::coordinator::{Encryption, FanOut, HopTransport, PipelineOptions};
 use caravan_pipe::limits::STREAMS_MAX;
-use caravan_pipe::mover;
-use caravan_pipe::mover::{Compression, DigestKind};
+use caravan_pipe::mover::{Compression, DeadOutlet, DigestKind, SlowOutlet};
 use caravan_pipe::stage::Stage;
 use caravan_pipe::tree::options::JOBS_MAX;
-use clap::builder::RangedU64ValueParser;
-use clap::{ArgAction, ValueEnum};
+use clap::ArgAction;
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 
 use crate::args::SshArgs;
 
@@ -77,18 +76,12 @@ impl PipeArgs {
         let spreading = &self.spreading;
         PipelineOptions {
             fan_out: match (spreading.chain, spreading.star) {
-                (true, _) => coordinator::FanOut::Chain,
-                (_, true) => coordinator::FanOut::Star,
-                (false, false) => coordinator::FanOut::Default,
+                (true, _) => FanOut::Chain,
+                (_, true) => FanOut::Star,
+                (false, false) => FanOut::Default,
             },
-            on_slow: match spreading.on_slow {
-                OnSlowArg::Wait => mover::SlowOutlet::Wait,
-                OnSlowArg::Drop => mover::SlowOutlet::Drop,
-            },
-            on_dead: match spreading.on_dead {
-                OnDeadArg::Fail => mover::DeadOutlet::Fail,
-                OnDeadArg::Continue => mover::DeadOutlet::Continue,
-            },
+            on_slow: spreading.on_slow,
+            on_dead: spreading.on_dead,
             ..self.reach.options(&self.moving, self.telling.progress)
         }
     }
@@ -120,29 +113,54 @@ pub struct Spreading {
     #[arg(long)]
     pub star: bool,
     /// What happens to a host that holds up the others
-    #[arg(long, value_name = "WHAT", default_value = "wait")]
-    pub on_slow: OnSlowArg,
+    #[arg(long, value_name = "WHAT", default_value = "wait", value_parser = choice(ON_SLOW))]
+    pub on_slow: SlowOutlet,
     /// What happens when one of several hosts fails
-    #[arg(long, value_name = "WHAT", default_value = "fail")]
-    pub on_dead: OnDeadArg,
+    #[arg(long, value_name = "WHAT", default_value = "fail", value_parser = choice(ON_DEAD))]
+    pub on_dead: DeadOutlet,
 }
 
-/// What happens to a host that holds up the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnSlowArg {
-    /// All hosts go at its pace
-    Wait,
-    /// The host is dropped once its unread data has filled the buffer (-m) for a second
-    Drop,
-}
+/// A word that an option takes, its help, and what it means.
+type Choice<T> = (&'static str, &'static str, T);
 
-/// What happens when one of several hosts fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnDeadArg {
-    /// All hosts end
-    Fail,
-    /// The other hosts get the whole stream; the exit status still reports the failure
-    Continue,
+const ON_SLOW: &[Choice<SlowOutlet>] = &[
+    ("wait", "All hosts go at its pace", SlowOutlet::Wait),
+    (
+        "drop",
+        "The host is dropped once its unread data has filled the buffer (-m) for a second",
+        SlowOutlet::Drop,
+    ),
+];
+const ON_DEAD: &[Choice<DeadOutlet>] = &[
+    ("fail", "All hosts end", DeadOutlet::Fail),
+    (
+        "continue",
+        "The other hosts get the whole stream; the exit status still reports the failure",
+        DeadOutlet::Continue,
+    ),
+];
+const COMPRESSION: &[Choice<Compression>] =
+    &[("zstd", "Zstandard: smaller", Compression::Zstd), ("lz4", "LZ4: faster", Compression::Lz4)];
+const DIGEST: &[Choice<DigestKind>] = &[
+    ("xxh3", "XXH3, 128 bits: finds damage", DigestKind::Xxh3),
+    ("sha256", "SHA-256: finds damage, and takes longer; only encryption finds forgery", DigestKind::Sha256),
+    ("off", "The length alone", DigestKind::Off),
+];
+const TRANSPORT: &[Choice<HopTransport>] = &[
+    ("rdma", "RDMA devices on both hosts", HopTransport::Rdma),
+    ("tcp", "TCP", HopTransport::Tcp),
+    ("ssh", "The ssh session", HopTransport::Ssh),
+];
+
+/// Takes one of a few words.
+fn choice<T: Clone + core::marker::Send + Sync + 'static>(
+    choices: &'static [Choice<T>],
+) -> impl TypedValueParser<Value = T> {
+    let words = choices.iter().map(|(word, help, _)| PossibleValue::new(word).help(*help));
+    PossibleValuesParser::new(words).try_map(|given| {
+        let choice = choices.iter().find(|(word, ..)| *word == given);
+        choice.map(|(.., meaning)| meaning.clone()).ok_or("it is none of these words")
+    })
 }
 
 fn stage(text: &str) -> Result<Stage, String> {
@@ -420,17 +438,9 @@ pub struct Copy {
     pub reach: Reach,
 }
 
-/// The half that sends: reads what is there, writes the stream.
+/// Either half: one reads what is there and writes the stream, the other the reverse.
 #[derive(Clone, Debug, clap::Args)]
-pub struct CopySource {
-    /// JSON, in pieces that an argument may be long
-    #[arg(required = true)]
-    pub options: Vec<String>,
-}
-
-/// The half that receives: reads the stream, writes what is there.
-#[derive(Clone, Debug, clap::Args)]
-pub struct CopySink {
+pub struct CopyHalf {
     /// JSON, in pieces that an argument may be long
     #[arg(required = true)]
     pub options: Vec<String>,
@@ -450,11 +460,11 @@ pub struct Moving {
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
     pub streams: u32,
     /// Compress the data between hosts
-    #[arg(short = 'c', long = "compress", value_name = "HOW")]
-    pub compression: Option<Compress>,
+    #[arg(short = 'c', long = "compress", value_name = "HOW", value_parser = choice(COMPRESSION))]
+    pub compression: Option<Compression>,
     /// Compare this digest of the stream at its end, besides its length
-    #[arg(long, visible_alias = "hash", value_name = "KIND", default_value = "xxh3")]
-    pub digest: DigestArg,
+    #[arg(long, visible_alias = "hash", value_name = "KIND", default_value = "xxh3", value_parser = choice(DIGEST))]
+    pub digest: DigestKind,
     /// Encrypt all data that leaves a host; the default over TCP
     #[arg(long, conflicts_with = "insecure")]
     pub encrypt: bool,
@@ -475,43 +485,6 @@ impl Moving {
             (false, false) => Encryption::Default,
         }
     }
-
-    /// As the mover takes it.
-    pub fn digest_kind(&self) -> DigestKind {
-        match self.digest {
-            DigestArg::Xxh3 => DigestKind::Xxh3,
-            DigestArg::Sha256 => DigestKind::Sha256,
-            DigestArg::Off => DigestKind::Off,
-        }
-    }
-
-    /// As the mover takes it.
-    pub fn compression_kind(&self) -> Option<Compression> {
-        self.compression.map(|compress| match compress {
-            Compress::Zstd => Compression::Zstd,
-            Compress::Lz4 => Compression::Lz4,
-        })
-    }
-}
-
-/// How data are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Compress {
-    /// Zstandard: smaller
-    Zstd,
-    /// LZ4: faster
-    Lz4,
-}
-
-/// What the end of a stream carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DigestArg {
-    /// XXH3, 128 bits: finds damage
-    Xxh3,
-    /// SHA-256: finds damage, and takes longer; only encryption finds forgery
-    Sha256,
-    /// The length alone
-    Off,
 }
 
 /// As fast as no network is.
@@ -541,8 +514,8 @@ pub fn ports(text: &str) -> Result<PortRange, String> {
 #[command(next_help_heading = "Hosts")]
 pub struct Reach {
     /// Carry data between hosts by this alone, and fail where it cannot
-    #[arg(short = 't', long, value_name = "WHAT")]
-    pub transport: Option<TransportArg>,
+    #[arg(short = 't', long, value_name = "WHAT", value_parser = choice(TRANSPORT))]
+    pub transport: Option<HopTransport>,
     /// The name or address under which other hosts reach this one
     #[arg(short = 'H', long = "here", value_name = "NAME", value_parser = name)]
     pub here: Option<String>,
@@ -561,37 +534,22 @@ impl Reach {
     /// What the coordinator is to know, with the defaults for one to many.
     pub fn options(&self, moving: &Moving, progress: bool) -> PipelineOptions {
         PipelineOptions {
-            transport: self.transport.map(|transport| match transport {
-                TransportArg::Rdma => coordinator::HopTransport::Rdma,
-                TransportArg::Tcp => coordinator::HopTransport::Tcp,
-                TransportArg::Ssh => coordinator::HopTransport::Ssh,
-            }),
+            transport: self.transport,
             ports: moving.ports,
             here: self.here.clone(),
             sealing: moving.sealing(),
-            digest: moving.digest_kind(),
-            compression: moving.compression_kind(),
+            digest: moving.digest,
+            compression: moving.compression,
             streams: moving.streams,
             rate: moving.rate,
             buffer_bytes: moving.buffer_bytes,
-            fan_out: coordinator::FanOut::Default,
-            on_slow: mover::SlowOutlet::Wait,
-            on_dead: mover::DeadOutlet::Fail,
+            fan_out: FanOut::Default,
+            on_slow: SlowOutlet::Wait,
+            on_dead: DeadOutlet::Fail,
             progress,
             silence: self.silence,
         }
     }
-}
-
-/// What carries data between hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TransportArg {
-    /// RDMA devices on both hosts
-    Rdma,
-    /// TCP
-    Tcp,
-    /// The ssh session
-    Ssh,
 }
 
 /// Both ends say every second that they are there: less than two of that is chance.
@@ -618,34 +576,36 @@ fn name(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
     use crate::args::{Args, Command};
-    use caravan_pipe::coordinator::{Encryption, FanOut};
     use clap::Parser;
-    use std::time::Duration;
 
-    fn parsed(words: &[&str]) -> PipeArgs {
-        let args = Args::parse_from(["caravan", "pipe"].iter().chain(words));
-        let Command::Pipe(pipe) = args.command else { panic!("{args:?}") };
+    fn parsed(line: &str) -> Result<Command, String> {
+        let words = ["caravan"].into_iter().chain(line.split(' ').filter(|word| !word.is_empty()));
+        Args::try_parse_from(words).map(|args| args.command).map_err(|error| error.to_string())
+    }
+
+    fn pipe(line: &str) -> PipeArgs {
+        let Ok(Command::Pipe(pipe)) = parsed(&format!("pipe {line}")) else { panic!("{line}") };
         *pipe
     }
 
     #[test]
     fn every_option_reaches_the_coordinator_or_ssh() {
-        let options = parsed(&[":true"]).options();
+        let options = pipe(":true").options();
         assert_eq!((options.sealing, options.fan_out), (Encryption::Default, FanOut::Default));
         assert_eq!((options.streams, options.silence), (1, caravan_pipe::limits::SILENCE_MAX));
         let words = "-v -v -n -p 4000:4010 -H lab -t tcp --encrypt --hash sha256 -c lz4 -L 10M -m 1Mi -P 4 \
                      --progress --json --star --on-slow drop --on-dead continue --no-bootstrap -F f -J j -o A=b \
                      -o C=d -i k --ssh other --silence 10 a:x";
-        let pipe = parsed(&words.split_whitespace().collect::<Vec<_>>());
+        let pipe = pipe(words);
         let options = pipe.options();
-        assert_eq!(options.transport, Some(coordinator::HopTransport::Tcp));
+        assert_eq!(options.transport, Some(HopTransport::Tcp));
         assert_eq!(options.ports.map(|ports| (ports.first, ports.last)), Some((4000, 4010)));
         assert_eq!(options.here.as_deref(), Some("lab"));
-        assert_eq!((options.sealing, options.digest), (Encryption::Always, mover::DigestKind::Sha256));
-        assert_eq!(options.compression, Some(mover::Compression::Lz4));
+        assert_eq!((options.sealing, options.digest), (Encryption::Always, DigestKind::Sha256));
+        assert_eq!(options.compression, Some(Compression::Lz4));
         assert_eq!((options.streams, options.rate, options.buffer_bytes), (4, Some(10_000_000), 1 << 20));
-        assert_eq!((options.fan_out, options.on_slow), (FanOut::Star, mover::SlowOutlet::Drop));
-        assert_eq!((options.on_dead, options.progress), (mover::DeadOutlet::Continue, true));
+        assert_eq!((options.fan_out, options.on_slow), (FanOut::Star, SlowOutlet::Drop));
+        assert_eq!((options.on_dead, options.progress), (DeadOutlet::Continue, true));
         assert_eq!(options.silence, Duration::from_secs(10));
         let ssh = pipe.reach.ssh;
         assert_eq!((ssh.options.len(), ssh.program), (2, "other".into()));
@@ -657,66 +617,30 @@ mod tests {
         assert_eq!((pipe.telling.json, pipe.stages.len()), (Some("-".into()), 1));
     }
 
-    #[test]
-    fn a_bad_value_names_the_option_and_what_it_takes() {
-        for (words, expected) in [
-            (&["-t", "udp", ":true"][..], "[possible values: rdma, tcp, ssh]"),
-            (&["--silence", "1", ":true"], "'--silence <SECONDS>': it takes seconds from 2"),
-            (&["-H", "a b", ":true"], "'--here <NAME>': it takes a name or an address"),
-            (&["--chain", "--star", ":true"], "'--chain' cannot be used with '--star'"),
-            (&["--on-slow", "skip", ":true"], "[possible values: wait, drop]"),
-            (&["--on-dead", "skip", ":true"], "[possible values: fail, continue]"),
-            (&["-p", "9:7", ":true"], "the lower one first"),
-            (&["true"], "'<STAGE>...': `true` has no host and no colon: a stage is HOST:'CMD'"),
-            (&["a:"], "it has no command"),
-            (&[], "required arguments were not provided"),
-        ] {
-            let words = ["caravan", "pipe"].iter().chain(words);
-            let refused = Args::try_parse_from(words.clone()).expect_err("refused").to_string();
-            assert!(refused.contains(expected), "{words:?}: {refused}");
-        }
-    }
-
-    #[derive(Debug, Parser)]
-    struct Sending {
-        #[command(flatten)]
-        send: Send,
-    }
-
-    #[derive(Debug, Parser)]
-    struct Receiving {
-        #[command(flatten)]
-        recv: Recv,
-    }
-
-    const PORT_DEFAULT: u16 = Recv::PORT_DEFAULT;
-
     fn send(line: &str) -> Result<(String, u16, Option<PathBuf>), String> {
-        let words = std::iter::once("send").chain(line.split(' '));
-        let to = Sending::try_parse_from(words).map_err(|error| error.to_string())?.send.destination()?;
-        Ok((to.host, to.port, to.file))
+        let Command::Send(send) = parsed(&format!("send {line}"))? else { panic!("{line}") };
+        send.destination().map(|to| (to.host, to.port, to.file))
     }
 
     fn recv(line: &str) -> Result<(Option<u16>, Option<PathBuf>), String> {
-        let words = std::iter::once("recv").chain(line.split(' ').filter(|word| !word.is_empty()));
-        let to = Receiving::try_parse_from(words).map_err(|error| error.to_string())?.recv.destined()?;
-        Ok((to.port, to.file))
+        let Command::Recv(recv) = parsed(&format!("recv {line}"))? else { panic!("{line}") };
+        recv.destined().map(|to| (to.port, to.file))
     }
 
     #[test]
     fn hosts_ports_and_files_are_told_apart() {
         for (line, host, port, file) in [
-            ("b", "b", PORT_DEFAULT, None),
+            ("b", "b", Recv::PORT_DEFAULT, None),
             ("b:40000", "b", 40_000, None),
             ("b 40000", "b", 40_000, None),
             ("b 40000 disk.img", "b", 40_000, Some("disk.img")),
             ("-v b 40000 disk.img", "b", 40_000, Some("disk.img")),
-            ("b disk.img", "b", PORT_DEFAULT, Some("disk.img")),
+            ("b disk.img", "b", Recv::PORT_DEFAULT, Some("disk.img")),
             ("b:40000 7", "b", 40_000, Some("7")),
             ("root@b:40000", "b", 40_000, None),
             ("[fd00::1]:40000", "fd00::1", 40_000, None),
             ("fd00::1 40000", "fd00::1", 40_000, None),
-            ("[fd00::1]", "fd00::1", PORT_DEFAULT, None),
+            ("[fd00::1]", "fd00::1", Recv::PORT_DEFAULT, None),
         ] {
             assert_eq!(send(line), Ok((host.to_owned(), port, file.map(PathBuf::from))), "{line}");
         }

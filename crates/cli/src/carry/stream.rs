@@ -13,7 +13,7 @@ use std::{io, thread};
 use caravan_pipe::Error;
 use caravan_pipe::cancel::Cancel;
 use caravan_pipe::connect::HopSide;
-use caravan_pipe::coordinator::{HopFigures, Observer, PipelineSummary};
+use caravan_pipe::coordinator::{HopFigures, Observer, PipelineSummary, StreamDigest};
 use caravan_pipe::mover::{
     self, DigestKind, Gauge, MoverFigures, MoverInlet, MoverOptions, MoverOutcome, MoverOutlet,
 };
@@ -73,7 +73,7 @@ impl CarryStream<'_> {
                 let _fired = fired;
                 mover::run(inlet, vec![outlet], options, gauge, cancel)
             });
-            let mover = mover.map_err(|source| Error::System { call: "a new thread", source })?;
+            let mover = mover.map_err(Error::system("a new thread"))?;
             let given_up = self.attend(&done, gauge, began);
             let outcome = mover.join().map_err(|_| Error::System {
                 call: "the mover",
@@ -84,7 +84,7 @@ impl CarryStream<'_> {
         let seconds = began.elapsed().as_secs_f64();
         let mut figures = self.figures(&gauge, seconds);
         figures.bytes = figures.bytes.max(outcome.bytes);
-        figures.digest = outcome.digest.clone().map(|digest| (self.facts.digest, digest));
+        figures.digest = outcome.digest.clone().map(|digest| StreamDigest::new(self.facts.digest, digest));
         figures.cpu = cpu_seconds() - cpu;
         let failure = self.cause(outcome, given_up);
         if let (Some(failure), HopSide::Sender) = (&failure, self.facts.side) {
@@ -174,8 +174,8 @@ pub fn tell(ending: Ending, moved: Result<CarriedStream, Error>) -> ExitCode {
         status: failure.as_ref().map_or(0, status),
         failures: failure.iter().map(Error::to_string).collect(),
         hops: vec![figures],
-        statuses: Vec::new(),
-        seconds: (0.0, seconds),
+        stream_seconds: seconds,
+        ..PipelineSummary::default()
     }))
 }
 
@@ -218,9 +218,7 @@ impl RecvOutput {
     pub fn open(path: Option<&Path>) -> Result<Self, Error> {
         let Some(path) = path else {
             let output = stdout().as_fd().try_clone_to_owned();
-            return Ok(Self::Direct(
-                output.map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })?,
-            ));
+            return Ok(Self::Direct(output.map_err(Error::system("fcntl(F_DUPFD)"))?));
         };
         let failed = |source| Error::File { what: "write", path: path.to_owned(), source };
         // The file that a symbolic link names is replaced, not the link.
@@ -253,7 +251,7 @@ impl RecvOutput {
             Self::Direct(fd) => fd.as_fd(),
             Self::Part(part) => part.file.as_fd(),
         };
-        fd.try_clone_to_owned().map_err(|source| Error::System { call: "fcntl(F_DUPFD)", source })
+        fd.try_clone_to_owned().map_err(Error::system("fcntl(F_DUPFD)"))
     }
 
     /// Renames the part file, because all data have arrived.
@@ -342,23 +340,6 @@ mod tests {
 
     fn write(output: &RecvOutput, bytes: &[u8]) {
         File::from(output.descriptor().expect("a descriptor")).write_all(bytes).expect("written");
-    }
-
-    #[test]
-    fn a_file_is_whole_or_not_there() {
-        let scratch = Scratch::create().expect("a folder");
-        let (path, part) = (scratch.path().join("f"), scratch.path().join("f.part"));
-        let output = RecvOutput::open(Some(&path)).expect("opened");
-        write(&output, b"half");
-        assert!(part.exists() && !path.exists());
-        drop(output);
-        assert!(!part.exists() && !path.exists());
-
-        let output = RecvOutput::open(Some(&path)).expect("opened");
-        write(&output, b"all of it");
-        output.complete().expect("renamed");
-        assert_eq!(fs::read(&path).expect("there"), b"all of it");
-        assert!(!part.exists());
     }
 
     #[test]

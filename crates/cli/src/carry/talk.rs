@@ -195,7 +195,7 @@ pub fn attended<T: Send>(
             let _fired = fired;
             work()
         });
-        let worker = worker.map_err(|source| Error::System { call: "a new thread", source })?;
+        let worker = worker.map_err(Error::system("a new thread"))?;
         while !done.is_fired() {
             wait(&mut [PollFd::new(&done, PollFlags::IN)], GLANCE)?;
             if interrupt.check().is_err() {
@@ -219,7 +219,7 @@ fn wait(set: &mut [PollFd<'_>], limit: Duration) -> Result<(), Error> {
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
     match poll(set, Some(&limit)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(source) => Err(Error::System { call: "poll", source: source.into() }),
+        Err(source) => Err(Error::system("poll")(source)),
     }
 }
 

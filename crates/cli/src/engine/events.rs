@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use caravan_bench::Error as Shared;
 use caravan_engine::layout::bytes;
 use caravan_engine::{Changes, EngineEvent};
 use serde::Serialize;
@@ -119,7 +120,7 @@ impl NewsTeller {
                     told: &'a EngineNews<'a>,
                 }
                 serde_json::to_string(&NewsLine { time: &now, told })
-                    .map_err(|error| Error::Output(error.into()))?
+                    .map_err(|error| Shared::Output(error.into()))?
             }
             false => format!("{now}  {}", text(told)),
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_engine::config::file::ConfigFile;
 use caravan_engine::layout::link;
 use caravan_engine::{Changes, Engine, EngineEvent, EngineOptions, Error as EngineError, Registry};
@@ -91,7 +92,7 @@ impl Supervisor<'_> {
         loop {
             match signals.asked() {
                 Asked::Nothing => {}
-                Asked::Interrupt => return Err(Error::Interrupted),
+                Asked::Interrupt => return Err(Shared::Interrupted.into()),
                 Asked::End => return Ok(()),
                 Asked::Reload => _ = self.reload()?,
             }
@@ -217,9 +218,9 @@ impl EngineSignals {
             flag::register_conditional_shutdown(signal, 130, Arc::clone(&again))
                 .and_then(|_| flag::register(signal, Arc::clone(&again)))
                 .and_then(|_| flag::register_usize(signal, Arc::clone(&end), signal as usize))
-                .map_err(Error::Signals)?;
+                .map_err(Shared::Signals)?;
         }
-        flag::register(SIGHUP, Arc::clone(&reload)).map_err(Error::Signals)?;
+        flag::register(SIGHUP, Arc::clone(&reload)).map_err(Shared::Signals)?;
         Ok(Self { end, reload, has_terminal: std::io::stdin().is_terminal() })
     }
 

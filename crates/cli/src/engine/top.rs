@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write, stdout};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_bench::number::{bytes, number};
 use caravan_engine::Engine;
@@ -14,9 +14,8 @@ use caravan_engine::view::{self, EngineView, FoundEngine, LinkView, Owners, Snap
 use serde::Serialize;
 
 use crate::args::EngineTop;
-use crate::engine::print_json;
 use crate::error::Error;
-use crate::top::{WIDTH, redraw, wait};
+use crate::top::{fit, maybe, show, table, wait, whole};
 
 /// Counting packets takes at most one part in this many of the time.
 const OWNERS_SHARE: u32 = 10;
@@ -32,12 +31,13 @@ pub fn run(args: &EngineTop) -> Result<(), Error> {
     while refreshes != Some(shown) {
         match wait(args.interval, &interrupt) {
             // Ctrl-C is the normal way to leave this view.
-            Err(Error::Interrupted) => return Ok(()),
+            Err(Error::Shared(Shared::Interrupted)) => return Ok(()),
             other => other?,
         }
         let mut now = Snapshot::read(&engine)?;
         owners.count(&engine, &mut now)?;
-        show(args, &EngineView::between(&before, &now), shown == 0)?;
+        let view = EngineView::between(&before, &now);
+        show(&view, args.json, args.once, shown == 0, |width, height| text(&view, width, height))?;
         before = now;
         shown += 1;
     }
@@ -63,25 +63,6 @@ impl Counted {
         self.last = Some((snapshot.owners.clone(), start, start.elapsed()));
         Ok(())
     }
-}
-
-fn show(args: &EngineTop, view: &EngineView, is_first: bool) -> Result<(), Error> {
-    if args.json {
-        return print_json(view);
-    }
-    draw(args, view, is_first).map_err(Error::Output)
-}
-
-fn draw(args: &EngineTop, view: &EngineView, is_first: bool) -> io::Result<()> {
-    if stdout().is_terminal() && !args.once {
-        return redraw(|width, height| text(view, width, height), is_first);
-    }
-    let mut out = stdout().lock();
-    if !is_first {
-        writeln!(out)?;
-    }
-    write!(out, "{}", text(view, WIDTH, usize::MAX))?;
-    out.flush()
 }
 
 /// The figures of an engine that ends. Links and workers that a reload removed are not in them, except for the packets
@@ -162,8 +143,7 @@ impl std::fmt::Display for Figures {
             write!(f, "\n  dropped: {}", drops.join(", "))?;
         }
         for (worker, restarts) in &self.restarts {
-            let times = if *restarts == 1 { "once".into() } else { format!("{restarts} times") };
-            write!(f, "\n  worker {worker}: restarted {times}")?;
+            write!(f, "\n  worker {worker}: restarted {}", times(*restarts))?;
         }
         for (app, report) in &self.apps {
             let report: Vec<_> =
@@ -190,17 +170,11 @@ pub fn text(view: &EngineView, width: usize, height: usize) -> String {
     let mut lines = vec![head(view), owners(view)];
     lines.push(String::new());
     let workers = view.workers.iter().map(|worker| (worker_cells(worker, &view.owners), drops(worker)));
-    lines.extend(table(&WORKER_HEAD, "DropReason/S", workers.collect()));
+    lines.extend(table(&WORKER_HEAD, TEXTS, "DropReason/S", &workers.collect::<Vec<_>>()));
     lines.push(String::new());
     let links = view.links.iter().map(|link| (link_cells(link, &view.owners), traced(link)));
-    lines.extend(table(&LINK_HEAD, "", links.collect()));
-    if lines.len() > height && height > 1 {
-        let hidden = lines.len() - (height - 1);
-        lines.truncate(height - 1);
-        lines.push(format!("and {hidden} more lines: caravan engine top --once shows all"));
-    }
-    let cut = |line: &String| line.chars().take(width).collect::<String>();
-    lines.iter().fold(String::new(), |text, line| text + cut(line).trim_end() + "\n")
+    lines.extend(table(&LINK_HEAD, TEXTS, "", &links.collect::<Vec<_>>()));
+    fit(lines, width, height, "caravan engine top")
 }
 
 fn head(view: &EngineView) -> String {
@@ -209,13 +183,13 @@ fn head(view: &EngineView) -> String {
         "engine {}, up {} s, configured {}; {} of {} packets have memory ({pages} pages)",
         view.pid,
         number(view.uptime_seconds),
-        plural(view.configured),
+        times(view.configured),
         whole(view.packets.into()),
         whole(view.packets_max as f64),
     )
 }
 
-fn plural(times: u64) -> String {
+fn times(times: u64) -> String {
     if times == 1 { "once".into() } else { format!("{times} times") }
 }
 
@@ -236,28 +210,6 @@ fn owners(view: &EngineView) -> String {
         let _ = write!(text, ", LOST {}", whole(lost as f64));
     }
     text
-}
-
-/// Formats lines of cells under a head, with a text behind each.
-fn table<const N: usize>(head: &[&str; N], behind: &str, rows: Vec<([String; N], String)>) -> Vec<String> {
-    let mut all = vec![(head.map(str::to_owned), behind.to_owned())];
-    all.extend(rows);
-    let widths: [usize; N] = std::array::from_fn(|column| {
-        all.iter().map(|(row, _)| row[column].chars().count()).max().unwrap_or(0)
-    });
-    let line = |(row, behind): &([String; N], String)| {
-        let mut text = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Writing into a String cannot fail.
-            let _ = if column < TEXTS {
-                write!(text, "{cell:<width$}  ")
-            } else {
-                write!(text, "{cell:>width$}  ")
-            };
-        }
-        text + behind
-    };
-    all.iter().map(line).collect()
 }
 
 fn worker_cells(worker: &WorkerView, owners: &Owners) -> [String; WORKER_HEAD.len()] {
@@ -324,14 +276,6 @@ fn link_cells(link: &LinkView, owners: &Owners) -> [String; LINK_HEAD.len()] {
 
 fn traced(link: &LinkView) -> String {
     link.now.tracer.map(|pid| format!("traced by {pid}")).unwrap_or_default()
-}
-
-fn maybe(value: Option<f64>, written: impl Fn(f64) -> String) -> String {
-    value.map_or_else(|| "-".into(), written)
-}
-
-fn whole(value: f64) -> String {
-    number(value.round()).trim_end_matches(".00").trim_end_matches(".0").to_owned()
 }
 
 /// Formats a time: `640ns`, `5.1us`, `12ms`.

@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_engine::trace::{TraceEnd, Tracer};
 use caravan_engine::view;
@@ -46,7 +47,7 @@ fn copy(args: &EngineTrace, tracer: &mut Tracer, interrupt: &Interrupt) -> Resul
     let (mut pause, mut tended) = (PAUSE_MIN, Instant::now());
     let mut ended = None;
     // Flush before any wait, so that the reader gets what was written.
-    let flush = || out.borrow_mut().flush().map_err(Error::Output);
+    let flush = || out.borrow_mut().flush().map_err(Shared::Output);
     flush()?;
     loop {
         while let Some(record) = tracer.receive()? {
@@ -116,8 +117,8 @@ fn reader_gone() -> bool {
     asked.is_ok() && set[0].revents().contains(PollFlags::ERR)
 }
 
-fn output(error: PcapError) -> Error {
-    Error::Output(match error {
+fn output(error: PcapError) -> Shared {
+    Shared::Output(match error {
         PcapError::IoError(error) => error,
         other => io::Error::other(other),
     })
@@ -156,7 +157,7 @@ pub struct PatientOutlet {
 impl PatientOutlet {
     /// Writes to an open file, such as standard error.
     pub fn new(file: impl AsFd, gap: fn(u64) -> String) -> Result<Self, Error> {
-        let file = file.as_fd().try_clone_to_owned().map_err(Error::Output)?;
+        let file = file.as_fd().try_clone_to_owned().map_err(Shared::Output)?;
         Ok(Self { file, waiting: VecDeque::new(), bytes: 0, left_out: 0, gap })
     }
 
@@ -207,7 +208,7 @@ impl PatientOutlet {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(error) => return Err(Error::Output(error.into())),
+                Err(error) => return Err(Shared::Output(error.into()).into()),
             }
             let chunk = line.len().min(CHUNK_BYTES);
             match rustix::io::write(&self.file, &line[..chunk]) {
@@ -220,7 +221,7 @@ impl PatientOutlet {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(Error::Output(error.into())),
+                Err(error) => return Err(Shared::Output(error.into()).into()),
             }
         }
         Ok(())
@@ -268,7 +269,7 @@ mod tests {
         let (reader, writer) = pipe().expect("a pipe");
         let mut outlet = PatientOutlet::new(&writer, gap).expect("a copy");
         drop(reader);
-        let Err(Error::Output(error)) = outlet.say("line") else { panic!("no error") };
+        let Err(Error::Shared(Shared::Output(error))) = outlet.say("line") else { panic!("no error") };
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 }

@@ -5,8 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use caravan_pipe::coordinator::{HopFigures, PipelineSummary};
-use serde_json::{Value, json};
+use caravan_bench::Error as Shared;
+use caravan_pipe::coordinator::PipelineSummary;
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::args::Telling;
 use crate::error::Error;
@@ -36,7 +38,7 @@ impl Ending {
             Some(path) if path == Path::new("-") => Json::Stderr,
             Some(path) => {
                 let file = File::create(path);
-                let file = file.map_err(|source| Error::File { what: "write", path: path.clone(), source });
+                let file = file.map_err(|source| Shared::File { what: "write", path: path.clone(), source });
                 Json::File(path.clone(), file?)
             }
         };
@@ -61,7 +63,7 @@ impl Ending {
             Json::Stderr => say(&object(&summary).to_string()),
             Json::File(path, mut file) => {
                 if let Err(source) = writeln!(file, "{}", object(&summary)) {
-                    say(&format!("caravan: {}", Error::File { what: "write", path, source }));
+                    say(&format!("caravan: {}", Shared::File { what: "write", path, source }));
                     return ExitCode::from(if summary.status == 0 { 255 } else { summary.status });
                 }
             }
@@ -76,41 +78,25 @@ fn failed(error: &caravan_pipe::Error) -> PipelineSummary {
     PipelineSummary { status, failures: vec![error.to_string()], ..PipelineSummary::default() }
 }
 
-fn object(summary: &PipelineSummary) -> Value {
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "status": summary.status,
-        "failures": summary.failures,
-        "statuses": summary.statuses,
-        "setup_seconds": summary.seconds.0,
-        "stream_seconds": summary.seconds.1,
-        "hops": summary.hops.iter().map(hop).collect::<Vec<_>>(),
-    })
+/// What the JSON holds.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    version: &'static str,
+    #[serde(flatten)]
+    summary: &'a PipelineSummary,
 }
 
-fn hop(hop: &HopFigures) -> Value {
-    let digest = hop.digest.as_ref();
-    json!({
-        "from": hop.from,
-        "to": hop.to,
-        "transport": hop.transport,
-        "measured": hop.is_measured,
-        "bytes": hop.bytes,
-        "wire_bytes": hop.wire_bytes,
-        "total_bytes": hop.total,
-        "seconds": hop.seconds,
-        "reader_wait_seconds": hop.reader_wait,
-        "network_wait_seconds": hop.network_wait,
-        "writer_wait_seconds": hop.writer_wait,
-        "cpu_seconds": hop.cpu,
-        "digest": digest.map(|(kind, value)| json!({ "kind": progress::digest_name(*kind), "value": value })),
-    })
+fn object(summary: &PipelineSummary) -> Value {
+    let report = Report { version: env!("CARGO_PKG_VERSION"), summary };
+    serde_json::to_value(report).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use caravan_pipe::coordinator::{HopFigures, StreamDigest};
     use caravan_pipe::mover::DigestKind;
+    use serde_json::json;
 
     #[test]
     fn the_object_has_every_figure() {
@@ -119,7 +105,7 @@ mod tests {
             to: "here".to_owned(),
             is_measured: true,
             bytes: 7,
-            digest: Some((DigestKind::Sha256, "ab".to_owned())),
+            digest: Some(StreamDigest::new(DigestKind::Sha256, "ab".to_owned())),
             ..HopFigures::default()
         };
         let summary = PipelineSummary {
@@ -127,7 +113,8 @@ mod tests {
             failures: vec!["stage 1 (a): 'false' exited 3".to_owned()],
             hops: vec![hop],
             statuses: vec![vec![Some(3), None]],
-            seconds: (0.25, 1.5),
+            setup_seconds: 0.25,
+            stream_seconds: 1.5,
         };
         let object = object(&summary);
         assert_eq!(object["status"], 3);

@@ -225,8 +225,8 @@ pub fn report(hop: &HopFigures) -> String {
     if hop.bytes >= CPU_BYTES_MIN {
         text.push_str(&format!(", {} CPU s/GB", number::number(hop.cpu / hop.bytes as f64 * 1e9)));
     }
-    if let Some((kind, digest)) = &hop.digest {
-        text.push_str(&format!(", {} {digest}", digest_name(*kind)));
+    if let Some(digest) = &hop.digest {
+        text.push_str(&format!(", {} {}", digest.kind, digest.value));
     }
     text.push_str(&format!(
         "; waited {:.2} s for the reader, {:.2} s for the network, {:.2} s for the writer",
@@ -235,19 +235,10 @@ pub fn report(hop: &HopFigures) -> String {
     text
 }
 
-/// Returns the name that the option uses.
-pub fn digest_name(kind: caravan_pipe::mover::DigestKind) -> &'static str {
-    use caravan_pipe::mover::DigestKind;
-    match kind {
-        DigestKind::Xxh3 => "xxh3",
-        DigestKind::Sha256 => "sha256",
-        DigestKind::Off => "off",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use caravan_pipe::coordinator::StreamDigest;
     use caravan_pipe::mover::DigestKind;
 
     fn hop(seconds: f64, bytes: u64, total: Option<u64>) -> HopFigures {
@@ -351,7 +342,7 @@ mod tests {
             seconds: 2.0,
             network_wait: 1.5,
             cpu: 2.2,
-            digest: Some((DigestKind::Xxh3, "00ff".to_owned())),
+            digest: Some(StreamDigest::new(DigestKind::Xxh3, "00ff".to_owned())),
             ..HopFigures::default()
         };
         assert_eq!(bandwidth(std::slice::from_ref(&hop)).as_deref(), Some("Bandwidth 2.000 GB/s"));

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{JOB_CONTROL, endings};
 use caravan_pipe::Error as PipeError;
 use caravan_pipe::agent::{keep_held, serve, supervise};
@@ -53,14 +54,14 @@ pub struct PipeAgent {
 /// Serves until the control channel ends.
 pub fn run(args: &PipeAgent) -> Result<(), Error> {
     if args.probe {
-        return writeln!(io::stdout(), "{}", identity()).map_err(Error::Output);
+        return crate::print(&format!("{}\n", identity()));
     }
     if args.hold {
         keep_held();
         return Ok(());
     }
     let terminated = Arc::new(AtomicBool::new(false));
-    watch(&terminated).map_err(Error::Signals)?;
+    watch(&terminated).map_err(Shared::Signals)?;
     if args.inner {
         return inner(args.local, &terminated);
     }
@@ -93,21 +94,19 @@ fn watch(terminated: &Arc<AtomicBool>) -> io::Result<()> {
 }
 
 fn inner(is_local: bool, terminated: &Arc<AtomicBool>) -> Result<(), Error> {
-    let failed = |call| move |source: io::Error| PipeError::System { call, source };
     let die = set_parent_process_death_signal(Some(Signal::TERM));
-    die.map_err(|source| failed("prctl(PR_SET_PDEATHSIG)")(source.into()))?;
+    die.map_err(PipeError::system("prctl(PR_SET_PDEATHSIG)"))?;
     let served = if is_local {
-        let input = take(io::stdin()).map_err(failed("recvmsg"))?;
-        let output = own(io::stdout()).map_err(failed("dup"))?;
-        let to = UnixStream::from(own(io::stdin()).map_err(failed("dup"))?);
-        let from = to.try_clone().map_err(failed("dup"))?;
+        let input = take(io::stdin()).map_err(PipeError::system("recvmsg"))?;
+        let output = own(io::stdout()).map_err(PipeError::system("dup"))?;
+        let to = UnixStream::from(own(io::stdin()).map_err(PipeError::system("dup"))?);
+        let from = to.try_clone().map_err(PipeError::system("dup"))?;
         serve(from, to, Some((input, output)), terminated)
     } else {
-        let mut out = io::stdout();
         // A greeting before this line may lack its line end.
-        write!(out, "\n{MARK} ready\n").and_then(|()| out.flush()).map_err(Error::Output)?;
-        let to = own(io::stdout()).map_err(failed("dup"))?;
-        let from = own(io::stdin()).map_err(failed("dup"))?;
+        crate::print(&format!("\n{MARK} ready\n"))?;
+        let to = own(io::stdout()).map_err(PipeError::system("dup"))?;
+        let from = own(io::stdin()).map_err(PipeError::system("dup"))?;
         serve(std::fs::File::from(from), std::fs::File::from(to), None, terminated)
     };
     // The coordinator has reported the error, or is gone.
@@ -122,12 +121,12 @@ fn own(what: impl AsFd) -> io::Result<OwnedFd> {
 /// Removes the folder that this program's file was copied to: the program runs on without it, and leaves nothing
 /// behind however it ends. Removes only a folder that was made for that purpose.
 pub fn remove_copy(folder: &Path, mark: &str) -> Result<(), Error> {
-    let failed = |source| Error::File { what: "remove", path: folder.to_owned(), source };
+    let failed = |source| Shared::File { what: "remove", path: folder.to_owned(), source };
     let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(mark));
     if !is_ours {
-        return Err(failed(io::ErrorKind::InvalidInput.into()));
+        return Err(failed(io::ErrorKind::InvalidInput.into()).into());
     }
-    std::fs::remove_dir_all(folder).map_err(failed)
+    Ok(std::fs::remove_dir_all(folder).map_err(failed)?)
 }
 
 /// The message that carries the descriptor.
@@ -139,16 +138,15 @@ const TERM_LIMIT: Duration = Duration::from_millis(750);
 
 /// Starts the agent of this host.
 pub fn launch() -> Result<AgentSession, PipeError> {
-    let failed = |call| move |source| PipeError::System { call, source };
-    let (ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
+    let (ours, theirs) = UnixStream::pair().map_err(PipeError::system("socketpair"))?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("caravan").args([WORD, "--local"]).stdin(OwnedFd::from(theirs));
-    let child = command.spawn().map_err(failed("start of /proc/self/exe"))?;
+    let child = command.spawn().map_err(PipeError::system("start of /proc/self/exe"))?;
     let guard = LocalAgent(child);
     // Dropping the command closes this process's copy of the other end, so that a write fails if the agent has ended.
     drop(command);
-    give(&ours, io::stdin()).map_err(failed("sendmsg"))?;
-    let from = ours.try_clone().map_err(failed("dup"))?;
+    give(&ours, io::stdin()).map_err(PipeError::system("sendmsg"))?;
+    let from = ours.try_clone().map_err(PipeError::system("dup"))?;
     Ok(AgentSession { from: Box::new(from), to: Box::new(AgentSender(ours)), guard: Box::new(guard) })
 }
 

@@ -1,6 +1,7 @@
 //! The ssh process.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ impl SshProcess {
         host: &str,
         may_ask: bool,
     ) -> io::Result<(Self, ChildStdin, ChildStdout)> {
-        find(&options.program)?;
+        find(&options.args.program)?;
         let mut command = command(options, host, may_ask);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -111,23 +112,19 @@ impl Drop for SshProcess {
 
 /// Builds the command. The user's options come first, because ssh takes the first of two.
 fn command(options: &SshOptions, host: &str, may_ask: bool) -> Command {
+    let args = &options.args;
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", if may_ask { SHIELD } else { SHIELD_MUTE }]).arg(&options.program);
-    options.config.iter().for_each(|file| {
-        command.arg("-F").arg(file);
-    });
-    options.options.iter().for_each(|option| {
-        command.args(["-o", option]);
-    });
-    options.port.iter().for_each(|port| {
-        command.args(["-p", &port.to_string()]);
-    });
-    options.identity.iter().for_each(|file| {
-        command.arg("-i").arg(file);
-    });
-    options.jump.iter().for_each(|hosts| {
-        command.args(["-J", hosts]);
-    });
+    command.args(["-c", if may_ask { SHIELD } else { SHIELD_MUTE }]).arg(&args.program);
+    let port = options.port.map(|port| port.to_string());
+    for (option, value) in [
+        ("-F", args.config.as_deref().map(Path::as_os_str)),
+        ("-p", port.as_deref().map(OsStr::new)),
+        ("-i", args.identity.as_deref().map(Path::as_os_str)),
+        ("-J", args.jump.as_deref().map(OsStr::new)),
+    ] {
+        command.args(value.into_iter().flat_map(|value| [OsStr::new(option), value]));
+    }
+    command.args(args.options.iter().flat_map(|option| ["-o", option]));
     for option in [
         "ConnectTimeout=20",
         &format!("ServerAliveInterval={}", (options.silence / ASKS).as_secs().max(1)),

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::FileExt;
 use std::process::ChildStdin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -72,8 +71,8 @@ pub struct RemoteChannel {
 /// Why the program was not started.
 #[derive(Debug)]
 pub enum StartFailure {
-    /// There is no ssh on this host.
-    NoSsh(io::Error),
+    /// There is no ssh on this host; a sentence.
+    NoSsh(String),
     /// A sentence about the host.
     Host(String),
     /// A sentence about a host that refused ssh, or whose key ssh does not know: the user may help with either.
@@ -87,8 +86,13 @@ pub fn start(start: &RemoteStart<'_>) -> Result<RemoteChannel, StartFailure> {
     if start.interrupted.load(Ordering::Relaxed) {
         return Err(StartFailure::Interrupted);
     }
-    let (ssh, input, output) =
-        SshProcess::start(start.ssh, start.host, start.may_ask).map_err(StartFailure::NoSsh)?;
+    let no_ssh = |source| {
+        StartFailure::NoSsh(format!(
+            "cannot start `{}`: {source}. Install it (on Debian: apt install openssh-client), or name the program with --ssh",
+            start.ssh.args.program.display()
+        ))
+    };
+    let (ssh, input, output) = SshProcess::start(start.ssh, start.host, start.may_ask).map_err(no_ssh)?;
     let mark = start.mark;
     let (sender, heard) = mpsc::channel();
     let listener = sender.clone();
@@ -304,17 +308,16 @@ pub fn refusal(word: &str, rest: &str, tried: &[(String, String)]) -> String {
 /// The number of bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// This program's file: it stays the same when another file takes its path.
+/// This program's file.
 #[derive(Debug)]
 pub struct OwnProgram {
-    file: File,
     pub bytes: u64,
     /// SHA-256, in hexadecimal.
     pub hash: String,
 }
 
 impl OwnProgram {
-    /// Opens and reads the file, once in the life of this process.
+    /// Reads the file, once in the life of this process.
     pub fn this() -> Result<&'static Self, String> {
         static THIS: OnceLock<Result<OwnProgram, String>> = OnceLock::new();
         let this = THIS.get_or_init(|| {
@@ -324,74 +327,45 @@ impl OwnProgram {
     }
 
     fn read() -> io::Result<Self> {
-        let file = File::open("/proc/self/exe")?;
-        let mut context = digest::digest::Context::new(&digest::digest::SHA256);
-        let mut program = Self { file, bytes: 0, hash: String::new() };
-        let mut reader = program.reader();
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut bytes = 0;
-        loop {
-            let count = reader.read(&mut piece)?;
-            if count == 0 {
-                break;
-            }
-            context.update(piece.get(..count).unwrap_or_default());
-            bytes += count as u64;
-        }
-        program.bytes = bytes;
-        program.hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(program)
+        let (mut context, mut bytes) = (digest::digest::Context::new(&digest::digest::SHA256), 0);
+        Self::pieces(|piece| {
+            context.update(piece);
+            bytes += piece.len() as u64;
+            Ok(())
+        })?;
+        let hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { bytes, hash })
     }
 
-    fn reader(&self) -> ProgramReader<'_> {
-        ProgramReader { file: &self.file, at: 0 }
+    /// Reads the file in pieces. It is the same when another file has taken its path.
+    fn pieces(mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let (mut file, mut piece) = (File::open("/proc/self/exe")?, vec![0; PIECE_BYTES]);
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok(()),
+                count => take(piece.get(..count).unwrap_or_default())?,
+            }
+        }
     }
 
     /// Writes the whole file, and calls `written` after each piece.
     pub fn copy(&self, to: &mut impl Write, mut written: impl FnMut()) -> io::Result<()> {
-        let mut reader = self.reader();
-        let mut piece = vec![0; PIECE_BYTES];
-        loop {
-            let count = reader.read(&mut piece)?;
-            if count == 0 {
-                return to.flush();
-            }
-            to.write_all(piece.get(..count).unwrap_or_default())?;
-            written();
-        }
-    }
-}
-
-/// Reads without moving the file's own position, which several copies share.
-struct ProgramReader<'a> {
-    file: &'a File,
-    at: u64,
-}
-
-impl Read for ProgramReader<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read_at(into, self.at)?;
-        self.at += count as u64;
-        Ok(count)
+        Self::pieces(|piece| to.write_all(piece).map(|()| written()))?;
+        to.flush()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use crate::args::{Args, Command};
+    use clap::Parser;
 
     #[test]
     fn the_script_is_one_line_of_sh() {
-        let ssh = SshOptions {
-            program: "ssh".into(),
-            config: None,
-            options: Vec::new(),
-            port: None,
-            identity: None,
-            jump: None,
-            silence: Duration::from_secs(3),
-        };
+        let line = ["caravan", "selftest", "x"];
+        let Command::Selftest(args) = Args::parse_from(line).command else { panic!("{line:?}") };
+        let ssh = SshOptions { args: args.ssh, port: None, silence: Duration::from_secs(3) };
         let (interrupted, identity) = (AtomicBool::new(false), "caravan 1");
         let program = OwnProgram::this().expect("read");
         for copies in [Copies::Cached, Copies::Temporary, Copies::None] {
@@ -407,7 +381,8 @@ mod tests {
             };
             let script = script(&start, program);
             assert_eq!(script.find('\n'), Some(script.len() - 1));
-            let checked = Command::new("sh").args(["-n", "-c", &script]).output().expect("sh starts");
+            let checked =
+                std::process::Command::new("sh").args(["-n", "-c", &script]).output().expect("sh starts");
             assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
         }
     }

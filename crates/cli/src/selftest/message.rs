@@ -1,11 +1,13 @@
 //! The messages of the two sides over ssh: a question, then one answer, or two if something takes long. Each is JSON
 //! in a frame (`caravan_pipe::framing`).
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::Exposure;
 use caravan_pipe::place::Place;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -203,6 +205,14 @@ impl StepBounds {
             ))),
         }
     }
+}
+
+/// How long a sleep may last before the bounds are checked again.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Waits a moment for a link's or an endpoint's bell. Returns true if it rings.
+pub fn rings(bell: impl AsFd) -> bool {
+    matches!(poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&NAP)), Ok(1..))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::Interrupt;
 use caravan_fabric::contract::Endpoint;
 use caravan_fabric::{Link, shm, verbs};
@@ -41,12 +42,12 @@ pub fn identity() -> String {
 pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
     let mut out = io::stdout();
     if args.probe {
-        return writeln!(out, "{}", identity()).map_err(Error::Output);
+        return crate::print(&format!("{}\n", identity()));
     }
     if let Some(folder) = &args.remove {
         remove_copy(folder, MARK)?;
     }
-    write!(out, "\n{MARK} ready\n").and_then(|()| out.flush()).map_err(Error::Output)?;
+    crate::print(&format!("\n{MARK} ready\n"))?;
     let ended = Arc::new(AtomicBool::new(false));
     let asked = read_questions(Arc::clone(&ended));
     let mut peer = PeerSide::new(Interrupt::by(ended));
@@ -55,12 +56,16 @@ pub fn run(args: &SelfTestPeer) -> Result<(), Error> {
             Ok(answer) => answer,
             Err(StepFailure::Failed(why)) => SelftestAnswer::Failed(why),
             // The other side is gone.
-            Err(StepFailure::Fatal(Error::Interrupted)) => break,
+            Err(StepFailure::Fatal(Error::Shared(Shared::Interrupted))) => break,
             Err(StepFailure::Fatal(error)) => return Err(error),
         };
-        framing::write_json(&mut out, &answer, MESSAGE_BYTES_MAX).map_err(Error::Output)?;
+        say(&mut out, &answer)?;
     }
     Ok(())
+}
+
+fn say(out: &mut impl Write, answer: &SelftestAnswer) -> Result<(), Error> {
+    Ok(framing::write_json(out, answer, MESSAGE_BYTES_MAX).map_err(Shared::Output)?)
 }
 
 /// Reads the questions in a thread. When the standard input ends, the other side is gone: then the current step ends
@@ -137,7 +142,7 @@ impl PeerSide {
     fn accept(&mut self, request: &[u8], arena: &Arena, out: &mut impl Write) -> Result<(), StepFailure> {
         let exposure = arena.exposure().ok_or_else(|| out_of_turn("a possible arena"))?;
         let (pending, half) = verbs::accept(request, &exposure)?;
-        framing::write_json(out, &SelftestAnswer::Bytes(half), MESSAGE_BYTES_MAX).map_err(Error::Output)?;
+        say(out, &SelftestAnswer::Bytes(half))?;
         self.endpoint = Some(pending.finish(&[], CONNECT_LIMIT)?);
         Ok(())
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use caravan_fabric::contract::{Armed, Completion, Endpoint, Event, Local, Operation};
 use caravan_fabric::{Error, Exposure};
-use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::selftest::message;
 use crate::selftest::message::{StepBounds, StepFailure};
@@ -24,7 +23,6 @@ const READ: u64 = 4;
 const READ_BYTES: u32 = 30_011;
 /// The number of events taken at once.
 const EVENTS_MAX: usize = 32;
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Returns the exposure of these tests.
 pub fn exposure() -> Exposure {
@@ -210,18 +208,10 @@ impl<'a> Promises<'a> {
         if self.endpoint.flush().is_err() || !matches!(self.endpoint.arm(), Ok(Armed::Wait)) {
             return Ok(());
         }
-        let rung = match self.endpoint.wait_fd() {
-            Some(bell) => {
-                let mut set = [PollFd::new(&bell, PollFlags::IN)];
-                matches!(rustix::event::poll(&mut set, Some(&NAP)), Ok(1..))
-            }
-            None => {
-                std::thread::sleep(Duration::from_millis(1));
-                false
-            }
-        };
-        if rung {
-            self.endpoint.acknowledge()?;
+        match self.endpoint.wait_fd() {
+            Some(bell) if message::rings(bell) => self.endpoint.acknowledge()?,
+            Some(_) => {}
+            None => std::thread::sleep(Duration::from_millis(1)),
         }
         Ok(())
     }

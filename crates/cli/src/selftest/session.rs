@@ -54,106 +54,86 @@ impl TestedWay {
     }
 }
 
-/// Both sides of a self-test.
+/// Both sides of a self-test, with one way between them.
 #[derive(Debug)]
 pub struct SelftestSession<'a> {
     pub remote: &'a mut SelftestRemote,
     pub interrupt: &'a Interrupt,
     pub ring_bytes: u64,
     pub time: Duration,
+    pub way: &'a TestedWay,
+    pub progress: &'a BenchProgress,
+    pub path: TestedPath,
 }
 
 impl SelftestSession<'_> {
-    /// Tests a way. The result contains the failures; an error means that the whole test must end.
-    pub fn test(
-        &mut self,
-        way: &TestedWay,
-        progress: &mut BenchProgress,
-    ) -> Result<TestedPath, crate::error::Error> {
-        let mut path = TestedPath::new(way.name());
-        progress.round(way.name());
-        let tested = self
-            .check_promises(way, &mut path, progress)
-            .and_then(|()| self.check_refusal(way, &mut path, progress))
-            .and_then(|()| self.check_link(way, &mut path, progress));
+    /// Tests the way. The result contains the failures; an error means that the whole test must end.
+    pub fn test(mut self) -> Result<TestedPath, crate::error::Error> {
+        let tested =
+            self.check_promises().and_then(|()| self.check_refusal()).and_then(|()| self.check_link());
         match tested {
             Ok(()) => {}
-            Err(StepFailure::Failed(why)) => path.failure = Some(why),
+            Err(StepFailure::Failed(why)) => self.path.failure = Some(why),
             Err(StepFailure::Fatal(error)) => return Err(error),
         }
         // The other side may still hold its half.
         match self.done(&SelftestAsk::End, STEP_LIMIT) {
             Err(StepFailure::Fatal(error)) => Err(error),
-            _ => Ok(path),
+            _ => Ok(self.path),
         }
     }
 
-    fn check_promises(
-        &mut self,
-        way: &TestedWay,
-        path: &mut TestedPath,
-        progress: &BenchProgress,
-    ) -> Result<(), StepFailure> {
-        progress.step("promises");
+    fn check_promises(&mut self) -> Result<(), StepFailure> {
+        self.progress.step("promises");
         let begin = Instant::now();
-        let mut endpoint = self.connect(way, &promises::exposure(), None)?;
-        path.connected_ms = begin.elapsed().as_secs_f64() * 1e3;
+        let mut endpoint = self.connect(&promises::exposure(), None)?;
+        self.path.connected_ms = begin.elapsed().as_secs_f64() * 1e3;
         let capabilities = endpoint.capabilities();
-        path.capabilities = words(&capabilities);
+        self.path.capabilities = words(&capabilities);
         let (from, bytes) = (EXPOSED.0, EXPOSED.1 - EXPOSED.0);
         let ask = SelftestAsk::Immediates { from, count: WRITES, bytes: WRITE_BYTES };
         let order = if capabilities.immediates_ordered { ", in order" } else { "" };
         let name = format!("{WRITES} writes with immediates: each once, behind its bytes{order}");
         let checked = self.both(&ask, |bounds| Promises::new(&mut *endpoint, bounds).write_immediates());
-        path.check(name, checked.map(|()| CheckOutcome::Passed))?;
+        self.path.check(name, checked.map(|()| CheckOutcome::Passed))?;
         let filled = self.done(&SelftestAsk::Fill { from, bytes }, STEP_LIMIT);
         let read = filled.and_then(|()| Promises::new(&mut *endpoint, self.bounds()).read());
-        path.check("a read brings what is there".to_owned(), read.map(|()| CheckOutcome::Passed))?;
+        self.path.check("a read brings what is there".to_owned(), read.map(|()| CheckOutcome::Passed))?;
         let swapped = match capabilities.compare_and_swap {
             true => Promises::new(&mut *endpoint, self.bounds()).swap().map(|()| CheckOutcome::Passed),
             false => Ok(CheckOutcome::Not("the devices have none".to_owned())),
         };
-        path.check("compare-and-swap swaps once".to_owned(), swapped)?;
+        self.path.check("compare-and-swap swaps once".to_owned(), swapped)?;
         drop(endpoint);
         self.done(&SelftestAsk::End, STEP_LIMIT)
     }
 
     /// Checks that the other side's device refuses a write outside of its exposed memory.
-    fn check_refusal(
-        &mut self,
-        way: &TestedWay,
-        path: &mut TestedPath,
-        progress: &BenchProgress,
-    ) -> Result<(), StepFailure> {
-        progress.step("refusal");
+    fn check_refusal(&mut self) -> Result<(), StepFailure> {
+        self.progress.step("refusal");
         let name = "a write outside of what is exposed is refused by the other side's device".to_owned();
-        if *way == TestedWay::Memory {
+        if *self.way == TestedWay::Memory {
             let why = "memory is mapped, and no device is in between".to_owned();
-            return path.check(name, Ok(CheckOutcome::Not(why)));
+            return self.path.check(name, Ok(CheckOutcome::Not(why)));
         }
         let exposure = promises::exposure();
-        let mut endpoint = self.connect(way, &exposure, Some(exposure.arena_bytes))?;
+        let mut endpoint = self.connect(&exposure, Some(exposure.arena_bytes))?;
         let refused = Promises::new(&mut *endpoint, self.bounds()).write_outside();
         // The other side's memory decides, whatever this side was told.
         let untouched = self.done(&SelftestAsk::Untouched { bytes: EXPOSED.0 }, STEP_LIMIT);
         let outcome = refused.and(untouched).map(|()| CheckOutcome::Passed);
-        path.check(name, outcome)?;
+        self.path.check(name, outcome)?;
         drop(endpoint);
         self.done(&SelftestAsk::End, STEP_LIMIT)
     }
 
-    fn check_link(
-        &mut self,
-        way: &TestedWay,
-        path: &mut TestedPath,
-        progress: &BenchProgress,
-    ) -> Result<(), StepFailure> {
-        progress.step("content");
-        let exposure = match way {
+    fn check_link(&mut self) -> Result<(), StepFailure> {
+        self.progress.step("content");
+        let exposure = match self.way {
             TestedWay::Memory => Exposure::all(Link::mapped_arena_bytes(self.ring_bytes)?),
             TestedWay::Ports(..) => Link::exposure(self.ring_bytes)?,
         };
-        let endpoint = self.connect(way, &exposure, None)?;
+        let endpoint = self.connect(&exposure, None)?;
         let mut link = Link::new(endpoint, self.ring_bytes)?;
         self.done(&SelftestAsk::Link { ring_bytes: self.ring_bytes }, STEP_LIMIT)?;
         let mebibytes = CONTENT_BYTES >> 20;
@@ -162,49 +142,37 @@ impl SelftestSession<'_> {
                 Traffic::new(&mut link, wait, bounds).content((OURS, THEIRS), CONTENT_BYTES)
             });
             let name = format!("a link carries {mebibytes} MiB each way unchanged, {}", wait.name());
-            path.check(name, content.map(|()| CheckOutcome::Passed))?;
+            self.path.check(name, content.map(|()| CheckOutcome::Passed))?;
         }
         for wait in Wait::ALL {
-            self.measure_round_trips(&mut link, wait, path, progress)?;
+            self.measure_round_trips(&mut link, wait)?;
         }
         for wait in Wait::ALL {
-            self.measure_streams(&mut link, wait, path, progress)?;
+            self.measure_streams(&mut link, wait)?;
         }
         Ok(())
     }
 
-    fn measure_round_trips(
-        &mut self,
-        link: &mut Link,
-        wait: Wait,
-        path: &mut TestedPath,
-        progress: &BenchProgress,
-    ) -> Result<(), StepFailure> {
+    fn measure_round_trips(&mut self, link: &mut Link, wait: Wait) -> Result<(), StepFailure> {
         let time = self.time;
         for bytes in ROUND_TRIP_BYTES {
-            progress.step(&format!("round trips of {bytes} bytes, {}", wait.name()));
+            self.progress.step(&format!("round trips of {bytes} bytes, {}", wait.name()));
             let took = self.both(&SelftestAsk::Echo { bytes, wait, time }, |bounds| {
                 Traffic::new(link, wait, bounds).round_trips(bytes, time)
             })?;
-            path.round_trips.push(RoundTrip::of(bytes, wait.name(), took));
+            self.path.round_trips.push(RoundTrip::of(bytes, wait.name(), took));
         }
         Ok(())
     }
 
-    fn measure_streams(
-        &mut self,
-        link: &mut Link,
-        wait: Wait,
-        path: &mut TestedPath,
-        progress: &BenchProgress,
-    ) -> Result<(), StepFailure> {
+    fn measure_streams(&mut self, link: &mut Link, wait: Wait) -> Result<(), StepFailure> {
         let time = self.time;
         for bytes in STREAM_BYTES {
-            progress.step(&format!("a stream there of {bytes} bytes, {}", wait.name()));
+            self.progress.step(&format!("a stream there of {bytes} bytes, {}", wait.name()));
             let there = self.both(&SelftestAsk::Take { bytes, wait, time }, |bounds| {
                 Traffic::new(link, wait, bounds).stream(bytes, time)
             })?;
-            progress.step(&format!("a stream back of {bytes} bytes, {}", wait.name()));
+            self.progress.step(&format!("a stream back of {bytes} bytes, {}", wait.name()));
             self.remote.ask(&SelftestAsk::Send { bytes, wait, time })?;
             let ours = Traffic::new(link, wait, self.bounds()).drain(bytes);
             let back = match (ours, self.remote.answer(limit(time) + GRACE)?) {
@@ -212,20 +180,15 @@ impl SelftestSession<'_> {
                 (Ok(()), SelftestAnswer::Figure(rate)) => rate,
                 (ours, answer) => return Err(failure(ours.err(), answer)),
             };
-            path.throughput.push(Throughput::of(bytes, wait.name(), there, back));
+            self.path.throughput.push(Throughput::of(bytes, wait.name(), there, back));
         }
         Ok(())
     }
 
     /// Connects an endpoint of each side. With `claim`, this side believes that so many bytes of the other's arena are
     /// exposed.
-    fn connect(
-        &mut self,
-        way: &TestedWay,
-        exposure: &Exposure,
-        claim: Option<u64>,
-    ) -> Result<Box<dyn Endpoint>, StepFailure> {
-        match way {
+    fn connect(&mut self, exposure: &Exposure, claim: Option<u64>) -> Result<Box<dyn Endpoint>, StepFailure> {
+        match self.way {
             TestedWay::Memory => {
                 let descriptor = self.bytes(&SelftestAsk::Listen { arena_bytes: exposure.arena_bytes })?;
                 let endpoint = shm::connect(&descriptor)?;

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use caravan_fabric::Link;
 use caravan_fabric::contract::Armed;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 
 use crate::selftest::message;
 use crate::selftest::message::{StepBounds, StepFailure, Wait};
@@ -14,8 +12,6 @@ use crate::selftest::message::{StepBounds, StepFailure, Wait};
 const LOOKS: u32 = 256;
 /// Yields before a side checks its bounds.
 const YIELDS: u32 = 16;
-/// How long a sleep may last before the bounds are checked again.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Bytes taken from a link at once.
 const BUFFER_BYTES: usize = 64 << 10;
 /// The header of a message: its number, and in the lowest bit whether it is the last.
@@ -212,18 +208,7 @@ impl<'a> Traffic<'a> {
         if self.link.arm(room)? == Armed::LookAgain {
             return Ok(());
         }
-        let rung = match self.link.wait_fd() {
-            Some(bell) => {
-                let mut set = [PollFd::new(&bell, PollFlags::IN)];
-                match rustix::event::poll(&mut set, Some(&NAP)) {
-                    Ok(count) => count > 0,
-                    Err(Errno::INTR) => false,
-                    Err(error) => return Err(StepFailure::failed(format!("poll: {error}"))),
-                }
-            }
-            None => true,
-        };
-        if rung {
+        if self.link.wait_fd().is_none_or(message::rings) {
             self.link.acknowledge()?;
         } else {
             self.link.check_peer()?;

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -25,7 +26,7 @@ use crate::connect::{DataChannel, DataConnection, Secret, fabric, tcp};
 use crate::control::{AgentReport, HopOrder, HopReport};
 use crate::credit::Credit;
 use crate::limits::{ACCEPT_LIMIT, CONNECT_LIMIT, RELAY_BYTES_MAX, RELAY_CREDIT_BYTES};
-use crate::{Error, PipeKey, lock};
+use crate::{Error, lock};
 
 /// All ends of hops of this agent; the threads that wait for connections have clones.
 #[derive(Clone)]
@@ -54,47 +55,59 @@ impl Hops {
         Self(Arc::new(HopsShared { outbox, ends: Mutex::default() }))
     }
 
-    /// Starts an order about a hop.
+    /// Starts an order about a hop, and reports what came of it; an attempt that connects reports itself.
     pub fn take(&self, hop: u32, attempt: u32, order: HopOrder) {
-        match order {
-            HopOrder::Listen { key, ports, streams } => match DataListener::open(ports) {
-                Ok(listener) => {
-                    let port = listener.port();
-                    let accept = move |cancel: &Cancel| listener.accept(&key, streams, ACCEPT_LIMIT, cancel);
-                    self.attempt(hop, attempt, accept);
-                    self.report(hop, attempt, HopReport::Listening(port));
-                }
-                Err(error) => self.failed(hop, attempt, &error),
-            },
+        match self.begin(hop, attempt, order) {
+            Ok(report) => report.into_iter().for_each(|report| self.report(hop, attempt, report)),
+            Err(error) => self.failed(hop, attempt, &error),
+        }
+    }
+
+    fn begin(&self, hop: u32, attempt: u32, order: HopOrder) -> Result<Option<HopReport>, Error> {
+        Ok(Some(match order {
+            HopOrder::Listen { key, ports, streams } => {
+                let listener = DataListener::open(ports)?;
+                let port = listener.port();
+                let accept = move |cancel: &Cancel| listener.accept(&key, streams, ACCEPT_LIMIT, cancel);
+                self.attempt(hop, attempt, accept)?;
+                HopReport::Listening(port)
+            }
             HopOrder::Connect { key, mut addresses, names, streams } => {
                 self.attempt(hop, attempt, move |cancel| {
                     addresses.extend(tcp::resolve(&names, CONNECT_LIMIT / 3));
                     tcp::connect(&addresses, &key, streams, CONNECT_LIMIT, cancel)
-                });
+                })?;
+                return Ok(None);
             }
-            HopOrder::Initiate(offer) => self.half(hop, attempt, fabric::initiate(&offer)),
-            HopOrder::Accept(request) => self.half(hop, attempt, fabric::accept(&request)),
-            HopOrder::Finish { key, answer } => self.finish(hop, attempt, key, answer),
-            HopOrder::Open => self.open(hop, attempt),
+            HopOrder::Initiate(offer) => self.half(hop, attempt, fabric::initiate(&offer)?),
+            HopOrder::Accept(request) => self.half(hop, attempt, fabric::accept(&request)?),
+            HopOrder::Finish { key, answer } => {
+                let nothing = || Error::Protocol("finishes what it has not begun".to_owned());
+                let half = self.end(hop, |end| end.half.take()).ok_or_else(nothing)?;
+                self.attempt(hop, attempt, move |_| half.finish(&answer, &key, CONNECT_LIMIT))?;
+                return Ok(None);
+            }
+            HopOrder::Open => {
+                let (doorway, address) = Doorway::listen()?;
+                self.renew(hop, attempt, |end| end.doorway = Some(doorway));
+                HopReport::Doorway(address.to_bytes().to_vec())
+            }
             HopOrder::Hand(doorway) => {
-                self.end(hop, |end| end.begin(attempt));
-                self.piped(hop, attempt, hand(&doorway));
+                let pipe = hand(&doorway)?;
+                self.renew(hop, attempt, |end| end.pipe = Some(pipe));
+                HopReport::Connected("pipe".to_owned())
             }
             HopOrder::Take => {
-                let doorway = self.end(hop, |end| end.doorway.take());
-                self.piped(hop, attempt, taken(doorway));
+                let pipe = taken(self.end(hop, |end| end.doorway.take()))?;
+                self.end(hop, |end| end.pipe = Some(pipe));
+                HopReport::Connected("pipe".to_owned())
             }
-            HopOrder::Relay => match HopRelay::open(hop, &self.0.outbox) {
-                Ok((connection, relay)) => {
-                    self.end(hop, |end| {
-                        end.begin(attempt);
-                        end.relay = Some(relay);
-                    });
-                    self.connected(hop, attempt, connection);
-                }
-                Err(error) => self.failed(hop, attempt, &error),
-            },
-        }
+            HopOrder::Relay => {
+                let (connection, relay) = HopRelay::open(hop, &self.0.outbox)?;
+                self.renew(hop, attempt, |end| end.relay = Some(relay));
+                self.connected(hop, connection)
+            }
+        }))
     }
 
     /// Handles the end of a relayed hop's data from the other side.
@@ -132,22 +145,24 @@ impl Hops {
         change(lock(&self.0.ends).entry(hop).or_default())
     }
 
+    /// Begins an attempt, and ends any earlier one.
+    fn renew(&self, hop: u32, attempt: u32, change: impl FnOnce(&mut HopEnd)) {
+        self.end(hop, |end| {
+            end.begin(attempt);
+            change(end);
+        });
+    }
+
     /// Starts an attempt in a thread of its own, and ends any earlier one.
     fn attempt(
         &self,
         hop: u32,
         attempt: u32,
         way: impl FnOnce(&Cancel) -> Result<DataConnection, Error> + Send + 'static,
-    ) {
-        let cancel = match Cancel::new() {
-            Ok(cancel) => cancel,
-            Err(error) => return self.failed(hop, attempt, &error),
-        };
+    ) -> Result<(), Error> {
+        let cancel = Cancel::new()?;
         let ours = cancel.clone();
-        self.end(hop, |end| {
-            end.begin(attempt);
-            end.cancel = Some(cancel);
-        });
+        self.renew(hop, attempt, |end| end.cancel = Some(cancel));
         let hops = self.clone();
         std::thread::spawn(move || {
             let result = way(&ours);
@@ -155,62 +170,22 @@ impl Hops {
                 return;
             }
             match result {
-                Ok(connection) => hops.connected(hop, attempt, connection),
+                Ok(connection) => hops.report(hop, attempt, hops.connected(hop, connection)),
                 Err(error) => hops.failed(hop, attempt, &error),
             }
         });
+        Ok(())
     }
 
-    fn half(&self, hop: u32, attempt: u32, made: Result<(FabricHalf, Vec<u8>), Error>) {
-        match made {
-            Ok((half, bytes)) => {
-                self.end(hop, |end| {
-                    end.begin(attempt);
-                    end.half = Some(half);
-                });
-                self.report(hop, attempt, HopReport::Half(bytes));
-            }
-            Err(error) => self.failed(hop, attempt, &error),
-        }
+    fn half(&self, hop: u32, attempt: u32, (half, bytes): (FabricHalf, Vec<u8>)) -> HopReport {
+        self.renew(hop, attempt, |end| end.half = Some(half));
+        HopReport::Half(bytes)
     }
 
-    fn finish(&self, hop: u32, attempt: u32, key: PipeKey, answer: Vec<u8>) {
-        match self.end(hop, |end| end.half.take()) {
-            Some(half) => self.attempt(hop, attempt, move |_| half.finish(&answer, &key, CONNECT_LIMIT)),
-            None => {
-                self.failed(hop, attempt, &Error::Protocol("finishes what it has not begun".to_owned()));
-            }
-        }
-    }
-
-    fn open(&self, hop: u32, attempt: u32) {
-        match Doorway::listen() {
-            Ok((doorway, address)) => {
-                self.end(hop, |end| {
-                    end.begin(attempt);
-                    end.doorway = Some(doorway);
-                });
-                let bytes = address.to_bytes().to_vec();
-                self.report(hop, attempt, HopReport::Doorway(bytes));
-            }
-            Err(error) => self.failed(hop, attempt, &error.into()),
-        }
-    }
-
-    fn piped(&self, hop: u32, attempt: u32, pipe: Result<OwnedFd, Error>) {
-        match pipe {
-            Ok(pipe) => {
-                self.end(hop, |end| end.pipe = Some(pipe));
-                self.report(hop, attempt, HopReport::Connected("pipe".to_owned()));
-            }
-            Err(error) => self.failed(hop, attempt, &error),
-        }
-    }
-
-    fn connected(&self, hop: u32, attempt: u32, connection: DataConnection) {
+    fn connected(&self, hop: u32, connection: DataConnection) -> HopReport {
         let description = connection.description.clone();
         self.end(hop, |end| end.connection = Some(connection));
-        self.report(hop, attempt, HopReport::Connected(description));
+        HopReport::Connected(description)
     }
 
     fn failed(&self, hop: u32, attempt: u32, error: &Error) {
@@ -258,30 +233,29 @@ pub struct HopRelay {
     /// A queue that holds no more than the credit that this side has given.
     inbound: Option<Sender<Vec<u8>>>,
     /// Bytes that came and were not yet taken; this finds a coordinator that sends more than its credit.
-    under_way: Arc<std::sync::atomic::AtomicU64>,
+    under_way: Arc<AtomicU64>,
     socket: UnixStream,
 }
 
 impl HopRelay {
     /// Returns the connection for the mover, and the relay that moves its bytes.
     pub fn open(hop: u32, outbox: &ReportOutbox) -> Result<(DataConnection, Self), Error> {
-        let failed = |source: io::Error| Error::system("socketpair")(source);
-        let (theirs, ours) = UnixStream::pair().map_err(failed)?;
-        let (reading, writing) = (ours.try_clone().map_err(failed)?, ours.try_clone().map_err(failed)?);
+        let pair = UnixStream::pair();
+        let both = pair.and_then(|(theirs, ours)| Ok((theirs, ours.try_clone()?, ours.try_clone()?, ours)));
+        let (theirs, reading, mut writing, ours) = both.map_err(Error::system("socketpair"))?;
         let credit = Arc::new(Credit::new(RELAY_CREDIT_BYTES));
-        let under_way = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let under_way = Arc::new(AtomicU64::new(0));
         let (sender, inbound) = mpsc::channel::<Vec<u8>>();
         let (given, out) = (Arc::clone(&credit), outbox.clone());
         std::thread::spawn(move || send(hop, reading, &given, &out));
         let (counted, out) = (Arc::clone(&under_way), outbox.clone());
         std::thread::spawn(move || {
-            let mut writing = writing;
             for bytes in inbound {
                 // A mover that has closed takes nothing more, but the other side needs the credit all the same.
                 let _ = writing.write_all(&bytes);
                 let bytes = bytes.len() as u64;
                 // Pairs with the fetch_add in take(); the count alone matters.
-                counted.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
+                counted.fetch_sub(bytes, Ordering::Relaxed);
                 out.report(AgentReport::Credit { hop, bytes });
             }
             let _ = writing.shutdown(Shutdown::Write);
@@ -296,7 +270,7 @@ impl HopRelay {
 
     /// Takes bytes from the other side.
     pub fn take(&mut self, bytes: Vec<u8>) {
-        let before = self.under_way.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let before = self.under_way.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if before + bytes.len() as u64 > RELAY_CREDIT_BYTES {
             // The bytes exceed the credit: this is not a coordinator of this protocol.
             return self.close();

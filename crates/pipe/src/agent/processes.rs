@@ -148,16 +148,14 @@ const SIGNAL_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Runs the inner process of an agent, and kills all its descendants unless it exits with 0. A caller sets
 /// `terminated` to end the agent. Returns true if the inner process exited with 0.
 pub fn supervise(mut command: Command, terminated: &AtomicBool) -> Result<bool, Error> {
-    let failed = |call| move |source: std::io::Error| Error::System { call, source };
     let adopt = set_child_subreaper(Some(getpid()));
-    adopt.map_err(|source| failed("prctl(PR_SET_CHILD_SUBREAPER)")(source.into()))?;
-    let child = command.spawn().map_err(failed("spawn"))?;
+    adopt.map_err(Error::system("prctl(PR_SET_CHILD_SUBREAPER)"))?;
+    let child = command.spawn().map_err(Error::system("spawn"))?;
     let inner = Pid::from_child(&child);
-    let ended = pidfd_open(inner, PidfdFlags::empty());
-    let ended = ended.map_err(|source| failed("pidfd_open")(source.into()))?;
+    let ended = pidfd_open(inner, PidfdFlags::empty()).map_err(Error::system("pidfd_open"))?;
     let mut was_told = false;
     let status = loop {
-        if let Some(status) = reap(inner).map_err(|source| failed("wait")(source.into()))? {
+        if let Some(status) = reap(inner).map_err(Error::system("wait"))? {
             break status;
         }
         // A signal ends the wait early, which does no harm.

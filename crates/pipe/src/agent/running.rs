@@ -409,28 +409,14 @@ impl RunningStages {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let own_ns =
             Duration::try_from(cpu).map_or(0, |cpu| u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
-        let MoverFigures { wire_bytes, inlet_wait_ns, outlet_wait_ns, .. } = gauge.read();
         let mut result = MoverResult {
-            bytes: outcome.bytes,
-            wire_bytes,
+            figures: MoverFigures { bytes: outcome.bytes, ..gauge.read() },
             took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
             // The figures are for people: they need no order.
             cpu_ns: own_ns.saturating_add(gauge.threads_cpu_ns.load(Ordering::Relaxed)),
-            inlet_wait_ns,
-            outlet_wait_ns,
             digest: outcome.digest.clone(),
-            inlet: match &outcome.inlet {
-                Ok(end) => Ok(*end == InletEnd::Complete),
-                Err(error) => Err(error.to_string()),
-            },
-            outlets: outcome
-                .outlets
-                .iter()
-                .map(|outlet| match outlet {
-                    Ok(end) => Ok(*end == OutletEnd::Complete),
-                    Err(error) => Err(error.to_string()),
-                })
-                .collect(),
+            inlet: told(&outcome.inlet, InletEnd::Complete),
+            outlets: outcome.outlets.iter().map(|outlet| told(outlet, OutletEnd::Complete)).collect(),
         };
         let inlet_failed = result.inlet.is_err();
         tell_causes(&outcome, &mut result);
@@ -455,6 +441,11 @@ impl RunningStages {
         }
         drop(outcome.unfinished);
     }
+}
+
+/// Returns whether an end has the whole stream, or why it failed, in words.
+fn told<E: PartialEq>(end: &Result<E, Error>, complete: E) -> Result<bool, String> {
+    end.as_ref().map(|end| *end == complete).map_err(Error::to_string)
 }
 
 /// Reports causes only: an end that was interrupted because another end failed is not a failure.

@@ -41,14 +41,14 @@ pub struct DataListener {
 impl DataListener {
     /// Listens on a port of the system's choice, or on the first free one of `ports`.
     pub fn open(ports: Option<PortRange>) -> Result<Self, Error> {
-        let Some(ports) = ports else { return Self::at(0).map_err(refused("listen")) };
+        let Some(ports) = ports else { return Self::at(0).map_err(Error::system("listen")) };
         let (mut taken, mut forbidden) = (false, false);
         for port in ports.first..=ports.last {
             match Self::at(port) {
                 Ok(listener) => return Ok(listener),
                 Err(Errno::ADDRINUSE) => taken = true,
                 Err(Errno::ACCESS | Errno::PERM) => forbidden = true,
-                Err(errno) => return Err(refused("listen")(errno)),
+                Err(errno) => return Err(Error::system("listen")(errno)),
             }
         }
         Err(Error::Unreachable(none_free(ports, taken, forbidden)))
@@ -287,10 +287,6 @@ fn none_free(ports: PortRange, taken: bool, forbidden: bool) -> String {
         (false, false) => "not one: name the lower one first",
     };
     format!("cannot listen on {range}: {why}")
-}
-
-fn refused(call: &'static str) -> impl Fn(Errno) -> Error {
-    move |source| Error::System { call, source: source.into() }
 }
 
 /// How often a wait for the resolver checks whether it was cancelled.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -85,8 +85,6 @@ pub struct AgentChannel {
     heard_ms: Arc<AtomicU64>,
     /// The cost of the agent's lines that wait for the observer.
     pub lines_bytes: Arc<AtomicU64>,
-    /// Whether the agent's channel has ended.
-    pub is_lost: bool,
 }
 
 impl AgentChannel {
@@ -110,15 +108,13 @@ impl AgentChannel {
             });
             let _ = events.send(AgentEvent::Lost(number, why));
         });
-        Self { orders, guard: session.guard, begin, heard_ms, lines_bytes: Arc::default(), is_lost: false }
+        Self { orders, guard: session.guard, begin, heard_ms, lines_bytes: Arc::default() }
     }
 
     /// Queues an order. Drops it if the queue is full: the agent has not read a thousand others and is as good as
     /// dead, and its silence ends it.
     pub fn order(&self, order: AgentOrder) {
-        match self.orders.try_send(ControlMessage::Word(order)) {
-            Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
-        }
+        let _ = self.orders.try_send(ControlMessage::Word(order));
     }
 
     /// Returns the queue of orders, for the thread that gives credit.

@@ -7,7 +7,7 @@ mod reports;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use self::endings::PipelineTrouble;
 use self::joining::Joining;
 use super::agents::{AgentChannel, AgentEvent, RelayRoutes};
-use super::{HopFigures, HopTransport, Launcher, Observer, PipelineRequest, PipelineSummary};
-use crate::control::{AgentOrder, ControlMessage, Hello, MoverResult, Status};
+use super::{HopFigures, HopTransport, Launcher, Observer, PipelineRequest, PipelineSummary, StreamDigest};
+use crate::control::{AgentOrder, ControlMessage, Hello, Mover, MoverResult, Status};
 use crate::limits::{EVENTS_MAX, PING_INTERVAL, TERM_GRACE};
 use crate::mover::{DigestKind, MoverFigures};
 use crate::plan::{AgentPart, HopCarrier, PipelinePlan};
@@ -80,24 +80,20 @@ pub struct Conductor<'a> {
     progress_waits: Arc<AtomicBool>,
     interrupted: Arc<AtomicBool>,
     stopped: Arc<AtomicBool>,
-    agents: Vec<Option<AgentChannel>>,
-    hellos: Vec<Option<Hello>>,
+    /// The sending and the receiving end of all agents' events.
+    sender: SyncSender<AgentEvent>,
+    events: Receiver<AgentEvent>,
+    /// The agents, in the order of the plan.
+    agents: Vec<KnownAgent>,
+    movers: HashMap<u32, KnownMover>,
     joinings: HashMap<u32, Joining>,
     joined: HashMap<u32, (HopCarrier, String)>,
-    is_prepared: Vec<bool>,
     lengths: HashMap<u32, u64>,
-    /// The agent of each mover.
-    movers: HashMap<u32, usize>,
-    moved: HashMap<u32, MoverResult>,
     /// The stages that stopped reading before the stream's end, while others went on.
     left: HashSet<u32>,
-    figures: HashMap<u32, MoverFigures>,
     statuses: Vec<Option<Status>>,
     /// The stages, in the order of their ends.
     ended: Vec<u32>,
-    is_gone: Vec<bool>,
-    /// The number of processes that each agent has reported as impossible to end.
-    spared: Vec<usize>,
     troubles: Vec<PipelineTrouble>,
     /// When to stop waiting for a better explanation.
     abort_at: Option<Instant>,
@@ -108,6 +104,44 @@ pub struct Conductor<'a> {
     routes: RelayRoutes,
 }
 
+/// What is known of an agent.
+#[derive(Default)]
+struct KnownAgent {
+    /// `None` until the agent was started.
+    channel: Option<AgentChannel>,
+    hello: Option<Hello>,
+    /// True once its files are open.
+    is_prepared: bool,
+    /// True once its channel has ended, or it was given up.
+    is_lost: bool,
+    /// True once nothing of it runs any more.
+    is_gone: bool,
+    /// The number of processes that it has reported as impossible to end.
+    spared: usize,
+}
+
+impl KnownAgent {
+    fn order(&self, order: AgentOrder) {
+        self.channel.iter().for_each(|channel| channel.order(order.clone()));
+    }
+}
+
+/// What is known of a mover.
+struct KnownMover {
+    /// The agent that it belongs to.
+    agent: usize,
+    figures: MoverFigures,
+    /// `None` until the mover has ended.
+    result: Option<MoverResult>,
+}
+
+impl KnownMover {
+    fn end(&mut self, result: MoverResult) {
+        self.figures = result.figures;
+        self.result = Some(result);
+    }
+}
+
 impl<'a> Conductor<'a> {
     pub fn new(
         plan: PipelinePlan,
@@ -116,28 +150,24 @@ impl<'a> Conductor<'a> {
         interrupted: Arc<AtomicBool>,
         stopped: Arc<AtomicBool>,
     ) -> Self {
-        let (agents, jobs) = (plan.agents.len(), plan.jobs.len());
+        let (sender, events) = sync_channel(EVENTS_MAX);
         Self {
+            agents: plan.agents.iter().map(|_| KnownAgent::default()).collect(),
+            statuses: vec![None; plan.jobs.len()],
             plan,
             request,
             notices,
             progress_waits: Arc::default(),
             interrupted,
             stopped,
-            agents: std::iter::repeat_with(|| None).take(agents).collect(),
-            hellos: vec![None; agents],
+            sender,
+            events,
+            movers: HashMap::new(),
             joinings: HashMap::new(),
             joined: HashMap::new(),
-            is_prepared: vec![false; agents],
             lengths: HashMap::new(),
-            movers: HashMap::new(),
-            moved: HashMap::new(),
             left: HashSet::new(),
-            figures: HashMap::new(),
-            statuses: vec![None; jobs],
             ended: Vec::new(),
-            is_gone: vec![false; agents],
-            spared: vec![0; agents],
             troubles: Vec::new(),
             abort_at: None,
             is_aborting: false,
@@ -155,66 +185,62 @@ impl<'a> Conductor<'a> {
         launcher: &'scope dyn Launcher,
     ) -> Result<PipelineSummary, Error> {
         let begin = Instant::now();
-        let (sender, events) = sync_channel(EVENTS_MAX);
         let is_given_up = Arc::new(AtomicBool::new(false));
         for (number, host) in self.plan.agents.iter().cloned().enumerate() {
-            let (sender, is_given_up) = (sender.clone(), Arc::clone(&is_given_up));
+            let (sender, is_given_up) = (self.sender.clone(), Arc::clone(&is_given_up));
             scope.spawn(move || {
                 let launched = launcher.launch(host.as_deref(), &is_given_up);
                 let _ = sender.send(AgentEvent::Launched(number, launched));
             });
         }
-        let went_well = self.conduct(&events, &sender);
+        let went_well = self.conduct();
         let ended = Instant::now();
         if !went_well {
             // Loops read the flag again and again; it guards no other memory.
             is_given_up.store(true, Ordering::Relaxed);
-            self.abort(&events, &sender);
+            self.abort();
         }
         lock(&self.routes).clear();
-        for agent in self.agents.iter().flatten() {
-            agent.order(AgentOrder::End);
-        }
+        self.order_all(&AgentOrder::End);
         let mut summary = PipelineSummary { hops: self.hop_figures(), ..PipelineSummary::default() };
         endings::conclude(&self.plan, &self.troubles, &self.statuses, &self.ended, &mut summary);
         let started = self.started.unwrap_or(ended);
-        summary.seconds = ((started - begin).as_secs_f64(), (ended - started).as_secs_f64());
+        summary.setup_seconds = (started - begin).as_secs_f64();
+        summary.stream_seconds = (ended - started).as_secs_f64();
         // Each end may take a while, so all agents end at once.
-        for agent in self.agents.drain(..).flatten() {
-            scope.spawn(move || agent.end());
+        for channel in self.agents.drain(..).filter_map(|agent| agent.channel) {
+            scope.spawn(move || channel.end());
         }
         Ok(summary)
     }
 
     /// Runs the pipeline. Returns true if everything succeeded.
-    fn conduct(&mut self, events: &Receiver<AgentEvent>, sender: &SyncSender<AgentEvent>) -> bool {
-        self.until(events, sender, |this| this.hellos.iter().all(Option::is_some))
-            && self.join()
-            && self.until(events, sender, |this| {
-                this.is_prepared.iter().all(|is| *is) && this.joined.len() == this.plan.hops.len()
-            })
-            && self.start()
-            && self.until(events, sender, |this| this.is_all_over())
+    fn conduct(&mut self) -> bool {
+        if !self.until(|this| this.agents.iter().all(|agent| agent.hello.is_some())) {
+            return false;
+        }
+        self.join();
+        let is_ready = |this: &Self| {
+            this.agents.iter().all(|agent| agent.is_prepared) && this.joined.len() == this.plan.hops.len()
+        };
+        if !self.until(is_ready) {
+            return false;
+        }
+        self.start();
+        self.until(Self::is_all_over)
     }
 
     /// Takes events until `is_done` returns true, or until something has failed.
-    fn until(
-        &mut self,
-        events: &Receiver<AgentEvent>,
-        sender: &SyncSender<AgentEvent>,
-        is_done: impl Fn(&Self) -> bool,
-    ) -> bool {
+    fn until(&mut self, is_done: impl Fn(&Self) -> bool) -> bool {
         loop {
             match self.abort_at {
                 Some(at) if Instant::now() >= at => return false,
                 None if is_done(self) => return true,
                 _ => {}
             }
-            match events.recv_timeout(GLANCE) {
-                Ok(event) => self.take(event, sender),
-                Err(RecvTimeoutError::Timeout) => {}
-                // This cannot happen: this side holds a sender itself.
-                Err(RecvTimeoutError::Disconnected) => return false,
+            // This side holds a sender itself, so the channel stays open.
+            if let Ok(event) = self.events.recv_timeout(GLANCE) {
+                self.take(event);
             }
             self.tick();
         }
@@ -233,19 +259,17 @@ impl<'a> Conductor<'a> {
         let now = Instant::now();
         let was_stopped = now - self.ticked > Duration::from_secs(1);
         self.ticked = now;
-        let silence = self.request.options.silence;
         let mut silent = Vec::new();
         for (number, agent) in self.agents.iter().enumerate() {
-            let Some(agent) = agent.as_ref().filter(|agent| !agent.is_lost) else { continue };
+            let Some(channel) = agent.channel.as_ref().filter(|_| !agent.is_lost) else { continue };
             if was_stopped {
-                agent.forgive();
+                channel.forgive();
             }
             // An agent of another host has already said that it is ready. The agent of this host may still be
             // starting, which only the load of this machine can delay.
-            let is_remote = self.plan.agents.get(number).is_some_and(Option::is_some);
-            let has_spoken = is_remote || self.hellos.get(number).is_some_and(Option::is_some);
-            if has_spoken && agent.silence() > silence {
-                silent.push((number, agent.silence()));
+            let has_spoken = self.plan.agents[number].is_some() || agent.hello.is_some();
+            if has_spoken && channel.silence() > self.request.options.silence {
+                silent.push((number, channel.silence()));
             }
         }
         for (number, time) in silent {
@@ -253,46 +277,41 @@ impl<'a> Conductor<'a> {
         }
         if now - self.pinged >= PING_INTERVAL {
             self.pinged = now;
-            self.agents.iter().flatten().for_each(|agent| agent.order(AgentOrder::Ping));
+            self.order_all(&AgentOrder::Ping);
         }
     }
 
     /// Stops this process until it is continued.
     fn pause(&mut self) {
-        self.agents.iter().flatten().for_each(|agent| agent.order(AgentOrder::Pause(true)));
+        self.order_all(&AgentOrder::Pause(true));
         // ssh needs time to take the message: no answer tells when it has.
         std::thread::sleep(PAUSE_FLUSH);
         let _ = kill_process(getpid(), Signal::STOP);
         // The signal takes time to stop every thread: this thread must not go on before it has.
         std::thread::sleep(PAUSE_FLUSH);
-        self.agents.iter().flatten().for_each(|agent| {
-            agent.forgive();
-            agent.order(AgentOrder::Pause(false));
-        });
+        self.agents.iter().filter_map(|agent| agent.channel.as_ref()).for_each(AgentChannel::forgive);
+        self.order_all(&AgentOrder::Pause(false));
     }
 
-    fn take(&mut self, event: AgentEvent, sender: &SyncSender<AgentEvent>) {
+    fn take(&mut self, event: AgentEvent) {
         match event {
             AgentEvent::Launched(number, Ok(session)) => {
-                let agent = AgentChannel::new(number, session, sender.clone(), Arc::clone(&self.routes));
+                let (sender, routes) = (self.sender.clone(), Arc::clone(&self.routes));
                 let options = &self.request.options;
                 let fabric = matches!(options.transport, None | Some(HopTransport::Rdma));
-                agent.order(AgentOrder::Hello { silence: options.silence, fabric });
-                if let Some(slot) = self.agents.get_mut(number) {
-                    *slot = Some(agent);
-                }
+                self.agents[number].channel = Some(AgentChannel::new(number, session, sender, routes));
+                self.agents[number].order(AgentOrder::Hello { silence: options.silence, fabric });
             }
             // This side gave the agent up, for a reason that is already known.
             AgentEvent::Launched(_, Err(Error::Cancelled)) => {}
             AgentEvent::Launched(_, Err(error)) => self.fail(PipelineTrouble::SetUp(error.to_string()), true),
+            // Events of an agent that was given up do not count.
+            AgentEvent::Lost(number, _) | AgentEvent::Report(number, _) if self.agents[number].is_lost => {}
             AgentEvent::Lost(number, why) => {
-                let agent = self.agents.get_mut(number).and_then(Option::as_mut);
-                let agent = agent.filter(|agent| !agent.is_lost);
-                let why = agent.map(|agent| why.unwrap_or_else(|| agent.why_lost()));
-                why.into_iter().for_each(|why| self.lose(number, why));
+                let channel = self.agents[number].channel.as_mut();
+                let why = why.or_else(|| Some(channel?.why_lost()));
+                self.lose(number, why.unwrap_or_default());
             }
-            // Reports of an agent that was given up do not count.
-            AgentEvent::Report(number, _) if self.is_lost(number) => {}
             AgentEvent::Report(number, report) if !self.is_its_own(number, &report) => {
                 self.lose(number, "its agent reports on what is another's".to_owned());
             }
@@ -300,69 +319,53 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    fn is_lost(&self, number: usize) -> bool {
-        self.agents.get(number).and_then(Option::as_ref).is_none_or(|agent| agent.is_lost)
+    fn order_all(&self, order: &AgentOrder) {
+        self.agents.iter().for_each(|agent| agent.order(order.clone()));
     }
 
-    fn order(&self, number: usize, order: AgentOrder) {
-        if let Some(Some(agent)) = self.agents.get(number) {
-            agent.order(order);
-        }
-    }
-
-    fn start(&mut self) -> bool {
+    fn start(&mut self) {
         for number in 0..self.agents.len() {
             let carrier = |hop| self.joined.get(&hop).map(|(carrier, _)| carrier.clone());
             let AgentPart { commands, movers } = self.plan.part(number, carrier);
-            self.movers.extend(movers.iter().map(|mover| (mover.mover, number)));
-            for command in commands {
-                self.order(number, AgentOrder::Command(command));
-            }
-            self.order(number, AgentOrder::Start { movers, figures: self.request.options.progress });
+            let agent = &self.agents[number];
+            let known = |mover: &Mover| {
+                (mover.mover, KnownMover { agent: number, figures: MoverFigures::default(), result: None })
+            };
+            self.movers.extend(movers.iter().map(known));
+            commands.into_iter().for_each(|command| agent.order(AgentOrder::Command(command)));
+            agent.order(AgentOrder::Start { movers, figures: self.request.options.progress });
         }
         self.started = Some(Instant::now());
-        true
     }
 
     /// Orders all agents to kill everything, and waits until they have.
-    fn abort(&mut self, events: &Receiver<AgentEvent>, sender: &SyncSender<AgentEvent>) {
+    fn abort(&mut self) {
         self.is_aborting = true;
-        let abort =
-            |this: &Self| this.agents.iter().flatten().for_each(|agent| agent.order(AgentOrder::Abort));
-        abort(self);
+        self.order_all(&AgentOrder::Abort);
         let deadline = Instant::now() + TERM_GRACE + GONE_LIMIT;
-        let is_over = |this: &Self| {
-            this.agents.iter().zip(&this.is_gone).all(|(agent, is_gone)| agent.is_none() || *is_gone)
-        };
-        while Instant::now() < deadline && !is_over(self) {
-            match events.recv_timeout(GLANCE) {
-                Ok(event @ AgentEvent::Launched(..)) => {
-                    self.take(event, sender);
-                    abort(self);
-                }
-                Ok(event) => self.take(event, sender),
-                Err(_) => {}
+        while Instant::now() < deadline
+            && !self.agents.iter().all(|agent| agent.channel.is_none() || agent.is_gone)
+        {
+            let Ok(event) = self.events.recv_timeout(GLANCE) else { continue };
+            let is_new = matches!(event, AgentEvent::Launched(..));
+            self.take(event);
+            if is_new {
+                self.order_all(&AgentOrder::Abort);
             }
         }
     }
-}
 
-impl Conductor<'_> {
-    pub(super) fn hop_figures(&self) -> Vec<HopFigures> {
+    fn hop_figures(&self) -> Vec<HopFigures> {
         // There are no figures before the start.
         let Some(started) = self.started else { return Vec::new() };
         let elapsed = started.elapsed().as_secs_f64();
         self.plan.legs.iter().map(|leg| self.figures_of(leg, elapsed)).collect()
     }
 
-    pub(super) fn figures_of(&self, leg: &plan::StreamLeg, elapsed: f64) -> HopFigures {
+    fn figures_of(&self, leg: &plan::StreamLeg, elapsed: f64) -> HopFigures {
         let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
-        let sender = leg.sender.map(|(mover, _)| mover).filter(|mover| self.movers.contains_key(mover));
-        let receiver = leg.receiver.filter(|mover| self.movers.contains_key(mover));
-        let live = |mover: Option<u32>| {
-            mover.and_then(|mover| self.figures.get(&mover)).copied().unwrap_or_default()
-        };
-        let done = |mover: Option<u32>| mover.and_then(|mover| self.moved.get(&mover));
+        let known = |mover: Option<u32>| self.movers.get(&mover?);
+        let (sender, receiver) = (known(leg.sender.map(|(mover, _)| mover)), known(leg.receiver));
         let (transport, digest_kind) = match leg.hop.and_then(|hop| self.joined.get(&hop)) {
             Some((HopCarrier::Connection(options), text)) => (text.clone(), options.digest),
             Some((HopCarrier::Pipe, text)) => (text.clone(), DigestKind::Off),
@@ -370,7 +373,8 @@ impl Conductor<'_> {
             None => ("pipe".to_owned(), DigestKind::Off),
         };
         let first = sender.or(receiver);
-        let now = live(first);
+        let now = first.map(|mover| mover.figures).unwrap_or_default();
+        let result = first.and_then(|mover| mover.result.as_ref());
         // A mover that sends counts the bytes it sends, over all of its outlets; one that only receives counts the
         // bytes it receives.
         let sends = |mover: u32| {
@@ -379,34 +383,23 @@ impl Conductor<'_> {
             };
             self.plan.legs.iter().any(is_its)
         };
-        let counts_wire = receiver.filter(|receiver| !sends(*receiver)).or(first);
-        let mut figures = HopFigures {
+        let counts_wire = receiver.filter(|_| !leg.receiver.is_some_and(sends)).or(first);
+        let ends = [sender, receiver].into_iter().flatten().filter_map(|mover| mover.result.as_ref());
+        HopFigures {
             from: self.plan.name(leg.from).to_owned(),
             to: self.plan.name(leg.to).to_owned(),
             transport,
             is_measured: first.is_some(),
             bytes: now.bytes,
-            wire_bytes: done(counts_wire).map_or(live(counts_wire).wire_bytes, |result| result.wire_bytes),
-            seconds: elapsed,
+            wire_bytes: counts_wire.map_or(0, |mover| mover.figures.wire_bytes),
+            seconds: result.map_or(elapsed, |result| seconds(result.took_ns)),
             reader_wait: seconds(now.inlet_wait_ns),
             network_wait: seconds(now.outlet_wait_ns),
-            writer_wait: seconds(live(receiver).outlet_wait_ns),
-            cpu: 0.0,
+            writer_wait: receiver.map_or(0.0, |mover| seconds(mover.figures.outlet_wait_ns)),
+            // The sum of no terms would be a negative zero.
+            cpu: ends.fold(0.0, |sum, result| sum + seconds(result.cpu_ns)),
             total: leg.file.and_then(|job| self.lengths.get(&job)).copied(),
-            digest: None,
-        };
-        if let Some(result) = done(first) {
-            figures.bytes = result.bytes;
-            figures.seconds = seconds(result.took_ns);
-            figures.reader_wait = seconds(result.inlet_wait_ns);
-            figures.network_wait = seconds(result.outlet_wait_ns);
-            figures.digest = result.digest.clone().map(|digest| (digest_kind, digest));
+            digest: result.and_then(|result| Some(StreamDigest::new(digest_kind, result.digest.clone()?))),
         }
-        figures.writer_wait =
-            done(receiver).map_or(figures.writer_wait, |result| seconds(result.outlet_wait_ns));
-        let ends = [sender, receiver].into_iter().filter_map(done);
-        // The sum of no terms would be a negative zero.
-        figures.cpu = ends.fold(0.0, |sum, result| sum + seconds(result.cpu_ns));
-        figures
     }
 }

@@ -209,8 +209,32 @@ pub(super) struct BackwardListener {
     /// Fired once there is a last word.
     news: Cancel,
     word: Arc<Mutex<Option<LastWord>>>,
+    _thread: HelperThread,
+}
+
+/// A thread that is told to end, and waited for, when the value is dropped.
+struct HelperThread {
     end: Cancel,
     thread: Option<JoinHandle<()>>,
+}
+
+impl HelperThread {
+    fn start(name: &str, run: impl FnOnce(&WaitSet) + Send + 'static) -> Result<Self, Error> {
+        let end = Cancel::new()?;
+        let ended = end.clone();
+        let thread = spawn(name, move || run(&WaitSet::new(&ended)))?;
+        Ok(Self { end, thread: Some(thread) })
+    }
+}
+
+impl Drop for HelperThread {
+    fn drop(&mut self) {
+        self.end.fire();
+        if let Some(thread) = self.thread.take() {
+            // The thread has nothing more to report, and its panic was printed.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl BackwardListener {
@@ -221,18 +245,15 @@ impl BackwardListener {
         forward: Arc<Mutex<Forward>>,
         liveness: Liveness,
     ) -> Result<Self, Error> {
-        let (news, end) = (Cancel::new()?, Cancel::new()?);
-        let word = Arc::new(Mutex::new(None));
-        let (heard, rung, ended) = (Arc::clone(&word), news.clone(), end.clone());
-        let listen = move || {
-            let last = hear(&mut streams, &mut ear, &forward, liveness, &WaitSet::new(&ended));
-            if let Some(last) = last {
+        let (news, word) = (Cancel::new()?, Arc::new(Mutex::new(None)));
+        let (heard, rung) = (Arc::clone(&word), news.clone());
+        let thread = HelperThread::start("caravan-listen", move |waits| {
+            if let Some(last) = hear(&mut streams, &mut ear, &forward, liveness, waits) {
                 *lock(&heard) = Some(last);
                 rung.fire();
             }
-        };
-        let thread = spawn("caravan-listen", listen)?;
-        Ok(Self { news, word, end, thread: Some(thread) })
+        })?;
+        Ok(Self { news, word, _thread: thread })
     }
 
     /// Returns what becomes readable once there is a last word.
@@ -287,21 +308,10 @@ fn hear(
     }
 }
 
-impl Drop for BackwardListener {
-    fn drop(&mut self) {
-        self.end.fire();
-        if let Some(thread) = self.thread.take() {
-            // The thread has nothing more to report, and its panic was printed.
-            let _ = thread.join();
-        }
-    }
-}
-
 /// A thread that reports that the receiver is alive, whatever holds up the receiver's own thread; it ends with its
 /// drop.
 pub(super) struct Pulse {
-    end: Cancel,
-    thread: Option<JoinHandle<()>>,
+    _thread: HelperThread,
 }
 
 impl Pulse {
@@ -311,27 +321,14 @@ impl Pulse {
         mouth: Arc<Mutex<BackwardWriter>>,
         timing: MoverTiming,
     ) -> Result<Self, Error> {
-        let end = Cancel::new()?;
-        let ended = end.clone();
-        let beat = move || {
-            let waits = WaitSet::new(&ended);
+        let thread = HelperThread::start("caravan-alive", move |waits| {
             while let Ok(Woken::Late) = waits.wait(None, None, Some(Instant::now() + timing.ping)) {
                 // If the sender is gone, the receiver notices it when it reads.
                 if lock(&mouth).say_alive(&mut streams).is_err() {
                     break;
                 }
             }
-        };
-        Ok(Self { end, thread: Some(spawn("caravan-alive", beat)?) })
-    }
-}
-
-impl Drop for Pulse {
-    fn drop(&mut self) {
-        self.end.fire();
-        if let Some(thread) = self.thread.take() {
-            // The thread has nothing to report, and its panic was printed.
-            let _ = thread.join();
-        }
+        })?;
+        Ok(Self { _thread: thread })
     }
 }

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::fs::{Advice, FileType, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{SpliceFlags, splice};
 
@@ -127,17 +127,14 @@ impl DescriptorIo {
         if matches!(self.way, IoMode::Small(_)) && !std::mem::take(&mut self.is_ready) {
             return Ok(IoOutcome::Nothing);
         }
-        loop {
-            let did = match self.way {
-                IoMode::Socket => rustix::net::recv(&self.fd, &mut *to, RecvFlags::DONTWAIT).map(|(n, _)| n),
-                _ => rustix::io::read(&self.fd, &mut *to),
-            };
-            return match did {
-                Ok(bytes) => Ok(IoOutcome::Bytes(bytes)),
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Ok(IoOutcome::Nothing),
-                Err(error) => Err(self.error("read", error)),
-            };
+        let did = retry_on_intr(|| match self.way {
+            IoMode::Socket => rustix::net::recv(&self.fd, &mut *to, RecvFlags::DONTWAIT).map(|(n, _)| n),
+            _ => rustix::io::read(&self.fd, &mut *to),
+        });
+        match did {
+            Ok(bytes) => Ok(IoOutcome::Bytes(bytes)),
+            Err(Errno::AGAIN) => Ok(IoOutcome::Nothing),
+            Err(error) => Err(self.error("read", error)),
         }
     }
 
@@ -148,14 +145,11 @@ impl DescriptorIo {
 
     /// Moves what is there into a pipe, without a copy; 0 bytes are the end. Returns `None` if the system cannot.
     pub fn splice(&self, to: &OwnedFd, most: usize) -> Result<Option<IoOutcome>, Error> {
-        loop {
-            return match splice(&self.fd, None, to, None, most, SpliceFlags::NONBLOCK) {
-                Ok(bytes) => Ok(Some(IoOutcome::Bytes(bytes))),
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Ok(Some(IoOutcome::Nothing)),
-                Err(Errno::INVAL) => Ok(None),
-                Err(error) => Err(self.error("read", error)),
-            };
+        match retry_on_intr(|| splice(&self.fd, None, to, None, most, SpliceFlags::NONBLOCK)) {
+            Ok(bytes) => Ok(Some(IoOutcome::Bytes(bytes))),
+            Err(Errno::AGAIN) => Ok(Some(IoOutcome::Nothing)),
+            Err(Errno::INVAL) => Ok(None),
+            Err(error) => Err(self.error("read", error)),
         }
     }
 

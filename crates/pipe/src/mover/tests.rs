@@ -123,6 +123,27 @@ fn is_complete(outcome: &MoverOutcome) -> bool {
     matches!(outcome.inlet, Ok(InletEnd::Complete)) && all_took_it && outcome.unfinished.is_empty()
 }
 
+/// Starts a mover at each end of a hop: the sender's, the receiver's.
+fn movers(
+    inlet: MoverInlet,
+    (near, far): (DataConnection, DataConnection),
+    outlet: MoverOutlet,
+    options: &HopOptions,
+) -> (Running, Running) {
+    let sender = Running::start(inlet, vec![to_hop(near, options)], MoverOptions::default());
+    (sender, Running::start(from_hop(far, options), vec![outlet], MoverOptions::default()))
+}
+
+/// Starts both with a pipe before and behind them. Returns their far ends, too.
+fn piped(
+    connections: (DataConnection, DataConnection),
+    options: &HopOptions,
+) -> (File, Running, Running, File) {
+    let ((inlet, feed), (outlet, drain)) = (fed(), drained());
+    let (sender, receiver) = movers(inlet, connections, outlet, options);
+    (feed, sender, receiver, drain)
+}
+
 /// Sends a stream from a pipe over a hop into a pipe, fed in pieces.
 fn through(
     data: &[u8],
@@ -130,11 +151,7 @@ fn through(
     options: &HopOptions,
     streams: u32,
 ) -> (Vec<u8>, MoverOutcome, MoverOutcome) {
-    let (near, far) = hop(streams);
-    let (inlet, mut feed) = fed();
-    let (outlet, drain) = drained();
-    let sender = Running::start(inlet, vec![to_hop(near, options)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, options), vec![outlet], MoverOptions::default());
+    let (mut feed, sender, receiver, drain) = piped(hop(streams), options);
     let got = std::thread::spawn(|| all_of(drain));
     let mut left = data;
     for piece in pieces {
@@ -242,11 +259,7 @@ fn a_rate_is_kept_to() {
 
 /// Sends nothing for longer than an end may be silent; then reads nothing for as long.
 fn stall(options: &HopOptions) {
-    let (near, far) = hop(1);
-    let (inlet, mut feed) = fed();
-    let (outlet, drain) = drained();
-    let sender = Running::start(inlet, vec![to_hop(near, options)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, options), vec![outlet], MoverOptions::default());
+    let (mut feed, sender, receiver, drain) = piped(hop(1), options);
     std::thread::sleep(SILENCE * 3 / 2);
     let data = pattern(5 << 20);
     let head = data.clone();
@@ -349,10 +362,8 @@ fn a_sender_that_is_gone_ends_a_receiver_whose_own_reader_is_stalled() {
 const PLAIN: HopOptions = HopOptions { digest: DigestKind::Off, ..OPTIONS };
 
 fn moved(inlet: MoverInlet, streams: u32) -> (MoverOutcome, MoverOutcome, Vec<u8>) {
-    let (near, far) = hop(streams);
     let (outlet, drain) = drained();
-    let sender = Running::start(inlet, vec![to_hop(near, &PLAIN)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, &PLAIN), vec![outlet], MoverOptions::default());
+    let (sender, receiver) = movers(inlet, hop(streams), outlet, &PLAIN);
     let got = all_of(drain);
     (sender.join(), receiver.join(), got)
 }
@@ -396,34 +407,6 @@ fn it_can_be_spliced_at_all() {
     assert!(!spliced(&HopOptions { sealed: true, ..PLAIN }, DigestKind::Off));
 }
 
-#[test]
-fn one_that_is_stuck_ends_when_it_is_told_to_and_a_reader_that_stops_is_heard() {
-    // Nobody reads the other end: the stream is soon full.
-    let (near, far) = hop(1);
-    let (inlet, feed) = fed();
-    let feeding = feeding(feed, &pattern(8 << 20));
-    let sender = Running::start(inlet, vec![to_hop(near, &PLAIN)], MoverOptions::default());
-    while sender.gauge.bytes.load(Ordering::Relaxed) == 0 {
-        std::thread::yield_now();
-    }
-    sender.cancel.fire();
-    assert!(matches!(sender.join().inlet, Err(Error::Cancelled)));
-    feeding.join().expect("its pipe is closed");
-    drop(far);
-
-    let (near, far) = hop(1);
-    let (inlet, feed) = fed();
-    let feeding = self::feeding(feed, &pattern(8 << 20));
-    let (outlet, drain) = drained();
-    let sender = Running::start(inlet, vec![to_hop(near, &PLAIN)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, &PLAIN), vec![outlet], MoverOptions::default());
-    drop(drain);
-    assert!(matches!(receiver.join().inlet, Ok(InletEnd::Unread)));
-    let sent = sender.join();
-    assert!(matches!(sent.outlets[..], [Ok(OutletEnd::Stopped)]), "{sent:?}");
-    feeding.join().expect("its pipe is closed");
-}
-
 const RING_BYTES: u64 = 64 << 10;
 const FAULTS: Faults =
     Faults { full: 5, short_poll: 5, empty_look: 5, empty_wake: 5, end_at_call: 0, unmapped: false };
@@ -460,14 +443,11 @@ fn simulated(seed: u64, faults: Faults) -> (DataConnection, DataConnection, Arc<
 }
 
 fn over_links(
-    (near, far): (DataConnection, DataConnection),
+    connections: (DataConnection, DataConnection),
     data: &[u8],
     options: &HopOptions,
 ) -> [MoverOutcome; 2] {
-    let (inlet, feed) = fed();
-    let (outlet, drain) = drained();
-    let sender = Running::start(inlet, vec![to_hop(near, options)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, options), vec![outlet], MoverOptions::default());
+    let (feed, sender, receiver, drain) = piped(connections, options);
     let feeder = feeding(feed, data);
     assert!(all_of(drain) == data);
     feeder.join().expect("no panic");
@@ -485,63 +465,6 @@ fn streams_arrive_through_mapped_memory() {
     }
 }
 
-#[test]
-fn a_link_s_other_end_may_stop_or_idle() {
-    let (near, far) = mapped();
-    let (inlet, mut feed) = fed();
-    let (outlet, mut drain) = drained();
-    let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
-    feed.write_all(b"y\n").expect("written");
-    drain.read_exact(&mut [0; 2]).expect("read");
-    // Nothing here reports that it is alive, and nothing has to.
-    std::thread::sleep(SILENCE * 3 / 2);
-    drop(drain);
-    for outcome in [sender.join(), receiver.join()] {
-        assert!(matches!(outcome.inlet, Ok(InletEnd::Unread)), "{outcome:?}");
-        assert!(matches!(outcome.outlets[..], [Ok(OutletEnd::Stopped)]), "{outcome:?}");
-    }
-}
-
-#[test]
-fn a_busy_link_is_stopped_and_a_full_one_ends_when_it_is_told_to() {
-    let zeros = || MoverInlet::Descriptor(std::fs::File::open("/dev/zero").expect("opened").into());
-    let ((near, far), (outlet, mut drain)) = (mapped(), drained());
-    let sender = Running::start(zeros(), vec![to_hop(near, &OPTIONS)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
-    drain.read_exact(&mut [1; 70_000]).expect("read");
-    drop(drain);
-    for outcome in [sender.join(), receiver.join()] {
-        assert!(matches!(outcome.inlet, Ok(InletEnd::Unread)), "{outcome:?}");
-    }
-    let (near, _far) = mapped();
-    let sender = Running::start(zeros(), vec![to_hop(near, &OPTIONS)], MoverOptions::default());
-    // The sender checks now and then while there is no room.
-    while sender.gauge.read().outlet_wait_ns == 0 {
-        std::thread::yield_now();
-    }
-    sender.cancel.fire();
-    assert!(matches!(sender.join().inlet, Err(Error::Cancelled)));
-}
-
-#[test]
-fn several_outlets_share_a_stream_over_links() {
-    let ((near, far), (next, last)) = (mapped(), mapped());
-    let (inlet, feed) = fed();
-    let ((outlet_a, drain_a), (outlet_b, drain_b)) = (drained(), drained());
-    let first = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
-    let outlets = vec![outlet_a, to_hop(next, &OPTIONS)];
-    let middle = Running::start(from_hop(far, &OPTIONS), outlets, MoverOptions::default());
-    let end = Running::start(from_hop(last, &OPTIONS), vec![outlet_b], MoverOptions::default());
-    let data = pattern(2 << 20);
-    let feeder = feeding(feed, &data);
-    let got = [drain_a, drain_b].map(|drain| std::thread::spawn(|| all_of(drain)));
-    assert!(got.into_iter().all(|got| got.join().expect("no panic") == data));
-    let outcomes = [first.join(), middle.join(), end.join()];
-    assert!(outcomes.iter().all(is_complete), "{outcomes:?}");
-    feeder.join().expect("no panic");
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
@@ -556,10 +479,7 @@ proptest! {
     #[test]
     fn a_network_that_ends_cuts_the_stream_off(seed in any::<u64>(), end_at_call in 1_u64..2000) {
         let (near, far, _network, carrier) = simulated(seed, Faults { end_at_call, ..FAULTS });
-        let (inlet, feed) = fed();
-        let (outlet, drain) = drained();
-        let sender = Running::start(inlet, vec![to_hop(near, &OPTIONS)], MoverOptions::default());
-        let receiver = Running::start(from_hop(far, &OPTIONS), vec![outlet], MoverOptions::default());
+        let (feed, sender, receiver, drain) = piped((near, far), &OPTIONS);
         let data = pattern(3 << 20);
         let feeder = feeding(feed, &data);
         let got = std::thread::spawn(|| all_of(drain));

@@ -1,7 +1,7 @@
 //! Routes the stream from a giver to its takers.
 
 use super::{Hop, PipelinePlan, StreamLeg, mover_options};
-use crate::control::{CommandEnd, InletSpec, Mover, OpenMode, OutletSpec};
+use crate::control::{CommandEnd, InletSpec, Mover, OpenMode, OutletSpec, StageCommand};
 use crate::coordinator::{FanOut, PipelineOptions, PipelineRequest};
 use crate::mover::{DeadOutlet, HopOptions, MoverOptions, SlowOutlet};
 use crate::stage::{Stage, StageKind};
@@ -114,7 +114,7 @@ impl PipelinePlan {
     /// Routes a stream. Its giver keeps to the rate; the movers that pass it on need no rate of their own.
     fn route(
         &mut self,
-        (agent, giver): (usize, StreamGiver),
+        (mut agent, giver): (usize, StreamGiver),
         takers: Vec<(usize, StreamTaker)>,
         options: &PipelineOptions,
     ) {
@@ -137,34 +137,10 @@ impl PipelinePlan {
             return;
         }
         // A file that gets no input is made on its own host.
-        let agent = if giver == StreamGiver::Nothing { *to } else { agent };
-        let from = self.source(agent, giver);
-        let sender = self.add_mover(agent, from, mover_options(options, options.rate));
-        let file = match giver {
-            StreamGiver::File(id) => Some(id),
-            _ => None,
-        };
-        if agent == *to {
-            let target = self.target(*to, taker);
-            self.add_target(agent, sender, target);
-            let leg = StreamLeg {
-                from: agent,
-                to: *to,
-                hop: None,
-                sender: Some((sender, 0)),
-                receiver: None,
-                file,
-            };
-            return self.legs.push(leg);
+        if giver == StreamGiver::Nothing {
+            agent = *to;
         }
-        let hop = self.add_hop(agent, *to, true);
-        self.add_target(agent, sender, OutletSpec::Hop(hop, HopOptions::default()));
-        let receiver =
-            self.add_mover(*to, InletSpec::Hop(hop, HopOptions::default()), mover_options(options, None));
-        let target = self.target(*to, taker);
-        self.add_target(*to, receiver, target);
-        let (sender, receiver) = (Some((sender, 0)), Some(receiver));
-        self.legs.push(StreamLeg { from: agent, to: *to, hop: Some(hop), sender, receiver, file });
+        self.fan_out((agent, giver), takers, options);
     }
 
     /// Joins a giver and a taker without a mover, if none is needed. Returns true if it did.
@@ -180,17 +156,16 @@ impl PipelinePlan {
             (StreamGiver::Command(giver), StreamTaker::Caller) => (Some((giver, CommandEnd::Caller)), None),
             _ => return false,
         };
-        for command in &mut self.part_mut(agent).commands {
-            if let Some((_, end)) = output.filter(|(stage, _)| *stage == command.stage) {
-                command.output = end;
-            }
-            if let Some((_, end)) = input.filter(|(stage, _)| *stage == command.stage) {
-                command.input = end;
-            }
+        if let Some((stage, end)) = output {
+            self.command(agent, stage).for_each(|command| command.output = end);
+        }
+        if let Some((stage, end)) = input {
+            self.command(agent, stage).for_each(|command| command.input = end);
         }
         true
     }
 
+    /// Sends the stream through movers, from the giver to all takers.
     fn fan_out(
         &mut self,
         (agent, giver): (usize, StreamGiver),
@@ -207,6 +182,7 @@ impl PipelinePlan {
         let from = self.source(agent, giver);
         let first = self.add_mover(agent, from, mover_options(options, options.rate));
         // Takers on the giver's own host come first: then nothing has to come back to it.
+        let is_only = takers.len() == 1;
         let (near, far): (Vec<_>, Vec<_>) = takers.into_iter().partition(|(to, _)| *to == agent);
         for (to, taker) in near {
             let target = self.target(to, &taker);
@@ -216,7 +192,7 @@ impl PipelinePlan {
         }
         let mut tail = (agent, first);
         for (to, taker) in far {
-            let hop = self.add_hop(tail.0, to, false);
+            let hop = self.add_hop(tail.0, to, is_only);
             let place = self.add_target(tail.0, tail.1, OutletSpec::Hop(hop, HopOptions::default()));
             let receiver =
                 self.add_mover(to, InletSpec::Hop(hop, HopOptions::default()), mover_options(options, None));
@@ -234,10 +210,7 @@ impl PipelinePlan {
         match giver {
             StreamGiver::Command(stage) => {
                 let pipe = self.next_number();
-                let commands = &mut self.part_mut(agent).commands;
-                commands.iter_mut().filter(|command| command.stage == stage).for_each(|command| {
-                    command.output = CommandEnd::Pipe(pipe);
-                });
+                self.command(agent, stage).for_each(|command| command.output = CommandEnd::Pipe(pipe));
                 InletSpec::Pipe(pipe)
             }
             StreamGiver::File(stage) => InletSpec::File { stage },
@@ -250,10 +223,7 @@ impl PipelinePlan {
         match taker {
             StreamTaker::Command(stage) => {
                 let pipe = self.next_number();
-                let commands = &mut self.part_mut(agent).commands;
-                commands.iter_mut().filter(|command| command.stage == *stage).for_each(|command| {
-                    command.input = CommandEnd::Pipe(pipe);
-                });
+                self.command(agent, *stage).for_each(|command| command.input = CommandEnd::Pipe(pipe));
                 OutletSpec::Pipe(pipe)
             }
             StreamTaker::File(stage) => OutletSpec::File { stage: *stage },
@@ -261,6 +231,11 @@ impl PipelinePlan {
             StreamTaker::Lines(prefix) => OutletSpec::Lines(prefix.clone()),
             StreamTaker::Nothing => OutletSpec::Null,
         }
+    }
+
+    /// Returns the command of that number, if the agent has it.
+    fn command(&mut self, agent: usize, stage: u32) -> impl Iterator<Item = &mut StageCommand> {
+        self.part_mut(agent).commands.iter_mut().filter(move |command| command.stage == stage)
     }
 
     fn add_hop(&mut self, from: usize, to: usize, can_be_pipe: bool) -> u32 {

@@ -312,11 +312,11 @@ impl SinkShared<'_> {
 
     /// Closes a written file, after fsync(2) if that is wanted. Network file systems report only now that there is
     /// no room.
-    fn closed(&self, file: OwnedFd) -> Result<(), Errno> {
+    fn closed(&self, file: OwnedFd) -> io::Result<()> {
         if self.is_synced {
             rustix::fs::fsync(&file)?;
         }
-        caravan_segment::close(file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        caravan_segment::close(file)
     }
 
     fn has_fault(&self) -> bool {

@@ -77,38 +77,37 @@ impl<'a> Walk<'a> {
     }
 
     fn source(&mut self, root: u32, path: &[u8]) -> Result<(), Unwanted> {
-        let Ok(c_path) = CString::new(path) else {
-            self.complaints.fail(&format!("{}: no path has a zero byte in it", printable(path)));
-            return Ok(());
-        };
-        let is_followed = !self.options.recursive;
-        let flags = if is_followed { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-        let stat = match rustix::fs::statat(CWD, &c_path, flags) {
-            Ok(stat) => stat,
-            Err(error) => {
-                self.complaints.fail(&format!("cannot read {}: {error}", printable(path)));
-                return Ok(());
+        match self.look_at(path) {
+            Ok((c_path, true)) => self.tree(root, path, &c_path),
+            Ok((path, false)) => {
+                self.batch.items.push(WalkItem::Root { root, path, is_followed: !self.options.recursive });
+                self.cut_if_full()
             }
-        };
+            Err(why) => {
+                self.complaints.fail(&why);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the path of a source, and whether it is a directory; otherwise, why it is not copied.
+    fn look_at(&self, path: &[u8]) -> Result<(CString, bool), String> {
+        let shown = printable(path);
+        let path = CString::new(path).map_err(|_| format!("{shown}: no path has a zero byte in it"))?;
+        let flags = if self.options.recursive { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
+        let stat =
+            rustix::fs::statat(CWD, &path, flags).map_err(|error| format!("cannot read {shown}: {error}"))?;
+        let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if self.hello.is_target(&stat) {
-            self.complaints.fail(&format!("{} is what it would be copied to", printable(path)));
-            return Ok(());
+            return Err(format!("{shown} is what it would be copied to"));
         }
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            self.batch.items.push(WalkItem::Root { root, path: c_path, is_followed });
-            return self.cut_if_full();
+        if is_folder && !self.options.recursive {
+            return Err(format!("{shown} is a directory: give -r to copy all that is in it"));
         }
-        if !self.options.recursive {
-            let shown = printable(path);
-            self.complaints.fail(&format!("{shown} is a directory: give -r to copy all that is in it"));
-            return Ok(());
+        if is_folder && self.is_above(&path) {
+            return Err(format!("{shown} is not copied into itself: name another destination"));
         }
-        if self.is_above(&c_path) {
-            self.complaints
-                .fail(&format!("{} is not copied into itself: name another destination", printable(path)));
-            return Ok(());
-        }
-        self.tree(root, path, &c_path)
+        Ok((path, is_folder))
     }
 
     /// True if the destination is in this directory. `link/` means the directory that the link leads to.

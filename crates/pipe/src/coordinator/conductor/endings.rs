@@ -16,8 +16,7 @@ impl Conductor<'_> {
             // The stage may have been killed by now.
             return;
         }
-        let known = usize::try_from(job).ok().and_then(|job| self.statuses.get(job));
-        if known.is_none_or(Option::is_some) {
+        if self.statuses[job as usize].is_some() {
             // Only the first end of a stage counts.
             return;
         }
@@ -26,33 +25,25 @@ impl Conductor<'_> {
             let is_branch = self.is_expendable(number) && self.started.is_some();
             self.fail_or_warn(trouble, is_branch);
         }
-        if let Some(slot) = usize::try_from(job).ok().and_then(|job| self.statuses.get_mut(job)) {
-            *slot = Some(status);
-            self.ended.push(job);
-        }
+        self.statuses[job as usize] = Some(status);
+        self.ended.push(job);
         self.check_deserter(job);
     }
 
     /// Handles an outlet that has ended while others go on: kills its branch, unless its reader has merely closed.
     pub(super) fn outlet_left(&mut self, mover: u32, outlet: usize, has_failed: bool) {
-        let Some(leg) = self.plan.legs.iter().find(|leg| leg.sender == Some((mover, outlet))).copied() else {
-            // In a chain, the outlet to the agent's own stage has no leg: its agent is that of the mover's own
-            // inlet.
-            let receives = |leg: &&plan::StreamLeg| leg.receiver == Some(mover);
-            let agent = self.plan.legs.iter().find(receives).map(|leg| leg.to);
-            return agent.into_iter().for_each(|agent| self.branch_left(agent, has_failed));
-        };
-        self.branch_left(leg.to, has_failed);
-    }
-
-    fn branch_left(&mut self, agent: usize, has_failed: bool) {
+        let mut legs = self.plan.legs.iter();
+        // In a chain, the outlet to the agent's own stage has no leg: its agent is that of the mover's own inlet.
+        let leg = legs.clone().find(|leg| leg.sender == Some((mover, outlet)));
+        let Some(leg) = leg.or_else(|| legs.find(|leg| leg.receiver == Some(mover))) else { return };
+        let agent = leg.to;
         let last = self.plan.jobs.last().map_or(0, |job| job.stage);
         let jobs = self.plan.jobs.iter().zip(0_u32..);
         let of_branch = jobs.filter(|(job, _)| job.stage == last && job.agent == agent);
         for job in of_branch.map(|(_, job)| job).collect::<Vec<_>>() {
             if has_failed {
                 // The stage would wait for the rest for ever.
-                self.order(agent, AgentOrder::Kill { stage: job });
+                self.agents[agent].order(AgentOrder::Kill { stage: job });
             }
             self.left.insert(job);
             self.check_deserter(job);
@@ -62,26 +53,23 @@ impl Conductor<'_> {
     /// Ends the pipeline if one of several hosts has failed before the stream's end, unless the others may go on
     /// without it.
     fn check_deserter(&mut self, job: u32) {
-        let status = usize::try_from(job).ok().and_then(|job| self.statuses.get(job)).cloned().flatten();
-        let has_failed = status.as_ref().is_some_and(|status| *status != Status::Exit(0));
+        let has_failed =
+            self.statuses[job as usize].as_ref().is_some_and(|status| *status != Status::Exit(0));
         if self.left.contains(&job) && has_failed && self.request.options.on_dead == DeadOutlet::Fail {
             self.fail(PipelineTrouble::Member, false);
         }
     }
 
     pub(super) fn mover_ended(&mut self, mover: u32, result: MoverResult) {
-        if self.moved.contains_key(&mover) {
-            return;
-        }
-        let number = self.movers.get(&mover).copied();
+        let errors = self.errors_of(mover, &result);
+        let Some(known) = self.movers.get_mut(&mover).filter(|known| known.result.is_none()) else { return };
+        let number = known.agent;
         let continues = self.request.options.on_dead == DeadOutlet::Continue;
         let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
-        let errors = self.errors_of(mover, &result);
-        self.moved.insert(mover, result);
+        known.end(result);
         let comes_from = |leg: &plan::StreamLeg| leg.receiver == Some(mover) && self.is_expendable(leg.from);
-        let is_branch = number.is_some_and(|number| self.is_expendable(number))
-            || self.plan.legs.iter().any(comes_from)
-            || (continues && some_left);
+        let is_branch =
+            self.is_expendable(number) || self.plan.legs.iter().any(comes_from) || (continues && some_left);
         for error in errors {
             self.fail_or_warn(PipelineTrouble::Data(error), is_branch);
         }
@@ -106,27 +94,23 @@ impl Conductor<'_> {
             (Some(leg), _) if leg.hop.is_some() => {
                 format!("{} -> {}: {why}", self.plan.name(leg.from), self.plan.name(leg.to))
             }
-            (_, Some(agent)) => format!("{}: {why}", self.plan.name(*agent)),
+            (_, Some(known)) => format!("{}: {why}", self.plan.name(known.agent)),
             (_, None) => why.to_owned(),
         }
     }
 
     pub(super) fn lose(&mut self, number: usize, why: String) {
-        let is_gone = self.is_gone.get(number).copied().unwrap_or(false);
-        if let Some(agent) = self.agents.get_mut(number).and_then(Option::as_mut) {
-            agent.is_lost = true;
-        }
-        self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true);
-        if is_gone || self.has_ended(number) {
+        let agent = &mut self.agents[number];
+        agent.is_lost = true;
+        if std::mem::replace(&mut agent.is_gone, true) || self.has_ended(number) {
             return;
         }
         let text = format!("{}: {why}", self.plan.name(number));
         let is_branch = self.is_expendable(number) && self.started.is_some();
         if is_branch {
-            let movers = self.movers.iter().filter(|(_, agent)| **agent == number).map(|(mover, _)| *mover);
-            for mover in movers.collect::<Vec<_>>() {
-                self.moved.entry(mover).or_insert_with(|| MoverResult::failed(&why));
-            }
+            let movers =
+                self.movers.values_mut().filter(|mover| mover.agent == number && mover.result.is_none());
+            movers.for_each(|mover| mover.end(MoverResult::failed(&why)));
             for (job, status) in self.plan.jobs.iter().zip(&mut self.statuses) {
                 if job.agent == number {
                     status.get_or_insert(Status::Failed(why.clone()));
@@ -142,7 +126,7 @@ impl Conductor<'_> {
         let last = self.plan.jobs.last().map_or(0, |job| job.stage);
         let several = self.plan.jobs.iter().filter(|job| job.stage == last).count() > 1;
         let has_no_other = self.plan.jobs.iter().all(|job| job.agent != number || job.stage == last);
-        let is_here = self.plan.agents.get(number).is_some_and(Option::is_none);
+        let is_here = self.plan.agents[number].is_none();
         self.request.options.on_dead == DeadOutlet::Continue && several && has_no_other && !is_here
     }
 
@@ -164,10 +148,10 @@ impl Conductor<'_> {
 
     pub(super) fn has_ended(&self, number: usize) -> bool {
         let stages = self.plan.jobs.iter().zip(&self.statuses);
-        let mut movers = self.movers.iter().filter(|(_, agent)| **agent == number);
+        let mut movers = self.movers.values().filter(|mover| mover.agent == number);
         self.started.is_some()
             && stages.filter(|(job, _)| job.agent == number).all(|(_, status)| status.is_some())
-            && movers.all(|(mover, _)| self.moved.contains_key(mover))
+            && movers.all(|mover| mover.result.is_some())
     }
 
     pub(super) fn is_all_over(&self) -> bool {
@@ -272,7 +256,7 @@ pub fn conclude(
     summary.failures.extend(failures.into_iter().map(|(_, text)| text));
     summary.status = match sorted.first() {
         Some(PipelineTrouble::Interrupted) => STATUS_INTERRUPTED,
-        Some(PipelineTrouble::Stage { job, .. }) if is_file(plan, *job) => 1,
+        Some(PipelineTrouble::Stage { job, .. }) if plan.jobs[*job as usize].file.is_some() => 1,
         Some(PipelineTrouble::Member) => rightmost.unwrap_or(STATUS_OURS),
         Some(_) => STATUS_OURS,
         None => rightmost.unwrap_or(0),
@@ -281,12 +265,8 @@ pub fn conclude(
 
 /// Returns the name of a stage in failures: `stage 2 (fs2): 'zfs recv'`.
 fn stage_name(plan: &PipelinePlan, id: u32) -> String {
-    let Some(job) = usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)) else { return String::new() };
+    let job = &plan.jobs[id as usize];
     format!("stage {} ({}): '{}'", job.stage + 1, plan.name(job.agent), job.text)
-}
-
-fn is_file(plan: &PipelinePlan, id: u32) -> bool {
-    usize::try_from(id).ok().and_then(|id| plan.jobs.get(id)).is_some_and(|job| job.file.is_some())
 }
 
 /// Returns the exit status as a shell counts it.

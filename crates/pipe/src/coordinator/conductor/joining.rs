@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::endings::PipelineTrouble;
-use super::{Conductor, Notice};
+use super::{Conductor, KnownAgent, Notice};
 use crate::control::{AgentOrder, Hello, HopOrder, HopReport};
 use crate::coordinator::agents::{AgentChannel, both_ways};
 use crate::coordinator::{Encryption, HopTransport, PipelineOptions};
 use crate::limits::ADDRESSES_MAX;
-use crate::plan::{HERE, Hop, HopCarrier};
+use crate::plan::{HERE, Hop, HopCarrier, PipelinePlan};
 use crate::{PipeKey, lock, plan};
 
 /// A method to connect a hop.
@@ -100,15 +100,9 @@ impl Joining {
                 let offer = ends.to.offer.clone().unwrap_or_default();
                 vec![(from, HopOrder::Initiate(offer))]
             }
-            Some(HopMethod::Tcp) => {
-                vec![(to, HopOrder::Listen { key, ports, streams })]
-            }
-            Some(HopMethod::TcpReversed) => {
-                vec![(from, HopOrder::Listen { key, ports, streams })]
-            }
-            Some(HopMethod::Relay) => {
-                vec![(from, HopOrder::Relay), (to, HopOrder::Relay)]
-            }
+            Some(HopMethod::Tcp) => vec![(to, HopOrder::Listen { key, ports, streams })],
+            Some(HopMethod::TcpReversed) => vec![(from, HopOrder::Listen { key, ports, streams })],
+            Some(HopMethod::Relay) => vec![(from, HopOrder::Relay), (to, HopOrder::Relay)],
             None => return JoiningStep::Failed(std::mem::take(&mut self.tried)),
         };
         JoiningStep::Orders(orders)
@@ -143,16 +137,13 @@ impl Joining {
                 JoiningStep::Orders(vec![(from, ours), (to, theirs)])
             }
             (HopMethod::Tcp | HopMethod::TcpReversed, HopReport::Listening(port)) => {
-                let is_reversed = method == HopMethod::TcpReversed;
-                let (listener, name) = match is_reversed {
-                    false => (ends.to, ends.names[1]),
-                    true => (ends.from, ends.names[0]),
+                let (listener, name, connector, connecting) = match method {
+                    HopMethod::TcpReversed => (ends.from, ends.names[0], ends.to, to),
+                    _ => (ends.to, ends.names[1], ends.from, from),
                 };
-                let connecting = if is_reversed { to } else { from };
                 if agent == connecting {
                     return nothing;
                 }
-                let connector = if is_reversed { ends.to } else { ends.from };
                 let addresses = addresses(listener, connector, name.is_none());
                 let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect();
                 let known = name.or(ends.options.here.as_deref());
@@ -247,22 +238,34 @@ fn host_part(name: &str) -> &str {
     name.rsplit_once('@').map_or(name, |(_, host)| host)
 }
 
+impl<'a> HopEnds<'a> {
+    fn of(
+        hop: Hop,
+        plan: &'a PipelinePlan,
+        agents: &'a [KnownAgent],
+        options: &'a PipelineOptions,
+    ) -> Option<Self> {
+        let (from, to) = (agents[hop.from].hello.as_ref()?, agents[hop.to].hello.as_ref()?);
+        let names = [plan.agents[hop.from].as_deref(), plan.agents[hop.to].as_deref()];
+        Some(Self { from, to, names, options })
+    }
+}
+
 impl Conductor<'_> {
-    pub(super) fn join(&mut self) -> bool {
-        for number in 0..self.agents.len() {
-            let jobs = self.plan.jobs.iter().zip(0_u32..);
-            let files: Vec<_> = jobs
-                .filter(|(job, _)| job.agent == number)
-                .filter_map(|(job, id)| job.file.clone().map(|(path, mode)| (id, path, mode)))
-                .collect();
+    /// Orders the agents to open their files, and begins to join all hops.
+    pub(super) fn join(&mut self) {
+        for (number, agent) in self.agents.iter_mut().enumerate() {
+            let jobs = self.plan.jobs.iter().zip(0_u32..).filter(|(job, _)| job.agent == number);
+            let files: Vec<_> =
+                jobs.filter_map(|(job, id)| job.file.clone().map(|(path, mode)| (id, path, mode))).collect();
             match files.is_empty() {
-                true => self.is_prepared.iter_mut().skip(number).take(1).for_each(|is| *is = true),
-                false => self.order(number, AgentOrder::Prepare { files }),
+                true => agent.is_prepared = true,
+                false => agent.order(AgentOrder::Prepare { files }),
             }
         }
         for hop in self.plan.hops.clone() {
-            let made = self.with_ends(hop.number, |ends| Joining::new(hop, ends));
-            match made {
+            let ends = HopEnds::of(hop, &self.plan, &self.agents, &self.request.options);
+            match ends.map(|ends| Joining::new(hop, &ends)) {
                 Some(Ok(joining)) => {
                     self.joinings.insert(hop.number, joining);
                     self.step(hop.number, Joining::begin);
@@ -271,28 +274,26 @@ impl Conductor<'_> {
                 None => {}
             }
         }
-        true
     }
 
-    pub(super) fn step(&mut self, hop: u32, step: impl FnOnce(&mut Joining, &HopEnds<'_>) -> JoiningStep) {
-        let Some(mut joining) = self.joinings.remove(&hop) else { return };
-        let step = self.with_ends(hop, |ends| step(&mut joining, ends));
+    pub(super) fn step(&mut self, number: u32, step: impl FnOnce(&mut Joining, &HopEnds<'_>) -> JoiningStep) {
+        let Some(joining) = self.joinings.get_mut(&number) else { return };
+        let hop = joining.hop;
+        let ends = HopEnds::of(hop, &self.plan, &self.agents, &self.request.options);
+        let step = ends.map(|ends| step(joining, &ends));
         let attempt = joining.attempt;
-        self.joinings.insert(hop, joining);
         match step {
             Some(JoiningStep::Orders(orders)) => {
-                for (number, order) in orders {
+                for (agent, order) in orders {
                     if matches!(order, HopOrder::Relay) {
                         self.route(hop);
                     }
-                    self.order(number, AgentOrder::Hop { hop, attempt, order });
+                    self.agents[agent].order(AgentOrder::Hop { hop: number, attempt, order });
                 }
             }
             Some(JoiningStep::Joined(joined)) => self.join_hop(hop, joined),
             Some(JoiningStep::Failed(tried)) => {
-                let ends = self.plan.hops.iter().find(|known| known.number == hop);
-                let name = |agent: Option<usize>| agent.map_or("?", |agent| self.plan.name(agent));
-                let (from, to) = (name(ends.map(|hop| hop.from)), name(ends.map(|hop| hop.to)));
+                let (from, to) = (self.plan.name(hop.from), self.plan.name(hop.to));
                 let text = format!("no data can go from {from} to {to}. {}", tried.join(". "));
                 self.fail(PipelineTrouble::SetUp(text), true);
             }
@@ -300,32 +301,21 @@ impl Conductor<'_> {
         }
     }
 
-    pub(super) fn with_ends<T>(&self, hop: u32, with: impl FnOnce(&HopEnds<'_>) -> T) -> Option<T> {
-        let hop = self.plan.hops.iter().find(|known| known.number == hop)?;
-        let hello = |agent: usize| self.hellos.get(agent).and_then(Option::as_ref);
-        let name = |agent: usize| self.plan.agents.get(agent).and_then(Option::as_deref);
-        let (from, to) = (hello(hop.from)?, hello(hop.to)?);
-        let names = [name(hop.from), name(hop.to)];
-        Some(with(&HopEnds { from, to, names, options: &self.request.options }))
-    }
-
     /// Adds the routes of a relayed hop.
-    pub(super) fn route(&self, hop: u32) {
-        let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop) else { return };
-        let sender = |agent: usize| self.agents.get(agent).and_then(Option::as_ref).map(AgentChannel::sender);
-        let (Some(from), Some(to)) = (sender(ends.from), sender(ends.to)) else { return };
+    fn route(&self, hop: Hop) {
+        let sender = |agent: usize| self.agents[agent].channel.as_ref().map(AgentChannel::sender);
+        let (Some(from), Some(to)) = (sender(hop.from), sender(hop.to)) else { return };
         let [to_from, to_to] = both_ways(from, to);
         let mut routes = lock(&self.routes);
         // This is called once for each end; the first call adds both directions.
-        routes.entry((ends.from, hop)).or_insert(to_to);
-        routes.entry((ends.to, hop)).or_insert(to_from);
+        routes.entry((hop.from, hop.number)).or_insert(to_to);
+        routes.entry((hop.to, hop.number)).or_insert(to_from);
     }
 
-    pub(super) fn join_hop(&mut self, hop: u32, joined: Joined) {
+    fn join_hop(&mut self, hop: Hop, joined: Joined) {
         let options = &self.request.options;
-        let Some(ends) = self.plan.hops.iter().find(|known| known.number == hop).copied() else { return };
         let is_sealed = is_sealed(joined.method, options.sealing);
-        let (from, to) = (self.plan.name(ends.from), self.plan.name(ends.to));
+        let (from, to) = (self.plan.name(hop.from), self.plan.name(hop.to));
         for why in &joined.tried {
             let _ = self.notices.send(Notice::Note(format!("{from} -> {to}: not by {why}")));
         }
@@ -347,7 +337,7 @@ impl Conductor<'_> {
         if let Some(warning) = warning(joined.method, options.sealing) {
             let _ = self.notices.send(Notice::Warn(format!("{from} -> {to}: {warning}")));
         }
-        self.joined.insert(hop, (carrier, text));
+        self.joined.insert(hop.number, (carrier, text));
     }
 }
 

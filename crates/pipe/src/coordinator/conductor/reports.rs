@@ -11,7 +11,7 @@ impl Conductor<'_> {
     /// True if the report is about something that the agent was told to do: no agent may speak for another one.
     pub(super) fn is_its_own(&self, number: usize, report: &AgentReport) -> bool {
         let job = |stage: u32| self.plan.jobs.get(stage as usize).is_some_and(|job| job.agent == number);
-        let has_mover = |mover: u32| self.movers.get(&mover) == Some(&number);
+        let has_mover = |mover: u32| self.movers.get(&mover).is_some_and(|mover| mover.agent == number);
         match report {
             AgentReport::Ended { stage, .. } | AgentReport::Lines { stage, .. } => job(*stage),
             AgentReport::Prepared { lengths } => lengths.iter().all(|(stage, _)| job(*stage)),
@@ -35,14 +35,12 @@ impl Conductor<'_> {
     pub(super) fn hear(&mut self, number: usize, report: AgentReport) {
         match report {
             AgentReport::Hello(hello) => {
-                if let Some(slot) = self.hellos.get_mut(number) {
-                    slot.get_or_insert(*hello);
-                }
+                self.agents[number].hello.get_or_insert(*hello);
             }
             AgentReport::Prepared { lengths } => {
                 let known = lengths.into_iter().filter_map(|(job, length)| Some((job, length?)));
                 self.lengths.extend(known);
-                self.is_prepared.iter_mut().skip(number).take(1).for_each(|is| *is = true);
+                self.agents[number].is_prepared = true;
             }
             AgentReport::Ended { stage, status } => self.stage_ended(number, stage, status),
             AgentReport::Moved { mover, result } => self.mover_ended(mover, result),
@@ -50,7 +48,10 @@ impl Conductor<'_> {
             AgentReport::Lines { texts, .. } => self.lines(number, texts),
             AgentReport::Spared { processes } => self.tell_spared(number, processes),
             AgentReport::Figures(figures) => {
-                self.figures.extend(figures);
+                for (mover, figures) in figures {
+                    let known = self.movers.get_mut(&mover).filter(|known| known.result.is_none());
+                    known.into_iter().for_each(|known| known.figures = figures);
+                }
                 if !self.progress_waits.swap(true, Ordering::Relaxed) {
                     let waits = Arc::clone(&self.progress_waits);
                     let _ = self.notices.send(Notice::Progress(self.hop_figures(), waits));
@@ -61,7 +62,7 @@ impl Conductor<'_> {
             AgentReport::Gone if !self.is_aborting => {
                 self.lose(number, "its agent was cut off, and has killed what it had started".to_owned());
             }
-            AgentReport::Gone => self.is_gone.iter_mut().skip(number).take(1).for_each(|is| *is = true),
+            AgentReport::Gone => self.agents[number].is_gone = true,
             AgentReport::Ping | AgentReport::Credit { .. } | AgentReport::RelayEnd { .. } => {}
             AgentReport::Hop { hop, attempt, report } => {
                 self.step(hop, |joining, ends| joining.take(number, attempt, report, ends));
@@ -70,7 +71,7 @@ impl Conductor<'_> {
     }
 
     fn lines(&mut self, number: usize, texts: Vec<String>) {
-        let Some(agent) = self.agents.get(number).and_then(Option::as_ref) else { return };
+        let Some(agent) = &self.agents[number].channel else { return };
         let bytes = texts.iter().map(|text| line_cost(text)).sum();
         let taken = Arc::clone(&agent.lines_bytes);
         // The cost is given back once the lines were shown.
@@ -82,11 +83,10 @@ impl Conductor<'_> {
     }
 
     fn tell_spared(&mut self, number: usize, processes: Vec<String>) {
-        let Some(told) = self.spared.get_mut(number) else { return };
-        for process in processes.into_iter().take(SPARED_MAX - *told) {
-            *told += 1;
-            let text =
-                format!("{}: cannot end {process}. It was told no end of its input", self.plan.name(number));
+        let (agent, host) = (&mut self.agents[number], self.plan.name(number));
+        for process in processes.into_iter().take(SPARED_MAX - agent.spared) {
+            agent.spared += 1;
+            let text = format!("{host}: cannot end {process}. It was told no end of its input");
             let _ = self.notices.send(Notice::Warn(text));
         }
     }

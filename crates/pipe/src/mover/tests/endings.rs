@@ -6,24 +6,15 @@ use std::time::Instant;
 
 use super::*;
 
-/// Starts a mover at each end of a hop: the sender's, the receiver's.
-fn pair(inlet: MoverInlet, outlet: MoverOutlet, sealed: bool) -> (Running, Running) {
-    let options = HopOptions { sealed, ..OPTIONS };
-    let (near, far) = hop(2);
-    let sender = Running::start(inlet, vec![to_hop(near, &options)], MoverOptions::default());
-    let receiver = Running::start(from_hop(far, &options), vec![outlet], MoverOptions::default());
-    (sender, receiver)
-}
-
 #[test]
 fn a_reader_that_has_seen_enough_stops_even_an_idle_source() {
-    for sealed in [false, true] {
-        let (inlet, mut feed) = fed();
-        let (outlet, mut drain) = drained();
-        let (sender, receiver) = pair(inlet, outlet, sealed);
+    for (connections, sealed) in [(hop(2), false), (hop(2), true), (mapped(), false)] {
+        let options = HopOptions { sealed, ..OPTIONS };
+        let (mut feed, sender, receiver, mut drain) = piped(connections, &options);
         feed.write_all(b"y\n").expect("written");
-        let mut line = [0; 2];
-        drain.read_exact(&mut line).expect("read");
+        drain.read_exact(&mut [0; 2]).expect("read");
+        // Both are silent for as long as an end may be.
+        std::thread::sleep(SILENCE * 3 / 2);
         drop(drain);
         for outcome in [sender.join(), receiver.join()] {
             assert!(matches!(outcome.inlet, Ok(InletEnd::Unread)), "{outcome:?}");
@@ -36,24 +27,25 @@ fn a_reader_that_has_seen_enough_stops_even_an_idle_source() {
 
 #[test]
 fn a_reader_that_has_seen_enough_stops_a_busy_source() {
-    let (inlet, feed) = fed();
-    let (outlet, mut drain) = drained();
-    let (sender, receiver) = pair(inlet, outlet, false);
-    let fed = feeding(feed, &pattern(20 << 20));
-    drain.read_exact(&mut [0; 70_000]).expect("read");
-    drop(drain);
-    for outcome in [sender.join(), receiver.join()] {
-        assert!(matches!(outcome.inlet, Ok(InletEnd::Unread)), "{outcome:?}");
-        assert!(matches!(outcome.outlets[..], [Ok(OutletEnd::Stopped)]), "{outcome:?}");
+    for (connections, options) in [(hop(2), &OPTIONS), (hop(1), &PLAIN), (mapped(), &OPTIONS)] {
+        let (feed, sender, receiver, mut drain) = piped(connections, options);
+        let fed = feeding(feed, &pattern(20 << 20));
+        drain.read_exact(&mut [0; 70_000]).expect("read");
+        drop(drain);
+        for outcome in [sender.join(), receiver.join()] {
+            assert!(matches!(outcome.inlet, Ok(InletEnd::Unread)), "{outcome:?}");
+            assert!(matches!(outcome.outlets[..], [Ok(OutletEnd::Stopped)]), "{outcome:?}");
+        }
+        fed.join().expect("the source's pipe is closed");
     }
-    fed.join().expect("the source's pipe is closed");
 }
 
 #[test]
 fn a_full_disk_is_told_to_both_sides() {
     let (inlet, feed) = fed();
     let full = File::options().write(true).open("/dev/full").expect("opened");
-    let (sender, receiver) = pair(inlet, MoverOutlet::Descriptor(full.into()), true);
+    let options = HopOptions { sealed: true, ..OPTIONS };
+    let (sender, receiver) = movers(inlet, hop(2), MoverOutlet::Descriptor(full.into()), &options);
     let fed = feeding(feed, &pattern(5 << 20));
     let (sent, received) = (sender.join(), receiver.join());
     let told = "cannot write /dev/full: No space left on device (os error 28)";
@@ -67,8 +59,8 @@ fn a_full_disk_is_told_to_both_sides() {
 #[test]
 fn a_source_that_cannot_be_read_is_told_to_both_sides() {
     let (outlet, drain) = drained();
-    let (sender, receiver) =
-        pair(MoverInlet::Descriptor(File::open("/proc").expect("opened").into()), outlet, false);
+    let folder = MoverInlet::Descriptor(File::open("/proc").expect("opened").into());
+    let (sender, receiver) = movers(folder, hop(2), outlet, &OPTIONS);
     let (sent, received) = (sender.join(), receiver.join());
     let told = "cannot read /proc: Is a directory (os error 21)";
     assert!(matches!(&sent.inlet, Err(error) if error.to_string() == told), "{sent:?}");
@@ -90,6 +82,10 @@ fn whatever_a_mover_waits_for_it_ends_when_it_is_told_to() {
     let (near, _near_peer) = hop(1);
     let (far, _far_peer) = hop(1);
     let (idle_hop, _idle_peer) = hop(1);
+    let (link, _link_peer) = mapped();
+    let (spliced, _spliced_peer) = hop(1);
+    let (piped, feed) = fed();
+    let feeding = feeding(feed, &pattern(8 << 20));
     let null = || MoverOutlet::Descriptor(File::create("/dev/null").expect("opened").into());
     let buffered = MoverOptions { buffer_bytes: 1 << 20, ..MoverOptions::default() };
     let slow = MoverOptions { rate: Some(1), ..MoverOptions::default() };
@@ -99,6 +95,8 @@ fn whatever_a_mover_waits_for_it_ends_when_it_is_told_to() {
         Running::start(busy(), vec![a.0], MoverOptions::default()),
         Running::start(busy(), vec![b.0, null()], buffered),
         Running::start(busy(), vec![to_hop(near, &OPTIONS)], MoverOptions::default()),
+        Running::start(busy(), vec![to_hop(link, &OPTIONS)], MoverOptions::default()),
+        Running::start(piped, vec![to_hop(spliced, &PLAIN)], MoverOptions::default()),
         Running::start(busy(), vec![null()], slow),
         Running::start(busy(), vec![null()], MoverOptions::default()),
         Running::start(from_hop(far, &OPTIONS), vec![c.0], MoverOptions::default()),
@@ -114,6 +112,7 @@ fn whatever_a_mover_waits_for_it_ends_when_it_is_told_to() {
         assert!(matches!(outcome.inlet, Err(Error::Cancelled)), "mover {at}: {outcome:?}");
         assert!(outcome.outlets.iter().all(|outlet| matches!(outlet, Err(Error::Cancelled))));
     }
+    feeding.join().expect("its pipe is closed");
 }
 
 #[test]
@@ -130,9 +129,10 @@ fn a_hop_that_cannot_begin_ends_everything() {
 #[test]
 fn each_outlet_gets_the_whole_stream_down_a_chain() {
     let data = pattern(3 << 20);
-    for buffer_bytes in [0, 1 << 20] {
+    for (buffer_bytes, (near, far), (next, last)) in
+        [(0, hop(1), hop(2)), (1 << 20, hop(1), hop(2)), (0, mapped(), mapped())]
+    {
         let sealed = HopOptions { sealed: true, block_bytes: 5000, digest: DigestKind::Sha256, ..OPTIONS };
-        let ((near, far), (next, last)) = (hop(1), hop(2));
         let (inlet, feed) = fed();
         let ((outlet_a, drain_a), (outlet_b, drain_b)) = (drained(), drained());
         let options = MoverOptions { buffer_bytes, ..MoverOptions::default() };

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -44,7 +45,7 @@ struct LargeFile<'a> {
 #[derive(Debug)]
 enum LargeOutput<'a> {
     Special(&'a Mutex<File>),
-    Part { fd: OwnedFd, folder: Arc<OwnedFd>, name: Vec<u8>, part: Vec<u8>, is_apart: bool },
+    Part { file: File, folder: Arc<OwnedFd>, name: Vec<u8>, part: Vec<u8>, is_apart: bool },
 }
 
 impl<'a> Large<'a> {
@@ -118,7 +119,18 @@ impl<'a> Large<'a> {
         name: Vec<u8>,
         begin: &LargeBegin<'_>,
     ) -> Result<LargeOutput<'a>, Errno> {
-        let part = crate::tree::part_name(&name);
+        let (file, part, is_apart) = self.part(&folder, &name, begin)?;
+        Ok(LargeOutput::Part { file, folder, name, part, is_apart })
+    }
+
+    /// Opens the part of a file. Returns its name, and whether that is one of this copy's own.
+    fn part(
+        &self,
+        folder: &OwnedFd,
+        name: &[u8],
+        begin: &LargeBegin<'_>,
+    ) -> Result<(File, Vec<u8>, bool), Errno> {
+        let part = crate::tree::part_name(name);
         let begun = self.shared.take_part(begin.folder, begin.name);
         if begin.kept > 0 {
             let fd = begun.ok_or(Errno::STALE)?;
@@ -126,37 +138,32 @@ impl<'a> Large<'a> {
                 return Err(Errno::STALE);
             }
             rustix::fs::ftruncate(&fd, begin.kept)?;
-            return Ok(LargeOutput::Part { fd, folder, name, part, is_apart: false });
+            return Ok((fd.into(), part, false));
         }
         if !begin.is_apart {
-            match create(&folder, &part) {
+            match create(folder, &part) {
                 Err(Errno::EXIST) => {}
-                created => {
-                    return Ok(LargeOutput::Part { fd: created?, folder, name, part, is_apart: false });
-                }
+                created => return Ok((created?, part, false)),
             }
             // The existing file is not a beginning of this file, and nothing is written into it; another user's
             // file stays where it is.
-            let stat = rustix::fs::statat(&folder, part.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
-            if is_own_part(&stat) {
-                rustix::fs::unlinkat(&folder, part.as_slice(), AtFlags::empty())?;
-                match create(&folder, &part) {
+            if is_own_part(&rustix::fs::statat(folder, part.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?) {
+                rustix::fs::unlinkat(folder, part.as_slice(), AtFlags::empty())?;
+                match create(folder, &part) {
                     Err(Errno::EXIST) => {}
-                    created => {
-                        return Ok(LargeOutput::Part { fd: created?, folder, name, part, is_apart: false });
-                    }
+                    created => return Ok((created?, part, false)),
                 }
             }
         }
         let part = self.shared.temporary("large");
-        Ok(LargeOutput::Part { fd: create(&folder, &part)?, folder, name, part, is_apart: true })
+        Ok((create(folder, &part)?, part, true))
     }
 }
 
 /// Creates a file that nobody else can read until it is complete.
-fn create(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+fn create(folder: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)
+    rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
 
 impl LargeFile<'_> {
@@ -171,7 +178,7 @@ impl LargeFile<'_> {
                 let mut file = lock(file);
                 fill(&mut file, offset - self.position).and_then(|()| file.write_all(bytes))
             }
-            Some(LargeOutput::Part { fd, .. }) => write_at(fd, bytes, offset).map_err(Into::into),
+            Some(LargeOutput::Part { file, .. }) => file.write_all_at(bytes, offset),
         };
         self.position = end;
         if let Err(error) = written {
@@ -194,15 +201,13 @@ impl LargeFile<'_> {
                 let mut file = lock(file);
                 fill(&mut file, size - self.position)
             }
-            Some(LargeOutput::Part { fd, folder, name, part, .. }) => {
+            Some(LargeOutput::Part { file, folder, name, part, .. }) => {
                 // There is nothing to write behind a hole at the end.
-                let grown = if size > self.position { rustix::fs::ftruncate(&*fd, size) } else { Ok(()) };
+                let grown = if size > self.position { file.set_len(size) } else { Ok(()) };
                 grown
-                    .and_then(|()| shared.giver.give(&*fd, &self.attributes))
-                    .and_then(|()| fd.try_clone().map_err(|_| Errno::MFILE))
-                    .and_then(|fd| shared.closed(fd))
-                    .and_then(|()| rustix::fs::renameat(&*folder, part.as_slice(), &*folder, name.as_slice()))
-                    .map_err(Into::into)
+                    .and_then(|()| Ok(shared.giver.give(&*file, &self.attributes)?))
+                    .and_then(|()| shared.closed(file.try_clone()?.into()))
+                    .and_then(|()| Ok(rustix::fs::renameat(&*folder, &part[..], &*folder, &name[..])?))
             }
         };
         match ended {
@@ -247,21 +252,6 @@ fn fill(file: &mut File, mut zeros: u64) -> Result<(), std::io::Error> {
         let count = zeros.min(ZEROS.len() as u64);
         file.write_all(ZEROS.get(..count as usize).unwrap_or(&ZEROS))?;
         zeros -= count;
-    }
-    Ok(())
-}
-
-fn write_at(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(fd, bytes, offset) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => {
-                bytes = bytes.get(count..).unwrap_or_default();
-                offset += count as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
     }
     Ok(())
 }

@@ -292,6 +292,11 @@ impl CopyTargets {
 }
 
 impl CopyTarget {
+    /// Returns the target of that name in a directory.
+    fn new(parent: Arc<OwnedFd>, name: &[u8], shown: Vec<u8>) -> Self {
+        Self { parent, name: name.to_vec(), part: None, special: None, held: HeldFolders::default(), shown }
+    }
+
     /// Returns the directory and the name of a source that is a file.
     pub fn file(&self) -> Result<(&Arc<OwnedFd>, &[u8]), Errno> {
         if self.name.is_empty() { Err(Errno::ISDIR) } else { Ok((&self.parent, &self.name)) }
@@ -340,38 +345,32 @@ fn stepwise(top: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
 /// Gives each source a name in a directory.
 pub fn targets_in(options: &SinkOptions, path: &[u8], is_link: bool) -> Result<Vec<CopyTarget>, Error> {
     let flags = if is_link { DIRECTORY - OFlags::NOFOLLOW } else { DIRECTORY };
-    let parent = rustix::fs::openat(CWD, trim(path), flags, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open", path, error.into()))?);
+    let parent = open(trim(path), flags, "open")?;
     let target = |name: &Option<Name>| {
         let name = name.as_ref().map_or(&b""[..], |name| &name.0);
         if !name.is_empty() && !is_plain_name(name) {
             return Err(usage(name, "is no name for a file"));
         }
         let slash: &[u8] = if name.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
-        Ok(CopyTarget {
-            parent: Arc::clone(&parent),
-            name: name.to_vec(),
-            part: None,
-            special: None,
-            held: HeldFolders::default(),
-            shown: [path, slash, name].concat(),
-        })
+        Ok(CopyTarget::new(Arc::clone(&parent), name, [path, slash, name].concat()))
     };
     options.names.iter().map(target).collect()
 }
 
 /// Makes a path the target of the only source.
 pub fn exact_target(path: &[u8]) -> Result<CopyTarget, Error> {
-    let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
-        Some(0) => (&b"/"[..], &path[1..]),
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (&b"."[..], path),
+    let (folder, name) = match split(path) {
+        (b"", name) if path.starts_with(b"/") => (&b"/"[..], name),
+        (b"", name) => (&b"."[..], name),
+        both => both,
     };
-    let flags = DIRECTORY - OFlags::NOFOLLOW;
-    let parent = rustix::fs::openat(CWD, folder, flags, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open the directory", folder, error.into()))?);
-    let (name, shown) = (name.to_vec(), path.to_vec());
-    Ok(CopyTarget { parent, name, part: None, special: None, held: HeldFolders::default(), shown })
+    let parent = open(folder, DIRECTORY - OFlags::NOFOLLOW, "open the directory")?;
+    Ok(CopyTarget::new(parent, name, path.to_vec()))
+}
+
+fn open(folder: &[u8], flags: OFlags, what: &'static str) -> Result<Arc<OwnedFd>, Error> {
+    let opened = rustix::fs::openat(CWD, folder, flags, Mode::empty());
+    opened.map(Arc::new).map_err(|error| cannot(what, folder, error.into()))
 }
 
 /// Makes a device or a pipe the target.
@@ -384,17 +383,8 @@ pub fn special_target(path: &[u8], looked_at: &Stat) -> Result<CopyTarget, Error
     if !is_same || FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile {
         return Err(usage(path, "has become something else meanwhile"));
     }
-    let parent = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty());
-    let parent = Arc::new(parent.map_err(|error| cannot("open", b"/", error.into()))?);
     let special = Some(Mutex::new(File::from(file)));
-    Ok(CopyTarget {
-        parent,
-        name: Vec::new(),
-        part: None,
-        special,
-        held: HeldFolders::default(),
-        shown: path.to_vec(),
-    })
+    Ok(CopyTarget { special, ..CopyTarget::new(open(b"/", DIRECTORY, "open")?, b"", path.to_vec()) })
 }
 
 /// Removes the slashes at the end of a path.

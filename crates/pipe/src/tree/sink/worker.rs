@@ -5,6 +5,7 @@
 //! frames are written.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -153,31 +154,27 @@ impl<'a> SmallFileWorker<'a> {
                 (content.len(), self.file(folder, own_name, attributes, content).map(|()| true))
             }
             TreeRecord::Symlink { attributes, target, .. } => {
-                (0, self.symlink(folder, own_name, attributes, target))
+                (0, self.symlink(folder, own_name, attributes, target).map_err(Into::into))
             }
             TreeRecord::Fifo { attributes, .. } => {
-                (0, self.fifo(folder, own_name, attributes).map(|()| true))
+                (0, self.fifo(folder, own_name, attributes).map(|()| true).map_err(Into::into))
             }
             _ => (0, Ok(true)),
         };
-        self.counted(spot, name, bytes, written.map_err(Into::into));
+        self.counted(spot, name, bytes, written);
         Ok(())
     }
 
-    fn file(
-        &self,
-        folder: &OwnedFd,
-        name: &[u8],
-        attributes: &Attributes,
-        content: &[u8],
-    ) -> Result<(), Errno> {
+    fn file(&self, folder: &OwnedFd, name: &[u8], attributes: &Attributes, content: &[u8]) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = self.shared.giver.initial_mode(attributes);
-        let fd = rustix::fs::openat(folder, self.temporary.as_slice(), flags, mode)?;
-        let written = write_all(&fd, content)
-            .and_then(|()| self.shared.giver.finish(&fd, attributes))
-            .and_then(|()| self.shared.closed(fd))
-            .and_then(|()| rustix::fs::renameat(folder, self.temporary.as_slice(), folder, name));
+        let temporary = self.temporary.as_slice();
+        let mut file = File::from(rustix::fs::openat(folder, temporary, flags, mode)?);
+        let written = file
+            .write_all(content)
+            .and_then(|()| Ok(self.shared.giver.finish(&file, attributes)?))
+            .and_then(|()| self.shared.closed(file.into()))
+            .and_then(|()| Ok(rustix::fs::renameat(folder, temporary, folder, name)?));
         self.removed_if_failed(folder, written)
     }
 
@@ -222,7 +219,7 @@ impl<'a> SmallFileWorker<'a> {
         made
     }
 
-    fn removed_if_failed(&self, folder: &OwnedFd, made: Result<(), Errno>) -> Result<(), Errno> {
+    fn removed_if_failed<E>(&self, folder: &OwnedFd, made: Result<(), E>) -> Result<(), E> {
         if made.is_err() {
             // The error to report is the earlier one.
             let _ = rustix::fs::unlinkat(folder, self.temporary.as_slice(), AtFlags::empty());
@@ -245,19 +242,6 @@ impl<'a> SmallFileWorker<'a> {
             }
         }
     }
-}
-
-/// Writes all of `bytes`.
-pub fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::write(fd, bytes) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// A step that waits for all earlier frames.
