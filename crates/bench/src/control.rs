@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use caravan_fabric::{Endpoint, Exposure, shm, verbs};
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
-use crate::process::{ChildProgram, failed as process_failed};
+use crate::process::{ChildProgram, PeerTask, failed as process_failed};
 
 /// The most bytes of a message: an offer of all ports fits many times.
 const LINE_BYTES_MAX: u64 = 1 << 16;
@@ -42,11 +42,11 @@ impl BenchChannel {
         Ok(Self { reader, writer: File::from(stream), host, child: None })
     }
 
-    /// Starts this program again, as the other process on this machine: `caravan bench PEER`.
-    pub fn start(peer: &str) -> Result<Self, Error> {
+    /// Starts the other process on this machine.
+    pub fn start(task: &PeerTask) -> Result<Self, Error> {
         let (here, there) = UnixStream::pair().map_err(|why| failed(&why))?;
-        let mut command = Command::new("/proc/self/exe");
-        command.args(["bench", peer]).stdin(Stdio::from(OwnedFd::from(there)));
+        let mut command = task.command()?;
+        command.stdin(Stdio::from(OwnedFd::from(there)));
         let child = ChildProgram::start("other side", command)?;
         let mut control = Self::over(here.into(), Ipv4Addr::LOCALHOST.into())?;
         control.child = Some(child);

@@ -1,54 +1,101 @@
 //! `caravan bench erlang`: measures Erlang nodes that call each other, over TCP and over Caravan.
 
+mod carried;
 mod cluster;
-mod results;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::args::{Erlang, ErlangTransport, Pin};
+use crate::chart::{CARAVAN, PEER, VARIANT};
+use crate::erlang::carried::{Carried, ErlangLinkTotals, SentWork, carrier};
 use crate::erlang::cluster::{Cluster, ErlangModules, NodeCommand, NodeReply, Recipe, plain};
-use crate::erlang::results::{Carried, ErlangLinkTotals, ErlangResults, SentWork};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::machine::Machine;
 use crate::output::BenchProgress;
-use crate::{output, placement};
+use crate::placement::{self, CorePair};
+use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
 
-/// Measures all rounds, then prints the table and writes the files.
+const RPC: [Figure; 4] = [
+    Figure::new("per_s", "RPCs/s", Shown::Chart),
+    Figure::new("cpu_us", "CPU us per RPC", Shown::Chart),
+    Figure::new("user_us", "user", Shown::Median),
+    Figure::new("system_us", "system", Shown::Median),
+];
+const PING: [Figure; 3] = [P50, P99, Figure::new("cores", "cores busy", Shown::Median)];
+const STREAM: [Figure; 1] = [Figure::new("gb_per_s", "GB/s", Shown::Chart)];
+const BEHIND: [Figure; 2] = [P50, P99];
+const P50: Figure = Figure::new("p50_us", "p50 us", Shown::Chart);
+const P99: Figure = Figure::new("p99_us", "p99 us", Shown::Spread);
+
+/// Measures all rounds, and reports.
 pub fn run(args: &Erlang) -> Result<(), Error> {
     let plan = ErlangPlan::of(args);
     for (i, &transport) in plan.transports.iter().enumerate() {
         if plan.transports[..i].contains(&transport) {
-            return Err(Error::TransportTwice(transport));
+            return Err(Error::Sentence(format!(
+                "`--transports` names {transport} twice: each transport is measured once in every round"
+            )));
         }
     }
     let modules =
         ErlangModules::find(plan.transports.iter().any(|&transport| transport != ErlangTransport::Tcp))?;
     let interrupt = Interrupt::watch()?;
-    let machine = Machine::here();
+    let title = format!(
+        "Erlang distribution: {} nodes, {} processes for each ordered pair, +S {}",
+        args.nodes, args.processes, args.schedulers
+    );
+    let mut report = Report::begin("erlang", args.rounds, title, Value::Null);
     let begin = Instant::now();
-    let rounds = measure_all(args, &plan, &modules, &interrupt)?;
-    let results = ErlangResults::of(args, &plan, machine, &rounds, begin.elapsed());
-    let chart = results.chart();
-    output::all(&results.text(), &results, &chart, &args.json, &args.svg, Path::new(""))
+    let mut cases = plan.cases();
+    let measured = measure_all(args, &plan, &modules, &interrupt, &mut cases)?;
+    report.add(&cases);
+    report.title.push_str(&format!(", OTP {}", measured.otp));
+    report.facts = json!({
+        "otp": measured.otp, "nodes": args.nodes, "processes_per_ordered_pair": args.processes,
+        "seconds": args.seconds.as_secs_f64(), "schedulers": args.schedulers,
+        "pin": format!("{:?}", args.pin).to_lowercase(), "erl_flags": args.erl_flags,
+        "streams": plan.streams, "behind": plan.behind, "took_seconds": begin.elapsed().as_secs_f64(),
+        "carried": measured.carried,
+    });
+    let carried = "Carried, by the links' own counters (all rounds, both directions):";
+    report.notes.push(carried.to_owned());
+    report
+        .notes
+        .extend(measured.carried.iter().map(|(name, carried)| format!("  {name}: {}", carried.text())));
+    report.notes.push(format!("Took {:.0} s.", begin.elapsed().as_secs_f64()));
+    report.write(&args.files, Path::new(""))
 }
 
+/// What all rounds together have found beside their figures.
+#[derive(Default)]
+struct AllRounds {
+    otp: String,
+    /// The traffic by transport.
+    carried: BTreeMap<&'static str, Carried>,
+}
+
+/// Measures every transport in every round, and adds the samples to the cases. The cases of a transport are measured
+/// together, because each needs the same nodes.
 fn measure_all(
     args: &Erlang,
     plan: &ErlangPlan,
     modules: &ErlangModules,
     interrupt: &Interrupt,
-) -> Result<Vec<(ErlangTransport, Round)>, Error> {
-    let turns = plan.rounds * plan.transports.len();
-    let mut progress = BenchProgress::new(turns * plan.step_count());
-    let mut rounds = Vec::with_capacity(turns);
-    for number in 0..plan.rounds {
-        for transport in plan.order(number) {
-            progress.round(format!("round {} of {}, {}", number + 1, plan.rounds, transport.name()));
+    cases: &mut [Case],
+) -> Result<AllRounds, Error> {
+    let count = plan.transports.len();
+    let mut progress = BenchProgress::new(args.rounds * count * (cases.len() + 1));
+    let mut all = AllRounds::default();
+    for number in 0..args.rounds {
+        let mut samples = vec![BTreeMap::new(); count];
+        for place in report::order(count, number) {
+            let transport = plan.transports[place];
+            progress.round(format!("round {} of {}, {}", number + 1, args.rounds, transport.name()));
             let recipe = Recipe {
                 erl: args.erl.clone(),
                 modules: modules.clone(),
@@ -56,10 +103,16 @@ fn measure_all(
                 schedulers: args.schedulers.get(),
                 flags: args.erl_flags.clone(),
             };
-            rounds.push((transport, measure(plan, &recipe, interrupt, &progress)?));
+            let round = measure(plan, &recipe, interrupt, &progress)?;
+            samples[place] = round.samples;
+            all.otp = round.otp;
+            all.carried.entry(transport.name()).or_default().add(&round.carried);
+        }
+        for case in &mut *cases {
+            case.add(samples.iter_mut().map(|own| own.remove(&case.key).unwrap_or_default()).collect());
         }
     }
-    Ok(rounds)
+    Ok(all)
 }
 
 /// Seconds before RPCs are counted, so that connections, heaps and the processors' clocks settle.
@@ -76,7 +129,6 @@ const BEHIND_PART: f64 = 0.6;
 pub struct ErlangPlan {
     pub nodes: usize,
     pub processes: usize,
-    pub rounds: usize,
     pub transports: Vec<ErlangTransport>,
     pub seconds: Duration,
     pub warm_up: Duration,
@@ -84,7 +136,7 @@ pub struct ErlangPlan {
     pub sizes: Vec<usize>,
     pub cores: Vec<usize>,
     /// A core for each side of a pair, if there are two.
-    pub apart: Option<(usize, usize)>,
+    pub apart: Option<CorePair>,
     pub pin: Pin,
     pub streams: Vec<BinaryStream>,
     pub behind: BinaryStream,
@@ -100,24 +152,6 @@ pub struct BinaryStream {
     part: f64,
 }
 
-/// The direction in which a figure gets better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    Higher,
-    Lower,
-}
-
-/// A row of the table.
-#[derive(Clone, Debug, Serialize)]
-pub struct ErlangFigure {
-    #[serde(skip)]
-    pub key: String,
-    pub title: String,
-    pub unit: &'static str,
-    pub better: Better,
-}
-
 impl ErlangPlan {
     pub fn of(args: &Erlang) -> Self {
         let cores = placement::cores();
@@ -125,7 +159,6 @@ impl ErlangPlan {
         Self {
             nodes: args.nodes,
             processes: args.processes,
-            rounds: args.rounds,
             transports: args.transports.clone(),
             seconds: args.seconds,
             warm_up: args.seconds.mul_f64(WARM_UP),
@@ -147,59 +180,47 @@ impl ErlangPlan {
         self.seconds.mul_f64(stream.part)
     }
 
-    /// Returns the number of steps of one transport in one round, for the progress bar; the start is one.
-    pub fn step_count(&self) -> usize {
-        1 + self.sizes.len() + usize::from(self.apart.is_some()) + 1 + self.streams.len() + 1
-    }
-
-    /// Returns the transports in the order of this round: each comes first as often as last, so a machine that grows
-    /// slower favours none.
-    pub fn order(&self, round: usize) -> Vec<ErlangTransport> {
-        let mut order = self.transports.clone();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        order
-    }
-
-    /// Returns the rows of the table.
-    pub fn figures(&self) -> Vec<ErlangFigure> {
-        use Better::{Higher, Lower};
-        let mut rows = Vec::new();
-        let mut row = |key: String, title: String, unit, better| {
-            rows.push(ErlangFigure { key, title, unit, better });
+    /// Returns the cases, whose contenders are the transports.
+    fn cases(&self) -> Vec<Case> {
+        let contender = |(place, transport): (usize, &ErlangTransport)| {
+            let (name, carrier) = (transport.name(), carrier(*transport));
+            let title = if carrier == name { name.to_owned() } else { format!("{name} ({carrier})") };
+            Contender::new(name, title, [PEER, CARAVAN, VARIANT][place % 3])
         };
-        for size in &self.sizes {
-            row(format!("rpc{size}_per_s"), format!("RPCs, {size} nodes"), "1/s", Higher);
-            row(format!("rpc{size}_cpu_us"), format!("CPU per RPC, {size} nodes"), "us", Lower);
-            row(format!("rpc{size}_user_us"), "  of it user".into(), "us", Lower);
-            row(format!("rpc{size}_system_us"), "  of it system".into(), "us", Lower);
-        }
-        for (key, title) in self.pings() {
-            row(format!("{key}_p50_us"), format!("{title} p50"), "us", Lower);
-            row(format!("{key}_p99_us"), "  p99".into(), "us", Lower);
-            row(format!("{key}_cores"), "  cores busy".into(), "", Lower);
-        }
-        for stream in &self.streams {
-            let title = format!("{} binaries", stream.size());
-            row(stream.key(), title, "GB/s", Higher);
-        }
-        let title = format!("RTT behind {} stream p50", self.behind.size());
-        row("behind_p50_us".into(), title, "us", Lower);
-        row("behind_p99_us".into(), "  p99".into(), "us", Lower);
-        rows
+        let contenders: Vec<_> = self.transports.iter().enumerate().map(contender).collect();
+        let case = |key: String, title: String, figures| Case::new(key, title, figures, contenders.clone());
+        let rpcs =
+            self.sizes.iter().map(|size| case(format!("rpc{size}"), format!("RPCs, {size} nodes"), &RPC[..]));
+        let pings = self.pings().map(|ping| case(ping.key.into(), ping.title.into(), &PING[..]));
+        let streams = self.streams.iter();
+        let streams =
+            streams.map(|stream| case(stream.key(), format!("{} binaries", stream.size()), &STREAM[..]));
+        let behind = case("behind".into(), format!("RTT behind {} stream", self.behind.size()), &BEHIND[..]);
+        rpcs.chain(pings).chain(streams).chain([behind]).collect()
     }
 
-    /// Returns key and title of each kind of lone round trip.
-    pub fn pings(&self) -> Vec<(&'static str, &'static str)> {
-        let apart = self.apart.map(|_| ("rtt_apart", "RTT, a core each,"));
-        apart.into_iter().chain([("rtt_shared", "RTT, sharing a core,")]).collect()
+    /// Returns the kinds of lone round trips, as far as there are cores for them.
+    fn pings(&self) -> impl Iterator<Item = PingKind> {
+        let apart = self.apart.map(|pair| PingKind {
+            key: "rtt_apart",
+            title: "RTT, a core each",
+            cores: [pair.first, pair.second],
+        });
+        let shared = PingKind { key: "rtt_shared", title: "RTT, sharing a core", cores: [self.cores[0]; 2] };
+        apart.into_iter().chain([shared])
     }
+}
+
+/// A lone round trip between two nodes on these cores.
+struct PingKind {
+    key: &'static str,
+    title: &'static str,
+    cores: [usize; 2],
 }
 
 impl BinaryStream {
     pub fn key(&self) -> String {
-        format!("stream_{}mb_gb_per_s", self.binary_bytes / 1_000_000)
+        format!("stream_{}mb", self.binary_bytes / 1_000_000)
     }
 
     pub fn size(&self) -> String {
@@ -207,17 +228,16 @@ impl BinaryStream {
     }
 }
 
-/// The results of one round.
-#[derive(Clone, Debug)]
-pub struct Round {
-    /// Figures by their key.
-    pub figures: BTreeMap<String, f64>,
-    pub carried: Carried,
-    pub otp: String,
+/// The results of one transport in one round.
+struct Round {
+    /// The samples by their case.
+    samples: BTreeMap<String, Vec<Sample>>,
+    carried: Carried,
+    otp: String,
 }
 
 /// Measures one transport once.
-pub fn measure(
+fn measure(
     plan: &ErlangPlan,
     recipe: &Recipe,
     interrupt: &Interrupt,
@@ -226,41 +246,34 @@ pub fn measure(
     progress.step("nodes start");
     let cluster = Cluster::start(recipe, plan.nodes, interrupt)?;
     let mut round =
-        Measurement { plan, progress, cluster, figures: BTreeMap::new(), work: SentWork::default() };
+        Measurement { plan, progress, cluster, samples: BTreeMap::new(), work: SentWork::default() };
     let before = round.links()?;
     for &size in &plan.sizes {
         round.rpc(size)?;
     }
-    if let Some((a, b)) = plan.apart {
-        round.place(&[a, b])?;
-        round.ping("rtt_apart", "round trips, a core each")?;
+    for ping in plan.pings() {
+        round.ping(&ping)?;
     }
-    round.place(&[plan.cores[0], plan.cores[0]])?;
-    round.ping("rtt_shared", "round trips, sharing a core")?;
-    let (a, b) = plan.apart.unwrap_or((plan.cores[0], plan.cores[0]));
-    round.place(&[a, b])?;
+    let cores = plan.apart.map_or([plan.cores[0]; 2], |pair| [pair.first, pair.second]);
+    round.place(&cores)?;
     for stream in &plan.streams {
         round.stream(stream)?;
     }
     round.behind(&plan.behind)?;
     let after = round.links()?;
     let carried = Carried::between(&before, &after, round.work, recipe.transport)?;
-    Ok(Round { figures: round.figures, carried, otp: round.cluster.otp.clone() })
+    Ok(Round { samples: round.samples, carried, otp: round.cluster.otp.clone() })
 }
 
 struct Measurement<'a> {
     plan: &'a ErlangPlan,
     progress: &'a BenchProgress,
     cluster: Cluster,
-    figures: BTreeMap<String, f64>,
+    samples: BTreeMap<String, Vec<Sample>>,
     work: SentWork,
 }
 
 impl Measurement<'_> {
-    fn figure(&mut self, key: String, value: f64) {
-        self.figures.insert(key, value);
-    }
-
     /// Puts node n on the n-th of these cores, in turn.
     fn place(&self, cores: &[usize]) -> Result<(), Error> {
         (0..self.plan.nodes)
@@ -294,22 +307,25 @@ impl Measurement<'_> {
             system += reply.cores.system;
             self.work.rpcs += reply.number("rpcs_total")? as u64;
         }
-        self.figure(format!("rpc{size}_per_s"), per_s);
-        self.figure(format!("rpc{size}_cpu_us"), (user + system) / per_s * 1e6);
-        self.figure(format!("rpc{size}_user_us"), user / per_s * 1e6);
-        self.figure(format!("rpc{size}_system_us"), system / per_s * 1e6);
+        let samples = vec![
+            Sample::new("per_s", per_s),
+            Sample::new("cpu_us", (user + system) / per_s * 1e6),
+            Sample::new("user_us", user / per_s * 1e6),
+            Sample::new("system_us", system / per_s * 1e6),
+        ];
+        self.samples.insert(format!("rpc{size}"), samples);
         Ok(())
     }
 
-    /// Runs a lone ping-pong between the first two nodes, which the caller has placed.
-    fn ping(&mut self, key: &str, title: &str) -> Result<(), Error> {
-        self.progress.step(title);
+    /// Runs a lone ping-pong between the first two nodes.
+    fn ping(&mut self, ping: &PingKind) -> Result<(), Error> {
+        self.progress.step(ping.title);
+        self.place(&ping.cores)?;
         let time = self.plan.ping_time();
-        let line = format!("ping {} {}", self.cluster.name(1), time.as_millis());
-        let reply = self.ask_first(line, time)?;
-        self.figure(format!("{key}_p50_us"), reply.number("p50_ns")? / 1e3);
-        self.figure(format!("{key}_p99_us"), reply.number("p99_ns")? / 1e3);
-        self.figure(format!("{key}_cores"), reply.cores.user + reply.cores.system);
+        let reply = self.ask_first(format!("ping {} {}", self.cluster.name(1), time.as_millis()), time)?;
+        let mut samples = round_trips(&reply)?;
+        samples.push(Sample::new("cores", reply.cores.user + reply.cores.system));
+        self.samples.insert(ping.key.to_owned(), samples);
         self.work.pings += reply.number("pings")? as u64;
         Ok(())
     }
@@ -318,7 +334,8 @@ impl Measurement<'_> {
         self.progress.step(&format!("{} binaries", stream.size()));
         let time = self.plan.stream_time(stream);
         let reply = self.ask_first(self.stream_line("stream", stream, time), time)?;
-        self.figure(stream.key(), reply.number("bytes")? / reply.number("wall_ns")?);
+        let rate = Sample::new("gb_per_s", reply.number("bytes")? / reply.number("wall_ns")?);
+        self.samples.insert(stream.key(), vec![rate]);
         self.work.streamed_bytes += reply.number("bytes_total")? as u64;
         Ok(())
     }
@@ -327,8 +344,7 @@ impl Measurement<'_> {
         self.progress.step(&format!("round trips behind a {} stream", stream.size()));
         let time = self.plan.stream_time(stream);
         let reply = self.ask_first(self.stream_line("ping_behind", stream, time), time)?;
-        self.figure("behind_p50_us".into(), reply.number("p50_ns")? / 1e3);
-        self.figure("behind_p99_us".into(), reply.number("p99_ns")? / 1e3);
+        self.samples.insert("behind".to_owned(), round_trips(&reply)?);
         self.work.pings += reply.number("pings")? as u64;
         self.work.streamed_bytes += reply.number("bytes_total")? as u64;
         Ok(())
@@ -360,6 +376,11 @@ impl Measurement<'_> {
     }
 }
 
+fn round_trips(reply: &NodeReply) -> Result<Vec<Sample>, Error> {
+    let us = |key| Ok::<_, Error>(reply.number(key)? / 1e3);
+    Ok(vec![Sample::new("p50_us", us("p50_ns")?), Sample::new("p99_us", us("p99_ns")?)])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,31 +399,23 @@ mod tests {
     }
 
     #[test]
-    fn transports_take_turns_at_being_first() {
-        let plan = plan("--transports tcp,caravan");
-        assert_eq!(plan.order(0), [ErlangTransport::Tcp, ErlangTransport::Caravan]);
-        assert_eq!(plan.order(1), [ErlangTransport::Caravan, ErlangTransport::Tcp]);
-    }
-
-    #[test]
-    fn keys_of_figures_are_unique() {
-        let mut keys: Vec<_> = plan("").figures().into_iter().map(|row| row.key).collect();
-        let count = keys.len();
-        keys.sort();
-        keys.dedup();
-        assert_eq!(keys.len(), count);
+    fn keys_of_cases_are_unique() {
+        let cases = plan("").cases();
+        let keys: std::collections::BTreeSet<_> = cases.iter().map(|case| &case.key).collect();
+        assert_eq!((keys.len(), cases[0].contenders[1].title.as_str()), (cases.len(), "caravan (shm)"));
     }
 
     #[test]
     fn the_demo_fits_into_three_minutes() {
-        let plan = plan("");
+        let BenchCommand::Erlang(args) = parse("erlang") else { panic!("not erlang") };
+        let plan = ErlangPlan::of(&args);
         let rpcs = (plan.warm_up + plan.seconds).mul_f64(plan.sizes.len() as f64);
         let pings = plan.ping_time() * 2;
         let streams: Duration = plan.streams.iter().map(|stream| plan.stream_time(stream)).sum();
         let behind = plan.stream_time(&plan.behind);
         // A generous allowance for the rest: nodes start and end, streams warm up, other work takes cores.
         let round = rpcs + pings + streams + behind + Duration::from_millis(1500);
-        let whole = round * (plan.rounds * plan.transports.len()) as u32;
-        assert!(plan.rounds >= 9 && whole < Duration::from_secs(150), "{whole:?}");
+        let whole = round * (args.rounds * plan.transports.len()) as u32;
+        assert!(args.rounds >= 9 && whole < Duration::from_secs(150), "{whole:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::args::ErlangTransport;
+use crate::placement::CorePair;
 
 /// The result of a benchmark.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -71,9 +72,9 @@ pub enum Error {
     #[error("no benchmark is called {name}: there are {names}")]
     NoBenchmark { name: String, names: String },
     #[error(
-        "between cores {0} and {1} the distance changed within every sample, {2} times in a row: the machine moves its cores about. Try again when it is less busy"
+        "between cores {0} the distance changed within every round, {1} times in a row: the machine moves its cores about. Try again when it is less busy"
     )]
-    Unsteady(usize, usize, usize),
+    Unsteady(CorePair, usize),
     #[error("{path}, line {line}: {reason}. Remove that line, or name another file with --history", path = path.display())]
     History { path: PathBuf, line: usize, reason: String },
     #[error("{0}")]

@@ -63,11 +63,14 @@ impl HistoryHost {
 }
 
 /// What all lines of a run have in common.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct HistoryRun {
     pub date: String,
     pub commit: Option<String>,
+    pub caravan: &'static str,
+    #[serde(skip)]
     name: String,
+    #[serde(skip)]
     machine: HistoryHost,
 }
 
@@ -75,7 +78,7 @@ impl HistoryRun {
     pub fn begin(machine: &Machine) -> Self {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let name = format!("{date}/{}", std::process::id());
-        Self { date, commit: commit(), name, machine: machine.into() }
+        Self { date, commit: commit(), caravan: env!("CARGO_PKG_VERSION"), name, machine: machine.into() }
     }
 
     pub fn line(&self, benchmark: &str, placement: &str, unit: &str, samples: &[f64]) -> HistoryLine {
@@ -84,7 +87,7 @@ impl HistoryRun {
             run: self.name.clone(),
             date: self.date.clone(),
             commit: self.commit.clone(),
-            caravan: env!("CARGO_PKG_VERSION").into(),
+            caravan: self.caravan.into(),
             machine: self.machine.clone(),
             benchmark: benchmark.into(),
             placement: placement.into(),
@@ -158,7 +161,13 @@ pub mod tests {
     pub fn line(run: &str, commit: &str, cores: usize, benchmark: &str, samples: &[f64]) -> HistoryLine {
         let machine =
             HistoryHost { processor: "P".into(), cores, kernel: "6.1".into(), system: "Linux".into() };
-        let run = HistoryRun { date: run.into(), commit: Some(commit.into()), name: run.into(), machine };
+        let run = HistoryRun {
+            date: run.into(),
+            commit: Some(commit.into()),
+            caravan: "0.1.0",
+            name: run.into(),
+            machine,
+        };
         run.line(benchmark, "near", "ns", samples)
     }
 

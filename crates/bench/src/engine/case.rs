@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::EngineBench;
 use crate::engine::apps::TouchWork;
 use crate::error::Error;
+use crate::report::{Bound, Goal};
 
 /// Bytes that a benchmark of headers touches: an Ethernet and an IPv6 header, in whole words.
 pub const HEADER_BYTES: usize = 56;
@@ -93,6 +94,16 @@ impl EngineCase {
         Self { benchmark, graph, size, mode, key: format!("{benchmark}{variant}") }
     }
 
+    /// True if both differ only in how packets are passed on.
+    pub fn is_variant_of(&self, other: &Self) -> bool {
+        (self.benchmark, self.graph, self.size) == (other.benchmark, other.graph, other.size)
+    }
+
+    /// Returns the key that all variants share.
+    pub fn without_mode(&self) -> &str {
+        self.key.trim_end_matches("/swap").trim_end_matches("/copy")
+    }
+
     fn is_called(&self, name: &str) -> bool {
         self.key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
@@ -166,28 +177,52 @@ fn processes(cores: usize) -> Vec<usize> {
     counts
 }
 
-/// The goal of a figure, as a packet rate, a time, or a ratio.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EngineGoal {
-    AtLeastMpps(f64),
-    BelowMs(f64),
-    RatioAtMost(f64),
+/// A packet rate that a benchmark should reach, in Mpps.
+struct RateGoal {
+    key: &'static str,
+    near: f64,
+    far: f64,
 }
 
-/// Returns the goal of a benchmark in a placement, if there is one.
-pub fn goal(key: &str, placement: &str) -> Option<EngineGoal> {
-    let mpps = |near, far| Some(EngineGoal::AtLeastMpps(if placement == "near" { near } else { far }));
+const RATE_GOALS: [RateGoal; 6] = [
+    RateGoal { key: "interlink/60/swap", near: 150.0, far: 50.0 },
+    RateGoal { key: "interlink-read/1500/swap", near: 35.0, far: 13.0 },
+    RateGoal { key: "tunnel/60", near: 80.0, far: 80.0 },
+    RateGoal { key: "tunnel/1500", near: 30.0, far: 30.0 },
+    RateGoal { key: "tunnel2/60/swap", near: 80.0, far: 25.0 },
+    RateGoal { key: "source-sink/60", near: 150.0, far: 150.0 },
+];
+
+/// The key of the bare loop in C.
+pub const C_LOOP: &str = "swap/c-loop";
+
+/// Returns the goals of a benchmark.
+pub fn goals(key: &str) -> Vec<Goal> {
+    let goal = |text: String, figure, bound| Goal {
+        text: format!("{key}: {text}"),
+        contender: key.to_owned(),
+        figure,
+        ratio_to: None,
+        bound,
+        placement: None,
+    };
     match key {
-        "swap/ratio" => Some(EngineGoal::RatioAtMost(1.3)),
-        "interlink/60/swap" => mpps(150.0, 50.0),
-        "interlink-read/1500/swap" => mpps(35.0, 13.0),
-        "tunnel/60" => mpps(80.0, 80.0),
-        "tunnel/1500" => mpps(30.0, 30.0),
-        "tunnel2/60/swap" => mpps(80.0, 25.0),
-        "source-sink/60" => mpps(150.0, 150.0),
-        "recovery" => Some(EngineGoal::BelowMs(10.0)),
-        _ => None,
+        "swap" => {
+            let text = "at most 1.3 times the time of the bare loop in C".to_owned();
+            vec![Goal { ratio_to: Some(C_LOOP.to_owned()), ..goal(text, "ns", Bound::Below(1.3)) }]
+        }
+        "recovery" => vec![goal("below 10 ms".to_owned(), "ms", Bound::Below(10.0))],
+        _ => {
+            let rate = |mpps| goal(format!("at least {mpps} Mpps"), "mpps", Bound::AtLeast(mpps));
+            let Some(found) = RATE_GOALS.iter().find(|found| found.key == key) else { return Vec::new() };
+            match found.near == found.far {
+                true => vec![rate(found.near)],
+                false => vec![
+                    Goal { placement: Some("near"), ..rate(found.near) },
+                    Goal { placement: Some("far"), ..rate(found.far) },
+                ],
+            }
+        }
     }
 }
 
@@ -248,10 +283,11 @@ mod tests {
     #[test]
     fn every_goal_is_of_a_case() {
         let keys = keys("", 2).expect("chosen");
-        for key in ["interlink/60/swap", "tunnel/1500", "tunnel2/60/swap", "source-sink/60", "recovery"] {
-            assert!(keys.iter().any(|found| found == key) && goal(key, "near").is_some(), "{key}");
+        for key in RATE_GOALS.map(|goal| goal.key).into_iter().chain(["swap", "recovery"]) {
+            assert!(keys.iter().any(|found| found == key) && !goals(key).is_empty(), "{key}");
         }
-        assert_eq!(goal("interlink/60/swap", "far"), Some(EngineGoal::AtLeastMpps(50.0)));
-        assert_eq!(goal("interlink/60/copy", "far"), None);
+        let far = goals("interlink/60/swap").pop().expect("two");
+        assert_eq!((far.placement, far.bound), (Some("far"), Bound::AtLeast(50.0)));
+        assert!(goals("interlink/60/copy").is_empty());
     }
 }

@@ -165,6 +165,9 @@ impl Net {
 
     /// Limits the traffic from a to b to ten gigabits per second.
     pub fn limit(&self) -> Result<(), Error> {
+        if !self.is_veth() {
+            return Err(Error::Sentence("it takes network namespaces".to_owned()));
+        }
         let mut command = self.a.command("tc");
         command.args(["qdisc", "add", "dev", INTERFACE, "root"]).args(TBF);
         run("tc (package iproute2)", command)

@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::chart::{CARAVAN, PEER, VARIANT};
 use crate::error::Error;
+use crate::hosts::bed;
 use crate::hosts::bed::Bed;
-use crate::hosts::{bed, cpu};
+use crate::hosts::cpu::{CpuReading, CpuSpan};
 use crate::interrupt::Interrupt;
 use crate::process::{ChildProgram, failed, is_installed};
+use crate::report::Sample;
 use crate::scratch::Scratch;
 
 /// How long a stream may take beyond the time of its bytes at [`SLOWEST`].
@@ -82,6 +85,15 @@ impl PipeTool {
             Self::Ssh => "ssh, aes128-gcm",
             Self::Iperf3File => "iperf3 of the file, cubic",
             Self::Iperf3 => "iperf3 of one buffer, cubic",
+        }
+    }
+
+    /// Returns its colour in the chart.
+    pub fn colour(self) -> usize {
+        match self {
+            Self::CaravanInsecure | Self::CaravanBare => CARAVAN,
+            Self::Caravan => VARIANT,
+            _ => PEER,
         }
     }
 
@@ -184,27 +196,13 @@ impl PipeTool {
     }
 }
 
-/// The figures of one stream.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamSample {
-    /// The rate that the tool itself reports, or else all bytes divided by `wall_s`.
-    pub gb_per_s: f64,
-    /// Seconds from the start of the sending program to the end of both.
-    pub wall_s: f64,
-    /// The processes of both ends.
-    pub cpu_s_per_gb: f64,
-    /// The whole machine.
-    pub machine_cpu_s_per_gb: f64,
-}
-
 /// Moves the input from a to b.
-pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
+pub fn stream(tool: PipeTool, bed: &Bed) -> Result<Vec<Sample>, Error> {
     let port = bed.net.free_port()?;
     let (receiver, sender) = tool.programs(bed, port)?;
     let limit = STREAM_LIMIT + Duration::from_secs(bed.input.bytes / SLOWEST);
-    let living = cpu::living();
     let received = || bed.net.received_bytes(bed.daemons.b.pid());
-    let (cpu_before, received_before) = (cpu::read(), received());
+    let (spent, received_before) = (CpuSpan::begin(), received());
     let mut receiver = match receiver {
         Some(command) => {
             let mut receiver = ChildProgram::logged(tool.key(), command, &bed.log("receiver.log"))?;
@@ -220,8 +218,8 @@ pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
         receiver.end(start + limit, &bed.interrupt)?;
     }
     let wall_s = start.elapsed().as_secs_f64();
-    cpu::settle(&living);
-    let (cpu_after, carried) = (cpu::read(), received() - received_before);
+    let spent = spent.end();
+    let carried = received() - received_before;
     // iperf3 ends once all is sent, and drops what has not arrived by then.
     let left = if matches!(tool, PipeTool::Iperf3File | PipeTool::Iperf3) { SOCKETS_BYTES } else { 0 };
     let least = bed.input.bytes.saturating_sub(left);
@@ -232,12 +230,19 @@ pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
     }
     let gigabytes = bed.input.bytes as f64 / 1e9;
     let own = tool.own_gb_per_s(bed, &sender.said())?;
-    Ok(StreamSample {
-        gb_per_s: own.unwrap_or(gigabytes / wall_s),
-        wall_s,
-        cpu_s_per_gb: (cpu_after.processes - cpu_before.processes) / gigabytes,
-        machine_cpu_s_per_gb: (cpu_after.machine - cpu_before.machine) / gigabytes,
-    })
+    // The rate that the tool itself reports, or else all bytes divided by the seconds until both programs have ended.
+    let gb_per_s = own.unwrap_or(gigabytes / wall_s);
+    Ok(stream_samples(gb_per_s, wall_s, &spent, gigabytes))
+}
+
+/// Returns the samples of a stream: its rate, and the processor time of each gigabyte.
+fn stream_samples(gb_per_s: f64, wall_s: f64, spent: &CpuReading, gigabytes: f64) -> Vec<Sample> {
+    vec![
+        Sample::new("gb_per_s", gb_per_s),
+        Sample::new("cpu_s_per_gb", spent.processes / gigabytes),
+        Sample::new("machine_cpu_s_per_gb", spent.machine / gigabytes),
+        Sample::new("wall_s", wall_s),
+    ]
 }
 
 /// Parses `Bandwidth 2.872 GB/s`, as `caravan pipe -v` prints it.
@@ -335,28 +340,33 @@ impl ShellLine {
         ]
     }
 
-    /// Runs the line. Returns its seconds from start to end, and the processor seconds of its own processes and of the
-    /// machine.
-    pub fn run(&self, interrupt: &Interrupt) -> Result<(f64, f64, f64), Error> {
+    /// Runs the line.
+    pub fn run(&self, interrupt: &Interrupt) -> Result<Vec<Sample>, Error> {
         let scratch = Scratch::create()?;
         let path = scratch.path().join("printed");
         let printed =
             File::create(&path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
         let mut command = (self.command)();
         command.stdin(Stdio::null()).stdout(printed);
-        let living = cpu::living();
-        let before = cpu::read();
+        let spent = CpuSpan::begin();
         let start = Instant::now();
         let mut running = ChildProgram::logged(self.key, command, &scratch.path().join("log"))?;
         running.end(start + LINE_LIMIT, interrupt)?;
         let wall_s = start.elapsed().as_secs_f64();
-        cpu::settle(&living);
-        let after = cpu::read();
+        let spent = spent.end();
         let printed = std::fs::read_to_string(&path).unwrap_or_default();
         if printed != self.prints {
             return Err(failed(self.key, &format!("it printed {printed:?} instead of {:?}", self.prints)));
         }
-        Ok((wall_s, after.processes - before.processes, after.machine - before.machine))
+        let Some(bytes) = self.bytes else {
+            return Ok(vec![
+                Sample::new("wall_s", wall_s),
+                Sample::new("cpu_s", spent.processes),
+                Sample::new("machine_cpu_s", spent.machine),
+            ]);
+        };
+        let gigabytes = bytes as f64 / 1e9;
+        Ok(stream_samples(gigabytes / wall_s, wall_s, &spent, gigabytes))
     }
 }
 

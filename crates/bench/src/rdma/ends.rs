@@ -47,6 +47,16 @@ pub struct EndCounts {
     pub wakeups: u64,
 }
 
+impl EndCounts {
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            doorbells: self.doorbells - earlier.doorbells,
+            completions: self.completions - earlier.completions,
+            wakeups: self.wakeups - earlier.wakeups,
+        }
+    }
+}
+
 /// One end of the link.
 #[derive(Debug)]
 pub struct RdmaEnd {
