@@ -9,6 +9,7 @@ use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser}
 use clap::{Subcommand, ValueEnum};
 
 use crate::process::PeerTask;
+use serde::{Deserialize, Serialize};
 
 /// The benchmarks. The help of each is at the type of its arguments, from which clap takes both parts.
 #[derive(Debug, Subcommand)]
@@ -399,7 +400,8 @@ pub struct PipeBench {
 }
 
 /// What carries the steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StepsTransport {
     /// An RDMA device
     Rdma,

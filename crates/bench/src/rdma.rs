@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::args::Rdma;
 use crate::chart::{CARAVAN, PEER};
-use crate::control::BenchChannel;
+use crate::control::{self, BenchChannel};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::process::{ChildProgram, PeerTask};
@@ -66,7 +66,7 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
         None => BenchChannel::start(&PeerTask::Rdma)?,
     };
     control.say(&RdmaAsk::Link { ring_bytes: args.ring_bytes })?;
-    let mut end = RdmaEnd::connect(&mut control, args.ring_bytes)?;
+    let mut end = RdmaEnd::connect(&mut control, args.ring_bytes, control::connect_rdma)?;
     let their_ip: IpAddr = control.answer()?;
     let port = end.port()?;
     let host = if port.fabric == Fabric::Iwarp { their_ip } else { control.host };
@@ -80,9 +80,9 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
         match plan.contenders[turn.contender].1 {
             Doing::Link(task) => sample(&mut control, &mut end, &task, clock_ns),
             Doing::Tool(run) => {
-                let tcp_port: u16 = ask(&mut control, &RdmaAsk::Serve(run))?;
+                let tcp_port: u16 = control.ask(&RdmaAsk::Serve(run))?;
                 let printed = run.call(&port, host, tcp_port, &interrupt)?;
-                ask::<()>(&mut control, &RdmaAsk::Served)?;
+                control.ask::<()>(&RdmaAsk::Served)?;
                 let value = Sample::new(plan.figures[0].key, printed.value);
                 Ok([value].into_iter().chain(printed.p99.map(|p99| Sample::new("p99_us", p99))).collect())
             }
@@ -123,11 +123,6 @@ pub fn peer() -> Result<(), Error> {
     serve(BenchChannel::inherited()?, &interrupt)
 }
 
-fn ask<T: serde::de::DeserializeOwned>(control: &mut BenchChannel, what: &RdmaAsk) -> Result<T, Error> {
-    control.say(what)?;
-    control.answer()
-}
-
 /// Takes one sample of a link.
 fn sample(
     control: &mut BenchChannel,
@@ -135,7 +130,7 @@ fn sample(
     task: &LinkTask,
     clock_ns: f64,
 ) -> Result<Vec<Sample>, Error> {
-    ask::<()>(control, &RdmaAsk::Do(*task))?;
+    control.ask::<()>(&RdmaAsk::Do(*task))?;
     let before = end.counts();
     let mut took = end.measure(task)?;
     let here = end.counts().since(&before);
@@ -177,58 +172,37 @@ fn clock_ns() -> f64 {
 /// Serves the requests of the measuring side, until it ends.
 fn serve(mut control: BenchChannel, interrupt: &Interrupt) -> Result<(), Error> {
     let mut end: Option<RdmaEnd> = None;
-    let mut running = None;
-    while let Some(asked) = control.hear()? {
-        interrupt.check()?;
-        let done = answer(&mut control, (&mut end, &mut running), &asked, interrupt);
-        if let Err(error) = done {
-            control.say(&Err::<(), _>(error.to_string()))?;
-            return Err(error);
-        }
-    }
-    Ok(())
-}
-
-fn answer(
-    control: &mut BenchChannel,
-    (end, running): (&mut Option<RdmaEnd>, &mut Option<ChildProgram>),
-    asked: &RdmaAsk,
-    interrupt: &Interrupt,
-) -> Result<(), Error> {
-    let linked = |end: &Option<RdmaEnd>| match end {
-        Some(end) => end.port(),
-        None => Err(failed(&"it has asked for no link yet")),
-    };
-    match asked {
+    let mut running: Option<ChildProgram> = None;
+    let unlinked = || failed(&"it has asked for no link yet");
+    control.answer_all(interrupt, |control, asked| match asked {
         RdmaAsk::Link { ring_bytes } => {
-            let made = RdmaEnd::accept(control, *ring_bytes)?;
-            let port = made.port()?;
-            *end = Some(made);
-            control.say(&Ok::<_, String>(port.ip()))
+            let made = end.insert(RdmaEnd::connect(control, ring_bytes, control::accept_rdma)?);
+            control.reply(&made.port()?.ip())
         }
         RdmaAsk::Do(task) => {
-            let end = end.as_mut().ok_or_else(|| failed(&"it has asked for no link yet"))?;
-            control.say(&Ok::<_, String>(()))?;
+            let end = end.as_mut().ok_or_else(unlinked)?;
+            control.reply(&())?;
             let before = end.counts();
-            end.answer(task)?;
-            control.say(&Ok::<_, String>(end.counts().since(&before)))
+            end.answer(&task)?;
+            control.reply(&end.counts().since(&before))
         }
         RdmaAsk::Serve(run) => {
-            let (started, tcp_port) = run.serve(&linked(end)?, interrupt)?;
-            *running = Some(started);
-            control.say(&Ok::<_, String>(tcp_port))
+            let port = end.as_ref().ok_or_else(unlinked)?.port()?;
+            let (started, tcp_port) = run.serve(&port, interrupt)?;
+            running = Some(started);
+            control.reply(&tcp_port)
         }
         RdmaAsk::Served => {
             if let Some(mut running) = running.take() {
                 running.end(Instant::now() + SAMPLE_LIMIT, interrupt)?;
             }
-            control.say(&Ok::<_, String>(()))
+            control.reply(&())
         }
-    }
+    })
 }
 
 fn failed(why: &dyn std::fmt::Display) -> Error {
-    Error::Rdma(why.to_string())
+    crate::process::failed("RDMA link", why)
 }
 
 /// The fewest messages of a stream: the programs for bandwidth need a few under way.
