@@ -20,26 +20,11 @@ pub enum Error {
          CARAVAN_ERLANG_DIR to the folder that holds erlang/ebin and bench/erlang/ebin"
     )]
     ModulesMissing { searched: String },
-    #[error("`--transports` names {0} twice: each transport is measured once in every round")]
-    TransportTwice(ErlangTransport),
     #[error(
         "cannot start `{program}`: {source}. Install Erlang/OTP 25 or later (on Debian: apt \
          install erlang-base), or name the program with --erl"
     )]
     ErlMissing { program: String, source: io::Error },
-    #[error("node {node} ended unasked{when}. Its last words:\n{log}")]
-    NodeEnded { node: String, when: String, log: String },
-    #[error(
-        "node {node} did not answer `{command}` within {seconds} s: it hangs, or the machine is \
-         overloaded. Its last words:\n{log}"
-    )]
-    NodeSilent { node: String, command: String, seconds: u64, log: String },
-    #[error("node {node} failed at `{command}`: {reason}")]
-    NodeFailed { node: String, command: String, reason: String },
-    #[error(
-        "node {node} answered `{command}` without a usable `{key}`: {answer}. Rebuild: the modules and this program are of different versions"
-    )]
-    NodeUnclear { node: String, command: String, key: String, answer: String },
     #[error(
         "the {asked} round was not carried by what was asked: {what}. No figure of this run \
          can be trusted, so none is written"
@@ -83,8 +68,6 @@ pub enum Error {
     Regressions(usize),
     #[error("{0}")]
     Engine(#[from] caravan_engine::Error),
-    #[error("the RDMA benchmark failed: {0}")]
-    Rdma(String),
     #[error("{0}")]
     Fabric(#[from] caravan_fabric::Error),
     #[error("the ring is broken: {0}")]
