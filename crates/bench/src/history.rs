@@ -1,6 +1,7 @@
 //! The history of results: a file to which each run adds a line for each figure, and which
 //! `caravan bench compare` reads.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,13 @@ impl From<&Machine> for HistoryHost {
     fn from(machine: &Machine) -> Self {
         let Machine { processor, cores, kernel, system, .. } = machine.clone();
         Self { processor, cores, kernel, system }
+    }
+}
+
+impl Display for HistoryHost {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { processor, cores, kernel, system } = self;
+        write!(f, "{cores} x {processor}, Linux {kernel}, {system}")
     }
 }
 
