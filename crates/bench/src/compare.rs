@@ -385,33 +385,4 @@ mod tests {
         let row = many.rows.last().expect("a row");
         assert_eq!((row.p, row.verdict), (alone.rows[0].p, Verdict::Same), "{row:?}");
     }
-
-    #[test]
-    fn the_table_names_runs_benchmarks_and_verdicts() {
-        let comparison =
-            compare(&[("swap", about(100.0), about(110.0)), ("tunnel/60", about(7.0), about(7.0))]);
-        let text = comparison.text();
-        for expected in [
-            "A: run 1, 2026-01-01, aaaa",
-            "B: run 2, 2026-01-02, bbbb",
-            "100 (9)",
-            "110 (9)",
-            "+10.0%",
-            "REGRESSION",
-            "1 worse, 0 better, 1 the same, 0 with too few samples; 0 in one of the runs alone",
-        ] {
-            assert!(text.contains(expected), "{expected}: {text}");
-        }
-        let row = text.lines().find(|line| line.starts_with("tunnel/60")).expect("a row");
-        let cells: Vec<_> = row.split_whitespace().collect();
-        assert_eq!(cells[7..], ["+0.0%", "1.0000", "same"], "{row}");
-    }
-
-    #[test]
-    fn another_machine_is_said_to_be_one() {
-        let lines = [line("1", "aaaa", 2, "swap", &about(1.0)), line("2", "bbbb", 4, "swap", &about(2.0))];
-        let (a, b) = RunHistory::of(&lines).pair(Some("1"), Some("2")).expect("two runs");
-        let text = Comparison::of(&a, &b, 0.03, 0.01).text();
-        assert!(text.contains("ANOTHER MACHINE, 2 x P"), "{text}");
-    }
 }

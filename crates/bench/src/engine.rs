@@ -284,17 +284,4 @@ mod tests {
         assert_eq!(line("recovery"), ("ns", vec![2e6, 3e6, 2e6, 3e6]));
         assert_eq!(line("recovery/gap").1.len() + line("recovery/quiet-gap").1.len(), 8);
     }
-
-    #[test]
-    fn every_contender_has_a_bar() {
-        for line in ["", "--only recovery", "--only scale --sizes 60", "--only basic1", "--only swap"] {
-            let report = example(line);
-            let charted = |case: &report::CaseResult| {
-                let figures = case.figures.iter().filter(|figure| figure.shown == Shown::Chart);
-                case.contenders.len() * figures.count()
-            };
-            let bars = report.chart().groups.iter().map(|group| group.bars.len()).sum::<usize>();
-            assert_eq!(bars, report.cases.iter().map(charted).sum::<usize>(), "{line}");
-        }
-    }
 }

@@ -7,17 +7,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::{Erlang, ErlangTransport, Pin};
 use crate::chart::{CARAVAN, PEER, VARIANT};
 use crate::erlang::carried::{Carried, ErlangLinkTotals, SentWork, carrier};
-use crate::erlang::cluster::{Cluster, ErlangModules, NodeCommand, NodeReply, Recipe, plain};
+use crate::erlang::cluster::{Cluster, ErlangModules, NodeCommand, Recipe, plain};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::output::BenchProgress;
-use crate::placement::{self, CorePair};
+use crate::placement;
 use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
 
 const RPC: [Figure; 4] = [
@@ -34,16 +33,14 @@ const P99: Figure = Figure::new("p99_us", "p99 us", Shown::Spread);
 
 /// Measures all rounds, and reports.
 pub fn run(args: &Erlang) -> Result<(), Error> {
-    let plan = ErlangPlan::of(args);
-    for (i, &transport) in plan.transports.iter().enumerate() {
-        if plan.transports[..i].contains(&transport) {
+    for (i, transport) in args.transports.iter().enumerate() {
+        if args.transports[..i].contains(transport) {
             return Err(Error::Sentence(format!(
                 "`--transports` names {transport} twice: each transport is measured once in every round"
             )));
         }
     }
-    let modules =
-        ErlangModules::find(plan.transports.iter().any(|&transport| transport != ErlangTransport::Tcp))?;
+    let modules = ErlangModules::find(args.transports.iter().any(|&one| one != ErlangTransport::Tcp))?;
     let interrupt = Interrupt::watch()?;
     let title = format!(
         "Erlang distribution: {} nodes, {} processes for each ordered pair, +S {}",
@@ -51,16 +48,16 @@ pub fn run(args: &Erlang) -> Result<(), Error> {
     );
     let mut report = Report::begin("erlang", args.rounds, title, Value::Null);
     let begin = Instant::now();
-    let mut cases = plan.cases();
-    let measured = measure_all(args, &plan, &modules, &interrupt, &mut cases)?;
+    let steps = steps(args);
+    let mut cases = cases(args, &steps);
+    let measured = measure_all(args, &steps, &modules, &interrupt, &mut cases)?;
     report.add(&cases);
     report.title.push_str(&format!(", OTP {}", measured.otp));
     report.facts = json!({
         "otp": measured.otp, "nodes": args.nodes, "processes_per_ordered_pair": args.processes,
         "seconds": args.seconds.as_secs_f64(), "schedulers": args.schedulers,
         "pin": format!("{:?}", args.pin).to_lowercase(), "erl_flags": args.erl_flags,
-        "streams": plan.streams, "behind": plan.behind, "took_seconds": begin.elapsed().as_secs_f64(),
-        "carried": measured.carried,
+        "took_seconds": begin.elapsed().as_secs_f64(), "carried": measured.carried,
     });
     let carried = "Carried, by the links' own counters (all rounds, both directions):";
     report.notes.push(carried.to_owned());
@@ -83,18 +80,18 @@ struct AllRounds {
 /// together, because each needs the same nodes.
 fn measure_all(
     args: &Erlang,
-    plan: &ErlangPlan,
+    steps: &[ErlangStep],
     modules: &ErlangModules,
     interrupt: &Interrupt,
     cases: &mut [Case],
 ) -> Result<AllRounds, Error> {
-    let count = plan.transports.len();
+    let count = args.transports.len();
     let mut progress = BenchProgress::new(args.rounds * count * (cases.len() + 1));
     let mut all = AllRounds::default();
     for number in 0..args.rounds {
         let mut samples = vec![BTreeMap::new(); count];
         for place in report::order(count, number) {
-            let transport = plan.transports[place];
+            let transport = args.transports[place];
             progress.round(format!("round {} of {}, {}", number + 1, args.rounds, transport.name()));
             let recipe = Recipe {
                 erl: args.erl.clone(),
@@ -103,7 +100,7 @@ fn measure_all(
                 schedulers: args.schedulers.get(),
                 flags: args.erl_flags.clone(),
             };
-            let round = measure(plan, &recipe, interrupt, &progress)?;
+            let round = measure(args, steps, &recipe, interrupt, &progress)?;
             samples[place] = round.samples;
             all.otp = round.otp;
             all.carried.entry(transport.name()).or_default().add(&round.carried);
@@ -124,108 +121,82 @@ const STREAM_1MB_PART: f64 = 0.4;
 const STREAM_64MB_PART: f64 = 0.6;
 const BEHIND_PART: f64 = 0.6;
 
-/// The plan of a measurement.
-#[derive(Clone, Debug)]
-pub struct ErlangPlan {
-    pub nodes: usize,
-    pub processes: usize,
-    pub transports: Vec<ErlangTransport>,
-    pub seconds: Duration,
-    pub warm_up: Duration,
-    /// The sizes of the cluster in which RPCs are counted, the largest first.
-    pub sizes: Vec<usize>,
-    pub cores: Vec<usize>,
-    /// A core for each side of a pair, if there are two.
-    pub apart: Option<CorePair>,
-    pub pin: Pin,
-    pub streams: Vec<BinaryStream>,
-    pub behind: BinaryStream,
+/// A case, as the nodes carry it out.
+#[derive(Debug)]
+struct ErlangStep {
+    key: String,
+    title: String,
+    figures: &'static [Figure],
+    work: NodeWork,
+    time: Duration,
+    /// The cores of the nodes, in turn; the kernel's choice if there are none.
+    cores: Vec<usize>,
+}
+
+/// What the nodes do.
+#[derive(Clone, Copy, Debug)]
+enum NodeWork {
+    /// Each of so many nodes calls every other one of them.
+    Rpcs { nodes: usize },
+    /// A lone ping-pong between the first two nodes.
+    Pings,
+    /// Binaries from the first node to the second.
+    Stream(BinaryStream),
+    /// A ping-pong beside them.
+    PingsBehind(BinaryStream),
 }
 
 /// A stream of binaries in one direction.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct BinaryStream {
-    pub binary_bytes: u64,
+#[derive(Clone, Copy, Debug)]
+struct BinaryStream {
+    megabytes: u64,
     /// The number of binaries that may be unacknowledged.
-    pub in_flight: u32,
-    #[serde(skip)]
-    part: f64,
+    in_flight: u32,
 }
 
-impl ErlangPlan {
-    pub fn of(args: &Erlang) -> Self {
-        let cores = placement::cores();
-        let stream = |binary_bytes, in_flight, part| BinaryStream { binary_bytes, in_flight, part };
-        Self {
-            nodes: args.nodes,
-            processes: args.processes,
-            transports: args.transports.clone(),
-            seconds: args.seconds,
-            warm_up: args.seconds.mul_f64(WARM_UP),
-            sizes: if args.nodes > 2 { vec![args.nodes, 2] } else { vec![2] },
-            apart: placement::pair(&cores),
-            cores,
-            pin: args.pin,
-            streams: vec![stream(1_000_000, 8, STREAM_1MB_PART), stream(64_000_000, 2, STREAM_64MB_PART)],
-            behind: stream(16_000_000, 2, BEHIND_PART),
-        }
+/// Returns all steps in their order.
+fn steps(args: &Erlang) -> Vec<ErlangStep> {
+    let all = placement::cores();
+    let shared = vec![all[0]; 2];
+    let pair = placement::pair(&all).map(|pair| vec![pair.first, pair.second]);
+    let each = pair.clone().unwrap_or_else(|| shared.clone());
+    let step = |key: String, title: String, figures, work, part, cores: &[usize]| {
+        let (time, cores) = (args.seconds.mul_f64(part), cores.to_vec());
+        ErlangStep { key, title, figures, work, time, cores }
+    };
+    let mut steps = Vec::new();
+    let spread = if args.pin == Pin::Spread { &all[..] } else { &[] };
+    for nodes in [args.nodes, 2].into_iter().take(if args.nodes > 2 { 2 } else { 1 }) {
+        let title = format!("RPCs, {nodes} nodes");
+        steps.push(step(format!("rpc{nodes}"), title, &RPC[..], NodeWork::Rpcs { nodes }, 1.0, spread));
     }
-
-    /// Returns the time of a ping step.
-    pub fn ping_time(&self) -> Duration {
-        self.seconds.mul_f64(PING_PART)
+    if let Some(pair) = &pair {
+        let title = "RTT, a core each".to_owned();
+        steps.push(step("rtt_apart".to_owned(), title, &PING[..], NodeWork::Pings, PING_PART, pair));
     }
-
-    pub fn stream_time(&self, stream: &BinaryStream) -> Duration {
-        self.seconds.mul_f64(stream.part)
+    let title = "RTT, sharing a core".to_owned();
+    steps.push(step("rtt_shared".to_owned(), title, &PING[..], NodeWork::Pings, PING_PART, &shared));
+    for (megabytes, in_flight, part) in [(1, 8, STREAM_1MB_PART), (64, 2, STREAM_64MB_PART)] {
+        let work = NodeWork::Stream(BinaryStream { megabytes, in_flight });
+        let (key, title) = (format!("stream_{megabytes}mb"), format!("{megabytes} MB binaries"));
+        steps.push(step(key, title, &STREAM[..], work, part, &each));
     }
-
-    /// Returns the cases, whose contenders are the transports.
-    fn cases(&self) -> Vec<Case> {
-        let contender = |(place, transport): (usize, &ErlangTransport)| {
-            let (name, carrier) = (transport.name(), carrier(*transport));
-            let title = if carrier == name { name.to_owned() } else { format!("{name} ({carrier})") };
-            Contender::new(name, title, [PEER, CARAVAN, VARIANT][place % 3])
-        };
-        let contenders: Vec<_> = self.transports.iter().enumerate().map(contender).collect();
-        let case = |key: String, title: String, figures| Case::new(key, title, figures, contenders.clone());
-        let rpcs =
-            self.sizes.iter().map(|size| case(format!("rpc{size}"), format!("RPCs, {size} nodes"), &RPC[..]));
-        let pings = self.pings().map(|ping| case(ping.key.into(), ping.title.into(), &PING[..]));
-        let streams = self.streams.iter();
-        let streams =
-            streams.map(|stream| case(stream.key(), format!("{} binaries", stream.size()), &STREAM[..]));
-        let behind = case("behind".into(), format!("RTT behind {} stream", self.behind.size()), &BEHIND[..]);
-        rpcs.chain(pings).chain(streams).chain([behind]).collect()
-    }
-
-    /// Returns the kinds of lone round trips, as far as there are cores for them.
-    fn pings(&self) -> impl Iterator<Item = PingKind> {
-        let apart = self.apart.map(|pair| PingKind {
-            key: "rtt_apart",
-            title: "RTT, a core each",
-            cores: [pair.first, pair.second],
-        });
-        let shared = PingKind { key: "rtt_shared", title: "RTT, sharing a core", cores: [self.cores[0]; 2] };
-        apart.into_iter().chain([shared])
-    }
+    let work = NodeWork::PingsBehind(BinaryStream { megabytes: 16, in_flight: 2 });
+    let title = "RTT behind 16 MB stream".to_owned();
+    steps.push(step("behind".to_owned(), title, &BEHIND[..], work, BEHIND_PART, &each));
+    steps
 }
 
-/// A lone round trip between two nodes on these cores.
-struct PingKind {
-    key: &'static str,
-    title: &'static str,
-    cores: [usize; 2],
-}
-
-impl BinaryStream {
-    pub fn key(&self) -> String {
-        format!("stream_{}mb", self.binary_bytes / 1_000_000)
-    }
-
-    pub fn size(&self) -> String {
-        format!("{} MB", self.binary_bytes / 1_000_000)
-    }
+/// Returns the cases of the steps, whose contenders are the transports.
+fn cases(args: &Erlang, steps: &[ErlangStep]) -> Vec<Case> {
+    let contender = |(place, transport): (usize, &ErlangTransport)| {
+        let (name, carrier) = (transport.name(), carrier(*transport));
+        let title = if carrier == name { name.to_owned() } else { format!("{name} ({carrier})") };
+        Contender::new(name, title, [PEER, CARAVAN, VARIANT][place % 3])
+    };
+    let contenders: Vec<_> = args.transports.iter().enumerate().map(contender).collect();
+    let case = |step: &ErlangStep| Case::new(&step.key, &step.title, step.figures, contenders.clone());
+    steps.iter().map(case).collect()
 }
 
 /// The results of one transport in one round.
@@ -238,65 +209,51 @@ struct Round {
 
 /// Measures one transport once.
 fn measure(
-    plan: &ErlangPlan,
+    args: &Erlang,
+    steps: &[ErlangStep],
     recipe: &Recipe,
     interrupt: &Interrupt,
     progress: &BenchProgress,
 ) -> Result<Round, Error> {
     progress.step("nodes start");
-    let cluster = Cluster::start(recipe, plan.nodes, interrupt)?;
-    let mut round =
-        Measurement { plan, progress, cluster, samples: BTreeMap::new(), work: SentWork::default() };
+    let cluster = Cluster::start(recipe, args.nodes, interrupt)?;
+    let mut round = Measurement { args, cluster, work: SentWork::default() };
     let before = round.links()?;
-    for &size in &plan.sizes {
-        round.rpc(size)?;
+    let mut samples = BTreeMap::new();
+    for step in steps {
+        progress.step(&step.title);
+        round.place(&step.cores)?;
+        let taken = match step.work {
+            NodeWork::Rpcs { nodes } => round.rpc(nodes)?,
+            work => round.lone(work, step.time)?,
+        };
+        samples.insert(step.key.clone(), taken);
     }
-    for ping in plan.pings() {
-        round.ping(&ping)?;
-    }
-    let cores = plan.apart.map_or([plan.cores[0]; 2], |pair| [pair.first, pair.second]);
-    round.place(&cores)?;
-    for stream in &plan.streams {
-        round.stream(stream)?;
-    }
-    round.behind(&plan.behind)?;
     let after = round.links()?;
     let carried = Carried::between(&before, &after, round.work, recipe.transport)?;
-    Ok(Round { samples: round.samples, carried, otp: round.cluster.otp.clone() })
+    Ok(Round { samples, carried, otp: round.cluster.otp.clone() })
 }
 
 struct Measurement<'a> {
-    plan: &'a ErlangPlan,
-    progress: &'a BenchProgress,
+    args: &'a Erlang,
     cluster: Cluster,
-    samples: BTreeMap<String, Vec<Sample>>,
     work: SentWork,
 }
 
 impl Measurement<'_> {
-    /// Puts node n on the n-th of these cores, in turn.
+    /// Puts node n on the n-th of these cores, in turn, if there are any.
     fn place(&self, cores: &[usize]) -> Result<(), Error> {
-        (0..self.plan.nodes)
-            .try_for_each(|node| placement::pin(self.cluster.pid(node), &[cores[node % cores.len()]]))
+        let nodes = (0..self.args.nodes).zip(cores.iter().cycle());
+        nodes.into_iter().try_for_each(|(node, &core)| placement::pin(self.cluster.pid(node), &[core]))
     }
 
     /// Has each of the first `size` nodes call every other one of them.
-    fn rpc(&mut self, size: usize) -> Result<(), Error> {
-        self.progress.step(&format!("RPCs, {size} nodes"));
-        if self.plan.pin == Pin::Spread {
-            self.place(&self.plan.cores)?;
-        }
-        let (warm_up, window) = (self.plan.warm_up, self.plan.seconds);
-        let command = |node: usize| NodeCommand {
-            node,
-            line: format!(
-                "rpc {} {} {} {}",
-                self.plan.processes,
-                warm_up.as_millis(),
-                window.as_millis(),
-                self.cluster.others(node, size)
-            ),
-            watch: vec![node],
+    fn rpc(&mut self, size: usize) -> Result<Vec<Sample>, Error> {
+        let (warm_up, window) = (self.args.seconds.mul_f64(WARM_UP), self.args.seconds);
+        let command = |node: usize| {
+            let (processes, others) = (self.args.processes, self.cluster.others(node, size));
+            let line = format!("rpc {processes} {} {} {others}", warm_up.as_millis(), window.as_millis());
+            NodeCommand { node, line, watch: vec![node] }
         };
         let commands: Vec<_> = (0..size).map(command).collect();
         let replies = self.cluster.ask(&commands, warm_up + window)?;
@@ -307,64 +264,44 @@ impl Measurement<'_> {
             system += reply.cores.system;
             self.work.rpcs += reply.number("rpcs_total")? as u64;
         }
-        let samples = vec![
+        Ok(vec![
             Sample::new("per_s", per_s),
             Sample::new("cpu_us", (user + system) / per_s * 1e6),
             Sample::new("user_us", user / per_s * 1e6),
             Sample::new("system_us", system / per_s * 1e6),
-        ];
-        self.samples.insert(format!("rpc{size}"), samples);
-        Ok(())
+        ])
     }
 
-    /// Runs a lone ping-pong between the first two nodes.
-    fn ping(&mut self, ping: &PingKind) -> Result<(), Error> {
-        self.progress.step(ping.title);
-        self.place(&ping.cores)?;
-        let time = self.plan.ping_time();
-        let reply = self.ask_first(format!("ping {} {}", self.cluster.name(1), time.as_millis()), time)?;
-        let mut samples = round_trips(&reply)?;
-        samples.push(Sample::new("cores", reply.cores.user + reply.cores.system));
-        self.samples.insert(ping.key.to_owned(), samples);
-        self.work.pings += reply.number("pings")? as u64;
-        Ok(())
-    }
-
-    fn stream(&mut self, stream: &BinaryStream) -> Result<(), Error> {
-        self.progress.step(&format!("{} binaries", stream.size()));
-        let time = self.plan.stream_time(stream);
-        let reply = self.ask_first(self.stream_line("stream", stream, time), time)?;
-        let rate = Sample::new("gb_per_s", reply.number("bytes")? / reply.number("wall_ns")?);
-        self.samples.insert(stream.key(), vec![rate]);
-        self.work.streamed_bytes += reply.number("bytes_total")? as u64;
-        Ok(())
-    }
-
-    fn behind(&mut self, stream: &BinaryStream) -> Result<(), Error> {
-        self.progress.step(&format!("round trips behind a {} stream", stream.size()));
-        let time = self.plan.stream_time(stream);
-        let reply = self.ask_first(self.stream_line("ping_behind", stream, time), time)?;
-        self.samples.insert("behind".to_owned(), round_trips(&reply)?);
-        self.work.pings += reply.number("pings")? as u64;
-        self.work.streamed_bytes += reply.number("bytes_total")? as u64;
-        Ok(())
-    }
-
-    fn stream_line(&self, command: &str, stream: &BinaryStream, time: Duration) -> String {
-        let BinaryStream { binary_bytes, in_flight, .. } = stream;
+    /// Has the first two nodes work alone.
+    fn lone(&mut self, work: NodeWork, time: Duration) -> Result<Vec<Sample>, Error> {
         let peer = self.cluster.name(1);
-        format!("{command} {peer} {binary_bytes} {in_flight} {}", time.as_millis())
-    }
-
-    /// Sends a command to the first node, whose peer is the second.
-    fn ask_first(&mut self, line: String, time: Duration) -> Result<NodeReply, Error> {
-        let command = NodeCommand { node: 0, line, watch: vec![0, 1] };
-        Ok(self.cluster.ask(&[command], time)?.remove(0))
+        let (command, stream) = match work {
+            NodeWork::Stream(stream) => ("stream", Some(stream)),
+            NodeWork::PingsBehind(stream) => ("ping_behind", Some(stream)),
+            NodeWork::Pings | NodeWork::Rpcs { .. } => ("ping", None),
+        };
+        let binaries = stream.map_or_else(String::new, |BinaryStream { megabytes, in_flight }| {
+            format!(" {} {in_flight}", megabytes * 1_000_000)
+        });
+        let line = format!("{command} {peer}{binaries} {}", time.as_millis());
+        let reply = self.cluster.ask(&[NodeCommand { node: 0, line, watch: vec![0, 1] }], time)?.remove(0);
+        if stream.is_some() {
+            self.work.streamed_bytes += reply.number("bytes_total")? as u64;
+        }
+        if let NodeWork::Stream(_) = work {
+            return Ok(vec![Sample::new("gb_per_s", reply.number("bytes")? / reply.number("wall_ns")?)]);
+        }
+        self.work.pings += reply.number("pings")? as u64;
+        Ok(vec![
+            Sample::new("p50_us", reply.number("p50_ns")? / 1e3),
+            Sample::new("p99_us", reply.number("p99_ns")? / 1e3),
+            Sample::new("cores", reply.cores.user + reply.cores.system),
+        ])
     }
 
     /// Reads the counters of all links, from each of their ends.
     fn links(&mut self) -> Result<ErlangLinkTotals, Error> {
-        let count = self.plan.nodes;
+        let count = self.args.nodes;
         let line = |node| plain(node, format!("links {}", self.cluster.others(node, count)));
         let commands: Vec<_> = (0..count).map(line).collect();
         let replies = self.cluster.ask(&commands, Duration::ZERO)?;
@@ -376,46 +313,37 @@ impl Measurement<'_> {
     }
 }
 
-fn round_trips(reply: &NodeReply) -> Result<Vec<Sample>, Error> {
-    let us = |key| Ok::<_, Error>(reply.number(key)? / 1e3);
-    Ok(vec![Sample::new("p50_us", us("p50_ns")?), Sample::new("p99_us", us("p99_ns")?)])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::args::BenchCommand;
     use crate::args::tests::parse;
 
-    fn plan(line: &str) -> ErlangPlan {
+    fn args(line: &str) -> Erlang {
         let BenchCommand::Erlang(args) = parse(&format!("erlang {line}")) else { panic!("not erlang") };
-        ErlangPlan::of(&args)
+        args
     }
 
     #[test]
-    fn two_nodes_are_measured_beside_more() {
-        assert_eq!(plan("").sizes, [4, 2]);
-        assert_eq!(plan("--nodes 2").sizes, [2]);
-    }
-
-    #[test]
-    fn keys_of_cases_are_unique() {
-        let cases = plan("").cases();
-        let keys: std::collections::BTreeSet<_> = cases.iter().map(|case| &case.key).collect();
+    fn two_nodes_are_measured_beside_more_and_keys_are_unique() {
+        let args = args("");
+        let cases = cases(&args, &steps(&args));
+        let keys: std::collections::BTreeSet<_> = cases.iter().map(|case| case.key.as_str()).collect();
         assert_eq!((keys.len(), cases[0].contenders[1].title.as_str()), (cases.len(), "caravan (shm)"));
+        assert!(keys.contains("rpc4") && keys.contains("rpc2"), "{keys:?}");
+        let two = steps(&self::args("--nodes 2"));
+        assert_eq!(two.iter().filter(|step| step.key.starts_with("rpc")).count(), 1);
     }
 
     #[test]
     fn the_demo_fits_into_three_minutes() {
-        let BenchCommand::Erlang(args) = parse("erlang") else { panic!("not erlang") };
-        let plan = ErlangPlan::of(&args);
-        let rpcs = (plan.warm_up + plan.seconds).mul_f64(plan.sizes.len() as f64);
-        let pings = plan.ping_time() * 2;
-        let streams: Duration = plan.streams.iter().map(|stream| plan.stream_time(stream)).sum();
-        let behind = plan.stream_time(&plan.behind);
+        let args = args("");
+        let steps = steps(&args);
+        let rpcs = steps.iter().filter(|step| matches!(step.work, NodeWork::Rpcs { .. })).count();
+        let measured: Duration = steps.iter().map(|step| step.time).sum();
         // A generous allowance for the rest: nodes start and end, streams warm up, other work takes cores.
-        let round = rpcs + pings + streams + behind + Duration::from_millis(1500);
-        let whole = round * (args.rounds * plan.transports.len()) as u32;
+        let round = measured + args.seconds.mul_f64(WARM_UP * rpcs as f64) + Duration::from_millis(1500);
+        let whole = round * (args.rounds * args.transports.len()) as u32;
         assert!(args.rounds >= 9 && whole < Duration::from_secs(150), "{whole:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The errors of a benchmark, as sentences for the person at the terminal.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::args::ErlangTransport;
 use crate::placement::CorePair;
@@ -78,4 +78,12 @@ pub enum Error {
     System { call: &'static str, source: io::Error },
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Error {
+    /// Returns what makes the error of an operation on a file, for `map_err`.
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::File { what, path, source }
+    }
 }

@@ -110,24 +110,21 @@ pub fn append(path: &Path, lines: &[HistoryLine]) -> Result<(), Error> {
     if output::is_none(path) {
         return Ok(());
     }
-    let failed = |what| move |source| Error::File { what, path: path.to_owned(), source };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
-    }
+    output::folder_of(path)?;
     let mut text = String::new();
     for line in lines {
         text.push_str(&serde_json::to_string(line).map_err(|error| Error::Output(error.into()))?);
         text.push('\n');
     }
-    let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(failed("open"))?;
+    let mut file =
+        OpenOptions::new().append(true).create(true).open(path).map_err(Error::file("open", path))?;
     // A single write: two runs that end at once do not mix their lines.
-    file.write_all(text.as_bytes()).map_err(failed("write to"))
+    file.write_all(text.as_bytes()).map_err(Error::file("write to", path))
 }
 
 /// Reads all lines of the file, oldest first. Lines of another schema are left out.
 pub fn read(path: &Path) -> Result<Vec<HistoryLine>, Error> {
-    let text = fs::read_to_string(path);
-    let text = text.map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
+    let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
     let mut lines = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let broken = |error: serde_json::Error| Error::History {

@@ -63,11 +63,16 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
 
 /// Writes a file, and creates its folder.
 pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
-    let failed = |what| move |source| Error::File { what, path: path.to_owned(), source };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
+    folder_of(path)?;
+    fs::write(path, contents).map_err(Error::file("write", path))
+}
+
+/// Creates the folder of a file.
+pub(crate) fn folder_of(path: &Path) -> Result<(), Error> {
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => fs::create_dir_all(folder).map_err(Error::file("make the folder of", path)),
+        None => Ok(()),
     }
-    fs::write(path, contents).map_err(failed("write"))
 }
 
 /// Draws a progress bar on standard error. Dropping it clears the bar.

@@ -62,8 +62,7 @@ impl ChildProgram {
 
     /// Starts a program whose standard error goes to the file `log`.
     pub fn logged(name: &'static str, mut command: Command, log: &Path) -> Result<Self, Error> {
-        let file =
-            File::create(log).map_err(|source| Error::File { what: "make", path: log.to_owned(), source })?;
+        let file = File::create(log).map_err(Error::file("make", log))?;
         command.stderr(Stdio::from(file));
         let mut running = Self::start(name, command)?;
         running.log = Some(log.to_owned());

@@ -213,10 +213,14 @@ fn a_comparison_says_what_has_changed_and_ends_as_it_is_told() {
         (&[][..], 0, &["A: run 2", "B: run 4", "+20.0%", "REGRESSION", "1 worse, 0 better, 1 the same"][..]),
         (&["--fail-on-regression"], 1, &["REGRESSION"]),
         (&["1", "2", "--fail-on-regression"], 0, &["-20.0%", "improvement", "0 worse, 1 better, 1 the same"]),
-        (&["c0ffee2", "2026-01-04"], 0, &["A: run 2", "B: run 4"]),
+        (
+            &["c0ffee2", "2026-01-04"],
+            0,
+            &["A: run 2, 2026-01-02T00:00:00Z, c0ffee2", "B: run 4", "10.0 (9)", "12.0 (9)", "1.0000  "],
+        ),
         (&["--threshold", "25", "--fail-on-regression"], 0, &["0 worse, 0 better, 2 the same"]),
         (&["1", "2"], 0, &["1 in one of the runs alone"]),
-        (&["3", "4"], 0, &["ANOTHER MACHINE"]),
+        (&["3", "4"], 0, &["ANOTHER MACHINE, 16 x P"]),
         (&["--", "-3", "-1"], 0, &["A: run 2", "B: run 4"]),
     ] {
         let output = caravan(&[&["bench", "compare", "--history", path], words].concat());

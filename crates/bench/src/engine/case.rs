@@ -1,5 +1,6 @@
 //! The benchmarks: their names, what each measures, and its goal.
 
+use caravan_engine::layout::LinkMode;
 use serde::{Deserialize, Serialize};
 
 use crate::args::EngineBench;
@@ -34,41 +35,52 @@ impl BenchGraph {
     }
 }
 
-/// How a link between two processes passes packets on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Handover {
-    Swap,
-    Copy,
-}
-
 /// A benchmark, as `--list` shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Benchmark {
     pub name: &'static str,
     pub what: &'static str,
+    graph: BenchGraph,
 }
 
-const fn benchmark(name: &'static str, what: &'static str) -> Benchmark {
-    Benchmark { name, what }
+const fn benchmark(name: &'static str, graph: BenchGraph, what: &'static str) -> Benchmark {
+    Benchmark { name, what, graph }
 }
 
-/// All benchmarks, in the order in which they run.
-pub const BENCHMARKS: [Benchmark; 11] = [
-    benchmark("basic1", "source -> tee -> two sinks in one process (packets of the source)"),
-    benchmark("source-sink", "source -> sink in one process"),
-    benchmark("interlink", "source in one process, sink in another; no byte is touched"),
-    benchmark("interlink-header", "the same; one writes the first 56 bytes, the other reads them"),
-    benchmark("interlink-read", "the same; both read all bytes"),
-    benchmark("interlink-touch", "the same; one writes all bytes, the other reads them"),
-    benchmark("swap", "56 bytes stamped and read between two processes, beside a bare loop in C"),
-    benchmark("tunnel", "source -> encapsulate -> decapsulate -> sink in one process"),
-    benchmark("tunnel2", "source -> encapsulate in one process, decapsulate -> sink in another"),
-    benchmark("scale", "the tunnel in each of N processes, 1 to twice the cores: all together"),
-    benchmark(
-        "recovery",
-        "a worker with 4,096 packets is killed: until its successor runs; the largest gap in the traffic of another",
-    ),
-];
+/// All benchmarks, in the order in which they run. The processes of `scale` are those of its first case.
+pub const BENCHMARKS: [Benchmark; 11] = {
+    use BenchGraph::{Basic1, Interlink, Recovery, Scale, SourceSink, Swap, Tunnel, Tunnel2};
+    use TouchWork::{Header, None, Read, Touch};
+    [
+        benchmark("basic1", Basic1, "source -> tee -> two sinks in one process (packets of the source)"),
+        benchmark("source-sink", SourceSink, "source -> sink in one process"),
+        benchmark("interlink", Interlink(None), "source in one process, sink in another; no byte is touched"),
+        benchmark(
+            "interlink-header",
+            Interlink(Header),
+            "the same; one writes the first 56 bytes, the other reads them",
+        ),
+        benchmark("interlink-read", Interlink(Read), "the same; both read all bytes"),
+        benchmark(
+            "interlink-touch",
+            Interlink(Touch),
+            "the same; one writes all bytes, the other reads them",
+        ),
+        benchmark("swap", Swap, "56 bytes stamped and read between two processes, beside a bare loop in C"),
+        benchmark("tunnel", Tunnel, "source -> encapsulate -> decapsulate -> sink in one process"),
+        benchmark("tunnel2", Tunnel2, "source -> encapsulate in one process, decapsulate -> sink in another"),
+        benchmark(
+            "scale",
+            Scale { processes: 1 },
+            "the tunnel in each of N processes, 1 to twice the cores: all together",
+        ),
+        benchmark(
+            "recovery",
+            Recovery,
+            "a worker with 4,096 packets is killed: until its successor runs; the largest gap in the traffic of another",
+        ),
+    ]
+};
 
 /// One benchmark with one size and variant, of which samples are taken.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,17 +89,17 @@ pub struct EngineCase {
     pub graph: BenchGraph,
     /// Bytes in a packet.
     pub size: usize,
-    pub mode: Handover,
+    pub mode: LinkMode,
     /// The key, such as `interlink/60/swap`.
     pub key: String,
 }
 
 impl EngineCase {
-    fn new(benchmark: &'static str, graph: BenchGraph, size: usize, mode: Handover) -> Self {
+    fn new(benchmark: &'static str, graph: BenchGraph, size: usize, mode: LinkMode) -> Self {
         let variant = match (graph, mode) {
             (BenchGraph::Swap | BenchGraph::Recovery, _) => String::new(),
-            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Swap) => format!("/{size}/swap"),
-            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Copy) => format!("/{size}/copy"),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, LinkMode::Swap) => format!("/{size}/swap"),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, LinkMode::Copy) => format!("/{size}/copy"),
             (BenchGraph::Scale { processes }, _) => format!("/{size}/{processes}"),
             _ => format!("/{size}"),
         };
@@ -127,40 +139,21 @@ pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<EngineCase>, Error
 
 fn all(sizes: &[usize], cores: usize) -> Vec<EngineCase> {
     let mut cases = Vec::new();
-    for Benchmark { name, .. } in BENCHMARKS {
-        let mut add = |graph: BenchGraph, size| {
-            cases.push(EngineCase::new(name, graph, size, Handover::Swap));
+    for Benchmark { name, graph, .. } in BENCHMARKS {
+        let sizes =
+            if matches!(graph, BenchGraph::Swap | BenchGraph::Recovery) { &[SWAP_BYTES] } else { sizes };
+        let graphs = match graph {
+            BenchGraph::Scale { .. } => {
+                processes(cores).into_iter().map(|processes| BenchGraph::Scale { processes }).collect()
+            }
+            graph => vec![graph],
+        };
+        for (&size, &graph) in sizes.iter().flat_map(|size| graphs.iter().map(move |graph| (size, graph))) {
+            cases.push(EngineCase::new(name, graph, size, LinkMode::Swap));
             if graph.is_of_two() && graph != BenchGraph::Swap {
-                cases.push(EngineCase::new(name, graph, size, Handover::Copy));
+                cases.push(EngineCase::new(name, graph, size, LinkMode::Copy));
             }
-        };
-        let graph = match name {
-            "swap" => {
-                add(BenchGraph::Swap, SWAP_BYTES);
-                continue;
-            }
-            "recovery" => {
-                add(BenchGraph::Recovery, SWAP_BYTES);
-                continue;
-            }
-            "scale" => {
-                for &size in sizes {
-                    processes(cores)
-                        .into_iter()
-                        .for_each(|processes| add(BenchGraph::Scale { processes }, size));
-                }
-                continue;
-            }
-            "basic1" => BenchGraph::Basic1,
-            "source-sink" => BenchGraph::SourceSink,
-            "interlink" => BenchGraph::Interlink(TouchWork::None),
-            "interlink-header" => BenchGraph::Interlink(TouchWork::Header),
-            "interlink-read" => BenchGraph::Interlink(TouchWork::Read),
-            "interlink-touch" => BenchGraph::Interlink(TouchWork::Touch),
-            "tunnel" => BenchGraph::Tunnel,
-            _ => BenchGraph::Tunnel2,
-        };
-        sizes.iter().for_each(|&size| add(graph, size));
+        }
     }
     cases
 }

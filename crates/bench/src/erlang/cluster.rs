@@ -453,10 +453,8 @@ fn node_home() -> Result<Scratch, Error> {
     let path = scratch.path().join(".erlang.cookie");
     let file = OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path);
     let cookie = random_word()?;
-    match file.and_then(|mut file| file.write_all(cookie.as_bytes())) {
-        Ok(()) => Ok(scratch),
-        Err(source) => Err(Error::File { what: "write", path, source }),
-    }
+    file.and_then(|mut file| file.write_all(cookie.as_bytes())).map_err(Error::file("write", &path))?;
+    Ok(scratch)
 }
 
 /// The variable that names the folder of the modules, if they are not beside the program.

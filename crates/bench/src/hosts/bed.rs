@@ -320,7 +320,7 @@ fn daemon(place: &BenchHost, port: u16, folder: &Path, interrupt: &Interrupt) ->
     // Each host has a home of its own: Caravan's files there are removed with it, and the start-up files of the user's
     // shell do not affect any figure.
     let own = folder.join(name);
-    std::fs::create_dir(&own).map_err(|source| Error::File { what: "make", path: own.clone(), source })?;
+    std::fs::create_dir(&own).map_err(Error::file("make", &own))?;
     let own = own.display();
     let config = format!(
         "Port {port}\nListenAddress {}\nHostKey {at}/host\nAuthorizedKeysFile {at}/authorized\nPidFile none\n\
@@ -343,15 +343,11 @@ fn daemon(place: &BenchHost, port: u16, folder: &Path, interrupt: &Interrupt) ->
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(path, text).map_err(|source| Error::File { what: "write", path: path.to_owned(), source })
+    std::fs::write(path, text).map_err(Error::file("write", path))
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(path).map_err(|source| Error::File {
-        what: "read",
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::read_to_string(path).map_err(Error::file("read", path))
 }
 
 #[cfg(test)]

@@ -125,12 +125,7 @@ impl PipeTool {
             command
         };
         let from_file = |mut command: Command| {
-            let input = File::open(&file);
-            command.stdin(input.map_err(|source| Error::File {
-                what: "open",
-                path: file.clone(),
-                source,
-            })?);
+            command.stdin(File::open(&file).map_err(Error::file("open", &file))?);
             Ok::<_, Error>(command)
         };
         let at = format!("{address}:{number}");
@@ -172,9 +167,7 @@ impl PipeTool {
                     client.arg("-F").arg(&file);
                 }
                 let path = bed.log("iperf3-client.json");
-                let said =
-                    File::create(&path).map_err(|source| Error::File { what: "make", path, source })?;
-                client.stdout(said);
+                client.stdout(File::create(&path).map_err(Error::file("make", &path))?);
                 (there("iperf3", &["-s", "-1", "-B", &address, "-p", &number]), client)
             }
         })
@@ -344,8 +337,7 @@ impl ShellLine {
     pub fn run(&self, interrupt: &Interrupt) -> Result<Vec<Sample>, Error> {
         let scratch = Scratch::create()?;
         let path = scratch.path().join("printed");
-        let printed =
-            File::create(&path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
+        let printed = File::create(&path).map_err(Error::file("make", &path))?;
         let mut command = (self.command)();
         command.stdin(Stdio::null()).stdout(printed);
         let spent = CpuSpan::begin();
