@@ -64,10 +64,10 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
         let measured = match (case, &bed) {
             (PipeCase::SameHost, _) => lines(args, case, &ShellLine::same_host(bytes), &interrupt)?,
             (PipeCase::Veth, Some(bed)) => streams(args, case, &tools, bed)?,
-            (PipeCase::Veth10g, Some(bed)) => match bed.net.limit() {
+            (PipeCase::Veth10g, Some(bed)) => match bed.net.limit(true) {
                 Ok(()) => {
                     let measured = streams(args, case, &tools, bed)?;
-                    bed.net.unlimit()?;
+                    bed.net.limit(false)?;
                     measured
                 }
                 Err(why) => {

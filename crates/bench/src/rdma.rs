@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
+use caravan_fabric::Link;
 use caravan_fabric::verbs::device::Fabric;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -66,7 +67,8 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
         None => BenchChannel::start(&PeerTask::Rdma)?,
     };
     control.say(&RdmaAsk::Link { ring_bytes: args.ring_bytes })?;
-    let mut end = RdmaEnd::connect(&mut control, args.ring_bytes, control::connect_rdma)?;
+    let endpoint = control::connect_rdma(&mut control, &Link::exposure(args.ring_bytes)?)?;
+    let mut end = RdmaEnd::over(endpoint, args.ring_bytes)?;
     let their_ip: IpAddr = control.answer()?;
     let port = end.port()?;
     let host = if port.fabric == Fabric::Iwarp { their_ip } else { control.host };
@@ -176,7 +178,8 @@ fn serve(mut control: BenchChannel, interrupt: &Interrupt) -> Result<(), Error> 
     let unlinked = || failed(&"it has asked for no link yet");
     control.answer_all(interrupt, |control, asked| match asked {
         RdmaAsk::Link { ring_bytes } => {
-            let made = end.insert(RdmaEnd::connect(control, ring_bytes, control::accept_rdma)?);
+            let endpoint = control::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
+            let made = end.insert(RdmaEnd::over(endpoint, ring_bytes)?);
             control.reply(&made.port()?.ip())
         }
         RdmaAsk::Do(task) => {

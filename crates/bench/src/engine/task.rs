@@ -234,15 +234,12 @@ fn rate(engine: &mut Engine, setup: &EngineSetup, span: Duration) -> Result<Engi
         after = EngineReading::later(engine, setup, span)?;
     }
     let ns = (after.at - before.at).as_nanos() as u64;
-    let used = after.usages.iter().zip(&before.usages).map(|(after, before)| {
-        let cores = after.since(before);
-        cores.user + cores.system
-    });
+    let spent_s = after.usages.iter().zip(&before.usages).map(|(after, before)| after.spent_s(before));
     let packets = after.packets - before.packets;
     if packets == 0 {
         return Err(failed("no packet came through"));
     }
-    Ok(EngineOutcome { packets, ns, cpu_ns: used.sum::<f64>() * ns as f64, ..EngineOutcome::default() })
+    Ok(EngineOutcome { packets, ns, cpu_ns: spent_s.sum::<f64>() * 1e9, ..EngineOutcome::default() })
 }
 
 /// Does the supervisor's work for `span`. A worker that ends meanwhile fails the sample.

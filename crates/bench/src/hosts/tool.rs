@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::chart::{CARAVAN, PEER, VARIANT};
 use crate::error::Error;
 use crate::hosts::bed;
-use crate::hosts::bed::Bed;
+use crate::hosts::bed::{Bed, BenchHost};
 use crate::hosts::cpu::{CpuReading, CpuSpan};
 use crate::interrupt::Interrupt;
 use crate::process::{ChildProgram, failed, is_installed};
@@ -114,16 +114,13 @@ impl PipeTool {
         let (a, b) = (&bed.net.a, &bed.net.b);
         let (address, number) = (b.address.to_string(), port.to_string());
         let file = bed.input.path();
-        let there = |program, words: &[&str]| {
-            let mut command = b.command(program);
-            command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
-            Some(command)
-        };
-        let here = |program, words: &[&str]| {
-            let mut command = a.command(program);
+        let on = |host: &BenchHost, program, words: &[&str]| {
+            let mut command = host.command(program);
             command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
             command
         };
+        let there = |program, words: &[&str]| Some(on(b, program, words));
+        let here = |program, words: &[&str]| on(a, program, words);
         let from_file = |mut command: Command| {
             command.stdin(File::open(&file).map_err(Error::file("open", &file))?);
             Ok::<_, Error>(command)
@@ -318,7 +315,7 @@ impl ShellLine {
             prints: format!("{WORD}\n"),
             command: through(script),
         };
-        let program = bed.program();
+        let program = bed::program();
         [
             line(
                 "caravan",

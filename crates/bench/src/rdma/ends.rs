@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use caravan_fabric::contract::Armed;
 use caravan_fabric::verbs::{self, Port};
-use caravan_fabric::{Endpoint, Exposure, Link};
+use caravan_fabric::{Endpoint, Link};
 use serde::{Deserialize, Serialize};
 
 use crate::control;
-use crate::control::BenchChannel;
 use crate::error::Error;
 use crate::rdma::failed;
 
@@ -62,13 +61,7 @@ pub struct RdmaEnd {
 }
 
 impl RdmaEnd {
-    /// Connects one of the two sides by `by`, once the other side knows that a link is wanted.
-    pub fn connect(
-        control: &mut BenchChannel,
-        ring_bytes: u64,
-        by: fn(&mut BenchChannel, &Exposure) -> Result<Box<dyn Endpoint>, Error>,
-    ) -> Result<Self, Error> {
-        let endpoint = by(control, &Link::exposure(ring_bytes)?)?;
+    pub fn over(endpoint: Box<dyn Endpoint>, ring_bytes: u64) -> Result<Self, Error> {
         Ok(Self { link: Link::new(endpoint, ring_bytes)?, buffer: Vec::new() })
     }
 
